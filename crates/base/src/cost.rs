@@ -1,0 +1,324 @@
+//! The cost meter: which domain the CPU time went to, and for what kind of work.
+//!
+//! Code opens a scope where the kind of work changes; whoever drives hosts, devices and wires opens a scope for
+//! the domain. A thread keeps a table of cycle-counter ticks by domain and work, and only if it is metered: on
+//! any other thread a scope is one load and a branch. Totals come from the thread's CPU time, which a
+//! preempted or parked thread does not spend; the ticks only say how to share it out.
+//!
+//! Invariant: at every moment exactly one (domain, work) slot of a metered thread is running.
+
+use core::cell::RefCell;
+use core::marker::PhantomData;
+use core::time::Duration;
+use std::sync::{Arc, LazyLock, Mutex};
+
+/// Whose time it is. Domains are charged, not crates: a driver's time is its host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Domain {
+    /// Nobody's: the executor, the harness, an application's own sums.
+    Outside,
+    /// A host, by its number in the testbed.
+    Host(u8),
+    /// A device, by its number in the testbed.
+    Device(u8),
+    /// The wires and whatever is attached to them.
+    Wire,
+    /// A real thread waiting for something to do. Not charged.
+    Parked,
+}
+
+/// What kind of work it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Work {
+    /// TCP/IP, the driver and everything not named below.
+    Stack,
+    /// Moving payload from one place to another.
+    Copy,
+    /// Making and taking apart records and PDUs.
+    Framing,
+    /// Encrypting, decrypting, authenticating.
+    Crypto,
+    /// Checking or making digests.
+    Digest,
+    /// The application's own: making the data, hashing what arrived.
+    Application,
+}
+
+/// All kinds of work, in the order of their declaration.
+pub const WORKS: [Work; 6] = [Work::Stack, Work::Copy, Work::Framing, Work::Crypto, Work::Digest, Work::Application];
+
+/// Collects the time of every thread attached to it.
+///
+/// ```
+/// use offload_base::cost::{self, Domain, Meter, Work};
+///
+/// let meter = Meter::new();
+/// let attached = meter.attach();
+/// {
+///     let _host = cost::domain(Domain::Host(0));
+///     let _copy = cost::work(Work::Copy);
+///     std::hint::black_box(vec![1u8; 1 << 20].clone());
+/// }
+/// drop(attached);
+/// let report = meter.report();
+/// assert!(report.cpu(Domain::Host(0), Work::Copy) > core::time::Duration::ZERO);
+/// assert_eq!(report.cpu(Domain::Host(1), Work::Copy), core::time::Duration::ZERO);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    report: Arc<Mutex<Report>>,
+}
+
+impl Meter {
+    /// A meter with nothing on it.
+    pub fn new() -> Meter {
+        Meter::default()
+    }
+
+    /// Meters this thread until the guard is dropped; scopes opened outside of it do not count.
+    ///
+    /// # Panics
+    /// If this thread is being metered already.
+    pub fn attach(&self) -> Attached {
+        LOCAL.with_borrow_mut(|local| {
+            assert!(local.is_none(), "a thread is metered once at a time");
+            *local = Some(Local {
+                ticks: Table::default(),
+                running: Slot { domain: Domain::Outside, work: Work::Stack },
+                since: ticks(),
+                cpu_at_start: thread_cpu_time(),
+                report: self.report.clone(),
+            });
+        });
+        Attached { thread_bound: PhantomData }
+    }
+
+    /// What the threads that have detached since the last call of [`Meter::take`] spent.
+    pub fn report(&self) -> Report {
+        self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    /// The report, leaving an empty one.
+    pub fn take(&self) -> Report {
+        core::mem::take(&mut self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+/// Keeps the thread metered; adds its time to the meter when dropped. See [`Meter`] for an example.
+#[derive(Debug)]
+pub struct Attached {
+    thread_bound: PhantomData<*const ()>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(local) = LOCAL.take() {
+            local.settle();
+        }
+    }
+}
+
+/// From here to the end of the guard's life the time is `domain`'s; its work starts as [`Work::Stack`].
+///
+/// ```
+/// use offload_base::cost::{self, Domain};
+///
+/// let _device = cost::domain(Domain::Device(0)); // on a thread that is not metered: nothing happens
+/// ```
+pub fn domain(domain: Domain) -> Scope {
+    switch(|_| Slot { domain, work: Work::Stack })
+}
+
+/// From here to the end of the guard's life the time is spent on `work`, in the same domain.
+///
+/// See [`Meter`] for an example.
+pub fn work(work: Work) -> Scope {
+    switch(|running| Slot { domain: running.domain, work })
+}
+
+/// An open scope. Scopes close in the reverse order of their opening.
+#[derive(Debug)]
+#[must_use = "a scope ends when it is dropped"]
+pub struct Scope {
+    outer: Option<Slot>,
+    thread_bound: PhantomData<*const ()>,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        if let Some(outer) = self.outer {
+            LOCAL.with_borrow_mut(|local| {
+                if let Some(local) = local {
+                    local.run(outer);
+                }
+            });
+        }
+    }
+}
+
+fn switch(next: impl FnOnce(Slot) -> Slot) -> Scope {
+    let outer = LOCAL.with_borrow_mut(|local| local.as_mut().map(|local| local.run(next(local.running))));
+    Scope { outer, thread_bound: PhantomData }
+}
+
+/// CPU time by domain and work.
+///
+/// See [`Meter`] for an example.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    nanos: Table<f64>,
+}
+
+impl Report {
+    /// The CPU time `domain` spent on `work`.
+    pub fn cpu(&self, domain: Domain, work: Work) -> Duration {
+        Duration::from_nanos(self.nanos.get(Slot { domain, work }) as u64)
+    }
+
+    /// The CPU time `domain` spent in all, the application's own left out.
+    pub fn total(&self, domain: Domain) -> Duration {
+        WORKS.iter().filter(|work| **work != Work::Application).map(|work| self.cpu(domain, *work)).sum()
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    domain: Domain,
+    work: Work,
+}
+
+/// One value for each slot; grows with the highest domain used.
+#[derive(Clone, Debug, Default)]
+struct Table<T> {
+    rows: Vec<[T; WORKS.len()]>,
+}
+
+impl<T: Copy + Default + core::ops::AddAssign> Table<T> {
+    fn add(&mut self, slot: Slot, amount: T) {
+        let row = row_of(slot.domain);
+        if row >= self.rows.len() {
+            self.rows.resize(row + 1, Default::default());
+        }
+        self.rows[row][slot.work as usize] += amount;
+    }
+
+    fn get(&self, slot: Slot) -> T {
+        self.rows.get(row_of(slot.domain)).map_or(T::default(), |row| row[slot.work as usize])
+    }
+}
+
+fn row_of(domain: Domain) -> usize {
+    match domain {
+        Domain::Outside => 0,
+        Domain::Parked => PARKED_ROW,
+        Domain::Wire => 2,
+        Domain::Host(number) => 3 + 2 * usize::from(number),
+        Domain::Device(number) => 4 + 2 * usize::from(number),
+    }
+}
+
+const PARKED_ROW: usize = 1;
+
+/// What a metered thread keeps.
+struct Local {
+    ticks: Table<u64>,
+    running: Slot,
+    since: u64,
+    cpu_at_start: Duration,
+    report: Arc<Mutex<Report>>,
+}
+
+impl Local {
+    /// Charges the slot that ran, starts `next`, and returns the one that ran.
+    fn run(&mut self, next: Slot) -> Slot {
+        let now = ticks();
+        self.ticks.add(self.running, now.saturating_sub(self.since));
+        self.since = now;
+        core::mem::replace(&mut self.running, next)
+    }
+
+    /// Shares the thread's CPU time out over the slots, parked time apart, and adds it to the meter.
+    fn settle(mut self) {
+        self.run(Slot { domain: Domain::Outside, work: Work::Stack });
+        let cpu = (thread_cpu_time() - self.cpu_at_start).as_nanos() as f64;
+        let charged = |row: usize| row != PARKED_ROW;
+        let total: u64 =
+            self.ticks.rows.iter().enumerate().filter(|(row, _)| charged(*row)).flat_map(|(_, row)| row).sum();
+        if total == 0 {
+            return;
+        }
+        let mut report = self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if report.nanos.rows.len() < self.ticks.rows.len() {
+            report.nanos.rows.resize(self.ticks.rows.len(), Default::default());
+        }
+        for (row, works) in self.ticks.rows.iter().enumerate().filter(|(row, _)| charged(*row)) {
+            for (sum, ticks) in report.nanos.rows[row].iter_mut().zip(works) {
+                *sum += cpu * (*ticks as f64 / total as f64);
+            }
+        }
+    }
+}
+
+fn ticks() -> u64 {
+    static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
+    CLOCK.raw()
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+thread_local! {
+    static LOCAL: RefCell<Option<Local>> = const { RefCell::new(None) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spin(rounds: u64) {
+        for round in 0..rounds {
+            core::hint::black_box(round);
+        }
+    }
+
+    #[test]
+    fn scopes_nest_and_shares_add_up_to_the_cpu_time() {
+        let meter = Meter::new();
+        let before = thread_cpu_time();
+        let attached = meter.attach();
+        {
+            let _host = domain(Domain::Host(1));
+            spin(1_000_000);
+            {
+                let _crypto = work(Work::Crypto);
+                spin(1_000_000);
+                let _device = domain(Domain::Device(0));
+                spin(1_000_000);
+            }
+            spin(1_000_000);
+        }
+        drop(attached);
+        let spent = thread_cpu_time() - before;
+        let report = meter.take();
+        for slot in [(Domain::Host(1), Work::Stack), (Domain::Host(1), Work::Crypto), (Domain::Device(0), Work::Stack)]
+        {
+            assert!(report.cpu(slot.0, slot.1) > Duration::ZERO, "{slot:?} was charged nothing");
+        }
+        let charged = report.total(Domain::Host(1)) + report.total(Domain::Device(0)) + report.total(Domain::Outside);
+        assert!(charged <= spent);
+        assert_eq!(meter.report().total(Domain::Host(1)), Duration::ZERO, "taking empties the meter");
+    }
+
+    #[test]
+    fn a_thread_that_is_not_metered_is_charged_nothing() {
+        let meter = Meter::new();
+        {
+            let _host = domain(Domain::Host(0));
+            spin(1000);
+        }
+        assert_eq!(meter.report().total(Domain::Host(0)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,107 @@
+//! Counters under the names that hardware and Linux use.
+//!
+//! A component owns a plain struct of `u64` fields and adds to them where things happen; whoever reports asks
+//! for the names. [`CounterSet`] collects many such structs into one sorted list.
+
+use std::collections::BTreeMap;
+
+/// Declares a struct of counters: a field each, with the name it is reported under.
+///
+/// ```
+/// offload_base::counters! {
+///     /// What a port counts.
+///     pub struct PortCounters {
+///         /// Frames that left.
+///         pub frames: "tx_packets",
+///         /// Bytes that left.
+///         pub octets: "tx_bytes",
+///     }
+/// }
+///
+/// let port = PortCounters { frames: 2, ..Default::default() };
+/// let mut set = offload_base::counters::CounterSet::default();
+/// set.add(&port);
+/// assert_eq!(set.value("tx_packets"), 2);
+/// ```
+#[macro_export]
+macro_rules! counters {
+    (
+        $(#[$meta:meta])*
+        $visibility:vis struct $name:ident {
+            $($(#[$field_meta:meta])* pub $field:ident: $reported:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        $visibility struct $name {
+            $($(#[$field_meta])* pub $field: u64,)*
+        }
+
+        impl $crate::counters::Counters for $name {
+            fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64)) {
+                $(visitor($reported, self.$field);)*
+            }
+        }
+    };
+}
+
+/// A struct of named counters, as [`counters!`](crate::counters!) makes it.
+pub trait Counters {
+    /// Calls `visitor` with the reported name and the value of every counter, in the order declared.
+    fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64));
+}
+
+/// Counters of many components, added up by name.
+///
+/// See [`counters!`](crate::counters!) for an example.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CounterSet {
+    values: BTreeMap<&'static str, u64>,
+}
+
+impl CounterSet {
+    /// Adds every counter of `counters` to the value under its name.
+    pub fn add(&mut self, counters: &dyn Counters) {
+        counters.visit(&mut |name, value| *self.values.entry(name).or_default() += value);
+    }
+
+    /// The value under `name`; zero if nothing by that name was ever added.
+    pub fn value(&self, name: &str) -> u64 {
+        self.values.get(name).copied().unwrap_or(0)
+    }
+
+    /// The counters that are not zero, in the order of their names.
+    pub fn moved(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.values.iter().map(|(name, value)| (*name, *value)).filter(|(_, value)| *value != 0)
+    }
+
+    /// All counters, in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.values.iter().map(|(name, value)| (*name, *value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    counters! {
+        /// For the test.
+        struct Pair {
+            /// One.
+            pub one: "one",
+            /// Two.
+            pub two: "two",
+        }
+    }
+
+    #[test]
+    fn sets_add_up_and_leave_out_what_stood_still() {
+        let mut set = CounterSet::default();
+        set.add(&Pair { one: 1, two: 0 });
+        set.add(&Pair { one: 4, two: 0 });
+        assert_eq!(set.moved().collect::<Vec<_>>(), [("one", 5)]);
+        assert_eq!(set.iter().count(), 2);
+        assert_eq!(set.value("three"), 0);
+    }
+}

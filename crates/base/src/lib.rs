@@ -1,0 +1,24 @@
+//! What every crate of nic-offload stands on.
+//!
+//! - [`time`]: nanosecond [`Instant`]s and the [`Clock`] that tells them, virtual or real;
+//! - [`seq`]: TCP sequence numbers that wrap;
+//! - [`counters!`]: structs of counters under the names that hardware and Linux use;
+//! - [`pool`]: receive buffers carved from recycled slabs;
+//! - [`random`]: one seed for a run, one independent generator for each component;
+//! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
+//!
+//! Nothing here knows a protocol, a device or a runtime.
+
+#![forbid(unsafe_code)]
+
+pub mod cost;
+pub mod counters;
+pub mod pool;
+pub mod random;
+pub mod seq;
+pub mod time;
+
+pub use pool::BufferPool;
+pub use random::{Rng, Seed};
+pub use seq::Seq;
+pub use time::{Clock, Instant};

@@ -1,0 +1,121 @@
+//! Time as the cores see it: nanoseconds since the start of a run.
+//!
+//! State machines take `now: Instant` and answer with the `Instant` of their next event. They never ask a
+//! clock; only the shells around them hold a [`Clock`].
+
+use core::fmt;
+use core::ops::{Add, AddAssign, Sub};
+use core::time::Duration;
+
+/// A point in time, in nanoseconds since the start of the run. It lasts 584 years before it saturates.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_base::Instant;
+///
+/// let sent = Instant::from_nanos(1_500);
+/// let acknowledged = sent + Duration::from_micros(10);
+/// assert_eq!(acknowledged - sent, Duration::from_micros(10));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The start of the run.
+    pub const ZERO: Instant = Instant(0);
+    /// Later than every event: a deadline that never comes.
+    pub const MAX: Instant = Instant(u64::MAX);
+
+    /// The instant `nanos` nanoseconds after the start.
+    pub const fn from_nanos(nanos: u64) -> Instant {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the start of the run.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Whole microseconds since the start of the run.
+    pub const fn as_micros(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// Whole milliseconds since the start of the run.
+    pub const fn as_millis(self) -> u64 {
+        self.0 / 1_000_000
+    }
+
+    /// The time from `earlier` to here; zero if `earlier` is the later one.
+    pub const fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Saturates at [`Instant::MAX`].
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, span: Duration) -> Instant {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Instant(self.0.saturating_add(nanos))
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, span: Duration) {
+        *self = *self + span;
+    }
+}
+
+/// The time from the right-hand instant to the left-hand one; zero if that would be negative.
+impl Sub for Instant {
+    type Output = Duration;
+    fn sub(self, earlier: Instant) -> Duration {
+        self.saturating_since(earlier)
+    }
+}
+
+impl fmt::Debug for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
+    }
+}
+
+/// Tells the time to the shells around the cores: a virtual clock that jumps from event to event, or a real one.
+pub trait Clock: Send + Sync {
+    /// The present instant; never earlier than one told before.
+    fn now(&self) -> Instant;
+}
+
+/// The earlier of two optional deadlines.
+///
+/// ```
+/// use offload_base::{Instant, time::earliest};
+///
+/// let soon = Some(Instant::from_nanos(5));
+/// assert_eq!(earliest(None, soon), soon);
+/// assert_eq!(earliest(Some(Instant::from_nanos(9)), soon), soon);
+/// ```
+pub fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, None) | (None, one) => one,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends() {
+        assert_eq!(Instant::MAX + Duration::from_secs(1), Instant::MAX);
+        assert_eq!(Instant::ZERO + Duration::MAX, Instant::MAX);
+        assert_eq!(Instant::ZERO - Instant::from_nanos(1), Duration::ZERO);
+    }
+
+    #[test]
+    fn prints_seconds() {
+        assert_eq!(format!("{:?}", Instant::from_nanos(1_000_000_042)), "1.000000042s");
+    }
+}

@@ -1,0 +1,1 @@
+//! Measured runs: scenarios, the facts they report, and the benches.

@@ -1,0 +1,1 @@
+//! Hosts, NICs and wires put together, in virtual time or in real time.

@@ -1,0 +1,1 @@
+//! Loopback demos of nic-offload, one file each.
