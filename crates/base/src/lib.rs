@@ -1,6 +1,6 @@
 //! What every crate of nic-offload stands on.
 //!
-//! - [`time`]: nanosecond [`Instant`]s and the [`Clock`] that tells them, virtual or real;
+//! - [`time`]: nanosecond [`Instant`]s, the [`Clock`] that tells them and the [`Timers`] to wait on, virtual or real;
 //! - [`seq`]: TCP sequence numbers that wrap;
 //! - [`counters!`]: structs of counters under the names that hardware and Linux use;
 //! - [`pool`]: receive buffers carved from recycled slabs;
@@ -21,4 +21,4 @@ pub mod time;
 pub use pool::BufferPool;
 pub use random::{Rng, Seed};
 pub use seq::Seq;
-pub use time::{Clock, Instant};
+pub use time::{Alarm, Clock, Instant, Timers};

@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
+use core::task::{Context, Poll};
 use core::time::Duration;
 
 /// A point in time, in nanoseconds since the start of the run. It lasts 584 years before it saturates.
@@ -85,6 +86,19 @@ impl fmt::Debug for Instant {
 pub trait Clock: Send + Sync {
     /// The present instant; never earlier than one told before.
     fn now(&self) -> Instant;
+}
+
+/// Makes alarms on a clock: what a runtime, virtual or real, gives to the shells that wait.
+pub trait Timers: Clock {
+    /// A new alarm, for one waiting task.
+    fn alarm(&self) -> Box<dyn Alarm>;
+}
+
+/// One task's wait for a point in time, set anew at each poll.
+pub trait Alarm: Send {
+    /// Ready when `deadline` has come. Otherwise the task is woken then, and no longer at an earlier call's
+    /// deadline; `None` waits for nothing. A runtime may be late, by a millisecond in real time; never early.
+    fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()>;
 }
 
 /// The earlier of two optional deadlines.

@@ -1,1 +1,36 @@
 //! What a protocol may ask of an offload NIC, and what the NIC tells about a packet: traits and plain types.
+//!
+//! ```text
+//!  protocol (TLS, NVMe/TCP)   -- SegmentStream -->   transport (TCP)   -- NetDevice -->   driver of a NIC
+//!        |                                              ^     |                              |
+//!        '-- Sealer: makes units safe to send ----------'     '--- RecordSource: what is ----'
+//!            when no device will                                   still to be acknowledged
+//! ```
+//!
+//! - [`flow`], [`unit`]: the names things go by: flows, device contexts, records and PDUs;
+//! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
+//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`]: its TLS face;
+//! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
+//! - [`stream`]: [`SegmentStream`], what a protocol sees of a transport.
+//!
+//! Nothing here does any work, and nothing here knows a particular device or transport.
+
+#![forbid(unsafe_code)]
+
+pub mod device;
+pub mod flow;
+pub mod rx;
+pub mod source;
+pub mod stream;
+pub mod tls;
+pub mod tx;
+pub mod unit;
+
+pub use device::{DeviceEvent, NetDevice, PathCaps};
+pub use flow::{FlowKey, Protocol};
+pub use rx::{Piece, PieceHome, RxBuf, RxMeta, RxPacket, RxSegment};
+pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
+pub use stream::SegmentStream;
+pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+pub use tx::{DropReason, Header, Sent, TxAsk, TxPacket};
+pub use unit::{Handle, Layer, TxTag, Unit, UnitTag};

@@ -1,0 +1,105 @@
+//! What a stack sees of a NIC.
+
+use crate::flow::FlowKey;
+use crate::rx::RxPacket;
+use crate::source::RecordSource;
+use crate::tls::TlsDevice;
+use crate::tx::{Sent, TxPacket};
+use crate::unit::Handle;
+use core::task::Waker;
+use offload_base::{Instant, Seq};
+
+/// What a path through a device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathCaps {
+    /// Moves when anything else here may have changed: a security association, a device reset.
+    pub epoch: u64,
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// The device fills in and checks IPv4 and TCP checksums.
+    pub checksum: bool,
+    /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none.
+    pub tso_max_bytes: u32,
+}
+
+/// Something that happened in a device, for one flow or for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceEvent {
+    /// The context now works on what arrives.
+    Ready {
+        /// The flow it follows.
+        flow: FlowKey,
+        /// The context.
+        handle: Handle,
+    },
+    /// The context is gone; nothing posted with it is under way any more.
+    Removed {
+        /// The flow it followed.
+        flow: FlowKey,
+        /// The context.
+        handle: Handle,
+    },
+    /// The device lost its place and asks whether a record header starts at `header`.
+    ResyncRequested {
+        /// The flow it follows.
+        flow: FlowKey,
+        /// The context.
+        handle: Handle,
+        /// Where the device thinks a header starts.
+        header: Seq,
+    },
+    /// The device was reset: every context is gone, for every flow.
+    Reset,
+}
+
+impl DeviceEvent {
+    /// The flow it is about; `None`: all of them.
+    pub fn flow(&self) -> Option<&FlowKey> {
+        match self {
+            DeviceEvent::Ready { flow, .. }
+            | DeviceEvent::Removed { flow, .. }
+            | DeviceEvent::ResyncRequested { flow, .. } => Some(flow),
+            DeviceEvent::Reset => None,
+        }
+    }
+}
+
+/// What lies between a stack and the driver of one queue pair. Sans-IO: the shell around both wakes the stack
+/// when the device interrupts and at [`next_event`](Self::next_event).
+pub trait NetDevice: Send {
+    /// What the path of `flow` can do at the moment.
+    fn path(&self, flow: &FlowKey) -> PathCaps;
+
+    /// How many packets of `flow` can be handed over now, whatever they need (a resync included).
+    /// After a zero, the shell is woken when there is room again.
+    fn room(&self, flow: &FlowKey) -> usize;
+
+    /// Hands over a packet; `source` answers for the stream it is from. Asked for [`room`](Self::room) first,
+    /// it cannot fail for lack of space.
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent;
+
+    /// Rings the doorbell for all packets handed over since the last time.
+    fn flush(&mut self, now: Instant);
+
+    /// The next received packet, if there is one.
+    fn receive(&mut self, now: Instant) -> Option<RxPacket>;
+
+    /// The next event, if there is one.
+    fn poll_event(&mut self) -> Option<DeviceEvent>;
+
+    /// Asks for an interrupt, which wakes `waker`, at the next completion (and when room returns after a
+    /// [`room`](Self::room) of zero). False: something is there already, so look again.
+    fn arm(&mut self, waker: &Waker) -> bool;
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    fn next_event(&self) -> Option<Instant>;
+
+    /// Does what is due at `now`.
+    fn handle_timeout(&mut self, now: Instant);
+
+    /// The TLS face, if the device has one.
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        None
+    }
+}

@@ -1,0 +1,275 @@
+//! A packet on its way in, and a range of a stream with what the device said about it.
+
+use crate::unit::Handle;
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+use core::ops::Deref;
+use offload_base::Seq;
+use std::sync::Arc;
+
+/// What the device found out about a packet's checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checksums {
+    /// It did not look.
+    #[default]
+    Unchecked,
+    /// IP header and transport checksum are right.
+    Good,
+    /// One of them is wrong.
+    Bad,
+}
+
+/// What the TLS receive engine did with a packet. All or nothing: a packet in which anything failed is untouched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVerdict {
+    /// Nothing: it is as it was on the wire.
+    #[default]
+    NotDecrypted,
+    /// All its record bytes are decrypted, and every tag that ends in it is right.
+    Decrypted,
+    /// Nothing, and the engine asks for help to find its place again.
+    ResyncRequested,
+    /// Nothing: a tag was wrong, or the stream is no TLS.
+    Error,
+}
+
+/// What the device said about a packet. It stays with the packet's bytes through every layer; ranges whose
+/// metadata differ are never merged.
+///
+/// ```
+/// use offload_api::RxMeta;
+/// use offload_api::rx::{Checksums, TlsVerdict};
+///
+/// let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+/// assert_eq!(meta.tls, TlsVerdict::NotDecrypted);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RxMeta {
+    /// Checksum verdict.
+    pub checksums: Checksums,
+    /// TLS verdict.
+    pub tls: TlsVerdict,
+    /// The context that gave the TLS verdict.
+    pub context: Option<Handle>,
+}
+
+/// A received packet as a driver hands it to the stack: all of it, Ethernet header first.
+#[derive(Debug)]
+pub struct RxPacket {
+    /// The packet. Unique: whoever holds it may write to it.
+    pub frame: BytesMut,
+    /// What the device said.
+    pub meta: RxMeta,
+}
+
+/// A range of a received stream.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{RxMeta, RxSegment};
+/// use offload_base::Seq;
+///
+/// let mut segment = RxSegment { seq: Seq(100), data: BytesMut::from(&b"abcdef"[..]).into(), meta: RxMeta::default() };
+/// let first = segment.split_to(2);
+/// assert_eq!((first.seq, &first.data[..]), (Seq(100), &b"ab"[..]));
+/// assert_eq!((segment.seq, segment.end()), (Seq(102), Seq(106)));
+/// ```
+#[derive(Debug)]
+pub struct RxSegment {
+    /// TCP sequence number of the first byte.
+    pub seq: Seq,
+    /// The bytes.
+    pub data: RxBuf,
+    /// What the device said about the packet they came in.
+    pub meta: RxMeta,
+}
+
+impl RxSegment {
+    /// Sequence number after the last byte.
+    pub fn end(&self) -> Seq {
+        self.seq + self.data.len() as u32
+    }
+
+    /// Takes the first `bytes` bytes off, as a segment of their own with the same metadata.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn split_to(&mut self, bytes: usize) -> RxSegment {
+        let first = RxSegment { seq: self.seq, data: self.data.split_to(bytes), meta: self.meta };
+        self.seq += bytes as u32;
+        first
+    }
+
+    /// Keeps the first `bytes` bytes; without effect if there are fewer.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.data.truncate(bytes);
+    }
+}
+
+/// Received bytes: in a buffer from a pool, or in a piece of the buffer they were meant for.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::RxBuf;
+///
+/// let mut buffer = RxBuf::from(BytesMut::from(&b"payload"[..]));
+/// buffer.bytes_mut()[0] = b'P';
+/// assert_eq!(&buffer.freeze()[..], b"Payload");
+/// ```
+#[derive(Debug)]
+pub enum RxBuf {
+    /// In a receive buffer.
+    Pool(BytesMut),
+    /// Placed by the device.
+    Placed(Piece),
+}
+
+impl RxBuf {
+    /// The bytes, to be worked on in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            RxBuf::Pool(bytes) => bytes,
+            RxBuf::Placed(piece) => &mut piece.bytes,
+        }
+    }
+
+    /// Takes the first `at` bytes off.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn split_to(&mut self, at: usize) -> RxBuf {
+        match self {
+            RxBuf::Pool(bytes) => RxBuf::Pool(bytes.split_to(at)),
+            RxBuf::Placed(piece) => RxBuf::Placed(piece.split_to(at)),
+        }
+    }
+
+    /// Keeps the first `bytes` bytes; without effect if there are fewer.
+    pub fn truncate(&mut self, bytes: usize) {
+        match self {
+            RxBuf::Pool(buffer) => buffer.truncate(bytes),
+            RxBuf::Placed(piece) => {
+                if bytes < piece.bytes.len() {
+                    let kept = piece.split_to(bytes);
+                    *piece = kept;
+                }
+            }
+        }
+    }
+
+    /// The bytes, shared and immutable. A placed piece is copied out, so that its memory can go home.
+    pub fn freeze(self) -> Bytes {
+        match self {
+            RxBuf::Pool(bytes) => bytes.freeze(),
+            RxBuf::Placed(piece) => Bytes::copy_from_slice(&piece.bytes),
+        }
+    }
+}
+
+impl Deref for RxBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            RxBuf::Pool(bytes) => bytes,
+            RxBuf::Placed(piece) => &piece.bytes,
+        }
+    }
+}
+
+impl From<BytesMut> for RxBuf {
+    fn from(bytes: BytesMut) -> RxBuf {
+        RxBuf::Pool(bytes)
+    }
+}
+
+/// Where the pieces of a command's buffer come back to.
+pub trait PieceHome: Send + Sync {
+    /// Takes back `bytes`, which began at `offset` of the command's buffer.
+    fn take_back(&self, offset: u64, bytes: BytesMut);
+}
+
+/// A piece of a command's buffer that the device filled. However it ends, its memory goes home exactly once.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{Piece, PieceHome};
+/// use std::sync::{Arc, Mutex};
+///
+/// #[derive(Default)]
+/// struct Home(Mutex<Vec<(u64, usize)>>);
+/// impl PieceHome for Home {
+///     fn take_back(&self, offset: u64, bytes: BytesMut) {
+///         self.0.lock().unwrap().push((offset, bytes.len()));
+///     }
+/// }
+///
+/// let home = Arc::new(Home::default());
+/// drop(Piece::new(4096, BytesMut::zeroed(512), home.clone()));
+/// assert_eq!(*home.0.lock().unwrap(), [(4096, 512)]);
+/// ```
+pub struct Piece {
+    offset: u64,
+    bytes: BytesMut,
+    home: Arc<dyn PieceHome>,
+}
+
+impl Piece {
+    /// The piece at `offset` bytes into the buffer that `home` keeps together.
+    pub fn new(offset: u64, bytes: BytesMut, home: Arc<dyn PieceHome>) -> Piece {
+        Piece { offset, bytes, home }
+    }
+
+    /// Where the piece begins in its command's buffer, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn split_to(&mut self, at: usize) -> Piece {
+        let first = Piece { offset: self.offset, bytes: self.bytes.split_to(at), home: self.home.clone() };
+        self.offset += at as u64;
+        first
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let bytes = core::mem::take(&mut self.bytes);
+        if !bytes.is_empty() {
+            self.home.take_back(self.offset, bytes);
+        }
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({} bytes at {})", self.bytes.len(), self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Home(Mutex<Vec<(u64, Vec<u8>)>>);
+
+    impl PieceHome for Home {
+        fn take_back(&self, offset: u64, bytes: BytesMut) {
+            self.0.lock().unwrap().push((offset, bytes.to_vec()));
+        }
+    }
+
+    #[test]
+    fn every_byte_of_a_placed_buffer_goes_home_once() {
+        let home = Arc::new(Home::default());
+        let mut buffer = RxBuf::Placed(Piece::new(100, BytesMut::from(&b"0123456789"[..]), home.clone()));
+        let first = buffer.split_to(3);
+        buffer.truncate(5); // the two bytes cut off go home now
+        assert_eq!(&buffer.freeze()[..], b"34567");
+        drop(first);
+        let mut home = core::mem::take(&mut *home.0.lock().unwrap());
+        home.sort();
+        assert_eq!(home, [(100, b"012".to_vec()), (103, b"34567".to_vec()), (108, b"89".to_vec())]);
+    }
+}

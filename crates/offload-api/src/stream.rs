@@ -1,0 +1,65 @@
+//! What a protocol sees of a transport.
+
+use crate::device::{DeviceEvent, NetDevice};
+use crate::flow::FlowKey;
+use crate::rx::RxSegment;
+use crate::source::Sealer;
+use crate::unit::{Layer, TxTag};
+use bytes::Bytes;
+use core::task::{Context, Poll};
+use offload_base::Seq;
+use std::io;
+
+/// A byte stream in both directions whose ranges keep their TCP sequence and what the device said about them,
+/// and whose queued bytes carry what the device is to do with them.
+///
+/// A TCP stream is one; a TLS stream over it is one again; any `AsyncRead + AsyncWrite` can be made one.
+///
+/// **Life after the stream.** Dropping it is an orderly close: whatever was handed to [`send`](Self::send) is
+/// still delivered, sealed in software if need be, with nobody polling.
+pub trait SegmentStream: Send + Unpin {
+    /// The next range in order; `None` when the peer has closed its side.
+    ///
+    /// # Errors
+    /// `ConnectionReset`, `TimedOut` and the like, when the connection is lost.
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>>;
+
+    /// Says that `bytes` received bytes are done with, so that the window may open again.
+    fn consume(&mut self, bytes: usize);
+
+    /// How many bytes the send queue wants, at least one when ready. More may be sent, to end a unit: only
+    /// whoever ignores it altogether makes the queue grow without bound.
+    ///
+    /// # Errors
+    /// When nothing can be sent any more.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>>;
+
+    /// Queues `data`, and returns the sequence number of its first byte. Never blocks; after an error or a
+    /// close the data go nowhere, as [`poll_room`](Self::poll_room) tells.
+    fn send(&mut self, data: Bytes, tag: TxTag) -> Seq;
+
+    /// Bytes queued are to leave now, even if they do not fill a segment.
+    fn flush(&mut self);
+
+    /// Ready once all bytes before `offset` (bytes handed to [`send`](Self::send) since the stream began) are
+    /// acknowledged.
+    ///
+    /// # Errors
+    /// When the connection is lost first.
+    fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>>;
+
+    /// Closes this side after everything queued; the other side goes on.
+    fn finish(&mut self);
+
+    /// Ends the connection at once: the peer sees a reset.
+    fn abort(&mut self);
+
+    /// Gives the transport what seals units of `layer` that are queued from now on.
+    fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>);
+
+    /// Calls `f` with the flow and its device; false, and `f` is not called, if there is no device below.
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool;
+
+    /// The next device event about this flow.
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent>;
+}

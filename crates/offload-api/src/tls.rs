@@ -1,0 +1,150 @@
+//! The TLS face of a device.
+
+use crate::flow::FlowKey;
+use crate::unit::Handle;
+use core::fmt;
+use offload_base::Seq;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// Which half of a connection a context works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// What this end sends.
+    Transmit,
+    /// What this end receives.
+    Receive,
+}
+
+/// TLS versions whose records a device may know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TlsVersion {
+    /// TLS 1.2 (RFC 5246), AEAD suites only.
+    Tls12,
+    /// TLS 1.3 (RFC 8446).
+    Tls13,
+}
+
+/// Record protection algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TlsSuite {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+}
+
+impl TlsSuite {
+    /// Bytes of its key.
+    pub const fn key_len(self) -> usize {
+        match self {
+            TlsSuite::Aes128Gcm => 16,
+            TlsSuite::Aes256Gcm | TlsSuite::ChaCha20Poly1305 => 32,
+        }
+    }
+}
+
+/// Keys of one direction of a TLS connection. Never printed; overwritten when dropped.
+///
+/// ```
+/// use offload_api::{TlsKey, TlsSuite, TlsVersion};
+///
+/// let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
+/// assert!(!format!("{key:?}").contains('7'));
+/// assert!(TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes256Gcm, &[7; 16], [9; 12]).is_none(), "too short");
+/// ```
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub struct TlsKey {
+    #[zeroize(skip)]
+    version: TlsVersion,
+    #[zeroize(skip)]
+    suite: TlsSuite,
+    key: [u8; 32],
+    iv: [u8; 12],
+}
+
+impl TlsKey {
+    /// A key for `suite` with its static IV (TLS 1.2 GCM: salt, then anything). `None` if `key` is not as long
+    /// as the suite's keys are.
+    pub fn new(version: TlsVersion, suite: TlsSuite, key: &[u8], iv: [u8; 12]) -> Option<TlsKey> {
+        if key.len() != suite.key_len() {
+            return None;
+        }
+        let mut kept = [0; 32];
+        kept[..key.len()].copy_from_slice(key);
+        Some(TlsKey { version, suite, key: kept, iv })
+    }
+
+    /// The protocol version, which decides framing, AAD and nonce.
+    pub fn version(&self) -> TlsVersion {
+        self.version
+    }
+
+    /// The algorithm.
+    pub fn suite(&self) -> TlsSuite {
+        self.suite
+    }
+
+    /// The key itself.
+    pub fn key(&self) -> &[u8] {
+        &self.key[..self.suite.key_len()]
+    }
+
+    /// The static IV.
+    pub fn iv(&self) -> &[u8; 12] {
+        &self.iv
+    }
+}
+
+impl fmt::Debug for TlsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TlsKey({:?}, {:?}, redacted)", self.version, self.suite)
+    }
+}
+
+/// Why a device would not take a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The version or suite is not one of the device's.
+    #[error("the device does not know this version or suite")]
+    Unsupported,
+    /// No context or key slot is free.
+    #[error("the device has no free context or key slot")]
+    NoSpace,
+    /// The control ring is full at the moment.
+    #[error("the control ring is full")]
+    Busy,
+    /// The device is being reset.
+    #[error("the device is being reset")]
+    Resetting,
+}
+
+/// What a TLS layer may ask of a device. Nothing here blocks: what takes time ends in a
+/// [`DeviceEvent`](crate::DeviceEvent).
+pub trait TlsDevice {
+    /// Has the device follow one direction of `flow`, from the record numbered `number` that starts at `start`.
+    /// For [`Direction::Transmit`] the handle may be used at once; for [`Direction::Receive`] the device works
+    /// from [`Ready`](crate::DeviceEvent::Ready) on.
+    ///
+    /// # Errors
+    /// Whatever the device cannot take; the flow then stays in software.
+    fn add(
+        &mut self,
+        flow: &FlowKey,
+        direction: Direction,
+        start: Seq,
+        number: u64,
+        key: &TlsKey,
+    ) -> Result<Handle, Refused>;
+
+    /// Answers a resync request: the record whose header starts at `header` has `number`, or no record starts there.
+    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>);
+
+    /// Gives the context up, after everything that was posted with it;
+    /// [`Removed`](crate::DeviceEvent::Removed) follows.
+    fn remove(&mut self, handle: Handle);
+}

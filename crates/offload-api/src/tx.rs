@@ -1,0 +1,79 @@
+//! A packet on its way out.
+
+use crate::unit::{Handle, Unit};
+use bytes::Bytes;
+use offload_base::Seq;
+use smallvec::SmallVec;
+
+/// Headers from Ethernet to transport, in front of the payload. Without an allocation up to Ethernet, IPv6 and
+/// a TCP header full of options.
+pub type Header = SmallVec<[u8; 128]>;
+
+/// What is asked of the device for one packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxAsk {
+    /// TCP sequence number of the first payload byte.
+    pub seq: Seq,
+    /// The context that encrypts the payload; all of it belongs to this one.
+    pub context: Option<Handle>,
+    /// Fill in the IP header checksum and the transport checksum.
+    pub checksum: bool,
+    /// Cut the payload into segments of at most this many bytes (TSO), each with its own headers.
+    pub mss: Option<u16>,
+}
+
+/// A packet that a stack hands to a driver: headers, payload as shared pieces, and what the device is to do.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_api::{TxAsk, TxPacket};
+///
+/// let packet = TxPacket {
+///     header: [0u8; 54].into_iter().collect(),
+///     fragments: [Bytes::from_static(b"hello "), Bytes::from_static(b"wire")].into_iter().collect(),
+///     ask: TxAsk { checksum: true, ..TxAsk::default() },
+/// };
+/// assert_eq!(packet.payload_len(), 10);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct TxPacket {
+    /// Ethernet, IP and transport headers.
+    pub header: Header,
+    /// The payload, in order. Shared and immutable: the device reads it when its turn comes.
+    pub fragments: SmallVec<[Bytes; 4]>,
+    /// What the device is asked to do.
+    pub ask: TxAsk,
+}
+
+impl TxPacket {
+    /// Bytes of payload.
+    pub fn payload_len(&self) -> usize {
+        self.fragments.iter().map(Bytes::len).sum()
+    }
+}
+
+/// What became of a packet handed to [`NetDevice::transmit`](crate::NetDevice::transmit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Sent {
+    /// It is on its ring; the doorbell rings at the next flush.
+    Posted,
+    /// It was not sent: the device cannot work on this unit. Have it sealed, then send again.
+    NeedsSoftware(Unit),
+    /// It was not sent, and may not be: it must not leave in plaintext. The driver counted it.
+    Dropped(DropReason),
+}
+
+/// Why a driver dropped a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// The bytes before it in its unit are gone, so the device's state cannot be rebuilt.
+    NoSyncData,
+    /// It asks for more than the device can do (size, number of fragments, an offload it does not have).
+    Unsupported,
+    /// The ring was full; the caller did not ask for room first.
+    RingFull,
+    /// The device is gone and the packet belongs to no unit that software could seal.
+    DeviceGone,
+}

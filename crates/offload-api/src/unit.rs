@@ -1,0 +1,134 @@
+//! Contexts in a device, and the units (records, PDUs) of the streams they follow.
+
+use core::fmt;
+use offload_base::Seq;
+
+/// Names a context in a device. The generation tells a context from an earlier one in the same place; a device
+/// that does not know a handle drops what refers to it and counts.
+///
+/// ```
+/// use offload_api::Handle;
+///
+/// let old = Handle { index: 3, generation: 1 };
+/// assert_ne!(old, Handle { generation: 2, ..old });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    /// Place in the device's table.
+    pub index: u32,
+    /// How many contexts the place held before.
+    pub generation: u32,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "context {}.{}", self.index, self.generation)
+    }
+}
+
+/// A protocol layer whose units a device may follow. The order is from the lowest to the highest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layer {
+    /// TLS records.
+    Tls,
+    /// NVMe/TCP PDUs, over TCP or over TLS.
+    NvmeTcp,
+}
+
+/// How many layers there are: the length of a list with one entry a layer, indexed by `layer as usize`.
+pub const LAYERS: usize = 2;
+
+/// A piece's place in its unit.
+///
+/// See [`TxTag`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitTag {
+    /// The unit's number: a TLS record number, a count of PDUs.
+    pub number: u64,
+    /// Bytes of the unit before this piece.
+    pub at: u32,
+    /// Bytes of the whole unit on the wire.
+    pub len: u32,
+}
+
+/// What rides with bytes that are queued for transmission.
+///
+/// ```
+/// use offload_api::{Handle, Layer, TxTag, UnitTag};
+///
+/// let context = Handle { index: 0, generation: 0 };
+/// // 100 bytes that begin at byte 5 of record 7, which has 122 bytes, to be encrypted by the device.
+/// let tag = TxTag::device(context, Layer::Tls, UnitTag { number: 7, at: 5, len: 122 });
+/// assert_eq!(tag.unit(Layer::Tls).unwrap().number, 7);
+/// assert_eq!(tag.unit(Layer::NvmeTcp), None);
+/// // Later bytes of the same piece have the same tag, further on.
+/// assert_eq!(tag.advanced(10).unit(Layer::Tls).unwrap().at, 15);
+/// assert_eq!(TxTag::PLAIN.context, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxTag {
+    /// The context that turns the queued bytes into those that belong on the wire; `None`: they are ready as they are.
+    pub context: Option<Handle>,
+    /// Where the bytes lie in the units of each layer, by `Layer as usize`.
+    pub units: [Option<UnitTag>; LAYERS],
+}
+
+impl TxTag {
+    /// Bytes that go out as they are and belong to no unit.
+    pub const PLAIN: TxTag = TxTag { context: None, units: [None; LAYERS] };
+
+    /// Bytes of a unit of `layer` that `context` has to work on.
+    pub const fn device(context: Handle, layer: Layer, unit: UnitTag) -> TxTag {
+        let mut units = [None; LAYERS];
+        units[layer as usize] = Some(unit);
+        TxTag { context: Some(context), units }
+    }
+
+    /// The place in a unit of `layer`, if the bytes belong to one.
+    pub const fn unit(&self, layer: Layer) -> Option<UnitTag> {
+        self.units[layer as usize]
+    }
+
+    /// The tag of the bytes that come `bytes` later in the same piece.
+    pub fn advanced(self, bytes: u32) -> TxTag {
+        let units = self.units.map(|unit| unit.map(|unit| UnitTag { at: unit.at + bytes, ..unit }));
+        TxTag { units, ..self }
+    }
+}
+
+/// A unit (record or PDU) in a stream: its number, and where on the wire it lies.
+///
+/// ```
+/// use offload_api::Unit;
+/// use offload_base::Seq;
+///
+/// let record = Unit { number: 0, start: Seq(u32::MAX), end: Seq(99) };
+/// assert_eq!(record.len(), 100);
+/// assert!(record.contains(Seq(0)) && !record.contains(Seq(99)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// The unit's number in its layer.
+    pub number: u64,
+    /// Sequence number of its first byte.
+    pub start: Seq,
+    /// Sequence number after its last byte.
+    pub end: Seq,
+}
+
+impl Unit {
+    /// Bytes of the unit on the wire.
+    pub const fn len(&self) -> u32 {
+        self.end.distance_from(self.start)
+    }
+
+    /// Whether the unit has no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the byte at `seq` is one of the unit's.
+    pub const fn contains(&self, seq: Seq) -> bool {
+        seq.within(self.start, self.end)
+    }
+}
