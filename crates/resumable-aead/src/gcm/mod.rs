@@ -1,0 +1,177 @@
+//! AES-GCM (NIST SP 800-38D): the key with its back-end, and the state between two pieces.
+//!
+//! `portable.rs` is safe Rust over RustCrypto. A back-end offers five operations (one AES block, GHASH over padded
+//! data, a piece encrypted or decrypted with authentication, a piece authenticated, keystream alone); tags and
+//! counters are composed of them here.
+
+mod portable;
+
+use portable::PortableGcm;
+
+use crate::piece::Piece;
+use crate::state::Direction;
+use crate::state_bytes::{AUTHENTICATOR_LEN, array};
+use crate::{Backend, NONCE_LEN, TAG_LEN};
+
+/// What GCM remembers between two pieces of a message at some position.
+#[derive(Clone, Copy)]
+#[repr(align(16))]
+pub(crate) struct GcmState {
+    /// GHASH of what went before. Within a block: the bytes of the block are added already, not yet multiplied.
+    pub(crate) accumulator: [u8; 16],
+    /// Within a block: the keystream of the block. Otherwise anything.
+    pub(crate) keystream: [u8; 16],
+}
+
+/// An expanded AES-GCM key.
+pub(crate) enum GcmKey {
+    Portable(Box<PortableGcm>),
+}
+
+/// Whether AES-GCM can be done with `backend` on this processor.
+pub(crate) fn is_available(backend: Backend) -> bool {
+    matches!(backend, Backend::Portable)
+}
+
+/// Calls a method of the back-end's own key.
+macro_rules! dispatch {
+    ($self:expr, $key:ident => $call:expr) => {
+        match $self {
+            GcmKey::Portable($key) => $call,
+        }
+    };
+}
+
+impl GcmKey {
+    pub(crate) fn new_128(key: &[u8; 16], _backend: Backend) -> Self {
+        GcmKey::Portable(Box::new(PortableGcm::new_128(key)))
+    }
+
+    pub(crate) fn new_256(key: &[u8; 32], _backend: Backend) -> Self {
+        GcmKey::Portable(Box::new(PortableGcm::new_256(key)))
+    }
+
+    /// Tells keys apart. Counter 0 belongs to no message: with a 12-byte nonce the first is 1.
+    pub(crate) fn check(&self) -> u32 {
+        let block = self.encrypt_block(&counter_block(&[0xff; NONCE_LEN], 0));
+        u32::from_le_bytes(array(&block, 0))
+    }
+
+    /// Begins a message.
+    pub(crate) fn start(&self, aad: &[u8]) -> GcmState {
+        let mut state = GcmState { accumulator: [0; 16], keystream: [0; 16] };
+        if !aad.is_empty() {
+            dispatch!(self, key => key.ghash(&mut state.accumulator, aad));
+        }
+        state
+    }
+
+    /// Moves over a piece at `position`, in place or from source to destination.
+    #[inline]
+    pub(crate) fn crypt(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        direction: Direction,
+        piece: Piece<'_>,
+    ) {
+        dispatch!(self, key => key.crypt(state, nonce, position, direction, piece));
+    }
+
+    /// Moves over a piece of ciphertext at `position`.
+    pub(crate) fn authenticate(&self, state: &mut GcmState, nonce: &[u8; NONCE_LEN], position: u64, data: &[u8]) {
+        let used = (position % 16) as usize;
+        let (head, rest) = data.split_at(data.len().min((16 - used) % 16));
+        if !head.is_empty() {
+            xor(&mut state.accumulator[used..], head);
+            if used + head.len() < 16 {
+                return; // still the same block: its keystream is there
+            }
+            dispatch!(self, key => key.ghash(&mut state.accumulator, &[0; 16]));
+        }
+        let (body, tail) = rest.split_at(rest.len() - rest.len() % 16);
+        if !body.is_empty() {
+            dispatch!(self, key => key.ghash(&mut state.accumulator, body));
+        }
+        if !tail.is_empty() {
+            xor(&mut state.accumulator, tail);
+            let block = block_number(position + (head.len() + body.len()) as u64);
+            state.keystream = self.encrypt_block(&counter_block(nonce, block));
+        }
+    }
+
+    /// Adds the keystream at `position` to a piece.
+    pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, data: &mut [u8]) {
+        let used = (position % 16) as usize;
+        let (head, rest) = data.split_at_mut(data.len().min((16 - used) % 16));
+        if !head.is_empty() {
+            let keystream = self.encrypt_block(&counter_block(nonce, block_number(position)));
+            xor(head, &keystream[used..]);
+        }
+        if !rest.is_empty() {
+            let counter = block_number(position + head.len() as u64);
+            dispatch!(self, key => key.apply_keystream(nonce, counter, rest));
+        }
+    }
+
+    /// The tag of a message of `len` bytes.
+    pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
+        let mut accumulator = state.accumulator;
+        // SP 800-38D 7.1 step 5: the last block padded with zeros, then both lengths in bits.
+        if !len.is_multiple_of(16) {
+            dispatch!(self, key => key.ghash(&mut accumulator, &[0; 16]));
+        }
+        let mut lengths = [0; 16];
+        lengths[..8].copy_from_slice(&(aad_len << 3).to_be_bytes());
+        lengths[8..].copy_from_slice(&(len << 3).to_be_bytes());
+        dispatch!(self, key => key.ghash(&mut accumulator, &lengths));
+        xor(&mut accumulator, &self.encrypt_block(&counter_block(nonce, 1)));
+        accumulator
+    }
+
+    fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
+        dispatch!(self, key => key.encrypt_block(block))
+    }
+}
+
+impl GcmState {
+    pub(crate) fn to_bytes(self, position: u64) -> [u8; AUTHENTICATOR_LEN] {
+        let mut bytes = [0; AUTHENTICATOR_LEN];
+        bytes[..16].copy_from_slice(&self.accumulator);
+        if !position.is_multiple_of(16) {
+            bytes[16..32].copy_from_slice(&self.keystream);
+        }
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8; AUTHENTICATOR_LEN], position: u64) -> Option<Self> {
+        let unused = if position.is_multiple_of(16) { 16 } else { 32 };
+        if bytes[unused..].iter().any(|&byte| byte != 0) {
+            return None;
+        }
+        Some(GcmState { accumulator: array(bytes, 0), keystream: array(bytes, 16) })
+    }
+}
+
+/// The counter block of a nonce (SP 800-38D 7.1: 12 bytes of nonce, 4 of counter).
+pub(crate) fn counter_block(nonce: &[u8; NONCE_LEN], counter: u32) -> [u8; 16] {
+    let mut block = [0; 16];
+    block[..NONCE_LEN].copy_from_slice(nonce);
+    block[NONCE_LEN..].copy_from_slice(&counter.to_be_bytes());
+    block
+}
+
+/// The counter of the block at a message position: the message begins at 2. Positions are within
+/// [`Algorithm::message_len_max`](crate::Algorithm::message_len_max), so the counter does not wrap; the block that
+/// would follow the last one has counter 0 and is never asked for.
+pub(crate) fn block_number(position: u64) -> u32 {
+    (position / 16 + 2) as u32
+}
+
+/// Adds `source` to as many bytes of `target`.
+pub(crate) fn xor(target: &mut [u8], source: &[u8]) {
+    for (target, source) in target.iter_mut().zip(source) {
+        *target ^= source;
+    }
+}

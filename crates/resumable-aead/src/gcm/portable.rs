@@ -1,0 +1,139 @@
+//! AES-GCM in safe Rust: AES and GHASH are RustCrypto's.
+
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::{Aes128, Aes256, Block};
+use ghash::GHash;
+use ghash::universal_hash::UniversalHash;
+use zeroize::Zeroize;
+
+use super::{GcmState, block_number, counter_block, xor};
+use crate::NONCE_LEN;
+use crate::piece::Piece;
+use crate::state::Direction;
+
+pub(crate) struct PortableGcm {
+    aes: Aes,
+    /// The keyed hash, with nothing absorbed.
+    ghash: GHash,
+}
+
+enum Aes {
+    Aes128(Aes128),
+    Aes256(Aes256),
+}
+
+impl PortableGcm {
+    pub(crate) fn new_128(key: &[u8; 16]) -> Self {
+        PortableGcm::new(Aes::Aes128(Aes128::new(&(*key).into())))
+    }
+
+    pub(crate) fn new_256(key: &[u8; 32]) -> Self {
+        PortableGcm::new(Aes::Aes256(Aes256::new(&(*key).into())))
+    }
+
+    fn new(aes: Aes) -> Self {
+        let mut hash_key = Block::default();
+        aes.encrypt_blocks(std::slice::from_mut(&mut hash_key));
+        let ghash = GHash::new(&hash_key);
+        hash_key.zeroize();
+        PortableGcm { aes, ghash }
+    }
+
+    pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
+        let mut blocks = [Block::from(*block)];
+        self.aes.encrypt_blocks(&mut blocks);
+        let [block] = blocks;
+        block.into()
+    }
+
+    /// Absorbs `data`, padded with zeros to whole blocks.
+    pub(crate) fn ghash(&self, accumulator: &mut [u8; 16], data: &[u8]) {
+        // RustCrypto's hash begins at zero; adding the accumulator to the first block comes to the same.
+        let (first, rest) = data.split_at(data.len().min(16));
+        let mut first_block = Block::from(*accumulator);
+        xor(&mut first_block, first);
+        let mut ghash = self.ghash.clone();
+        ghash.update(&[first_block]);
+        ghash.update_padded(rest);
+        *accumulator = ghash.finalize().into();
+    }
+
+    pub(crate) fn crypt(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        direction: Direction,
+        piece: Piece<'_>,
+    ) {
+        let used = (position % 16) as usize;
+        let data = piece.into_in_place();
+        let (head, rest) = data.split_at_mut(data.len().min((16 - used) % 16));
+        if !head.is_empty() {
+            crypt_within_block(state, used, direction, head);
+            if used + head.len() == 16 {
+                self.ghash(&mut state.accumulator, &[0; 16]);
+            }
+        }
+
+        let mut counter = block_number(position + head.len() as u64);
+        let body_len = rest.len() - rest.len() % 16;
+        let (body, tail) = rest.split_at_mut(body_len);
+        for chunk in body.chunks_mut(16 * PARALLEL) {
+            if direction == Direction::Decrypt {
+                self.ghash(&mut state.accumulator, chunk);
+            }
+            self.apply_keystream(nonce, counter, chunk);
+            counter = counter.wrapping_add((chunk.len() / 16) as u32);
+            if direction == Direction::Encrypt {
+                self.ghash(&mut state.accumulator, chunk);
+            }
+        }
+        if !tail.is_empty() {
+            state.keystream = self.encrypt_block(&counter_block(nonce, counter));
+            crypt_within_block(state, 0, direction, tail);
+        }
+    }
+
+    /// Adds the keystream that begins with the block of `counter`.
+    pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], mut counter: u32, data: &mut [u8]) {
+        let mut keystream = [Block::default(); PARALLEL];
+        for chunk in data.chunks_mut(16 * PARALLEL) {
+            let blocks = chunk.len().div_ceil(16);
+            for block in &mut keystream[..blocks] {
+                *block = counter_block(nonce, counter).into();
+                counter = counter.wrapping_add(1);
+            }
+            self.aes.encrypt_blocks(&mut keystream[..blocks]);
+            for (data, keystream) in chunk.chunks_mut(16).zip(&keystream) {
+                xor(data, keystream);
+            }
+        }
+        for block in &mut keystream {
+            block.zeroize();
+        }
+    }
+}
+
+impl Aes {
+    fn encrypt_blocks(&self, blocks: &mut [Block]) {
+        match self {
+            Aes::Aes128(aes) => aes.encrypt_blocks(blocks),
+            Aes::Aes256(aes) => aes.encrypt_blocks(blocks),
+        }
+    }
+}
+
+/// Moves over `data`, which lies within one block, `used` bytes of which went before.
+fn crypt_within_block(state: &mut GcmState, used: usize, direction: Direction, data: &mut [u8]) {
+    if direction == Direction::Decrypt {
+        xor(&mut state.accumulator[used..], data);
+    }
+    xor(data, &state.keystream[used..]);
+    if direction == Direction::Encrypt {
+        xor(&mut state.accumulator[used..], data);
+    }
+}
+
+/// Blocks enciphered at a time.
+const PARALLEL: usize = 32;

@@ -1,0 +1,180 @@
+//! An expanded key and the back-end that works with it.
+
+use std::fmt;
+
+use zeroize::Zeroize;
+
+use crate::chacha::ChaChaKey;
+use crate::gcm::GcmKey;
+use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_LEN, State, TAG_LEN, TagMismatch};
+
+/// An expanded key with the back-end chosen for this processor.
+///
+/// Costs about a kilobyte on the heap; share it by `Arc`. Wiped when dropped, never printed.
+///
+/// ```
+/// use resumable_aead::{Algorithm, Key};
+///
+/// let key = Key::new(Algorithm::ChaCha20Poly1305, &[7; 32])?;
+/// let nonce = [0; 12]; // never twice with one key
+/// let mut data = *b"attack at dawn";
+/// let tag = key.seal_in_place(&nonce, b"header", &mut data)?;
+///
+/// // A piece alone, before its neighbours arrive: readable, not yet to be trusted.
+/// let mut piece: [u8; 4] = data[10..].try_into()?;
+/// key.apply_keystream(&nonce, 10, &mut piece)?;
+/// assert_eq!(&piece, b"dawn");
+///
+/// key.open_in_place(&nonce, b"header", &mut data, &tag)?;
+/// assert_eq!(&data, b"attack at dawn");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Key {
+    algorithm: Algorithm,
+    backend: Backend,
+    /// Tells keys apart (see [`Key::check`]).
+    check: u32,
+    cipher: Cipher,
+}
+
+/// The part of a key that does the work.
+pub(crate) enum Cipher {
+    Gcm(GcmKey),
+    ChaCha(ChaChaKey),
+}
+
+impl Key {
+    /// Expands `key`, with the fastest back-end that this processor has.
+    ///
+    /// # Errors
+    /// `key` must be [`Algorithm::key_len`] bytes long.
+    pub fn new(algorithm: Algorithm, key: &[u8]) -> Result<Key, KeyLengthError> {
+        Key::expand(algorithm, key, Backend::best(algorithm))
+    }
+
+    /// Expands `key` for a certain back-end: for tests and benches.
+    ///
+    /// # Errors
+    /// [`KeyError::Length`] as in [`Key::new`]; [`KeyError::BackendUnavailable`] where
+    /// [`Backend::is_available`] says no.
+    pub fn with_backend(algorithm: Algorithm, key: &[u8], backend: Backend) -> Result<Key, KeyError> {
+        if !backend.is_available(algorithm) {
+            return Err(KeyError::BackendUnavailable { backend, algorithm });
+        }
+        Ok(Key::expand(algorithm, key, backend)?)
+    }
+
+    /// What the key is for.
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// What it computes with.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Seals a whole message in place and gives its tag.
+    ///
+    /// # Errors
+    /// [`MessageTooLong`] when `data` is longer than [`Algorithm::message_len_max`]; `data` is then untouched.
+    pub fn seal_in_place(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+    ) -> Result<[u8; TAG_LEN], MessageTooLong> {
+        self.check_range(0, data.len())?;
+        let mut state = State::new(self, nonce, aad);
+        state.seal_whole(self, data);
+        Ok(state.compute_tag(self))
+    }
+
+    /// Opens a whole message in place.
+    ///
+    /// # Errors
+    /// [`TagMismatch`] when the message is not authentic (one longer than [`Algorithm::message_len_max`] never is).
+    /// `data` is then filled with zeros: neither plaintext nor ciphertext is left in it.
+    pub fn open_in_place(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), TagMismatch> {
+        if self.check_range(0, data.len()).is_err() {
+            data.fill(0);
+            return Err(TagMismatch);
+        }
+        let mut state = State::new(self, nonce, aad);
+        state.open_whole(self, data);
+        state.compare_tag(self, tag).inspect_err(|_| data.fill(0))
+    }
+
+    /// Adds the keystream of message offset `offset` (bytes) and on to `data`: encrypts or decrypts a piece of a
+    /// message without authenticating anything.
+    ///
+    /// # Errors
+    /// [`MessageTooLong`] when the piece ends past [`Algorithm::message_len_max`]; `data` is then untouched.
+    pub fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], offset: u64, data: &mut [u8]) -> Result<(), MessageTooLong> {
+        self.check_range(offset, data.len())?;
+        match &self.cipher {
+            Cipher::Gcm(key) => key.apply_keystream(nonce, offset, data),
+            Cipher::ChaCha(key) => key.apply_keystream(nonce, offset, data),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cipher(&self) -> &Cipher {
+        &self.cipher
+    }
+
+    /// A public value that differs between keys (but for one pair in 2^32), from a part of the cipher's range that no
+    /// message uses.
+    pub(crate) fn check(&self) -> u32 {
+        self.check
+    }
+
+    /// Whether `len` bytes at message offset `offset` are within what one nonce can protect.
+    pub(crate) fn check_range(&self, offset: u64, len: usize) -> Result<(), MessageTooLong> {
+        match offset.checked_add(len as u64) {
+            Some(end) if end <= self.algorithm.message_len_max() => Ok(()),
+            _ => Err(MessageTooLong),
+        }
+    }
+
+    fn expand(algorithm: Algorithm, key: &[u8], backend: Backend) -> Result<Key, KeyLengthError> {
+        let error = KeyLengthError { algorithm, found: key.len() };
+        let (cipher, check) = match algorithm {
+            Algorithm::Aes128Gcm => {
+                let mut key: [u8; 16] = key.try_into().map_err(|_| error)?;
+                let expanded = GcmKey::new_128(&key, backend);
+                key.zeroize();
+                let check = expanded.check();
+                (Cipher::Gcm(expanded), check)
+            }
+            Algorithm::Aes256Gcm => {
+                let mut key: [u8; 32] = key.try_into().map_err(|_| error)?;
+                let expanded = GcmKey::new_256(&key, backend);
+                key.zeroize();
+                let check = expanded.check();
+                (Cipher::Gcm(expanded), check)
+            }
+            Algorithm::ChaCha20Poly1305 => {
+                let expanded = ChaChaKey::new(key.try_into().map_err(|_| error)?, backend);
+                let check = expanded.check();
+                (Cipher::ChaCha(expanded), check)
+            }
+        };
+        Ok(Key { algorithm, backend, check, cipher })
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("algorithm", &self.algorithm)
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,63 @@
+//! AEADs that stop and go on at any byte.
+//!
+//! AES-128-GCM, AES-256-GCM and ChaCha20-Poly1305 over a message that arrives in pieces: a [`State`] is a small plain
+//! value (key by reference) that takes the next piece whatever its length, can be copied, written out and read back,
+//! and gives the tag at the end. A [`Key`] holds the expanded key and the back-end chosen for this processor, seals
+//! and opens whole messages, and applies the keystream alone from any offset.
+//!
+//! Where things live, callers first:
+//!
+//! - [`Key`] (`key.rs`): expands a key, whole messages, keystream from any offset;
+//! - [`State`] (`state.rs`): a message under way; `state_bytes.rs` writes it out and reads it back;
+//! - `gcm/`: AES-GCM, one file per back-end; `chacha/`: ChaCha20-Poly1305 likewise;
+//! - `piece.rs`: what an update works on, in place or from source to destination.
+//!
+//! A piece flows from `State` (order, length limits, direction) to the key's back-end (bytes), which hands back the
+//! authenticator and the rest of the keystream block. Nothing below `State` checks limits, nothing above knows
+//! instructions.
+//!
+//! # Example
+//!
+//! ```
+//! use resumable_aead::{Algorithm, Key, State};
+//!
+//! let key = Key::new(Algorithm::Aes128Gcm, &[7; 16])?;
+//! let nonce = [1; 12];
+//! let mut whole = *b"a record in one piece, or in three";
+//! let tag = key.seal_in_place(&nonce, b"header", &mut whole)?;
+//!
+//! let mut pieces = *b"a record in one piece, or in three";
+//! let mut state = State::new(&key, &nonce, b"header");
+//! let (first, rest) = pieces.split_at_mut(5);
+//! let (second, third) = rest.split_at_mut(22);
+//! for piece in [first, second, third] {
+//!     state.encrypt(&key, piece)?;
+//! }
+//! assert_eq!(pieces, whole);
+//! assert_eq!(state.tag(&key)?, tag);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What is kept secret, and how
+//!
+//! All back-ends run in constant time with respect to keys and data: no table look-ups and no branches on secret
+//! values. A [`Key`] is wiped when dropped and never printed. A [`State`] is `Copy`, so it is not wiped: it holds what
+//! an attacker could use against its one message (the rest of a keystream block, the one-time Poly1305 key), never
+//! what would reveal the key.
+#![deny(unsafe_code)]
+
+mod algorithm;
+mod backend;
+mod chacha;
+mod error;
+mod gcm;
+mod key;
+mod piece;
+mod state;
+mod state_bytes;
+
+pub use algorithm::{Algorithm, KEY_LEN_MAX, NONCE_LEN, TAG_LEN};
+pub use backend::Backend;
+pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, StateError, TagMismatch, VerifyError};
+pub use key::Key;
+pub use state::State;

@@ -1,0 +1,37 @@
+//! What one update works on.
+
+/// The next bytes of a message, and where the result goes.
+pub(crate) enum Piece<'a> {
+    /// The result replaces the bytes.
+    InPlace(&'a mut [u8]),
+    /// The result goes elsewhere. Both have one length: [`Piece::copying`] checked it.
+    Copy(&'a [u8], &'a mut [u8]),
+}
+
+impl<'a> Piece<'a> {
+    /// From `source` to `destination`, or their lengths when they differ.
+    pub(crate) fn copying(source: &'a [u8], destination: &'a mut [u8]) -> Result<Self, (usize, usize)> {
+        if source.len() != destination.len() {
+            return Err((source.len(), destination.len()));
+        }
+        Ok(Piece::Copy(source, destination))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Piece::InPlace(data) => data.len(),
+            Piece::Copy(source, _) => source.len(),
+        }
+    }
+
+    /// For back-ends that only work in place: copies first where it must.
+    pub(crate) fn into_in_place(self) -> &'a mut [u8] {
+        match self {
+            Piece::InPlace(data) => data,
+            Piece::Copy(source, destination) => {
+                destination.copy_from_slice(source);
+                destination
+            }
+        }
+    }
+}
