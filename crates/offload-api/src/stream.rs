@@ -4,7 +4,7 @@ use crate::device::{DeviceEvent, NetDevice};
 use crate::flow::FlowKey;
 use crate::rx::RxSegment;
 use crate::source::Sealer;
-use crate::unit::{Layer, TxTag};
+use crate::unit::{Handle, Layer, TxTag};
 use bytes::Bytes;
 use core::task::{Context, Poll};
 use offload_base::Seq;
@@ -41,6 +41,17 @@ pub trait SegmentStream: Send + Unpin {
     /// Bytes queued are to leave now, even if they do not fill a segment.
     fn flush(&mut self);
 
+    /// Ready once everything queued, and a [`finish`](Self::finish), will be carried out with nobody polling. A
+    /// transport that lives on by itself is ready at once; one that works only while it is polled is ready when
+    /// nothing is left to do.
+    ///
+    /// # Errors
+    /// When the connection is lost first.
+    fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flush();
+        Poll::Ready(Ok(()))
+    }
+
     /// Ready once all bytes before `offset` (bytes handed to [`send`](Self::send) since the stream began) are
     /// acknowledged.
     ///
@@ -56,6 +67,21 @@ pub trait SegmentStream: Send + Unpin {
 
     /// Gives the transport what seals units of `layer` that are queued from now on.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>);
+
+    /// Says that nothing more will be queued for `context`, a transmit context of `layer`. A transport that can
+    /// does not remove it before the last byte queued with it is acknowledged, or will never be sent, the stream
+    /// dropped or not: what has to go out again until then still has its context. Removing it at once is safe
+    /// too, for the installed sealer answers for all of it.
+    fn release(&mut self, layer: Layer, context: Handle) {
+        self.control(&mut |_, device| match layer {
+            Layer::Tls => {
+                if let Some(tls) = device.tls() {
+                    tls.remove(context);
+                }
+            }
+            Layer::NvmeTcp => {} // a device has no such face yet
+        });
+    }
 
     /// Calls `f` with the flow and its device; false, and `f` is not called, if there is no device below.
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool;
