@@ -7,6 +7,7 @@ use crate::tls::TlsDevice;
 use crate::tx::{Sent, TxPacket};
 use crate::unit::Handle;
 use core::task::Waker;
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 
 /// What a path through a device can do.
@@ -97,6 +98,11 @@ pub trait NetDevice: Send {
 
     /// Does what is due at `now`.
     fn handle_timeout(&mut self, now: Instant);
+
+    /// Adds what the driver and whatever it wraps have counted to `set`.
+    fn count(&self, set: &mut CounterSet) {
+        let _nothing_counted = set;
+    }
 
     /// The TLS face, if the device has one.
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
