@@ -9,8 +9,9 @@
 
 use core::cell::RefCell;
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// Whose time it is. Domains are charged, not crates: a driver's time is its host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,7 +68,20 @@ pub const WORKS: [Work; 6] = [Work::Stack, Work::Copy, Work::Framing, Work::Cryp
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
-    report: Arc<Mutex<Report>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    report: Mutex<Report>,
+    /// Moves when everything so far is to be forgotten.
+    round: AtomicU64,
+}
+
+impl Shared {
+    fn report(&self) -> MutexGuard<'_, Report> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Meter {
@@ -88,20 +102,29 @@ impl Meter {
                 running: Slot { domain: Domain::Outside, work: Work::Stack },
                 since: ticks(),
                 cpu_at_start: thread_cpu_time(),
-                report: self.report.clone(),
+                round: self.shared.round.load(Ordering::Relaxed),
+                shared: self.shared.clone(),
             });
         });
         Attached { thread_bound: PhantomData }
     }
 
+    /// Forgets everything so far, on every thread: what a run did before the part that is of interest. A thread
+    /// in the middle of a scope forgets that scope's past when it opens or closes the next.
+    pub fn restart(&self) {
+        let mut report = self.shared.report();
+        *report = Report::default();
+        self.shared.round.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// What the threads that have detached since the last call of [`Meter::take`] spent.
     pub fn report(&self) -> Report {
-        self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+        self.shared.report().clone()
     }
 
     /// The report, leaving an empty one.
     pub fn take(&self) -> Report {
-        core::mem::take(&mut self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        core::mem::take(&mut self.shared.report())
     }
 }
 
@@ -226,13 +249,21 @@ struct Local {
     running: Slot,
     since: u64,
     cpu_at_start: Duration,
-    report: Arc<Mutex<Report>>,
+    round: u64,
+    shared: Arc<Shared>,
 }
 
 impl Local {
     /// Charges the slot that ran, starts `next`, and returns the one that ran.
     fn run(&mut self, next: Slot) -> Slot {
         let now = ticks();
+        let round = self.shared.round.load(Ordering::Relaxed);
+        if round != self.round {
+            self.round = round;
+            self.ticks = Table::default();
+            self.cpu_at_start = thread_cpu_time();
+            self.since = now;
+        }
         self.ticks.add(self.running, now.saturating_sub(self.since));
         self.since = now;
         core::mem::replace(&mut self.running, next)
@@ -248,7 +279,7 @@ impl Local {
         if total == 0 {
             return;
         }
-        let mut report = self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut report = self.shared.report();
         if report.nanos.rows.len() < self.ticks.rows.len() {
             report.nanos.rows.resize(self.ticks.rows.len(), Default::default());
         }
@@ -310,6 +341,25 @@ mod tests {
         let charged = report.total(Domain::Host(1)) + report.total(Domain::Device(0)) + report.total(Domain::Outside);
         assert!(charged <= spent);
         assert_eq!(meter.report().total(Domain::Host(1)), Duration::ZERO, "taking empties the meter");
+    }
+
+    #[test]
+    fn a_restart_forgets_what_was_before_it() {
+        let meter = Meter::new();
+        let attached = meter.attach();
+        {
+            let _before = domain(Domain::Host(0));
+            spin(1000);
+        }
+        meter.restart();
+        {
+            let _after = domain(Domain::Host(1));
+            spin(1000);
+        }
+        drop(attached);
+        let report = meter.report();
+        assert_eq!(report.total(Domain::Host(0)), Duration::ZERO);
+        assert!(report.total(Domain::Host(1)) > Duration::ZERO);
     }
 
     #[test]
