@@ -1,0 +1,87 @@
+//! What a NIC is built with.
+
+use core::time::Duration;
+
+/// A NIC's size, speed and delays.
+///
+/// ```
+/// use nic_sim::NicConfig;
+///
+/// let config = NicConfig { mtu: 9000, ..NicConfig::default() };
+/// assert_eq!(config.line_rate, Some(100_000_000_000));
+/// ```
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// Its Ethernet address. Frames to others are not received.
+    pub mac: [u8; 6],
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// Bits per second the port sends at; `None`: as fast as it can.
+    pub line_rate: Option<u64>,
+    /// Entries of a send ring.
+    pub send_ring: usize,
+    /// Entries of a receive ring.
+    pub receive_ring: usize,
+    /// Entries of the control ring.
+    pub control_ring: usize,
+    /// Payload bytes that may be on a send ring before the driver says there is no room: what keeps the queue
+    /// in the device short, as byte queue limits do in Linux.
+    pub send_queue_bytes: usize,
+    /// Most payload bytes of a packet to be cut into segments; 0: the device does not segment.
+    pub tso_max_bytes: u32,
+    /// Whether the device fills in and checks checksums.
+    pub checksum_offload: bool,
+    /// TLS contexts there is room for; 0: the device has no TLS face.
+    pub tls_contexts: u32,
+    /// How long things take inside.
+    pub delays: Delays,
+}
+
+impl Default for NicConfig {
+    fn default() -> NicConfig {
+        NicConfig {
+            mac: [0x02, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            line_rate: Some(100_000_000_000),
+            send_ring: 1024,
+            receive_ring: 1024,
+            control_ring: 256,
+            send_queue_bytes: 512 * 1024,
+            tso_max_bytes: 64 * 1024,
+            checksum_offload: true,
+            tls_contexts: 20_000,
+            delays: Delays::default(),
+        }
+    }
+}
+
+/// Time that passes between host and wire, beside the line's own. Assumed figures of the order that PCIe 4
+/// devices show, not measurements of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays {
+    /// From the doorbell to the device acting on it.
+    pub doorbell: Duration,
+    /// Reading or writing host memory, once for a burst: later transfers follow in its wake.
+    pub dma: Duration,
+    /// Through a crypto engine.
+    pub engine: Duration,
+    /// From a completion to the host's interrupt handler, moderation included.
+    pub interrupt: Duration,
+}
+
+impl Delays {
+    /// None at all: for real time, where the machine has its own.
+    pub const NONE: Delays =
+        Delays { doorbell: Duration::ZERO, dma: Duration::ZERO, engine: Duration::ZERO, interrupt: Duration::ZERO };
+}
+
+impl Default for Delays {
+    fn default() -> Delays {
+        Delays {
+            doorbell: Duration::from_nanos(300),
+            dma: Duration::from_nanos(600),
+            engine: Duration::from_nanos(200),
+            interrupt: Duration::from_micros(3),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The control ring: contexts come and go; and reset, which takes them all.
+
+use crate::context::{TlsContext, TlsEngine};
+use crate::device::Device;
+use crate::dma;
+use crate::engine::tls_rx::TlsReceive;
+use crate::engine::tls_tx::TlsTransmit;
+use crate::packet::{ControlCommand, ControlCompletion};
+use offload_api::{Direction, FlowKey, Handle, TlsKey, TlsSuite, TlsVersion};
+use offload_base::{Instant, Seq};
+use resumable_aead::{Algorithm, Key};
+
+impl Device {
+    /// Resets the device: every context is gone, what was on the send ring is thrown away, and the driver is
+    /// told. Receive buffers stay posted.
+    pub fn reset(&mut self, now: Instant) {
+        self.contexts.clear();
+        self.steering.clear();
+        self.flush_send_ring();
+        self.counters.resets += 1;
+        self.show_sent(now);
+        self.report(now, ControlCompletion::Reset);
+    }
+
+    /// Carries out all commands given so far.
+    pub(super) fn run_control(&mut self, now: Instant) {
+        while let Some(entry) = self.rings.control.pop() {
+            self.dma.control += dma::CONTROL_COMMAND;
+            if entry.epoch != self.counters.resets {
+                continue;
+            }
+            let completion = match entry.command {
+                ControlCommand::CreateTls { handle, flow, direction, start, number, key } => {
+                    match self.create(handle, flow, direction, (start, number), &key) {
+                        Some(()) => ControlCompletion::Created(handle),
+                        None => ControlCompletion::Refused(handle),
+                    }
+                }
+                ControlCommand::Destroy { handle } => {
+                    if let Some(context) = self.contexts.remove(handle) {
+                        self.steering.remove(&context.flow, handle);
+                    }
+                    ControlCompletion::Destroyed(handle)
+                }
+            };
+            self.report(now, completion);
+        }
+    }
+
+    fn create(
+        &mut self,
+        handle: Handle,
+        flow: FlowKey,
+        direction: Direction,
+        (start, number): (Seq, u64),
+        key: &TlsKey,
+    ) -> Option<()> {
+        if handle.index >= self.config.tls_contexts || !knows(key) {
+            return None;
+        }
+        let expanded = Key::new(Algorithm::Aes128Gcm, key.key()).ok()?;
+        let engine = match direction {
+            Direction::Transmit => TlsEngine::Transmit(TlsTransmit::new(*key.iv())),
+            Direction::Receive => {
+                self.steering.insert(flow, handle);
+                TlsEngine::Receive(TlsReceive::new(*key.iv(), start, number))
+            }
+        };
+        self.contexts.insert(handle, TlsContext { flow, key: expanded, engine });
+        Some(())
+    }
+
+    fn report(&mut self, now: Instant, completion: ControlCompletion) {
+        // The driver keeps room for a reset beside the commands it has under way.
+        let _room = self.rings.control_completions.push(completion);
+        self.dma.completions += dma::COMPLETION;
+        self.interrupt(now);
+    }
+}
+
+/// Whether the engines know the version and suite.
+pub(crate) fn knows(key: &TlsKey) -> bool {
+    key.version() == TlsVersion::Tls13 && key.suite() == TlsSuite::Aes128Gcm
+}

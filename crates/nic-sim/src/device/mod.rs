@@ -1,0 +1,175 @@
+//! The device: what is behind PCIe.
+//!
+//! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
+//! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
+//! - `control`: contexts created and given up, reset.
+//!
+//! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
+
+mod control;
+mod receive;
+mod transmit;
+
+use crate::config::NicConfig;
+use crate::context::ContextTable;
+use crate::dma::DmaBytes;
+use crate::frame::Frame;
+use crate::packet::{
+    ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendDescriptor,
+};
+use crate::ring::{Consumer, Producer};
+use crate::signal::Signal;
+use crate::stats::DeviceCounters;
+use crate::steering::Steering;
+use crate::wire::Port;
+pub(crate) use control::knows;
+use core::task::Waker;
+use core::time::Duration;
+use offload_base::time::earliest;
+use offload_base::{BufferPool, Instant};
+use receive::ReceiveSide;
+use transmit::TransmitSide;
+
+/// The device's ends of the rings it shares with its driver.
+#[derive(Debug)]
+pub(crate) struct DeviceRings {
+    pub(crate) send: Consumer<SendDescriptor>,
+    pub(crate) send_completions: Producer<SendCompletion>,
+    pub(crate) receive: Consumer<ReceiveDescriptor>,
+    pub(crate) receive_completions: Producer<ReceiveCompletion>,
+    pub(crate) control: Consumer<ControlEntry>,
+    pub(crate) control_completions: Producer<ControlCompletion>,
+    /// Driver to device: something was published.
+    pub(crate) doorbell: Signal,
+    /// Device to driver: something was received or happened.
+    pub(crate) interrupt: Signal,
+    /// Device to driver: send descriptors are done.
+    pub(crate) send_interrupt: Signal,
+}
+
+/// An offload NIC, seen from its port and from the thread that runs it. Made by [`nic`](crate::nic).
+///
+/// ```
+/// use nic_sim::wire::Port;
+/// use nic_sim::{NicConfig, nic};
+/// use offload_base::Instant;
+///
+/// let (mut device, _driver) = nic(NicConfig::default());
+/// device.process(Instant::ZERO);
+/// assert!(device.poll_frame(Instant::ZERO).is_none());
+/// ```
+#[derive(Debug)]
+pub struct Device {
+    config: NicConfig,
+    rings: DeviceRings,
+    contexts: ContextTable,
+    steering: Steering,
+    transmit: TransmitSide,
+    receive: ReceiveSide,
+    frames: BufferPool,
+    interrupt: Interrupt,
+    send_interrupt: Interrupt,
+    counters: DeviceCounters,
+    dma: DmaBytes,
+}
+
+impl Device {
+    pub(crate) fn new(config: NicConfig, rings: DeviceRings) -> Device {
+        let frame_bytes = usize::from(config.mtu) + ETHERNET_HEADER;
+        Device {
+            frames: BufferPool::new(frame_bytes.next_multiple_of(64), FRAMES_PER_SLAB),
+            config,
+            rings,
+            contexts: ContextTable::default(),
+            steering: Steering::default(),
+            transmit: TransmitSide::default(),
+            receive: ReceiveSide::default(),
+            interrupt: Interrupt::default(),
+            send_interrupt: Interrupt::default(),
+            counters: DeviceCounters::default(),
+            dma: DmaBytes::default(),
+        }
+    }
+
+    /// What the device counted.
+    pub fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+
+    /// What the device moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        self.dma
+    }
+
+    /// What the NIC was built with.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// Starts an interrupt if the host waits for one and none is under way.
+    fn interrupt(&mut self, now: Instant) {
+        let delay = self.config.delays.interrupt;
+        self.counters.interrupts += u64::from(self.interrupt.start(now, delay, &self.rings.interrupt));
+    }
+
+    fn send_interrupt(&mut self, now: Instant) {
+        let delay = self.config.delays.interrupt;
+        self.counters.interrupts += u64::from(self.send_interrupt.start(now, delay, &self.rings.send_interrupt));
+    }
+}
+
+impl Port for Device {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        self.take_frame(now, &frame.data);
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        self.next_frame(now)
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.notice_doorbell(now);
+        self.show_received(now);
+        self.interrupt.raise_when_due(now, &self.rings.interrupt);
+        self.send_interrupt.raise_when_due(now, &self.rings.send_interrupt);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let sides = earliest(self.next_transmit(), self.receive.next_due());
+        earliest(sides, earliest(self.interrupt.due, self.send_interrupt.due))
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.rings.doorbell.arm(waker);
+    }
+}
+
+/// An interrupt that may be on its way to the host.
+#[derive(Debug, Default)]
+struct Interrupt {
+    due: Option<Instant>,
+}
+
+impl Interrupt {
+    /// Sends one off if the host waits for it and none is on its way; says whether it did.
+    fn start(&mut self, now: Instant, delay: Duration, signal: &Signal) -> bool {
+        if self.due.is_some() || !signal.is_armed() {
+            return false;
+        }
+        if delay.is_zero() {
+            return signal.raise();
+        }
+        self.due = Some(now + delay);
+        true
+    }
+
+    fn raise_when_due(&mut self, now: Instant, signal: &Signal) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.due = None;
+            signal.raise();
+        }
+    }
+}
+
+pub(crate) const ETHERNET_HEADER: usize = 14;
+const FRAMES_PER_SLAB: usize = 64;

@@ -1,0 +1,182 @@
+//! The driver: the host's side of the rings, a [`NetDevice`].
+//!
+//! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
+//! - `transmit`: packets to descriptors; when a packet is not what the device expects next, parameters, fence
+//!   and DUMPs before it, on the same ring.
+//!
+//! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
+//! way than the ring has entries; so nothing the device reports lacks room.
+
+mod tls;
+mod transmit;
+
+use crate::config::NicConfig;
+use crate::packet::{
+    ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendDescriptor,
+};
+use crate::ring::{Consumer, Producer};
+use crate::signal::Signal;
+use crate::stats::DriverCounters;
+use core::task::Waker;
+use offload_api::{DeviceEvent, FlowKey, NetDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice, TxPacket};
+use offload_base::counters::CounterSet;
+use offload_base::{BufferPool, Instant};
+use std::collections::VecDeque;
+use tls::Contexts;
+use transmit::SendQueue;
+
+/// The driver's ends of the rings it shares with its device.
+#[derive(Debug)]
+pub(crate) struct DriverRings {
+    pub(crate) send: Producer<SendDescriptor>,
+    pub(crate) send_completions: Consumer<SendCompletion>,
+    pub(crate) receive: Producer<ReceiveDescriptor>,
+    pub(crate) receive_completions: Consumer<ReceiveCompletion>,
+    pub(crate) control: Producer<ControlEntry>,
+    pub(crate) control_completions: Consumer<ControlCompletion>,
+    pub(crate) doorbell: Signal,
+    pub(crate) interrupt: Signal,
+    pub(crate) send_interrupt: Signal,
+}
+
+/// A NIC's driver, one queue pair. Made by [`nic`](crate::nic).
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{FlowKey, NetDevice};
+///
+/// let (_device, driver) = nic(NicConfig::default());
+/// let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+/// assert_eq!(driver.path(&flow).mtu, 1500);
+/// assert!(driver.room(&flow) > 0);
+/// ```
+#[derive(Debug)]
+pub struct Driver {
+    config: NicConfig,
+    rings: DriverRings,
+    buffers: BufferPool,
+    send: SendQueue,
+    contexts: Contexts,
+    events: VecDeque<DeviceEvent>,
+    /// Receive buffers with the device, or in completions not looked at.
+    buffers_out: usize,
+    /// Moves at every reset.
+    epoch: u64,
+    counters: DriverCounters,
+}
+
+impl Driver {
+    pub(crate) fn new(config: NicConfig, rings: DriverRings, frame_bytes: usize) -> Driver {
+        let mut driver = Driver {
+            buffers: BufferPool::new(frame_bytes.next_multiple_of(64), BUFFERS_PER_SLAB),
+            send: SendQueue::default(),
+            contexts: Contexts::new(config.tls_contexts),
+            events: VecDeque::new(),
+            buffers_out: 0,
+            epoch: 0,
+            counters: DriverCounters::default(),
+            config,
+            rings,
+        };
+        driver.post_buffers();
+        driver
+    }
+
+    /// Entries of the send ring that one packet may need, the longest resync included.
+    pub(crate) fn descriptors_at_most(config: &NicConfig) -> usize {
+        transmit::descriptors_at_most(config)
+    }
+
+    /// What the driver counted.
+    pub fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+
+    /// Gives the device as many receive buffers as it has places for.
+    fn post_buffers(&mut self) {
+        while self.buffers_out < self.config.receive_ring {
+            if self.rings.receive.stage(self.buffers.take()).is_err() {
+                break;
+            }
+            self.buffers_out += 1;
+        }
+        self.rings.receive.publish();
+    }
+}
+
+impl NetDevice for Driver {
+    fn path(&self, _flow: &FlowKey) -> PathCaps {
+        PathCaps {
+            epoch: self.epoch,
+            mtu: self.config.mtu,
+            checksum: self.config.checksum_offload,
+            tso_max_bytes: self.config.tso_max_bytes,
+        }
+    }
+
+    fn room(&self, _flow: &FlowKey) -> usize {
+        self.send.room(&self.config)
+    }
+
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        self.reap_sent();
+        self.post_packet(now, packet, source)
+    }
+
+    fn flush(&mut self, _now: Instant) {
+        self.ring_doorbell();
+    }
+
+    fn receive(&mut self, _now: Instant) -> Option<RxPacket> {
+        let Some(completion) = self.rings.receive_completions.pop() else {
+            self.post_buffers();
+            return None;
+        };
+        self.buffers_out -= 1;
+        // Buffers go out in batches; before the device has used half of them is early enough.
+        if self.buffers_out * 2 < self.config.receive_ring {
+            self.post_buffers();
+        }
+        Some(RxPacket { frame: completion.frame, meta: completion.meta })
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.reap_sent();
+        self.reap_control();
+        self.events.pop_front()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.rings.interrupt.arm(waker);
+        let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends();
+        if waits_for_sends {
+            self.rings.send_interrupt.arm(waker);
+        }
+        let reported = waits_for_sends && !self.rings.send_completions.is_empty();
+        let nothing_there = !reported
+            && self.events.is_empty()
+            && self.rings.receive_completions.is_empty()
+            && self.rings.control_completions.is_empty();
+        if !nothing_there {
+            self.rings.interrupt.disarm();
+            self.rings.send_interrupt.disarm();
+        }
+        nothing_there
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _now: Instant) {}
+
+    fn count(&self, set: &mut CounterSet) {
+        set.add(&self.counters);
+    }
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        if self.config.tls_contexts == 0 { None } else { Some(self) }
+    }
+}
+
+const BUFFERS_PER_SLAB: usize = 64;

@@ -1,0 +1,231 @@
+//! TLS contexts as the driver knows them: which exist, and what the device expects of each.
+//!
+//! A context is created at once as far as the host is concerned; commands and packets reach the device in order.
+//! It is given up only after everything posted with it is done, and its place is used again, under the next
+//! generation, only after the device has said that it is gone.
+
+use crate::device::knows;
+use crate::driver::Driver;
+use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
+use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey};
+use offload_base::Seq;
+
+/// All contexts, by place.
+#[derive(Debug)]
+pub(super) struct Contexts {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    limit: u32,
+    /// Contexts to be given up as soon as nothing posted with them is under way and a command fits.
+    leaving: Vec<Handle>,
+    commands_under_way: usize,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    shadow: Option<Shadow>,
+}
+
+/// What the driver remembers of a context.
+#[derive(Debug)]
+struct Shadow {
+    flow: FlowKey,
+    direction: Direction,
+    leaving: bool,
+    /// The sequence number the device expects next; `None` before the first parameters.
+    expected: Option<Seq>,
+    /// The record number in the device's static parameters.
+    counts_from: Option<u64>,
+    /// How many descriptors had been posted after the last one that uses the context.
+    posted_until: u64,
+}
+
+impl Contexts {
+    pub(super) fn new(limit: u32) -> Contexts {
+        Contexts { places: Vec::new(), free: Vec::new(), limit, leaving: Vec::new(), commands_under_way: 0 }
+    }
+
+    /// Whether packets may name this context.
+    pub(super) fn can_transmit(&self, handle: Handle) -> bool {
+        self.shadow(handle).is_some_and(|shadow| shadow.direction == Direction::Transmit && !shadow.leaving)
+    }
+
+    pub(super) fn expected(&self, handle: Handle) -> Option<Seq> {
+        self.shadow(handle)?.expected
+    }
+
+    /// Whether any packet was ever posted with the context.
+    pub(super) fn has_sent(&self, handle: Handle) -> bool {
+        self.shadow(handle).is_some_and(|shadow| shadow.posted_until > 0)
+    }
+
+    pub(super) fn counts_from(&self, handle: Handle) -> Option<u64> {
+        self.shadow(handle)?.counts_from
+    }
+
+    pub(super) fn note_counts_from(&mut self, handle: Handle, number: u64) {
+        if let Some(shadow) = self.shadow_mut(handle) {
+            shadow.counts_from = Some(number);
+        }
+    }
+
+    pub(super) fn note_posted(&mut self, handle: Handle, expected: Seq, posted: u64) {
+        if let Some(shadow) = self.shadow_mut(handle) {
+            shadow.expected = Some(expected);
+            shadow.posted_until = posted;
+        }
+    }
+
+    pub(super) fn waits_for_sends(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    fn shadow(&self, handle: Handle) -> Option<&Shadow> {
+        let place = self.places.get(handle.index as usize)?;
+        if place.generation == handle.generation { place.shadow.as_ref() } else { None }
+    }
+
+    fn shadow_mut(&mut self, handle: Handle) -> Option<&mut Shadow> {
+        let place = self.places.get_mut(handle.index as usize)?;
+        if place.generation == handle.generation { place.shadow.as_mut() } else { None }
+    }
+
+    fn occupy(&mut self, shadow: Shadow) -> Option<Handle> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if (self.places.len() as u32) < self.limit => {
+                self.places.push(Place { generation: 0, shadow: None });
+                self.places.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let place = &mut self.places[index as usize];
+        place.shadow = Some(shadow);
+        Some(Handle { index, generation: place.generation })
+    }
+
+    /// Empties a place; it is used again under the next generation.
+    fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
+        self.shadow(handle)?;
+        let place = &mut self.places[handle.index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(handle.index);
+        place.shadow.take()
+    }
+
+    /// Empties all places.
+    fn vacate_all(&mut self) {
+        for index in 0..self.places.len() as u32 {
+            let generation = self.places[index as usize].generation;
+            self.vacate(Handle { index, generation });
+        }
+        self.leaving.clear();
+        self.commands_under_way = 0;
+    }
+}
+
+impl Driver {
+    /// Takes note of what the device reports on the control ring.
+    pub(super) fn reap_control(&mut self) {
+        while let Some(completion) = self.rings.control_completions.pop() {
+            if completion != ControlCompletion::Reset {
+                self.contexts.commands_under_way = self.contexts.commands_under_way.saturating_sub(1);
+            }
+            match completion {
+                ControlCompletion::Created(handle) => {
+                    if let Some(shadow) = self.contexts.shadow(handle)
+                        && shadow.direction == Direction::Receive
+                    {
+                        self.events.push_back(DeviceEvent::Ready { flow: shadow.flow, handle });
+                    }
+                }
+                ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
+                    if let Some(shadow) = self.contexts.vacate(handle) {
+                        self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
+                    }
+                }
+                ControlCompletion::Reset => {
+                    self.contexts.vacate_all();
+                    self.epoch += 1;
+                    self.events.push_back(DeviceEvent::Reset);
+                }
+            }
+        }
+        self.finish_removals();
+    }
+
+    /// Has the device give up the contexts that nothing needs any more.
+    pub(super) fn finish_removals(&mut self) {
+        if self.contexts.leaving.is_empty() {
+            return;
+        }
+        let done = self.send.done();
+        let mut leaving = core::mem::take(&mut self.contexts.leaving);
+        leaving.retain(|handle| {
+            let busy = self.contexts.shadow(*handle).is_some_and(|shadow| shadow.posted_until > done);
+            busy || self.command(ControlCommand::Destroy { handle: *handle }).is_err()
+        });
+        self.contexts.leaving = leaving;
+        self.ring_doorbell();
+    }
+
+    /// Stages a command, if its completion will have room.
+    fn command(&mut self, command: ControlCommand) -> Result<(), Refused> {
+        // One place is kept for the report of a reset.
+        if self.contexts.commands_under_way + 1 >= self.config.control_ring {
+            return Err(Refused::Busy);
+        }
+        let entry = ControlEntry { epoch: self.epoch, command };
+        self.rings.control.stage(entry).map_err(|_| Refused::Busy)?;
+        self.contexts.commands_under_way += 1;
+        Ok(())
+    }
+}
+
+impl TlsDevice for Driver {
+    fn add(
+        &mut self,
+        flow: &FlowKey,
+        direction: Direction,
+        start: Seq,
+        number: u64,
+        key: &TlsKey,
+    ) -> Result<Handle, Refused> {
+        if !knows(key) {
+            return Err(Refused::Unsupported);
+        }
+        let shadow =
+            Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, posted_until: 0 };
+        let handle = self.contexts.occupy(shadow).ok_or(Refused::NoSpace)?;
+        let key = Box::new(key.clone());
+        let command = ControlCommand::CreateTls { handle, flow: *flow, direction, start, number, key };
+        if let Err(refused) = self.command(command) {
+            self.contexts.vacate(handle);
+            return Err(refused);
+        }
+        match direction {
+            Direction::Transmit => self.counters.tx_tls_ctx += 1,
+            Direction::Receive => self.counters.rx_tls_ctx += 1,
+        }
+        self.ring_doorbell();
+        Ok(handle)
+    }
+
+    /// This device does not ask: a context that lost its place stays in software.
+    fn answer_resync(&mut self, _handle: Handle, _header: Seq, _number: Option<u64>) {}
+
+    fn remove(&mut self, handle: Handle) {
+        let Some(shadow) = self.contexts.shadow_mut(handle) else { return };
+        if core::mem::replace(&mut shadow.leaving, true) {
+            return;
+        }
+        match shadow.direction {
+            Direction::Transmit => self.counters.tx_tls_del += 1,
+            Direction::Receive => self.counters.rx_tls_del += 1,
+        }
+        self.contexts.leaving.push(handle);
+        self.reap_sent();
+        self.finish_removals();
+    }
+}

@@ -1,0 +1,16 @@
+//! The engines of the device: pure functions and small state machines over bytes.
+//!
+//! - [`layout`](self): where the headers of a packet are (`layout.rs`);
+//! - `checksum`: the Internet checksum, made and checked;
+//! - `segmentation`: one packet in, segments out (TSO);
+//! - `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
+//! - `tls_tx`, `tls_rx`: what each direction makes of it.
+//!
+//! Stream engines see the payload of one flow in sequence order and keep a state of constant size.
+
+pub(crate) mod checksum;
+pub(crate) mod layout;
+pub(crate) mod segmentation;
+pub(crate) mod tls_record;
+pub(crate) mod tls_rx;
+pub(crate) mod tls_tx;

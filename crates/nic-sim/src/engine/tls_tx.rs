@@ -1,0 +1,69 @@
+//! The TLS transmit engine: encrypts records as their bytes leave.
+//!
+//! It knows nothing of retransmission. The driver promises that a packet's bytes are the next of the stream, and
+//! rebuilds the state with parameters and DUMPs when they are not; a packet that breaks the promise is refused.
+
+use crate::engine::tls_record::{Mode, RecordCursor, RecordError, Walked};
+use offload_base::Seq;
+use resumable_aead::{Key, NONCE_LEN};
+
+/// A transmit context's state.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsTransmit {
+    iv: [u8; NONCE_LEN],
+    /// From static parameters: the number of the record that progress parameters point at.
+    initial_number: u64,
+    position: Option<Position>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    next: Seq,
+    cursor: RecordCursor,
+}
+
+/// Why the engine would not encrypt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TransmitError {
+    /// The bytes are not the next of the stream.
+    OutOfOrder,
+    /// The bytes are not framed as records.
+    Record(RecordError),
+}
+
+impl TlsTransmit {
+    /// A context without parameters: it encrypts nothing yet.
+    pub(crate) fn new(iv: [u8; NONCE_LEN]) -> TlsTransmit {
+        TlsTransmit { iv, initial_number: 0, position: None }
+    }
+
+    pub(crate) fn set_static(&mut self, number: u64) {
+        self.initial_number = number;
+    }
+
+    pub(crate) fn set_progress(&mut self, start: Seq) {
+        self.position = Some(Position { next: start, cursor: RecordCursor::at_record(self.initial_number) });
+    }
+
+    /// Whether the byte at `seq` is the next.
+    pub(crate) fn expects(&self, seq: Seq) -> bool {
+        self.position.is_some_and(|position| position.next == seq)
+    }
+
+    /// Encrypts the bytes at `seq` into `destination`, which is as long. After an error the context waits for
+    /// parameters.
+    pub(crate) fn encrypt(
+        &mut self,
+        key: &Key,
+        seq: Seq,
+        source: &[u8],
+        destination: &mut [u8],
+    ) -> Result<Walked, TransmitError> {
+        let mut position = self.position.take().filter(|at| at.next == seq).ok_or(TransmitError::OutOfOrder)?;
+        let walked =
+            position.cursor.walk(Mode::Seal, key, &self.iv, source, destination).map_err(TransmitError::Record)?;
+        position.next += source.len() as u32;
+        self.position = Some(position);
+        Ok(walked)
+    }
+}

@@ -1,0 +1,107 @@
+//! What crosses PCIe: the entries of send, receive, control and completion rings.
+//!
+//! Each entry is a typed value that cannot be malformed; what it weighs on the bus is in [`crate::dma`].
+
+use bytes::{Bytes, BytesMut};
+use offload_api::{Direction, FlowKey, Handle, RxMeta, TlsKey, TxPacket};
+use offload_base::Seq;
+
+/// An entry of a send ring, worked on strictly in order.
+#[expect(clippy::large_enum_variant, reason = "packets are what the ring is for; a box would cost each an allocation")]
+#[derive(Debug)]
+pub enum SendDescriptor {
+    /// Send a packet.
+    Packet(TxPacket),
+    /// Static parameters of a TLS context: the record number that counting starts from.
+    TlsStatic {
+        /// The context.
+        handle: Handle,
+        /// Number of the record that the next progress parameters point at.
+        number: u64,
+    },
+    /// Progress parameters: a record starts at this sequence number, and it is the next to come.
+    TlsProgress {
+        /// The context.
+        handle: Handle,
+        /// Where the record starts.
+        start: Seq,
+    },
+    /// Go on only after everything before has taken effect.
+    Fence,
+    /// Run these bytes, which come next in the context's stream, through it without sending them.
+    Dump {
+        /// The context.
+        handle: Handle,
+        /// Sequence number of the first byte.
+        seq: Seq,
+        /// The bytes, at most an MTU of them.
+        bytes: Bytes,
+    },
+}
+
+/// A completion of send descriptors: so many are done, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendCompletion {
+    /// How many descriptors.
+    pub descriptors: u32,
+}
+
+/// An entry of a receive ring: an empty buffer given to the device.
+pub type ReceiveDescriptor = BytesMut;
+
+/// A receive completion: the buffer comes back with a packet in it.
+#[derive(Debug)]
+pub struct ReceiveCompletion {
+    /// The packet, Ethernet header first.
+    pub frame: BytesMut,
+    /// What the device found out about it.
+    pub meta: RxMeta,
+}
+
+/// An entry of the control ring.
+#[derive(Debug)]
+pub struct ControlEntry {
+    /// How many resets the driver had heard of when it gave the command. The device forgets commands from
+    /// before its last reset, whenever they come.
+    pub epoch: u64,
+    /// The command.
+    pub command: ControlCommand,
+}
+
+/// What the control ring asks for.
+#[derive(Debug)]
+pub enum ControlCommand {
+    /// Create a TLS context.
+    CreateTls {
+        /// What it will be called.
+        handle: Handle,
+        /// The flow, as the host sees it.
+        flow: FlowKey,
+        /// Which half of it.
+        direction: Direction,
+        /// Where the first record starts. (A transmit context learns it from parameters on its send ring.)
+        start: Seq,
+        /// The first record's number.
+        number: u64,
+        /// Keys.
+        key: Box<TlsKey>,
+    },
+    /// Give up a context.
+    Destroy {
+        /// Which one.
+        handle: Handle,
+    },
+}
+
+/// What the device reports besides completions of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlCompletion {
+    /// The context exists and works.
+    Created(Handle),
+    /// The context could not be created.
+    Refused(Handle),
+    /// The context is gone.
+    Destroyed(Handle),
+    /// The device was reset: all contexts are gone, and commands from before are forgotten.
+    Reset,
+}

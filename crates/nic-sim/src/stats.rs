@@ -1,0 +1,93 @@
+//! What device and driver count, under the names of the mlx5 driver and of Linux where those exist.
+
+offload_base::counters! {
+    /// What the device counts.
+    ///
+    /// ```
+    /// use nic_sim::{NicConfig, nic};
+    ///
+    /// let (device, driver) = nic(NicConfig::default());
+    /// assert_eq!(device.counters().rx_packets, 0);
+    /// assert_eq!(driver.counters().tx_tls_ooo, 0);
+    /// ```
+    pub struct DeviceCounters {
+        /// Frames sent.
+        pub tx_packets: "tx_packets",
+        /// Bytes of frames sent.
+        pub tx_bytes: "tx_bytes",
+        /// Packets that were cut into segments.
+        pub tx_tso_packets: "tx_tso_packets",
+        /// Payload bytes of such packets.
+        pub tx_tso_bytes: "tx_tso_bytes",
+        /// Frames whose checksums the device filled in.
+        pub tx_csum_partial: "tx_csum_partial",
+        /// Frames with payload the device encrypted.
+        pub tx_tls_encrypted_packets: "tx_tls_encrypted_packets",
+        /// Record bytes it encrypted and sent.
+        pub tx_tls_encrypted_bytes: "tx_tls_encrypted_bytes",
+        /// Packets dropped: they name a context that the device does not have.
+        pub tx_drop_unknown_context: "tx_drop_unknown_context",
+        /// Packets dropped: their bytes were not the next of their context, or not framed as records.
+        pub tx_drop_out_of_sync: "tx_drop_out_of_sync",
+        /// Frames received.
+        pub rx_packets: "rx_packets",
+        /// Bytes of frames received.
+        pub rx_bytes: "rx_bytes",
+        /// Frames dropped: not for this address.
+        pub rx_drop_address: "rx_drop_address",
+        /// Frames dropped: no receive buffer was posted.
+        pub rx_out_of_buffer: "rx_out_of_buffer",
+        /// Frames dropped: longer than a receive buffer.
+        pub rx_oversize_pkts_phy: "rx_oversize_pkts_phy",
+        /// Frames whose checksums were checked and right.
+        pub rx_csum_unnecessary: "rx_csum_unnecessary",
+        /// Frames whose checksums were not checked.
+        pub rx_csum_none: "rx_csum_none",
+        /// Frames with a wrong checksum, handed up so marked.
+        pub rx_csum_bad: "rx_csum_bad",
+        /// Frames whose record bytes the device decrypted.
+        pub rx_tls_decrypted_packets: "rx_tls_decrypted_packets",
+        /// Record bytes decrypted.
+        pub rx_tls_decrypted_bytes: "rx_tls_decrypted_bytes",
+        /// Frames with a wrong tag or without the record that should be there.
+        pub rx_tls_err: "rx_tls_err",
+        /// Times a receive context lost its place in the stream.
+        pub rx_tls_lost: "rx_tls_lost",
+        /// Interrupts raised.
+        pub interrupts: "ch_events",
+        /// Times the device was reset.
+        pub resets: "resets",
+    }
+}
+
+offload_base::counters! {
+    /// What the driver counts. See [`DeviceCounters`] for an example.
+    pub struct DriverCounters {
+        /// Doorbells rung.
+        pub doorbells: "tx_doorbells",
+        /// Transmit contexts created.
+        pub tx_tls_ctx: "tx_tls_ctx",
+        /// Transmit contexts given up.
+        pub tx_tls_del: "tx_tls_del",
+        /// Packets that were not the next of their context, so that it had to be rebuilt.
+        pub tx_tls_ooo: "tx_tls_ooo",
+        /// DUMPs posted.
+        pub tx_tls_dump_packets: "tx_tls_dump_packets",
+        /// Bytes in DUMPs.
+        pub tx_tls_dump_bytes: "tx_tls_dump_bytes",
+        /// Payload bytes of packets that needed a resync.
+        pub tx_tls_resync_bytes: "tx_tls_resync_bytes",
+        /// Packets dropped: their record is no longer in the send queue, so the context could not be rebuilt.
+        pub tx_tls_drop_no_sync_data: "tx_tls_drop_no_sync_data",
+        /// Packets dropped: they need encryption, and neither device nor software can give it.
+        pub tx_tls_drop_bypass_req: "tx_tls_drop_bypass_req",
+        /// Packets sent back to be sealed in software.
+        pub tx_tls_needs_software: "tx_tls_needs_software",
+        /// Packets refused: too large, too many fragments, or an offload the device lacks.
+        pub tx_drop_unsupported: "tx_drop_unsupported",
+        /// Receive contexts created.
+        pub rx_tls_ctx: "rx_tls_ctx",
+        /// Receive contexts given up.
+        pub rx_tls_del: "rx_tls_del",
+    }
+}

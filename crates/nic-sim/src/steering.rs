@@ -1,0 +1,33 @@
+//! Steering: from a received packet's 5-tuple to the context that works on it. Exact matches only.
+
+use offload_api::{FlowKey, Handle};
+use std::collections::HashMap;
+
+/// The steering table. It is looked up, never walked, so its order cannot matter.
+#[derive(Debug, Default)]
+pub(crate) struct Steering {
+    flows: HashMap<FlowKey, Handle>,
+}
+
+impl Steering {
+    /// Has packets of `flow` go to `handle` from now on.
+    pub(crate) fn insert(&mut self, flow: FlowKey, handle: Handle) {
+        self.flows.insert(flow, handle);
+    }
+
+    /// The context for packets of `flow`.
+    pub(crate) fn find(&self, flow: &FlowKey) -> Option<Handle> {
+        if self.flows.is_empty() { None } else { self.flows.get(flow).copied() }
+    }
+
+    /// Forgets `flow` if it goes to `handle`: a newer context may have taken its place.
+    pub(crate) fn remove(&mut self, flow: &FlowKey, handle: Handle) {
+        if self.find(flow) == Some(handle) {
+            self.flows.remove(flow);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.flows.clear();
+    }
+}

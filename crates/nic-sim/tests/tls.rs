@@ -1,0 +1,347 @@
+//! Driver and device together, against ring as the oracle: whatever order packets are sent or arrive in, what the
+//! device encrypted is what software would have sent, and what it says it decrypted is the plaintext.
+
+use bytes::Bytes;
+use core::task::Waker;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, NicConfig, nic};
+use offload_api::rx::{Checksums, TlsVerdict};
+use offload_api::{
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Refused, Sent, TlsDevice, TlsKey,
+    TlsSuite, TlsVersion, TxAsk, TxPacket, Unit,
+};
+use offload_base::{Instant, Seq};
+use proptest::prelude::*;
+
+const KEY: [u8; 16] = *b"sixteen key byte";
+const IV: [u8; 12] = [0x5a; 12];
+const HEADERS: usize = 54;
+
+fn key() -> TlsKey {
+    TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &KEY, IV).unwrap()
+}
+
+fn sender() -> FlowKey {
+    FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
+}
+
+/// A stream of records, as queued for the device and as it belongs on the wire.
+struct Stream {
+    start: Seq,
+    units: Vec<Unit>,
+    queued: Bytes,
+    wire: Vec<u8>,
+}
+
+impl Stream {
+    fn new(start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
+        let sealing =
+            ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_128_GCM, &KEY).unwrap());
+        let (mut queued, mut wire, mut units) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, length) in (first_number..).zip(lengths) {
+            let unit_start = start + wire.len() as u32;
+            let header = [23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
+            let mut body: Vec<u8> = b"MARKER".iter().copied().cycle().take(*length).collect();
+            queued.extend_from_slice(&header);
+            queued.extend_from_slice(&body);
+            queued.extend_from_slice(&[0; 16]);
+            let mut nonce = IV;
+            nonce.iter_mut().skip(4).zip(number.to_be_bytes()).for_each(|(byte, part)| *byte ^= part);
+            let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
+            sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(header), &mut body).unwrap();
+            wire.extend_from_slice(&header);
+            wire.extend_from_slice(&body);
+            units.push(Unit { number, start: unit_start, end: start + wire.len() as u32 });
+        }
+        Stream { start, units, queued: queued.into(), wire }
+    }
+
+    fn packet(&self, at: usize, bytes: usize, mss: u16, context: Handle) -> TxPacket {
+        let seq = self.start + at as u32;
+        TxPacket {
+            header: headers(sender(), seq).into(),
+            fragments: [self.queued.slice(at..at + bytes)].into_iter().collect(),
+            ask: TxAsk { seq, context: Some(context), checksum: true, mss: Some(mss) },
+        }
+    }
+}
+
+impl RecordSource for Stream {
+    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
+        let unit = self.units.iter().find(|unit| unit.contains(seq));
+        unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
+    }
+
+    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
+        let range = from.distance_from(self.start) as usize..to.distance_from(self.start) as usize;
+        // In two pieces, as a record comes as header and payload.
+        let middle = range.start + (range.len() / 3);
+        sink(self.queued.slice(range.start..middle));
+        sink(self.queued.slice(middle..range.end));
+    }
+}
+
+/// Ethernet, IPv4 and TCP headers whose lengths and checksums the device fills in.
+fn headers(flow: FlowKey, seq: Seq) -> Vec<u8> {
+    let (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
+        panic!("IPv4 here")
+    };
+    let mut bytes = vec![0xff; 6];
+    bytes.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0]);
+    bytes.extend_from_slice(&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    bytes.extend_from_slice(&source.octets());
+    bytes.extend_from_slice(&destination.octets());
+    bytes.extend_from_slice(&flow.local.port().to_be_bytes());
+    bytes.extend_from_slice(&flow.remote.port().to_be_bytes());
+    bytes.extend_from_slice(&seq.0.to_be_bytes());
+    bytes.extend_from_slice(&[0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    bytes
+}
+
+fn fast(config: NicConfig) -> NicConfig {
+    NicConfig { delays: Delays::NONE, line_rate: None, ..config }
+}
+
+fn frames(device: &mut Device) -> Vec<Frame> {
+    device.process(Instant::ZERO);
+    std::iter::from_fn(|| device.poll_frame(Instant::ZERO)).collect()
+}
+
+fn seq_of(frame: &Frame) -> Seq {
+    Seq(u32::from_be_bytes(frame.data[38..42].try_into().unwrap()))
+}
+
+/// Frames that carry a whole wire stream in segments, for the receiving side.
+fn segments(stream: &Stream, mss: usize) -> Vec<Frame> {
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    let wire = Bytes::from(stream.wire.clone());
+    let mut all = Vec::new();
+    for at in (0..wire.len()).step_by(mss) {
+        let seq = stream.start + at as u32;
+        let packet = TxPacket {
+            header: headers(sender(), seq).into(),
+            fragments: [wire.slice(at..wire.len().min(at + mss))].into_iter().collect(),
+            ask: TxAsk { seq, checksum: true, mss: Some(mss as u16), context: None },
+        };
+        assert_eq!(driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+        driver.flush(Instant::ZERO);
+        all.extend(frames(&mut device));
+    }
+    all
+}
+
+fn lengths() -> impl Strategy<Value = Vec<usize>> {
+    prop::collection::vec(1usize..6000, 1..8)
+}
+
+proptest! {
+    /// Transmission in any order, with any segment size, with resets: nothing but the right ciphertext leaves.
+    #[test]
+    fn whatever_leaves_is_what_software_would_have_sent(
+        lengths in lengths(),
+        start: u32,
+        first_number in 0u64..1 << 40,
+        sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, 0u8..20), 1..40),
+    ) {
+        let stream = Stream::new(Seq(start), first_number, &lengths);
+        let (mut device, mut driver) = nic(fast(NicConfig::default()));
+        let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key()).unwrap();
+        let mut seen = 0;
+        for (at, bytes, mss, fate) in sends {
+            let at = at.index(stream.wire.len());
+            let bytes = bytes.min(stream.wire.len() - at);
+            prop_assert!(driver.room(&sender()) > 0);
+            let sent = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
+            driver.flush(Instant::ZERO);
+            prop_assert_eq!(sent, Sent::Posted);
+            if fate == 0 {
+                device.reset(Instant::ZERO);
+            }
+            let mut next = at;
+            for frame in frames(&mut device) {
+                prop_assert_eq!(seq_of(&frame), stream.start + next as u32);
+                let payload = &frame.data[HEADERS..];
+                prop_assert_eq!(payload, &stream.wire[next..next + payload.len()]);
+                next += payload.len();
+                seen += 1;
+            }
+            let whole = next == at + bytes;
+            prop_assert!(whole || fate == 0, "without a reset all of it leaves");
+            if fate == 0 {
+                // Until the driver has heard of it, packets are lost; then they are for software; then all is new.
+                let lost = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
+                driver.flush(Instant::ZERO);
+                prop_assert_eq!(lost, Sent::Posted);
+                prop_assert!(frames(&mut device).is_empty());
+                prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
+                let refused = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
+                let unit = stream.units.iter().find(|unit| unit.contains(stream.start + at as u32)).unwrap();
+                prop_assert_eq!(refused, Sent::NeedsSoftware(*unit));
+                context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key()).unwrap();
+            }
+        }
+        prop_assert!(seen > 0 || device.counters().resets > 0);
+        prop_assert_eq!(driver.poll_event(), None);
+        prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+    }
+
+    /// Arrival in any order, with losses and repetitions.
+    #[test]
+    fn a_verdict_says_what_the_bytes_are(
+        lengths in lengths(),
+        start: u32,
+        mss in 100usize..1460,
+        moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..4),
+        corrupt in prop::option::of((any::<prop::sample::Index>(), HEADERS..200usize)),
+    ) {
+        let stream = Stream::new(Seq(start), 3, &lengths);
+        let mut frames = segments(&stream, mss);
+        let in_order = moves.is_empty();
+        for (from, to) in moves {
+            let frame = frames.remove(from.index(frames.len()));
+            let to = to.index(frames.len() + 1);
+            frames.insert(to, frame);
+        }
+        if let Some((frame, at)) = corrupt {
+            let frame = frame.index(frames.len());
+            let mut data = frames[frame].data.to_vec();
+            let at = at.min(data.len() - 1);
+            data[at] ^= 0x10;
+            frames[frame] = Frame::from(data);
+        }
+        let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 4, ..NicConfig::default() }));
+        let flow = sender().reversed();
+        let context = driver.add(&flow, Direction::Receive, stream.start, 3, &key()).unwrap();
+        device.process(Instant::ZERO);
+        prop_assert!(device.poll_frame(Instant::ZERO).is_none());
+        prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle: context }));
+        for frame in frames {
+            device.receive_frame(Instant::ZERO, frame.clone());
+            device.process(Instant::ZERO);
+            let packet = driver.receive(Instant::ZERO).unwrap();
+            prop_assert!(driver.receive(Instant::ZERO).is_none());
+            prop_assert_eq!(packet.frame.len(), frame.len());
+            let at = seq_of(&frame).distance_from(stream.start) as usize;
+            let payload = &packet.frame[HEADERS..];
+            match packet.meta.checksums {
+                Checksums::Bad => {
+                    prop_assert!(corrupt.is_some());
+                    prop_assert_eq!(&packet.frame[..], &frame.data[..]);
+                }
+                Checksums::Good if packet.meta.tls == TlsVerdict::Decrypted => {
+                    prop_assert_eq!(packet.meta.context, Some(context));
+                    prop_assert!(decrypted(&stream, at, payload));
+                }
+                Checksums::Good => {
+                    prop_assert_eq!(&packet.frame[..], &frame.data[..]);
+                    prop_assert!(!in_order || corrupt.is_some(), "in order, everything is decrypted");
+                }
+                Checksums::Unchecked => prop_assert!(false, "this device looks at checksums"),
+            }
+        }
+    }
+
+    /// Nothing on the wire makes the device panic, or lose a buffer.
+    #[test]
+    fn garbage_is_handed_up_or_dropped(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1600), 1..20)) {
+        let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 2, ..NicConfig::default() }));
+        for mut frame in frames {
+            if let Some(first) = frame.first_mut() {
+                *first |= 1;
+            }
+            let fits = (14..=1514).contains(&frame.len());
+            device.receive_frame(Instant::ZERO, Frame::from(frame.clone()));
+            device.process(Instant::ZERO);
+            let packet = driver.receive(Instant::ZERO);
+            prop_assert_eq!(packet.is_some(), fits);
+            prop_assert!(packet.is_none_or(|packet| packet.frame == frame));
+            prop_assert!(driver.receive(Instant::ZERO).is_none());
+        }
+    }
+}
+
+/// Whether `payload` is the stream from `at` on with bodies in plaintext; tags are as they are on the wire.
+fn decrypted(stream: &Stream, at: usize, payload: &[u8]) -> bool {
+    payload.iter().enumerate().all(|(offset, byte)| {
+        let seq = stream.start + (at + offset) as u32;
+        let unit = stream.units.iter().find(|unit| unit.contains(seq)).unwrap();
+        let in_tag = unit.end.distance_from(seq) <= 16;
+        let expected = if in_tag { stream.wire[at + offset] } else { stream.queued[at + offset] };
+        *byte == expected
+    })
+}
+
+#[test]
+fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
+    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let (mut device, mut driver) = nic(fast(NicConfig { tls_contexts: 1, ..NicConfig::default() }));
+    let first = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    assert_eq!(driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), Sent::Posted);
+    driver.remove(first);
+    assert_eq!(driver.poll_event(), None, "a packet is still under way");
+    driver.flush(Instant::ZERO);
+    let payload: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
+    assert_eq!(payload, stream.wire);
+    assert_eq!(driver.poll_event(), None, "now the device is told");
+    frames(&mut device);
+    assert_eq!(driver.poll_event(), Some(DeviceEvent::Removed { flow: sender(), handle: first }));
+    let second = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
+    let sent = driver.transmit(Instant::ZERO, stream.packet(0, 100, 1000, first), &stream);
+    assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
+}
+
+#[test]
+fn commands_from_before_a_reset_are_forgotten() {
+    let stream = Stream::new(Seq(0), 0, &[100]);
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    device.reset(Instant::ZERO);
+    // The driver has not heard of the reset when it gives this command.
+    driver.add(&sender().reversed(), Direction::Receive, Seq(0), 0, &key()).unwrap();
+    frames(&mut device);
+    assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
+    assert_eq!(driver.poll_event(), None);
+    device.receive_frame(Instant::ZERO, segments(&stream, 1000).remove(0));
+    device.process(Instant::ZERO);
+    assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls, TlsVerdict::NotDecrypted);
+}
+
+#[test]
+fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
+    let stream = Stream::new(Seq(0), 0, &[16_000]);
+    let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 40_000, ..NicConfig::default() }));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let mut posted = 0;
+    while driver.room(&sender()) > 0 {
+        // Each from the middle on, so that each needs a resync.
+        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+        posted += 1;
+    }
+    assert_eq!(posted, 3, "16000 bytes each, DUMPs included");
+    driver.flush(Instant::ZERO);
+    assert_eq!(driver.counters().doorbells, 2, "one for the context, one for all packets");
+    assert!(driver.arm(Waker::noop()));
+    assert_eq!(frames(&mut device).len(), 3 * 6);
+    assert!(!driver.arm(Waker::noop()), "the device has caught up");
+    driver.poll_event();
+    assert!(driver.room(&sender()) > 0);
+    assert_eq!(driver.counters().tx_tls_ooo, 2, "the first is where the context begins");
+    assert_eq!(driver.counters().tx_tls_dump_bytes, 3 * 8000);
+    assert_eq!(device.counters().interrupts, 2, "one for the context, one for the room");
+}
+
+#[test]
+fn the_last_segment_of_a_long_record_costs_ten_times_its_bytes() {
+    let stream = Stream::new(Seq(0), 0, &[16_384]);
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let last = stream.wire.len() - 1448;
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(last, 1448, 1448, context), &stream), Sent::Posted);
+    driver.flush(Instant::ZERO);
+    assert_eq!(frames(&mut device).len(), 1);
+    let dma = device.dma();
+    assert!(dma.tx_resync > 10 * 1448, "{dma:?}");
+    assert_eq!(dma.tx_payload, 1448);
+}
