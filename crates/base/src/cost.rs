@@ -100,6 +100,7 @@ impl Meter {
             *local = Some(Local {
                 ticks: Table::default(),
                 running: Slot { domain: Domain::Outside, work: Work::Stack },
+                before_park: None,
                 since: ticks(),
                 cpu_at_start: thread_cpu_time(),
                 round: self.shared.round.load(Ordering::Relaxed),
@@ -158,6 +159,38 @@ pub fn domain(domain: Domain) -> Scope {
 /// See [`Meter`] for an example.
 pub fn work(work: Work) -> Scope {
     switch(|running| Slot { domain: running.domain, work })
+}
+
+/// From here to [`unpark`] this thread waits for something to do, and nobody is charged. For a runtime's hooks
+/// around its waits, which cannot keep a guard; whoever can opens [`Domain::Parked`] as a scope.
+///
+/// ```
+/// use offload_base::cost;
+///
+/// cost::park(); // on a thread that is not metered: nothing happens
+/// cost::unpark();
+/// ```
+pub fn park() {
+    LOCAL.with_borrow_mut(|local| {
+        if let Some(local) = local
+            && local.before_park.is_none()
+        {
+            local.before_park = Some(local.run(Slot { domain: Domain::Parked, work: Work::Stack }));
+        }
+    });
+}
+
+/// Ends what [`park`] began; without it, nothing. Scopes opened in between must be closed by now.
+///
+/// See [`park`] for an example.
+pub fn unpark() {
+    LOCAL.with_borrow_mut(|local| {
+        if let Some(local) = local
+            && let Some(before) = local.before_park.take()
+        {
+            local.run(before);
+        }
+    });
 }
 
 /// An open scope. Scopes close in the reverse order of their opening.
@@ -247,6 +280,7 @@ const PARKED_ROW: usize = 1;
 struct Local {
     ticks: Table<u64>,
     running: Slot,
+    before_park: Option<Slot>,
     since: u64,
     cpu_at_start: Duration,
     round: u64,
@@ -360,6 +394,36 @@ mod tests {
         let report = meter.report();
         assert_eq!(report.total(Domain::Host(0)), Duration::ZERO);
         assert!(report.total(Domain::Host(1)) > Duration::ZERO);
+    }
+
+    #[test]
+    fn a_parked_thread_goes_on_where_it_was_and_is_charged_for_none_of_it() {
+        let slots = |host: &mut u64, parked: &mut u64| {
+            LOCAL.with_borrow(|local| {
+                let ticks = &local.as_ref().expect("metered").ticks;
+                *host = ticks.get(Slot { domain: Domain::Host(0), work: Work::Crypto });
+                *parked = ticks.get(Slot { domain: Domain::Parked, work: Work::Stack });
+            });
+        };
+        let attached = Meter::new().attach();
+        let (mut host_at_park, mut host_at_unpark, mut parked) = (0, 0, 0);
+        unpark(); // nothing to end
+        {
+            let _host = domain(Domain::Host(0));
+            let _crypto = work(Work::Crypto);
+            spin(100_000);
+            park();
+            park(); // once is enough
+            slots(&mut host_at_park, &mut parked);
+            spin(100_000);
+            unpark();
+            slots(&mut host_at_unpark, &mut parked);
+            spin(100_000);
+        }
+        assert!(host_at_park > 0 && host_at_unpark == host_at_park && parked > 0);
+        slots(&mut host_at_unpark, &mut parked);
+        assert!(host_at_unpark > host_at_park, "the scope that was open at the park goes on");
+        drop(attached);
     }
 
     #[test]
