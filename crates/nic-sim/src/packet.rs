@@ -86,6 +86,20 @@ pub enum ControlCommand {
         /// Keys.
         key: Box<TlsKey>,
     },
+    /// Tell where a receive context thinks a record starts.
+    QueryResync {
+        /// Which one.
+        handle: Handle,
+    },
+    /// Tell a receive context whether a record starts where it thinks.
+    AnswerResync {
+        /// Which one.
+        handle: Handle,
+        /// Where it was asked about.
+        header: Seq,
+        /// The number of the record that starts there; `None`: none does.
+        number: Option<u64>,
+    },
     /// Give up a context.
     Destroy {
         /// Which one.
@@ -100,6 +114,15 @@ pub enum ControlCompletion {
     Created(Handle),
     /// The context could not be created.
     Refused(Handle),
+    /// Where the context thinks a record starts; `None`: it does not wait for an answer any more.
+    Resync {
+        /// The context.
+        handle: Handle,
+        /// The header's first byte.
+        header: Option<Seq>,
+    },
+    /// The answer was taken.
+    Answered(Handle),
     /// The context is gone.
     Destroyed(Handle),
     /// The device was reset: all contexts are gone, and commands from before are forgotten.

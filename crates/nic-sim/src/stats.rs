@@ -53,6 +53,14 @@ offload_base::counters! {
         pub rx_tls_err: "rx_tls_err",
         /// Times a receive context lost its place in the stream.
         pub rx_tls_lost: "rx_tls_lost",
+        /// Times one took up its work again after a gap.
+        pub rx_tls_found: "rx_tls_found",
+        /// Frames with which a context asked for help.
+        pub rx_tls_resync_req_pkt: "rx_tls_resync_req_pkt",
+        /// Answers of a record number that were of use.
+        pub rx_tls_resync_res_ok: "rx_tls_resync_res_ok",
+        /// Answers that said no, or came too late.
+        pub rx_tls_resync_res_skip: "rx_tls_resync_res_skip",
         /// Interrupts raised.
         pub interrupts: "ch_events",
         /// Times the device was reset.
@@ -89,5 +97,11 @@ offload_base::counters! {
         pub rx_tls_ctx: "rx_tls_ctx",
         /// Receive contexts given up.
         pub rx_tls_del: "rx_tls_del",
+        /// Times the device was queried where it thinks a record starts.
+        pub rx_tls_resync_req_start: "rx_tls_resync_req_start",
+        /// Times it told, and the protocol was asked.
+        pub rx_tls_resync_req_end: "rx_tls_resync_req_end",
+        /// Requests passed over: no place on the control ring, or the device no longer waited.
+        pub rx_tls_resync_req_skip: "rx_tls_resync_req_skip",
     }
 }

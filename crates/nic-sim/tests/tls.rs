@@ -293,6 +293,44 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
 }
 
+/// The whole way: a gap over a header, the question, the answer, and offload again.
+#[test]
+fn a_receive_context_finds_its_place_again_with_help() {
+    let stream = Stream::new(Seq(7_000), 40, &[1000; 8]);
+    let frames = segments(&stream, 700);
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    let flow = sender().reversed();
+    let context = driver.add(&flow, Direction::Receive, stream.start, 40, &key()).unwrap();
+    device.process(Instant::ZERO);
+    device.poll_frame(Instant::ZERO);
+    assert!(matches!(driver.poll_event(), Some(DeviceEvent::Ready { .. })));
+    let mut verdicts = Vec::new();
+    for (number, frame) in frames.iter().enumerate() {
+        if (1..=2).contains(&number) {
+            continue; // 700..2100: the headers at 1021 and 2042
+        }
+        device.receive_frame(Instant::ZERO, frame.clone());
+        device.process(Instant::ZERO);
+        verdicts.push(driver.receive(Instant::ZERO).unwrap().meta.tls);
+        assert!(self::frames(&mut device).is_empty());
+        if let Some(event) = driver.poll_event() {
+            let DeviceEvent::ResyncRequested { handle, header, .. } = event else { panic!("{event:?}") };
+            let unit = stream.units.iter().find(|unit| unit.start == header).expect("it asks about a real header");
+            driver.answer_resync(handle, header, Some(unit.number));
+            device.process(Instant::ZERO);
+            assert!(device.poll_frame(Instant::ZERO).is_none());
+            assert_eq!(handle, context);
+        }
+    }
+    use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
+    // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
+    assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
+    assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
+    let (counted, driver) = (device.counters(), driver.counters());
+    assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
+    assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_end), (1, 1));
+}
+
 #[test]
 fn commands_from_before_a_reset_are_forgotten() {
     let stream = Stream::new(Seq(0), 0, &[100]);

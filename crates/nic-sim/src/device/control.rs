@@ -36,6 +36,18 @@ impl Device {
                         None => ControlCompletion::Refused(handle),
                     }
                 }
+                ControlCommand::QueryResync { handle } => {
+                    let header = self.receive_engine(handle).and_then(|engine| engine.question());
+                    ControlCompletion::Resync { handle, header }
+                }
+                ControlCommand::AnswerResync { handle, header, number } => {
+                    let of_use = self.receive_engine(handle).is_some_and(|engine| engine.answer(header, number));
+                    match (of_use, number) {
+                        (true, Some(_)) => self.counters.rx_tls_resync_res_ok += 1,
+                        _ => self.counters.rx_tls_resync_res_skip += 1,
+                    }
+                    ControlCompletion::Answered(handle)
+                }
                 ControlCommand::Destroy { handle } => {
                     if let Some(context) = self.contexts.remove(handle) {
                         self.steering.remove(&context.flow, handle);
@@ -44,6 +56,13 @@ impl Device {
                 }
             };
             self.report(now, completion);
+        }
+    }
+
+    fn receive_engine(&mut self, handle: Handle) -> Option<&mut TlsReceive> {
+        match &mut self.contexts.get_mut(handle)?.engine {
+            TlsEngine::Receive(engine) => Some(engine),
+            TlsEngine::Transmit(_) => None,
         }
     }
 

@@ -103,7 +103,7 @@ impl Device {
         buffer.extend_from_slice(&data[..layout.payload]);
         buffer.resize(layout.end, 0);
         let payload = &data[layout.payload..layout.end];
-        let received = engine.decrypt(&context.key, layout.seq(data), payload, &mut buffer[layout.payload..]);
+        let received = engine.receive(&context.key, layout.seq(data), payload, &mut buffer[layout.payload..]);
         meta.tls = received.verdict;
         meta.context = Some(handle);
         match received.verdict {
@@ -112,9 +112,11 @@ impl Device {
                 self.counters.rx_tls_decrypted_bytes += received.walked.body_bytes;
             }
             TlsVerdict::Error => self.counters.rx_tls_err += 1,
-            TlsVerdict::NotDecrypted | TlsVerdict::ResyncRequested => {}
+            TlsVerdict::ResyncRequested => self.counters.rx_tls_resync_req_pkt += 1,
+            TlsVerdict::NotDecrypted => {}
         }
         self.counters.rx_tls_lost += u64::from(received.lost);
+        self.counters.rx_tls_found += u64::from(received.found);
     }
 }
 

@@ -18,6 +18,7 @@ use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DriverCounters;
 use core::task::Waker;
+use offload_api::rx::TlsVerdict;
 use offload_api::{DeviceEvent, FlowKey, NetDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice, TxPacket};
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -136,6 +137,9 @@ impl NetDevice for Driver {
         // Buffers go out in batches; before the device has used half of them is early enough.
         if self.buffers_out * 2 < self.config.receive_ring {
             self.post_buffers();
+        }
+        if completion.meta.tls == TlsVerdict::ResyncRequested {
+            self.query_resync(completion.meta.context);
         }
         Some(RxPacket { frame: completion.frame, meta: completion.meta })
     }

@@ -140,6 +140,14 @@ impl Driver {
                         self.events.push_back(DeviceEvent::Ready { flow: shadow.flow, handle });
                     }
                 }
+                ControlCompletion::Resync { handle, header } => match (self.contexts.shadow(handle), header) {
+                    (Some(Shadow { flow, leaving: false, .. }), Some(header)) => {
+                        self.counters.rx_tls_resync_req_end += 1;
+                        self.events.push_back(DeviceEvent::ResyncRequested { flow: *flow, handle, header });
+                    }
+                    _ => self.counters.rx_tls_resync_req_skip += 1,
+                },
+                ControlCompletion::Answered(_) => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
                     if let Some(shadow) = self.contexts.vacate(handle) {
                         self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
@@ -168,6 +176,18 @@ impl Driver {
         });
         self.contexts.leaving = leaving;
         self.ring_doorbell();
+    }
+
+    /// Asks the device where it thinks a record starts.
+    pub(super) fn query_resync(&mut self, context: Option<Handle>) {
+        let live = context.filter(|handle| self.contexts.shadow(*handle).is_some_and(|shadow| !shadow.leaving));
+        let asked = live.is_some_and(|handle| self.command(ControlCommand::QueryResync { handle }).is_ok());
+        if asked {
+            self.counters.rx_tls_resync_req_start += 1;
+            self.ring_doorbell();
+        } else {
+            self.counters.rx_tls_resync_req_skip += 1;
+        }
     }
 
     /// Stages a command, if its completion will have room.
@@ -212,8 +232,16 @@ impl TlsDevice for Driver {
         Ok(handle)
     }
 
-    /// This device does not ask: a context that lost its place stays in software.
-    fn answer_resync(&mut self, _handle: Handle, _header: Seq, _number: Option<u64>) {}
+    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        let answered = self.contexts.shadow(handle).is_some()
+            && self.command(ControlCommand::AnswerResync { handle, header, number }).is_ok();
+        if answered {
+            self.ring_doorbell();
+        } else {
+            // The device asks again if it still waits by then.
+            self.counters.rx_tls_resync_req_skip += 1;
+        }
+    }
 
     fn remove(&mut self, handle: Handle) {
         let Some(shadow) = self.contexts.shadow_mut(handle) else { return };

@@ -56,6 +56,15 @@ impl RecordCursor {
         RecordCursor { number, phase: Phase::Header { have: 0, bytes: [0; HEADER] } }
     }
 
+    /// Bytes up to the next record's header; `None` while this record's own header is not complete.
+    pub(crate) fn bytes_left(&self) -> Option<u32> {
+        match self.phase {
+            Phase::Header { .. } => None,
+            Phase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
+            Phase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
+        }
+    }
+
     /// Walks over `source`, the next bytes of the stream, and writes what becomes of them to `destination`, which
     /// is as long. After an error the cursor is of no use and `destination` holds nothing to rely on.
     pub(crate) fn walk(
@@ -144,6 +153,11 @@ fn body_bytes(header: &[u8; HEADER]) -> Option<u16> {
     let [APPLICATION_DATA, 3, 3, high, low] = *header else { return None };
     let length = u16::from_be_bytes([high, low]);
     (TAG_LEN as u16 + 1..=MAX_ENCRYPTED).contains(&length).then(|| length - TAG_LEN as u16)
+}
+
+/// The bytes of the whole record, if this is the header of one.
+pub(crate) fn record_bytes(header: &[u8; HEADER]) -> Option<u32> {
+    body_bytes(header).map(|body| u32::from(body) + (HEADER + TAG_LEN) as u32)
 }
 
 /// Bytes of a record header.
