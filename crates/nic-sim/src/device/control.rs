@@ -20,6 +20,8 @@ impl Device {
         self.counters.resets += 1;
         self.show_sent(now);
         self.report(now, ControlCompletion::Reset);
+        // Whoever runs the device may be asleep until a later event than the interrupt this starts.
+        self.rings.doorbell.raise();
     }
 
     /// Carries out all commands given so far.
