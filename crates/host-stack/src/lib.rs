@@ -1,1 +1,40 @@
-//! A sans-IO TCP/IP stack whose segments keep what the device said about them.
+//! A host's TCP/IP stack, sans-IO, whose segments keep what the device said about them.
+//!
+//! Every received range keeps its sequence number and the device's verdict through reassembly up to the
+//! application; every queued range carries the context that is to work on it and its place in its records. The
+//! send queue is the [`RecordSource`](offload_api::RecordSource) a driver asks when it has to rebuild a context,
+//! and has units sealed by software when no device will: with nobody polling, and after the application has gone.
+//!
+//! ```text
+//!   TcpStream, TcpListener, Host      async, runtime-neutral: one mutex around stack and device
+//!            |
+//!          Stack                      packets and `now` in, packets and deadlines out
+//!            |-- flow table, timers, network (IPv4, Ethernet)
+//!            '-- tcp: a connection at a time
+//!            |
+//!       dyn NetDevice                 a driver, or a test's mock
+//! ```
+//!
+//! [`Stack`] can be driven by hand, as its tests do; [`Host`] drives it from a service task and from the calls of
+//! the application, whichever comes first.
+
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod config;
+mod counters;
+mod flow_table;
+mod hash;
+mod limit;
+mod network;
+mod shell;
+mod stack;
+mod tcp;
+mod timers;
+
+pub use config::{Config, TcpConfig};
+pub use counters::HostCounters;
+pub use flow_table::ConnectionId;
+pub use shell::{Host, TcpListener, TcpStream};
+pub use stack::{OpenError, Stack};
+pub use tcp::{ConnectionError, Readiness, State, TcpStats};

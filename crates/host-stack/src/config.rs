@@ -1,0 +1,117 @@
+//! How a host is set up: addresses, neighbours, and the knobs of its TCP with Linux's defaults.
+
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use offload_base::Seed;
+
+/// A host's own addresses, whom it can reach, and its TCP.
+///
+/// ```
+/// use host_stack::Config;
+/// use offload_base::Seed;
+///
+/// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(7))
+///     .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
+/// assert_eq!(config.neighbours.len(), 1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Ethernet address of the interface.
+    pub mac: [u8; 6],
+    /// IPv4 address of the interface.
+    pub address: Ipv4Addr,
+    /// Ethernet addresses of the hosts that can be reached. There is no address resolution yet.
+    pub neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+    /// Where initial sequence numbers, local ports and the key of the flow table come from.
+    pub seed: Seed,
+    /// The most connections at a time; a connection beyond is refused, a SYN beyond dropped and counted.
+    pub max_connections: usize,
+    /// TCP.
+    pub tcp: TcpConfig,
+}
+
+impl Config {
+    /// A host without neighbours, with the default TCP.
+    pub fn new(address: Ipv4Addr, mac: [u8; 6], seed: Seed) -> Config {
+        Config { mac, address, neighbours: Vec::new(), seed, max_connections: 65_536, tcp: TcpConfig::default() }
+    }
+
+    /// The same host, able to reach `address` at `mac`.
+    pub fn with_neighbour(mut self, address: Ipv4Addr, mac: [u8; 6]) -> Config {
+        self.neighbours.push((address, mac));
+        self
+    }
+}
+
+/// The knobs of TCP. The defaults are Linux's, where Linux has the knob.
+///
+/// ```
+/// use host_stack::TcpConfig;
+///
+/// let small = TcpConfig { receive_buffer: 64 << 10, ..TcpConfig::default() };
+/// assert!(small.sack && small.timestamps);
+/// ```
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Unacknowledged and unsent bytes a connection's send queue wants at most.
+    pub send_buffer: usize,
+    /// Memory, at its true size, that a connection's received and unconsumed data may take.
+    pub receive_buffer: usize,
+    /// The sequence number of every SYN, for tests of the wrap at 2^32. `None`: RFC 6528, from the seed.
+    pub initial_sequence: Option<u32>,
+    /// Selective acknowledgments (RFC 2018), duplicate ones included (RFC 2883).
+    pub sack: bool,
+    /// Timestamps and PAWS (RFC 7323).
+    pub timestamps: bool,
+    /// Window scaling (RFC 7323).
+    pub window_scaling: bool,
+    /// Whether small segments leave at once on new connections, without waiting for an ACK (Nagle).
+    pub nodelay: bool,
+    /// Segments in the initial congestion window (RFC 6928).
+    pub initial_window: u32,
+    /// How long an acknowledgment may wait for company.
+    pub delayed_ack: Duration,
+    /// The retransmission timeout before the first RTT sample.
+    pub initial_rto: Duration,
+    /// The least retransmission timeout. RFC 6298 (2.4) asks for a second; Linux and this stack take 200 ms.
+    pub min_rto: Duration,
+    /// The greatest retransmission timeout, and the greatest time between window probes.
+    pub max_rto: Duration,
+    /// How often a SYN is repeated.
+    pub syn_retries: u32,
+    /// How often a SYN-ACK is repeated.
+    pub syn_ack_retries: u32,
+    /// How often data are repeated in a row without an answer.
+    pub retries: u32,
+    /// The same, once the application has dropped its stream.
+    pub orphan_retries: u32,
+    /// How long a dropped connection waits for the peer to close its side.
+    pub fin_timeout: Duration,
+    /// How long a closed connection answers for late segments (RFC 9293: 2 MSL; Linux: a minute).
+    pub time_wait: Duration,
+}
+
+impl Default for TcpConfig {
+    fn default() -> TcpConfig {
+        TcpConfig {
+            send_buffer: 4 << 20,
+            receive_buffer: 6 << 20,
+            initial_sequence: None,
+            sack: true,
+            timestamps: true,
+            window_scaling: true,
+            nodelay: false,
+            initial_window: 10,
+            delayed_ack: Duration::from_millis(40),
+            initial_rto: Duration::from_secs(1),
+            min_rto: Duration::from_millis(200),
+            max_rto: Duration::from_secs(120),
+            syn_retries: 6,
+            syn_ack_retries: 5,
+            retries: 15,
+            orphan_retries: 8,
+            fin_timeout: Duration::from_secs(60),
+            time_wait: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The async shell: one mutex around a stack and its device, and whoever waits for them.
+//!
+//! Calls of the application run to completion under the mutex: they queue, and send what may be sent. A service
+//! task ([`Host::serve`]) does the same for interrupts and timers. Wakers are called after the mutex is free.
+//!
+//! Invariant: whenever the mutex is free, everybody for whom something has changed was or will be woken, and the
+//! service task knows of a deadline at least as early as the stack's next one.
+
+mod listener;
+mod serve;
+mod stream;
+
+pub use listener::TcpListener;
+pub use stream::TcpStream;
+
+use crate::config::Config;
+use crate::counters::HostCounters;
+use crate::flow_table::ConnectionId;
+use crate::stack::Stack;
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::net::SocketAddr;
+use core::task::{Context, Poll, Waker};
+use offload_api::NetDevice;
+use offload_base::{Instant, Timers, time::earliest};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A host on a network: a stack and its device, for as many tasks and threads as want it. Clones are the same host.
+///
+/// Somebody has to run [`serve`](Host::serve).
+///
+/// ```
+/// use host_stack::{Config, Host, TcpStream};
+/// use offload_api::NetDevice;
+/// use offload_base::Timers;
+/// use std::sync::Arc;
+/// use tokio::io::AsyncWrite;
+///
+/// async fn dial(config: Config, device: Box<dyn NetDevice>, timers: Arc<dyn Timers>) -> std::io::Result<TcpStream> {
+///     let host = Host::new(config, device, timers);
+///     // `host.serve()` goes to the executor's spawn.
+///     host.connect(None, "10.0.0.2:80".parse().unwrap()).await
+/// }
+/// ```
+pub struct Host {
+    shard: Arc<Shard>,
+}
+
+/// A stack, its device, and who waits.
+pub(crate) struct Shard {
+    inner: Mutex<Inner>,
+    timers: Arc<dyn Timers>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) stack: Stack,
+    pub(crate) device: Box<dyn NetDevice>,
+    /// By [`ConnectionId::index`].
+    waiting: Vec<Waiting>,
+    accepting: BTreeMap<u16, Waker>,
+    service: Option<Waker>,
+    /// When the service task will look again by itself.
+    service_at: Option<Instant>,
+    /// There is more to send, which the service task is to go on with.
+    unfinished: bool,
+    /// Hosts, streams and listeners there are.
+    handles: usize,
+}
+
+/// Who waits for a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) opened: Option<Waker>,
+    pub(crate) readable: Option<Waker>,
+    pub(crate) writable: Option<Waker>,
+    pub(crate) acknowledged: Option<Waker>,
+    pub(crate) device_event: Option<Waker>,
+}
+
+type Wakers = SmallVec<[Waker; 8]>;
+
+impl Host {
+    /// A host with `config` on `device`.
+    pub fn new(config: Config, device: Box<dyn NetDevice>, timers: Arc<dyn Timers>) -> Host {
+        let inner = Inner {
+            stack: Stack::new(config),
+            device,
+            waiting: Vec::new(),
+            accepting: BTreeMap::new(),
+            service: None,
+            service_at: None,
+            unfinished: false,
+            handles: 1,
+        };
+        Host { shard: Arc::new(Shard { inner: Mutex::new(inner), timers }) }
+    }
+
+    /// The task that serves interrupts and timers. It ends when no host, stream or listener is left and the last
+    /// connection is over (TIME-WAIT included). Run it once; a second one would take the first one's wake-ups.
+    pub fn serve(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        serve::serve(self.shard.clone())
+    }
+
+    /// Opens a connection to `remote`, from `local_port` or from any port that is free. The SYN leaves now; to
+    /// drop the future is to give up.
+    pub fn connect(
+        &self,
+        local_port: Option<u16>,
+        remote: SocketAddr,
+    ) -> impl Future<Output = io::Result<TcpStream>> + Send + 'static + use<> {
+        let opened = self.shard.with(|inner, now| {
+            let id = inner.stack.connect(now, local_port, remote)?;
+            inner.transmit(now);
+            Ok::<_, io::Error>(id)
+        });
+        let mut stream = opened.map(|id| TcpStream::new(self.shard.clone(), id));
+        poll_fn(move |cx| match &mut stream {
+            Err(error) => Poll::Ready(Err(core::mem::replace(error, io::ErrorKind::Other.into()))),
+            Ok(opening) => match opening.poll_opened(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) => core::mem::replace(&mut stream, Err(io::ErrorKind::Other.into())).into(),
+            },
+        })
+    }
+
+    /// Listens at `port`, with up to `backlog` connections that nobody has accepted.
+    ///
+    /// # Errors
+    /// If somebody else listens there.
+    pub fn listen(&self, port: u16, backlog: usize) -> io::Result<TcpListener> {
+        self.shard.with(|inner, _| inner.stack.listen(port, backlog))?;
+        Ok(TcpListener::new(self.shard.clone(), port))
+    }
+
+    /// The host's address.
+    pub fn address(&self) -> core::net::Ipv4Addr {
+        self.shard.with(|inner, _| inner.stack.config().address)
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> HostCounters {
+        self.shard.with(|inner, _| *inner.stack.counters())
+    }
+
+    /// How many connections there are, in whatever state.
+    pub fn connections(&self) -> usize {
+        self.shard.with(|inner, _| inner.stack.connections())
+    }
+
+    /// Calls `f` with the host's device, between packets.
+    pub fn with_device<R>(&self, f: impl FnOnce(&mut dyn NetDevice) -> R) -> R {
+        self.shard.with(|inner, _| f(&mut *inner.device))
+    }
+}
+
+impl Clone for Host {
+    fn clone(&self) -> Host {
+        self.shard.hold();
+        Host { shard: self.shard.clone() }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.shard.let_go();
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host").field("address", &self.address()).finish_non_exhaustive()
+    }
+}
+
+impl Shard {
+    /// Runs `f` under the mutex, then wakes whoever it concerns.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner, Instant) -> R) -> R {
+        let now = self.timers.now();
+        let mut inner = self.lock();
+        let result = f(&mut inner, now);
+        let mut wakers = Wakers::new();
+        inner.collect_ready(&mut wakers);
+        inner.collect_service(&mut wakers);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere leaves a stack that is whole between calls.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn timers(&self) -> &dyn Timers {
+        &*self.timers
+    }
+
+    /// One more handle.
+    pub(crate) fn hold(&self) {
+        self.lock().handles += 1;
+    }
+
+    /// One handle less; the service task looks whether it is needed.
+    pub(crate) fn let_go(&self) {
+        let service = {
+            let mut inner = self.lock();
+            inner.handles -= 1;
+            if inner.handles == 0 { inner.service.take() } else { None }
+        };
+        if let Some(service) = service {
+            service.wake();
+        }
+    }
+}
+
+impl Inner {
+    /// Sends what may be sent.
+    pub(crate) fn transmit(&mut self, now: Instant) {
+        self.unfinished |= !self.stack.transmit(now, &mut *self.device);
+    }
+
+    /// Who waits for connection `id`.
+    pub(crate) fn waiting(&mut self, id: ConnectionId) -> &mut Waiting {
+        if id.index() >= self.waiting.len() {
+            self.waiting.resize_with(id.index() + 1, Waiting::default);
+        }
+        &mut self.waiting[id.index()]
+    }
+
+    /// Waits for a connection at `port`, with one waker.
+    pub(crate) fn wait_to_accept(&mut self, port: u16, cx: &Context<'_>) {
+        self.accepting.insert(port, cx.waker().clone());
+    }
+
+    pub(crate) fn is_needed(&self) -> bool {
+        self.handles > 0 || self.stack.connections() > 0
+    }
+
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        earliest(self.stack.next_event(), self.device.next_event())
+    }
+
+    pub(crate) fn collect_ready(&mut self, wakers: &mut Wakers) {
+        while let Some((id, ready)) = self.stack.next_ready() {
+            let Some(waiting) = self.waiting.get_mut(id.index()) else { continue };
+            let mut take = |ready: bool, waker: &mut Option<Waker>| {
+                if ready {
+                    wakers.extend(waker.take());
+                }
+            };
+            take(ready.opened, &mut waiting.opened);
+            take(ready.readable, &mut waiting.readable);
+            take(ready.writable, &mut waiting.writable);
+            take(ready.acknowledged, &mut waiting.acknowledged);
+            take(ready.device_event, &mut waiting.device_event);
+        }
+        while let Some(port) = self.stack.next_acceptable() {
+            wakers.extend(self.accepting.remove(&port));
+        }
+    }
+
+    /// The service task has to know of an earlier deadline, and of what is left to do.
+    fn collect_service(&mut self, wakers: &mut Wakers) {
+        if core::mem::take(&mut self.unfinished) {
+            wakers.extend(self.service.clone());
+            return;
+        }
+        let Some(next) = self.next_event() else { return };
+        if self.service_at.is_none_or(|at| next < at) {
+            self.service_at = Some(next);
+            wakers.extend(self.service.clone());
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("stack", &self.stack).field("handles", &self.handles).finish_non_exhaustive()
+    }
+}

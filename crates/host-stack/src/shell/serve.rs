@@ -1,0 +1,49 @@
+//! The service task: drains the device, does what is due, arms the interrupt, rechecks, and parks.
+
+use super::{Shard, Wakers};
+use core::future::{Future, poll_fn};
+use core::task::{Context, Poll, Waker};
+use offload_base::Alarm;
+use std::sync::Arc;
+
+pub(crate) fn serve(shard: Arc<Shard>) -> impl Future<Output = ()> + Send + 'static {
+    let mut alarm = shard.timers().alarm();
+    poll_fn(move |cx| poll_serve(&shard, &mut *alarm, cx))
+}
+
+fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<()> {
+    for _ in 0..ROUNDS_A_POLL {
+        let now = shard.timers().now();
+        let mut wakers = Wakers::new();
+        let (deadline, idle) = {
+            let mut inner = shard.lock();
+            let inner = &mut *inner;
+            if !inner.service.as_ref().is_some_and(|service| service.will_wake(cx.waker())) {
+                inner.service = Some(cx.waker().clone());
+            }
+            let more = inner.stack.poll(now, &mut *inner.device);
+            inner.unfinished = false;
+            inner.collect_ready(&mut wakers);
+            if !inner.is_needed() {
+                inner.service = None;
+                drop(wakers.into_iter().map(Waker::wake));
+                return Poll::Ready(());
+            }
+            // Arm, then look again: what came in between would otherwise wait for the next interrupt.
+            let idle = !more && inner.device.arm(cx.waker());
+            let deadline = inner.next_event();
+            inner.service_at = deadline;
+            (deadline, idle)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        if idle && alarm.poll(cx, deadline).is_pending() {
+            return Poll::Pending;
+        }
+    }
+    // Others have their turn.
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Rounds before other tasks have their turn.
+const ROUNDS_A_POLL: usize = 4;

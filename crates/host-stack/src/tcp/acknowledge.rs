@@ -1,0 +1,173 @@
+//! What an acknowledgment tells: which bytes arrived, how long it took, how much more may come.
+
+use super::connection::{Connection, Env};
+use super::recovery::Delivery;
+use super::segment::Segment;
+use super::send_queue::FIRST_BYTE;
+use super::state::State;
+use offload_base::Seq;
+
+impl Connection {
+    /// The acknowledgment of this side's SYN: the first RTT sample, unless the SYN was repeated.
+    pub(super) fn acknowledge_syn(&mut self, env: &mut Env<'_>) {
+        let (now, rtt) = (env.now, &mut self.rtt);
+        self.flight.acknowledge(FIRST_BYTE, |sent| {
+            if !sent.retransmitted {
+                rtt.sample(now, now - sent.sent_at);
+            }
+        });
+        self.una = FIRST_BYTE;
+        self.recovery = Default::default();
+        self.undo = None;
+        self.peer.window_ack = FIRST_BYTE;
+    }
+
+    /// Processes the ACK of an acceptable segment. Returns whether the rest of the segment counts.
+    pub(super) fn on_ack(&mut self, env: &mut Env<'_>, segment: &Segment, ack: Seq) -> bool {
+        let Some(position) = self.send.position(ack) else {
+            env.counters.in_errors += 1;
+            return false;
+        };
+        if position > self.next {
+            // RFC 9293 3.10.7.4: it acknowledges what was not sent.
+            self.ack.now = true;
+            return false;
+        }
+        if position < self.una {
+            // RFC 5961 5.2: a very old one may be forged.
+            if self.una - position > self.peer.max_window && env.challenges.allow(env.now) {
+                env.counters.challenge_acks += 1;
+                self.ack.now = true;
+            }
+            return true;
+        }
+        self.unanswered = 0;
+        let window_before = self.peer.window;
+        self.set_peer_window(segment, position);
+        let payload_free = segment.sequence_len(0) == 0;
+        let plain_duplicate = position == self.una && payload_free && self.peer.window == window_before;
+
+        let mut delivery = self.note_delivery(env, segment, position);
+        delivery.plain_duplicate = plain_duplicate && !self.flight.is_empty();
+        let acked = position - self.una;
+        if acked > 0 {
+            self.advance(env, position);
+        }
+        self.recover(env, segment, &delivery, acked);
+        if self.window_limited && acked > 0 && self.recovery.grows_window() {
+            self.congestion.on_ack(env.now, acked);
+        }
+        if self.flight.is_empty() {
+            self.deadlines.retransmit = None;
+            self.deadlines.probe = None;
+            self.deadlines.reorder = None;
+        } else if acked > 0 {
+            self.arm_after_progress(env);
+        }
+        if self.peer.window > 0 {
+            self.probes = 0;
+        }
+        true
+    }
+
+    /// RFC 9293 3.10.7.4: the window is that of the latest segment, by sequence and acknowledgment.
+    pub(super) fn set_peer_window(&mut self, segment: &Segment, ack: u64) {
+        let newer = segment.seq.after(self.peer.window_seq)
+            || (segment.seq == self.peer.window_seq && ack >= self.peer.window_ack);
+        if newer {
+            let shift = if segment.flags.syn { 0 } else { self.peer.window_shift };
+            self.peer.window = u64::from(segment.window) << shift;
+            self.peer.max_window = self.peer.max_window.max(self.peer.window);
+            self.peer.window_seq = segment.seq;
+            self.peer.window_ack = ack;
+            if self.peer.window > 0 {
+                self.deadlines.persist = None;
+            }
+        }
+    }
+
+    /// Updates the scoreboard from the acknowledgment and its blocks, and takes an RTT sample.
+    fn note_delivery(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) -> Delivery {
+        let mut delivery = Delivery { prior_flight: self.flight.in_flight(), ..Delivery::default() };
+        let forward = self.rack.forward();
+        let now = env.now;
+        let mut sample = None;
+        {
+            let (rack, rtt) = (&mut self.rack, &self.rtt);
+            let mut delivered = |sent: &super::flight::Sent| {
+                delivery.bytes += sent.end - sent.start;
+                delivery.late |= rack.on_delivered(now, sent, forward, rtt);
+                if !sent.retransmitted {
+                    sample = sample.max(Some(sent.sent_at));
+                }
+            };
+            self.flight.acknowledge(position, &mut delivered);
+            if self.peer.sack {
+                for (index, (from, to)) in segment.options.sack.iter().enumerate() {
+                    let (Some(from), Some(to)) = (self.send.position(*from), self.send.position(*to)) else {
+                        continue;
+                    };
+                    if from >= to || to > self.next {
+                        continue;
+                    }
+                    // RFC 2883 4: the first block reports a duplicate if it lies before the acknowledgment or
+                    // within the second block.
+                    let within_second = || {
+                        segment.options.sack.get(1).is_some_and(|(start, end)| {
+                            self.send.position(*start).is_some_and(|start| start <= from)
+                                && self.send.position(*end).is_some_and(|end| to <= end)
+                        })
+                    };
+                    if index == 0 && (to <= position || within_second()) {
+                        delivery.duplicate = Some(from..to);
+                        continue;
+                    }
+                    if to > position {
+                        self.flight.sack(from.max(position)..to, &mut delivered);
+                    }
+                }
+            }
+        }
+        if let Some(sent_at) = sample {
+            self.rtt.sample(now, now - sent_at);
+        }
+        if delivery.late {
+            env.counters.sack_reorders += 1;
+        }
+        delivery
+    }
+
+    /// The first unacknowledged position moves forward.
+    fn advance(&mut self, env: &mut Env<'_>, position: u64) {
+        let had_room = self.room(env.config) > 0;
+        self.una = position;
+        self.backoff = 0;
+        self.send.acknowledge(position.clamp(FIRST_BYTE, self.send.end()));
+        // A sender that waited is woken when a third of the buffer is free, not for every segment.
+        let free = self.room(env.config);
+        if free > 0 && (!had_room || free >= env.config.send_buffer / 3) {
+            self.readiness.writable = true;
+        }
+        if self.acked_target.is_some_and(|target| target <= position) {
+            self.acked_target = None;
+            self.readiness.acknowledged = true;
+        }
+        if self.fin_position().is_some_and(|fin| position > fin) {
+            self.on_fin_acknowledged(env);
+        }
+    }
+
+    fn on_fin_acknowledged(&mut self, env: &mut Env<'_>) {
+        match self.state {
+            State::FinWait1 => {
+                self.state = State::FinWait2;
+                if self.detached {
+                    self.deadlines.state = Some(env.now + env.config.fin_timeout);
+                }
+            }
+            State::Closing => self.wait_out(env),
+            State::LastAck => self.close(),
+            _ => {}
+        }
+    }
+}

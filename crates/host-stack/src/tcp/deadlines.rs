@@ -1,0 +1,100 @@
+//! What happens when nothing arrives: retransmission timeout, tail loss probe, window probe, delayed
+//! acknowledgment, and the ends of FIN-WAIT-2 and TIME-WAIT.
+
+use super::connection::{Connection, ConnectionError, Env};
+use super::recovery::Delivery;
+use super::state::State;
+use offload_base::Instant;
+
+impl Connection {
+    /// Does what is due at `env.now`. What there is to send is sent by the next turn of the output.
+    pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        let now = env.now;
+        if take_due(&mut self.deadlines.state, now) {
+            self.close();
+            return;
+        }
+        if take_due(&mut self.deadlines.ack, now) {
+            env.counters.delayed_acks += 1;
+            self.ack.now = true;
+        }
+        if take_due(&mut self.deadlines.reorder, now) {
+            self.on_reorder_timeout(env);
+        }
+        if take_due(&mut self.deadlines.probe, now) {
+            self.tail_probe_owed = true;
+            self.deadlines.retransmit = Some(now + self.timeout(env.config));
+        }
+        if take_due(&mut self.deadlines.persist, now) {
+            self.on_persist_timeout(env);
+        }
+        if take_due(&mut self.deadlines.retransmit, now) {
+            self.on_retransmission_timeout(env);
+        }
+    }
+
+    fn on_reorder_timeout(&mut self, env: &mut Env<'_>) {
+        if self.detect_losses(env, &Delivery::default(), 0) {
+            self.on_late_loss(env);
+        }
+    }
+
+    /// RFC 6298 5.4 to 5.7.
+    fn on_retransmission_timeout(&mut self, env: &mut Env<'_>) {
+        if self.flight.is_empty() {
+            return;
+        }
+        let retries = match self.state {
+            State::SynSent => env.config.syn_retries,
+            State::SynReceived => env.config.syn_ack_retries,
+            _ if self.detached => env.config.orphan_retries,
+            _ => env.config.retries,
+        };
+        if self.backoff >= retries {
+            self.give_up(env);
+            return;
+        }
+        env.counters.timeouts += 1;
+        self.begin_timeout_recovery(env);
+        self.backoff += 1;
+        self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
+    }
+
+    /// RFC 9293 3.8.6.1: the peer's window is closed, or too small to be worth using; by now it is used, or asked
+    /// about.
+    fn on_persist_timeout(&mut self, env: &mut Env<'_>) {
+        let retries = if self.detached { env.config.orphan_retries } else { env.config.retries };
+        // A peer that answers may keep its window closed for ever, but not for an application that is gone.
+        let attempts = if self.detached { self.probes } else { self.unanswered };
+        if attempts >= retries {
+            self.give_up(env);
+            return;
+        }
+        if self.peer.window > 0 {
+            self.window_override = true;
+        } else {
+            env.counters.window_probes += 1;
+            self.window_probe_owed = true;
+        }
+        self.probes += 1;
+        self.unanswered += 1;
+    }
+
+    fn give_up(&mut self, env: &mut Env<'_>) {
+        if self.state.is_opening() {
+            env.counters.attempt_fails += 1;
+        } else {
+            env.counters.aborts_on_timeout += 1;
+        }
+        self.fail(ConnectionError::TimedOut);
+    }
+}
+
+/// Whether a deadline has come; if so, it is past.
+fn take_due(deadline: &mut Option<Instant>, now: Instant) -> bool {
+    let due = deadline.is_some_and(|at| at <= now);
+    if due {
+        *deadline = None;
+    }
+    due
+}

@@ -1,0 +1,330 @@
+//! The scoreboard: every byte sent and not yet acknowledged, and what became of it.
+//!
+//! Invariants: entries are not empty and follow each other without a gap, from the first unacknowledged position
+//! to the last one sent; neighbours that were selectively acknowledged are one entry. The log holds the
+//! transmissions of whatever is in flight in the order they were made, so that loss detection looks at the oldest
+//! and stops: each transmission is looked at about once, however large the window.
+
+use core::ops::Range;
+use offload_base::Instant;
+use std::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    sent: VecDeque<Sent>,
+    log: VecDeque<Transmission>,
+    next_order: u64,
+    in_flight: u64,
+    lost: u64,
+    sacked: u64,
+    /// No lost entry begins before this position.
+    lost_hint: u64,
+}
+
+/// A range that was sent, the last time in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Which transmission of the connection it was, counted from 0.
+    pub(crate) order: u64,
+    pub(crate) sent_at: Instant,
+    pub(crate) retransmitted: bool,
+    pub(crate) state: Fate,
+}
+
+/// What is known of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is on its way, for all that is known.
+    InFlight,
+    /// It was lost, and waits to be sent again.
+    Lost,
+    /// The peer has it.
+    Sacked,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Transmission {
+    order: u64,
+    start: u64,
+    end: u64,
+}
+
+/// What a look at the oldest transmissions found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Overdue {
+    /// Bytes now taken for lost.
+    pub(crate) lost: u64,
+    /// Whether some of them had been sent again before.
+    pub(crate) retransmits_lost: bool,
+    /// When the next ones will be.
+    pub(crate) next: Option<Instant>,
+}
+
+impl Flight {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// Bytes believed to be in the network: RFC 6675's pipe.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Bytes known to be lost and not sent again.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Bytes selectively acknowledged.
+    pub(crate) fn sacked(&self) -> u64 {
+        self.sacked
+    }
+
+    /// The oldest entry.
+    pub(crate) fn first(&self) -> Option<&Sent> {
+        self.sent.front()
+    }
+
+    /// Notes that `range`, the next after everything sent, was sent.
+    pub(crate) fn push(&mut self, range: Range<u64>, now: Instant) {
+        debug_assert!(self.sent.back().is_none_or(|last| last.end == range.start) && !range.is_empty());
+        let order = self.log(range.clone());
+        self.in_flight += range.end - range.start;
+        self.sent.push_back(Sent {
+            start: range.start,
+            end: range.end,
+            order,
+            sent_at: now,
+            retransmitted: false,
+            state: Fate::InFlight,
+        });
+    }
+
+    /// The first range that was lost.
+    pub(crate) fn first_lost(&mut self) -> Option<Range<u64>> {
+        if self.lost == 0 {
+            return None;
+        }
+        let from = self.index_of(self.lost_hint);
+        let found = self.sent.range(from..).find(|sent| sent.state == Fate::Lost)?;
+        let range = found.start..found.end;
+        self.lost_hint = range.start;
+        Some(range)
+    }
+
+    /// The last range sent, unless the peer has it.
+    pub(crate) fn last(&self) -> Option<Range<u64>> {
+        self.sent.back().filter(|last| last.state != Fate::Sacked).map(|last| last.start..last.end)
+    }
+
+    /// Notes that `range`, within one entry, was sent again.
+    pub(crate) fn resent(&mut self, range: Range<u64>, now: Instant) {
+        let mut index = self.index_of(range.start);
+        if self.sent[index].start < range.start {
+            self.split(index, range.start);
+            index += 1;
+        }
+        if self.sent[index].end > range.end {
+            self.split(index, range.end);
+        }
+        let order = self.log(range.clone());
+        self.set(index, Fate::InFlight);
+        let sent = &mut self.sent[index];
+        debug_assert_eq!((sent.start, sent.end), (range.start, range.end));
+        (sent.order, sent.sent_at, sent.retransmitted) = (order, now, true);
+    }
+
+    /// Everything before `position` was acknowledged: calls `delivered` for what was not known to be there.
+    pub(crate) fn acknowledge(&mut self, position: u64, mut delivered: impl FnMut(&Sent)) {
+        while let Some(first) = self.sent.front().copied() {
+            if first.start >= position {
+                break;
+            }
+            if first.end > position {
+                self.split(0, position);
+                continue;
+            }
+            if first.state != Fate::Sacked {
+                delivered(&first);
+            }
+            *self.bytes_in(first.state) -= first.end - first.start;
+            self.sent.pop_front();
+        }
+        if self.sent.is_empty() {
+            self.log.clear();
+            if self.sent.capacity() > IDLE_ENTRIES {
+                self.sent = VecDeque::new();
+                self.log = VecDeque::new();
+            }
+        }
+    }
+
+    /// The peer has `range`: calls `delivered` for what was not known to be there.
+    pub(crate) fn sack(&mut self, range: Range<u64>, mut delivered: impl FnMut(&Sent)) {
+        let mut index = self.index_of(range.start);
+        while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < range.end) {
+            if sent.state == Fate::Sacked {
+                index += 1;
+                continue;
+            }
+            let (cut_front, cut_back) = (sent.start < range.start, sent.end > range.end);
+            if (cut_front || cut_back) && self.sent.len() >= MAX_ENTRIES {
+                // A peer that reports crumbs may not have the scoreboard grow without bound.
+                index += 1;
+                continue;
+            }
+            if cut_front {
+                self.split(index, range.start);
+                index += 1;
+                continue;
+            }
+            if cut_back {
+                self.split(index, range.end);
+            }
+            delivered(&self.sent[index]);
+            self.set(index, Fate::Sacked);
+            if self.merge_with_next(index) {
+                // The next one was known already; go on behind it.
+            }
+            if index > 0 && self.sent[index - 1].state == Fate::Sacked {
+                index -= 1;
+                self.merge_with_next(index);
+            }
+            index += 1;
+        }
+    }
+
+    /// Takes for lost what was sent before the transmission `latest` (order and end of what the peer has last
+    /// got) and is due by `now`, as `due` reckons from the time it was sent.
+    pub(crate) fn expire(&mut self, latest: (u64, u64), now: Instant, due: impl Fn(Instant) -> Instant) -> Overdue {
+        let mut overdue = Overdue::default();
+        while let Some(oldest) = self.log.front().copied() {
+            if oldest.order > latest.0 {
+                break;
+            }
+            let mut undecided = false;
+            let mut index = self.index_of(oldest.start);
+            while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < oldest.end) {
+                if sent.order == oldest.order && sent.state == Fate::InFlight {
+                    if (sent.order, sent.end) >= latest {
+                        undecided = true;
+                    } else if due(sent.sent_at) > now {
+                        overdue.next = Some(due(sent.sent_at));
+                        undecided = true;
+                    } else {
+                        overdue.lost += sent.end - sent.start;
+                        overdue.retransmits_lost |= sent.retransmitted;
+                        self.set(index, Fate::Lost);
+                    }
+                }
+                index += 1;
+            }
+            if undecided {
+                break;
+            }
+            self.log.pop_front();
+        }
+        overdue
+    }
+
+    /// Takes the first `bytes` that are not known to be lost or to have arrived for lost, if they begin the
+    /// flight: without selective acknowledgments, that is what duplicate ones tell. Returns how many bytes.
+    pub(crate) fn lose_first(&mut self, bytes: u64) -> u64 {
+        let Some(first) = self.sent.front().copied().filter(|first| first.state == Fate::InFlight) else { return 0 };
+        if first.end - first.start > bytes {
+            self.split(0, first.start + bytes);
+        }
+        self.set(0, Fate::Lost);
+        self.sent[0].end - self.sent[0].start
+    }
+
+    /// Takes everything in flight for lost.
+    pub(crate) fn lose_all(&mut self) {
+        for index in 0..self.sent.len() {
+            if self.sent[index].state == Fate::InFlight {
+                self.set(index, Fate::Lost);
+            }
+        }
+        self.log.clear();
+    }
+
+    /// The peer threw away what it had selectively acknowledged: all of that is lost, too.
+    pub(crate) fn forget_sacks(&mut self) {
+        for index in 0..self.sent.len() {
+            self.set(index, Fate::Lost);
+        }
+        self.log.clear();
+    }
+
+    /// Takes nothing for lost any more that was: a loss that was none.
+    pub(crate) fn lose_nothing(&mut self) {
+        for index in 0..self.sent.len() {
+            if self.sent[index].state == Fate::Lost {
+                self.set(index, Fate::InFlight);
+            }
+        }
+        // Their log entries may be gone: log them anew, in the order they were sent.
+        let mut log: Vec<Transmission> = self
+            .sent
+            .iter()
+            .filter(|sent| sent.state == Fate::InFlight)
+            .map(|sent| Transmission { order: sent.order, start: sent.start, end: sent.end })
+            .collect();
+        log.sort_by_key(|transmission| (transmission.order, transmission.start));
+        self.log = log.into();
+    }
+
+    fn log(&mut self, range: Range<u64>) -> u64 {
+        let order = self.next_order;
+        self.next_order += 1;
+        self.log.push_back(Transmission { order, start: range.start, end: range.end });
+        order
+    }
+
+    /// The index of the first entry that ends after `position`.
+    fn index_of(&self, position: u64) -> usize {
+        self.sent.partition_point(|sent| sent.end <= position)
+    }
+
+    fn split(&mut self, index: usize, at: u64) {
+        let mut rest = self.sent[index];
+        rest.start = at;
+        self.sent[index].end = at;
+        self.sent.insert(index + 1, rest);
+    }
+
+    /// Joins two neighbours that were both selectively acknowledged.
+    fn merge_with_next(&mut self, index: usize) -> bool {
+        let mergeable = self.sent.get(index + 1).is_some_and(|next| next.state == Fate::Sacked);
+        if mergeable && let Some(next) = self.sent.remove(index + 1) {
+            self.sent[index].end = next.end;
+        }
+        mergeable
+    }
+
+    fn set(&mut self, index: usize, state: Fate) {
+        let sent = &mut self.sent[index];
+        let (bytes, before, start) = (sent.end - sent.start, sent.state, sent.start);
+        sent.state = state;
+        *self.bytes_in(before) -= bytes;
+        *self.bytes_in(state) += bytes;
+        if state == Fate::Lost {
+            self.lost_hint = self.lost_hint.min(start);
+        }
+    }
+
+    fn bytes_in(&mut self, state: Fate) -> &mut u64 {
+        match state {
+            Fate::InFlight => &mut self.in_flight,
+            Fate::Lost => &mut self.lost,
+            Fate::Sacked => &mut self.sacked,
+        }
+    }
+}
+
+/// An empty flight keeps room for this many entries.
+const IDLE_ENTRIES: usize = 4;
+/// No entry is split for a selective acknowledgment beyond this many.
+const MAX_ENTRIES: usize = 1 << 16;

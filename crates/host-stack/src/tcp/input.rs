@@ -1,0 +1,351 @@
+//! A segment arrives (RFC 9293 3.10.7), with the checks of RFC 5961 and RFC 7323.
+//!
+//! Invariant: nothing of a connection changes for a segment that fails the checks, but for the acknowledgment
+//! that tells the peer where things stand.
+
+use super::connection::{Connection, ConnectionError, Env, QUICK_ACKS};
+use super::segment::{Flags, Segment};
+use super::state::State;
+use bytes::BytesMut;
+use core::time::Duration;
+use offload_api::RxMeta;
+use offload_base::Seq;
+
+impl Connection {
+    /// Takes in a segment. Returns a reset to be sent in answer, if the segment deserves one.
+    pub(crate) fn on_segment(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment,
+        payload: BytesMut,
+        meta: RxMeta,
+    ) -> Option<Segment> {
+        match self.state {
+            State::Closed => reset_for(segment, payload.len()),
+            State::SynSent => self.on_segment_in_syn_sent(env, segment, payload, meta),
+            _ => self.on_segment_synchronized(env, segment, payload, meta),
+        }
+    }
+
+    /// The SYN of a peer, to a connection made for it.
+    pub(crate) fn on_first_syn(&mut self, env: &mut Env<'_>, segment: &Segment) {
+        self.learn(env, segment);
+    }
+
+    /// RFC 9293 3.10.7.3.
+    fn on_segment_in_syn_sent(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment,
+        payload: BytesMut,
+        meta: RxMeta,
+    ) -> Option<Segment> {
+        let acknowledges = match segment.ack {
+            None => false,
+            Some(ack) if self.next > 0 && ack == self.first_seq() => true,
+            Some(_) => return reset_for(segment, payload.len()),
+        };
+        if segment.flags.rst {
+            if acknowledges {
+                env.counters.attempt_fails += 1;
+                self.fail(ConnectionError::Refused);
+            }
+            return None;
+        }
+        if !segment.flags.syn {
+            return None;
+        }
+        self.learn(env, segment);
+        if !acknowledges {
+            // Both ends opened at once: the SYN is repeated as a SYN-ACK.
+            self.state = State::SynReceived;
+            self.flight.lose_all();
+            return None;
+        }
+        self.acknowledge_syn(env);
+        self.establish();
+        self.ack.now = true;
+        // Data with a SYN-ACK (RFC 7413 aside) are unusual, and legal.
+        if !payload.is_empty() || segment.flags.fin {
+            self.take_data(env, 1, segment, payload, meta);
+        }
+        None
+    }
+
+    /// RFC 9293 3.10.7.4.
+    fn on_segment_synchronized(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment,
+        mut payload: BytesMut,
+        meta: RxMeta,
+    ) -> Option<Segment> {
+        let next = self.receive.next();
+        if self.is_stale(env, segment) {
+            env.counters.paws_drops += 1;
+            if !segment.flags.rst {
+                self.challenge(env);
+            }
+            return None;
+        }
+        let length = u64::from(segment.sequence_len(payload.len()));
+        let edge = self.receive.edge();
+        // A segment that ends before what was acknowledged, or begins beyond the window, is not acceptable.
+        let start = self.receive.position(segment.seq);
+        let acceptable = start.is_some_and(|start| start + length >= next.min(self.acked_until) && start <= edge);
+        let Some(start) = start.filter(|_| acceptable) else {
+            return self.on_unacceptable(env, segment, start, length);
+        };
+        if segment.flags.rst {
+            // RFC 5961 3.2: only the exact sequence resets; a guess within the window is challenged.
+            if start == next {
+                self.on_reset(env);
+            } else {
+                self.challenge(env);
+            }
+            return None;
+        }
+        let mut start = start;
+        if segment.flags.syn {
+            // The peer's own SYN again: our answer was lost. Anything else may be forged (RFC 5961 4.2).
+            if start != 0 {
+                self.challenge(env);
+                return None;
+            }
+            if self.state == State::SynReceived && segment.ack.is_none() {
+                self.flight.lose_all();
+                return None;
+            }
+            self.challenge(env);
+            start = 1;
+        }
+        let ack = segment.ack?;
+        if self.state == State::SynReceived {
+            if ack != self.first_seq() || self.next == 0 {
+                return reset_for(segment, payload.len());
+            }
+            self.acknowledge_syn(env);
+            self.establish();
+            self.set_peer_window(segment, self.una);
+        }
+        self.remember_timestamp(env, segment, start);
+        if !self.on_ack(env, segment, ack) || self.state == State::Closed {
+            return None;
+        }
+        if length > 0 {
+            let room = self.receive.edge().saturating_sub(start) as usize;
+            payload.truncate(room);
+            self.take_data(env, start, segment, payload, meta);
+        }
+        self.settle_discarded(env);
+        None
+    }
+
+    /// The first check failed: the peer is told what is expected, unless it only reset.
+    fn on_unacceptable(
+        &mut self,
+        env: &mut Env<'_>,
+        segment: &Segment,
+        start: Option<u64>,
+        length: u64,
+    ) -> Option<Segment> {
+        if segment.flags.rst {
+            return None;
+        }
+        let next = self.receive.next();
+        match start {
+            Some(start) if length > 0 && start + length <= next => {
+                self.duplicate = Some(start.max(1)..(start + length).max(1));
+                self.ack.now = true;
+                if self.state == State::TimeWait {
+                    // RFC 9293 3.10.7.4: a FIN again starts the wait again.
+                    self.deadlines.state = Some(env.now + env.config.time_wait);
+                }
+            }
+            // Data beyond the window, or a window probe.
+            _ if length > 0 || segment.ack.is_some() => self.ack.now = true,
+            _ => self.challenge(env),
+        }
+        None
+    }
+
+    fn on_reset(&mut self, env: &mut Env<'_>) {
+        match self.state {
+            State::SynReceived => env.counters.attempt_fails += 1,
+            State::Established | State::CloseWait => env.counters.established_resets += 1,
+            _ => {}
+        }
+        if matches!(self.state, State::TimeWait | State::Closing | State::LastAck) {
+            self.close();
+        } else {
+            self.fail(ConnectionError::Reset);
+        }
+    }
+
+    pub(super) fn establish(&mut self) {
+        self.state = State::Established;
+        self.readiness.opened = true;
+        self.readiness.writable = true;
+        self.deadlines.retransmit = None;
+        self.backoff = 0;
+        if self.fin_position().is_some_and(|fin| self.next > fin) {
+            self.state = State::FinWait1;
+        }
+    }
+
+    /// An ACK that anyone could have provoked: within the limit of RFC 5961 7.
+    fn challenge(&mut self, env: &mut Env<'_>) {
+        if env.challenges.allow(env.now) {
+            env.counters.challenge_acks += 1;
+            self.ack.now = true;
+        }
+    }
+
+    /// PAWS (RFC 7323 5.3), and its rule that segments without the option are dropped once it was negotiated.
+    fn is_stale(&self, env: &Env<'_>, segment: &Segment) -> bool {
+        let Some((recent, set_at)) = self.peer.timestamp else { return false };
+        if segment.flags.rst {
+            return false;
+        }
+        let Some(timestamps) = segment.options.timestamps else { return true };
+        // RFC 7323 5.5: after 24 days the clock may have wrapped, and nothing can be said.
+        Seq(timestamps.value).before(Seq(recent)) && env.now - set_at < PAWS_IDLE
+    }
+
+    /// RFC 7323 4.3 (2): the timestamp to echo is that of the segment that made the left edge move.
+    fn remember_timestamp(&mut self, env: &Env<'_>, segment: &Segment, start: u64) {
+        if let (Some((recent, set_at)), Some(timestamps)) = (&mut self.peer.timestamp, segment.options.timestamps)
+            && Seq(timestamps.value).at_or_after(Seq(*recent))
+            && start <= self.acked_until
+        {
+            (*recent, *set_at) = (timestamps.value, env.now);
+        }
+    }
+
+    /// Takes data and FIN, which begin at `start`, within the window.
+    fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, payload: BytesMut, meta: RxMeta) {
+        if !self.state.may_receive() {
+            // The peer's FIN came already; only it, and what came before, may be repeated.
+            self.ack.now = true;
+            if self.state == State::TimeWait {
+                self.deadlines.state = Some(env.now + env.config.time_wait);
+            }
+            return;
+        }
+        let end = start + payload.len() as u64;
+        let was_holed = self.receive.has_holes();
+        if segment.flags.fin && end < self.receive.edge().max(end + 1) && self.peer_fin.is_none() {
+            self.peer_fin = Some(start + u64::from(segment.sequence_len(payload.len())) - 1).filter(|fin| *fin == end);
+        }
+        let mut payload = payload;
+        if let Some(fin) = self.peer_fin {
+            // Nothing comes after the end.
+            payload.truncate(fin.saturating_sub(start) as usize);
+        }
+        if !payload.is_empty() {
+            let received = self.receive.insert(start, payload, meta);
+            env.counters.out_of_order_pruned += received.pruned;
+            env.counters.receive_collapsed += u64::from(received.collapsed);
+            env.counters.out_of_order_queued += u64::from(received.out_of_order > 0);
+            if received.dropped {
+                let in_order = start <= self.receive.next();
+                let counter =
+                    if in_order { &mut env.counters.receive_queue_drops } else { &mut env.counters.out_of_order_drops };
+                *counter += 1;
+            }
+            if received.in_order > 0 {
+                self.readiness.readable = true;
+                if self.detached {
+                    self.discarded |= self.receive.discard() > 0;
+                }
+            }
+            // RFC 5681 4.2: out of order, or filling a hole, or not taken: the peer is to know at once.
+            let urgent = was_holed
+                || received.filled
+                || received.dropped
+                || received.out_of_order > 0
+                || received.duplicate.is_some();
+            self.duplicate = received.duplicate.or(self.duplicate.take());
+            if urgent {
+                self.ack.quick = QUICK_ACKS;
+                self.ack.now = true;
+            } else {
+                self.owe_ack(env);
+            }
+        }
+        if self.peer_fin == Some(self.receive.next()) {
+            self.on_fin(env);
+        } else if segment.flags.fin {
+            self.ack.now = true;
+        }
+    }
+
+    /// Data came in order: RFC 5681 4.2, at least every second full segment is acknowledged, and none waits long.
+    fn owe_ack(&mut self, env: &mut Env<'_>) {
+        let unacknowledged = self.receive.next() - self.acked_until;
+        if self.ack.quick > 0 || unacknowledged >= 2 * self.receive.largest().max(1) as u64 {
+            self.ack.now = true;
+        } else if self.deadlines.ack.is_none() {
+            self.deadlines.ack = Some(env.now + env.config.delayed_ack);
+        }
+    }
+
+    /// The peer's FIN is next.
+    fn on_fin(&mut self, env: &mut Env<'_>) {
+        self.receive.skip_fin();
+        self.ack.now = true;
+        self.readiness.readable = true;
+        match self.state {
+            State::SynReceived | State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.wait_out(env),
+            _ => {}
+        }
+    }
+
+    /// Both sides are closed: TIME-WAIT.
+    pub(super) fn wait_out(&mut self, env: &mut Env<'_>) {
+        self.state = State::TimeWait;
+        let ack = self.ack;
+        self.deadlines = Default::default();
+        self.deadlines.state = Some(env.now + env.config.time_wait);
+        self.ack = ack;
+        self.readiness.acknowledged = true;
+        self.readiness.writable = true;
+    }
+
+    /// Whether a SYN may open the flow anew although this connection waits (RFC 6191, RFC 1122 4.2.2.13).
+    pub(crate) fn gives_way_to(&self, segment: &Segment) -> bool {
+        if self.state != State::TimeWait || !segment.flags.syn || segment.ack.is_some() || segment.flags.rst {
+            return false;
+        }
+        match (self.peer.timestamp, segment.options.timestamps) {
+            (Some((recent, _)), Some(timestamps)) if timestamps.value != recent => {
+                Seq(timestamps.value).after(Seq(recent))
+            }
+            _ => segment.seq.after(self.receive.seq(self.receive.next())),
+        }
+    }
+}
+
+/// The reset that answers a segment nobody expects (RFC 9293 3.10.7.1); none for a reset.
+pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
+    if segment.flags.rst {
+        return None;
+    }
+    let (seq, ack) = match segment.ack {
+        Some(ack) => (ack, None),
+        None => (Seq(0), Some(segment.seq + segment.sequence_len(payload))),
+    };
+    Some(Segment {
+        source_port: segment.destination_port,
+        destination_port: segment.source_port,
+        seq,
+        ack,
+        flags: Flags { rst: true, ..Flags::default() },
+        ..Segment::default()
+    })
+}
+
+/// RFC 7323 5.5.
+const PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 3600);

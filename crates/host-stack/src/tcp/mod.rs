@@ -1,0 +1,38 @@
+//! TCP, one connection at a time and without I/O.
+//!
+//! ```text
+//!   segment (headers)                    stack
+//!       |  parsed                          ^ packets, by way of the device
+//!       v                                  |
+//!   input --> acknowledge --> recovery --> output <-- send_queue (RecordSource, sealing)
+//!       |         |             |            |
+//!       v         v             v            v
+//!   recv_queue   rtt    loss, congestion   flight (what is unacknowledged)
+//! ```
+//!
+//! - [`connection`]: the state of a connection, what the application does to it, its deadlines;
+//! - [`input`], [`acknowledge`]: a segment arrives (RFC 9293 3.10.7); [`recovery`]: what loss and repair lead to;
+//! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives;
+//! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
+//! - [`flight`], [`loss`], [`rtt`], [`congestion`]: the network, as far as it can be known.
+
+pub(crate) mod acknowledge;
+pub(crate) mod congestion;
+pub(crate) mod connection;
+pub(crate) mod deadlines;
+pub(crate) mod flight;
+pub(crate) mod input;
+pub(crate) mod loss;
+pub(crate) mod output;
+pub(crate) mod ranges;
+pub(crate) mod recovery;
+pub(crate) mod recv_queue;
+pub(crate) mod rtt;
+pub(crate) mod sealing;
+pub(crate) mod segment;
+pub(crate) mod send_queue;
+pub(crate) mod state;
+
+pub(crate) use connection::Connection;
+pub use connection::{ConnectionError, Readiness, TcpStats};
+pub use state::State;

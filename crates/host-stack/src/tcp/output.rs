@@ -1,0 +1,466 @@
+//! What may be sent now, and its way to the device.
+//!
+//! Order: a SYN, what was lost, new data with the FIN behind them, and an acknowledgment if none of these carried
+//! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
+
+use super::connection::{Connection, ConnectionError, Env};
+use super::segment::{Flags, Options, Segment, Timestamps};
+use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
+use super::state::State;
+use crate::network::{IP_BYTES, Outgoing};
+use core::ops::Range;
+use offload_api::{DropReason, NetDevice, PathCaps, Sent};
+use smallvec::SmallVec;
+
+/// How a turn of sending ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There is nothing more to send for now.
+    Done,
+    /// The device has no room.
+    NoRoom,
+    /// Others should have their turn first.
+    More,
+}
+
+/// The next thing to send.
+#[derive(Debug)]
+enum Plan {
+    Syn,
+    Again(Range<u64>),
+    New(Range<u64>),
+    WindowProbe,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Sent,
+    NoRoom,
+    /// It has to wait until more of its unit is queued.
+    Incomplete,
+    /// The connection is over.
+    Over,
+}
+
+impl Connection {
+    /// Sends what may be sent, up to one turn's worth.
+    pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
+        let caps = device.path(&self.flow);
+        let mut room = device.room(&self.flow);
+        if self.state == State::Closed {
+            return self.transmit_reset(env, device, &caps, room);
+        }
+        if !self.state.is_opening() {
+            self.fit_mss(&caps);
+        }
+        let mut turns = PACKETS_A_TURN;
+        self.blocked_on_unit = false;
+        while let Some(plan) = self.plan(env, &caps) {
+            if room == 0 {
+                return Turn::NoRoom;
+            }
+            if turns == 0 {
+                return Turn::More;
+            }
+            match self.carry_out(plan, env, device, &caps) {
+                Outcome::Sent => {}
+                Outcome::NoRoom => return Turn::NoRoom,
+                Outcome::Incomplete => {
+                    self.blocked_on_unit = true;
+                    break;
+                }
+                Outcome::Over => return self.transmit_reset(env, device, &caps, room),
+            }
+            room -= 1;
+            turns -= 1;
+        }
+        if self.ack.now && !self.state.is_opening() {
+            if room == 0 {
+                return Turn::NoRoom;
+            }
+            self.send_ack(env, device, &caps);
+        }
+        self.arm_persist(env);
+        Turn::Done
+    }
+
+    /// Sends an acknowledgment at once, if the device has room: duplicate ones may not be put together, for the
+    /// sender counts them (RFC 5681 4.2), and each reports another block.
+    pub(crate) fn acknowledge_at_once(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) {
+        let must = self.receive.has_holes() || self.duplicate.is_some();
+        if must
+            && self.ack.now
+            && !self.state.is_opening()
+            && self.state != State::Closed
+            && device.room(&self.flow) > 0
+        {
+            let caps = device.path(&self.flow);
+            self.send_ack(env, device, &caps);
+        }
+    }
+
+    fn plan(&mut self, env: &Env<'_>, caps: &PathCaps) -> Option<Plan> {
+        if self.next == 0 {
+            return Some(Plan::Syn);
+        }
+        if self.state.is_opening() {
+            return self.flight.first_lost().map(|_| Plan::Syn);
+        }
+        if matches!(self.state, State::TimeWait | State::Closed) {
+            return None;
+        }
+        if core::mem::take(&mut self.window_probe_owed) {
+            return Some(Plan::WindowProbe);
+        }
+        if core::mem::take(&mut self.tail_probe_owed) {
+            return self.plan_tail_probe();
+        }
+        let allowance = self.congestion_allowance();
+        let mss = self.mss as u64;
+        if let Some(lost) = self.flight.first_lost() {
+            self.window_limited = true;
+            if allowance == 0 {
+                return None;
+            }
+            let most = (allowance - allowance % mss).clamp(mss, self.packet_limit(caps));
+            return Some(Plan::Again(lost.start..lost.end.min(lost.start + most)));
+        }
+        self.plan_new(env, caps, allowance)
+    }
+
+    fn plan_new(&mut self, env: &Env<'_>, caps: &PathCaps, allowance: u64) -> Option<Plan> {
+        let mss = self.mss as u64;
+        let data_end = self.send.end();
+        let fin = self.fin_position().is_some_and(|fin| self.next <= fin);
+        let window = (self.una + self.peer.window).saturating_sub(self.next);
+        let waiting = data_end.saturating_sub(self.next);
+        let usable = waiting.min(window);
+        if usable == 0 {
+            let fin_alone = fin && waiting == 0 && window > 0;
+            return fin_alone.then_some(Plan::New(self.next..self.next + 1));
+        }
+        if self.flight.is_empty() && env.now - self.last_sent > self.timeout(env.config) {
+            self.congestion.on_idle();
+        }
+        if allowance < usable.min(mss) {
+            self.window_limited = true;
+            return None;
+        }
+        self.window_limited = allowance < usable;
+        let mut length = usable.min(allowance).min(self.packet_limit(caps));
+        let last = length == waiting;
+        let short = length % mss;
+        if short > 0 {
+            // RFC 9293 3.7.4 (Nagle) and 3.8.6.2.1 (silly windows).
+            let hurried = self.nodelay || fin || self.next + length - short < self.pushed || self.flight.is_empty();
+            let big_for_peer = length * 2 >= self.peer.max_window;
+            let overridden = core::mem::take(&mut self.window_override);
+            if !(last && hurried || length < mss && (big_for_peer || overridden)) {
+                length -= short;
+            }
+            if length == 0 {
+                return None;
+            }
+        }
+        let with_fin = fin && length == waiting && window > length;
+        Some(Plan::New(self.next..self.next + length + u64::from(with_fin)))
+    }
+
+    /// RFC 8985 7.3: new data if there are some the peer takes, else the last segment again.
+    fn plan_tail_probe(&mut self) -> Option<Plan> {
+        let mss = self.mss as u64;
+        let window = (self.una + self.peer.window).saturating_sub(self.next);
+        let fresh = self.send.end().saturating_sub(self.next).min(window).min(mss);
+        if fresh > 0 {
+            self.probing_tail = Some(false);
+            return Some(Plan::New(self.next..self.next + fresh));
+        }
+        let last = self.flight.last()?;
+        self.probing_tail = Some(true);
+        Some(Plan::Again(last.start.max(last.end.saturating_sub(mss))..last.end))
+    }
+
+    /// The most payload that one packet for the device may have: whole segments.
+    fn packet_limit(&self, caps: &PathCaps) -> u64 {
+        let mss = self.mss as u64;
+        if caps.tso_max_bytes == 0 || !caps.checksum {
+            return mss;
+        }
+        let most = u64::from(caps.tso_max_bytes).min(MAX_PACKET_PAYLOAD);
+        (most - most % mss).max(mss)
+    }
+
+    fn carry_out(&mut self, plan: Plan, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
+        match plan {
+            Plan::Syn => self.send_syn(env, device, caps),
+            Plan::Again(range) => self.send_range(range, true, env, device, caps),
+            Plan::New(range) => self.send_range(range, false, env, device, caps),
+            Plan::WindowProbe => {
+                // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
+                let probe = self.header(env, self.una - 1, Flags::default());
+                self.send_bare(probe, env, device, caps);
+                Outcome::Sent
+            }
+        }
+    }
+
+    fn send_syn(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
+        let again = self.next > 0;
+        let mut segment = self.header(env, 0, Flags { syn: true, ..Flags::default() });
+        let first = self.state == State::SynSent;
+        segment.window = self.receive.window(self.mss).min(u64::from(u16::MAX)) as u16;
+        segment.options = Options {
+            mss: Some(caps.mtu.saturating_sub(SYN_HEADERS)),
+            window_scale: (if first { env.config.window_scaling } else { self.peer.scales })
+                .then_some(self.window_scale),
+            sack_permitted: if first { env.config.sack } else { self.peer.sack },
+            timestamps: segment.options.timestamps,
+            sack: SmallVec::new(),
+        };
+        self.receive.advertise(u64::from(segment.window));
+        if !self.send_bare(segment, env, device, caps) {
+            return Outcome::NoRoom;
+        }
+        if again {
+            env.counters.retransmitted_segments += 1;
+            self.retransmits += 1;
+            self.flight.resent(0..1, env.now);
+        } else {
+            env.counters.out_segments += 1;
+            self.flight.push(0..1, env.now);
+            self.next = FIRST_BYTE;
+        }
+        if self.deadlines.retransmit.is_none() {
+            self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
+        }
+        Outcome::Sent
+    }
+
+    /// Sends `range`, or as much of it as fits one packet.
+    fn send_range(
+        &mut self,
+        range: Range<u64>,
+        again: bool,
+        env: &mut Env<'_>,
+        device: &mut dyn NetDevice,
+        caps: &PathCaps,
+    ) -> Outcome {
+        let probing = self.probing_tail.take();
+        loop {
+            let data_end = range.end.min(self.send.end());
+            let cut = if range.start < data_end { self.send.cut(range.start..data_end) } else { Cut::default() };
+            let cut_end = range.start + cut.len as u64;
+            let at_end = cut_end == self.send.end();
+            let fin = at_end && range.end > cut_end;
+            let end = cut_end + u64::from(fin);
+            if end == range.start {
+                return Outcome::Incomplete;
+            }
+            let flags = Flags { fin, psh: cut.len > 0 && at_end, ..Flags::default() };
+            let segment = self.header(env, range.start, flags);
+            let segments = cut.len.div_ceil(self.mss).max(1);
+            let outgoing = Outgoing {
+                flow: &self.flow,
+                segment: &segment,
+                fragments: cut.fragments,
+                context: cut.context,
+                ident: self.ident,
+                mss: self.mss,
+            };
+            if let Some(packet) = env.network.packet(outgoing, caps, env.counters) {
+                match device.transmit(env.now, packet, &self.send) {
+                    Sent::Posted => {}
+                    Sent::NeedsSoftware(unit) => match self.send.seal(unit) {
+                        Ok(()) => {
+                            env.counters.sealed_units += 1;
+                            continue;
+                        }
+                        Err(SealFailure::Incomplete) if !self.finishing => return Outcome::Incomplete,
+                        Err(_) => return self.give_up_unsealed(env),
+                    },
+                    Sent::Dropped(DropReason::RingFull) => return Outcome::NoRoom,
+                    Sent::Dropped(DropReason::DeviceGone) => return self.give_up_unsealed(env),
+                    // As good as lost on the way: it is sent again.
+                    Sent::Dropped(_) => env.counters.device_drops += 1,
+                }
+            }
+            self.ident = self.ident.wrapping_add(segments as u16);
+            self.note_header_sent(env, &segment);
+            self.note_range_sent(range.start..end, again, segments as u64, segment.options.timestamps, env);
+            if let Some(retransmission) = probing {
+                env.counters.loss_probes += 1;
+                self.begin_tail_probe(retransmission);
+            } else if !again {
+                self.arm_tail_probe(env);
+            }
+            return Outcome::Sent;
+        }
+    }
+
+    fn note_range_sent(
+        &mut self,
+        range: Range<u64>,
+        again: bool,
+        segments: u64,
+        timestamps: Option<Timestamps>,
+        env: &mut Env<'_>,
+    ) {
+        let bytes = range.end - range.start;
+        let first_again = again && range.start == self.una;
+        if again {
+            env.counters.retransmitted_segments += segments;
+            if self.recovery.is_open() || !self.recovery.grows_window() {
+                env.counters.fast_retransmits += segments;
+            } else {
+                env.counters.slow_start_retransmits += segments;
+            }
+            self.retransmits += segments;
+            self.flight.resent(range, env.now);
+            self.note_resent(bytes, timestamps.map(|timestamps| timestamps.value));
+        } else {
+            env.counters.out_segments += segments;
+            self.next = range.end;
+            self.flight.push(range, env.now);
+            self.note_sent(bytes);
+            self.on_fin_sent();
+        }
+        self.last_sent = env.now;
+        self.deadlines.persist = None;
+        if self.deadlines.retransmit.is_none() || first_again {
+            self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
+        }
+    }
+
+    /// RFC 9293 3.10.4: the state moves when the FIN leaves.
+    fn on_fin_sent(&mut self) {
+        if self.fin_position().is_some_and(|fin| self.next > fin) {
+            self.state = match self.state {
+                State::SynReceived | State::Established => State::FinWait1,
+                State::CloseWait => State::LastAck,
+                state => state,
+            };
+        }
+    }
+
+    fn give_up_unsealed(&mut self, env: &mut Env<'_>) -> Outcome {
+        env.counters.seal_failures += 1;
+        self.reset_owed = true;
+        self.fail(ConnectionError::Unsealable);
+        Outcome::Over
+    }
+
+    /// Sends an acknowledgment without data, with whatever there is to report.
+    fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) {
+        let mut segment = self.header(env, self.next, Flags::default());
+        if self.peer.sack {
+            let duplicate = self.duplicate.take();
+            env.counters.dsacks_sent += u64::from(duplicate.is_some());
+            segment.options.sack = self.receive.sack_blocks(duplicate.as_ref());
+        }
+        self.duplicate = None;
+        self.ack.now = false;
+        if self.send_bare(segment, env, device, caps) {
+            env.counters.out_segments += 1;
+        }
+    }
+
+    fn transmit_reset(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps, room: usize) -> Turn {
+        if self.reset_owed {
+            if room == 0 {
+                return Turn::NoRoom;
+            }
+            self.reset_owed = false;
+            env.counters.out_resets += 1;
+            let reset = self.header(env, self.next, Flags { rst: true, ..Flags::default() });
+            self.send_bare(reset, env, device, caps);
+        }
+        Turn::Done
+    }
+
+    /// Sends a segment without payload. False if the device had no room after all.
+    fn send_bare(&mut self, segment: Segment, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
+        let outgoing = Outgoing {
+            flow: &self.flow,
+            segment: &segment,
+            fragments: SmallVec::new(),
+            context: None,
+            ident: self.ident,
+            mss: self.mss,
+        };
+        if let Some(packet) = env.network.packet(outgoing, caps, env.counters) {
+            match device.transmit(env.now, packet, &self.send) {
+                Sent::Posted => {}
+                Sent::Dropped(DropReason::RingFull) => return false,
+                _ => env.counters.device_drops += 1,
+            }
+        }
+        self.ident = self.ident.wrapping_add(1);
+        self.note_header_sent(env, &segment);
+        true
+    }
+
+    /// A header with the present acknowledgment and window.
+    fn header(&self, env: &Env<'_>, position: u64, flags: Flags) -> Segment {
+        let opening = self.state == State::SynSent;
+        let window = if self.state == State::Closed { 0 } else { self.receive.window(self.mss) };
+        let window = (window >> self.window_scale).min(u64::from(u16::MAX)) as u16;
+        let echo = self.peer.timestamp.map(|(recent, _)| recent);
+        let with_timestamps = echo.is_some() || (opening && env.config.timestamps);
+        Segment {
+            source_port: self.flow.local.port(),
+            destination_port: self.flow.remote.port(),
+            seq: self.send.seq(position),
+            ack: (!opening).then(|| self.receive.seq(self.receive.next())),
+            flags,
+            window,
+            options: Options {
+                timestamps: with_timestamps.then(|| Timestamps {
+                    value: self.timestamp_offset.wrapping_add(env.now.as_millis() as u32),
+                    echo: echo.unwrap_or(0),
+                }),
+                ..Options::default()
+            },
+        }
+    }
+
+    /// What the peer knows once the header has left.
+    fn note_header_sent(&mut self, env: &mut Env<'_>, segment: &Segment) {
+        if segment.flags.syn || segment.flags.rst {
+            self.acked_until = self.receive.next();
+            return;
+        }
+        let closed_before = self.receive.edge() <= self.receive.next();
+        self.receive.advertise(u64::from(segment.window) << self.window_scale);
+        let closed = self.receive.edge() <= self.receive.next();
+        env.counters.to_zero_window += u64::from(closed && !closed_before);
+        env.counters.from_zero_window += u64::from(closed_before && !closed);
+        self.acked_until = self.receive.next();
+        self.deadlines.ack = None;
+        self.ack.quick = self.ack.quick.saturating_sub(1);
+        // Data carry no blocks: what there is to report goes in an acknowledgment of its own.
+        if !self.receive.has_holes() && self.duplicate.is_none() {
+            self.ack.now = false;
+        }
+    }
+
+    /// Data wait, nothing is under way, and nothing may leave: then it is the peer's window, and it may open
+    /// without our hearing of it.
+    fn arm_persist(&mut self, env: &Env<'_>) {
+        let unsent = self.send.end() + u64::from(self.finishing) > self.next;
+        let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.blocked_on_unit;
+        if !waiting {
+            self.deadlines.persist = None;
+        } else if self.deadlines.persist.is_none() {
+            let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, self.probes);
+            self.deadlines.persist = Some(env.now + wait);
+        }
+    }
+}
+
+/// Packets that a connection may send before others have their turn.
+const PACKETS_A_TURN: usize = 16;
+/// IPv4's total length is 16 bits, and a TCP header at most 60 bytes.
+const MAX_PACKET_PAYLOAD: u64 = u16::MAX as u64 - IP_BYTES as u64 - 60;
+/// What a SYN's MSS option leaves out of the MTU: the headers without options (RFC 6691).
+const SYN_HEADERS: u16 = 40;

@@ -1,0 +1,357 @@
+//! What losses lead to: fast recovery (RFC 6675, paced by RFC 9937's PRR), recovery after a timeout, tail loss
+//! probes (RFC 8985 7), and taking it all back when nothing was lost (RFC 3522's timestamps, RFC 3708's
+//! duplicates).
+
+use super::connection::{Connection, Env};
+use super::loss::DUPLICATE_THRESHOLD;
+use super::segment::Segment;
+use core::ops::Range;
+use core::time::Duration;
+use offload_base::Seq;
+
+/// Where recovery stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Recovery {
+    /// Nothing is known to be missing.
+    #[default]
+    Open,
+    /// A loss was found; everything sent before `until` belongs to the same event.
+    Fast { until: u64, pace: ProportionalRate },
+    /// The retransmission timer fired; what was sent before `until` is sent again as acknowledgments come in.
+    Timeout { until: u64 },
+}
+
+/// Proportional rate reduction (RFC 9937 6): data leave in the proportion in which they arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProportionalRate {
+    flight_at_start: u64,
+    delivered: u64,
+    sent: u64,
+    /// Bytes that may be sent now.
+    allowance: u64,
+}
+
+/// What it takes to find out that a recovery was uncalled for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Undo {
+    /// Where the unacknowledged data began.
+    from: u64,
+    /// The timestamp of the first retransmission.
+    first_retransmit: Option<u32>,
+    /// Bytes sent again that were not reported as duplicates.
+    unreported: u64,
+    /// Whether anything was sent again.
+    resent: bool,
+}
+
+/// A tail loss probe under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TailProbe {
+    /// The last position sent when it was.
+    end: u64,
+    /// It was a retransmission; otherwise new data.
+    retransmission: bool,
+}
+
+/// What an ACK delivered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Delivery {
+    /// Bytes that are newly known to have arrived.
+    pub(super) bytes: u64,
+    /// Some of them came after what was sent later.
+    pub(super) late: bool,
+    /// A range the peer got twice.
+    pub(super) duplicate: Option<Range<u64>>,
+    /// The ACK told nothing new but that something arrived.
+    pub(super) plain_duplicate: bool,
+    /// Bytes in flight before the ACK.
+    pub(super) prior_flight: u64,
+}
+
+impl Recovery {
+    /// Whether acknowledged bytes make the congestion window grow.
+    pub(super) fn grows_window(&self) -> bool {
+        !matches!(self, Recovery::Fast { .. })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Recovery::Open)
+    }
+}
+
+impl Connection {
+    /// Bytes that congestion control lets out now. The first segment of a recovery is always let out.
+    pub(super) fn congestion_allowance(&self) -> u64 {
+        match &self.recovery {
+            // Nothing is left in the network that could let anything out.
+            Recovery::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
+            Recovery::Fast { pace, .. } => pace.allowance,
+            _ => self.congestion.window().saturating_sub(self.pipe()),
+        }
+    }
+
+    /// Bytes believed to be in the network. Without selective ACKs, each duplicate one says that a segment left it.
+    fn pipe(&self) -> u64 {
+        let left = if self.peer.sack { 0 } else { u64::from(self.duplicate_acks) * self.mss as u64 };
+        self.flight.in_flight().saturating_sub(left)
+    }
+
+    /// Draws the consequences of an ACK that moved the first unacknowledged position by `acked` bytes.
+    pub(super) fn recover(&mut self, env: &mut Env<'_>, segment: &Segment, delivery: &Delivery, acked: u64) {
+        self.end_tail_probe(env, delivery);
+        if let Some(duplicate) = &delivery.duplicate {
+            env.counters.dsacks_received += 1;
+            self.note_duplicate(duplicate);
+        }
+        if acked > 0 && self.una_is_sacked() {
+            // RFC 2018 8: what the peer has reported it has thrown away again.
+            env.counters.sack_reneging += 1;
+            self.flight.forget_sacks();
+        }
+        if self.was_spurious(segment, acked) {
+            self.take_back(env, delivery.duplicate.is_some());
+        }
+        match self.recovery {
+            Recovery::Fast { until, .. } | Recovery::Timeout { until } if self.una >= until => self.end_recovery(),
+            _ => {}
+        }
+        let lost = self.detect_losses(env, delivery, acked);
+        if lost && self.recovery.is_open() {
+            self.begin_fast_recovery(env);
+        }
+        let (lost_bytes, threshold, mss, pipe) =
+            (self.flight.lost(), self.congestion.threshold(), self.mss as u64, self.pipe());
+        if let Recovery::Fast { pace, .. } = &mut self.recovery {
+            pace.on_delivery(
+                delivery.bytes.max(if delivery.plain_duplicate { mss } else { 0 }),
+                pipe,
+                threshold,
+                mss,
+                acked > 0 && !lost,
+                lost_bytes > 0,
+            );
+        }
+    }
+
+    /// Finds what is lost; true if something newly is.
+    pub(super) fn detect_losses(&mut self, env: &mut Env<'_>, delivery: &Delivery, acked: u64) -> bool {
+        if !self.peer.sack {
+            return self.count_duplicates(delivery, acked);
+        }
+        let recovering = !self.recovery.is_open();
+        let overdue = self.rack.detect(env.now, &mut self.flight, &self.rtt, recovering, self.mss as u64);
+        self.deadlines.reorder = overdue.next;
+        env.counters.lost_retransmits += u64::from(overdue.retransmits_lost);
+        overdue.lost > 0
+    }
+
+    /// RFC 6582, for peers that do not report what they have.
+    fn count_duplicates(&mut self, delivery: &Delivery, acked: u64) -> bool {
+        let mss = self.mss as u64;
+        match (&self.recovery, acked) {
+            (_, 0) => {
+                self.duplicate_acks += u32::from(delivery.plain_duplicate);
+                self.recovery.is_open()
+                    && delivery.plain_duplicate
+                    && u64::from(self.duplicate_acks) == DUPLICATE_THRESHOLD
+                    && self.flight.lose_first(mss) > 0
+            }
+            (Recovery::Fast { .. }, _) => {
+                // RFC 6582 3.2 step 3: a partial acknowledgment ends where the next loss begins.
+                let segments = u32::try_from(acked.div_ceil(mss)).unwrap_or(u32::MAX);
+                self.duplicate_acks = self.duplicate_acks.saturating_sub(segments);
+                self.flight.lose_first(mss) > 0
+            }
+            _ => {
+                self.duplicate_acks = 0;
+                false
+            }
+        }
+    }
+
+    /// A loss was found without an ACK: its first segment may leave at once.
+    pub(super) fn on_late_loss(&mut self, env: &mut Env<'_>) {
+        if self.recovery.is_open() {
+            self.begin_fast_recovery(env);
+        } else if let Recovery::Fast { pace, .. } = &mut self.recovery {
+            pace.allowance = pace.allowance.max(self.mss as u64);
+        }
+    }
+
+    fn begin_fast_recovery(&mut self, env: &mut Env<'_>) {
+        if self.peer.sack {
+            env.counters.sack_recoveries += 1;
+        } else {
+            env.counters.reno_recoveries += 1;
+        }
+        let outstanding = self.outstanding();
+        self.congestion.on_loss(env.now, outstanding);
+        self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
+        let pace =
+            ProportionalRate { flight_at_start: outstanding.max(1), delivered: 0, sent: 0, allowance: self.mss as u64 };
+        self.recovery = Recovery::Fast { until: self.next, pace };
+        self.tail_probe = None;
+        self.deadlines.probe = None;
+    }
+
+    /// The retransmission timer fired: everything is taken for lost (RFC 6298 5.4, RFC 5681 3.1).
+    pub(super) fn begin_timeout_recovery(&mut self, env: &mut Env<'_>) {
+        if !matches!(self.recovery, Recovery::Timeout { .. }) || self.backoff == 0 {
+            self.congestion.on_timeout(env.now, self.outstanding());
+            self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
+        }
+        if self.una_is_sacked() {
+            env.counters.sack_reneging += 1;
+            self.flight.forget_sacks();
+        }
+        self.flight.lose_all();
+        self.recovery = Recovery::Timeout { until: self.next };
+        self.duplicate_acks = 0;
+        self.tail_probe = None;
+        self.deadlines.probe = None;
+        self.deadlines.reorder = None;
+    }
+
+    fn end_recovery(&mut self) {
+        if matches!(self.recovery, Recovery::Fast { .. }) {
+            self.rack.on_recovered();
+        }
+        self.recovery = Recovery::Open;
+        self.duplicate_acks = 0;
+    }
+
+    /// Whether the first unacknowledged byte was reported as received.
+    fn una_is_sacked(&self) -> bool {
+        self.flight.first().is_some_and(|first| first.state == super::flight::Fate::Sacked)
+    }
+
+    /// Notes a retransmission, for undo and pace.
+    pub(super) fn note_resent(&mut self, bytes: u64, timestamp: Option<u32>) {
+        if let Some(undo) = &mut self.undo {
+            if !undo.resent {
+                undo.first_retransmit = timestamp;
+            }
+            undo.resent = true;
+            undo.unreported += bytes;
+        }
+        self.note_sent(bytes);
+    }
+
+    /// Notes that bytes left, for the pace.
+    pub(super) fn note_sent(&mut self, bytes: u64) {
+        if let Recovery::Fast { pace, .. } = &mut self.recovery {
+            pace.sent += bytes;
+            pace.allowance = pace.allowance.saturating_sub(bytes);
+        }
+    }
+
+    fn note_duplicate(&mut self, duplicate: &Range<u64>) {
+        self.rack.on_duplicate_reported(self.una, self.next);
+        if let Some(undo) = &mut self.undo
+            && duplicate.start >= undo.from
+        {
+            undo.unreported = undo.unreported.saturating_sub(duplicate.end - duplicate.start);
+        }
+    }
+
+    /// Whether what was sent again had arrived the first time: the echoed timestamp is older than the first
+    /// retransmission (RFC 3522), or every retransmission was reported as a duplicate (RFC 3708).
+    fn was_spurious(&self, segment: &Segment, acked: u64) -> bool {
+        let Some(undo) = self.undo.filter(|undo| undo.resent) else { return false };
+        let echoed_older = match (undo.first_retransmit, segment.options.timestamps) {
+            (Some(first), Some(timestamps)) => {
+                acked > 0 && timestamps.echo != 0 && Seq(timestamps.echo).before(Seq(first))
+            }
+            _ => false,
+        };
+        echoed_older || undo.unreported == 0
+    }
+
+    fn take_back(&mut self, env: &mut Env<'_>, by_duplicates: bool) {
+        self.undo = None;
+        self.congestion.on_spurious();
+        if by_duplicates {
+            env.counters.dsack_undos += 1;
+        } else {
+            env.counters.full_undos += 1;
+        }
+        if !self.recovery.is_open() {
+            self.flight.lose_nothing();
+            self.end_recovery();
+        }
+        self.backoff = 0;
+    }
+
+    /// RFC 8985 7.4: what the acknowledgment of a probe tells.
+    fn end_tail_probe(&mut self, env: &mut Env<'_>, delivery: &Delivery) {
+        let Some(probe) = self.tail_probe else { return };
+        if probe.retransmission && delivery.duplicate.is_some() {
+            // The original had arrived.
+            self.tail_probe = None;
+        } else if self.una >= probe.end {
+            self.tail_probe = None;
+            if probe.retransmission && self.recovery.is_open() {
+                // The probe repaired a loss that nothing else will tell of.
+                env.counters.loss_probe_recoveries += 1;
+                self.congestion.on_loss(env.now, delivery.prior_flight);
+                self.undo = None;
+            }
+        }
+    }
+
+    /// Notes that a probe was sent.
+    pub(super) fn begin_tail_probe(&mut self, retransmission: bool) {
+        self.tail_probe = Some(TailProbe { end: self.next, retransmission });
+    }
+
+    /// Arms the timers of what was sent: the retransmission timeout and, sooner, the tail loss probe.
+    pub(super) fn arm_after_progress(&mut self, env: &Env<'_>) {
+        self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
+        self.arm_tail_probe(env);
+    }
+
+    /// RFC 8985 7.2.
+    pub(super) fn arm_tail_probe(&mut self, env: &Env<'_>) {
+        let eligible = self.peer.sack
+            && self.recovery.is_open()
+            && self.flight.sacked() == 0
+            && self.tail_probe.is_none()
+            && !self.state.is_opening();
+        self.deadlines.probe = None;
+        if let Some(smoothed) = self.rtt.smoothed().filter(|_| eligible && !self.flight.is_empty()) {
+            let mut wait = smoothed * 2 + PROBE_MARGIN;
+            if self.flight.in_flight() <= self.mss as u64 {
+                wait += PEER_DELAYED_ACK;
+            }
+            let at = env.now + wait;
+            if self.deadlines.retransmit.is_none_or(|timeout| at < timeout) {
+                self.deadlines.probe = Some(at);
+            }
+        }
+    }
+}
+
+impl ProportionalRate {
+    fn on_delivery(&mut self, bytes: u64, pipe: u64, threshold: u64, mss: u64, good: bool, missing: bool) {
+        self.delivered += bytes;
+        let budget = if pipe > threshold {
+            // RFC 9937 6: in proportion to the reduction.
+            let share = u128::from(self.delivered) * u128::from(threshold) / u128::from(self.flight_at_start);
+            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(self.sent)
+        } else {
+            // As in slow start as long as acknowledgments show no further loss, else one for one.
+            let mut limit = self.delivered.saturating_sub(self.sent).max(bytes);
+            if good {
+                limit += mss;
+            }
+            limit.min(threshold - pipe)
+        };
+        // The first retransmission does not wait.
+        self.allowance = if self.sent == 0 && missing { budget.max(mss) } else { budget };
+    }
+}
+
+/// Linux's least probe timeout beyond two round trips.
+const PROBE_MARGIN: Duration = Duration::from_millis(2);
+/// How long a peer may delay the acknowledgment of a single segment.
+const PEER_DELAYED_ACK: Duration = Duration::from_millis(40);

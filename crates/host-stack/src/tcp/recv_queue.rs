@@ -1,0 +1,374 @@
+//! What was received: ranges in order for the application, and ranges beyond a hole.
+//!
+//! Positions are stream positions that do not wrap: the peer's SYN is at 0, its first byte at 1.
+//!
+//! Invariants: out-of-order ranges do not overlap, are sorted, and begin after `next`; every range keeps its
+//! metadata, and is trimmed but never merged. `charged` is what all of it takes in memory, buffers at their true
+//! size, and stays within the limit.
+
+use super::ranges::Ranges;
+use super::segment::MAX_SACK_BLOCKS;
+use bytes::BytesMut;
+use core::ops::Range;
+use offload_api::{RxBuf, RxMeta, RxSegment};
+use offload_base::Seq;
+use offload_base::cost::{self, Work};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    initial: Seq,
+    next: u64,
+    ready: VecDeque<Held>,
+    out_of_order: VecDeque<Held>,
+    /// Where the out-of-order bytes lie.
+    islands: Ranges,
+    /// The first bytes of islands, the one that changed last first (RFC 2018 4).
+    recent: SmallVec<[u64; MAX_SACK_BLOCKS]>,
+    charged: usize,
+    limit: usize,
+    /// Taken by the application and not consumed: bytes, and what they were charged.
+    taken: usize,
+    taken_charge: usize,
+    /// Payload bytes a charged byte holds, in 256ths, as the last full segments showed.
+    density: usize,
+    /// The largest payload so far: the peer's segment size.
+    largest: usize,
+    /// The right edge of the window that the peer was told, as a position.
+    edge: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    start: u64,
+    charge: usize,
+    segment: RxSegment,
+}
+
+/// What became of received bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    /// Bytes that are now in order.
+    pub(crate) in_order: u64,
+    /// Bytes kept beyond a hole.
+    pub(crate) out_of_order: u64,
+    /// The first range that had been received before.
+    pub(crate) duplicate: Option<Range<u64>>,
+    /// A hole was filled, wholly or in part.
+    pub(crate) filled: bool,
+    /// Dropped for lack of memory.
+    pub(crate) dropped: bool,
+    /// Out-of-order ranges thrown away to make room.
+    pub(crate) pruned: u64,
+    /// Copied into a smaller buffer.
+    pub(crate) collapsed: bool,
+}
+
+impl ReceiveQueue {
+    /// A queue for the stream of the peer whose SYN had the sequence number `initial`.
+    pub(crate) fn new(initial: Seq, limit: usize) -> ReceiveQueue {
+        let mut queue = ReceiveQueue {
+            initial,
+            next: 1,
+            ready: VecDeque::new(),
+            out_of_order: VecDeque::new(),
+            islands: Ranges::default(),
+            recent: SmallVec::new(),
+            charged: 0,
+            limit,
+            taken: 0,
+            taken_charge: 0,
+            density: INITIAL_DENSITY,
+            largest: 0,
+            edge: 1,
+        };
+        queue.edge = queue.next + queue.space();
+        queue
+    }
+
+    /// The position after the last byte received in order (and after the peer's FIN, once it was).
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn seq(&self, position: u64) -> Seq {
+        self.initial + position as u32
+    }
+
+    /// The position that `seq` stands for; `None` before the stream.
+    pub(crate) fn position(&self, seq: Seq) -> Option<u64> {
+        self.next.checked_add_signed(i64::from(seq - self.seq(self.next)))
+    }
+
+    /// The right edge of the window that the peer was told.
+    pub(crate) fn edge(&self) -> u64 {
+        self.edge
+    }
+
+    /// The largest payload of a segment so far.
+    pub(crate) fn largest(&self) -> usize {
+        self.largest
+    }
+
+    /// Whether there are bytes beyond a hole.
+    pub(crate) fn has_holes(&self) -> bool {
+        !self.out_of_order.is_empty()
+    }
+
+    /// Whether there is something for the application, or something it has not consumed yet.
+    pub(crate) fn has_unread(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes in `data`, which begin at `start`, and belong within the window. What arrived before stays.
+    pub(crate) fn insert(&mut self, start: u64, mut data: BytesMut, meta: RxMeta) -> Received {
+        let mut received = Received::default();
+        let end = start + data.len() as u64;
+        self.largest = self.largest.max(data.len());
+        if end <= self.next {
+            received.duplicate = Some(start..end);
+            return received;
+        }
+        let (start, data) = if start < self.next {
+            received.duplicate = Some(start..self.next);
+            (self.next, data.split_off((self.next - start) as usize))
+        } else {
+            (start, data)
+        };
+        if let Some(known) = self.islands.containing(start) {
+            received.duplicate = Some(start..known.end.min(end));
+        }
+        let in_order = start <= self.next;
+        let Some(data) = self.afford(data, in_order, &mut received) else {
+            received.dropped = true;
+            return received;
+        };
+        let segment = RxSegment { seq: self.seq(start), data, meta };
+        if !in_order {
+            self.keep_out_of_order(start, segment, &mut received);
+        } else if self.out_of_order.is_empty() {
+            self.take_in_order(segment, &mut received);
+        } else {
+            received.filled = true;
+            self.keep_out_of_order(start, segment, &mut received);
+            received.out_of_order = 0;
+            while self.out_of_order.front().is_some_and(|held| held.start == self.next) {
+                let Some(held) = self.out_of_order.pop_front() else { break };
+                self.next += held.segment.data.len() as u64;
+                received.in_order += held.segment.data.len() as u64;
+                self.ready.push_back(held);
+            }
+            self.islands.remove_before(self.next);
+            let next = self.next;
+            self.recent.retain(|first| *first >= next);
+        }
+        received
+    }
+
+    /// The peer's FIN, which is next, takes its place in the sequence.
+    pub(crate) fn skip_fin(&mut self) {
+        self.next += 1;
+        self.edge = self.edge.max(self.next);
+    }
+
+    /// The next range in order.
+    pub(crate) fn take(&mut self) -> Option<RxSegment> {
+        let held = self.ready.pop_front()?;
+        self.taken += held.segment.data.len();
+        self.taken_charge += held.charge;
+        if self.ready.is_empty() && self.ready.capacity() > IDLE_SEGMENTS {
+            self.ready = VecDeque::new();
+        }
+        Some(held.segment)
+    }
+
+    /// The application is done with `bytes` of what it took.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.taken);
+        if bytes == 0 {
+            return;
+        }
+        // The share of what was taken; all of it when all of it is consumed.
+        let freed = (self.taken_charge as u128 * bytes as u128 / self.taken as u128) as usize;
+        self.taken -= bytes;
+        self.taken_charge -= freed;
+        self.charged -= freed;
+    }
+
+    /// Throws away what the application has not taken, and returns how many bytes that were.
+    pub(crate) fn discard(&mut self) -> u64 {
+        let mut bytes = 0;
+        while let Some(held) = self.ready.pop_front() {
+            bytes += held.segment.data.len() as u64;
+            self.charged -= held.charge;
+        }
+        self.charged -= core::mem::take(&mut self.taken_charge);
+        self.taken = 0;
+        bytes
+    }
+
+    /// Gives all memory back; nothing more will be received.
+    pub(crate) fn release(&mut self) {
+        self.out_of_order = VecDeque::new();
+        self.islands = Ranges::default();
+        self.recent = SmallVec::new();
+        self.charged = self.taken_charge + self.ready.iter().map(|held| held.charge).sum::<usize>();
+    }
+
+    /// Bytes the peer may send beyond `next`, if it were told now. Never takes back what it was told (RFC 9293
+    /// 3.8.6), and grows in worthwhile steps only (3.8.6.2.2).
+    pub(crate) fn window(&self, mss: usize) -> u64 {
+        let step = (mss as u64).min(self.limit as u64 / 2).max(1);
+        let edge = self.next + self.space();
+        if edge >= self.edge + step { edge - self.next } else { self.edge.saturating_sub(self.next) }
+    }
+
+    /// The peer is being told that it may send `window` bytes beyond `next`.
+    pub(crate) fn advertise(&mut self, window: u64) {
+        self.edge = self.edge.max(self.next + window);
+    }
+
+    /// Whether the window has opened so far that the peer should be told: at least two segments, and twice what
+    /// it knows of.
+    pub(crate) fn wants_update(&self, mss: usize) -> bool {
+        let known = self.edge.saturating_sub(self.next);
+        let window = self.window(mss);
+        let step = (2 * mss as u64).min(self.limit as u64 / 2).max(1);
+        window >= known + step && window >= 2 * known
+    }
+
+    /// The blocks to report, the one that changed last first.
+    pub(crate) fn sack_blocks(&self, duplicate: Option<&Range<u64>>) -> SmallVec<[(Seq, Seq); MAX_SACK_BLOCKS]> {
+        let mut blocks = SmallVec::new();
+        if let Some(duplicate) = duplicate {
+            blocks.push((self.seq(duplicate.start), self.seq(duplicate.end)));
+            // RFC 2883 4.2: a duplicate beyond the acknowledgment is followed by the block it is part of.
+            if let Some(whole) = self.islands.containing(duplicate.start) {
+                blocks.push((self.seq(whole.start), self.seq(whole.end)));
+            }
+        }
+        for first in &self.recent {
+            if blocks.len() >= MAX_SACK_BLOCKS {
+                break;
+            }
+            let Some(island) = self.islands.containing(*first) else { continue };
+            let block = (self.seq(island.start), self.seq(island.end));
+            if !blocks.contains(&block) {
+                blocks.push(block);
+            }
+        }
+        blocks
+    }
+
+    /// Finds memory for `data`: by copying them into a buffer of their size, or by throwing away what lies
+    /// furthest beyond a hole (RFC 2018 8 allows it).
+    fn afford(&mut self, data: BytesMut, in_order: bool, received: &mut Received) -> Option<RxBuf> {
+        let bytes = data.len();
+        let roomy = data.capacity() > 2 * bytes + SMALL_BYTES / 4;
+        let mut charge = data.capacity() + OVERHEAD_BYTES;
+        if 2 * bytes >= self.largest {
+            self.density = (bytes * 256 / charge).clamp(1, 256);
+        }
+        let short = self.charged + charge > self.limit;
+        let copy = roomy && (bytes <= SMALL_BYTES || short);
+        if copy {
+            charge = bytes + OVERHEAD_BYTES;
+            received.collapsed = short;
+        }
+        if in_order {
+            while self.charged + charge > self.limit {
+                let Some(last) = self.out_of_order.pop_back() else { break };
+                self.charged -= last.charge;
+                self.islands.remove_from(last.start);
+                received.pruned += 1;
+            }
+        }
+        // An empty queue takes any segment: a limit smaller than one would never let anything through.
+        if self.charged + charge > self.limit && self.charged > 0 {
+            return None;
+        }
+        if !copy {
+            return Some(RxBuf::Pool(data));
+        }
+        let _scope = cost::work(Work::Copy);
+        Some(RxBuf::Pool(BytesMut::from(&data[..])))
+    }
+
+    fn take_in_order(&mut self, segment: RxSegment, received: &mut Received) {
+        let charge = charge(&segment);
+        self.charged += charge;
+        received.in_order = segment.data.len() as u64;
+        self.ready.push_back(Held { start: self.next, charge, segment });
+        self.next += received.in_order;
+    }
+
+    fn keep_out_of_order(&mut self, start: u64, mut segment: RxSegment, received: &mut Received) {
+        let end = start + segment.data.len() as u64;
+        let mut at = start;
+        let whole = memory(&segment.data);
+        let mut missing: SmallVec<[Range<u64>; 2]> = SmallVec::new();
+        self.islands.gaps(start..end, |gap| missing.push(gap));
+        for gap in missing {
+            let mut piece = trimmed(segment, gap.start - at);
+            let length = (gap.end - gap.start) as usize;
+            if piece.data.len() > length {
+                let first = piece.split_to(length);
+                segment = core::mem::replace(&mut piece, first);
+            } else {
+                segment = RxSegment { seq: piece.end(), data: BytesMut::new().into(), meta: piece.meta };
+            }
+            at = gap.end;
+            received.out_of_order += length as u64;
+            // A crumb may not keep the whole buffer it came in from being used again.
+            if length <= SMALL_BYTES && whole > 2 * length + SMALL_BYTES / 4 {
+                piece.data = BytesMut::from(&piece.data[..]).into();
+            }
+            let charge = charge(&piece);
+            self.charged += charge;
+            let index = self.out_of_order.partition_point(|held| held.start < gap.start);
+            self.out_of_order.insert(index, Held { start: gap.start, charge, segment: piece });
+        }
+        if received.out_of_order > 0 {
+            let island = self.islands.insert(start..end);
+            self.recent.retain(|first| !island.contains(first));
+            self.recent.truncate(MAX_SACK_BLOCKS - 1);
+            self.recent.insert(0, island.start);
+        }
+    }
+
+    /// Payload bytes that the free memory will hold.
+    fn space(&self) -> u64 {
+        (self.limit.saturating_sub(self.charged) as u64 * self.density as u64) / 256
+    }
+}
+
+/// The segment without its first `bytes` bytes.
+fn trimmed(mut segment: RxSegment, bytes: u64) -> RxSegment {
+    if bytes > 0 {
+        segment.split_to(bytes as usize);
+    }
+    segment
+}
+
+/// What a segment takes in memory.
+fn charge(segment: &RxSegment) -> usize {
+    memory(&segment.data) + OVERHEAD_BYTES
+}
+
+/// The size of the buffer that bytes are in. Placed bytes are in the application's own.
+fn memory(data: &RxBuf) -> usize {
+    match data {
+        RxBuf::Pool(buffer) => buffer.capacity(),
+        RxBuf::Placed(_) => 0,
+    }
+}
+
+/// Payloads up to this size are copied out of larger buffers.
+const SMALL_BYTES: usize = 256;
+/// What a held segment takes beside its data.
+const OVERHEAD_BYTES: usize = size_of::<Held>();
+/// Before the first full segment: half of the memory holds payload (Linux's guess).
+const INITIAL_DENSITY: usize = 128;
+/// An empty queue keeps room for this many segments.
+const IDLE_SEGMENTS: usize = 4;

@@ -1,0 +1,334 @@
+//! What was handed to the transport and may still have to be sent: the [`RecordSource`] of a connection.
+//!
+//! Positions are stream positions that do not wrap: the SYN is at 0, the first byte at 1.
+//!
+//! Invariants: chunks are not empty and follow each other without a gap up to `end`; everything from `acked` on
+//! is there, and so is every byte of a unit that is not wholly acknowledged. A chunk lies within one unit of a
+//! layer, and has a context as long as some layer's work on it is still to be done.
+
+use super::sealing::Sealers;
+use bytes::{Bytes, BytesMut};
+use core::ops::Range;
+use offload_api::unit::LAYERS;
+use offload_api::{Handle, Layer, Lookup, RecordSource, SealError, Sealer, TxTag, Unit};
+use offload_base::Seq;
+use offload_base::cost::{self, Work};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    initial: Seq,
+    chunks: VecDeque<Chunk>,
+    /// Plain bytes at the end of the queue that small writes are gathered in.
+    open: BytesMut,
+    acked: u64,
+    end: u64,
+    /// Where the first unit of each layer began.
+    first_unit: [Option<u64>; LAYERS],
+    /// Boxed: most connections have none.
+    sealers: Option<Box<Sealers>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    start: u64,
+    data: Bytes,
+    tag: TxTag,
+    /// The layers whose work on these bytes the context is still to do, a bit each.
+    pending: u8,
+}
+
+/// Payload for one packet.
+#[derive(Debug, Default)]
+pub(crate) struct Cut {
+    pub(crate) fragments: SmallVec<[Bytes; 4]>,
+    pub(crate) context: Option<Handle>,
+    pub(crate) len: usize,
+}
+
+/// Why a unit is not sealed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SealFailure {
+    /// Not all of its bytes are queued yet.
+    Incomplete,
+    /// Nobody was installed who could.
+    NoSealer,
+    /// The sealer would not, or returned another number of bytes.
+    Refused(SealError),
+    /// The queue holds no such unit whose bytes are still to be worked on.
+    NotPending,
+}
+
+impl SendQueue {
+    /// A queue for the stream whose SYN has the sequence number `initial`.
+    pub(crate) fn new(initial: Seq) -> SendQueue {
+        SendQueue {
+            initial,
+            chunks: VecDeque::new(),
+            open: BytesMut::new(),
+            acked: FIRST_BYTE,
+            end: FIRST_BYTE,
+            first_unit: [None; LAYERS],
+            sealers: None,
+        }
+    }
+
+    /// The sequence number of a position.
+    pub(crate) fn seq(&self, position: u64) -> Seq {
+        self.initial + position as u32
+    }
+
+    /// The position that `seq` stands for, taken to be near the first unacknowledged byte; `None` before the stream.
+    pub(crate) fn position(&self, seq: Seq) -> Option<u64> {
+        self.acked.checked_add_signed(i64::from(seq - self.seq(self.acked)))
+    }
+
+    /// The position after the last byte queued.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Bytes queued and not acknowledged. Acknowledged bytes kept for their unit's sake do not count.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        self.end - self.acked
+    }
+
+    /// Queues `data`, and returns the position of its first byte.
+    pub(crate) fn append(&mut self, data: Bytes, tag: TxTag) -> u64 {
+        let start = self.end;
+        if data.is_empty() {
+            return start;
+        }
+        if tag == TxTag::PLAIN && data.len() <= GATHERED_BYTES {
+            return self.append_copy(&data);
+        }
+        self.close_open();
+        let mut pending = 0;
+        for layer in 0..LAYERS {
+            if let Some(unit) = tag.units[layer] {
+                debug_assert!(unit.at as usize + data.len() <= unit.len as usize, "a chunk lies within its unit");
+                self.first_unit[layer].get_or_insert(start.saturating_sub(u64::from(unit.at)));
+                if tag.context.is_some() {
+                    pending |= 1 << layer;
+                }
+            }
+        }
+        self.end += data.len() as u64;
+        self.chunks.push_back(Chunk { start, data, tag, pending });
+        start
+    }
+
+    /// Queues a copy of `data`, which goes out as it is.
+    pub(crate) fn append_copy(&mut self, data: &[u8]) -> u64 {
+        let _scope = cost::work(Work::Copy);
+        let start = self.end;
+        if self.open.len() + data.len() > OPEN_BYTES {
+            self.close_open();
+        }
+        self.open.extend_from_slice(data);
+        self.end += data.len() as u64;
+        start
+    }
+
+    /// Keeps `sealer` for the units of `layer` queued from now on.
+    pub(crate) fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
+        self.sealers.get_or_insert_default().install(layer, self.end, sealer);
+    }
+
+    /// Everything before `position` is acknowledged. Whole units are freed.
+    pub(crate) fn acknowledge(&mut self, position: u64) {
+        debug_assert!(position <= self.end);
+        self.acked = self.acked.max(position);
+        if self.acked > self.end - self.open.len() as u64 {
+            self.close_open();
+        }
+        while self.chunks.front().is_some_and(|chunk| chunk.needed_until() <= self.acked) {
+            self.chunks.pop_front();
+        }
+        let kept_from = self.chunks.front().map_or(self.end, |chunk| chunk.start);
+        if let Some(sealers) = &mut self.sealers {
+            sealers.release(kept_from);
+        }
+        if self.chunks.is_empty() && self.chunks.capacity() > IDLE_CHUNKS {
+            self.chunks = VecDeque::new();
+        }
+    }
+
+    /// Throws everything away: nothing will be sent any more.
+    pub(crate) fn release(&mut self) {
+        self.acked = self.end;
+        self.chunks = VecDeque::new();
+        self.open = BytesMut::new();
+        self.sealers = None;
+    }
+
+    /// Payload for a packet: bytes from `range.start` on, at most up to `range.end`, that one context works on.
+    pub(crate) fn cut(&mut self, range: Range<u64>) -> Cut {
+        if range.end > self.end - self.open.len() as u64 {
+            self.close_open();
+        }
+        let mut cut = Cut::default();
+        let mut at = range.start;
+        let first = self.index_of(at);
+        for chunk in self.chunks.range(first..) {
+            if at >= range.end || cut.fragments.len() == MAX_FRAGMENTS {
+                break;
+            }
+            if cut.fragments.is_empty() {
+                cut.context = chunk.tag.context;
+            } else if cut.context != chunk.tag.context {
+                break;
+            }
+            let from = (at - chunk.start) as usize;
+            let to = chunk.data.len().min((range.end - chunk.start) as usize);
+            cut.fragments.push(chunk.data.slice(from..to));
+            cut.len += to - from;
+            at = chunk.end();
+        }
+        cut
+    }
+
+    /// Has `unit` sealed by software, and whatever units of higher layers it holds, and replaces the queued bytes.
+    pub(crate) fn seal(&mut self, unit: Unit) -> Result<(), SealFailure> {
+        let Some(start) = self.position(unit.start) else { return Err(SealFailure::NotPending) };
+        let range = start..start + u64::from(unit.len());
+        let layer = self.pending_layer(&range, unit.number).ok_or(SealFailure::NotPending)?;
+        // A unit of a higher layer is sealed first: its digest is part of what the lower layer encrypts.
+        for higher in LAYERS_FROM_THE_TOP.into_iter().filter(|higher| *higher > layer) {
+            let mut at = range.start;
+            while let Some(found) = self.next_pending(higher, at..range.end) {
+                self.seal_one(higher, found)?;
+                at = found_end(self, found);
+            }
+        }
+        self.seal_one(layer, unit)
+    }
+
+    fn seal_one(&mut self, layer: Layer, unit: Unit) -> Result<(), SealFailure> {
+        let start = self.position(unit.start).ok_or(SealFailure::NotPending)?;
+        let end = start + u64::from(unit.len());
+        if end > self.end - self.open.len() as u64 {
+            return Err(SealFailure::Incomplete);
+        }
+        let first = self.index_of(start);
+        let last = self.index_of(end);
+        if self.chunks.get(first).is_none_or(|chunk| chunk.start != start) {
+            return Err(SealFailure::NotPending);
+        }
+        let plain: SmallVec<[Bytes; 8]> = self.chunks.range(first..last).map(|chunk| chunk.data.clone()).collect();
+        let sealer = self.sealers.as_mut().and_then(|sealers| sealers.of(layer, start)).ok_or(SealFailure::NoSealer)?;
+        let sealed = {
+            let _scope = cost::work(Work::Crypto);
+            sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
+        };
+        if sealed.len() as u64 != end - start {
+            return Err(SealFailure::Refused(SealError::Malformed { number: unit.number }));
+        }
+        for chunk in self.chunks.range_mut(first..last) {
+            let from = (chunk.start - start) as usize;
+            chunk.data = sealed.slice(from..from + chunk.data.len());
+            chunk.pending &= !(1 << layer as usize);
+            if chunk.pending == 0 {
+                chunk.tag.context = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The lowest layer that has a unit numbered `number` at exactly `range`, still to be worked on.
+    fn pending_layer(&self, range: &Range<u64>, number: u64) -> Option<Layer> {
+        let chunk = self.chunks.get(self.index_of(range.start)).filter(|chunk| chunk.start == range.start)?;
+        LAYERS_FROM_THE_TOP.into_iter().rev().find(|layer| {
+            chunk.is_pending(*layer)
+                && chunk.tag.unit(*layer).is_some_and(|unit| {
+                    (unit.number, unit.at, u64::from(unit.len)) == (number, 0, range.end - range.start)
+                })
+        })
+    }
+
+    /// The first unit of `layer` with bytes in `range` that are still to be worked on.
+    fn next_pending(&self, layer: Layer, range: Range<u64>) -> Option<Unit> {
+        let chunks = self.chunks.range(self.index_of(range.start)..);
+        let chunk = chunks.take_while(|chunk| chunk.start < range.end).find(|chunk| chunk.is_pending(layer))?;
+        self.unit_of(chunk, layer)
+    }
+
+    fn unit_of(&self, chunk: &Chunk, layer: Layer) -> Option<Unit> {
+        let unit = chunk.tag.unit(layer)?;
+        let start = self.seq(chunk.start) - unit.at;
+        Some(Unit { number: unit.number, start, end: start + unit.len })
+    }
+
+    /// The index of the first chunk that ends after `position`.
+    fn index_of(&self, position: u64) -> usize {
+        self.chunks.partition_point(|chunk| chunk.end() <= position)
+    }
+
+    /// Makes a chunk of the gathered bytes.
+    fn close_open(&mut self) {
+        if !self.open.is_empty() {
+            let data = self.open.split().freeze();
+            // What is left of the buffer is too small to be worth keeping the whole of it.
+            self.open = BytesMut::new();
+            let start = self.end - data.len() as u64;
+            self.chunks.push_back(Chunk { start, data, tag: TxTag::PLAIN, pending: 0 });
+        }
+    }
+}
+
+impl RecordSource for SendQueue {
+    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup {
+        let Some(first) = self.first_unit[layer as usize] else { return Lookup::BeforeStart };
+        let Some(position) = self.position(seq).filter(|position| *position >= first) else {
+            return Lookup::BeforeStart;
+        };
+        let chunk = self.chunks.get(self.index_of(position)).filter(|chunk| chunk.start <= position);
+        match chunk.and_then(|chunk| self.unit_of(chunk, layer)) {
+            Some(unit) => Lookup::In(unit),
+            None => Lookup::Released,
+        }
+    }
+
+    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
+        let (Some(from), Some(to)) = (self.position(from), self.position(to)) else { return };
+        let chunks = self.chunks.range(self.index_of(from)..);
+        for chunk in chunks.take_while(|chunk| chunk.start < to) {
+            let start = from.saturating_sub(chunk.start) as usize;
+            let end = chunk.data.len().min((to - chunk.start) as usize);
+            sink(chunk.data.slice(start..end));
+        }
+    }
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.start + self.data.len() as u64
+    }
+
+    fn is_pending(&self, layer: Layer) -> bool {
+        self.pending & 1 << layer as usize != 0
+    }
+
+    /// The end of the last unit that this chunk is part of: up to there its bytes may be asked for again.
+    fn needed_until(&self) -> u64 {
+        let units = self.tag.units.iter().flatten();
+        units.map(|unit| self.start - u64::from(unit.at) + u64::from(unit.len)).fold(self.end(), u64::max)
+    }
+}
+
+fn found_end(queue: &SendQueue, unit: Unit) -> u64 {
+    queue.position(unit.end).unwrap_or(queue.end)
+}
+
+/// The position of a stream's first byte; the SYN comes before it.
+pub(crate) const FIRST_BYTE: u64 = 1;
+/// Plain data up to this size are gathered by copying rather than kept as chunks of their own.
+const GATHERED_BYTES: usize = 256;
+/// How much is gathered before a new buffer is begun.
+const OPEN_BYTES: usize = 16 << 10;
+/// More pieces than this would cost the device more than a second packet.
+const MAX_FRAGMENTS: usize = 64;
+/// An empty queue keeps room for this many chunks.
+const IDLE_CHUNKS: usize = 4;
+const LAYERS_FROM_THE_TOP: [Layer; LAYERS] = [Layer::NvmeTcp, Layer::Tls];

@@ -1,0 +1,7 @@
+//! The stack against itself, against smoltcp, and against whatever a network may do, in virtual time.
+
+mod nic;
+mod pair;
+mod wire;
+
+mod transfer;

@@ -1,0 +1,253 @@
+//! A device that does what a driver would: segmentation, checksums, and contexts that "encrypt".
+//!
+//! Its cipher is a mask made of the unit's number and the byte's place in it, so that a byte sent in plaintext, or
+//! with another unit's state, cannot go unnoticed.
+
+use bytes::{Bytes, BytesMut};
+use offload_api::rx::Checksums;
+use offload_api::{
+    DeviceEvent, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, PathCaps, RecordSource, RxMeta, RxPacket,
+    SealError, Sealer, Sent, TxPacket, Unit,
+};
+use offload_base::{Instant, Seq};
+use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+
+/// The end that goes to the stack. The other end is the same, shared.
+#[derive(Clone)]
+pub(crate) struct Nic(Arc<Mutex<Port>>);
+
+pub(crate) struct Port {
+    pub(crate) caps: PathCaps,
+    /// What the device says about checksums of what it received.
+    pub(crate) verdict: Checksums,
+    /// Packets that fit the ring at a time; it drains at every flush.
+    pub(crate) ring: usize,
+    used: usize,
+    pub(crate) sent: VecDeque<Vec<u8>>,
+    pub(crate) received: VecDeque<RxPacket>,
+    contexts: BTreeSet<Handle>,
+    next_context: u32,
+    generation: u32,
+    events: VecDeque<DeviceEvent>,
+    waker: Option<Waker>,
+    /// Packets handed over.
+    pub(crate) packets: u64,
+    /// Packets that a context worked on.
+    pub(crate) encrypted: u64,
+    /// Answers that software has to do it.
+    pub(crate) refused: u64,
+}
+
+impl Nic {
+    pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> Nic {
+        Nic(Arc::new(Mutex::new(Port {
+            caps: PathCaps { epoch: 0, mtu, checksum, tso_max_bytes },
+            verdict: if checksum { Checksums::Good } else { Checksums::Unchecked },
+            ring: usize::MAX,
+            used: 0,
+            sent: VecDeque::new(),
+            received: VecDeque::new(),
+            contexts: BTreeSet::new(),
+            next_context: 0,
+            generation: 0,
+            events: VecDeque::new(),
+            waker: None,
+            packets: 0,
+            encrypted: 0,
+            refused: 0,
+        })))
+    }
+
+    pub(crate) fn port(&self) -> MutexGuard<'_, Port> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Port {
+    pub(crate) fn add_context(&mut self) -> Handle {
+        let handle = Handle { index: self.next_context, generation: self.generation };
+        self.next_context += 1;
+        self.contexts.insert(handle);
+        handle
+    }
+
+    /// Every context is gone.
+    pub(crate) fn reset(&mut self) {
+        self.contexts.clear();
+        self.generation += 1;
+        self.events.push_back(DeviceEvent::Reset);
+        self.interrupt();
+    }
+
+    /// A frame arrives from the wire, in a buffer as large as a device's.
+    pub(crate) fn deliver(&mut self, frame: &[u8]) {
+        let mut buffer = BytesMut::with_capacity(2048.max(frame.len()));
+        buffer.extend_from_slice(frame);
+        let meta = RxMeta { checksums: self.checked(frame), ..RxMeta::default() };
+        self.received.push_back(RxPacket { frame: buffer, meta });
+        self.interrupt();
+    }
+
+    fn checked(&self, frame: &[u8]) -> Checksums {
+        if self.verdict != Checksums::Good {
+            return self.verdict;
+        }
+        let good = || -> Option<bool> {
+            let ethernet = EthernetFrame::new_checked(frame).ok()?;
+            let ip = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+            let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
+            let (from, to) = (IpAddress::Ipv4(ip.src_addr()), IpAddress::Ipv4(ip.dst_addr()));
+            Some(ip.verify_checksum() && tcp.verify_checksum(&from, &to))
+        };
+        if good() == Some(true) { Checksums::Good } else { Checksums::Bad }
+    }
+
+    fn interrupt(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Cuts a packet into segments, each with its own headers.
+    fn segment(&mut self, packet: &TxPacket, payload: &[u8]) {
+        let mss = packet.ask.mss.map_or(usize::MAX, usize::from);
+        let most = usize::from(self.caps.mtu) + 14 - packet.header.len();
+        assert!(mss.min(payload.len()) <= most, "a segment larger than the MTU: {} of {most}", payload.len());
+        let whole = TcpPacket::new_unchecked(&packet.header[34..]);
+        let (seq, fin, psh) = (whole.seq_number(), whole.fin(), whole.psh());
+        let pieces: Vec<&[u8]> = if payload.is_empty() { vec![payload] } else { payload.chunks(mss).collect() };
+        let count = pieces.len();
+        let mut at = 0;
+        for (index, piece) in pieces.into_iter().enumerate() {
+            let mut frame = packet.header.to_vec();
+            frame.extend_from_slice(piece);
+            let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+            let (from, to) = (IpAddress::Ipv4(ip.src_addr()), IpAddress::Ipv4(ip.dst_addr()));
+            let length = packet.header.len() - 14 + piece.len();
+            if packet.ask.checksum {
+                ip.set_total_len(length as u16);
+                ip.set_ident(ip.ident().wrapping_add(index as u16));
+                ip.fill_checksum();
+                let mut tcp = TcpPacket::new_unchecked(&mut frame[34..]);
+                tcp.set_seq_number(seq + at);
+                tcp.set_fin(fin && index + 1 == count);
+                tcp.set_psh(psh && index + 1 == count);
+                tcp.fill_checksum(&from, &to);
+            } else {
+                assert_eq!(usize::from(ip.total_len()), length);
+                assert!(count == 1 && ip.verify_checksum());
+                assert!(TcpPacket::new_unchecked(&frame[34..]).verify_checksum(&from, &to));
+            }
+            at += piece.len();
+            self.sent.push_back(frame);
+        }
+    }
+}
+
+impl NetDevice for Nic {
+    fn path(&self, _: &FlowKey) -> PathCaps {
+        self.port().caps
+    }
+
+    fn room(&self, _: &FlowKey) -> usize {
+        let port = self.port();
+        port.ring - port.used
+    }
+
+    fn transmit(&mut self, _: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        let mut port = self.port();
+        if port.used >= port.ring {
+            return Sent::Dropped(DropReason::RingFull);
+        }
+        let length = packet.payload_len();
+        assert!(packet.fragments.len() <= 64 && length <= 65_535);
+        assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));
+        assert!(length <= (port.caps.tso_max_bytes as usize).max(usize::from(port.caps.mtu)));
+        let mut payload: Vec<u8> = packet.fragments.iter().flat_map(|fragment| fragment.iter().copied()).collect();
+        if let Some(handle) = packet.ask.context {
+            let mut at = packet.ask.seq;
+            let end = at + length as u32;
+            while at.before(end) {
+                let Lookup::In(unit) = source.unit_at(Layer::Tls, at) else {
+                    panic!("bytes with a context at {at:?} belong to no unit");
+                };
+                if !port.contexts.contains(&handle) {
+                    port.refused += 1;
+                    return Sent::NeedsSoftware(unit);
+                }
+                // What a driver feeds to the engine to rebuild its state: all of it has to be there.
+                let mut prefix = 0;
+                source.bytes(Layer::Tls, unit.start, at, &mut |bytes| prefix += bytes.len() as u32);
+                assert_eq!(prefix, at.distance_from(unit.start), "the unit's prefix is not there");
+                let stop = unit.end.min(end);
+                while at.before(stop) {
+                    payload[at.distance_from(packet.ask.seq) as usize] ^= mask(unit, at);
+                    at += 1;
+                }
+            }
+            port.encrypted += 1;
+        }
+        port.used += 1;
+        port.packets += 1;
+        port.segment(&packet, &payload);
+        Sent::Posted
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+        self.port().received.pop_front()
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.port().events.pop_front()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        let mut port = self.port();
+        if !port.received.is_empty() || !port.events.is_empty() {
+            return false;
+        }
+        port.waker = Some(waker.clone());
+        true
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+}
+
+impl Port {
+    /// The device has worked off its ring: the frames leave, and there is room again.
+    pub(crate) fn drain(&mut self) -> VecDeque<Vec<u8>> {
+        if core::mem::take(&mut self.used) >= self.ring {
+            self.interrupt();
+        }
+        core::mem::take(&mut self.sent)
+    }
+}
+
+/// What the byte at `at` of a unit is masked with; never zero.
+pub(crate) fn mask(unit: Unit, at: Seq) -> u8 {
+    let place = at.distance_from(unit.start);
+    ((unit.number as u32).wrapping_mul(31).wrapping_add(place.wrapping_mul(7)) % 255) as u8 + 1
+}
+
+/// Does in software what a context does.
+pub(crate) struct MaskSealer;
+
+impl Sealer for MaskSealer {
+    fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
+        let mut sealed = BytesMut::new();
+        plain.iter().for_each(|piece| sealed.extend_from_slice(piece));
+        for (place, byte) in sealed.iter_mut().enumerate() {
+            *byte ^= mask(unit, unit.start + place as u32);
+        }
+        Ok(sealed.freeze())
+    }
+}

@@ -1,0 +1,122 @@
+//! Streams arrive as they were sent, whatever the wire does.
+
+use crate::pair::{Pair, Setup};
+use crate::wire::WireConfig;
+use core::time::Duration;
+use host_stack::{ConnectionId, State, TcpConfig};
+use offload_base::{Instant, Seed};
+use proptest::prelude::*;
+
+/// `bytes` bytes that differ from place to place.
+pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    seed.stream("data").fill(&mut data);
+    data
+}
+
+/// Sends `data` from each side, in writes of `write` bytes, closes, and checks what arrives.
+pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
+    let mut sent = [0, 0];
+    let mut received = [Vec::new(), Vec::new()];
+    let mut finished = [false, false];
+    pair.run_until(|pair| {
+        for side in 0..2 {
+            let (id, stack) = (ids[side], &mut pair.stacks[side]);
+            while sent[side] < data[side].len() && stack.room(id) > 0 {
+                let bytes = write[side].min(data[side].len() - sent[side]).min(stack.room(id));
+                stack.send_copy(id, &data[side][sent[side]..sent[side] + bytes]);
+                sent[side] += bytes;
+            }
+            if sent[side] == data[side].len() && !core::mem::replace(&mut finished[side], true) {
+                stack.finish(id);
+            }
+            let mut got = core::mem::take(&mut received[side]);
+            pair.read(side, id, &mut got);
+            received[side] = got;
+            assert_eq!(pair.stacks[side].error(id), None, "seed {:?}", pair.seed);
+        }
+        (0..2).all(|side| pair.stacks[side].at_end(ids[side]))
+    });
+    for side in 0..2 {
+        assert!(received[side] == data[1 - side], "side {side} got something else (seed {:?})", pair.seed);
+    }
+    pair.now
+}
+
+#[test]
+fn a_stream_each_way_and_both_ends_close() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
+    exchange(&mut pair, ids, [&data[0], &data[1]], [10_000, 100]);
+    pair.run_for(Duration::from_secs(1));
+    for side in 0..2 {
+        assert_eq!(pair.stacks[side].counters().retransmitted_segments, 0);
+        assert!(matches!(pair.stacks[side].state(ids[side]), State::TimeWait | State::Closed));
+        pair.stacks[side].detach(pair.now, ids[side]);
+    }
+    pair.run_for(Duration::from_secs(61));
+    assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
+}
+
+#[test]
+fn a_lossy_wire_loses_nothing() {
+    for seed in 0..20 {
+        let wire = WireConfig { loss: 0.05, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, ..WireConfig::default() };
+        let setup = Setup { seed: Seed(seed), wire, ..Setup::default() };
+        let (mut pair, ids) = Pair::connected(&setup);
+        let data = [pattern(Seed(1), 100_000), pattern(Seed(2), 100_000)];
+        exchange(&mut pair, ids, [&data[0], &data[1]], [1000, 3000]);
+    }
+}
+
+prop_compose! {
+    fn any_wire()(
+        loss in prop_oneof![Just(0.0), 0.0..0.1],
+        reorder in prop_oneof![Just(0.0), 0.0..0.3],
+        duplicate in prop_oneof![Just(0.0), 0.0..0.1],
+        corrupt in prop_oneof![Just(0.0), 0.0..0.05],
+        held in 1u64..2000,
+        delay in 0u64..5000,
+        rate in prop_oneof![Just(0), Just(10_000_000), Just(1_000_000_000u64)],
+    ) -> WireConfig {
+        WireConfig {
+            loss, reorder, duplicate, corrupt, rate,
+            held: Duration::from_micros(held),
+            delay: Duration::from_micros(delay),
+            queue: Duration::from_millis(20),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_tcp()(
+        sack: bool, timestamps: bool, window_scaling: bool, nodelay: bool,
+        receive_buffer in prop_oneof![Just(6 << 20), 1000usize..200_000],
+        send_buffer in prop_oneof![Just(4 << 20), 1usize..100_000],
+        initial_sequence in prop_oneof![Just(None), any::<u32>().prop_map(Some), (u32::MAX - 50_000..=u32::MAX).prop_map(Some)],
+    ) -> TcpConfig {
+        TcpConfig { sack, timestamps, window_scaling, nodelay, receive_buffer, send_buffer, initial_sequence, ..TcpConfig::default() }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_writes_over_any_wire_arrive(
+        seed: u64,
+        wire in any_wire(),
+        mtu in prop_oneof![Just(1500u16), 200u16..9000],
+        tso in prop_oneof![Just(0u32), Just(65_536), 3000u32..65_536],
+        checksum: bool,
+        client in any_tcp(),
+        server in any_tcp(),
+        sizes in (0usize..60_000, 0usize..60_000),
+        writes in (1usize..20_000, 1usize..5_000),
+    ) {
+        let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server] };
+        let (mut pair, ids) = Pair::connected(&setup);
+        let data = [pattern(Seed(seed), sizes.0), pattern(Seed(seed + 1), sizes.1)];
+        exchange(&mut pair, ids, [&data[0], &data[1]], [writes.0, writes.1]);
+    }
+}

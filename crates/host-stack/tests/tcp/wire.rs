@@ -1,0 +1,114 @@
+//! A wire in both directions, with what can go wrong on one.
+
+use core::time::Duration;
+use offload_base::{Instant, Rng, Seed};
+use std::collections::BTreeMap;
+
+/// What a wire does to frames. Off by default: none of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WireConfig {
+    pub(crate) delay: Duration,
+    /// Bits a second; 0: no limit.
+    pub(crate) rate: u64,
+    /// Frames that wait for the rate at most.
+    pub(crate) queue: Duration,
+    pub(crate) loss: f64,
+    pub(crate) reorder: f64,
+    /// How much later a reordered frame arrives.
+    pub(crate) held: Duration,
+    pub(crate) duplicate: f64,
+    pub(crate) corrupt: f64,
+}
+
+impl Default for WireConfig {
+    fn default() -> WireConfig {
+        WireConfig {
+            delay: Duration::from_micros(50),
+            rate: 0,
+            queue: Duration::from_millis(5),
+            loss: 0.0,
+            reorder: 0.0,
+            held: Duration::from_micros(60),
+            duplicate: 0.0,
+            corrupt: 0.0,
+        }
+    }
+}
+
+pub(crate) struct Wire {
+    pub(crate) config: WireConfig,
+    rng: Rng,
+    frames: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    number: u64,
+    free_at: [Instant; 2],
+    /// Frames to lose, by the order they are sent in, whatever the shares say.
+    pub(crate) condemned: Vec<u64>,
+    pub(crate) carried: u64,
+    /// Called with each frame: true loses it.
+    pub(crate) filter: Option<Box<dyn FnMut(usize, &[u8]) -> bool>>,
+}
+
+impl Wire {
+    pub(crate) fn new(config: WireConfig, seed: Seed) -> Wire {
+        Wire {
+            config,
+            rng: seed.stream("wire"),
+            frames: BTreeMap::new(),
+            number: 0,
+            free_at: [Instant::ZERO; 2],
+            condemned: Vec::new(),
+            carried: 0,
+            filter: None,
+        }
+    }
+
+    /// A frame leaves side `from`.
+    pub(crate) fn send(&mut self, now: Instant, from: usize, mut frame: Vec<u8>) {
+        let number = self.carried;
+        self.carried += 1;
+        if self.filter.as_mut().is_some_and(|filter| filter(from, &frame)) {
+            return;
+        }
+        if self.condemned.contains(&number) || self.rng.chance(self.config.loss) {
+            return;
+        }
+        let mut at = now;
+        let bits = (frame.len() as u64 + 24) * 8;
+        if let Some(nanos) = (bits * 1_000_000_000).checked_div(self.config.rate) {
+            let start = self.free_at[from].max(now);
+            if start - now > self.config.queue {
+                return;
+            }
+            at = start + Duration::from_nanos(nanos);
+            self.free_at[from] = at;
+        }
+        at += self.config.delay;
+        if self.rng.chance(self.config.reorder) {
+            at += self.config.held;
+        }
+        if self.rng.chance(self.config.corrupt) {
+            let bit = self.rng.below(frame.len() as u64 * 8) as usize;
+            frame[bit / 8] ^= 1 << (bit % 8);
+        }
+        if self.rng.chance(self.config.duplicate) {
+            let later = Duration::from_nanos(self.rng.below(200_000));
+            self.put(at + later, 1 - from, frame.clone());
+        }
+        self.put(at, 1 - from, frame);
+    }
+
+    fn put(&mut self, at: Instant, to: usize, frame: Vec<u8>) {
+        self.frames.insert((at, self.number), (to, frame));
+        self.number += 1;
+    }
+
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        self.frames.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next frame that has arrived, and the side it arrived at.
+    pub(crate) fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
+        let first = self.frames.first_entry().filter(|first| first.key().0 <= now)?;
+        Some(first.remove())
+    }
+}
