@@ -1,1 +1,28 @@
 //! Hosts, NICs and wires put together, in virtual time or in real time.
+//!
+//! - [`runtime`]: what the shells of hosts, devices and wires are run by, whichever it is;
+//! - [`executor`]: our own, in two forms: [`VirtualTime`], where a run is a sequence of events and repeats to
+//!   the byte, and [`RealTime`], a thread for devices and wires;
+//! - [`tokio_runtime`]: hosts and applications in real time, on the same clock as the devices;
+//! - [`domain`]: charges a task's time to a host, a device or the wires;
+//! - [`fabric`]: the tasks that join ports by wires;
+//! - [`capture`]: captures for Wireshark, secrets included;
+//! - [`identity`], [`secrets`]: TLS configurations with a fixed certificate, and randomness from a seed.
+
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod domain;
+pub mod executor;
+pub mod fabric;
+pub mod identity;
+pub mod runtime;
+pub mod secrets;
+pub mod tokio_runtime;
+
+pub use capture::Capture;
+pub use domain::in_domain;
+pub use executor::{Handle, RealClock, RealTime, RealTimeConfig, VirtualTime};
+pub use fabric::{Cable, Station, connect};
+pub use runtime::{JoinHandle, Runtime, Sleep};
+pub use tokio_runtime::TokioRuntime;

@@ -1,0 +1,389 @@
+//! Hosts, each with a NIC, joined by wires, and run in virtual or in real time.
+//!
+//! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: hosts
+//! and applications are tokio's, devices and wires live on a thread of their own, on the same clock.
+
+use crate::capture::Capture;
+use crate::domain::in_domain;
+use crate::executor::{RealClock, RealTime, RealTimeConfig, VirtualTime};
+use crate::fabric::{Cable, Station, connect};
+use crate::runtime::{JoinHandle, Runtime, lock};
+use crate::tokio_runtime::{self, TokioRuntime};
+use core::fmt;
+use core::future::Future;
+use core::net::Ipv4Addr;
+use host_stack::{Config, Host, TcpConfig};
+use nic_sim::dma::DmaBytes;
+use nic_sim::wire::{Link, LinkConfig, Recorder};
+use nic_sim::{Device, Driver, NicConfig, nic};
+use offload_base::cost::{Domain, Meter};
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seed};
+use std::borrow::Cow;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Which clock a testbed runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockKind {
+    /// From event to event: the same run every time.
+    #[default]
+    Virtual,
+    /// The machine's.
+    Real,
+}
+
+/// Puts a testbed together.
+///
+/// See [`Testbed`] for an example.
+#[derive(Debug)]
+pub struct Builder {
+    seed: Seed,
+    clock: ClockKind,
+    meter: Option<Meter>,
+    hosts: Vec<Plan>,
+    wires: Vec<Wire>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    name: String,
+    nic: NicConfig,
+    tcp: TcpConfig,
+    address: Ipv4Addr,
+}
+
+#[derive(Debug)]
+struct Wire {
+    ends: [usize; 2],
+    link: LinkConfig,
+    capture: Option<Capture>,
+    recorder: Option<Recorder>,
+}
+
+impl Builder {
+    /// In real time rather than virtual.
+    #[must_use]
+    pub fn clock(mut self, clock: ClockKind) -> Builder {
+        self.clock = clock;
+        self
+    }
+
+    /// With every thread of the run metered.
+    #[must_use]
+    pub fn meter(mut self, meter: &Meter) -> Builder {
+        self.meter = Some(meter.clone());
+        self
+    }
+
+    /// Adds a host with a NIC; hosts are numbered in the order they are added. The `n`th, from 0 on, has the
+    /// address 10.0.0.`n + 1`, and its NIC a matching Ethernet address.
+    ///
+    /// # Panics
+    /// At the 255th host.
+    #[must_use]
+    pub fn host(mut self, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
+        let number = u8::try_from(self.hosts.len() + 1).expect("a testbed has at most 254 hosts");
+        assert!(number < 255, "a testbed has at most 254 hosts");
+        let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
+        self.hosts.push(Plan { name: name.into(), nic, tcp, address: Ipv4Addr::new(10, 0, 0, number) });
+        self
+    }
+
+    /// Joins the NICs of two hosts by a wire, the same in both directions.
+    #[must_use]
+    pub fn wire(mut self, left: usize, right: usize, link: LinkConfig) -> Builder {
+        self.wires.push(Wire { ends: [left, right], link, capture: None, recorder: None });
+        self
+    }
+
+    /// Captures what the left end of the last wire sends and receives.
+    ///
+    /// # Panics
+    /// If there is no wire yet.
+    #[must_use]
+    pub fn captured(mut self, capture: &Capture) -> Builder {
+        self.last_wire().capture = Some(capture.clone());
+        self
+    }
+
+    /// Records, in memory, what the left end of the last wire sends and receives.
+    ///
+    /// # Panics
+    /// If there is no wire yet.
+    #[must_use]
+    pub fn recorded(mut self, recorder: &Recorder) -> Builder {
+        self.last_wire().recorder = Some(recorder.clone());
+        self
+    }
+
+    /// Builds it, and starts whatever runs by itself.
+    ///
+    /// # Errors
+    /// In real time, if a thread or tokio cannot be started; if a capture cannot be written.
+    ///
+    /// # Panics
+    /// If a wire ends at a host that is not there, or at one that has a wire already.
+    pub fn build(self) -> io::Result<Testbed> {
+        let engine = Engine::start(self.clock, self.meter.as_ref())?;
+        let (hosts_run, devices_run) = (engine.host_runtime(), engine.device_runtime());
+        let mut ports = Vec::new();
+        let mut hosts = Vec::new();
+        for (number, plan) in self.hosts.iter().enumerate() {
+            let (device, driver) = nic(plan.nic.clone());
+            let device = Arc::new(Mutex::new(device));
+            ports.push(Some(device.clone()));
+            hosts.push(self.bring_up(number, plan, device, driver, &hosts_run));
+        }
+        let mut cables = Vec::new();
+        for (number, wire) in self.wires.into_iter().enumerate() {
+            let [left, right] = wire.ends.map(|end| {
+                let device = ports[end].take().expect("a NIC has one port: it takes one wire");
+                Station::new(self.hosts[end].name.clone(), Domain::Device(end as u8), device)
+            });
+            let left = match &wire.capture {
+                Some(capture) => {
+                    let tap = capture.tap(&left.name)?;
+                    left.tapped(tap)
+                }
+                None => left,
+            };
+            let left = match wire.recorder {
+                Some(recorder) => left.tapped(recorder),
+                None => left,
+            };
+            let seed = self.seed.derive(&format!("wire {number}"));
+            let there = Link::new(&wire.link, seed.derive("left to right"));
+            let back = Link::new(&wire.link, seed.derive("right to left"));
+            cables.push(connect(&devices_run, left, right, there, back));
+        }
+        Ok(Testbed { hosts, cables, engine })
+    }
+
+    fn bring_up(
+        &self,
+        number: usize,
+        plan: &Plan,
+        device: Arc<Mutex<Device>>,
+        driver: Driver,
+        runtime: &Arc<dyn Runtime>,
+    ) -> BedHost {
+        let seed = self.seed.derive(&format!("host {number}"));
+        let mut config = Config::new(plan.address, plan.nic.mac, seed);
+        config.tcp = plan.tcp.clone();
+        for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
+            config = config.with_neighbour(neighbour.address, neighbour.nic.mac);
+        }
+        let host = Host::new(config, Box::new(driver), runtime.clone());
+        let bed_host = BedHost { number, name: plan.name.clone(), address: plan.address, host, device, runtime: runtime.clone() };
+        let serve = bed_host.host.serve();
+        bed_host.spawn("stack", serve);
+        bed_host
+    }
+
+    fn last_wire(&mut self) -> &mut Wire {
+        self.wires.last_mut().expect("there is a wire to look at")
+    }
+}
+
+/// Hosts with NICs, joined by wires, and what runs them.
+///
+/// ```
+/// use host_stack::TcpConfig;
+/// use nic_sim::NicConfig;
+/// use nic_sim::wire::LinkConfig;
+/// use offload_base::Seed;
+/// use testbed::Testbed;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let mut bed = Testbed::builder(Seed(1))
+///     .host("server", NicConfig::default(), TcpConfig::default())
+///     .host("client", NicConfig::default(), TcpConfig::default())
+///     .wire(0, 1, LinkConfig::default())
+///     .build()?;
+/// let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+///
+/// let mut listener = server.stack().listen(7, 8)?;
+/// let echo = server.spawn("echo", async move {
+///     let mut stream = listener.accept().await?;
+///     let mut word = [0; 5];
+///     stream.read_exact(&mut word).await?;
+///     stream.write_all(&word).await
+/// });
+/// let to = (server.address(), 7).into();
+/// let heard = client.clone().spawn("client", async move {
+///     let mut stream = client.stack().connect(None, to).await?;
+///     stream.write_all(b"hello").await?;
+///     let mut word = [0; 5];
+///     stream.read_exact(&mut word).await?;
+///     std::io::Result::Ok(word)
+/// });
+/// assert_eq!(&bed.run(heard)?, b"hello");
+/// bed.run(echo)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Testbed {
+    hosts: Vec<BedHost>,
+    cables: Vec<Cable>,
+    engine: Engine,
+}
+
+impl Testbed {
+    /// Starts on a testbed whose randomness all comes from `seed`.
+    pub fn builder(seed: Seed) -> Builder {
+        Builder { seed, clock: ClockKind::Virtual, meter: None, hosts: Vec::new(), wires: Vec::new() }
+    }
+
+    /// A host, by the order they were added.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn host(&self, number: usize) -> &BedHost {
+        &self.hosts[number]
+    }
+
+    /// Runs `future` to its end, and everything else meanwhile. In virtual time nothing happens between two calls.
+    pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
+        match &mut self.engine {
+            Engine::Virtual(run) => run.block_on(future),
+            Engine::Real { tokio, .. } => tokio.block_on(future),
+        }
+    }
+
+    /// What hosts and applications are run by.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.engine.host_runtime()
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Instant {
+        self.engine.host_runtime().now()
+    }
+
+    /// What all hosts, drivers, devices and wires counted, added up by name.
+    pub fn counters(&self) -> CounterSet {
+        let mut set = CounterSet::default();
+        for host in &self.hosts {
+            host.count(&mut set);
+        }
+        for cable in &self.cables {
+            cable.count(&mut set);
+        }
+        set
+    }
+
+    /// What all devices moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        let mut all = DmaBytes::default();
+        for host in &self.hosts {
+            all += host.dma();
+        }
+        all
+    }
+}
+
+/// A host of a testbed. Cloned, it is the same one.
+///
+/// See [`Testbed`] for an example.
+#[derive(Clone)]
+pub struct BedHost {
+    number: usize,
+    name: String,
+    address: Ipv4Addr,
+    host: Host,
+    device: Arc<Mutex<Device>>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl BedHost {
+    /// Its TCP/IP stack.
+    pub fn stack(&self) -> &Host {
+        &self.host
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Whose time its tasks take.
+    pub fn domain(&self) -> Domain {
+        Domain::Host(self.number as u8)
+    }
+
+    /// Runs a task on this host, and charges it its time.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let name: Cow<'static, str> = format!("{}: {}", self.name, name.into()).into();
+        self.runtime.spawn(name, in_domain(self.domain(), future))
+    }
+
+    /// Resets its NIC: every context is gone.
+    pub fn reset_device(&self) {
+        let now = self.runtime.now();
+        lock(&self.device).reset(now);
+    }
+
+    /// What its NIC moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        lock(&self.device).dma()
+    }
+
+    /// Adds what stack, driver and device counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        set.add(&self.host.counters());
+        self.host.with_device(|driver| driver.count(set));
+        set.add(&lock(&self.device).counters());
+    }
+}
+
+impl fmt::Debug for BedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BedHost").field("name", &self.name).field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What runs a testbed.
+#[derive(Debug)]
+enum Engine {
+    Virtual(VirtualTime),
+    Real { tokio: tokio::runtime::Runtime, clock: RealClock, devices: RealTime },
+}
+
+impl Engine {
+    fn start(clock: ClockKind, meter: Option<&Meter>) -> io::Result<Engine> {
+        match clock {
+            ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
+            ClockKind::Real => {
+                let clock = RealClock::new();
+                let config = RealTimeConfig { clock: clock.clone(), meter: meter.cloned(), ..RealTimeConfig::default() };
+                Ok(Engine::Real {
+                    tokio: tokio_runtime::start(HOST_THREADS, meter.cloned())?,
+                    devices: RealTime::start("devices", config)?,
+                    clock,
+                })
+            }
+        }
+    }
+
+    fn host_runtime(&self) -> Arc<dyn Runtime> {
+        match self {
+            Engine::Virtual(run) => Arc::new(run.handle()),
+            Engine::Real { tokio, clock, .. } => Arc::new(TokioRuntime::new(tokio.handle().clone(), clock.clone())),
+        }
+    }
+
+    fn device_runtime(&self) -> Arc<dyn Runtime> {
+        match self {
+            Engine::Virtual(run) => Arc::new(run.handle()),
+            Engine::Real { devices, .. } => Arc::new(devices.handle()),
+        }
+    }
+}
+
+/// Threads that hosts and applications share in real time.
+const HOST_THREADS: usize = 2;

@@ -1,0 +1,181 @@
+//! What an executor, its tasks, their wakers and its handles have in common.
+//!
+//! In virtual time all of it is on one thread, and the locks never wait. In real time other threads only push
+//! onto the run queue or set alarms, and wake the executor's thread if it is parked.
+
+use super::clock::ClockKind;
+use super::task::Task;
+use super::timers::TimerQueue;
+use crate::runtime::{TaskFuture, lock};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::task::Waker;
+use offload_base::Instant;
+use slab::Slab;
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    clock: ClockKind,
+    /// Woken tasks, in that order.
+    ready: Mutex<VecDeque<Arc<Task>>>,
+    /// Whether `ready` has some: to be looked at without the lock.
+    any_ready: AtomicBool,
+    timers: Mutex<TimerQueue>,
+    /// The first deadline in `timers`, in nanoseconds: to be looked at without the lock.
+    first_deadline: AtomicU64,
+    tasks: Mutex<Tasks>,
+    /// Whether the executor's thread sleeps, or is about to.
+    parked: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    live: Slab<Arc<Task>>,
+    /// The executor is gone.
+    closed: bool,
+}
+
+impl Shared {
+    pub(super) fn new(clock: ClockKind) -> Arc<Shared> {
+        Arc::new(Shared {
+            clock,
+            ready: Mutex::default(),
+            any_ready: AtomicBool::new(false),
+            timers: Mutex::default(),
+            first_deadline: AtomicU64::new(NEVER),
+            tasks: Mutex::default(),
+            parked: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Moves a virtual clock to `to`.
+    pub(super) fn advance(&self, to: Instant) {
+        self.clock.advance(to);
+    }
+
+    /// Makes a task of `future` and has it run.
+    pub(super) fn spawn(shared: &Arc<Shared>, name: Cow<'static, str>, future: TaskFuture) {
+        let mut tasks = lock(&shared.tasks);
+        if tasks.closed {
+            // What the future holds may want the lock when it is dropped.
+            drop(tasks);
+            drop(future);
+            return;
+        }
+        let entry = tasks.live.vacant_entry();
+        let task = Task::new(name, entry.key(), shared.clone(), Some(future));
+        entry.insert(task.clone());
+        drop(tasks);
+        task.schedule();
+    }
+
+    /// The task under `key` has ended.
+    pub(super) fn forget(&self, key: usize) {
+        let ended = lock(&self.tasks).live.try_remove(key);
+        drop(ended);
+    }
+
+    /// The names of the tasks that have not ended.
+    pub(super) fn task_names(&self) -> Vec<String> {
+        lock(&self.tasks).live.iter().map(|(_, task)| task.name().to_owned()).collect()
+    }
+
+    pub(super) fn push_ready(&self, task: Arc<Task>) {
+        lock(&self.ready).push_back(task);
+        self.any_ready.store(true, Ordering::SeqCst);
+        self.unpark();
+    }
+
+    /// Swaps `batch`, which is empty, for the run queue.
+    pub(super) fn take_ready(&self, batch: &mut VecDeque<Arc<Task>>) {
+        let mut ready = lock(&self.ready);
+        self.any_ready.store(false, Ordering::SeqCst);
+        core::mem::swap(&mut *ready, batch);
+    }
+
+    pub(super) fn any_ready(&self) -> bool {
+        self.any_ready.load(Ordering::SeqCst)
+    }
+
+    /// Sets, moves or clears the alarm that has `entry` in the queue.
+    pub(super) fn set_alarm(&self, entry: &mut Option<(Instant, u64)>, next: Option<(Instant, &Waker)>) {
+        let mut timers = lock(&self.timers);
+        timers.set(entry, next);
+        let first = timers.first().map_or(NEVER, Instant::as_nanos);
+        let earlier = first < self.first_deadline.swap(first, Ordering::SeqCst);
+        drop(timers);
+        if earlier {
+            self.unpark();
+        }
+    }
+
+    /// The first deadline of all alarms.
+    pub(super) fn first_deadline(&self) -> Option<Instant> {
+        let nanos = self.first_deadline.load(Ordering::SeqCst);
+        (nanos != NEVER).then(|| Instant::from_nanos(nanos))
+    }
+
+    /// Wakes the tasks whose deadline has come by `now`, in the order of deadlines, then of their setting.
+    pub(super) fn fire(&self, now: Instant) {
+        while self.first_deadline().is_some_and(|first| first <= now) {
+            let mut timers = lock(&self.timers);
+            let due = timers.take_due(now);
+            self.first_deadline.store(timers.first().map_or(NEVER, Instant::as_nanos), Ordering::SeqCst);
+            drop(timers);
+            if let Some(waker) = due {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Makes this thread the one to be unparked.
+    pub(super) fn run_here(&self) {
+        self.thread.get_or_init(std::thread::current);
+    }
+
+    /// Says that the executor's thread goes to sleep. What it looks at after this call it does not miss.
+    pub(super) fn about_to_park(&self) {
+        self.parked.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn awake(&self) {
+        self.parked.store(false, Ordering::SeqCst);
+    }
+
+    /// Wakes the executor's thread if it sleeps.
+    pub(super) fn unpark(&self) {
+        if self.parked.load(Ordering::SeqCst)
+            && self.parked.swap(false, Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    /// The executor is gone: drops every future, with all they own, and what they spawn while they are dropped.
+    pub(super) fn close(&self) {
+        let mut tasks = lock(&self.tasks);
+        tasks.closed = true;
+        let live = core::mem::take(&mut tasks.live);
+        drop(tasks);
+        for (_, task) in &live {
+            task.cancel();
+        }
+        let ready = core::mem::take(&mut *lock(&self.ready));
+        let timers = core::mem::take(&mut *lock(&self.timers));
+        self.first_deadline.store(NEVER, Ordering::SeqCst);
+        drop((live, ready, timers));
+    }
+}
+
+/// A deadline that never comes.
+const NEVER: u64 = u64::MAX;

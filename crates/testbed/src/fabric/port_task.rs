@@ -1,0 +1,64 @@
+//! Keeps a port going. See [`Port`] for what a port is owed.
+
+use super::queue::{FrameReceiver, FrameSender};
+use crate::runtime::Runtime;
+use core::future::poll_fn;
+use core::task::Poll;
+use nic_sim::wire::{Direction, Port, Tap};
+use std::sync::Arc;
+
+/// Never ends.
+pub(super) async fn run(
+    runtime: Arc<dyn Runtime>,
+    mut port: Box<dyn Port>,
+    mut tap: Option<Box<dyn Tap>>,
+    mut inbound: FrameReceiver,
+    mut outbound: FrameSender,
+) {
+    let mut alarm = runtime.alarm();
+    poll_fn(|cx| {
+        let now = runtime.now();
+        port.register_doorbell(cx.waker());
+        loop {
+            while let Some(frame) = inbound.pop() {
+                if let Some(tap) = &mut tap {
+                    tap.frame(now, Direction::Inbound, &frame);
+                }
+                port.receive_frame(now, frame);
+            }
+            if inbound.wait(cx.waker()) {
+                break;
+            }
+        }
+        inbound.notify();
+        port.process(now);
+        let mut held_back = false;
+        loop {
+            if !outbound.has_room() {
+                // The link has to hear of the frames before it can make room.
+                outbound.notify();
+                if outbound.wait(cx.waker()) {
+                    held_back = true;
+                    break;
+                }
+            }
+            let Some(frame) = port.poll_frame(now) else { break };
+            if let Some(tap) = &mut tap {
+                tap.frame(now, Direction::Outbound, &frame);
+            }
+            if outbound.push(frame).is_err() {
+                unreachable!("this task alone fills the queue, and has just seen room in it");
+            }
+        }
+        outbound.notify();
+        // The frame that is held back may be the port's next event, and would be past for as long as it is held.
+        // Another event behind it then waits until there is room again: no longer than the wire takes for a frame.
+        let next = port.next_event().filter(|at| !held_back || *at > now);
+        if alarm.poll(cx, next).is_ready() {
+            // Not in a loop here: if the port never gets past this instant, the executor is the one to notice.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,230 @@
+//! Who the testbed's servers are, and TLS configurations for both ends.
+//!
+//! The certificate and the authority that signed it are fixed files (see `identity/README.md`). With a seed,
+//! randomness and the time of day are fixed too, and a handshake repeats to the byte.
+
+use crate::secrets::{seeded_provider, system_provider};
+use core::time::Duration;
+use offload_base::Seed;
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use rustls::{ClientConfig, KeyLog, RootCertStore, ServerConfig};
+use std::sync::Arc;
+
+/// Where an end of a TLS connection takes its randomness and the time of day from.
+///
+/// See [`client_config`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Randomness {
+    /// From a seed, which should differ between the ends; the time of day stands still. For virtual time.
+    Seeded(Seed),
+    /// From the system. For real time.
+    System,
+}
+
+/// What a client needs: TLS 1.3, trust in the testbed's authority alone, secrets that may be extracted. It keeps
+/// no session tickets, so that every handshake is a full one.
+///
+/// ```
+/// use offload_base::Seed;
+/// use std::sync::Arc;
+/// use testbed::identity::{Randomness, client_config, server_config, server_name};
+///
+/// let client = client_config(Randomness::Seeded(Seed(1)), None);
+/// let server = server_config(Randomness::Seeded(Seed(2)), None);
+/// let mut client = rustls::ClientConnection::new(Arc::new(client), server_name())?;
+/// let mut server = rustls::ServerConnection::new(Arc::new(server))?;
+/// # let mut flight = Vec::new();
+/// # while client.is_handshaking() || server.is_handshaking() {
+/// #     client.write_tls(&mut flight).unwrap();
+/// #     server.read_tls(&mut &flight[..]).unwrap();
+/// #     server.process_new_packets()?;
+/// #     flight.clear();
+/// #     server.write_tls(&mut flight).unwrap();
+/// #     client.read_tls(&mut &flight[..]).unwrap();
+/// #     client.process_new_packets()?;
+/// #     flight.clear();
+/// # }
+/// // ... they shake hands ...
+/// assert_eq!(client.negotiated_cipher_suite().unwrap().suite(), rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+/// # Ok::<(), rustls::Error>(())
+/// ```
+pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ClientConfig {
+    let (provider, time) = sources(randomness);
+    let mut roots = RootCertStore::empty();
+    roots.add(authority()).expect("the authority's certificate is a trust anchor");
+    let mut config = ClientConfig::builder_with_details(Arc::new(provider), time)
+        .with_safe_default_protocol_versions()
+        .expect("the suites are those of TLS 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    config.enable_secret_extraction = true;
+    if let Some(key_log) = key_log {
+        config.key_log = key_log;
+    }
+    config
+}
+
+/// What a server needs: TLS 1.3, the testbed's certificate, secrets that may be extracted. It sends session
+/// tickets as rustls does by default, so record 0 of its application key is already used when data begin.
+///
+/// See [`client_config`] for an example.
+pub fn server_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
+    let (provider, time) = sources(randomness);
+    let mut config = ServerConfig::builder_with_details(Arc::new(provider), time)
+        .with_safe_default_protocol_versions()
+        .expect("the suites are those of TLS 1.3")
+        .with_no_client_auth()
+        .with_single_cert(vec![server_certificate()], server_key())
+        .expect("certificate and key belong together");
+    config.enable_secret_extraction = true;
+    if let Some(key_log) = key_log {
+        config.key_log = key_log;
+    }
+    config
+}
+
+/// The server's name, as clients ask for it. The certificate also has `localhost` and the addresses `127.0.0.1`,
+/// `::1`, `10.0.0.1` and `10.0.0.2`.
+///
+/// ```
+/// assert_eq!(testbed::identity::server_name().to_str(), "server.nic-offload.test");
+/// ```
+pub fn server_name() -> ServerName<'static> {
+    ServerName::try_from("server.nic-offload.test").expect("a name")
+}
+
+/// The certificate of the authority.
+pub fn authority() -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(AUTHORITY).expect("a certificate")
+}
+
+/// The certificate of the server.
+pub fn server_certificate() -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(SERVER_CERTIFICATE).expect("a certificate")
+}
+
+/// The key of the server. Public, like everything here: it protects nothing.
+pub fn server_key() -> PrivateKeyDer<'static> {
+    PrivateKeyDer::from_pem_slice(SERVER_KEY).expect("a key")
+}
+
+fn sources(randomness: Randomness) -> (CryptoProvider, Arc<dyn TimeProvider>) {
+    match randomness {
+        Randomness::Seeded(seed) => (seeded_provider(seed), Arc::new(StoppedClock)),
+        Randomness::System => (system_provider(), Arc::new(DefaultTimeProvider)),
+    }
+}
+
+/// It is always the beginning of 2026.
+#[derive(Debug)]
+struct StoppedClock;
+
+impl TimeProvider for StoppedClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(START_OF_2026))
+    }
+}
+
+const START_OF_2026: Duration = Duration::from_secs(1_767_225_600);
+const AUTHORITY: &[u8] = include_bytes!("../identity/ca.pem");
+const SERVER_CERTIFICATE: &[u8] = include_bytes!("../identity/server.pem");
+const SERVER_KEY: &[u8] = include_bytes!("../identity/server.key");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::secrets::KeyLines;
+    use rustls::{ClientConnection, Connection, ServerConnection};
+    use std::io::{Read, Write};
+
+    /// What one end sends until it has nothing more to send; the other takes it.
+    fn flight(from: &mut Connection, to: &mut Connection) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while from.wants_write() {
+            from.write_tls(&mut sent).expect("memory takes everything");
+        }
+        let mut unread = &sent[..];
+        while !unread.is_empty() {
+            to.read_tls(&mut unread).expect("memory gives everything");
+            to.process_new_packets().expect("an honest peer");
+        }
+        sent
+    }
+
+    /// A connection with a little data on it: all bytes, both ways in turn, and the server's key log.
+    fn connection(client: Randomness, server: Randomness, name: ServerName<'static>) -> (Vec<u8>, String) {
+        let key_log = Arc::new(KeyLines::default());
+        let client_side = ClientConnection::new(Arc::new(client_config(client, None)), name).expect("a client");
+        let server_side =
+            ServerConnection::new(Arc::new(server_config(server, Some(key_log.clone())))).expect("a server");
+        let (mut client, mut server) = (Connection::from(client_side), Connection::from(server_side));
+        let mut wire = Vec::new();
+        while client.is_handshaking() || server.is_handshaking() {
+            wire.extend(flight(&mut client, &mut server));
+            wire.extend(flight(&mut server, &mut client));
+        }
+        client.writer().write_all(b"hello").expect("a small write");
+        wire.extend(flight(&mut client, &mut server));
+        let mut heard = [0; 5];
+        server.reader().read_exact(&mut heard).expect("what was sent");
+        assert_eq!(&heard, b"hello");
+        server.send_close_notify();
+        wire.extend(flight(&mut server, &mut client));
+        (wire, key_log.text())
+    }
+
+    fn seeded(seed: u64) -> (Vec<u8>, String) {
+        let of = |name| Randomness::Seeded(Seed(seed).derive(name));
+        connection(of("client"), of("server"), server_name())
+    }
+
+    #[test]
+    fn a_seed_decides_every_byte() {
+        let (once, again) = (seeded(1), seeded(1));
+        assert_eq!(once, again);
+        assert_ne!(once.0, seeded(2).0);
+        assert_eq!(once.1.lines().count(), 5, "two handshake, two traffic and one exporter secret: {}", once.1);
+    }
+
+    #[test]
+    fn the_system_differs_every_time_and_either_end_may_be_seeded() {
+        let system = || connection(Randomness::System, Randomness::System, server_name()).0;
+        assert_ne!(system(), system());
+        connection(Randomness::Seeded(Seed(1)), Randomness::System, server_name());
+        connection(Randomness::System, Randomness::Seeded(Seed(1)), server_name());
+    }
+
+    #[test]
+    fn the_certificate_has_all_its_names_and_no_other() {
+        for name in ["localhost", "server.nic-offload.test", "127.0.0.1", "::1", "10.0.0.1", "10.0.0.2"] {
+            let name = ServerName::try_from(name).expect("a name");
+            connection(Randomness::Seeded(Seed(1)), Randomness::Seeded(Seed(2)), name);
+        }
+        let stranger = ServerName::try_from("example.org").expect("a name");
+        let refused = std::panic::catch_unwind(|| {
+            connection(Randomness::Seeded(Seed(1)), Randomness::Seeded(Seed(2)), stranger);
+        });
+        assert!(refused.is_err(), "the client verifies");
+    }
+
+    #[test]
+    fn the_traffic_secrets_can_be_taken_out() {
+        let config = |seed| Randomness::Seeded(Seed(seed));
+        let client = ClientConnection::new(Arc::new(client_config(config(1), None)), server_name()).expect("a client");
+        let server = ServerConnection::new(Arc::new(server_config(config(2), None))).expect("a server");
+        let (mut client, mut server) = (Connection::from(client), Connection::from(server));
+        while client.is_handshaking() || server.is_handshaking() {
+            flight(&mut client, &mut server);
+            flight(&mut server, &mut client);
+        }
+        let client = client.dangerous_extract_secrets().expect("extraction is on");
+        let server = server.dangerous_extract_secrets().expect("extraction is on");
+        assert_eq!((client.tx.0, server.rx.0), (0, 0));
+        assert_eq!((client.rx.0, server.tx.0), (1, 1), "the tickets were one record");
+    }
+}
