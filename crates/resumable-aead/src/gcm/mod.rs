@@ -1,12 +1,16 @@
 //! AES-GCM (NIST SP 800-38D): the key with its back-end, and the state between two pieces.
 //!
-//! `portable.rs` is safe Rust over RustCrypto. A back-end offers five operations (one AES block, GHASH over padded
+//! `portable.rs` is safe Rust over RustCrypto, `x86/` has the instructions of x86-64. A back-end offers five operations (one AES block, GHASH over padded
 //! data, a piece encrypted or decrypted with authentication, a piece authenticated, keystream alone); tags and
 //! counters are composed of them here.
 
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use portable::PortableGcm;
+#[cfg(target_arch = "x86_64")]
+use x86::X86Gcm;
 
 use crate::piece::Piece;
 use crate::state::Direction;
@@ -26,11 +30,17 @@ pub(crate) struct GcmState {
 /// An expanded AES-GCM key.
 pub(crate) enum GcmKey {
     Portable(Box<PortableGcm>),
+    #[cfg(target_arch = "x86_64")]
+    X86(X86Gcm),
 }
 
 /// Whether AES-GCM can be done with `backend` on this processor.
 pub(crate) fn is_available(backend: Backend) -> bool {
-    matches!(backend, Backend::Portable)
+    #[cfg(target_arch = "x86_64")]
+    if x86::is_available(backend) {
+        return true;
+    }
+    backend == Backend::Portable
 }
 
 /// Calls a method of the back-end's own key.
@@ -38,16 +48,28 @@ macro_rules! dispatch {
     ($self:expr, $key:ident => $call:expr) => {
         match $self {
             GcmKey::Portable($key) => $call,
+            #[cfg(target_arch = "x86_64")]
+            GcmKey::X86($key) => $call,
         }
     };
 }
 
 impl GcmKey {
-    pub(crate) fn new_128(key: &[u8; 16], _backend: Backend) -> Self {
+    pub(crate) fn new_128(key: &[u8; 16], backend: Backend) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if backend != Backend::Portable {
+            return GcmKey::X86(X86Gcm::new(key, backend));
+        }
+        debug_assert_eq!(backend, Backend::Portable);
         GcmKey::Portable(Box::new(PortableGcm::new_128(key)))
     }
 
-    pub(crate) fn new_256(key: &[u8; 32], _backend: Backend) -> Self {
+    pub(crate) fn new_256(key: &[u8; 32], backend: Backend) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if backend != Backend::Portable {
+            return GcmKey::X86(X86Gcm::new(key, backend));
+        }
+        debug_assert_eq!(backend, Backend::Portable);
         GcmKey::Portable(Box::new(PortableGcm::new_256(key)))
     }
 

