@@ -1,1 +1,14 @@
 //! Measured runs: scenarios, the facts they report, and the benches.
+//!
+//! - [`options`]: what examples and tools are told on the command line;
+//! - [`payload`]: what is sent: a file, or seeded data;
+//! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
+//! - [`facts`], [`table`]: what came of it, for programs and for people.
+
+#![forbid(unsafe_code)]
+
+pub mod bulk;
+pub mod facts;
+pub mod options;
+pub mod payload;
+pub mod table;

@@ -175,7 +175,8 @@ impl Builder {
             config = config.with_neighbour(neighbour.address, neighbour.nic.mac);
         }
         let host = Host::new(config, Box::new(driver), runtime.clone());
-        let bed_host = BedHost { number, name: plan.name.clone(), address: plan.address, host, device, runtime: runtime.clone() };
+        let bed_host =
+            BedHost { number, name: plan.name.clone(), address: plan.address, host, device, runtime: runtime.clone() };
         let serve = bed_host.host.serve();
         bed_host.spawn("stack", serve);
         bed_host
@@ -322,6 +323,11 @@ impl BedHost {
         self.runtime.spawn(name, in_domain(self.domain(), future))
     }
 
+    /// The present instant.
+    pub fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
     /// Resets its NIC: every context is gone.
     pub fn reset_device(&self) {
         let now = self.runtime.now();
@@ -360,7 +366,8 @@ impl Engine {
             ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
             ClockKind::Real => {
                 let clock = RealClock::new();
-                let config = RealTimeConfig { clock: clock.clone(), meter: meter.cloned(), ..RealTimeConfig::default() };
+                let config =
+                    RealTimeConfig { clock: clock.clone(), meter: meter.cloned(), ..RealTimeConfig::default() };
                 Ok(Engine::Real {
                     tokio: tokio_runtime::start(HOST_THREADS, meter.cloned())?,
                     devices: RealTime::start("devices", config)?,

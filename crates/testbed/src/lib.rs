@@ -1,5 +1,6 @@
 //! Hosts, NICs and wires put together, in virtual time or in real time.
 //!
+//! - [`bed`]: the builder, and the hosts it builds;
 //! - [`runtime`]: what the shells of hosts, devices and wires are run by, whichever it is;
 //! - [`executor`]: our own, in two forms: [`VirtualTime`], where a run is a sequence of events and repeats to
 //!   the byte, and [`RealTime`], a thread for devices and wires;
@@ -11,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bed;
 pub mod capture;
 pub mod domain;
 pub mod executor;
@@ -20,6 +22,7 @@ pub mod runtime;
 pub mod secrets;
 pub mod tokio_runtime;
 
+pub use bed::{BedHost, Builder, ClockKind, Testbed};
 pub use capture::Capture;
 pub use domain::in_domain;
 pub use executor::{Handle, RealClock, RealTime, RealTimeConfig, VirtualTime};

@@ -1,0 +1,420 @@
+//! One stream from one host to the other: plain TCP, TLS sealed and opened by the hosts, or TLS by the NICs.
+//!
+//! The client connects, the two shake hands, and hand their keys to their NICs or not. When its receive context is
+//! installed the client says *go*; from there the clock runs and the meter counts, until the last byte has arrived.
+//! The server sends the payload in messages and closes.
+
+use crate::facts::{HostCost, Run};
+use crate::payload::{Checksum, Payload};
+use bytes::Bytes;
+use core::fmt;
+use core::future::poll_fn;
+use core::net::Ipv4Addr;
+use core::str::FromStr;
+use host_stack::{TcpConfig, TcpStream};
+use ktls_offload::{HandshakeError, KtlsStream, Offload, TlsCounters};
+use nic_sim::wire::LinkConfig;
+use nic_sim::{Delays, NicConfig};
+use offload_api::{SegmentStream, TxTag};
+use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::{Instant, Seed};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use testbed::Capture;
+use testbed::bed::{BedHost, ClockKind, Testbed};
+use testbed::identity::{self, Randomness};
+
+/// Who does the TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody: plain TCP.
+    Tcp,
+    /// The hosts, with ring.
+    TlsCpu,
+    /// The NICs.
+    TlsNic,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 3] = [Mode::Tcp, Mode::TlsCpu, Mode::TlsNic];
+
+    /// What it is called in tables and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Tcp => "tcp",
+            Mode::TlsCpu => "tls-cpu",
+            Mode::TlsNic => "tls-nic",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mode, String> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| "tcp, tls-cpu or tls-nic".into())
+    }
+}
+
+/// A transfer to be made.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_bench::bulk::{Bulk, Mode};
+/// use offload_bench::payload::Payload;
+///
+/// let run = Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 100_000)).run()?;
+/// assert!(run.sha256_ok);
+/// assert_eq!(run.tx_host_ns_per_byte.crypto, 0.0, "the NIC did it");
+/// # Ok::<(), offload_bench::bulk::BulkError>(())
+/// ```
+#[derive(Clone)]
+pub struct Bulk {
+    /// Who does the TLS.
+    pub mode: Mode,
+    /// What is sent.
+    pub payload: Payload,
+    /// Its SHA-256, if it is known already.
+    pub checksum: Option<Checksum>,
+    /// Content bytes of a full record, 1 to 16384.
+    pub record_size: usize,
+    /// Bytes handed to the stream at once.
+    pub message_size: usize,
+    /// The clock.
+    pub clock: ClockKind,
+    /// The seed of everything random.
+    pub seed: Seed,
+    /// Both NICs.
+    pub nic: NicConfig,
+    /// Each direction of the wire.
+    pub link: LinkConfig,
+    /// Where what the server's NIC sends and receives is captured.
+    pub capture: Option<Capture>,
+    /// Where what arrived is kept.
+    pub out: Option<PathBuf>,
+    /// Called with the number of bytes that arrived so far.
+    pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+}
+
+impl Bulk {
+    /// A transfer in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
+    pub fn new(mode: Mode, payload: Payload) -> Bulk {
+        Bulk {
+            mode,
+            payload,
+            checksum: None,
+            record_size: 16 * 1024,
+            message_size: 256 * 1024,
+            clock: ClockKind::Virtual,
+            seed: Seed(1),
+            nic: NicConfig::default(),
+            link: LinkConfig::default(),
+            capture: None,
+            out: None,
+            progress: None,
+        }
+    }
+
+    /// Where an end's secrets come from.
+    fn randomness(&self, end: &str) -> Randomness {
+        match self.clock {
+            ClockKind::Virtual => Randomness::Seeded(self.seed.derive(end)),
+            ClockKind::Real => Randomness::System,
+        }
+    }
+
+    /// Makes the transfer and tells what came of it. A checksum that differs is a fact, not an error.
+    ///
+    /// # Errors
+    /// When the transfer cannot be made: a thread, a file, the handshake or the connection failed.
+    pub fn run(self) -> Result<Run, BulkError> {
+        let expected = match self.checksum {
+            Some(checksum) => checksum,
+            None => self.payload.checksum().map_err(BulkError::Payload)?,
+        };
+        let meter = Meter::new();
+        let nic = match self.clock {
+            ClockKind::Virtual => self.nic.clone(),
+            ClockKind::Real => NicConfig { delays: Delays::NONE, line_rate: None, ..self.nic.clone() },
+        };
+        let mut builder = Testbed::builder(self.seed)
+            .clock(self.clock)
+            .meter(&meter)
+            .host("server", nic.clone(), TcpConfig::default())
+            .host("client", nic, TcpConfig::default())
+            .wire(SERVER, CLIENT, self.link.clone());
+        if let Some(capture) = &self.capture {
+            builder = builder.captured(capture);
+        }
+        let mut bed = builder.build().map_err(BulkError::Testbed)?;
+        let bulk = Arc::new(self);
+        let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
+        let attached = meter.attach();
+        let serving = server.spawn("application", serve(bulk.clone(), server.clone(), meter.clone()));
+        let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), server.address()));
+        let (served, fetched) = bed.run(async { (serving.await, fetching.await) });
+        drop(attached);
+        let (served, fetched) = (served?, fetched?);
+
+        let mut counters = bed.counters();
+        for tls in [served.tls, fetched.tls].into_iter().flatten() {
+            counters.add(&tls);
+        }
+        let mut dma_bytes = offload_base::counters::CounterSet::default();
+        dma_bytes.add(&bed.dma());
+        if let Some(capture) = &bulk.capture {
+            capture.finish().map_err(BulkError::Capture)?;
+        }
+        // Threads report what they spent when they end.
+        drop(bed);
+        let report = meter.take();
+        let bytes = fetched.bytes;
+        let device_cost = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
+        let span = fetched.ended - served.started;
+        Ok(Run {
+            mode: bulk.mode.to_string(),
+            bytes,
+            sha256_ok: bytes == bulk.payload.len() && fetched.checksum == expected,
+            goodput_gbps: bytes as f64 * 8.0 / span.as_nanos().max(1) as f64,
+            tx_host_ns_per_byte: HostCost::of(&report, server.domain(), bytes),
+            rx_host_ns_per_byte: HostCost::of(&report, client.domain(), bytes),
+            device_ns_per_byte: device_cost.as_nanos() as f64 / bytes.max(1) as f64,
+            packets: counters.value("tx_packets"),
+            counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
+            dma_bytes: dma_bytes.iter().map(|(name, value)| (name.to_string(), value)).collect(),
+        })
+    }
+}
+
+impl fmt::Debug for Bulk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bulk").field("mode", &self.mode).field("bytes", &self.payload.len()).finish_non_exhaustive()
+    }
+}
+
+/// Why a transfer could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// The testbed could not be set up.
+    #[error("the testbed cannot be set up: {0}")]
+    Testbed(#[source] io::Error),
+    /// The payload cannot be read.
+    #[error("what is to be sent cannot be read: {0}")]
+    Payload(#[source] io::Error),
+    /// What arrived cannot be kept.
+    #[error("what arrived cannot be written: {0}")]
+    Output(#[source] io::Error),
+    /// The capture cannot be written.
+    #[error("the capture cannot be written: {0}")]
+    Capture(#[source] io::Error),
+    /// The handshake failed.
+    #[error("the TLS handshake failed: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// The connection failed.
+    #[error("the connection failed: {0}")]
+    Connection(#[from] io::Error),
+}
+
+/// What the server can tell afterwards.
+struct Served {
+    started: Instant,
+    tls: Option<TlsCounters>,
+}
+
+async fn serve(bulk: Arc<Bulk>, host: BedHost, meter: Meter) -> Result<Served, BulkError> {
+    let mut listener = host.stack().listen(PORT, 1)?;
+    let stream = listener.accept().await?;
+    let mut connection = match bulk.mode {
+        Mode::Tcp => Connection::Plain(stream),
+        Mode::TlsCpu | Mode::TlsNic => {
+            let key_log = bulk.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
+            let config = identity::server_config(bulk.randomness("server"), key_log);
+            Connection::Tls(Box::new(ktls_offload::accept(stream, Arc::new(config)).await?))
+        }
+    };
+    connection.offload(&bulk).await?;
+    connection.expect_go().await?;
+    meter.restart();
+    let started = host.now();
+    let pieces = bulk.payload.pieces(bulk.message_size).map_err(BulkError::Payload)?;
+    let mut pieces = pieces;
+    while let Some(piece) = {
+        let _application = cost::work(Work::Application);
+        pieces.next()
+    } {
+        connection.send(piece.map_err(BulkError::Payload)?).await?;
+    }
+    connection.close().await?;
+    // The client closes when it has everything; a stream dropped before would be delivered as well.
+    while connection.receive().await?.is_some() {}
+    Ok(Served { started, tls: connection.counters() })
+}
+
+/// What the client can tell afterwards.
+struct Fetched {
+    ended: Instant,
+    bytes: u64,
+    checksum: Checksum,
+    tls: Option<TlsCounters>,
+}
+
+async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: Ipv4Addr) -> Result<Fetched, BulkError> {
+    let stream = host.stack().connect(None, (server, PORT).into()).await?;
+    let mut connection = match bulk.mode {
+        Mode::Tcp => Connection::Plain(stream),
+        Mode::TlsCpu | Mode::TlsNic => {
+            let config = Arc::new(identity::client_config(bulk.randomness("client"), None));
+            Connection::Tls(Box::new(ktls_offload::connect(stream, config, identity::server_name()).await?))
+        }
+    };
+    connection.offload(&bulk).await?;
+    connection.send(Bytes::from_static(GO)).await?;
+    let mut arrivals = Arrivals::new(&bulk)?;
+    while let Some(chunk) = connection.receive().await? {
+        let _application = cost::work(Work::Application);
+        arrivals.take(&chunk)?;
+    }
+    let ended = host.now();
+    connection.close().await?;
+    let tls = connection.counters();
+    let _application = cost::work(Work::Application);
+    let (bytes, checksum) = arrivals.finish()?;
+    Ok(Fetched { ended, bytes, checksum, tls })
+}
+
+/// Either kind of stream, used the same way.
+enum Connection {
+    Plain(TcpStream),
+    Tls(Box<KtlsStream<TcpStream>>),
+}
+
+impl Connection {
+    /// Hands both directions to the NIC if the mode says so, and waits until it works on what arrives.
+    async fn offload(&mut self, bulk: &Bulk) -> io::Result<()> {
+        if let Connection::Tls(stream) = self {
+            stream.set_record_size(bulk.record_size);
+            if bulk.mode == Mode::TlsNic {
+                stream.offload(Offload::BOTH);
+                stream.ready().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, data: Bytes) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => {
+                poll_fn(|cx| stream.poll_room(cx)).await?;
+                stream.send(data, TxTag::PLAIN);
+                stream.flush();
+                Ok(())
+            }
+            Connection::Tls(stream) => stream.send_chunk(data).await,
+        }
+    }
+
+    async fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        match self {
+            Connection::Plain(stream) => {
+                let segment = poll_fn(|cx| stream.poll_segment(cx)).await?;
+                Ok(segment.map(|segment| {
+                    stream.consume(segment.data.len());
+                    segment.data.freeze()
+                }))
+            }
+            Connection::Tls(stream) => stream.next_chunk().await,
+        }
+    }
+
+    async fn expect_go(&mut self) -> io::Result<()> {
+        let mut heard = Vec::new();
+        while heard.len() < GO.len() {
+            let chunk = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            heard.extend_from_slice(&chunk);
+        }
+        if heard == GO { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => {
+                stream.finish();
+                Ok(())
+            }
+            Connection::Tls(stream) => stream.close().await,
+        }
+    }
+
+    fn counters(&self) -> Option<TlsCounters> {
+        match self {
+            Connection::Plain(_) => None,
+            Connection::Tls(stream) => Some(*stream.counters()),
+        }
+    }
+}
+
+/// What has arrived: kept until there is much of it, then hashed and written, so that in real time hashing does not
+/// hold the stream up.
+struct Arrivals {
+    kept: Vec<u8>,
+    bytes: u64,
+    hasher: Sha256,
+    out: Option<BufWriter<File>>,
+    progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
+}
+
+impl Arrivals {
+    fn new(bulk: &Bulk) -> Result<Arrivals, BulkError> {
+        let out = bulk.out.as_ref().map(File::create).transpose().map_err(BulkError::Output)?;
+        Ok(Arrivals {
+            kept: Vec::with_capacity(bulk.payload.len().min(KEPT) as usize),
+            bytes: 0,
+            hasher: Sha256::new(),
+            out: out.map(BufWriter::new),
+            progress: bulk.progress.clone(),
+        })
+    }
+
+    fn take(&mut self, chunk: &[u8]) -> Result<(), BulkError> {
+        self.bytes += chunk.len() as u64;
+        self.kept.extend_from_slice(chunk);
+        if let Some(progress) = &self.progress {
+            progress(self.bytes);
+        }
+        if self.kept.len() as u64 >= KEPT { self.settle() } else { Ok(()) }
+    }
+
+    fn settle(&mut self) -> Result<(), BulkError> {
+        self.hasher.update(&self.kept);
+        if let Some(out) = &mut self.out {
+            out.write_all(&self.kept).map_err(BulkError::Output)?;
+        }
+        self.kept.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(u64, Checksum), BulkError> {
+        self.settle()?;
+        if let Some(out) = &mut self.out {
+            out.flush().map_err(BulkError::Output)?;
+        }
+        Ok((self.bytes, self.hasher.finalize().into()))
+    }
+}
+
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
+const PORT: u16 = 4433;
+const GO: &[u8] = b"go";
+/// How much of what arrived is kept before it is hashed, in bytes.
+const KEPT: u64 = 1 << 30;

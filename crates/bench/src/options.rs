@@ -1,0 +1,135 @@
+//! Options that examples and `nicbench` share, with their units.
+
+use clap::Args;
+use core::str::FromStr;
+use core::time::Duration;
+use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
+use nic_sim::wire::{LinkConfig, Overflow};
+
+/// What lies between two hosts, and how time passes.
+///
+/// ```
+/// use clap::Parser;
+/// use offload_bench::options::WireOptions;
+///
+/// #[derive(Parser)]
+/// struct Options {
+///     #[command(flatten)]
+///     wire: WireOptions,
+/// }
+///
+/// let options = Options::parse_from(["demo", "--rate", "10G", "--delay", "50us", "--loss", "0.01"]);
+/// assert_eq!(options.wire.link().rate, Some(10_000_000_000));
+/// assert!(Options::try_parse_from(["demo", "--loss", "1.5"]).is_err());
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct WireOptions {
+    /// Virtual time: one thread, the same run every time (the default)
+    #[arg(long = "virtual", conflicts_with = "real")]
+    pub virtual_time: bool,
+    /// Real time: hosts under tokio, devices and wires on a thread of their own
+    #[arg(long)]
+    pub real: bool,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Line rate in bits per second: 100G, 2.5G, 400M, or `unlimited`. Default: 100G, in real time unlimited
+    #[arg(long)]
+    pub rate: Option<Rate>,
+    /// One-way delay: 5us, 10ms. Default: 5us, in real time none
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub delay: Option<Duration>,
+    /// Largest IP packet, in bytes
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9216))]
+    pub mtu: u16,
+    /// Share of packets lost; 0.01 is 1 %
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    pub loss: Share,
+    /// Share of packets lost in bursts of four on average
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    pub burst_loss: Share,
+    /// Share of packets held back for four times the delay (20 us at least), so that others overtake them
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    pub reorder: Share,
+    /// Share of packets that arrive twice
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    pub duplicate: Share,
+    /// Share of packets in which one bit is flipped
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    pub corrupt: Share,
+}
+
+impl WireOptions {
+    /// Each direction of the wire. What is not said in real time is left to the machine: no rate, no delay.
+    pub fn link(&self) -> LinkConfig {
+        let usual = if self.real {
+            LinkConfig { rate: None, delay: Duration::ZERO, ..LinkConfig::default() }
+        } else {
+            LinkConfig::default()
+        };
+        let rate = self.rate.map_or(usual.rate, |rate| rate.0);
+        let delay = self.delay.unwrap_or(usual.delay);
+        let hold = (delay * HOLD_DELAYS).max(SHORTEST_HOLD);
+        LinkConfig {
+            rate,
+            delay,
+            overflow: Overflow::HoldBack,
+            impairments: Impairments {
+                loss: self.loss,
+                burst_loss: Some(Burst { share: self.burst_loss, mean_length: 4.0 }),
+                duplicate: self.duplicate,
+                corrupt: self.corrupt,
+                jitter: Duration::ZERO,
+                reorder: Some(Reorder { share: self.reorder, hold }),
+            },
+            ..usual
+        }
+    }
+}
+
+/// How long a reordered packet is held back, in delays of the wire.
+const HOLD_DELAYS: u32 = 4;
+const SHORTEST_HOLD: Duration = Duration::from_micros(20);
+
+/// Bits per second; `None`: no limit.
+///
+/// ```
+/// use offload_bench::options::Rate;
+///
+/// assert_eq!("2.5G".parse(), Ok(Rate(Some(2_500_000_000))));
+/// assert_eq!("unlimited".parse(), Ok(Rate(None)));
+/// assert!("fast".parse::<Rate>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate(pub Option<u64>);
+
+/// A text that is no rate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a rate is a number of bits per second with k, M, G or T behind it, 1k at least, or `unlimited`")]
+pub struct InvalidRate;
+
+impl FromStr for Rate {
+    type Err = InvalidRate;
+    fn from_str(text: &str) -> Result<Rate, InvalidRate> {
+        if text == "unlimited" {
+            return Ok(Rate(None));
+        }
+        let (number, factor) = match text.char_indices().last() {
+            Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+            Some((at, 'M')) => (&text[..at], 1e6),
+            Some((at, 'G')) => (&text[..at], 1e9),
+            Some((at, 'T')) => (&text[..at], 1e12),
+            _ => (text, 1.0),
+        };
+        let bits = number.parse::<f64>().map_err(|_| InvalidRate)? * factor;
+        if (1e3..=1e15).contains(&bits) { Ok(Rate(Some(bits as u64))) } else { Err(InvalidRate) }
+    }
+}
+
+/// A number of bytes, as people write it: `256MiB`, `1GB`, `4096`.
+///
+/// # Errors
+/// If it is none, in words.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    text.parse::<bytesize::ByteSize>().map(|size| size.as_u64())
+}

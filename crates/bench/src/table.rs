@@ -1,0 +1,175 @@
+//! Facts as text: a table with a row for each run, the counters that moved, and what the offload saved.
+
+use crate::facts::{HostCost, Run};
+use core::fmt::Write;
+use std::collections::BTreeSet;
+
+/// One row for each run: goodput, host cost per byte both ways, device cost, packets, DMA by purpose.
+///
+/// ```
+/// assert!(offload_bench::table::runs(&[]).starts_with("mode"));
+/// ```
+pub fn runs(runs: &[Run]) -> String {
+    let purposes: BTreeSet<&str> = runs
+        .iter()
+        .flat_map(|run| run.dma_bytes.iter())
+        .filter(|(_, bytes)| **bytes > 0)
+        .map(|(name, _)| &name[..])
+        .collect();
+    let mut rows = vec![heading(&purposes)];
+    rows.extend(runs.iter().map(|run| row(run, &purposes)));
+    align(&rows)
+}
+
+/// The counters that moved in any of the runs, a line each and a column a run.
+///
+/// ```
+/// assert!(offload_bench::table::counters(&[]).starts_with("counter"));
+/// ```
+pub fn counters(runs: &[Run]) -> String {
+    let names: BTreeSet<&str> = runs.iter().flat_map(|run| run.counters.keys()).map(String::as_str).collect();
+    let mut rows = vec![core::iter::once("counter".into()).chain(runs.iter().map(|run| run.mode.clone())).collect()];
+    for name in names {
+        let value = |run: &Run| run.counters.get(name).copied().unwrap_or(0).to_string();
+        rows.push(core::iter::once(name.to_string()).chain(runs.iter().map(value)).collect());
+    }
+    align(&rows)
+}
+
+/// What `tls-nic` saved against `tls-cpu`, in two lines; nothing if one of the two was not run.
+///
+/// ```
+/// assert_eq!(offload_bench::table::saved(&[]), "");
+/// ```
+pub fn saved(runs: &[Run]) -> String {
+    let find = |mode: &str| runs.iter().find(|run| run.mode == mode);
+    let (Some(tcp), Some(cpu), Some(nic)) = (find("tcp"), find("tls-cpu"), find("tls-nic")) else {
+        return String::new();
+    };
+    let mut text = String::new();
+    for (name, of) in [
+        ("Sending", (|run| run.tx_host_ns_per_byte) as fn(&Run) -> HostCost),
+        ("Receiving", |run| run.rx_host_ns_per_byte),
+    ] {
+        let (tcp, cpu, nic) = (of(tcp).total, of(cpu).total, of(nic).total);
+        let _infallible = writeln!(
+            text,
+            "{name}: TLS adds {:.3} ns a byte to plain TCP in software, {:.3} with the NIC; host cost {:.2} times lower.",
+            cpu - tcp,
+            nic - tcp,
+            cpu / nic.max(f64::MIN_POSITIVE),
+        );
+    }
+    text
+}
+
+fn heading(purposes: &BTreeSet<&str>) -> Vec<String> {
+    let mut cells: Vec<String> = ["mode", "Gb/s"].map(String::from).into();
+    for side in ["tx", "rx"] {
+        cells.extend(["stack", "copy", "framing", "crypto", "total"].map(|work| format!("{side} {work}")));
+    }
+    cells.extend(["device", "packets"].map(String::from));
+    cells.extend(purposes.iter().map(|purpose| format!("dma {}", purpose.replace('_', " "))));
+    cells
+}
+
+fn row(run: &Run, purposes: &BTreeSet<&str>) -> Vec<String> {
+    let mut cells = vec![run.mode.clone(), format!("{:.2}", run.goodput_gbps)];
+    for cost in [run.tx_host_ns_per_byte, run.rx_host_ns_per_byte] {
+        cells.extend([cost.stack, cost.copy, cost.framing, cost.crypto, cost.total].map(|value| format!("{value:.3}")));
+    }
+    cells.extend([format!("{:.3}", run.device_ns_per_byte), run.packets.to_string()]);
+    cells.extend(purposes.iter().map(|purpose| mebibytes(run.dma_bytes.get(*purpose).copied().unwrap_or(0))));
+    cells
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1}M", bytes as f64 / (1 << 20) as f64)
+}
+
+/// Columns as wide as their widest cell; long headings break into two lines.
+fn align(rows: &[Vec<String>]) -> String {
+    let Some((heading, body)) = rows.split_first() else { return String::new() };
+    let mut lines: Vec<Vec<&str>> = vec![Vec::new(), Vec::new()];
+    for cell in heading {
+        let (above, below) = cell.split_once(' ').unwrap_or(("", cell));
+        lines[0].push(above);
+        lines[1].push(below);
+    }
+    if lines[0].iter().all(|cell| cell.is_empty()) {
+        lines.remove(0);
+    }
+    // A heading that stands alone goes to the first line.
+    if let [above, below] = &mut lines[..] {
+        for (above, below) in above.iter_mut().zip(below) {
+            if above.is_empty() {
+                core::mem::swap(above, below);
+            }
+        }
+    }
+    lines.extend(body.iter().map(|row| row.iter().map(String::as_str).collect()));
+    let columns = heading.len();
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for line in &lines {
+        for (column, cell) in line.iter().enumerate() {
+            let _infallible = match column {
+                0 => write!(text, "{cell:<width$}", width = widths[0]),
+                _ => write!(text, "  {cell:>width$}", width = widths[column]),
+            };
+        }
+        text.truncate(text.trim_end_matches(' ').len());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn run(mode: &str, crypto: f64) -> Run {
+        let cost = HostCost { stack: 0.1, copy: 0.0, framing: 0.0, crypto, total: 0.1 + crypto };
+        Run {
+            mode: mode.into(),
+            bytes: 1 << 20,
+            sha256_ok: true,
+            goodput_gbps: 12.345,
+            tx_host_ns_per_byte: cost,
+            rx_host_ns_per_byte: cost,
+            device_ns_per_byte: 0.5,
+            packets: 725,
+            counters: BTreeMap::from([("tx_packets".into(), 725)]),
+            dma_bytes: BTreeMap::from([("tx_payload".into(), 1 << 20), ("tx_resync".into(), 0)]),
+        }
+    }
+
+    #[test]
+    fn every_line_of_the_table_has_every_column() {
+        let text = runs(&[run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(text.contains("1.0M") && text.contains("12.35") && !text.contains("resync"), "{text}");
+        assert_eq!(lines[2].split_whitespace().count(), 15, "{text}");
+    }
+
+    #[test]
+    fn what_was_saved_is_told_both_ways() {
+        let text = saved(&[run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)]);
+        assert_eq!(text.lines().count(), 2);
+        assert!(
+            text.starts_with(
+                "Sending: TLS adds 0.100 ns a byte to plain TCP in software, 0.000 with the NIC; host cost 2.00"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn counters_stand_side_by_side() {
+        let text = counters(&[run("tcp", 0.0), run("tls-cpu", 0.1)]);
+        assert_eq!(text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>(), ["tx_packets", "725", "725"]);
+    }
+}
