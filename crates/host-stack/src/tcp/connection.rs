@@ -99,6 +99,8 @@ pub(crate) struct Connection {
     pub(super) acked_until: u64,
     pub(super) duplicate: Option<Range<u64>>,
     pub(super) window_scale: u8,
+    /// The window told last was zero.
+    pub(super) window_closed: bool,
     pub(super) mss: usize,
 
     pub(super) deadlines: Deadlines,
@@ -317,6 +319,7 @@ impl Connection {
             acked_until: 0,
             duplicate: None,
             window_scale: if config.window_scaling { shift_for(config.receive_buffer) } else { 0 },
+            window_closed: false,
             mss,
             deadlines: Deadlines::default(),
             readiness: Readiness::default(),

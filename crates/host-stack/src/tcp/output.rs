@@ -430,11 +430,10 @@ impl Connection {
             self.acked_until = self.receive.next();
             return;
         }
-        let closed_before = self.receive.edge() <= self.receive.next();
         self.receive.advertise(u64::from(segment.window) << self.window_scale);
-        let closed = self.receive.edge() <= self.receive.next();
-        env.counters.to_zero_window += u64::from(closed && !closed_before);
-        env.counters.from_zero_window += u64::from(closed_before && !closed);
+        let closed_before = core::mem::replace(&mut self.window_closed, segment.window == 0);
+        env.counters.to_zero_window += u64::from(self.window_closed && !closed_before);
+        env.counters.from_zero_window += u64::from(closed_before && !self.window_closed);
         self.acked_until = self.receive.next();
         self.deadlines.ack = None;
         self.ack.quick = self.ack.quick.saturating_sub(1);

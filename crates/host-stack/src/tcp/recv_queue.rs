@@ -219,7 +219,7 @@ impl ReceiveQueue {
     /// Bytes the peer may send beyond `next`, if it were told now. Never takes back what it was told (RFC 9293
     /// 3.8.6), and grows in worthwhile steps only (3.8.6.2.2).
     pub(crate) fn window(&self, mss: usize) -> u64 {
-        let step = (mss as u64).min(self.limit as u64 / 2).max(1);
+        let step = (mss as u64).min(self.whole_space() / 2).max(1);
         let edge = self.next + self.space();
         if edge >= self.edge + step { edge - self.next } else { self.edge.saturating_sub(self.next) }
     }
@@ -234,7 +234,7 @@ impl ReceiveQueue {
     pub(crate) fn wants_update(&self, mss: usize) -> bool {
         let known = self.edge.saturating_sub(self.next);
         let window = self.window(mss);
-        let step = (2 * mss as u64).min(self.limit as u64 / 2).max(1);
+        let step = (2 * mss as u64).min(self.whole_space() / 2).max(1);
         window >= known + step && window >= 2 * known
     }
 
@@ -335,6 +335,11 @@ impl ReceiveQueue {
             self.recent.truncate(MAX_SACK_BLOCKS - 1);
             self.recent.insert(0, island.start);
         }
+    }
+
+    /// Payload bytes that the memory would hold if all of it were free.
+    fn whole_space(&self) -> u64 {
+        (self.limit as u64 * self.density as u64) / 256
     }
 
     /// Payload bytes that the free memory will hold.

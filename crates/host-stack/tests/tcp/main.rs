@@ -4,4 +4,8 @@ mod nic;
 mod pair;
 mod wire;
 
+mod goodput;
+mod records;
+mod shell;
+mod states;
 mod transfer;

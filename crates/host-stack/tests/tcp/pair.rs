@@ -117,12 +117,18 @@ impl Pair {
     /// Steps until `done`; a day of virtual time is too much.
     pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Pair) -> bool) {
         let give_up = self.now + Duration::from_secs(24 * 3600);
-        let mut idle = false;
+        let mut stuck = false;
         while !done(self) {
-            assert!(!idle, "nothing will ever happen again (seed {:?})", self.seed);
-            assert!(self.now < give_up, "this takes too long (seed {:?})", self.seed);
-            idle = !self.step() && !self.run_now();
+            let idle = stuck && !self.stacks.iter().any(Stack::has_work);
+            assert!(!idle, "nothing will ever happen again (seed {:?}):\n{}", self.seed, self.describe());
+            assert!(self.now < give_up, "this takes too long (seed {:?}):\n{}", self.seed, self.describe());
+            stuck = !self.step() && !self.run_now();
         }
+    }
+
+    /// What a failed test wants to know.
+    pub(crate) fn describe(&self) -> String {
+        self.stacks.iter().map(|stack| format!("{:?}: {stack:#?}\n", self.now)).collect()
     }
 
     /// Lets `span` pass.

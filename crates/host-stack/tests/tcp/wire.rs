@@ -35,17 +35,17 @@ impl Default for WireConfig {
     }
 }
 
+/// Decides on each frame, and the side it comes from.
+type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
+
 pub(crate) struct Wire {
     pub(crate) config: WireConfig,
     rng: Rng,
     frames: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     number: u64,
     free_at: [Instant; 2],
-    /// Frames to lose, by the order they are sent in, whatever the shares say.
-    pub(crate) condemned: Vec<u64>,
-    pub(crate) carried: u64,
     /// Called with each frame: true loses it.
-    pub(crate) filter: Option<Box<dyn FnMut(usize, &[u8]) -> bool>>,
+    pub(crate) filter: Option<Filter>,
 }
 
 impl Wire {
@@ -56,20 +56,16 @@ impl Wire {
             frames: BTreeMap::new(),
             number: 0,
             free_at: [Instant::ZERO; 2],
-            condemned: Vec::new(),
-            carried: 0,
             filter: None,
         }
     }
 
     /// A frame leaves side `from`.
     pub(crate) fn send(&mut self, now: Instant, from: usize, mut frame: Vec<u8>) {
-        let number = self.carried;
-        self.carried += 1;
         if self.filter.as_mut().is_some_and(|filter| filter(from, &frame)) {
             return;
         }
-        if self.condemned.contains(&number) || self.rng.chance(self.config.loss) {
+        if self.rng.chance(self.config.loss) {
             return;
         }
         let mut at = now;
