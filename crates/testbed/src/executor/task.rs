@@ -44,9 +44,10 @@ impl Task {
         }
     }
 
-    /// It left the run queue: from here on, waking it puts it there again.
+    /// It left the run queue: from here on, waking it puts it there again. Not a mere store: a waker that still
+    /// found it queued has to be seen, with all it did before, by the poll that follows.
     pub(super) fn left_queue(&self) {
-        self.queued.store(false, Ordering::Release);
+        self.queued.swap(false, Ordering::AcqRel);
     }
 
     /// Polls it once. A task that has ended is gone from the executor's table.
