@@ -1,1 +1,44 @@
 //! TLS records over a stream, on an offload device or on the CPU.
+//!
+//! rustls shakes hands; from there on this crate makes and opens the records itself, over any
+//! [`SegmentStream`](offload_api::SegmentStream). If there is a NIC below that knows TLS, [`KtlsStream::offload`]
+//! hands it the keys, and the CPU no longer touches the payload; if there is none, or it refuses, or is lost half way,
+//! the same stream goes on in software, record by record. The peer cannot tell the difference: the bytes on the wire
+//! are the same.
+//!
+//! ```text
+//!   application     AsyncRead, AsyncWrite, zero-copy chunks, or a SegmentStream for a protocol above
+//!       |
+//!   KtlsStream      stream/: closing, alerts, key updates, contexts of the device
+//!       |           messages.rs: what comes after the handshake beside data
+//!   records         record/: made and taken apart; sealer.rs: seals what the device was to seal
+//!       |
+//!   SegmentStream   a TCP with metadata, or adapter.rs around any other stream
+//! ```
+//!
+//! [`connect`] has an example of a whole connection. TLS 1.3 with AES-128-GCM, AES-256-GCM or ChaCha20-Poly1305;
+//! TLS 1.2 is refused.
+//!
+//! Over an ordinary socket, for which there is [`TokioSegments`], this is a TLS implementation like others, in software.
+
+#![forbid(unsafe_code)]
+
+mod adapter;
+mod alert;
+mod counters;
+mod error;
+mod handshake;
+mod keys;
+mod messages;
+mod record;
+mod sealer;
+mod stream;
+
+pub use adapter::TokioSegments;
+pub use alert::AlertDescription;
+pub use counters::TlsCounters;
+pub use error::TlsError;
+pub use handshake::{HandshakeError, Negotiated, accept, connect};
+pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+pub use stream::KtlsStream;
+pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};

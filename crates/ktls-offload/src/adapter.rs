@@ -1,0 +1,343 @@
+//! Any byte stream as a [`SegmentStream`] without a device.
+//!
+//! Invariant: what was queued is written in order and once; `written + queued == sent`. Sequence numbers are stream
+//! offsets modulo 2^32, counted from zero in each direction.
+
+use bytes::{Buf, Bytes, BytesMut};
+use core::future::Future;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll, Waker, ready};
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TxTag};
+use offload_base::Seq;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+
+/// Makes any `AsyncRead + AsyncWrite`, a kernel's TCP socket for one, a stream that records can travel on.
+///
+/// There is no device, so contexts are refused and sealers are dropped: whoever uses it queues bytes that are ready
+/// for the wire. And nothing works behind its back: **bytes live on after the stream only as far as they were
+/// written**, which happens whenever the stream is polled or flushed. [`poll_committed`] is ready when all are, and
+/// dropping it tries once more.
+///
+/// [`poll_committed`]: SegmentStream::poll_committed
+///
+/// ```
+/// use bytes::Bytes;
+/// use ktls_offload::TokioSegments;
+/// use offload_api::{SegmentStream, TxTag};
+/// use std::future::poll_fn;
+/// use tokio::io::AsyncReadExt;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let (near, mut far) = tokio::io::duplex(64);
+/// let mut stream = TokioSegments::new(near);
+/// stream.send(Bytes::from_static(b"hello"), TxTag::PLAIN);
+/// poll_fn(|cx| stream.poll_committed(cx)).await?;
+/// let mut hello = [0; 5];
+/// far.read_exact(&mut hello).await?;
+/// assert_eq!(&hello, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TokioSegments<T: AsyncRead + AsyncWrite + Send + Unpin> {
+    io: T,
+    queue: VecDeque<Bytes>,
+    queued: usize,
+    sent: u64,
+    written: u64,
+    received: u64,
+    buffer: BytesMut,
+    closing: Closing,
+    /// Why nothing can be written any more.
+    failed: Option<io::ErrorKind>,
+    /// Who waits for the queue to be written.
+    writer: Option<Waker>,
+}
+
+/// How far the write side is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    Open,
+    Finishing,
+    Finished,
+    Aborted,
+}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> TokioSegments<T> {
+    /// A stream over `io`.
+    pub fn new(io: T) -> TokioSegments<T> {
+        TokioSegments {
+            io,
+            queue: VecDeque::new(),
+            queued: 0,
+            sent: 0,
+            written: 0,
+            received: 0,
+            buffer: BytesMut::new(),
+            closing: Closing::Open,
+            failed: None,
+            writer: None,
+        }
+    }
+
+    /// The stream below.
+    pub fn io(&self) -> &T {
+        &self.io
+    }
+
+    /// Writes what is queued, and closes the write side if that is what is left to do.
+    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Some(kind) = self.failed {
+            return Poll::Ready(Err(kind.into()));
+        }
+        let result = self.poll_write_queue(cx);
+        if let Poll::Ready(Err(error)) = &result {
+            self.failed = Some(error.kind());
+            self.queue.clear();
+            self.queued = 0;
+        }
+        if result.is_ready()
+            && let Some(writer) = self.writer.take()
+            && !writer.will_wake(cx.waker())
+        {
+            // Whoever polls last has the readiness of the socket; here it was not the one who waits for it.
+            writer.wake();
+        }
+        result
+    }
+
+    fn poll_write_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.queued > 0 {
+            let written = if self.io.is_write_vectored() {
+                let mut slices = [IoSlice::new(&[]); SLICES];
+                let used =
+                    self.queue.iter().zip(&mut slices).map(|(bytes, slice)| *slice = IoSlice::new(bytes)).count();
+                ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &slices[..used]))?
+            } else {
+                let first = self.queue.front().map_or(&[][..], |bytes| bytes);
+                ready!(Pin::new(&mut self.io).poll_write(cx, first))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.drop_written(written);
+        }
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        if self.closing == Closing::Finishing {
+            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+            self.closing = Closing::Finished;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn drop_written(&mut self, written: usize) {
+        self.queued -= written;
+        self.written += written as u64;
+        let mut left = written;
+        while left > 0 {
+            let Some(first) = self.queue.front_mut() else { return };
+            if first.len() > left {
+                first.advance(left);
+                return;
+            }
+            left -= first.len();
+            self.queue.pop_front();
+        }
+    }
+
+    /// Writes as much as goes at once, in the name of whoever waits for it.
+    fn try_write(&mut self) {
+        let waker = self.writer.clone().unwrap_or_else(|| Waker::noop().clone());
+        // An error is kept, and told at the next poll.
+        let _ = self.poll_written(&mut Context::from_waker(&waker));
+    }
+
+    fn wait(&mut self, cx: &Context<'_>) {
+        self.writer = Some(cx.waker().clone());
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> SegmentStream for TokioSegments<T> {
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+        if self.queued > 0 || self.closing == Closing::Finishing {
+            // Whoever only reads keeps the writing going too. Its errors are the writer's.
+            let _ = self.poll_written(cx);
+        }
+        if self.closing == Closing::Aborted {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if self.buffer.capacity() - self.buffer.len() < READ_MIN {
+            self.buffer.reserve(READ_BYTES);
+        }
+        let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
+        if read == 0 {
+            return Poll::Ready(Ok(None));
+        }
+        let seq = Seq(self.received as u32);
+        self.received += read as u64;
+        let data = self.buffer.split().into();
+        Poll::Ready(Ok(Some(RxSegment { seq, data, meta: RxMeta::default() })))
+    }
+
+    fn consume(&mut self, _: usize) {}
+
+    /// Wants more when all it has is written: the kernel's buffer is the send buffer.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.closing != Closing::Open {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        match self.poll_written(cx) {
+            Poll::Ready(result) => Poll::Ready(result.map(|()| ROOM)),
+            Poll::Pending => {
+                self.wait(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn send(&mut self, data: Bytes, _: TxTag) -> Seq {
+        let seq = Seq(self.sent as u32);
+        if self.closing == Closing::Open && self.failed.is_none() && !data.is_empty() {
+            self.sent += data.len() as u64;
+            self.queued += data.len();
+            self.queue.push_back(data);
+        }
+        seq
+    }
+
+    fn flush(&mut self) {
+        self.try_write();
+    }
+
+    /// Acknowledged is here what the stream below has taken.
+    fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        if self.written >= offset {
+            return Poll::Ready(Ok(()));
+        }
+        match self.poll_written(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ if self.written >= offset => Poll::Ready(Ok(())),
+            _ => {
+                self.wait(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = self.poll_written(cx);
+        if result.is_pending() {
+            self.wait(cx);
+        }
+        result
+    }
+
+    fn finish(&mut self) {
+        if self.closing == Closing::Open {
+            self.closing = Closing::Finishing;
+        }
+        self.try_write();
+    }
+
+    fn abort(&mut self) {
+        self.closing = Closing::Aborted;
+        self.failed = Some(io::ErrorKind::ConnectionAborted);
+        self.queue.clear();
+        self.queued = 0;
+    }
+
+    /// There is no device: whatever is sent is ready as it is.
+    fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
+
+    fn release(&mut self, _: Layer, _: Handle) {}
+
+    fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+        false
+    }
+
+    fn poll_device_event(&mut self, _: &mut Context<'_>) -> Poll<DeviceEvent> {
+        Poll::Pending
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Drop for TokioSegments<T> {
+    fn drop(&mut self) {
+        if matches!(self.closing, Closing::Open | Closing::Finishing) {
+            self.finish();
+        }
+    }
+}
+
+/// Slices of one vectored write.
+const SLICES: usize = 32;
+/// Bytes asked for at a time.
+const READ_BYTES: usize = 64 << 10;
+/// Less room than this is not read into.
+const READ_MIN: usize = 16 << 10;
+/// What the stream says it wants when it has nothing.
+const ROOM: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test]
+    async fn queued_bytes_go_out_while_only_reading() {
+        let (near, mut far) = tokio::io::duplex(8);
+        let mut stream = TokioSegments::new(near);
+        assert_eq!(stream.send(Bytes::from(vec![1; 10]), TxTag::PLAIN), Seq(0));
+        assert_eq!(stream.send(Bytes::from(vec![2; 10]), TxTag::PLAIN), Seq(10));
+        let reader = tokio::spawn(async move {
+            let segment = poll_fn(|cx| stream.poll_segment(cx)).await.unwrap().unwrap();
+            (segment.seq, segment.data.to_vec(), stream.queued)
+        });
+        let mut all = [0; 20];
+        far.read_exact(&mut all).await.unwrap();
+        assert_eq!((&all[..10], &all[10..]), (&[1; 10][..], &[2; 10][..]));
+        far.write_all(b"done").await.unwrap();
+        assert_eq!(reader.await.unwrap(), (Seq(0), b"done".to_vec(), 0));
+    }
+
+    #[tokio::test]
+    async fn dropping_writes_what_goes_and_closes() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from_static(b"last words"), TxTag::PLAIN);
+        drop(stream);
+        let mut rest = Vec::new();
+        far.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"last words");
+    }
+
+    #[tokio::test]
+    async fn a_lost_peer_is_an_error_and_frees_the_queue() {
+        let (near, far) = tokio::io::duplex(4);
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from(vec![0; 100]), TxTag::PLAIN);
+        drop(far);
+        assert!(poll_fn(|cx| stream.poll_committed(cx)).await.is_err());
+        assert!(poll_fn(|cx| stream.poll_room(cx)).await.is_err());
+        assert_eq!(stream.queued, 0);
+    }
+
+    #[tokio::test]
+    async fn the_writer_wakes_when_the_reader_wrote_for_it() {
+        let (near, mut far) = tokio::io::duplex(8);
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
+        let stream = std::sync::Arc::new(std::sync::Mutex::new(stream));
+        let writer = stream.clone();
+        let writer = tokio::spawn(poll_fn(move |cx| writer.lock().unwrap().poll_room(cx)));
+        tokio::task::yield_now().await;
+        let reader = tokio::spawn(poll_fn(move |cx| stream.lock().unwrap().poll_segment(cx)));
+        tokio::task::yield_now().await;
+        far.read_exact(&mut [0; 20]).await.unwrap();
+        assert!(writer.await.unwrap().unwrap() > 0);
+        reader.abort();
+    }
+}

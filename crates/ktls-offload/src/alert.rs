@@ -1,0 +1,61 @@
+//! Alert codes (RFC 8446 section 6).
+
+use core::fmt;
+
+/// What an alert says went wrong. The numbers are those of the wire; unknown ones are kept as they are.
+///
+/// ```
+/// use ktls_offload::AlertDescription;
+///
+/// assert_eq!(AlertDescription(20), AlertDescription::BAD_RECORD_MAC);
+/// assert_eq!(format!("{:?}", AlertDescription(20)), "bad_record_mac(20)");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AlertDescription(pub u8);
+
+macro_rules! descriptions {
+    ($($constant:ident = $code:literal, $name:literal, $doc:literal;)*) => {
+        impl AlertDescription {
+            $(#[doc = $doc] pub const $constant: AlertDescription = AlertDescription($code);)*
+
+            /// The name that RFC 8446 gives it.
+            pub const fn name(self) -> &'static str {
+                match self.0 {
+                    $($code => $name,)*
+                    _ => "unknown",
+                }
+            }
+        }
+    };
+}
+
+descriptions! {
+    CLOSE_NOTIFY = 0, "close_notify", "The sender will send no more.";
+    UNEXPECTED_MESSAGE = 10, "unexpected_message", "A message that has no place here.";
+    BAD_RECORD_MAC = 20, "bad_record_mac", "A record that does not verify.";
+    RECORD_OVERFLOW = 22, "record_overflow", "A record longer than allowed.";
+    HANDSHAKE_FAILURE = 40, "handshake_failure", "No acceptable set of parameters.";
+    BAD_CERTIFICATE = 42, "bad_certificate", "A certificate that is broken.";
+    CERTIFICATE_EXPIRED = 45, "certificate_expired", "A certificate that is no longer valid.";
+    CERTIFICATE_UNKNOWN = 46, "certificate_unknown", "A certificate that is unacceptable for another reason.";
+    ILLEGAL_PARAMETER = 47, "illegal_parameter", "A field with a value it cannot have.";
+    UNKNOWN_CA = 48, "unknown_ca", "A certificate from an issuer nobody knows.";
+    DECODE_ERROR = 50, "decode_error", "A message that cannot be parsed.";
+    DECRYPT_ERROR = 51, "decrypt_error", "A handshake signature or Finished that is wrong.";
+    PROTOCOL_VERSION = 70, "protocol_version", "A version that is not supported.";
+    INTERNAL_ERROR = 80, "internal_error", "The sender is to blame itself.";
+    USER_CANCELED = 90, "user_canceled", "The handshake was cancelled; a close_notify follows.";
+    CERTIFICATE_REQUIRED = 116, "certificate_required", "A client certificate is required.";
+}
+
+impl fmt::Debug for AlertDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for AlertDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

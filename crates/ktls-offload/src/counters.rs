@@ -1,0 +1,61 @@
+//! What a stream counts, under Linux' names (`/proc/net/tls_stat`) where there are any.
+
+offload_base::counters! {
+    /// What one stream counts. A direction begins in software; each change of side is counted where it arrives, and
+    /// the `Curr` values say where it is now.
+    ///
+    /// ```
+    /// use ktls_offload::TlsCounters;
+    /// use offload_base::counters::CounterSet;
+    ///
+    /// let mut set = CounterSet::default();
+    /// set.add(&TlsCounters { rx_records_partial: 2, ..TlsCounters::default() });
+    /// assert_eq!(set.value("TlsRxRecordsPartial"), 2);
+    /// ```
+    pub struct TlsCounters {
+        /// Transmit directions in software at present.
+        pub curr_tx_sw: "TlsCurrTxSw",
+        /// Receive directions in software at present.
+        pub curr_rx_sw: "TlsCurrRxSw",
+        /// Transmit directions on a device at present.
+        pub curr_tx_device: "TlsCurrTxDevice",
+        /// Receive directions on a device at present.
+        pub curr_rx_device: "TlsCurrRxDevice",
+        /// Times a transmit direction began in software or came back to it.
+        pub tx_sw: "TlsTxSw",
+        /// Times a receive direction began in software or came back to it.
+        pub rx_sw: "TlsRxSw",
+        /// Times a transmit direction went to a device.
+        pub tx_device: "TlsTxDevice",
+        /// Times a receive direction went to a device.
+        pub rx_device: "TlsRxDevice",
+        /// Records that did not verify.
+        pub decrypt_error: "TlsDecryptError",
+        /// Transmit keys changed.
+        pub tx_rekey_ok: "TlsTxRekeyOk",
+        /// Receive keys changed.
+        pub rx_rekey_ok: "TlsRxRekeyOk",
+        /// Transmit keys that should have changed and could not.
+        pub tx_rekey_error: "TlsTxRekeyError",
+        /// Receive keys that should have changed and could not.
+        pub rx_rekey_error: "TlsRxRekeyError",
+        /// KeyUpdates received.
+        pub rx_rekey_received: "TlsRxRekeyReceived",
+        /// Records sealed in software.
+        pub tx_records_sw: "TlsTxRecordsSw",
+        /// Records handed over for a device to seal.
+        pub tx_records_device: "TlsTxRecordsDevice",
+        /// Records no byte of which a device had decrypted.
+        pub rx_records_sw: "TlsRxRecordsSw",
+        /// Records partly decrypted by a device, and finished in software.
+        pub rx_records_partial: "TlsRxRecordsPartial",
+        /// Records wholly decrypted and verified by a device.
+        pub rx_records_device: "TlsRxRecordsDevice",
+        /// Bytes of records decrypted with a key that was no longer theirs, and restored.
+        pub rx_restored_bytes: "TlsRxRestoredBytes",
+        /// Offload requests a device or its absence turned down.
+        pub offload_refused: "TlsOffloadRefused",
+        /// Device resets seen.
+        pub device_resets: "TlsDeviceResets",
+    }
+}

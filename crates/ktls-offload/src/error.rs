@@ -1,0 +1,129 @@
+//! What can go wrong with a TLS stream, and which alert tells the peer.
+
+use crate::alert::AlertDescription;
+use crate::keys::ScheduleError;
+use std::io;
+
+/// Why a TLS stream failed. Reads and writes carry it inside their [`io::Error`].
+///
+/// ```
+/// use ktls_offload::{AlertDescription, TlsError};
+///
+/// let error = std::io::Error::from(TlsError::BadRecordMac);
+/// let inner = error.get_ref().unwrap().downcast_ref::<TlsError>().unwrap();
+/// assert_eq!(inner.alert(), Some(AlertDescription::BAD_RECORD_MAC));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// The peer sent a record that does not verify.
+    #[error("peer's fault: a record does not verify")]
+    BadRecordMac,
+    /// The peer sent a record longer than RFC 8446 section 5.2 allows.
+    #[error("peer's fault: a record of {length} bytes is too long")]
+    RecordOverflow {
+        /// What its header says, or how long its content is.
+        length: usize,
+    },
+    /// The peer sent a record without protection, or of a type that may not come now.
+    #[error("peer's fault: a record of type {0} where only protected ones may come")]
+    UnexpectedRecord(u8),
+    /// The peer's record header names another version.
+    #[error("peer's fault: a record of version {0:#06x}")]
+    UnknownVersion(u16),
+    /// The peer sent a protected record that holds nothing but padding.
+    #[error("peer's fault: a record of nothing but padding")]
+    OnlyPadding,
+    /// The peer sent protected content of a type that may not come now.
+    #[error("peer's fault: content of type {0}")]
+    UnexpectedContent(u8),
+    /// The peer sent an empty handshake or alert fragment, or too many empty records.
+    #[error("peer's fault: too many empty records")]
+    TooManyEmptyRecords,
+    /// The peer put something between the pieces of a handshake message.
+    #[error("peer's fault: a handshake message is interleaved with something else")]
+    Interleaved,
+    /// The peer sent a handshake message that cannot be parsed.
+    #[error("peer's fault: a handshake message cannot be parsed")]
+    MalformedHandshake,
+    /// The peer sent a handshake message longer than this end takes.
+    #[error("peer's fault: a handshake message of {length} bytes is too long")]
+    HandshakeTooLong {
+        /// What its header says.
+        length: usize,
+    },
+    /// The peer sent a handshake message that may not come now.
+    #[error("peer's fault: handshake message {0}")]
+    UnexpectedHandshake(u8),
+    /// The peer's KeyUpdate asks for something that does not exist.
+    #[error("peer's fault: a KeyUpdate request of {0}")]
+    InvalidKeyUpdate(u8),
+    /// The peer changed keys within a record (RFC 8446 section 5.1 forbids it).
+    #[error("peer's fault: a KeyUpdate is not the last message of its record")]
+    KeyUpdateInsideRecord,
+    /// The peer keeps changing keys and sends nothing with them.
+    #[error("peer's fault: too many KeyUpdates")]
+    TooManyKeyUpdates,
+    /// The peer sent an alert that cannot be parsed.
+    #[error("peer's fault: an alert cannot be parsed")]
+    MalformedAlert,
+    /// The peer keeps sending warnings.
+    #[error("peer's fault: too many warnings")]
+    TooManyWarnings,
+    /// The peer ended the connection.
+    #[error("the peer sent a fatal alert: {0}")]
+    AlertReceived(AlertDescription),
+    /// The transport ended before the peer said it was done: what arrived may not be all.
+    #[error("the connection ended without close_notify")]
+    Truncated,
+    /// The key schedule could not go on.
+    #[error("no next key: {0}")]
+    Schedule(#[from] ScheduleError),
+    /// The key protected as many records as it may.
+    #[error("the key is used up")]
+    KeyExhausted,
+}
+
+impl TlsError {
+    /// The alert that tells the peer; `None` if the peer knows or is gone.
+    pub fn alert(&self) -> Option<AlertDescription> {
+        // RFC 8446 sections 5 and 6.2, case by case.
+        Some(match self {
+            TlsError::BadRecordMac => AlertDescription::BAD_RECORD_MAC,
+            TlsError::RecordOverflow { .. } => AlertDescription::RECORD_OVERFLOW,
+            TlsError::UnexpectedRecord(_)
+            | TlsError::OnlyPadding
+            | TlsError::UnexpectedContent(_)
+            | TlsError::TooManyEmptyRecords
+            | TlsError::Interleaved
+            | TlsError::UnexpectedHandshake(_)
+            | TlsError::KeyUpdateInsideRecord
+            | TlsError::TooManyKeyUpdates
+            | TlsError::TooManyWarnings => AlertDescription::UNEXPECTED_MESSAGE,
+            TlsError::UnknownVersion(_)
+            | TlsError::MalformedHandshake
+            | TlsError::HandshakeTooLong { .. }
+            | TlsError::MalformedAlert => AlertDescription::DECODE_ERROR,
+            TlsError::InvalidKeyUpdate(_) => AlertDescription::ILLEGAL_PARAMETER,
+            TlsError::Schedule(ScheduleError::BadTicket) => AlertDescription::DECODE_ERROR,
+            TlsError::Schedule(_) | TlsError::KeyExhausted => AlertDescription::INTERNAL_ERROR,
+            TlsError::AlertReceived(_) | TlsError::Truncated => return None,
+        })
+    }
+
+    fn kind(&self) -> io::ErrorKind {
+        match self {
+            TlsError::Truncated => io::ErrorKind::UnexpectedEof,
+            TlsError::AlertReceived(_) => io::ErrorKind::ConnectionAborted,
+            TlsError::Schedule(ScheduleError::BadTicket) => io::ErrorKind::InvalidData,
+            TlsError::Schedule(_) | TlsError::KeyExhausted => io::ErrorKind::Other,
+            _ => io::ErrorKind::InvalidData,
+        }
+    }
+}
+
+impl From<TlsError> for io::Error {
+    fn from(error: TlsError) -> io::Error {
+        io::Error::new(error.kind(), error)
+    }
+}

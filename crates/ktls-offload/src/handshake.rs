@@ -1,0 +1,431 @@
+//! The handshake, by rustls: the only file that knows its unbuffered and kernel-connection API.
+//!
+//! Invariant: rustls gets one record at a time, and none after the one that ends the handshake, so every record of
+//! data, with its sequence number and what the device said about it, is left to the record layer.
+
+use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+use crate::record::HEADER_LEN;
+use crate::record::inbox::Inbox;
+use crate::stream::{Established, KtlsStream};
+use bytes::Bytes;
+use core::future::poll_fn;
+use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
+use offload_base::Seq;
+use offload_base::cost::{self, Work};
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{
+    CipherSuite, ClientConfig, CommonState, ConnectionTrafficSecrets, ExtractedSecrets, HandshakeKind, ProtocolVersion,
+    ServerConfig,
+};
+use std::io;
+use std::sync::Arc;
+
+/// Shakes hands as a client, over a stream on which nothing was sent yet, and gives the stream of data.
+///
+/// `config` needs [`enable_secret_extraction`](ClientConfig::enable_secret_extraction), and TLS 1.3. Records begin in
+/// software; [`KtlsStream::offload`] hands them to a device. Dropping the future gives the connection up.
+///
+/// ```
+/// use ktls_offload::{TokioSegments, accept, connect};
+/// use rustls::pki_types::PrivatePkcs8KeyDer;
+/// use rustls::{ClientConfig, RootCertStore, ServerConfig};
+/// use std::sync::Arc;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let certified = rcgen::generate_simple_self_signed(["localhost".to_string()])?;
+/// let mut roots = RootCertStore::empty();
+/// roots.add(certified.cert.der().clone())?;
+/// let mut client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+/// client.enable_secret_extraction = true;
+/// let key = PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der());
+/// let mut server =
+///     ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certified.cert.into()], key.into())?;
+/// server.enable_secret_extraction = true;
+///
+/// let (near, far) = tokio::io::duplex(1 << 16); // or two ends of a TCP connection
+/// let (client, server) = tokio::join!(
+///     connect(TokioSegments::new(near), Arc::new(client), "localhost".try_into()?),
+///     accept(TokioSegments::new(far), Arc::new(server)),
+/// );
+/// let (mut client, mut server) = (client?, server?);
+/// client.write_all(b"hello").await?;
+/// client.close().await?;
+/// let mut hello = String::new();
+/// server.read_to_string(&mut hello).await?;
+/// assert_eq!(hello, "hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`HandshakeError`]; the peer was told by an alert, where it is to blame, and the connection is closed.
+pub async fn connect<S: SegmentStream>(
+    stream: S,
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> Result<KtlsStream<S>, HandshakeError> {
+    if !config.enable_secret_extraction {
+        return Err(HandshakeError::SecretExtractionDisabled);
+    }
+    run(stream, UnbufferedClientConnection::new(config, name)?).await
+}
+
+/// Shakes hands as a server; see [`connect`].
+///
+/// `config` must not offer early data: nobody would read it.
+///
+/// # Errors
+/// As [`connect`]; [`HandshakeError::EarlyDataEnabled`].
+pub async fn accept<S: SegmentStream>(stream: S, config: Arc<ServerConfig>) -> Result<KtlsStream<S>, HandshakeError> {
+    if !config.enable_secret_extraction {
+        return Err(HandshakeError::SecretExtractionDisabled);
+    }
+    if config.max_early_data_size != 0 {
+        return Err(HandshakeError::EarlyDataEnabled);
+    }
+    run(stream, UnbufferedServerConnection::new(config)?).await
+}
+
+/// Why a handshake failed.
+///
+/// ```
+/// use ktls_offload::HandshakeError;
+///
+/// let error = std::io::Error::from(HandshakeError::SecretExtractionDisabled);
+/// assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// Caller's fault: the configuration keeps the keys to itself.
+    #[error("the configuration lacks enable_secret_extraction")]
+    SecretExtractionDisabled,
+    /// Caller's fault: the configuration offers early data.
+    #[error("the configuration offers early data, which is not supported")]
+    EarlyDataEnabled,
+    /// The transport failed.
+    #[error("transport: {0}")]
+    Io(#[from] io::Error),
+    /// The peer closed the connection before the handshake was done.
+    #[error("the peer closed the connection during the handshake")]
+    Closed,
+    /// TLS failed: [`rustls::Error`] says whose fault it is.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The handshake ended in a version whose records are not supported.
+    #[error("{0:?} is not supported")]
+    UnsupportedVersion(ProtocolVersion),
+    /// The handshake ended in a suite whose records are not supported.
+    #[error("{0:?} is not supported")]
+    UnsupportedSuite(CipherSuite),
+    /// Peer's fault: a handshake message is longer than any can be.
+    #[error("peer's fault: a handshake message is too long")]
+    TooLong,
+    /// Peer's fault: bytes that belong to no message follow the handshake.
+    #[error("peer's fault: a piece of a message follows the handshake")]
+    Trailing,
+}
+
+impl From<HandshakeError> for io::Error {
+    fn from(error: HandshakeError) -> io::Error {
+        let kind = match &error {
+            HandshakeError::Io(error) => error.kind(),
+            HandshakeError::Closed => io::ErrorKind::UnexpectedEof,
+            HandshakeError::SecretExtractionDisabled | HandshakeError::EarlyDataEnabled => io::ErrorKind::InvalidInput,
+            HandshakeError::UnsupportedVersion(_) | HandshakeError::UnsupportedSuite(_) => io::ErrorKind::Unsupported,
+            _ => io::ErrorKind::InvalidData,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// What the handshake agreed on.
+///
+/// ```
+/// use ktls_offload::Negotiated;
+///
+/// fn is_http2(negotiated: &Negotiated) -> bool {
+///     negotiated.alpn.as_deref() == Some(b"h2")
+/// }
+/// assert!(!is_http2(&Negotiated::default()));
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Negotiated {
+    /// The application protocol.
+    pub alpn: Option<Vec<u8>>,
+    /// The cipher suite.
+    pub suite: Option<CipherSuite>,
+    /// The peer's certificates, its own first.
+    pub peer_certificates: Vec<CertificateDer<'static>>,
+    /// Whether the session was resumed.
+    pub kind: Option<HandshakeKind>,
+}
+
+/// Runs the handshake to its end; on failure tells the peer and closes.
+async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> Result<KtlsStream<S>, HandshakeError> {
+    let mut handshake = Handshake { connection, inbox: Inbox::default(), incoming: Vec::new(), next: None };
+    let error = match handshake.drive(&mut stream).await {
+        Ok(()) => match handshake.conclude() {
+            Ok(established) => {
+                poll_fn(|cx| stream.poll_committed(cx)).await?;
+                return Ok(KtlsStream::established(stream, established));
+            }
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
+    stream.finish();
+    // The error at hand says more than one about getting the alert out.
+    let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
+    Err(error)
+}
+
+/// A handshake under way.
+struct Handshake<C> {
+    connection: C,
+    inbox: Inbox,
+    /// Records given to rustls of which it still needs bytes.
+    incoming: Vec<u8>,
+    /// Where the next byte sent goes, and how many were sent.
+    next: Option<(Seq, u64)>,
+}
+
+/// What rustls wants.
+enum Step {
+    /// To be asked again.
+    Again,
+    /// These bytes sent.
+    Send(Vec<u8>),
+    /// Another record.
+    Record,
+    /// To be left alone: the handshake may be done.
+    Traffic,
+    /// The peer is gone.
+    Closed,
+}
+
+impl<C: Connection> Handshake<C> {
+    async fn drive<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
+        loop {
+            let step = self.step();
+            if let Some(version) = self.connection.common().protocol_version()
+                && version != ProtocolVersion::TLSv1_3
+            {
+                // Known before anything is encrypted, so the alert is not either.
+                self.send(stream, PROTOCOL_VERSION_ALERT.to_vec());
+                return Err(HandshakeError::UnsupportedVersion(version));
+            }
+            match step {
+                Err(error) => {
+                    self.send_alerts(stream);
+                    return Err(error.into());
+                }
+                Ok(Step::Again) => {}
+                Ok(Step::Send(bytes)) => self.send(stream, bytes),
+                // A server may write before the client's Finished; it is done after it.
+                Ok(Step::Traffic) if !self.connection.common().is_handshaking() => return Ok(()),
+                Ok(Step::Traffic | Step::Record) => {
+                    stream.flush();
+                    self.receive_record(stream).await?;
+                }
+                Ok(Step::Closed) => return Err(HandshakeError::Closed),
+            }
+        }
+    }
+
+    /// Has rustls do one thing.
+    fn step(&mut self) -> Result<Step, rustls::Error> {
+        let _crypto = cost::work(Work::Crypto);
+        let UnbufferedStatus { discard, state, .. } = self.connection.process(&mut self.incoming);
+        let step = match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                let mut bytes = Vec::new();
+                if let Err(EncodeError::InsufficientSize(size)) = data.encode(&mut bytes) {
+                    bytes.resize(size.required_size, 0);
+                    data.encode(&mut bytes).map_err(|_| rustls::Error::EncryptError)?;
+                }
+                Ok(Step::Send(bytes))
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done(); // whatever was encoded is queued already
+                Ok(Step::Again)
+            }
+            Ok(ConnectionState::BlockedHandshake) => Ok(Step::Record),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(Step::Traffic),
+            Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Closed),
+            // Data are never given to it.
+            Ok(_) => Err(rustls::Error::General("data inside the handshake".into())),
+            Err(error) => Err(error),
+        };
+        self.incoming.drain(..discard);
+        step
+    }
+
+    /// After an error: the alerts that rustls has for the peer.
+    fn send_alerts<S: SegmentStream>(&mut self, stream: &mut S) {
+        for _ in 0..ALERTS_MAX {
+            let Ok(Step::Send(bytes)) = self.step() else { return };
+            self.send(stream, bytes);
+        }
+    }
+
+    fn send<S: SegmentStream>(&mut self, stream: &mut S, bytes: Vec<u8>) {
+        let length = bytes.len();
+        let sent = self.next.map_or(0, |(_, sent)| sent) + length as u64;
+        self.next = Some((stream.send(Bytes::from(bytes), TxTag::PLAIN) + length as u32, sent));
+    }
+
+    /// Adds the next record to what rustls gets.
+    async fn receive_record<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
+        loop {
+            if let Some(header) = self.inbox.header_at(0) {
+                let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+                let plausible = (20..=24).contains(&header[0]) && header[1] == 3 && length <= RECORD_MAX;
+                // What is no TLS is not waited for: from the header alone rustls tells what is wrong with it.
+                let take = if plausible { HEADER_LEN + length } else { HEADER_LEN };
+                if self.inbox.len() >= take {
+                    if self.incoming.len() + take > INCOMING_MAX {
+                        return Err(HandshakeError::TooLong);
+                    }
+                    self.inbox.take(take, |range| self.incoming.extend_from_slice(&range.data));
+                    stream.consume(take);
+                    return Ok(());
+                }
+            }
+            match poll_fn(|cx| stream.poll_segment(cx)).await? {
+                Some(segment) => self.inbox.push(segment),
+                None => return Err(HandshakeError::Closed),
+            }
+        }
+    }
+
+    /// Takes the keys over.
+    fn conclude(self) -> Result<Established, HandshakeError> {
+        if !self.incoming.is_empty() {
+            return Err(HandshakeError::Trailing);
+        }
+        let common = self.connection.common();
+        let suite = common.negotiated_cipher_suite().map(|suite| suite.suite());
+        let negotiated = Negotiated {
+            alpn: common.alpn_protocol().map(<[u8]>::to_vec),
+            suite,
+            peer_certificates: common
+                .peer_certificates()
+                .map(|chain| chain.iter().map(|certificate| certificate.clone().into_owned()).collect())
+                .unwrap_or_default(),
+            kind: common.handshake_kind(),
+        };
+        let unsupported = HandshakeError::UnsupportedSuite(suite.unwrap_or(CipherSuite::Unknown(0)));
+        let (secrets, schedule) = self.connection.into_keys()?;
+        let (Some(transmit), Some(receive)) = (traffic_key(secrets.tx.1), traffic_key(secrets.rx.1)) else {
+            return Err(unsupported);
+        };
+        let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
+        Established::new(keys, schedule, self.inbox, self.next, negotiated).map_err(|UnsupportedKey { .. }| unsupported)
+    }
+}
+
+/// The two kinds of rustls connections, as one.
+trait Connection {
+    type Data;
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn common(&self) -> &CommonState;
+    fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
+}
+
+impl Connection for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
+        self.process_tls_records(incoming)
+    }
+
+    fn common(&self) -> &CommonState {
+        self
+    }
+
+    fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error> {
+        let (secrets, kernel) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, Box::new(ClientSchedule(kernel))))
+    }
+}
+
+impl Connection for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+
+    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
+        self.process_tls_records(incoming)
+    }
+
+    fn common(&self) -> &CommonState {
+        self
+    }
+
+    fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error> {
+        let (secrets, kernel) = self.dangerous_into_kernel_connection()?;
+        Ok((secrets, Box::new(ServerSchedule(kernel))))
+    }
+}
+
+struct ClientSchedule(KernelConnection<ClientConnectionData>);
+
+impl KeySchedule for ClientSchedule {
+    fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        next_key(self.0.update_tx_secret())
+    }
+
+    fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        next_key(self.0.update_rx_secret())
+    }
+
+    fn store_ticket(&mut self, ticket: &[u8]) -> Result<(), ScheduleError> {
+        self.0.handle_new_session_ticket(ticket).map_err(|_| ScheduleError::BadTicket)
+    }
+}
+
+struct ServerSchedule(KernelConnection<ServerConnectionData>);
+
+impl KeySchedule for ServerSchedule {
+    fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        next_key(self.0.update_tx_secret())
+    }
+
+    fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        next_key(self.0.update_rx_secret())
+    }
+
+    fn store_ticket(&mut self, _: &[u8]) -> Result<(), ScheduleError> {
+        Err(ScheduleError::NoTickets)
+    }
+}
+
+fn next_key(updated: Result<(u64, ConnectionTrafficSecrets), rustls::Error>) -> Result<TlsKey, ScheduleError> {
+    updated.ok().and_then(|(_, secrets)| traffic_key(secrets)).ok_or(ScheduleError::NoMoreKeys)
+}
+
+fn traffic_key(secrets: ConnectionTrafficSecrets) -> Option<TlsKey> {
+    let (suite, key, iv) = match secrets {
+        ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (TlsSuite::Aes128Gcm, key, iv),
+        ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (TlsSuite::Aes256Gcm, key, iv),
+        ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (TlsSuite::ChaCha20Poly1305, key, iv),
+        _ => return None,
+    };
+    let iv: [u8; 12] = iv.as_ref().try_into().ok()?;
+    TlsKey::new(TlsVersion::Tls13, suite, key.as_ref(), iv)
+}
+
+/// RFC 8446 section 6: a plaintext record of version 3.3 with a fatal protocol_version alert.
+const PROTOCOL_VERSION_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 70];
+/// Records of a handshake may be as long as those of TLS 1.2.
+const RECORD_MAX: usize = (1 << 14) + 2048;
+/// A handshake message has at most 2^16 bytes here; a record may begin before it and end after it.
+const INCOMING_MAX: usize = (1 << 16) + 2 * (HEADER_LEN + RECORD_MAX);
+/// Alerts sent after an error; there is one.
+const ALERTS_MAX: usize = 4;

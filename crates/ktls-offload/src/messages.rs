@@ -1,0 +1,228 @@
+//! What comes after the handshake beside data: alerts, tickets, key updates (RFC 8446 sections 4.6 and 6).
+//!
+//! Invariant: a handshake message is whole before it is acted on, nothing comes between its pieces, and however the
+//! peer behaves at most [`HANDSHAKE_MAX`] bytes are kept.
+
+use crate::alert::AlertDescription;
+use crate::error::TlsError;
+
+/// Puts handshake messages together and keeps the peer within bounds.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    fragment: Vec<u8>,
+    empty_records: u8,
+    warnings: u8,
+    key_updates: u8,
+}
+
+/// A handshake message after the handshake.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// The body of a NewSessionTicket.
+    Ticket(Vec<u8>),
+    /// The peer's next records have its next key.
+    KeyUpdate {
+        /// It wants the same of us.
+        requested: bool,
+    },
+}
+
+/// What an alert means.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Alert {
+    /// The peer will send no more.
+    Close,
+    /// Nothing.
+    Ignored,
+}
+
+impl Messages {
+    pub(crate) fn new() -> Messages {
+        Messages { fragment: Vec::new(), empty_records: 0, warnings: 0, key_updates: 0 }
+    }
+
+    /// A record of application data with `length` bytes.
+    pub(crate) fn data(&mut self, length: usize) -> Result<(), TlsError> {
+        self.nothing_pending()?;
+        if length > 0 {
+            self.empty_records = 0;
+            self.key_updates = 0;
+            return Ok(());
+        }
+        // Empty ones are allowed (RFC 8446 section 5.1), as cover traffic; an endless run of them keeps us busy for nothing.
+        self.empty_records += 1;
+        if self.empty_records > EMPTY_RECORDS_MAX { Err(TlsError::TooManyEmptyRecords) } else { Ok(()) }
+    }
+
+    /// A record with an alert.
+    pub(crate) fn alert(&mut self, content: &[u8]) -> Result<Alert, TlsError> {
+        self.nothing_pending()?;
+        // RFC 8446 section 5.1: an alert is one record, neither fragmented nor together with another.
+        let [_level, code] = content else {
+            return Err(if content.is_empty() { TlsError::TooManyEmptyRecords } else { TlsError::MalformedAlert });
+        };
+        // RFC 8446 section 6: the level says nothing any more; all alerts are fatal but these two.
+        match AlertDescription(*code) {
+            AlertDescription::CLOSE_NOTIFY => Ok(Alert::Close),
+            AlertDescription::USER_CANCELED => {
+                self.warnings += 1;
+                if self.warnings > WARNINGS_MAX { Err(TlsError::TooManyWarnings) } else { Ok(Alert::Ignored) }
+            }
+            other => Err(TlsError::AlertReceived(other)),
+        }
+    }
+
+    /// A record with handshake messages, or pieces of them. Ask for [`next_message`](Self::next_message) until there is none.
+    pub(crate) fn handshake(&mut self, content: &[u8]) -> Result<(), TlsError> {
+        if content.is_empty() {
+            return Err(TlsError::TooManyEmptyRecords);
+        }
+        self.fragment.extend_from_slice(content);
+        Ok(())
+    }
+
+    /// The next whole message.
+    pub(crate) fn next_message(&mut self) -> Result<Option<Message>, TlsError> {
+        let Some((&[kind, high, middle, low], rest)) = self.fragment.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes([0, high, middle, low]) as usize;
+        match kind {
+            NEW_SESSION_TICKET | KEY_UPDATE => {}
+            _ => return Err(TlsError::UnexpectedHandshake(kind)),
+        }
+        if length > HANDSHAKE_MAX {
+            return Err(TlsError::HandshakeTooLong { length });
+        }
+        if kind == KEY_UPDATE && length != 1 {
+            return Err(TlsError::MalformedHandshake);
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let message = if kind == NEW_SESSION_TICKET { Message::Ticket(body.to_vec()) } else { self.key_update(body)? };
+        self.fragment.drain(..4 + length);
+        if self.fragment.is_empty() {
+            self.fragment = Vec::new(); // an idle connection keeps none
+        } else if matches!(message, Message::KeyUpdate { .. }) {
+            // RFC 8446 section 5.1: messages may not span key changes.
+            return Err(TlsError::KeyUpdateInsideRecord);
+        }
+        if let Message::KeyUpdate { .. } = message {
+            self.key_updates += 1;
+            if self.key_updates > KEY_UPDATES_MAX {
+                return Err(TlsError::TooManyKeyUpdates);
+            }
+        }
+        Ok(Some(message))
+    }
+
+    fn key_update(&self, body: &[u8]) -> Result<Message, TlsError> {
+        match body {
+            [0] => Ok(Message::KeyUpdate { requested: false }),
+            [1] => Ok(Message::KeyUpdate { requested: true }),
+            [other] => Err(TlsError::InvalidKeyUpdate(*other)),
+            _ => Err(TlsError::MalformedHandshake),
+        }
+    }
+
+    fn nothing_pending(&self) -> Result<(), TlsError> {
+        // RFC 8446 section 5.1.
+        if self.fragment.is_empty() { Ok(()) } else { Err(TlsError::Interleaved) }
+    }
+}
+
+/// The KeyUpdate message, asking the peer for the same or not.
+pub(crate) fn key_update(request: bool) -> [u8; 5] {
+    [KEY_UPDATE, 0, 0, 1, u8::from(request)]
+}
+
+/// A fatal alert, or close_notify.
+pub(crate) fn alert(description: AlertDescription) -> [u8; 2] {
+    let level = if description == AlertDescription::CLOSE_NOTIFY { 1 } else { 2 };
+    [level, description.0]
+}
+
+/// Most bytes of a handshake message after the handshake: a ticket has at most 2^16 - 1 bytes and a few fields
+/// around it, and those in use have hundreds.
+const HANDSHAKE_MAX: usize = 1 << 16;
+const EMPTY_RECORDS_MAX: u8 = 32;
+const WARNINGS_MAX: u8 = 4;
+/// Between two records of data.
+const KEY_UPDATES_MAX: u8 = 32;
+const NEW_SESSION_TICKET: u8 = 4;
+const KEY_UPDATE: u8 = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticket(length: usize) -> Vec<u8> {
+        let mut message = vec![NEW_SESSION_TICKET, 0, (length >> 8) as u8, length as u8];
+        message.resize(4 + length, 7);
+        message
+    }
+
+    #[test]
+    fn messages_come_together_from_any_fragments() {
+        let mut stream = ticket(300);
+        stream.extend(ticket(0));
+        stream.extend(key_update(true));
+        for size in 1..stream.len() {
+            let mut messages = Messages::new();
+            let mut seen = Vec::new();
+            for fragment in stream.chunks(size) {
+                messages.handshake(fragment).unwrap();
+                while let Some(message) = messages.next_message().unwrap() {
+                    seen.push(message);
+                }
+            }
+            let expected =
+                [Message::Ticket(vec![7; 300]), Message::Ticket(vec![]), Message::KeyUpdate { requested: true }];
+            assert_eq!(seen, expected);
+        }
+    }
+
+    #[test]
+    fn every_misbehaviour_has_its_error() {
+        let one = |bytes: &[u8]| {
+            let mut messages = Messages::new();
+            messages.handshake(bytes).and_then(|()| messages.next_message())
+        };
+        assert_eq!(one(&[]), Err(TlsError::TooManyEmptyRecords));
+        assert_eq!(one(&[13, 0, 0, 0]), Err(TlsError::UnexpectedHandshake(13)));
+        assert_eq!(one(&[4, 1, 0, 1]), Err(TlsError::HandshakeTooLong { length: 0x10001 }));
+        assert_eq!(one(&[24, 0, 0, 2, 0, 0]), Err(TlsError::MalformedHandshake));
+        assert_eq!(one(&[24, 0, 0, 1, 2]), Err(TlsError::InvalidKeyUpdate(2)));
+        assert_eq!(one(&[24, 0, 0, 1, 0, 4]), Err(TlsError::KeyUpdateInsideRecord));
+        assert_eq!(one(&[24, 0, 0]), Ok(None));
+
+        let mut messages = Messages::new();
+        messages.handshake(&[4, 0]).unwrap();
+        assert_eq!(messages.data(5), Err(TlsError::Interleaved));
+        assert_eq!(messages.alert(&[1, 0]), Err(TlsError::Interleaved));
+
+        let mut messages = Messages::new();
+        assert_eq!(messages.alert(&[1, 0]), Ok(Alert::Close));
+        assert_eq!(messages.alert(&[2, 20]), Err(TlsError::AlertReceived(AlertDescription::BAD_RECORD_MAC)));
+        assert_eq!(messages.alert(&[2]), Err(TlsError::MalformedAlert));
+        assert_eq!(messages.alert(&[]), Err(TlsError::TooManyEmptyRecords));
+    }
+
+    #[test]
+    fn what_costs_the_peer_nothing_is_bounded() {
+        let mut messages = Messages::new();
+        for _ in 0..3 {
+            assert!((0..EMPTY_RECORDS_MAX).all(|_| messages.data(0).is_ok()));
+            messages.data(1).unwrap();
+        }
+        assert!((0..EMPTY_RECORDS_MAX).all(|_| messages.data(0).is_ok()));
+        assert_eq!(messages.data(0), Err(TlsError::TooManyEmptyRecords));
+
+        let mut update = || messages.handshake(&key_update(false)).and_then(|()| messages.next_message());
+        assert!((0..KEY_UPDATES_MAX).all(|_| update().is_ok()));
+        assert_eq!(update(), Err(TlsError::TooManyKeyUpdates));
+        assert!((0..WARNINGS_MAX).all(|_| messages.alert(&[1, 90]) == Ok(Alert::Ignored)));
+        assert_eq!(messages.alert(&[1, 90]), Err(TlsError::TooManyWarnings));
+    }
+}

@@ -1,0 +1,383 @@
+//! Cuts records out of the received ranges and opens whatever part of them the device did not.
+//!
+//! Invariant: every range says whether its bytes are as the device decrypted them or as they were on the wire; nothing
+//! of a record is given out before its tag is known to be right, by the device's word for all of it or by our own sum.
+
+use super::inbox::Inbox;
+use super::{APPLICATION_DATA, CIPHERTEXT_MAX, CONTENT_MAX, ContentType, HEADER_LEN, TRAILER_LEN, VERSION};
+use crate::counters::TlsCounters;
+use crate::error::TlsError;
+use crate::keys::{PieceKey, RecordKey, TAG_LEN, UnsupportedKey};
+use bytes::BytesMut;
+use offload_api::rx::{Checksums, TlsVerdict};
+use offload_api::{Handle, RxMeta, RxSegment, TlsKey};
+use offload_base::Seq;
+use offload_base::cost::{self, Work};
+use resumable_aead::State;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A record that was opened; its content is in the ranges given along with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// What it holds.
+    pub(crate) content_type: ContentType,
+    /// Bytes of content.
+    pub(crate) content_len: usize,
+    /// Bytes it had on the wire.
+    pub(crate) wire_len: usize,
+}
+
+/// The receive half of a record layer.
+pub(crate) struct Receiver {
+    inbox: Inbox,
+    traffic: TlsKey,
+    key: RecordKey,
+    /// For records that a device decrypted in part. Made when the first one comes.
+    piece_key: Option<Arc<PieceKey>>,
+    number: u64,
+    /// How many keys came before this one.
+    epoch: u64,
+    /// Contexts whose verdicts may still be on the way up, the newest last.
+    contexts: SmallVec<[RxContext; 1]>,
+}
+
+/// A context that decrypts, or decrypted, what arrives.
+struct RxContext {
+    handle: Handle,
+    /// The key it has: that of this epoch, or an earlier one.
+    epoch: u64,
+    /// That key, and what to add (wrapping) to a record's number to get the device's, once the epoch is over.
+    stale: Option<(Arc<PieceKey>, u64)>,
+}
+
+/// How the bytes of a range relate to the wire.
+enum Side<'a> {
+    /// As on the wire.
+    Ciphertext,
+    /// Decrypted with the present key.
+    Plaintext,
+    /// Decrypted with an earlier key, under another number: neither.
+    Garbled(&'a PieceKey, u64),
+}
+
+impl Receiver {
+    pub(crate) fn new(number: u64, traffic: TlsKey, inbox: Inbox) -> Result<Receiver, UnsupportedKey> {
+        Ok(Receiver {
+            key: RecordKey::new(&traffic)?,
+            inbox,
+            traffic,
+            piece_key: None,
+            number,
+            epoch: 0,
+            contexts: SmallVec::new(),
+        })
+    }
+
+    /// Adds the next received range.
+    pub(crate) fn push(&mut self, segment: RxSegment) {
+        self.inbox.push(segment);
+    }
+
+    /// Bytes received that are not yet a whole record.
+    pub(crate) fn pending(&self) -> usize {
+        self.inbox.len()
+    }
+
+    /// The next record, if all of it is here; its content is appended to `content`, without empty ranges.
+    ///
+    /// # Errors
+    /// [`TlsError`], whose alert ends the connection; `content` is then as it was.
+    pub(crate) fn next_record(
+        &mut self,
+        content: &mut Vec<RxSegment>,
+        counters: &mut TlsCounters,
+    ) -> Result<Option<Record>, TlsError> {
+        let _framing = cost::work(Work::Framing);
+        let Some(header) = self.inbox.header_at(0) else {
+            return Ok(None);
+        };
+        let length = check_header(header)?;
+        let wire_len = HEADER_LEN + length;
+        if self.inbox.len() < wire_len {
+            return Ok(None);
+        }
+        let before = content.len();
+        let opened = self.open(header, wire_len, content, counters);
+        if let Err(error) = opened.and_then(|()| finish_content(content, before, wire_len)) {
+            content.truncate(before);
+            counters.decrypt_error += u64::from(error == TlsError::BadRecordMac);
+            return Err(error);
+        }
+        self.number = self.number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
+        self.strip(content, before, wire_len).map(Some)
+    }
+
+    /// Removes padding and content type (RFC 8446 section 5.4) from an opened record.
+    fn strip(&self, content: &mut Vec<RxSegment>, before: usize, wire_len: usize) -> Result<Record, TlsError> {
+        let mut content_type = None;
+        while content.len() > before && content_type.is_none() {
+            let last = content.last_mut().expect("there are more than before");
+            match last.data.iter().rposition(|byte| *byte != 0) {
+                Some(at) => {
+                    content_type = Some(last.data[at]);
+                    last.truncate(at);
+                }
+                None => last.truncate(0),
+            }
+            if last.data.is_empty() {
+                content.pop();
+            }
+        }
+        let Some(code) = content_type else {
+            return Err(TlsError::OnlyPadding);
+        };
+        let Some(content_type) = ContentType::from_code(code) else {
+            content.truncate(before);
+            return Err(TlsError::UnexpectedContent(code));
+        };
+        let content_len = content[before..].iter().map(|range| range.data.len()).sum();
+        if content_len > CONTENT_MAX {
+            content.truncate(before);
+            return Err(TlsError::RecordOverflow { length: content_len });
+        }
+        Ok(Record { content_type, content_len, wire_len })
+    }
+
+    /// Cuts a record off and appends its body, content type and padding included, to `content`.
+    fn open(
+        &mut self,
+        header: [u8; HEADER_LEN],
+        wire_len: usize,
+        content: &mut Vec<RxSegment>,
+        counters: &mut TlsCounters,
+    ) -> Result<(), TlsError> {
+        let body_end = wire_len - TAG_LEN;
+        let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
+        // The context that decrypted all of it: only one that saw all of it has checked the tag.
+        let mut by_one = self.inbox.runs(wire_len).next().and_then(|(_, meta)| meta.context);
+        for (run, meta) in self.inbox.runs(wire_len) {
+            let side = self.side(meta);
+            if !matches!(side, Side::Plaintext) || meta.context != by_one {
+                by_one = None;
+            }
+            if !matches!(side, Side::Ciphertext) {
+                changed_bytes += overlap(at, at + run, HEADER_LEN, body_end);
+            }
+            at += run;
+            pieces += 1;
+        }
+        if by_one.is_some() {
+            counters.rx_records_device += 1;
+            self.inbox.copy_off(&mut [0; HEADER_LEN]);
+            self.inbox.take(body_end - HEADER_LEN, |range| content.push(range));
+            self.inbox.copy_off(&mut [0; TAG_LEN]);
+            return Ok(());
+        }
+        if changed_bytes == 0 {
+            counters.rx_records_sw += 1;
+            return self.open_whole(header, wire_len, pieces == 1, content);
+        }
+        counters.rx_records_partial += 1;
+        self.open_pieces(header, body_end, content, counters)
+    }
+
+    /// Opens a record no byte of which was decrypted: where it is if it is in one piece, else in a copy.
+    fn open_whole(
+        &mut self,
+        header: [u8; HEADER_LEN],
+        wire_len: usize,
+        one_piece: bool,
+        content: &mut Vec<RxSegment>,
+    ) -> Result<(), TlsError> {
+        self.inbox.copy_off(&mut [0; HEADER_LEN]);
+        let length = wire_len - HEADER_LEN;
+        let mut whole = None;
+        if one_piece {
+            self.inbox.take(length, |range| whole = Some(range));
+        } else {
+            let _copy = cost::work(Work::Copy);
+            let mut buffer = BytesMut::with_capacity(length);
+            let mut meta: Option<RxMeta> = None;
+            let seq = self.inbox.start().unwrap_or_default();
+            self.inbox.take(length, |range| {
+                buffer.extend_from_slice(&range.data);
+                meta = Some(meta.map_or(range.meta, |so_far| both(so_far, range.meta)));
+            });
+            whole = meta.map(|meta| RxSegment { seq, data: buffer.into(), meta });
+        }
+        let mut whole = whole.expect("a record has at least a tag");
+        let _crypto = cost::work(Work::Crypto);
+        if !self.key.open(self.number, header, whole.data.bytes_mut()) {
+            return Err(TlsError::BadRecordMac);
+        }
+        whole.truncate(length - TAG_LEN);
+        content.push(whole);
+        Ok(())
+    }
+
+    /// Opens a record that is decrypted in part: what is plaintext stays, the rest is decrypted where it is.
+    fn open_pieces(
+        &mut self,
+        header: [u8; HEADER_LEN],
+        body_end: usize,
+        content: &mut Vec<RxSegment>,
+        counters: &mut TlsCounters,
+    ) -> Result<(), TlsError> {
+        self.inbox.copy_off(&mut [0; HEADER_LEN]);
+        let before = content.len();
+        self.inbox.take(body_end - HEADER_LEN, |range| content.push(range));
+        let mut tag = [0; TAG_LEN];
+        self.inbox.copy_off(&mut tag);
+
+        let _crypto = cost::work(Work::Crypto);
+        let piece_key = self.piece_key()?;
+        let nonce = piece_key.nonce(self.number);
+        let mut state = State::new(&piece_key.key, &nonce, &header);
+        let mut at = 0u64;
+        for range in &mut content[before..] {
+            let side = self.side(&range.meta);
+            let data = range.data.bytes_mut();
+            let done = match side {
+                Side::Plaintext => state.authenticate_plaintext(&piece_key.key, data),
+                Side::Ciphertext => state.decrypt(&piece_key.key, data),
+                Side::Garbled(earlier, number) => {
+                    // Counter mode undoes itself: the same keystream again gives the bytes of the wire.
+                    counters.rx_restored_bytes += data.len() as u64;
+                    earlier
+                        .key
+                        .apply_keystream(&earlier.nonce(number), at, data)
+                        .map_err(Into::into)
+                        .and_then(|()| state.decrypt(&piece_key.key, data))
+                }
+            };
+            // A record is far shorter than any limit of the algorithm, so nothing else can be wrong with it.
+            done.map_err(|_| TlsError::BadRecordMac)?;
+            at += range.data.len() as u64;
+        }
+        state.verify(&piece_key.key, &tag).map_err(|_| TlsError::BadRecordMac)
+    }
+
+    /// How bytes with this `meta`, in the record at hand, relate to the wire.
+    fn side(&self, meta: &RxMeta) -> Side<'_> {
+        if meta.tls != TlsVerdict::Decrypted {
+            return Side::Ciphertext;
+        }
+        let context = self.contexts.iter().find(|context| Some(context.handle) == meta.context);
+        match context {
+            Some(RxContext { stale: Some((key, shift)), .. }) => Side::Garbled(key, self.number.wrapping_add(*shift)),
+            Some(context) if context.epoch == self.epoch => Side::Plaintext,
+            // Not a context of this direction: its word counts for nothing, and the tag will tell.
+            _ => Side::Ciphertext,
+        }
+    }
+
+    fn piece_key(&mut self) -> Result<Arc<PieceKey>, TlsError> {
+        if let Some(key) = &self.piece_key {
+            return Ok(key.clone());
+        }
+        let key = Arc::new(PieceKey::new(&self.traffic).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?);
+        self.piece_key = Some(key.clone());
+        Ok(key)
+    }
+
+    /// Goes on with the next key from number 0: the last record of the old one was the one given out last.
+    ///
+    /// # Errors
+    /// [`TlsError::Schedule`] if the key is for something unknown.
+    pub(crate) fn rekey(&mut self, traffic: TlsKey) -> Result<(), TlsError> {
+        let key = RecordKey::new(&traffic).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
+        // A device that does not know of the change counts on, and decrypts the first packets of a record before it
+        // comes to the tag that is wrong. What its number will be has to be known to undo that.
+        let passed = self.number;
+        if self.contexts.iter().any(|context| context.stale.is_none()) {
+            let ended = self.piece_key()?;
+            for context in self.contexts.iter_mut().filter(|context| context.stale.is_none()) {
+                context.stale = Some((ended.clone(), 0));
+            }
+        }
+        for context in &mut self.contexts {
+            if let Some((_, shift)) = &mut context.stale {
+                *shift = shift.wrapping_add(passed);
+            }
+        }
+        self.key = key;
+        self.traffic = traffic;
+        self.piece_key = None;
+        self.number = 0;
+        self.epoch += 1;
+        Ok(())
+    }
+
+    /// Where a device may begin: the first header after everything that arrived, and its record's number. `None`
+    /// while that header's place is not known.
+    pub(crate) fn next_boundary(&self) -> Option<(Seq, u64)> {
+        let start = self.inbox.start()?;
+        let (mut at, mut number) = (0, self.number);
+        while at < self.inbox.len() {
+            let header = self.inbox.header_at(at)?;
+            at += HEADER_LEN + check_header(header).ok()?;
+            number += 1;
+        }
+        Some((start + at as u32, number))
+    }
+
+    /// From now on the word of `handle`, which has the present key, counts.
+    pub(crate) fn add_context(&mut self, handle: Handle) {
+        if self.contexts.len() == CONTEXTS_MAX {
+            self.contexts.remove(0);
+        }
+        self.contexts.push(RxContext { handle, epoch: self.epoch, stale: None });
+    }
+
+    /// The key in use.
+    pub(crate) fn key(&self) -> &TlsKey {
+        &self.traffic
+    }
+
+    /// Forgets what arrived.
+    pub(crate) fn clear(&mut self) {
+        self.inbox.clear();
+    }
+}
+
+/// The length that a protected record's header tells.
+fn check_header(header: [u8; HEADER_LEN]) -> Result<usize, TlsError> {
+    let [outer, major, minor, high, low] = header;
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    if outer != APPLICATION_DATA {
+        return Err(TlsError::UnexpectedRecord(outer));
+    }
+    if [major, minor] != VERSION {
+        return Err(TlsError::UnknownVersion(u16::from_be_bytes([major, minor])));
+    }
+    if length > CIPHERTEXT_MAX {
+        return Err(TlsError::RecordOverflow { length });
+    }
+    if length < TRAILER_LEN {
+        // Nothing that short can verify.
+        return Err(TlsError::BadRecordMac);
+    }
+    Ok(length)
+}
+
+/// RFC 8446 section 5.4: content, type and padding together are at most one byte longer than the content may be.
+fn finish_content(content: &[RxSegment], before: usize, wire_len: usize) -> Result<(), TlsError> {
+    let length = wire_len - HEADER_LEN - TAG_LEN;
+    debug_assert_eq!(length, content[before..].iter().map(|range| range.data.len()).sum::<usize>());
+    if length > CONTENT_MAX + 1 { Err(TlsError::RecordOverflow { length }) } else { Ok(()) }
+}
+
+/// How many bytes two ranges share.
+fn overlap(start: usize, end: usize, other_start: usize, other_end: usize) -> usize {
+    end.min(other_end).saturating_sub(start.max(other_start))
+}
+
+/// What can be said of two ranges copied into one.
+fn both(a: RxMeta, b: RxMeta) -> RxMeta {
+    let checksums = if a.checksums == b.checksums { a.checksums } else { Checksums::Unchecked };
+    RxMeta { checksums, tls: TlsVerdict::NotDecrypted, context: None }
+}
+
+/// Contexts whose verdicts are remembered: enough for a reset and a rekey at once.
+const CONTEXTS_MAX: usize = 4;

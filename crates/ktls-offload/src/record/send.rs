@@ -1,0 +1,326 @@
+//! Frames records, and seals them unless a device will.
+//!
+//! Invariant: the same contents in the same order make the same bytes on the wire, whoever seals them; each number
+//! goes to one record.
+
+use super::{CONTENT_MAX, ContentType, HEADER_LEN, OVERHEAD, TRAILER_LEN, data_header};
+use crate::counters::TlsCounters;
+use crate::error::TlsError;
+use crate::keys::{RecordKey, UnsupportedKey, record_limit};
+use crate::sealer::RecordSealer;
+use bytes::{Bytes, BytesMut};
+use offload_api::{Handle, Layer, TlsKey, TxTag, UnitTag};
+use offload_base::cost::{self, Work};
+use std::sync::Arc;
+
+/// Who turns a record into what belongs on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// This crate, before it is queued.
+    Software,
+    /// A device, on its way out.
+    Device(Handle),
+}
+
+/// Content on its way into a record.
+pub(crate) enum Content<'a> {
+    /// Shared: a device reads it where it is.
+    Shared(Bytes),
+    /// Lent: it is copied in any case.
+    Lent(&'a [u8]),
+}
+
+/// The transmit half of a record layer.
+pub(crate) struct Sender {
+    traffic: TlsKey,
+    key: Arc<RecordKey>,
+    number: u64,
+    limit: u64,
+    protection: Protection,
+    /// The number from which on the transport has a sealer for this key.
+    sealed_from: Option<u64>,
+    /// The header made last: most records of a stream are of one length.
+    header: Bytes,
+}
+
+impl Sender {
+    pub(crate) fn new(number: u64, traffic: TlsKey) -> Result<Sender, UnsupportedKey> {
+        Ok(Sender {
+            key: Arc::new(RecordKey::new(&traffic)?),
+            number,
+            limit: record_limit(traffic.suite()),
+            protection: Protection::Software,
+            sealed_from: None,
+            header: Bytes::new(),
+            traffic,
+        })
+    }
+
+    /// Makes one record and gives it to `queue`, in one piece or several. `upper` says where `content` lies in the
+    /// units of the layers above, if it does; only a record left to a device can pass that on.
+    ///
+    /// # Errors
+    /// [`TlsError::KeyExhausted`].
+    pub(crate) fn record(
+        &mut self,
+        content_type: ContentType,
+        content: Content<'_>,
+        upper: TxTag,
+        counters: &mut TlsCounters,
+        queue: &mut dyn FnMut(Bytes, TxTag),
+    ) -> Result<(), TlsError> {
+        let _framing = cost::work(Work::Framing);
+        // The last alert may still go out with a key that is used up: it ends the connection.
+        let hard_limit = if content_type == ContentType::Alert { u64::MAX - 1 } else { self.limit };
+        if self.number >= hard_limit {
+            return Err(TlsError::KeyExhausted);
+        }
+        let number = self.number;
+        self.number += 1;
+        match self.protection {
+            Protection::Software => {
+                counters.tx_records_sw += 1;
+                self.seal(number, content_type, content, queue);
+            }
+            Protection::Device(handle) => {
+                counters.tx_records_device += 1;
+                self.leave_to_device(number, handle, content_type, content, upper, queue);
+            }
+        }
+        Ok(())
+    }
+
+    fn seal(&self, number: u64, content_type: ContentType, content: Content<'_>, queue: &mut dyn FnMut(Bytes, TxTag)) {
+        let content = match &content {
+            Content::Shared(bytes) => bytes,
+            Content::Lent(bytes) => *bytes,
+        };
+        debug_assert!(content.len() <= CONTENT_MAX);
+        let length = content.len() + OVERHEAD;
+        let header = data_header(length);
+        let mut record = BytesMut::with_capacity(length);
+        record.extend_from_slice(&header);
+        {
+            let _copy = cost::work(Work::Copy);
+            record.extend_from_slice(content);
+        }
+        record.extend_from_slice(&[content_type.code()]);
+        let tag = {
+            let _crypto = cost::work(Work::Crypto);
+            self.key.seal(number, header, &mut record[HEADER_LEN..])
+        };
+        record.extend_from_slice(&tag);
+        let mut place = TxTag::PLAIN;
+        place.units[Layer::Tls as usize] = Some(UnitTag { number, at: 0, len: length as u32 });
+        queue(record.freeze(), place);
+    }
+
+    fn leave_to_device(
+        &mut self,
+        number: u64,
+        handle: Handle,
+        content_type: ContentType,
+        content: Content<'_>,
+        upper: TxTag,
+        queue: &mut dyn FnMut(Bytes, TxTag),
+    ) {
+        let content = match content {
+            Content::Shared(bytes) => bytes,
+            Content::Lent(bytes) => {
+                let _copy = cost::work(Work::Copy);
+                Bytes::copy_from_slice(bytes)
+            }
+        };
+        let length = content.len() + OVERHEAD;
+        let header = data_header(length);
+        if self.header[..] != header {
+            self.header = Bytes::copy_from_slice(&header);
+        }
+        let place =
+            |at: usize| TxTag::device(handle, Layer::Tls, UnitTag { number, at: at as u32, len: length as u32 });
+        queue(self.header.clone(), place(0));
+        let after = HEADER_LEN + content.len();
+        if !content.is_empty() {
+            let mut tag = place(HEADER_LEN);
+            for (unit, above) in tag.units.iter_mut().zip(upper.units).skip(1) {
+                *unit = above;
+            }
+            queue(content, tag);
+        }
+        queue(trailer(content_type), place(after));
+    }
+
+    /// Whether the next record has to be a KeyUpdate, for the key has room for no more than that.
+    pub(crate) fn must_update(&self) -> bool {
+        self.number.saturating_add(1) >= self.limit
+    }
+
+    /// Goes on with the next key, in software, from number 0. Gives the context that the old one leaves behind.
+    pub(crate) fn rekey(&mut self, traffic: TlsKey) -> Result<Option<Handle>, UnsupportedKey> {
+        let context = self.context();
+        let fresh = Sender::new(0, traffic)?;
+        *self = fresh;
+        Ok(context)
+    }
+
+    /// Seals in software from the next record on. Gives the context that is left behind.
+    pub(crate) fn come_back(&mut self) -> Option<Handle> {
+        let context = self.context();
+        self.protection = Protection::Software;
+        context
+    }
+
+    /// Leaves records to `handle` from the next one on. The transport must have a sealer by then.
+    pub(crate) fn hand_over(&mut self, handle: Handle) {
+        debug_assert!(self.sealed_from.is_some());
+        self.protection = Protection::Device(handle);
+    }
+
+    /// What the transport needs before the first record is left to a device; `None` if it has that.
+    pub(crate) fn sealer(&mut self) -> Option<RecordSealer> {
+        if self.sealed_from.is_some() {
+            return None;
+        }
+        self.sealed_from = Some(self.number);
+        Some(RecordSealer::new(self.key.clone(), self.number, self.limit))
+    }
+
+    /// The device that records are left to.
+    pub(crate) fn context(&self) -> Option<Handle> {
+        match self.protection {
+            Protection::Software => None,
+            Protection::Device(handle) => Some(handle),
+        }
+    }
+
+    /// Number of the next record.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The key in use.
+    pub(crate) fn key(&self) -> &TlsKey {
+        &self.traffic
+    }
+
+    /// Has the key last for no more than `records` records.
+    pub(crate) fn lower_limit(&mut self, records: u64) {
+        self.limit = self.limit.min(records);
+    }
+}
+
+/// Content type and room for the tag, which the device fills in.
+fn trailer(content_type: ContentType) -> Bytes {
+    const fn room(code: u8) -> [u8; TRAILER_LEN] {
+        let mut trailer = [0; TRAILER_LEN];
+        trailer[0] = code;
+        trailer
+    }
+    static ALERT: [u8; TRAILER_LEN] = room(21);
+    static HANDSHAKE: [u8; TRAILER_LEN] = room(22);
+    static DATA: [u8; TRAILER_LEN] = room(23);
+    Bytes::from_static(match content_type {
+        ContentType::Alert => &ALERT,
+        ContentType::Handshake => &HANDSHAKE,
+        ContentType::ApplicationData => &DATA,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::{Sealer, TlsSuite, TlsVersion, Unit};
+    use offload_base::Seq;
+    use proptest::prelude::*;
+
+    const HANDLE: Handle = Handle { index: 4, generation: 2 };
+
+    fn sender(suite: TlsSuite) -> Sender {
+        let key = TlsKey::new(TlsVersion::Tls13, suite, &vec![8; suite.key_len()], [6; 12]).unwrap();
+        Sender::new(3, key).unwrap()
+    }
+
+    /// Makes a record; on a device, has its pieces sealed by the transport's sealer.
+    fn wire(sender: &mut Sender, kind: ContentType, content: Content<'_>, sealer: Option<&mut RecordSealer>) -> Bytes {
+        let mut pieces = Vec::new();
+        let mut tags = Vec::new();
+        sender
+            .record(kind, content, TxTag::PLAIN, &mut TlsCounters::default(), &mut |bytes, tag| {
+                pieces.push(bytes);
+                tags.push(tag);
+            })
+            .unwrap();
+        let unit = tags[0].unit(Layer::Tls).unwrap();
+        let mut at = 0;
+        for (piece, tag) in pieces.iter().zip(&tags) {
+            assert_eq!(tag.unit(Layer::Tls), Some(UnitTag { at, ..unit }));
+            assert_eq!(tag.context, sealer.is_some().then_some(HANDLE));
+            at += piece.len() as u32;
+        }
+        assert_eq!(at, unit.len);
+        match sealer {
+            None => pieces.remove(0),
+            Some(sealer) => {
+                let unit = Unit { number: unit.number, start: Seq(0), end: Seq(unit.len) };
+                sealer.seal(unit, &pieces).unwrap()
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn software_and_sealed_device_records_are_the_same(
+            writes in prop::collection::vec((0u8..3, prop::collection::vec(any::<u8>(), 0..3000), any::<bool>()), 1..8),
+            suite in prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]),
+        ) {
+            let mut software = sender(suite);
+            let mut device = sender(suite);
+            let mut sealer = device.sealer().unwrap();
+            prop_assert!(device.sealer().is_none(), "one sealer a key");
+            device.hand_over(HANDLE);
+            for (kind, bytes, shared) in writes {
+                let kind = [ContentType::Alert, ContentType::Handshake, ContentType::ApplicationData][kind as usize];
+                let content = |shared| {
+                    if shared { Content::Shared(Bytes::copy_from_slice(&bytes)) } else { Content::Lent(&bytes) }
+                };
+                let one = wire(&mut software, kind, content(shared), None);
+                let other = wire(&mut device, kind, content(!shared), Some(&mut sealer));
+                prop_assert_eq!(one, other);
+            }
+        }
+    }
+
+    #[test]
+    fn shared_content_is_not_copied_for_a_device() {
+        let mut sender = sender(TlsSuite::Aes128Gcm);
+        sender.sealer();
+        sender.hand_over(HANDLE);
+        let content = Bytes::from(vec![1; 100]);
+        let mut addresses = Vec::new();
+        sender
+            .record(
+                ContentType::ApplicationData,
+                Content::Shared(content.clone()),
+                TxTag::PLAIN,
+                &mut TlsCounters::default(),
+                &mut |bytes, _| addresses.push(bytes.as_ptr()),
+            )
+            .unwrap();
+        assert_eq!(addresses[1], content.as_ptr());
+    }
+
+    #[test]
+    fn a_used_up_key_protects_an_alert_and_nothing_else() {
+        let mut sender = sender(TlsSuite::Aes128Gcm);
+        sender.lower_limit(5);
+        let mut record = |kind| {
+            let result =
+                sender.record(kind, Content::Lent(b"x"), TxTag::PLAIN, &mut TlsCounters::default(), &mut |_, _| ());
+            (result, sender.must_update())
+        };
+        assert_eq!(record(ContentType::ApplicationData), (Ok(()), true), "the last number is for a KeyUpdate");
+        assert_eq!(record(ContentType::Handshake), (Ok(()), true));
+        assert_eq!(record(ContentType::Handshake), (Err(TlsError::KeyExhausted), true));
+        assert_eq!(record(ContentType::Alert), (Ok(()), true));
+    }
+}

@@ -1,0 +1,120 @@
+//! Seals records that a device was to seal, when it cannot: the transport keeps a [`RecordSealer`] for as long as it
+//! may have to send one of them again.
+//!
+//! Invariant: what it makes of a record is what the device makes of it, to the byte; and it never seals anything
+//! that is not a record as this crate frames them, for sealing twice would give the plaintext away.
+
+use crate::keys::{RecordKey, TAG_LEN};
+use crate::record::{HEADER_LEN, OVERHEAD, is_data_header};
+use bytes::{Bytes, BytesMut};
+use offload_api::{SealError, Sealer, Unit};
+use offload_base::cost::{self, Work};
+use std::sync::Arc;
+
+/// The [`Sealer`] of one transmit key.
+pub(crate) struct RecordSealer {
+    key: Arc<RecordKey>,
+    first: u64,
+    limit: u64,
+}
+
+impl RecordSealer {
+    /// For the records of `key` from number `first` to before `limit`.
+    pub(crate) fn new(key: Arc<RecordKey>, first: u64, limit: u64) -> RecordSealer {
+        RecordSealer { key, first, limit }
+    }
+}
+
+impl Sealer for RecordSealer {
+    fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
+        let number = unit.number;
+        let malformed = SealError::Malformed { number };
+        if number >= self.limit {
+            return Err(SealError::KeyExhausted { number });
+        }
+        let length: usize = plain.iter().map(Bytes::len).sum();
+        if number < self.first || length < OVERHEAD || length != unit.len() as usize {
+            return Err(malformed);
+        }
+        let mut record = BytesMut::with_capacity(length);
+        {
+            let _copy = cost::work(Work::Copy);
+            plain.iter().for_each(|piece| record.extend_from_slice(piece));
+        }
+        let (header, rest) = record.split_at_mut(HEADER_LEN);
+        let (body, tag) = rest.split_at_mut(length - HEADER_LEN - TAG_LEN);
+        let header: [u8; HEADER_LEN] = (&*header).try_into().map_err(|_| malformed)?;
+        // A tag that is there already means a record that is sealed already. The counter mode would undo it.
+        if !is_data_header(header, length) || tag != [0; TAG_LEN] || body.last() == Some(&0) {
+            return Err(malformed);
+        }
+        let _crypto = cost::work(Work::Crypto);
+        tag.copy_from_slice(&self.key.seal(number, header, body));
+        Ok(record.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::{TlsKey, TlsSuite, TlsVersion};
+    use offload_base::Seq;
+
+    fn sealer() -> RecordSealer {
+        let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
+        RecordSealer::new(Arc::new(RecordKey::new(&key).unwrap()), 5, 10)
+    }
+
+    fn unit(number: u64, length: usize) -> Unit {
+        Unit { number, start: Seq(u32::MAX), end: Seq(u32::MAX) + length as u32 }
+    }
+
+    fn record(content: &[u8]) -> Vec<u8> {
+        let mut record = vec![23, 3, 3, 0, content.len() as u8 + 17];
+        record.extend_from_slice(content);
+        record.push(23);
+        record.extend_from_slice(&[0; 16]);
+        record
+    }
+
+    #[test]
+    fn any_pieces_of_a_record_seal_to_the_same_bytes() {
+        let whole = Bytes::from(record(b"attack at dawn"));
+        let sealed = sealer().seal(unit(5, whole.len()), std::slice::from_ref(&whole)).unwrap();
+        assert_eq!(sealed[..5], whole[..5]);
+        for at in 0..=whole.len() {
+            let pieces = [whole.slice(..at), Bytes::new(), whole.slice(at..)];
+            assert_eq!(sealer().seal(unit(5, whole.len()), &pieces).unwrap(), sealed);
+        }
+    }
+
+    #[test]
+    fn nothing_but_an_unsealed_record_is_sealed() {
+        let good = record(b"attack at dawn");
+        let sealed = sealer().seal(unit(6, good.len()), &[Bytes::from(good.clone())]).unwrap();
+        let spoilt = |at: usize, value: u8| {
+            let mut bad = good.clone();
+            bad[at] = value;
+            bad
+        };
+        let bad = [
+            sealed.to_vec(),
+            spoilt(0, 22),
+            spoilt(1, 2),
+            spoilt(4, 32),
+            spoilt(19, 0), // the content type
+            spoilt(good.len() - 1, 1),
+            good[..21].to_vec(),
+            Vec::new(),
+        ];
+        for bytes in bad {
+            let result = sealer().seal(unit(6, bytes.len()), &[Bytes::from(bytes.clone())]);
+            assert_eq!(result, Err(SealError::Malformed { number: 6 }), "{bytes:?}");
+        }
+        let good = [Bytes::from(good)];
+        let length = good[0].len();
+        assert_eq!(sealer().seal(unit(6, length - 1), &good), Err(SealError::Malformed { number: 6 }));
+        assert_eq!(sealer().seal(unit(4, length), &good), Err(SealError::Malformed { number: 4 }));
+        assert_eq!(sealer().seal(unit(10, length), &good), Err(SealError::KeyExhausted { number: 10 }));
+    }
+}

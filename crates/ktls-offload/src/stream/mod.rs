@@ -1,0 +1,512 @@
+//! The stream of data: everything between the application and the records.
+//!
+//! - this file: the stream itself, its two sides and how they end;
+//! - [`offload`]: handing directions to a device, and taking them back;
+//! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
+//!
+//! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
+
+mod io;
+pub(crate) mod offload;
+mod segments;
+
+use crate::alert::AlertDescription;
+use crate::counters::TlsCounters;
+use crate::error::TlsError;
+use crate::handshake::Negotiated;
+use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+use crate::messages::{self, Alert, Message, Messages};
+use crate::record::inbox::Inbox;
+use crate::record::receive::{Receiver, Record};
+use crate::record::send::{Content, Sender};
+use crate::record::{CONTENT_MAX, ContentType, HEADER_LEN, WIRE_MAX};
+use bytes::Bytes;
+use core::fmt;
+use core::future::poll_fn;
+use core::task::{Context, Poll, ready};
+use offload::RxOffload;
+use offload_api::{Layer, RxSegment, SegmentStream, TxTag};
+use offload_base::Seq;
+use segments::AckLog;
+use std::collections::VecDeque;
+
+/// A TLS stream over the transport `S`, each direction in software or on a device.
+///
+/// It is `AsyncRead + AsyncWrite`; [`next_chunk`](Self::next_chunk) and [`send_chunk`](Self::send_chunk) do the same
+/// without copying; and it is a [`SegmentStream`] again, for a protocol that wants to know what the device said.
+///
+/// A write becomes one record for each [`record size`](Self::set_record_size) of bytes and one for the rest, and what
+/// was written is queued before the call returns. Dropping the stream closes it in order, as [`close`](Self::close)
+/// does: what was written still arrives, and the peer learns that it was all. (Not so in a panic: then the peer sees a
+/// stream that was cut off.)
+///
+/// ```
+/// use ktls_offload::{FixedKeys, KtlsStream, TokioSegments, TrafficKeys};
+/// use offload_api::{TlsKey, TlsSuite, TlsVersion};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // The keys usually come from a handshake: see `connect`.
+/// let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
+/// let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
+/// let (near, far) = tokio::io::duplex(1 << 16);
+/// let mut client = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(FixedKeys))?;
+/// let mut server = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(FixedKeys))?;
+/// client.send_chunk("hello".into()).await?;
+/// client.close().await?;
+/// assert_eq!(server.next_chunk().await?.as_deref(), Some(&b"hello"[..]));
+/// assert_eq!(server.next_chunk().await?, None);
+/// # Ok(())
+/// # }
+/// ```
+pub struct KtlsStream<S: SegmentStream> {
+    stream: S,
+    sender: Sender,
+    receiver: Receiver,
+    schedule: Box<dyn KeySchedule>,
+    messages: Messages,
+    negotiated: Negotiated,
+    counters: TlsCounters,
+    read: Side,
+    write: Side,
+
+    /// Opened content that nobody has taken.
+    plain: VecDeque<RxSegment>,
+    /// The content of the record at hand.
+    scratch: Vec<RxSegment>,
+    /// Bytes that `consume` was told before the application had them.
+    early_credit: usize,
+    /// The transport's last word, got while nobody was reading.
+    ended: Option<std::io::Result<()>>,
+    rx: RxOffload,
+
+    /// Where the next byte queued goes, once a byte was queued.
+    next: Option<Seq>,
+    acks: AckLog,
+    record_size: usize,
+    records_per_key: u64,
+    /// The peer is to get a KeyUpdate before the next data.
+    update_owed: bool,
+    /// It got one since the last data.
+    update_answered: bool,
+}
+
+/// One half of the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Side {
+    Open,
+    Closed,
+    Failed(TlsError),
+}
+
+/// What a handshake leaves behind.
+pub(crate) struct Established {
+    sender: Sender,
+    receiver: Receiver,
+    schedule: Box<dyn KeySchedule>,
+    next: Option<(Seq, u64)>,
+    negotiated: Negotiated,
+}
+
+impl Established {
+    /// `inbox` is what arrived after the handshake, `next` where the next byte sent goes and how many were sent.
+    pub(crate) fn new(
+        keys: TrafficKeys,
+        schedule: Box<dyn KeySchedule>,
+        inbox: Inbox,
+        next: Option<(Seq, u64)>,
+        negotiated: Negotiated,
+    ) -> Result<Established, UnsupportedKey> {
+        let sender = Sender::new(keys.transmit.0, keys.transmit.1)?;
+        let receiver = Receiver::new(keys.receive.0, keys.receive.1, inbox)?;
+        Ok(Established { sender, receiver, schedule, next, negotiated })
+    }
+}
+
+impl<S: SegmentStream> KtlsStream<S> {
+    /// A stream with keys agreed on elsewhere, over a transport whose next byte in either direction begins a record.
+    ///
+    /// # Errors
+    /// [`UnsupportedKey`].
+    pub fn new(stream: S, keys: TrafficKeys, schedule: Box<dyn KeySchedule>) -> Result<KtlsStream<S>, UnsupportedKey> {
+        let established = Established::new(keys, schedule, Inbox::default(), None, Negotiated::default())?;
+        Ok(KtlsStream::established(stream, established))
+    }
+
+    pub(crate) fn established(stream: S, handshake: Established) -> KtlsStream<S> {
+        let Established { sender, receiver, schedule, next, negotiated } = handshake;
+        KtlsStream {
+            stream,
+            sender,
+            receiver,
+            schedule,
+            messages: Messages::new(),
+            negotiated,
+            counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
+            read: Side::Open,
+            write: Side::Open,
+            plain: VecDeque::new(),
+            scratch: Vec::new(),
+            early_credit: 0,
+            ended: None,
+            rx: RxOffload::Software,
+            next: next.map(|(seq, _)| seq),
+            acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
+            record_size: CONTENT_MAX,
+            records_per_key: u64::MAX,
+            update_owed: false,
+            update_answered: false,
+        }
+    }
+
+    /// The next received bytes, where they lie: at most a record's content, at least one byte. `None` after the
+    /// peer's close_notify.
+    ///
+    /// # Errors
+    /// A [`TlsError`] inside; an error of the transport.
+    pub async fn next_chunk(&mut self) -> std::io::Result<Option<Bytes>> {
+        poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// Polls for what [`next_chunk`](Self::next_chunk) waits for.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<Option<Bytes>>> {
+        ready!(self.poll_plain(cx))?;
+        Poll::Ready(Ok(self.plain.pop_front().map(|range| {
+            self.credit(range.data.len());
+            range.data.freeze()
+        })))
+    }
+
+    /// Writes all of `data`, without copying it on its way to a device. A dropped future has written some of it.
+    ///
+    /// # Errors
+    /// A [`TlsError`] inside; an error of the transport; `BrokenPipe` after closing.
+    pub async fn send_chunk(&mut self, mut data: Bytes) -> std::io::Result<()> {
+        while !data.is_empty() {
+            poll_fn(|cx| self.poll_writable(cx)).await?;
+            let part = data.split_to(self.write_len(data.len()));
+            self.write_shared(part, TxTag::PLAIN)?;
+            self.stream.flush();
+        }
+        Ok(())
+    }
+
+    /// Says that no more will be written, and waits for nothing but the transport's promise to see to the rest. The
+    /// other direction goes on.
+    ///
+    /// # Errors
+    /// If the stream failed before.
+    pub async fn close(&mut self) -> std::io::Result<()> {
+        poll_fn(|cx| self.poll_close(cx)).await
+    }
+
+    /// Changes the transmit key, and asks the peer for the same if `both` (RFC 8446 section 4.6.3). A direction on a
+    /// device comes back to software.
+    ///
+    /// # Errors
+    /// If there is no next key, which fails the stream; `BrokenPipe` after closing.
+    pub fn update_keys(&mut self, both: bool) -> std::io::Result<()> {
+        self.check_writable()?;
+        self.send_key_update(both)?;
+        self.stream.flush();
+        Ok(())
+    }
+
+    /// Has every full record hold `bytes` bytes, from 1 to 16384, which is what it is at first.
+    pub fn set_record_size(&mut self, bytes: usize) {
+        self.record_size = bytes.clamp(1, CONTENT_MAX);
+    }
+
+    /// Changes the transmit key at least every `records` records, two or more. Without it, keys last as long as
+    /// RFC 8446 section 5.5 lets them.
+    pub fn set_records_per_key(&mut self, records: u64) {
+        self.records_per_key = records.max(2);
+        self.sender.lower_limit(self.records_per_key);
+    }
+
+    /// What the handshake agreed on.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &TlsCounters {
+        &self.counters
+    }
+
+    /// The transport below.
+    pub fn transport(&self) -> &S {
+        &self.stream
+    }
+
+    /// Ready when there is content to take, or there will never be any more.
+    fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.poll_events(cx);
+        loop {
+            if !self.plain.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            match &self.read {
+                Side::Open => {}
+                Side::Closed => return Poll::Ready(Ok(())),
+                Side::Failed(error) => return Poll::Ready(Err(error.clone().into())),
+            }
+            debug_assert!(self.scratch.is_empty());
+            let opened = match self.receiver.next_record(&mut self.scratch, &mut self.counters) {
+                Ok(Some(record)) => self.receive(record),
+                Ok(None) => {
+                    if !ready!(self.poll_more(cx))? {
+                        // RFC 8446 section 6.1: without close_notify, what arrived may have been cut short.
+                        self.read = Side::Failed(TlsError::Truncated);
+                    }
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = opened {
+                self.scratch.clear();
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Gets the next range from the transport; false if there are no more.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+        let segment = match self.ended.take() {
+            Some(Ok(())) => None,
+            Some(Err(error)) => return Poll::Ready(Err(error)),
+            None => match self.stream.poll_segment(cx) {
+                Poll::Ready(segment) => segment?,
+                Poll::Pending => {
+                    // A window smaller than a record would never open again.
+                    let due = self.receiver.pending().min(WIRE_MAX).saturating_sub(self.early_credit);
+                    if due > 0 {
+                        self.early_credit += due;
+                        self.stream.consume(due);
+                    }
+                    return Poll::Pending;
+                }
+            },
+        };
+        let Some(segment) = segment else {
+            return Poll::Ready(Ok(false));
+        };
+        self.receiver.push(segment);
+        self.add_deferred(cx);
+        Poll::Ready(Ok(true))
+    }
+
+    /// Acts on a record whose content is in the scratch list.
+    fn receive(&mut self, record: Record) -> Result<(), TlsError> {
+        if record.content_type == ContentType::ApplicationData {
+            self.messages.data(record.content_len)?;
+            self.plain.extend(self.scratch.drain(..));
+            self.credit(record.wire_len - record.content_len);
+            return Ok(());
+        }
+        let mut content = Vec::with_capacity(record.content_len);
+        self.scratch.drain(..).for_each(|range| content.extend_from_slice(&range.data));
+        self.credit(record.wire_len);
+        if record.content_type == ContentType::Alert {
+            if self.messages.alert(&content)? == Alert::Close {
+                self.read = Side::Closed;
+                self.receiver.clear();
+                self.leave_receive_context();
+            }
+            return Ok(());
+        }
+        self.messages.handshake(&content)?;
+        while let Some(message) = self.messages.next_message()? {
+            match message {
+                Message::Ticket(ticket) => self.schedule.store_ticket(&ticket).map_err(|error| match error {
+                    ScheduleError::NoTickets => TlsError::UnexpectedHandshake(4),
+                    other => other.into(),
+                })?,
+                Message::KeyUpdate { requested } => self.receive_key_update(requested)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_key_update(&mut self, requested: bool) -> Result<(), TlsError> {
+        self.counters.rx_rekey_received += 1;
+        let rekeyed = match self.schedule.next_receive_key() {
+            Ok(key) => self.receiver.rekey(key),
+            Err(error) => Err(error.into()),
+        };
+        match &rekeyed {
+            Ok(()) => self.counters.rx_rekey_ok += 1,
+            Err(_) => self.counters.rx_rekey_error += 1,
+        }
+        rekeyed?;
+        self.leave_receive_context();
+        if requested && self.write == Side::Open {
+            // RFC 8446 section 4.6.3: before our next data at the latest, and once for any number of requests. The
+            // first goes at once; the peer cannot have the queue grow by asking on.
+            self.update_owed = true;
+            if !self.update_answered {
+                self.send_key_update(false)?;
+                self.stream.flush();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a KeyUpdate and goes on with the next key, in software.
+    fn send_key_update(&mut self, request: bool) -> Result<(), TlsError> {
+        let key = match self.schedule.next_transmit_key() {
+            Ok(key) => key,
+            Err(error) => {
+                self.counters.tx_rekey_error += 1;
+                let error = TlsError::from(error);
+                self.fail(error.clone());
+                return Err(error);
+            }
+        };
+        self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)), TxTag::PLAIN)?;
+        let left = self.sender.rekey(key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
+        self.sender.lower_limit(self.records_per_key);
+        if let Some(context) = left {
+            self.stream.release(Layer::Tls, context);
+            self.count_transmit_software();
+        }
+        self.counters.tx_rekey_ok += 1;
+        self.update_owed = false;
+        self.update_answered = true;
+        Ok(())
+    }
+
+    /// Ready when something may be written.
+    fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        self.poll_events(cx);
+        self.check_writable()?;
+        self.stream.poll_room(cx).map_ok(|_| ())
+    }
+
+    fn check_writable(&self) -> std::io::Result<()> {
+        match &self.write {
+            Side::Open => Ok(()),
+            Side::Closed => Err(std::io::ErrorKind::BrokenPipe.into()),
+            Side::Failed(error) => Err(error.clone().into()),
+        }
+    }
+
+    /// How much of a write of `length` bytes is taken at once: all of it, or whole records. The transport's room has no
+    /// part in it, so that record boundaries do not depend on that.
+    fn write_len(&self, length: usize) -> usize {
+        if length <= WRITE_MAX { length } else { WRITE_MAX / self.record_size * self.record_size }
+    }
+
+    /// Makes records of `data`; gives the sequence number of the first byte of content.
+    fn write_shared(&mut self, mut data: Bytes, upper: TxTag) -> Result<Option<Seq>, TlsError> {
+        let mut first = None;
+        let mut done = 0;
+        while !data.is_empty() {
+            let part = data.split_to(self.record_size.min(data.len()));
+            let length = part.len();
+            let seq = self.write_record(Content::Shared(part), length, upper.advanced(done))?;
+            first = first.or(Some(seq));
+            done += length as u32;
+        }
+        Ok(first)
+    }
+
+    fn write_record(&mut self, content: Content<'_>, length: usize, upper: TxTag) -> Result<Seq, TlsError> {
+        if self.update_owed || self.sender.must_update() {
+            self.send_key_update(false)?;
+        }
+        let seq = self.record(ContentType::ApplicationData, content, upper)?;
+        self.update_answered = false;
+        self.acks.record(length);
+        Ok(seq)
+    }
+
+    /// Queues one record; gives the sequence number of its content.
+    fn record(&mut self, content_type: ContentType, content: Content<'_>, upper: TxTag) -> Result<Seq, TlsError> {
+        let KtlsStream { stream, sender, counters, next, acks, .. } = self;
+        let mut first = None;
+        sender.record(content_type, content, upper, counters, &mut |bytes, tag| {
+            let length = bytes.len();
+            let seq = stream.send(bytes, tag);
+            first = first.or(Some(seq));
+            acks.wire(length);
+            *next = Some(seq + length as u32);
+        })?;
+        Ok(first.unwrap_or_default() + HEADER_LEN as u32)
+    }
+
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        match &self.write {
+            Side::Open => self.finish_writing(),
+            Side::Closed => {}
+            Side::Failed(error) => return Poll::Ready(Err(error.clone().into())),
+        }
+        self.stream.poll_committed(cx)
+    }
+
+    fn finish_writing(&mut self) {
+        if self.write == Side::Open {
+            self.write = Side::Closed;
+            self.alert(AlertDescription::CLOSE_NOTIFY);
+            self.stream.finish();
+        }
+    }
+
+    /// Ends the connection: the peer gets its alert, then the end of the stream; both sides tell why.
+    fn fail(&mut self, error: TlsError) {
+        if self.write == Side::Open {
+            if let Some(description) = error.alert() {
+                self.alert(description);
+            }
+            self.stream.finish();
+        }
+        self.write = Side::Failed(error.clone());
+        self.read = Side::Failed(error);
+        self.receiver.clear();
+        self.leave_receive_context();
+    }
+
+    fn alert(&mut self, description: AlertDescription) {
+        // Only a key without a single number left could refuse it; then the stream just ends.
+        let _ = self.record(ContentType::Alert, Content::Lent(&messages::alert(description)), TxTag::PLAIN);
+        self.stream.flush();
+    }
+
+    /// Tells the transport that `bytes` more received bytes are done with.
+    fn credit(&mut self, bytes: usize) {
+        let told = self.early_credit.min(bytes);
+        self.early_credit -= told;
+        if bytes > told {
+            self.stream.consume(bytes - told);
+        }
+    }
+}
+
+impl<S: SegmentStream> Drop for KtlsStream<S> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.finish_writing();
+        }
+        self.leave_receive_context();
+        if let Some(context) = self.sender.come_back() {
+            self.stream.release(Layer::Tls, context);
+        }
+    }
+}
+
+impl<S: SegmentStream> fmt::Debug for KtlsStream<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KtlsStream")
+            .field("read", &self.read)
+            .field("write", &self.write)
+            .field("transmit_context", &self.transmit_context())
+            .field("receive_context", &self.receive_context())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Most bytes of one write taken at once.
+const WRITE_MAX: usize = 256 << 10;

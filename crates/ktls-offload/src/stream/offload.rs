@@ -1,0 +1,339 @@
+//! Handing the directions of a stream to a device, and taking them back.
+//!
+//! Invariant: a transmit context is used only while the transport has a sealer for its key; a receive context begins at
+//! a record that has not arrived. What the device then does or does not do changes who works, never the bytes.
+
+use super::{KtlsStream, Side};
+use bytes::Bytes;
+use core::future::poll_fn;
+use core::task::{Context, Poll, Waker, ready};
+use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Layer, NetDevice, Refused, SegmentStream, TlsKey, TxTag};
+use offload_base::Seq;
+use std::io;
+
+/// Which directions a device is asked to take.
+///
+/// ```
+/// use ktls_offload::Offload;
+///
+/// assert_eq!(Offload::BOTH, Offload { tx: true, rx: true });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// What this end sends.
+    pub tx: bool,
+    /// What this end receives.
+    pub rx: bool,
+}
+
+impl Offload {
+    /// Both directions.
+    pub const BOTH: Offload = Offload { tx: true, rx: true };
+}
+
+/// What became of a request to offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloaded {
+    /// What this end sends.
+    pub tx: Outcome,
+    /// What this end receives.
+    pub rx: Outcome,
+}
+
+/// What became of a request for one direction.
+///
+/// ```
+/// use ktls_offload::{NotOffloaded, Outcome};
+///
+/// assert_eq!(Outcome::Refused(NotOffloaded::NoDevice).handle(), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was not asked for.
+    NotAsked,
+    /// The device has it. A transmit context works from the next record on; a receive context once
+    /// [`ready`](KtlsStream::ready) says so.
+    Device(Handle),
+    /// The device will get it as soon as it is known where the next record begins; [`ready`](KtlsStream::ready) waits
+    /// for that too. (Receiving only.)
+    Deferred,
+    /// It stays in software.
+    Refused(NotOffloaded),
+}
+
+impl Outcome {
+    /// The context, if there is one.
+    pub fn handle(self) -> Option<Handle> {
+        match self {
+            Outcome::Device(handle) => Some(handle),
+            _ => None,
+        }
+    }
+}
+
+/// Why a direction stays in software.
+///
+/// See [`Outcome`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotOffloaded {
+    /// The transport has no device.
+    #[error("there is no device")]
+    NoDevice,
+    /// The device does nothing about TLS.
+    #[error("the device does not do TLS")]
+    NoTls,
+    /// The device would not.
+    #[error("{0}")]
+    Device(#[from] Refused),
+    /// The device had it and lost it.
+    #[error("the device gave the context up")]
+    Lost,
+    /// The direction is closed, or failed.
+    #[error("the direction is closed")]
+    Closed,
+}
+
+/// How far the receive direction is on its way to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RxOffload {
+    /// Nobody asked.
+    Software,
+    /// Asked, and turned down.
+    Refused(NotOffloaded),
+    /// Waiting for the next record's place to be known.
+    Deferred,
+    /// The device has the context and is installing it.
+    Adding(Handle),
+    /// The device works.
+    Device(Handle),
+}
+
+impl<S: SegmentStream> KtlsStream<S> {
+    /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software; after a
+    /// reset, or whenever a direction came back, ask again.
+    ///
+    /// Takes in what the transport has received, so call it while no task waits in a read.
+    pub fn offload(&mut self, ask: Offload) -> Offloaded {
+        let mut cx = Context::from_waker(Waker::noop());
+        self.poll_events(&mut cx);
+        let tx = if ask.tx { self.offload_transmit() } else { Outcome::NotAsked };
+        let rx = if ask.rx { self.offload_receive(&mut cx) } else { Outcome::NotAsked };
+        Offloaded { tx, rx }
+    }
+
+    /// Waits until the receive direction is on the device, or is not going to be. The peer should hear that only now:
+    /// a record that it sends before has to be opened in software, and may cost the device its place.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    pub async fn ready(&mut self) -> io::Result<Outcome> {
+        poll_fn(|cx| self.poll_ready(cx)).await
+    }
+
+    /// Polls for what [`ready`](Self::ready) waits for.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Outcome>> {
+        loop {
+            self.poll_events(cx);
+            match self.rx {
+                RxOffload::Software => return Poll::Ready(Ok(Outcome::NotAsked)),
+                RxOffload::Refused(reason) => return Poll::Ready(Ok(Outcome::Refused(reason))),
+                RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
+                RxOffload::Adding(_) => return Poll::Pending,
+                RxOffload::Deferred => {
+                    if !ready!(self.poll_more(cx))? {
+                        self.ended = Some(Ok(()));
+                        self.rx = RxOffload::Refused(NotOffloaded::Closed);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The context that records are left to, if there is one.
+    pub fn transmit_context(&self) -> Option<Handle> {
+        self.sender.context()
+    }
+
+    /// The context that opens records, if it works already.
+    pub fn receive_context(&self) -> Option<Handle> {
+        match self.rx {
+            RxOffload::Device(handle) => Some(handle),
+            _ => None,
+        }
+    }
+
+    fn offload_transmit(&mut self) -> Outcome {
+        if let Some(handle) = self.sender.context() {
+            return Outcome::Device(handle);
+        }
+        if self.write != Side::Open {
+            return Outcome::Refused(NotOffloaded::Closed);
+        }
+        let KtlsStream { stream, sender, next, .. } = self;
+        // Nothing sent tells where something would go.
+        let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
+        match add(stream, Direction::Transmit, start, sender.number(), sender.key()) {
+            Ok(handle) => {
+                if let Some(sealer) = sender.sealer() {
+                    stream.install(Layer::Tls, Box::new(sealer));
+                }
+                sender.hand_over(handle);
+                self.counters.tx_device += 1;
+                self.counters.curr_tx_device = 1;
+                self.counters.curr_tx_sw = 0;
+                Outcome::Device(handle)
+            }
+            Err(reason) => {
+                self.counters.offload_refused += 1;
+                Outcome::Refused(reason)
+            }
+        }
+    }
+
+    fn offload_receive(&mut self, cx: &mut Context<'_>) -> Outcome {
+        match self.rx {
+            RxOffload::Adding(handle) | RxOffload::Device(handle) => return Outcome::Device(handle),
+            RxOffload::Deferred => return Outcome::Deferred,
+            RxOffload::Software | RxOffload::Refused(_) => {}
+        }
+        if self.read != Side::Open {
+            return Outcome::Refused(NotOffloaded::Closed);
+        }
+        let mut able = Err(NotOffloaded::NoDevice);
+        self.stream.control(&mut |_, device| able = device.tls().map(|_| ()).ok_or(NotOffloaded::NoTls));
+        if let Err(reason) = able {
+            self.counters.offload_refused += 1;
+            self.rx = RxOffload::Refused(reason);
+            return Outcome::Refused(reason);
+        }
+        self.rx = RxOffload::Deferred;
+        self.add_deferred(cx);
+        match self.rx {
+            RxOffload::Adding(handle) => Outcome::Device(handle),
+            RxOffload::Refused(reason) => Outcome::Refused(reason),
+            _ => Outcome::Deferred,
+        }
+    }
+
+    /// Adds the receive context, if one is waiting for the next record's place to be known, and it is.
+    pub(super) fn add_deferred(&mut self, cx: &mut Context<'_>) {
+        if self.rx != RxOffload::Deferred {
+            return;
+        }
+        // What has arrived the device will not see again: its context has to begin behind all of it. The transport's
+        // window bounds how much that is.
+        while self.ended.is_none() {
+            match self.stream.poll_segment(cx) {
+                Poll::Ready(Ok(Some(segment))) => self.receiver.push(segment),
+                Poll::Ready(Ok(None)) => self.ended = Some(Ok(())),
+                Poll::Ready(Err(error)) => self.ended = Some(Err(error)),
+                Poll::Pending => break,
+            }
+        }
+        let Some((start, number)) = self.receiver.next_boundary() else {
+            return;
+        };
+        match add(&mut self.stream, Direction::Receive, start, number, self.receiver.key()) {
+            Ok(handle) => {
+                self.receiver.add_context(handle);
+                self.rx = RxOffload::Adding(handle);
+            }
+            Err(reason) => {
+                self.counters.offload_refused += 1;
+                self.rx = RxOffload::Refused(reason);
+            }
+        }
+    }
+
+    /// Acts on what happened to the device.
+    pub(super) fn poll_events(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(event) = self.stream.poll_device_event(cx) {
+            match event {
+                DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
+                    self.rx = RxOffload::Device(handle);
+                    self.counters.rx_device += 1;
+                    self.counters.curr_rx_device = 1;
+                    self.counters.curr_rx_sw = 0;
+                }
+                DeviceEvent::Removed { handle, .. } => {
+                    if self.sender.context() == Some(handle) {
+                        self.lose_transmit();
+                    }
+                    if self.rx == RxOffload::Adding(handle) || self.rx == RxOffload::Device(handle) {
+                        self.lose_receive();
+                    }
+                }
+                DeviceEvent::Reset => {
+                    self.counters.device_resets += 1;
+                    self.lose_transmit();
+                    self.lose_receive();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The device no longer has the transmit context. What is queued for it the transport has sealed.
+    fn lose_transmit(&mut self) {
+        if self.sender.come_back().is_some() {
+            self.count_transmit_software();
+        }
+    }
+
+    /// The device no longer has the receive context. What it decrypted before still counts.
+    fn lose_receive(&mut self) {
+        self.count_receive_software();
+        if !matches!(self.rx, RxOffload::Software | RxOffload::Refused(_)) {
+            self.rx = RxOffload::Refused(NotOffloaded::Lost);
+        }
+    }
+
+    /// Takes the receive context, if there is one, off the device.
+    pub(super) fn leave_receive_context(&mut self) {
+        if let RxOffload::Adding(handle) | RxOffload::Device(handle) = self.rx {
+            self.stream.control(&mut |_, device| {
+                if let Some(tls) = device.tls() {
+                    tls.remove(handle);
+                }
+            });
+        }
+        self.count_receive_software();
+        self.rx = RxOffload::Software;
+    }
+
+    pub(super) fn count_transmit_software(&mut self) {
+        self.counters.tx_sw += 1;
+        self.counters.curr_tx_sw = 1;
+        self.counters.curr_tx_device = 0;
+    }
+
+    fn count_receive_software(&mut self) {
+        if let RxOffload::Device(_) = self.rx {
+            self.counters.rx_sw += 1;
+            self.counters.curr_rx_sw = 1;
+            self.counters.curr_rx_device = 0;
+        }
+    }
+}
+
+/// Asks the device for a context.
+fn add<S: SegmentStream>(
+    stream: &mut S,
+    direction: Direction,
+    start: Seq,
+    number: u64,
+    key: &TlsKey,
+) -> Result<Handle, NotOffloaded> {
+    let mut result = Err(NotOffloaded::NoDevice);
+    stream.control(&mut |flow: FlowKey, device: &mut dyn NetDevice| {
+        result = match device.tls() {
+            Some(tls) => tls.add(&flow, direction, start, number, key).map_err(NotOffloaded::from),
+            None => Err(NotOffloaded::NoTls),
+        };
+    });
+    result
+}

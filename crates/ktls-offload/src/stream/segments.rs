@@ -1,0 +1,217 @@
+//! The stream as a transport for a protocol above: ranges of plaintext that keep the sequence numbers of the bytes they
+//! came in and what the device said about them.
+
+use super::{KtlsStream, Side};
+use bytes::Bytes;
+use core::task::{Context, Poll, Waker, ready};
+use offload_api::{
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, PathCaps, RecordSource, RxPacket, RxSegment, Sealer, SegmentStream,
+    Sent, TxPacket, TxTag,
+};
+use offload_base::{Instant, Seq};
+use std::collections::VecDeque;
+use std::io;
+
+impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+        ready!(self.poll_plain(cx))?;
+        Poll::Ready(Ok(self.plain.pop_front()))
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.credit(bytes);
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.poll_events(cx);
+        self.check_writable()?;
+        self.stream.poll_room(cx)
+    }
+
+    /// Makes records of `data`, at least one; gives the sequence number of the first byte of their content. The units in
+    /// `tag` stay with what a device is to seal; a context in it does not, for nothing but TLS makes the bytes below.
+    fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
+        let first = match self.write {
+            // What went wrong is told by poll_room.
+            Side::Open => self.write_shared(data, tag).ok().flatten(),
+            _ => None,
+        };
+        first.or(self.next).unwrap_or_default()
+    }
+
+    fn flush(&mut self) {
+        self.stream.flush();
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        ready!(self.stream.poll_acked(cx, self.acks.wire_offset(offset)))?;
+        self.acks.forget(offset);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_committed(cx)
+    }
+
+    fn finish(&mut self) {
+        self.finish_writing();
+    }
+
+    fn abort(&mut self) {
+        self.write = Side::Closed;
+        self.read = Side::Closed;
+        self.plain.clear();
+        self.receiver.clear();
+        self.leave_receive_context();
+        self.stream.abort();
+    }
+
+    /// Goes below for the layers above; TLS brings its own.
+    fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
+        if layer != Layer::Tls {
+            self.stream.install(layer, sealer);
+        }
+    }
+
+    fn release(&mut self, layer: Layer, context: Handle) {
+        if layer != Layer::Tls {
+            self.stream.release(layer, context);
+        }
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+        self.stream.control(&mut |flow, device| f(flow, &mut AboveTls(device)))
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        // The transport tells each event once, and TLS must see it; what is above has no context to hear of.
+        self.poll_events(cx);
+        Poll::Pending
+    }
+}
+
+/// A device as a protocol above TLS may see it: without the TLS face, which is taken.
+struct AboveTls<'a>(&'a mut dyn NetDevice);
+
+impl NetDevice for AboveTls<'_> {
+    fn path(&self, flow: &FlowKey) -> PathCaps {
+        self.0.path(flow)
+    }
+
+    fn room(&self, flow: &FlowKey) -> usize {
+        self.0.room(flow)
+    }
+
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        self.0.transmit(now, packet, source)
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.0.flush(now);
+    }
+
+    fn receive(&mut self, now: Instant) -> Option<RxPacket> {
+        self.0.receive(now)
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.0.poll_event()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.0.arm(waker)
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.0.next_event()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.0.handle_timeout(now);
+    }
+}
+
+/// Tells the transport's offsets from the content's: which byte has to be acknowledged for a byte of content to be.
+///
+/// Invariant: in the order of their ends, and bounded; an entry that is dropped is answered for by the one after it,
+/// so the answer may come late and never early.
+#[derive(Debug)]
+pub(super) struct AckLog {
+    ends: VecDeque<(u64, u64)>,
+    content: u64,
+    wire: u64,
+}
+
+impl AckLog {
+    /// A log for a stream that has `wire` bytes behind it.
+    pub(super) fn new(wire: u64) -> AckLog {
+        AckLog { ends: VecDeque::new(), content: 0, wire }
+    }
+
+    /// `bytes` more bytes were given to the transport.
+    pub(super) fn wire(&mut self, bytes: usize) {
+        self.wire += bytes as u64;
+    }
+
+    /// They ended a record with `content` bytes.
+    pub(super) fn record(&mut self, content: usize) {
+        self.content += content as u64;
+        if self.ends.len() == ENDS_MAX {
+            let mut index = 0;
+            self.ends.retain(|_| {
+                index += 1;
+                index % 2 == 0
+            });
+        }
+        self.ends.push_back((self.content, self.wire));
+    }
+
+    /// The transport's offset that stands for `offset` bytes of content.
+    fn wire_offset(&self, offset: u64) -> u64 {
+        let at = self.ends.partition_point(|(content, _)| *content < offset);
+        match self.ends.get(at) {
+            _ if offset == 0 => 0,
+            Some((_, wire)) => *wire,
+            None => self.wire + offset.saturating_sub(self.content),
+        }
+    }
+
+    /// The content before `offset` is acknowledged.
+    fn forget(&mut self, offset: u64) {
+        while self.ends.front().is_some_and(|(content, _)| *content <= offset) {
+            self.ends.pop_front();
+        }
+    }
+}
+
+/// Ends kept: a kilobyte.
+const ENDS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn content_is_never_said_to_be_acknowledged_early(lengths in prop::collection::vec(1usize..1000, 1..400)) {
+            let mut log = AckLog::new(500);
+            let mut exact = Vec::new();
+            for length in lengths {
+                log.wire(length + 22);
+                log.record(length);
+                exact.push((log.content, log.wire));
+            }
+            prop_assert!(log.ends.len() <= ENDS_MAX);
+            prop_assert_eq!(log.wire_offset(0), 0);
+            for (content, wire) in &exact {
+                prop_assert!(log.wire_offset(*content) >= *wire);
+                prop_assert!(log.wire_offset(*content) <= log.wire);
+            }
+            prop_assert_eq!(log.wire_offset(log.content), log.wire);
+            prop_assert!(log.wire_offset(log.content + 1) > log.wire);
+            log.forget(exact[0].0);
+            prop_assert!(log.wire_offset(exact.last().unwrap().0) == log.wire);
+        }
+    }
+}

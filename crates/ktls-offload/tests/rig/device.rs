@@ -1,0 +1,249 @@
+//! A model of a NIC's TLS face. All or nothing per packet, as hardware does it; a packet's bytes are decrypted before the
+//! tag of their record is known.
+
+use bytes::Bytes;
+use offload_api::rx::TlsVerdict;
+use offload_api::{
+    DeviceEvent, Direction, FlowKey, Handle, NetDevice, PathCaps, RecordSource, Refused, RxMeta, RxPacket, Sent,
+    TlsDevice, TlsKey, TlsSuite, TxPacket,
+};
+use offload_base::{Instant, Rng, Seq};
+use resumable_aead::{Algorithm, Key, State};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::task::Waker;
+
+pub(crate) const FLOW: FlowKey = FlowKey::tcp(
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1)),
+    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 2)),
+);
+
+pub(crate) struct MockDevice {
+    contexts: Vec<(Handle, Context)>,
+    next_index: u32,
+    events: VecDeque<DeviceEvent>,
+    /// Share of packets that pass by untouched.
+    pub(crate) miss: f64,
+    /// Refuse everything with this.
+    pub(crate) refuse: Option<Refused>,
+    /// Do not say when a context is ready.
+    pub(crate) silent: bool,
+    pub(crate) removed: Vec<Handle>,
+    rng: Rng,
+}
+
+enum Context {
+    Transmit { key: TlsKey, start: Seq, number: u64 },
+    Receive(Box<Tracker>),
+}
+
+/// Where the receive engine is in its stream of records.
+#[derive(Clone)]
+struct Tracker {
+    key: TlsKey,
+    expected: Seq,
+    number: u64,
+    head: Vec<u8>,
+    state: Option<State>,
+    tag: Vec<u8>,
+}
+
+impl MockDevice {
+    pub(crate) fn new(rng: Rng, miss: f64) -> MockDevice {
+        MockDevice {
+            contexts: Vec::new(),
+            next_index: 0,
+            events: VecDeque::new(),
+            miss,
+            refuse: None,
+            silent: false,
+            removed: Vec::new(),
+            rng,
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.contexts.clear();
+        self.events.push_back(DeviceEvent::Reset);
+    }
+
+    pub(crate) fn push_event(&mut self, event: DeviceEvent) {
+        self.events.push_back(event);
+    }
+
+    pub(crate) fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// Seals a record, if the context is known.
+    pub(crate) fn transmit(&mut self, handle: Handle, at: Seq, number: u64, plain: &[Bytes]) -> Option<Bytes> {
+        let (_, Context::Transmit { key, start, number: first }) = self.contexts.iter().find(|(h, _)| *h == handle)?
+        else {
+            panic!("a record sent with a receive context");
+        };
+        assert!(at.at_or_after(*start) && number >= *first, "a record from before the context");
+        assert!(at != *start || number == *first, "the first record has another number");
+        let mut record = plain.concat();
+        let length = record.len();
+        assert_eq!(record[..5], [23, 3, 3, ((length - 5) >> 8) as u8, (length - 5) as u8]);
+        let (header, rest) = record.split_at_mut(5);
+        let (body, tag) = rest.split_at_mut(length - 21);
+        assert_eq!(tag, [0; 16]);
+        tag.copy_from_slice(&aead(key).seal_in_place(&nonce(key, number), header, body).unwrap());
+        Some(record.into())
+    }
+
+    /// Decrypts a segment where it lies, if everything in it is right.
+    pub(crate) fn receive(&mut self, seq: Seq, payload: &mut [u8]) -> RxMeta {
+        let mut meta = RxMeta::default();
+        let missed = self.rng.chance(self.miss);
+        let end = seq + payload.len() as u32;
+        for (handle, context) in &mut self.contexts {
+            let Context::Receive(tracker) = context else { continue };
+            if end.at_or_before(tracker.expected) {
+                continue; // from before the context
+            }
+            assert!(seq.at_or_before(tracker.expected), "the model's wire has no gaps");
+            let skip = tracker.expected.distance_from(seq) as usize;
+            let mut copy = payload[skip..].to_vec();
+            let right = tracker.run(&mut copy);
+            if skip > 0 || missed {
+                continue;
+            }
+            if right {
+                payload.copy_from_slice(&copy);
+                meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(*handle), ..meta };
+            } else {
+                meta.tls = TlsVerdict::Error;
+            }
+        }
+        meta
+    }
+}
+
+impl Tracker {
+    fn run(&mut self, bytes: &mut [u8]) -> bool {
+        self.expected += bytes.len() as u32;
+        let key = aead(&self.key);
+        let mut right = true;
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(state) = &mut self.state else {
+                self.head.push(bytes[at]);
+                at += 1;
+                if self.head.len() == 5 {
+                    self.state = Some(State::new(&key, &nonce(&self.key, self.number), &self.head));
+                }
+                continue;
+            };
+            let body = usize::from(u16::from_be_bytes([self.head[3], self.head[4]])).saturating_sub(16);
+            let left = body - state.position() as usize;
+            let take = left.min(bytes.len() - at);
+            state.decrypt(&key, &mut bytes[at..at + take]).unwrap();
+            at += take;
+            let tag = (16 - self.tag.len()).min(bytes.len() - at);
+            self.tag.extend_from_slice(&bytes[at..at + tag]);
+            at += tag;
+            if self.tag.len() == 16 {
+                right &= state.verify(&key, &self.tag).is_ok();
+                self.number += 1;
+                self.state = None;
+                self.head.clear();
+                self.tag.clear();
+            }
+        }
+        right
+    }
+}
+
+impl NetDevice for MockDevice {
+    fn path(&self, _: &FlowKey) -> PathCaps {
+        PathCaps { epoch: 0, mtu: 1500, checksum: false, tso_max_bytes: 0 }
+    }
+
+    fn room(&self, _: &FlowKey) -> usize {
+        0
+    }
+
+    fn transmit(&mut self, _: Instant, _: TxPacket, _: &dyn RecordSource) -> Sent {
+        unreachable!("the rig hands over records, not packets")
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.events.pop_front()
+    }
+
+    fn arm(&mut self, _: &Waker) -> bool {
+        true
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        Some(self)
+    }
+}
+
+impl TlsDevice for MockDevice {
+    fn add(
+        &mut self,
+        flow: &FlowKey,
+        direction: Direction,
+        start: Seq,
+        number: u64,
+        key: &TlsKey,
+    ) -> Result<Handle, Refused> {
+        assert_eq!(*flow, FLOW);
+        if let Some(refused) = self.refuse {
+            return Err(refused);
+        }
+        let handle = Handle { index: self.next_index, generation: 1 };
+        self.next_index += 1;
+        let key = key.clone();
+        let context = match direction {
+            Direction::Transmit => Context::Transmit { key, start, number },
+            Direction::Receive => {
+                if !self.silent {
+                    self.events.push_back(DeviceEvent::Ready { flow: *flow, handle });
+                }
+                let tracker = Tracker { key, expected: start, number, head: vec![], state: None, tag: vec![] };
+                Context::Receive(Box::new(tracker))
+            }
+        };
+        self.contexts.push((handle, context));
+        Ok(handle)
+    }
+
+    fn answer_resync(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+
+    fn remove(&mut self, handle: Handle) {
+        self.contexts.retain(|(known, _)| *known != handle);
+        self.removed.push(handle);
+        self.events.push_back(DeviceEvent::Removed { flow: FLOW, handle });
+    }
+}
+
+pub(crate) fn aead(key: &TlsKey) -> Key {
+    let algorithm = match key.suite() {
+        TlsSuite::Aes128Gcm => Algorithm::Aes128Gcm,
+        TlsSuite::Aes256Gcm => Algorithm::Aes256Gcm,
+        _ => Algorithm::ChaCha20Poly1305,
+    };
+    Key::new(algorithm, key.key()).unwrap()
+}
+
+pub(crate) fn nonce(key: &TlsKey, number: u64) -> [u8; 12] {
+    let mut nonce = *key.iv();
+    nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+    nonce
+}

@@ -1,0 +1,435 @@
+//! Two ends of an in-memory connection with a model of a TLS device at each: it really encrypts and decrypts, with code
+//! that shares nothing with the record layer, and can be told to miss packets, to hold back, or to forget everything.
+
+#![allow(dead_code)] // every test file uses its own part of it
+
+pub(crate) mod device;
+
+use bytes::Bytes;
+use device::MockDevice;
+use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
+use offload_api::{
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey, TlsSuite,
+    TlsVersion, TxTag, Unit,
+};
+use offload_base::{Rng, Seed, Seq};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+/// How segments are cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut {
+    /// Into this many bytes.
+    Every(usize),
+    /// Into 1 to this many, at random.
+    UpTo(u64),
+}
+
+/// The connection, as a test sees it.
+#[derive(Clone)]
+pub(crate) struct Wire {
+    halves: Arc<Mutex<[Half; 2]>>,
+}
+
+/// What belongs to one end.
+pub(crate) struct Half {
+    chunks: Vec<(u64, Bytes, TxTag)>,
+    sealers: Vec<(u64, Box<dyn Sealer>)>,
+    queued: u64,
+    /// Everything that left, as it was on the wire.
+    pub(crate) wire: Vec<u8>,
+    first: Seq,
+    finished: bool,
+    pub(crate) aborted: bool,
+    pub(crate) dropped: bool,
+    /// Nothing leaves while set.
+    pub(crate) hold: bool,
+    /// Bytes the peer takes before it consumed some.
+    pub(crate) window: usize,
+    pub(crate) cut: Cut,
+    pub(crate) device: Option<MockDevice>,
+    /// Contexts to be removed when all before an offset has left.
+    releases: Vec<(u64, Handle)>,
+    pub(crate) released: Vec<Handle>,
+    sealed: Vec<(u64, Bytes)>,
+    /// Units sealed by the transport's sealers.
+    pub(crate) sealed_units: usize,
+
+    arrived: VecDeque<RxSegment>,
+    pub(crate) received: u64,
+    pub(crate) consumed: u64,
+    peer_finished: bool,
+    waker: Option<Waker>,
+    rng: Rng,
+}
+
+impl Wire {
+    pub(crate) fn new(seed: u64) -> Wire {
+        let half = |name, first| Half {
+            chunks: Vec::new(),
+            sealers: Vec::new(),
+            queued: 0,
+            wire: Vec::new(),
+            first,
+            finished: false,
+            aborted: false,
+            dropped: false,
+            hold: false,
+            window: usize::MAX,
+            cut: Cut::Every(1448),
+            device: None,
+            releases: Vec::new(),
+            released: Vec::new(),
+            sealed: Vec::new(),
+            sealed_units: 0,
+            arrived: VecDeque::new(),
+            received: 0,
+            consumed: 0,
+            peer_finished: false,
+            waker: None,
+            rng: Seed(seed).stream(name),
+        };
+        // Both directions wrap early.
+        Wire { halves: Arc::new(Mutex::new([half("a", Seq(u32::MAX - 1000)), half("b", Seq(u32::MAX - 5))])) }
+    }
+
+    /// The two ends.
+    pub(crate) fn ends(&self) -> (End, End) {
+        (End { wire: self.clone(), side: 0 }, End { wire: self.clone(), side: 1 })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, [Half; 2]> {
+        self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Puts a device at both ends.
+    pub(crate) fn with_devices(self, miss: f64, seed: u64) -> Wire {
+        for (side, half) in self.lock().iter_mut().enumerate() {
+            half.device = Some(MockDevice::new(Seed(seed).stream(["device a", "device b"][side]), miss));
+        }
+        self
+    }
+
+    /// Lets `side` forget all contexts.
+    pub(crate) fn reset(&self, side: usize) {
+        let mut halves = self.lock();
+        halves[side].device.as_mut().unwrap().reset();
+    }
+
+    /// Lets at most `limit` bytes of what `side` has queued leave.
+    pub(crate) fn pump(&self, side: usize, limit: usize) {
+        let mut halves = self.lock();
+        let [a, b] = &mut *halves;
+        let (from, to) = if side == 0 { (a, b) } else { (b, a) };
+        let mut left = limit;
+        while left > 0 {
+            let unconsumed = (to.received - to.consumed) as usize;
+            let cut = match from.cut {
+                Cut::Every(bytes) => bytes,
+                Cut::UpTo(bytes) => 1 + from.rng.below(bytes) as usize,
+            };
+            let at = from.wire.len() as u64;
+            let most = cut.min(left).min((from.queued - at) as usize).min(from.window.saturating_sub(unconsumed));
+            if most == 0 {
+                break;
+            }
+            let mut payload = from.segment(at, most);
+            left -= payload.len();
+            from.wire.extend_from_slice(&payload);
+            let seq = from.first + at as u32;
+            let meta = to.device.as_mut().map_or(RxMeta::default(), |device| device.receive(seq, &mut payload));
+            to.received += payload.len() as u64;
+            to.arrived.push_back(RxSegment { seq, data: bytes::BytesMut::from(&payload[..]).into(), meta });
+        }
+        from.run_releases();
+        if from.finished && from.wire.len() as u64 == from.queued {
+            to.peer_finished = true;
+        }
+        for half in [from, to] {
+            if let Some(waker) = half.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Adds a segment as if it came from the other end of `side`.
+    pub(crate) fn inject(&self, side: usize, bytes: &[u8], meta: RxMeta) {
+        let mut halves = self.lock();
+        let first = halves[1 - side].first;
+        let half = &mut halves[side];
+        let seq = first + half.received as u32;
+        half.received += bytes.len() as u64;
+        half.arrived.push_back(RxSegment { seq, data: bytes::BytesMut::from(bytes).into(), meta });
+        if let Some(waker) = half.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Closes the direction towards `side`.
+    pub(crate) fn end(&self, side: usize) {
+        self.lock()[side].peer_finished = true;
+    }
+}
+
+impl Half {
+    /// Up to `most` bytes from offset `at`, as they belong on the wire.
+    fn segment(&mut self, at: u64, most: usize) -> Vec<u8> {
+        let mut payload = Vec::new();
+        while payload.len() < most {
+            let offset = at + payload.len() as u64;
+            let index = self.chunks.partition_point(|(start, ..)| *start <= offset) - 1;
+            let (start, bytes, tag) = self.chunks[index].clone();
+            let skip = (offset - start) as usize;
+            let take = (bytes.len() - skip).min(most - payload.len());
+            match tag.context {
+                None => payload.extend_from_slice(&bytes[skip..skip + take]),
+                Some(handle) => {
+                    let unit = tag.unit(Layer::Tls).expect("what a device is to seal belongs to a record");
+                    let within = unit.at as usize + skip;
+                    let sealed = self.unit(start - u64::from(unit.at), unit.len, unit.number, handle);
+                    payload.extend_from_slice(&sealed[within..within + take]);
+                }
+            }
+        }
+        payload
+    }
+
+    /// The record at `start`, by the device or, if it does not know the context, by the sealer.
+    fn unit(&mut self, start: u64, len: u32, number: u64, handle: Handle) -> Bytes {
+        if let Some((_, bytes)) = self.sealed.iter().find(|(at, _)| *at == start) {
+            return bytes.clone();
+        }
+        let plain: Vec<Bytes> = self
+            .chunks
+            .iter()
+            .filter(|(at, ..)| (start..start + u64::from(len)).contains(at))
+            .map(|(_, bytes, _)| bytes.clone())
+            .collect();
+        let first = self.first + start as u32;
+        if let Some(sealed) = self.device.as_mut().and_then(|device| device.transmit(handle, first, number, &plain)) {
+            return sealed;
+        }
+        let index = self.sealers.iter().rposition(|(from, _)| *from <= start).expect("a sealer for the record");
+        let unit = Unit { number, start: first, end: first + len };
+        let sealed = self.sealers[index].1.seal(unit, &plain).unwrap();
+        assert_eq!(sealed.len(), len as usize);
+        self.sealed_units += 1;
+        self.sealed.push((start, sealed.clone()));
+        // What left already has to be what the device made of it.
+        let gone = self.wire.get(start as usize..).unwrap_or_default();
+        let common = gone.len().min(sealed.len());
+        assert_eq!(gone[..common], sealed[..common], "the sealer differs from the device");
+        sealed
+    }
+
+    fn run_releases(&mut self) {
+        let gone = self.wire.len() as u64;
+        let due: Vec<Handle> =
+            self.releases.iter().filter(|(offset, _)| *offset <= gone).map(|(_, handle)| *handle).collect();
+        self.releases.retain(|(offset, _)| *offset > gone);
+        for handle in due {
+            self.released.push(handle);
+            if let Some(tls) = self.device.as_mut().and_then(|device| device.tls()) {
+                tls.remove(handle);
+            }
+        }
+    }
+}
+
+/// One end: a transport.
+pub(crate) struct End {
+    wire: Wire,
+    side: usize,
+}
+
+impl End {
+    fn half<R>(&self, f: impl FnOnce(&mut Half) -> R) -> R {
+        f(&mut self.wire.lock()[self.side])
+    }
+
+    fn transmit(&self) {
+        if !self.half(|half| half.hold) {
+            self.wire.pump(self.side, usize::MAX);
+        }
+    }
+}
+
+impl SegmentStream for End {
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+        self.half(|half| match half.arrived.pop_front() {
+            Some(segment) => Poll::Ready(Ok(Some(segment))),
+            None if half.peer_finished => Poll::Ready(Ok(None)),
+            None => {
+                half.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.half(|half| {
+            half.consumed += bytes as u64;
+            assert!(half.consumed <= half.received, "more consumed than received");
+        });
+        let peer = 1 - self.side;
+        if !self.wire.lock()[peer].hold {
+            self.wire.pump(peer, usize::MAX);
+        }
+    }
+
+    fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        Poll::Ready(if self.half(|half| half.aborted) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(1) })
+    }
+
+    fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
+        self.half(|half| {
+            let seq = half.first + half.queued as u32;
+            assert!(!half.finished || data.is_empty(), "sent after finish");
+            if !data.is_empty() {
+                let length = data.len() as u64;
+                half.chunks.push((half.queued, data, tag));
+                half.queued += length;
+            }
+            seq
+        })
+    }
+
+    fn flush(&mut self) {
+        self.transmit();
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        self.half(|half| {
+            if half.wire.len() as u64 >= offset {
+                return Poll::Ready(Ok(()));
+            }
+            half.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+    }
+
+    fn finish(&mut self) {
+        self.half(|half| half.finished = true);
+        self.transmit();
+    }
+
+    fn abort(&mut self) {
+        self.half(|half| half.aborted = true);
+    }
+
+    fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
+        assert_eq!(layer, Layer::Tls);
+        self.half(|half| half.sealers.push((half.queued, sealer)));
+    }
+
+    fn release(&mut self, layer: Layer, context: Handle) {
+        assert_eq!(layer, Layer::Tls);
+        self.half(|half| {
+            half.releases.push((half.queued, context));
+            half.run_releases();
+        });
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+        self.half(|half| match &mut half.device {
+            Some(device) => {
+                f(device::FLOW, device);
+                true
+            }
+            None => false,
+        })
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        self.half(|half| match half.device.as_mut().and_then(|device| device.poll_event()) {
+            Some(event) => Poll::Ready(event),
+            None => {
+                half.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.half(|half| {
+            half.dropped = true;
+            half.finished = true;
+        });
+        self.transmit();
+    }
+}
+
+/// Keys that both ends can go on from without a handshake.
+#[derive(Clone)]
+pub(crate) struct Counting {
+    suite: TlsSuite,
+    transmit: u8,
+    receive: u8,
+}
+
+impl Counting {
+    /// The schedules of the two ends, and the first keys of the first end.
+    pub(crate) fn pair(suite: TlsSuite) -> (Counting, Counting, TrafficKeys) {
+        let keys = TrafficKeys { transmit: (0, counted(suite, 1)), receive: (0, counted(suite, 101)) };
+        let one = Counting { suite, transmit: 1, receive: 101 };
+        let other = Counting { suite, transmit: 101, receive: 1 };
+        (one, other, keys)
+    }
+}
+
+impl KeySchedule for Counting {
+    fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        self.transmit += 1;
+        Ok(counted(self.suite, self.transmit))
+    }
+
+    fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        self.receive += 1;
+        Ok(counted(self.suite, self.receive))
+    }
+
+    fn store_ticket(&mut self, _: &[u8]) -> Result<(), ScheduleError> {
+        Ok(())
+    }
+}
+
+/// The key that goes by a number.
+pub(crate) fn counted(suite: TlsSuite, number: u8) -> TlsKey {
+    TlsKey::new(TlsVersion::Tls13, suite, &vec![number; suite.key_len()], [number; 12]).unwrap()
+}
+
+/// Two streams over `wire`.
+pub(crate) fn streams(wire: &Wire, suite: TlsSuite) -> (KtlsStream<End>, KtlsStream<End>) {
+    let (one, other, keys) = Counting::pair(suite);
+    let (a, b) = wire.ends();
+    let near = KtlsStream::new(a, keys.clone(), Box::new(one)).unwrap();
+    let far = KtlsStream::new(b, keys.swapped(), Box::new(other)).unwrap();
+    (near, far)
+}
+
+/// A protected record with any content and padding.
+pub(crate) fn record(key: &TlsKey, number: u64, content_type: u8, content: &[u8], padding: usize) -> Vec<u8> {
+    let mut body = content.to_vec();
+    body.push(content_type);
+    body.resize(body.len() + padding, 0);
+    let length = (body.len() + 16) as u16;
+    let header = [23, 3, 3, (length >> 8) as u8, length as u8];
+    let tag = device::aead(key).seal_in_place(&device::nonce(key, number), &header, &mut body).unwrap();
+    [&header[..], &body, &tag].concat()
+}
+
+/// Seeded bytes.
+pub(crate) fn data(seed: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    Seed(seed).stream("data").fill(&mut bytes);
+    bytes
+}
+
+pub(crate) const SUITES: [TlsSuite; 3] = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305];
