@@ -11,6 +11,7 @@ use core::fmt;
 use core::future::poll_fn;
 use core::net::Ipv4Addr;
 use core::str::FromStr;
+use futures_util::future::try_join;
 use host_stack::{TcpConfig, TcpStream};
 use ktls_offload::{HandshakeError, KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::LinkConfig;
@@ -161,9 +162,10 @@ impl Bulk {
         let attached = meter.attach();
         let serving = server.spawn("application", serve(bulk.clone(), server.clone(), meter.clone()));
         let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), server.address()));
-        let (served, fetched) = bed.run(async { (serving.await, fetching.await) });
+        // When one of them fails, the other may wait for ever.
+        let both = bed.run(try_join(serving, fetching));
         drop(attached);
-        let (served, fetched) = (served?, fetched?);
+        let (served, fetched) = both?;
 
         let mut counters = bed.counters();
         for tls in [served.tls, fetched.tls].into_iter().flatten() {

@@ -323,6 +323,11 @@ impl BedHost {
         self.runtime.spawn(name, in_domain(self.domain(), future))
     }
 
+    /// What runs it.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.runtime.clone()
+    }
+
     /// The present instant.
     pub fn now(&self) -> Instant {
         self.runtime.now()

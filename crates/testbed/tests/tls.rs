@@ -1,0 +1,200 @@
+//! TLS over two emulated NICs in virtual time: the wire never shows more than it should, and whatever happens to
+//! packets or devices, the bytes arrive.
+
+mod rig;
+
+use bytes::Bytes;
+use core::time::Duration;
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
+use offload_base::Seed;
+use offload_base::cost::{Domain, Meter, Work};
+use proptest::prelude::*;
+use rig::{End, MARKER, Transfer, Who, marked, streams};
+
+fn share(share: f64) -> Share {
+    Share::new(share).unwrap()
+}
+
+fn rough(loss: f64, reorder: f64) -> LinkConfig {
+    let reorder = Reorder { share: share(reorder), hold: Duration::from_micros(30) };
+    let impairments = Impairments { loss: share(loss), reorder: Some(reorder), ..Impairments::default() };
+    LinkConfig { impairments, ..LinkConfig::default() }
+}
+
+fn random(seed: u64, bytes: usize) -> Bytes {
+    let mut data = vec![0; bytes];
+    Seed(seed).stream("data").fill(&mut data);
+    data.into()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_wire() {
+    let transfer = Transfer { link: rough(0.02, 0.02), ..Transfer::new(Who::Nic, 7, vec![random(1, 2_000_000)]) };
+    let (first, second) = (transfer.run(), transfer.run());
+    assert_eq!(first.seen.len(), second.seen.len());
+    assert!(first.seen == second.seen, "two runs of one seed differ on the wire");
+    assert_eq!(first.counters, second.counters);
+    assert_eq!(first.received, transfer.sent());
+    let other = Transfer { seed: 8, ..transfer }.run();
+    assert!(first.seen != other.seen, "another seed is another run");
+}
+
+#[test]
+fn cpu_and_nic_make_the_same_records() {
+    let writes = vec![random(1, 100_000), random(2, 1), random(3, 16_384), random(4, 40_000), random(5, 333)];
+    for record_size in [100, 1400, 16_384] {
+        let cpu = Transfer { record_size, ..Transfer::new(Who::Cpu, 3, writes.clone()) };
+        let nic = Transfer { who: Who::Nic, link: rough(0.01, 0.0), ..cpu.clone() };
+        let (by_cpu, by_nic) = (cpu.run(), nic.run());
+        assert_eq!(by_cpu.received, cpu.sent());
+        assert_eq!(by_nic.received, cpu.sent());
+        let ([cpu_out, cpu_in], [nic_out, nic_in]) = (streams(&by_cpu.seen), streams(&by_nic.seen));
+        assert!(cpu_out.len() > 150_000);
+        assert!(cpu_out == nic_out, "what the server sends differs at records of {record_size} bytes");
+        assert!(cpu_in == nic_in, "what the client sends differs at records of {record_size} bytes");
+        assert!(by_nic.counters.value("tx_tls_encrypted_bytes") >= 156_000, "the NIC did it");
+        assert_eq!(by_cpu.counters.value("tx_tls_encrypted_bytes"), 0);
+    }
+}
+
+#[test]
+fn on_a_clean_wire_the_hosts_do_no_crypto() {
+    let meter = Meter::new();
+    // The server does not read after its close_notify: what the client says then is not part of the transfer.
+    let writes = vec![random(1, 1_000_000); 8];
+    let transfer = Transfer { meter: Some(meter), end: End::Forget, ..Transfer::new(Who::Nic, 1, writes) };
+    let outcome = transfer.run();
+    assert_eq!(outcome.received, transfer.sent());
+    for host in [0, 1] {
+        assert_eq!(outcome.report.cpu(Domain::Host(host), Work::Crypto), Duration::ZERO, "host {host}");
+        assert!(outcome.report.cpu(Domain::Host(host), Work::Stack) > Duration::ZERO, "host {host} was metered");
+    }
+    let meter = Meter::new();
+    let outcome = Transfer { who: Who::Cpu, meter: Some(meter), ..transfer }.run();
+    for host in [0, 1] {
+        assert!(outcome.report.cpu(Domain::Host(host), Work::Crypto) > Duration::ZERO, "in software host {host} does");
+    }
+}
+
+#[test]
+fn nothing_leaves_in_plaintext_under_loss_with_resets_in_the_middle() {
+    let us = Duration::from_micros;
+    for seed in 0..5 {
+        let transfer = Transfer {
+            link: rough(0.02, 0.02),
+            resets: vec![us(50), us(200), Duration::from_millis(5), Duration::from_millis(210)],
+            client_resets: vec![us(100), Duration::from_millis(7)],
+            ..Transfer::new(Who::Nic, seed, vec![marked(300_000); 10])
+        };
+        let outcome = transfer.run();
+        assert!(outcome.received == transfer.sent(), "seed {seed}");
+        assert!(outcome.seen.len() > 2_000);
+        for seen in &outcome.seen {
+            // Any part of the marker that is long enough not to be chance, wherever packets were cut.
+            let leaked = seen.frame.data.windows(12).any(|window| MARKER.windows(12).any(|part| part == window));
+            assert!(!leaked, "seed {seed}: plaintext at {:?}", seen.at);
+        }
+        assert!(outcome.counters.value("resets") >= 2, "seed {seed}: {:?}", outcome.counters);
+        assert!(outcome.counters.value("tx_tls_needs_software") > 0, "seed {seed}: the transport had records sealed");
+    }
+}
+
+#[test]
+fn a_stream_lives_on_after_its_application() {
+    let us = Duration::from_micros;
+    for end in [End::Drop, End::Forget] {
+        for seed in 0..6 {
+            let transfer = Transfer {
+                end,
+                link: rough(0.03, 0.01),
+                resets: vec![us(40), us(300)],
+                ..Transfer::new(Who::Nic, seed, vec![marked(1_000_000)])
+            };
+            let outcome = transfer.run();
+            assert!(outcome.received == transfer.sent(), "{end:?}, seed {seed}");
+            assert_eq!(outcome.counters.value("resets"), 2);
+        }
+    }
+}
+
+#[test]
+fn a_nic_without_room_leaves_the_flow_to_software() {
+    let nic = NicConfig { tls_contexts: 1, ..NicConfig::default() };
+    let transfer = Transfer { nic, ..Transfer::new(Who::Nic, 1, vec![random(1, 200_000)]) };
+    let outcome = transfer.run();
+    assert_eq!(outcome.received, transfer.sent());
+    let refused = outcome.client_tls.offload_refused + outcome.server_tls.unwrap().offload_refused;
+    assert_eq!(refused, 2, "one direction of each end");
+    let without = NicConfig { tls_contexts: 0, ..NicConfig::default() };
+    let transfer = Transfer { nic: without, ..transfer };
+    assert_eq!(transfer.run().received, transfer.sent());
+}
+
+#[test]
+fn a_nic_that_does_nothing_by_itself_will_do() {
+    let nic = NicConfig { checksum_offload: false, tso_max_bytes: 0, ..NicConfig::default() };
+    let transfer = Transfer { nic, ..Transfer::new(Who::Cpu, 1, vec![random(1, 300_000)]) };
+    let outcome = transfer.run();
+    assert_eq!(outcome.received, transfer.sent());
+    assert_eq!(outcome.counters.value("tx_tso_packets"), 0);
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    /// Any record and write sizes, MTU, loss, order, duplication, corruption, buffers: the stream arrives equal, on
+    /// CPU and on NIC.
+    #[test]
+    fn the_stream_arrives(
+        nic in any::<bool>(),
+        seed: u64,
+        record_size in prop_oneof![1usize..200, 200usize..16_384, Just(16_384)],
+        writes in prop::collection::vec(prop_oneof![1usize..20, 20usize..20_000], 1..12),
+        mtu in 576u16..9000,
+        loss in 0.0..0.06f64,
+        reorder in 0.0..0.1f64,
+        duplicate in 0.0..0.05f64,
+        corrupt in 0.0..0.03f64,
+        burst in 0.0..0.02f64,
+        receive_buffer in 40_000usize..400_000,
+        resets in prop::collection::vec(0u64..2_000, 0..3),
+        client_resets in prop::collection::vec(0u64..2_000, 0..2),
+        end in prop_oneof![Just(End::Close), Just(End::Drop), Just(End::Forget)],
+        tso in any::<bool>(),
+    ) {
+        let mut transfer = Transfer::new(if nic { Who::Nic } else { Who::Cpu }, seed, Vec::new());
+        transfer.writes = writes.iter().zip(0..).map(|(bytes, number)| random(number, *bytes)).collect();
+        // Small records are many: keep the case small.
+        let most = record_size * 400;
+        let mut left = most;
+        transfer.writes.retain(|write| { left = left.saturating_sub(write.len()); left > 0 });
+        transfer.record_size = record_size;
+        transfer.nic.mtu = mtu;
+        transfer.nic.tso_max_bytes = if tso { 65_536 } else { 0 };
+        transfer.tcp.receive_buffer = receive_buffer;
+        // A burst may take every repetition of a lone segment: nobody gives up here.
+        transfer.tcp.syn_retries = 100;
+        transfer.tcp.syn_ack_retries = 100;
+        transfer.tcp.retries = 100;
+        transfer.tcp.orphan_retries = 100;
+        transfer.link.impairments = Impairments {
+            loss: share(loss),
+            duplicate: share(duplicate),
+            corrupt: share(corrupt),
+            burst_loss: Some(Burst { share: share(burst), mean_length: 3.0 }),
+            reorder: Some(Reorder { share: share(reorder), hold: Duration::from_micros(40) }),
+            ..Impairments::default()
+        };
+        transfer.resets = resets.into_iter().map(Duration::from_micros).collect();
+        transfer.client_resets = client_resets.into_iter().map(Duration::from_micros).collect();
+        transfer.end = end;
+        let outcome = transfer.run();
+        prop_assert!(outcome.received == transfer.sent());
+    }
+}
