@@ -73,7 +73,7 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
 
         let blocks = run.len / 16;
         if blocks != 0 {
-            let mut counters = first_counters::<V>(nonce, counter);
+            let mut counters = Counters::<V>::new(nonce, counter);
             accumulator = crypt_batches::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, accumulator, &mut run);
             accumulator = crypt_blocks::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, accumulator, &mut run);
         }
@@ -100,7 +100,7 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
     unsafe {
         let mut run = run;
         let blocks = run.len / 16;
-        let mut counters = first_counters::<V>(nonce, counter);
+        let mut counters = Counters::<V>::new(nonce, counter);
         while run.len >= batch_len::<V>() {
             encipher_batch::<V, ROUNDS>(schedule, &mut counters, run);
             run = run.skip(batch_len::<V>());
@@ -108,8 +108,7 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
         let mut left = run.len / 16;
         while left != 0 {
             let now = left.min(V::BLOCKS);
-            let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.reverse());
-            counters = counters.advance(V::BLOCKS as u32);
+            let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
             store_up_to(load_up_to::<V>(run.source, now).xor(keystream), run.destination, now);
             run = run.skip(16 * now);
             left -= now;
@@ -168,7 +167,7 @@ pub(super) unsafe fn next_power(schedule: &Schedule, power: &[u8; 16]) -> [u8; 1
 #[inline(always)]
 unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
-    counters: &mut V,
+    counters: &mut Counters<V>,
     mut accumulator: __m128i,
     run: &mut Run,
 ) -> __m128i {
@@ -198,7 +197,7 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
 #[inline(always)]
 unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
-    counters: &mut V,
+    counters: &mut Counters<V>,
     accumulator: __m128i,
     run: &mut Run,
 ) -> __m128i {
@@ -215,8 +214,7 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         let mut power = POWERS - left;
         while left != 0 {
             let now = left.min(V::BLOCKS);
-            let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.reverse());
-            *counters = counters.advance(V::BLOCKS as u32);
+            let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
             let data = load_up_to::<V>(run.source, now);
             let result = data.xor(keystream);
             store_up_to(result, run.destination, now);
@@ -251,7 +249,7 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
 
 /// A batch of counter mode.
 #[inline(always)]
-unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut V, run: Run) {
+unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
         let mut states = first_round(schedule, counters);
@@ -269,7 +267,7 @@ unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, co
 #[inline(always)]
 unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
     schedule: &Schedule,
-    counters: &mut V,
+    counters: &mut Counters<V>,
     run: Run,
     accumulator: __m128i,
     hashed: *const u8,
@@ -306,14 +304,22 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
 
 /// A batch of counter blocks after the first addition of a key.
 #[inline(always)]
-unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut V) -> [V; BATCH] {
+unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; a round key is 16 bytes.
     unsafe {
         let key = V::broadcast(schedule.round_keys[0].as_ptr());
         let mut states = [key; BATCH];
-        for state in &mut states {
-            *state = counters.reverse().xor(key);
-            *counters = counters.advance(V::BLOCKS as u32);
+        // Mostly the last byte of the counter takes the whole batch, and one turning around of bytes will do.
+        if (counters.next as u8) as usize + BATCH * V::BLOCKS <= 256 {
+            let first = counters.reversed.reverse();
+            for (index, state) in states.iter_mut().enumerate() {
+                *state = first.advance_last_byte((index * V::BLOCKS) as u32).xor(key);
+            }
+            counters.skip(BATCH * V::BLOCKS);
+        } else {
+            for state in &mut states {
+                *state = counters.take().xor(key);
+            }
         }
         states
     }
@@ -380,6 +386,41 @@ unsafe fn multiply_by_hash_key(schedule: &Schedule, left: __m128i) -> __m128i {
     }
 }
 
+/// Counter blocks, one vector after the other.
+struct Counters<V> {
+    /// The next blocks, their bytes turned around: the counter is the first 32 bits.
+    reversed: V,
+    /// The first of their counters.
+    next: u32,
+}
+
+impl<V: Vector> Counters<V> {
+    #[inline(always)]
+    unsafe fn new(nonce: &[u8; NONCE_LEN], counter: u32) -> Self {
+        let block = counter_block(nonce, counter);
+        // SAFETY: the caller keeps the module's contract; a block is 16 bytes.
+        unsafe { Counters { reversed: V::counters(__m128i::load(block.as_ptr()).reverse()), next: counter } }
+    }
+
+    /// The next vector.
+    #[inline(always)]
+    unsafe fn take(&mut self) -> V {
+        // SAFETY: the caller keeps the module's contract.
+        unsafe {
+            let blocks = self.reversed.reverse();
+            self.skip(V::BLOCKS);
+            blocks
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn skip(&mut self, blocks: usize) {
+        // SAFETY: the caller keeps the module's contract.
+        self.reversed = unsafe { self.reversed.advance(blocks as u32) };
+        self.next = self.next.wrapping_add(blocks as u32);
+    }
+}
+
 /// Sums of products not yet reduced: of low halves, of high halves, of the halves' sums (Karatsuba's way: three
 /// multiplications for four, which are dearer than additions on every processor).
 struct Sums<V> {
@@ -423,13 +464,6 @@ impl<V: Vector> Sums<V> {
             self.high.xor3(middle.swap(), middle.multiply_low(polynomial)).sum()
         }
     }
-}
-
-#[inline(always)]
-unsafe fn first_counters<V: Vector>(nonce: &[u8; NONCE_LEN], counter: u32) -> V {
-    let block = counter_block(nonce, counter);
-    // SAFETY: the caller keeps the module's contract; a block is 16 bytes.
-    unsafe { V::counters(__m128i::load(block.as_ptr()).reverse()) }
 }
 
 /// `blocks` blocks, as many as fit or fewer.

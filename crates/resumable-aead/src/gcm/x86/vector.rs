@@ -38,6 +38,8 @@ pub(super) trait Vector: Copy {
     unsafe fn keep_bytes(block: __m128i, start: usize, end: usize) -> __m128i;
     /// Reads 16 bytes into every block.
     unsafe fn broadcast(from: *const u8) -> Self;
+    /// Adds `count << 24` to the last 32 bits of every block: to a big-endian counter whose last byte has room for it.
+    unsafe fn advance_last_byte(self, count: u32) -> Self;
     /// `block` in every block, with 0, 1, 2, 3 added to the first 32 bits of each.
     unsafe fn counters(block: __m128i) -> Self;
     /// `block` in the first, zero in the others.
@@ -139,6 +141,9 @@ vector! { __m128i, 1;
     fn keep_bytes(block: __m128i, start: usize, end: usize) -> __m128i { keep_bytes(block, start, end) }
     fn broadcast(from: *const u8) -> Self { _mm_loadu_si128(from.cast()) }
     fn advance(self: Self, count: u32) -> Self { _mm_add_epi32(self, _mm_cvtsi32_si128(count as i32)) }
+    fn advance_last_byte(self: Self, count: u32) -> Self {
+        _mm_add_epi32(self, _mm_setr_epi32(0, 0, 0, (count << 24) as i32))
+    }
     fn zero() -> Self { _mm_setzero_si128() }
     fn xor(self: Self, other: Self) -> Self { _mm_xor_si128(self, other) }
     fn xor3(self: Self, second: Self, third: Self) -> Self { _mm_xor_si128(_mm_xor_si128(self, second), third) }
@@ -170,6 +175,9 @@ vector! { __m256i, 2;
     fn first(block: __m128i) -> Self { _mm256_zextsi128_si256(block) }
     fn advance(self: Self, count: u32) -> Self {
         _mm256_add_epi32(self, _mm256_setr_epi32(count as i32, 0, 0, 0, count as i32, 0, 0, 0))
+    }
+    fn advance_last_byte(self: Self, count: u32) -> Self {
+        _mm256_add_epi32(self, _mm256_setr_epi32(0, 0, 0, (count << 24) as i32, 0, 0, 0, (count << 24) as i32))
     }
     fn zero() -> Self { _mm256_setzero_si256() }
     fn xor(self: Self, other: Self) -> Self { _mm256_xor_si256(self, other) }
@@ -212,6 +220,9 @@ vector! { __m512i, 4;
     fn first(block: __m128i) -> Self { _mm512_zextsi128_si512(block) }
     fn advance(self: Self, count: u32) -> Self {
         _mm512_add_epi32(self, _mm512_maskz_set1_epi32(0b0001_0001_0001_0001, count as i32))
+    }
+    fn advance_last_byte(self: Self, count: u32) -> Self {
+        _mm512_add_epi32(self, _mm512_maskz_set1_epi32(0b1000_1000_1000_1000, (count << 24) as i32))
     }
     fn zero() -> Self { _mm512_setzero_si512() }
     fn xor(self: Self, other: Self) -> Self { _mm512_xor_si512(self, other) }
