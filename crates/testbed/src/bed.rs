@@ -371,8 +371,7 @@ impl Engine {
             ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
             ClockKind::Real => {
                 let clock = RealClock::new();
-                let config =
-                    RealTimeConfig { clock: clock.clone(), meter: meter.cloned(), ..RealTimeConfig::default() };
+                let config = RealTimeConfig { clock, meter: meter.cloned(), ..RealTimeConfig::default() };
                 Ok(Engine::Real {
                     tokio: tokio_runtime::start(HOST_THREADS, meter.cloned())?,
                     devices: RealTime::start("devices", config)?,
@@ -385,7 +384,7 @@ impl Engine {
     fn host_runtime(&self) -> Arc<dyn Runtime> {
         match self {
             Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { tokio, clock, .. } => Arc::new(TokioRuntime::new(tokio.handle().clone(), clock.clone())),
+            Engine::Real { tokio, clock, .. } => Arc::new(TokioRuntime::new(tokio.handle().clone(), *clock)),
         }
     }
 

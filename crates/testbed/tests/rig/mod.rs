@@ -117,7 +117,7 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     let mut stream = ktls_offload::accept(stream, Arc::new(server_config(randomness, None))).await?;
     stream.set_record_size(transfer.record_size);
     offload(&mut stream, transfer.who).await?;
-    assert_eq!(stream.next_chunk().await?.as_deref(), Some(&b"go"[..]));
+    assert_eq!(stream.next_chunk().await?.as_deref(), Some(&b"!"[..]));
     if let Some(meter) = &transfer.meter {
         meter.restart();
     }
@@ -144,7 +144,7 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
     let mut stream = ktls_offload::connect(stream, Arc::new(client_config(randomness, None)), server_name()).await?;
     stream.set_record_size(transfer.record_size);
     offload(&mut stream, transfer.who).await?;
-    stream.send_chunk(Bytes::from_static(b"go")).await?;
+    stream.send_chunk(Bytes::from_static(b"!")).await?;
     for delay in transfer.client_resets.clone() {
         reset_after(&host, delay);
     }
