@@ -15,13 +15,13 @@ use crate::Algorithm;
 #[non_exhaustive]
 pub enum Backend {
     /// Safe Rust over the RustCrypto primitives, on every processor. (These use AES, carry-less multiplication and
-    /// vector instructions of x86-64 and AArch64 themselves where they find them.)
+    /// vector instructions of x86-64 and AArch64 themselves where they find them.) Whole messages go by ring.
     Portable,
     /// x86-64 with AES-NI and PCLMULQDQ, one block per instruction. AES-GCM only.
     AesNi,
-    /// x86-64 with 256-bit vectors: VAES and VPCLMULQDQ for AES-GCM, AVX2 for ChaCha20-Poly1305.
+    /// x86-64 with VAES and VPCLMULQDQ on 256-bit vectors. AES-GCM only.
     Avx2,
-    /// x86-64 with 512-bit vectors: the same with AVX-512 (F, BW, DQ, VL; IFMA for ChaCha20-Poly1305).
+    /// x86-64 with VAES and VPCLMULQDQ on 512-bit vectors (AVX-512 F, BW, DQ, VL). AES-GCM only.
     Avx512,
 }
 

@@ -6,6 +6,7 @@ use zeroize::Zeroize;
 
 use crate::chacha::ChaChaKey;
 use crate::gcm::GcmKey;
+use crate::whole::WholeMessages;
 use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_LEN, State, TAG_LEN, TagMismatch};
 
 /// An expanded key with the back-end chosen for this processor.
@@ -35,6 +36,8 @@ pub struct Key {
     /// Tells keys apart (see [`Key::check`]).
     check: u32,
     cipher: Cipher,
+    /// Where something beats `cipher` for whole messages.
+    whole: Option<WholeMessages>,
 }
 
 /// The part of a key that does the work.
@@ -85,6 +88,9 @@ impl Key {
         data: &mut [u8],
     ) -> Result<[u8; TAG_LEN], MessageTooLong> {
         self.check_range(0, data.len())?;
+        if let Some(whole) = &self.whole {
+            return whole.seal(nonce, aad, data).ok_or(MessageTooLong);
+        }
         let mut state = State::new(self, nonce, aad);
         state.seal_whole(self, data);
         Ok(state.compute_tag(self))
@@ -105,6 +111,9 @@ impl Key {
         if self.check_range(0, data.len()).is_err() {
             data.fill(0);
             return Err(TagMismatch);
+        }
+        if let Some(whole) = &self.whole {
+            return whole.open(nonce, aad, data, tag).inspect_err(|_| data.fill(0));
         }
         let mut state = State::new(self, nonce, aad);
         state.open_whole(self, data);
@@ -145,6 +154,10 @@ impl Key {
 
     fn expand(algorithm: Algorithm, key: &[u8], backend: Backend) -> Result<Key, KeyLengthError> {
         let error = KeyLengthError { algorithm, found: key.len() };
+        if key.len() != algorithm.key_len() {
+            return Err(error);
+        }
+        let whole = if backend == Backend::Portable { WholeMessages::new(algorithm, key) } else { None };
         let (cipher, check) = match algorithm {
             Algorithm::Aes128Gcm => {
                 let mut key: [u8; 16] = key.try_into().map_err(|_| error)?;
@@ -166,7 +179,7 @@ impl Key {
                 (Cipher::ChaCha(expanded), check)
             }
         };
-        Ok(Key { algorithm, backend, check, cipher })
+        Ok(Key { algorithm, backend, check, cipher, whole })
     }
 }
 

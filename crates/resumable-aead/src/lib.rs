@@ -10,6 +10,7 @@
 //! - [`Key`] (`key.rs`): expands a key, whole messages, keystream from any offset;
 //! - [`State`] (`state.rs`): a message under way; `state_bytes.rs` writes it out and reads it back;
 //! - `gcm/`: AES-GCM, one file per back-end; `chacha/`: ChaCha20-Poly1305 likewise;
+//! - `whole.rs`: whole messages by ring, where it is the fastest;
 //! - `piece.rs`: what an update works on, in place or from source to destination.
 //!
 //! A piece flows from `State` (order, length limits, direction) to the key's back-end (bytes), which hands back the
@@ -55,6 +56,7 @@ mod key;
 mod piece;
 mod state;
 mod state_bytes;
+mod whole;
 
 pub use algorithm::{Algorithm, KEY_LEN_MAX, NONCE_LEN, TAG_LEN};
 pub use backend::Backend;

@@ -1,0 +1,94 @@
+//! Whole messages by ring, where it beats the back-end that goes on at any byte.
+//!
+//! That is the portable back-end: ring has assembly for whole messages on every processor it knows.
+//!
+//! # Safety of this module
+//!
+//! ring does not wipe its keys. This one lies in memory of ours, which may hold anything at all (`MaybeUninit`); it is
+//! written once, in `new`, read only as what was written, and its bytes are overwritten when dropped, after which
+//! nothing reads them. The key has nothing to drop, which is checked when compiling.
+#![allow(unsafe_code)]
+
+use std::mem::{MaybeUninit, needs_drop};
+use std::slice;
+
+use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroize;
+
+use crate::{Algorithm, NONCE_LEN, TAG_LEN, TagMismatch};
+
+/// A key that seals and opens whole messages.
+pub(crate) struct WholeMessages(Box<MaybeUninit<LessSafeKey>>);
+
+impl WholeMessages {
+    /// None where ring does not take the key, which callers have checked.
+    pub(crate) fn new(algorithm: Algorithm, key: &[u8]) -> Option<Self> {
+        let algorithm = match algorithm {
+            Algorithm::Aes128Gcm => &aead::AES_128_GCM,
+            Algorithm::Aes256Gcm => &aead::AES_256_GCM,
+            Algorithm::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+        };
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, key).ok()?);
+        Some(WholeMessages(Box::new(MaybeUninit::new(key))))
+    }
+
+    /// None where ring takes no message of that length.
+    pub(crate) fn seal(&self, nonce: &[u8; NONCE_LEN], aad: &[u8], data: &mut [u8]) -> Option<[u8; TAG_LEN]> {
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let tag = self.key().seal_in_place_separate_tag(nonce, Aad::from(aad), data).ok()?;
+        tag.as_ref().try_into().ok()
+    }
+
+    /// On a mismatch the caller wipes `data`.
+    pub(crate) fn open(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<(), TagMismatch> {
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let opened = self.key().open_in_place_separate_tag(nonce, Aad::from(aad), (*tag).into(), data, 0..);
+        opened.map(|_| ()).map_err(|_| TagMismatch)
+    }
+
+    fn key(&self) -> &LessSafeKey {
+        // SAFETY: `new` wrote it, and only `drop` writes again.
+        unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl Drop for WholeMessages {
+    fn drop(&mut self) {
+        const { assert!(!needs_drop::<LessSafeKey>()) };
+        let start = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
+        // SAFETY: these are the bytes of the box's contents, which this borrow has to itself; as bytes that may be
+        // uninitialised they need no alignment and have no invalid values, before or after.
+        let bytes = unsafe { slice::from_raw_parts_mut(start, size_of::<LessSafeKey>()) };
+        bytes.zeroize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_what_a_state_gives_piece_by_piece() {
+        for algorithm in Algorithm::ALL {
+            let key_bytes = vec![3; algorithm.key_len()];
+            let whole = WholeMessages::new(algorithm, &key_bytes).unwrap();
+            let key = crate::Key::with_backend(algorithm, &key_bytes, crate::Backend::Portable).unwrap();
+            let mut sealed = [9; 1000];
+            let tag = whole.seal(&[1; 12], b"aad", &mut sealed).unwrap();
+            let mut pieces = [9; 1000];
+            let mut state = crate::State::new(&key, &[1; 12], b"aad");
+            for piece in pieces.chunks_mut(77) {
+                state.encrypt(&key, piece).unwrap();
+            }
+            assert_eq!((state.tag(&key).unwrap(), pieces), (tag, sealed));
+            assert_eq!(whole.open(&[1; 12], b"aad", &mut pieces, &tag), Ok(()));
+            assert_eq!(whole.open(&[1; 12], b"aad", &mut sealed, &[0; 16]), Err(TagMismatch));
+        }
+    }
+}
