@@ -163,7 +163,7 @@ pub(super) unsafe fn next_power(schedule: &Schedule, power: &[u8; 16]) -> [u8; 1
     result
 }
 
-/// All whole batches of a piece, with authentication.
+/// All whole batches of a piece, with authentication, and what comes after them if it is most of another.
 #[inline(always)]
 unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
@@ -181,13 +181,90 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
                 accumulator = encipher_and_hash::<V, ROUNDS>(schedule, counters, next, accumulator, run.destination);
                 *run = next;
             }
-            accumulator = hash_blocks::<V>(schedule, accumulator, run.destination, BATCH * V::BLOCKS);
+            let last = run.destination;
             *run = run.skip(batch);
+            if run.len > batch / 2 {
+                return crypt_most_of_batch::<V, ROUNDS, true, true>(schedule, counters, accumulator, run, last);
+            }
+            return hash_blocks::<V>(schedule, accumulator, last, BATCH * V::BLOCKS);
         }
         while !ENCRYPT && run.len >= batch {
             accumulator = encipher_and_hash::<V, ROUNDS>(schedule, counters, *run, accumulator, run.source);
             *run = run.skip(batch);
         }
+        if run.len > batch / 2 {
+            let none = run.source;
+            accumulator = crypt_most_of_batch::<V, ROUNDS, ENCRYPT, false>(schedule, counters, accumulator, run, none);
+        }
+    }
+    accumulator
+}
+
+/// The whole blocks that are left when they are more than half a batch, with authentication. In between the rounds
+/// GHASH of the batch at `before` if it is `PENDING`, and of these blocks themselves when decrypting.
+#[inline(always)]
+unsafe fn crypt_most_of_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: bool, const PENDING: bool>(
+    schedule: &Schedule,
+    counters: &mut Counters<V>,
+    mut accumulator: __m128i,
+    run: &mut Run,
+    before: *const u8,
+) -> __m128i {
+    let blocks = run.len / 16;
+    debug_assert!(blocks < BATCH * V::BLOCKS && blocks <= POWERS);
+    // How many of the run's blocks are in vector `index`.
+    let within = |index: usize| blocks.saturating_sub(index * V::BLOCKS).min(V::BLOCKS);
+    let highest = POWERS - BATCH * V::BLOCKS;
+    // SAFETY: the caller keeps the module's contract, and has a batch at `before` if it is pending. Of the run and of
+    // the powers no more is touched than `blocks` and the zeros behind.
+    unsafe {
+        let mut states = first_round(schedule, counters);
+        let mut sums = Sums::<V>::zero();
+        for step in 0..BATCH {
+            let key = V::broadcast(schedule.round_keys[1 + step].as_ptr());
+            for state in &mut states {
+                *state = state.round(key);
+            }
+            let at = 16 * V::BLOCKS * step;
+            let first = if step == 0 { V::first(accumulator) } else { V::zero() };
+            if PENDING {
+                let data = V::load(before.add(at)).reverse();
+                sums.add(data.xor(first), schedule, highest + V::BLOCKS * step);
+            } else if !ENCRYPT && within(step) != 0 {
+                let data = load_up_to::<V>(run.source.add(at), within(step)).reverse();
+                sums.add(data.xor(first), schedule, POWERS - blocks + V::BLOCKS * step);
+            }
+            V::pin(&mut states, [&mut sums.low, &mut sums.crossed, &mut sums.high]);
+        }
+        for key in &schedule.round_keys[1 + BATCH..ROUNDS] {
+            let key = V::broadcast(key.as_ptr());
+            for state in &mut states {
+                *state = state.round(key);
+            }
+        }
+        if PENDING || !ENCRYPT {
+            accumulator = sums.reduce();
+        }
+
+        let mut sums = Sums::<V>::zero();
+        let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
+        for (index, state) in states.into_iter().enumerate() {
+            let now = within(index);
+            if now == 0 {
+                break;
+            }
+            let at = 16 * V::BLOCKS * index;
+            let result = load_up_to::<V>(run.source.add(at), now).xor(state.last_round(key));
+            store_up_to(result, run.destination.add(at), now);
+            if ENCRYPT {
+                let first = if index == 0 { V::first(accumulator) } else { V::zero() };
+                sums.add(result.reverse().xor(first), schedule, POWERS - blocks + V::BLOCKS * index);
+            }
+        }
+        if ENCRYPT {
+            accumulator = sums.reduce();
+        }
+        *run = run.skip(16 * blocks);
     }
     accumulator
 }
