@@ -449,7 +449,7 @@ impl Stack {
 
     /// The next device event for a connection.
     pub fn device_event(&mut self, id: ConnectionId) -> Option<DeviceEvent> {
-        self.connection_mut(id).device_events.pop_front()
+        self.connection_mut(id).take_device_event()
     }
 
     fn on_device_event(&mut self, event: DeviceEvent) {

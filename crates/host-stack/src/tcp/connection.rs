@@ -108,7 +108,7 @@ pub(crate) struct Connection {
     // For the stack and the shell.
     pub(crate) readiness: Readiness,
     pub(super) acked_target: Option<u64>,
-    pub(crate) device_events: VecDeque<DeviceEvent>,
+    device_events: VecDeque<DeviceEvent>,
     pub(crate) dirty: bool,
     pub(crate) noted: bool,
     pub(crate) controlled: bool,
@@ -475,6 +475,15 @@ impl Connection {
         }
     }
 
+    /// The next device event for the application.
+    pub(crate) fn take_device_event(&mut self) -> Option<DeviceEvent> {
+        let event = self.device_events.pop_front();
+        if self.device_events.is_empty() {
+            self.device_events = VecDeque::new();
+        }
+        event
+    }
+
     /// Keeps an event for the application; the oldest goes if it takes none.
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
         if self.detached {
@@ -611,3 +620,19 @@ const LEAST_MSS: u16 = 48;
 const MAX_DEVICE_EVENTS: usize = 64;
 /// Linux's TCP_MAX_QUICKACKS.
 pub(super) const QUICK_ACKS: u8 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::super::recv_queue::IDLE_BYTES;
+    use super::*;
+    use crate::flow_table::ConnectionId;
+
+    #[test]
+    fn an_idle_connection_takes_less_than_2_kib() {
+        // Beside the struct: the boxed congestion controller, what the receive queue keeps room for (the other
+        // queues keep nothing), and the entries in the tables.
+        let tables = 2 * size_of::<(FlowKey, ConnectionId)>() + 64;
+        let all = size_of::<Connection>() + size_of::<NewReno>() + IDLE_BYTES + tables;
+        assert!(all <= 2048, "{all} bytes, {} of them the struct", size_of::<Connection>());
+    }
+}

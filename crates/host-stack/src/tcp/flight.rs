@@ -153,11 +153,9 @@ impl Flight {
             self.sent.pop_front();
         }
         if self.sent.is_empty() {
-            self.log.clear();
-            if self.sent.capacity() > IDLE_ENTRIES {
-                self.sent = VecDeque::new();
-                self.log = VecDeque::new();
-            }
+            // An idle connection keeps no memory here.
+            self.sent = VecDeque::new();
+            self.log = VecDeque::new();
         }
     }
 
@@ -324,7 +322,112 @@ impl Flight {
     }
 }
 
-/// An empty flight keeps room for this many entries.
-const IDLE_ENTRIES: usize = 4;
 /// No entry is split for a selective acknowledgment beyond this many.
 const MAX_ENTRIES: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn check(flight: &Flight) {
+        let bytes = |state: Fate| {
+            flight.sent.iter().filter(|sent| sent.state == state).map(|sent| sent.end - sent.start).sum::<u64>()
+        };
+        assert_eq!(
+            [flight.in_flight, flight.lost, flight.sacked],
+            [Fate::InFlight, Fate::Lost, Fate::Sacked].map(bytes)
+        );
+        for (one, next) in flight.sent.iter().zip(flight.sent.iter().skip(1)) {
+            assert_eq!(one.end, next.start);
+            assert!(one.state != Fate::Sacked || next.state != Fate::Sacked, "neighbours are one");
+        }
+        assert!(flight.sent.iter().all(|sent| sent.start < sent.end));
+        assert!(flight.log.iter().zip(flight.log.iter().skip(1)).all(|(a, b)| a.order <= b.order));
+        let logged = |sent: &Sent| {
+            flight.log.iter().any(|one| one.order == sent.order && one.start <= sent.start && sent.end <= one.end)
+        };
+        assert!(flight.sent.iter().filter(|sent| sent.state == Fate::InFlight).all(logged));
+    }
+
+    #[test]
+    fn what_was_sent_before_the_latest_arrival_is_lost_when_it_is_due() {
+        let at = Instant::from_nanos;
+        let mut flight = Flight::default();
+        for number in 0..4 {
+            flight.push(number * 10..number * 10 + 10, at(number));
+        }
+        flight.sack(20..30, |_| ());
+        let due = |sent: Instant| sent + core::time::Duration::from_nanos(5);
+        let overdue = flight.expire((2, 30), at(5), due);
+        assert_eq!(overdue, Overdue { lost: 10, retransmits_lost: false, next: Some(at(6)) });
+        assert_eq!(flight.first_lost(), Some(0..10));
+        flight.resent(0..10, at(6));
+        // The retransmission was sent after what arrived: nothing is known of it.
+        assert_eq!(flight.expire((2, 30), at(100), due).lost, 10, "only the second");
+        flight.sack(30..40, |_| ());
+        assert_eq!(flight.expire((3, 40), at(100), due).lost, 0);
+        flight.resent(10..20, at(101));
+        flight.sack(10..20, |_| ());
+        let overdue = flight.expire((5, 20), at(200), due);
+        assert_eq!((overdue.lost, overdue.retransmits_lost), (10, true));
+        check(&flight);
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_set_of_bytes(steps in proptest::collection::vec((0u8..7, 0u64..200, 1u64..40), 1..80)) {
+            let mut flight = Flight::default();
+            let (mut una, mut next, mut now) = (0u64, 0u64, 0u64);
+            let (mut sacked, mut lost) = (BTreeSet::new(), BTreeSet::new());
+            let mut delivered = BTreeSet::new();
+            for (step, place, length) in steps {
+                now += 1;
+                let from = una + place.min(next - una);
+                let to = (from + length).min(next);
+                let mut note = |sent: &Sent| {
+                    (sent.start..sent.end).for_each(|byte| assert!(delivered.insert(byte), "delivered twice"));
+                };
+                match step {
+                    0 | 1 => {
+                        flight.push(next..next + length, Instant::from_nanos(now));
+                        next += length;
+                    }
+                    2 => {
+                        flight.acknowledge(from, &mut note);
+                        una = una.max(from);
+                        sacked.retain(|byte| *byte >= una);
+                        lost.retain(|byte| *byte >= una);
+                    }
+                    3 if from < to => {
+                        flight.sack(from..to, &mut note);
+                        sacked.extend(from..to);
+                        lost.retain(|byte| !(from..to).contains(byte));
+                    }
+                    4 => {
+                        flight.lose_all();
+                        lost.extend((una..next).filter(|byte| !sacked.contains(byte)));
+                    }
+                    5 => {
+                        if let Some(range) = flight.first_lost() {
+                            prop_assert_eq!(Some(&range.start), lost.first());
+                            let range = range.start..range.end.min(range.start + length);
+                            flight.resent(range.clone(), Instant::from_nanos(now));
+                            lost.retain(|byte| !range.contains(byte));
+                        } else {
+                            prop_assert!(lost.is_empty());
+                        }
+                    }
+                    _ => {
+                        flight.lose_nothing();
+                        lost.clear();
+                    }
+                }
+                check(&flight);
+                prop_assert_eq!((flight.lost, flight.sacked), (lost.len() as u64, sacked.len() as u64));
+                prop_assert_eq!(flight.in_flight, next - una - flight.lost - flight.sacked);
+            }
+        }
+    }
+}

@@ -50,8 +50,11 @@ impl Rack {
         let late = !sent.retransmitted && sent.end < forward;
         self.reordering_seen |= late;
         let took = now - sent.sent_at;
-        // RFC 8985 6.2 step 2: faster than possible, so it is the original that arrived.
-        if sent.retransmitted && rtt.min().is_none_or(|min| took < min) {
+        // RFC 8985 6.2 step 2: faster than possible, so it is the original that arrived. Half of the smoothed RTT is a
+        // better bound than the least RTT where queues are long: to take the original for its retransmission is to
+        // take all that was sent in between for lost.
+        let least = rtt.min().max(rtt.smoothed().map(|smoothed| smoothed / 2));
+        if sent.retransmitted && least.is_none_or(|least| took < least) {
             return late;
         }
         if self.latest.is_none_or(|latest| (sent.order, sent.end) > latest) {

@@ -159,6 +159,9 @@ impl ReceiveQueue {
                 received.in_order += held.segment.data.len() as u64;
                 self.ready.push_back(held);
             }
+            if self.out_of_order.is_empty() {
+                self.out_of_order = VecDeque::new();
+            }
             self.islands.remove_before(self.next);
             let next = self.next;
             self.recent.retain(|first| *first >= next);
@@ -377,3 +380,140 @@ const OVERHEAD_BYTES: usize = size_of::<Held>();
 const INITIAL_DENSITY: usize = 128;
 /// An empty queue keeps room for this many segments.
 const IDLE_SEGMENTS: usize = 4;
+/// What an empty queue takes beside itself.
+#[cfg(test)]
+pub(super) const IDLE_BYTES: usize = IDLE_SEGMENTS * size_of::<Held>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::rx::TlsVerdict;
+    use proptest::prelude::*;
+
+    fn buffer(bytes: &[u8], capacity: usize) -> BytesMut {
+        let mut buffer = BytesMut::with_capacity(capacity.max(bytes.len()));
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    fn check(queue: &ReceiveQueue) {
+        let held: usize = queue.ready.iter().chain(&queue.out_of_order).map(|held| held.charge).sum();
+        assert_eq!(queue.charged, held + queue.taken_charge);
+        let mut end = queue.next;
+        let mut islands = Ranges::default();
+        for held in &queue.out_of_order {
+            assert!(held.start >= end && (end > queue.next || held.start > end));
+            end = held.start + held.segment.data.len() as u64;
+            islands.insert(held.start..end);
+        }
+        assert_eq!(queue.islands, islands);
+    }
+
+    #[test]
+    fn the_first_copy_stays_and_metadata_stay_with_their_bytes() {
+        let mut queue = ReceiveQueue::new(Seq(99), 1 << 20);
+        let decrypted = RxMeta { tls: TlsVerdict::Decrypted, ..RxMeta::default() };
+        assert_eq!(queue.insert(11, buffer(&[2; 10], 10), decrypted).out_of_order, 10);
+        let received = queue.insert(6, buffer(&[3; 20], 20), RxMeta::default());
+        assert_eq!((received.out_of_order, received.duplicate), (10, None));
+        let received = queue.insert(1, buffer(&[1; 7], 7), RxMeta::default());
+        assert_eq!((received.in_order, received.filled), (25, true));
+        let taken: Vec<_> = core::iter::from_fn(|| queue.take())
+            .map(|segment| (segment.seq.0, segment.data.to_vec(), segment.meta.tls))
+            .collect();
+        let plain = TlsVerdict::NotDecrypted;
+        assert_eq!(
+            taken,
+            [
+                (100, vec![1; 5], plain),
+                (105, vec![3; 5], plain),
+                (110, vec![2; 10], TlsVerdict::Decrypted),
+                (120, vec![3; 5], plain)
+            ]
+        );
+        queue.consume(25);
+        assert_eq!(queue.charged, 0);
+    }
+
+    #[test]
+    fn blocks_are_reported_latest_first() {
+        let mut queue = ReceiveQueue::new(Seq(0), 1 << 20);
+        for start in [101, 301, 201, 501, 401] {
+            queue.insert(start, buffer(&[0; 10], 10), RxMeta::default());
+        }
+        let firsts = |queue: &ReceiveQueue| queue.sack_blocks(None).iter().map(|block| block.0.0).collect::<Vec<_>>();
+        assert_eq!(firsts(&queue), [401, 501, 201]);
+        queue.insert(311, buffer(&[0; 10], 10), RxMeta::default());
+        assert_eq!(queue.sack_blocks(None)[0], (Seq(301), Seq(321)));
+        // RFC 2883 4.2: a duplicate first, then the block it is part of.
+        let received = queue.insert(503, buffer(&[0; 4], 4), RxMeta::default());
+        assert_eq!(received.duplicate, Some(503..507));
+        let blocks = queue.sack_blocks(received.duplicate.as_ref());
+        assert_eq!(blocks[..2], [(Seq(503), Seq(507)), (Seq(501), Seq(511))]);
+    }
+
+    #[test]
+    fn memory_is_charged_as_it_is_taken_and_small_payloads_are_copied_out() {
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000);
+        queue.insert(1, buffer(&[0; 1400], 2048), RxMeta::default());
+        assert_eq!(queue.charged, 2048 + OVERHEAD_BYTES);
+        queue.insert(1401, buffer(&[0; 10], 2048), RxMeta::default());
+        assert_eq!(queue.charged, 2048 + 10 + 2 * OVERHEAD_BYTES);
+    }
+
+    #[test]
+    fn out_of_order_data_make_room_for_the_hole() {
+        let mut queue = ReceiveQueue::new(Seq(0), 10 * (1000 + OVERHEAD_BYTES));
+        for number in 1..=12 {
+            let received = queue.insert(1 + number * 1000, buffer(&[0; 1000], 1000), RxMeta::default());
+            assert_eq!(received.dropped, number > 10);
+            check(&queue);
+        }
+        let received = queue.insert(1, buffer(&[0; 1000], 1000), RxMeta::default());
+        assert_eq!((received.pruned, received.in_order), (1, 10_000));
+        check(&queue);
+    }
+
+    #[test]
+    fn the_window_never_shrinks_and_grows_in_steps() {
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000);
+        let first = queue.window(1000);
+        queue.advertise(first);
+        queue.insert(1, buffer(&[0; 1000], 30_000), RxMeta::default());
+        assert_eq!(queue.window(1000), first - 1000, "however much memory it took");
+        queue.take();
+        queue.consume(1000);
+        assert!(!queue.wants_update(1000));
+    }
+
+    proptest! {
+        #[test]
+        fn any_pieces_in_any_order_are_the_stream(
+            limit in 2_000usize..200_000,
+            capacity in 1usize..4000,
+            pieces in proptest::collection::vec((0.0f64..1.0, 1usize..900), 1..200),
+        ) {
+            let stream: Vec<u8> = (0..20_000u32).map(|place| (place * 31 / 7) as u8).collect();
+            let mut queue = ReceiveQueue::new(Seq(u32::MAX - 5000), limit);
+            let mut read = Vec::new();
+            for (place, length) in pieces {
+                let from = ((read.len() + 3000).min(stream.len() - 1) as f64 * place) as usize;
+                let to = stream.len().min(from + length);
+                let expected = queue.next();
+                let received = queue.insert(1 + from as u64, buffer(&stream[from..to], capacity), RxMeta::default());
+                prop_assert_eq!(queue.next(), expected + received.in_order);
+                prop_assert!(queue.charged <= limit.max(capacity.max(length) + OVERHEAD_BYTES));
+                check(&queue);
+                if place < 0.5 {
+                    while let Some(segment) = queue.take() {
+                        prop_assert_eq!(segment.seq, queue.seq(1 + read.len() as u64));
+                        read.extend_from_slice(&segment.data);
+                        queue.consume(segment.data.len());
+                    }
+                    check(&queue);
+                }
+            }
+            prop_assert_eq!(&read[..], &stream[..read.len()]);
+        }
+    }
+}

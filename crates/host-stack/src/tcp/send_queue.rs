@@ -150,7 +150,7 @@ impl SendQueue {
         if let Some(sealers) = &mut self.sealers {
             sealers.release(kept_from);
         }
-        if self.chunks.is_empty() && self.chunks.capacity() > IDLE_CHUNKS {
+        if self.chunks.is_empty() {
             self.chunks = VecDeque::new();
         }
     }
@@ -329,6 +329,173 @@ const GATHERED_BYTES: usize = 256;
 const OPEN_BYTES: usize = 16 << 10;
 /// More pieces than this would cost the device more than a second packet.
 const MAX_FRAGMENTS: usize = 64;
-/// An empty queue keeps room for this many chunks.
-const IDLE_CHUNKS: usize = 4;
 const LAYERS_FROM_THE_TOP: [Layer; LAYERS] = [Layer::NvmeTcp, Layer::Tls];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::UnitTag;
+    use proptest::prelude::*;
+    use std::sync::{Arc, Mutex};
+
+    const CONTEXT: Handle = Handle { index: 1, generation: 0 };
+
+    fn tagged(layer: Layer, number: u64, at: u32, len: u32) -> TxTag {
+        TxTag::device(CONTEXT, layer, UnitTag { number, at, len })
+    }
+
+    fn queue_with_record() -> SendQueue {
+        let mut queue = SendQueue::new(Seq(u32::MAX - 20));
+        queue.append(vec![0; 300].into(), TxTag::PLAIN);
+        for at in [0, 5, 95] {
+            let length = [5, 90, 16][[0, 5, 95].iter().position(|start| *start == at).unwrap()];
+            queue.append(vec![at as u8; length].into(), tagged(Layer::Tls, 7, at, 111));
+        }
+        queue
+    }
+
+    #[test]
+    fn a_unit_is_found_by_any_of_its_bytes_until_all_are_acknowledged() {
+        let mut queue = queue_with_record();
+        let start = queue.seq(301);
+        let unit = Unit { number: 7, start, end: start + 111 };
+        assert_eq!(queue.unit_at(Layer::Tls, queue.seq(300)), Lookup::BeforeStart);
+        assert_eq!(queue.unit_at(Layer::NvmeTcp, start), Lookup::BeforeStart);
+        for position in [301, 305, 306, 395, 396, 411] {
+            assert_eq!(queue.unit_at(Layer::Tls, queue.seq(position)), Lookup::In(unit));
+        }
+        assert_eq!(queue.unit_at(Layer::Tls, queue.seq(412)), Lookup::Released, "never queued");
+        queue.acknowledge(411);
+        assert_eq!(queue.unacknowledged(), 1, "what is kept for the unit's sake does not count");
+        assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::In(unit));
+        let mut bytes = Vec::new();
+        queue.bytes(Layer::Tls, start, start + 111, &mut |piece| bytes.extend_from_slice(&piece));
+        assert_eq!(bytes, [vec![0; 5], vec![5; 90], vec![95; 16]].concat());
+        queue.acknowledge(412);
+        assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::Released);
+        assert!(queue.chunks.is_empty());
+    }
+
+    #[test]
+    fn packets_end_where_the_context_changes() {
+        let mut queue = queue_with_record();
+        let cut = queue.cut(1..412);
+        assert_eq!((cut.len, cut.context), (300, None));
+        let cut = queue.cut(301..412);
+        assert_eq!((cut.len, cut.context, cut.fragments.len()), (111, Some(CONTEXT), 3));
+        let cut = queue.cut(303..308);
+        assert_eq!((cut.len, cut.fragments.len()), (5, 2));
+    }
+
+    /// Adds one to every byte, and writes down what it was asked.
+    struct AddOne(Arc<Mutex<Vec<(Layer, u64)>>>, Layer);
+
+    impl Sealer for AddOne {
+        fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
+            self.0.lock().unwrap().push((self.1, unit.number));
+            Ok(plain.concat().into_iter().map(|byte| byte + 1).collect())
+        }
+    }
+
+    #[test]
+    fn sealing_replaces_the_bytes_and_nothing_else() {
+        let mut queue = queue_with_record();
+        let start = queue.seq(301);
+        let unit = Unit { number: 7, start, end: start + 111 };
+        assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer));
+        let log = Arc::default();
+        queue.install(Layer::Tls, Box::new(AddOne(Arc::clone(&log), Layer::Tls)));
+        assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer), "it answers for what is queued from then on");
+        queue.sealers = None;
+        queue.sealers.get_or_insert_default().install(Layer::Tls, 301, Box::new(AddOne(Arc::clone(&log), Layer::Tls)));
+        assert_eq!(queue.seal(Unit { number: 8, ..unit }), Err(SealFailure::NotPending));
+        assert_eq!(queue.seal(unit), Ok(()));
+        assert_eq!(queue.seal(unit), Err(SealFailure::NotPending), "once is enough");
+        assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::In(unit));
+        let cut = queue.cut(301..412);
+        assert_eq!((cut.context, cut.fragments.concat()), (None, [vec![1; 5], vec![6; 90], vec![96; 16]].concat()));
+    }
+
+    #[test]
+    fn digests_are_made_before_the_records_they_are_in_are_sealed() {
+        // PDUs of 100 bytes, records of 80 bytes over them: records 0..5, PDUs 0..4.
+        let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+        for layer in [Layer::Tls, Layer::NvmeTcp] {
+            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+        }
+        for at in (0..400u32).step_by(20) {
+            let mut tag = tagged(Layer::Tls, u64::from(at / 80), at % 80, 80);
+            tag.units[Layer::NvmeTcp as usize] = Some(UnitTag { number: u64::from(at / 100), at: at % 100, len: 100 });
+            queue.append(vec![10; 20].into(), tag);
+        }
+        let record = |number: u32| Unit {
+            number: u64::from(number),
+            start: queue_seq(number * 80),
+            end: queue_seq(number * 80 + 80),
+        };
+        assert_eq!(queue.seal(record(1)), Ok(()));
+        assert_eq!(*log.lock().unwrap(), [(Layer::NvmeTcp, 0), (Layer::NvmeTcp, 1), (Layer::Tls, 1)]);
+        assert_eq!(queue.cut(81..161).fragments.concat(), [12; 80]);
+        assert_eq!(queue.cut(1..401).len, 80, "record 0 is still for the context");
+        assert_eq!(queue.seal(record(0)), Ok(()));
+        assert_eq!(log.lock().unwrap().len(), 4, "PDU 0 has its digest already");
+        // All of a PDU is kept until all of its records are acknowledged too.
+        queue.acknowledge(161);
+        assert!(matches!(queue.unit_at(Layer::NvmeTcp, queue_seq(100)), Lookup::In(_)));
+        assert_eq!(queue.unit_at(Layer::NvmeTcp, queue_seq(99)), Lookup::Released);
+    }
+
+    fn queue_seq(offset: u32) -> Seq {
+        Seq(1 + offset)
+    }
+
+    #[test]
+    fn small_plain_writes_become_one_chunk() {
+        let mut queue = SendQueue::new(Seq(0));
+        (0..100).for_each(|byte| {
+            queue.append_copy(&[byte]);
+        });
+        let cut = queue.cut(1..101);
+        assert_eq!((cut.len, cut.fragments.len()), (100, 1));
+        queue.acknowledge(51);
+        assert_eq!(queue.cut(51..101).fragments[0][0], 50);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_cut_is_what_was_queued(
+            initial: u32,
+            writes in proptest::collection::vec((1usize..600, any::<bool>(), any::<bool>()), 1..40),
+            cuts in proptest::collection::vec((0.0f64..1.0, 1u64..3000, any::<bool>()), 1..40),
+        ) {
+            let mut queue = SendQueue::new(Seq(initial));
+            let (mut oracle, mut number) = (Vec::new(), 0);
+            let mut tags = Vec::new();
+            for (bytes, unit, copy) in writes {
+                let data: Vec<u8> = (0..bytes).map(|place| (place * 7 + oracle.len()) as u8).collect();
+                let tag = if unit { tagged(Layer::Tls, number, 0, bytes as u32) } else { TxTag::PLAIN };
+                number += u64::from(unit);
+                oracle.extend_from_slice(&data);
+                tags.resize(oracle.len(), tag.context);
+                if copy && !unit { queue.append_copy(&data); } else { queue.append(data.into(), tag); }
+            }
+            prop_assert_eq!(queue.end(), 1 + oracle.len() as u64);
+            let mut acked = 0;
+            for (share, length, acknowledge) in cuts {
+                let from = acked + ((oracle.len() - acked) as f64 * share) as usize;
+                if acknowledge {
+                    acked = from;
+                    queue.acknowledge(1 + acked as u64);
+                    prop_assert_eq!(queue.unacknowledged() as usize, oracle.len() - acked);
+                    continue;
+                }
+                let to = oracle.len().min(from + length as usize);
+                let cut = queue.cut(1 + from as u64..1 + to as u64);
+                prop_assert_eq!(&cut.fragments.concat()[..], &oracle[from..from + cut.len]);
+                let same = tags[from..to].iter().take_while(|context| **context == tags[from]).count();
+                prop_assert!(cut.len == same || cut.fragments.len() == MAX_FRAGMENTS);
+                prop_assert_eq!(cut.context, tags[from]);
+            }
+        }
+    }
+}

@@ -47,10 +47,10 @@ fn a_stream_each_way_and_both_ends_close() {
     let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
     exchange(&mut pair, ids, [&data[0], &data[1]], [10_000, 100]);
     pair.run_for(Duration::from_secs(1));
-    for side in 0..2 {
-        assert_eq!(pair.stacks[side].counters().retransmitted_segments, 0);
-        assert!(matches!(pair.stacks[side].state(ids[side]), State::TimeWait | State::Closed));
-        pair.stacks[side].detach(pair.now, ids[side]);
+    for (stack, id) in pair.stacks.iter_mut().zip(ids) {
+        assert_eq!(stack.counters().retransmitted_segments, 0);
+        assert!(matches!(stack.state(id), State::TimeWait | State::Closed));
+        stack.detach(pair.now, id);
     }
     pair.run_for(Duration::from_secs(61));
     assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
