@@ -18,8 +18,11 @@ pub fn runs(runs: &[Run]) -> String {
         .collect();
     let mut rows = vec![heading(&purposes)];
     rows.extend(runs.iter().map(|run| row(run, &purposes)));
-    align(&rows)
+    align(&rows) + CAPTION
 }
+
+const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
+                       both devices; dma: bytes over PCIe\n";
 
 /// The counters that moved in any of the runs, a line each and a column a run.
 ///
@@ -90,12 +93,17 @@ fn row(run: &Run, purposes: &BTreeSet<&str>) -> Vec<String> {
         cells.extend([cost.stack, cost.copy, cost.framing, cost.crypto, cost.total].map(|value| format!("{value:.3}")));
     }
     cells.extend([format!("{:.3}", run.device_ns_per_byte), run.packets.to_string()]);
-    cells.extend(purposes.iter().map(|purpose| mebibytes(run.dma_bytes.get(*purpose).copied().unwrap_or(0))));
+    cells.extend(purposes.iter().map(|purpose| short_bytes(run.dma_bytes.get(*purpose).copied().unwrap_or(0))));
     cells
 }
 
-fn mebibytes(bytes: u64) -> String {
-    format!("{:.1}M", bytes as f64 / (1 << 20) as f64)
+/// With a binary prefix, so that nothing that moved looks like nothing.
+fn short_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes}"),
+        1024..102_400 => format!("{:.1}K", bytes as f64 / 1024.0),
+        _ => format!("{:.1}M", bytes as f64 / (1 << 20) as f64),
+    }
 }
 
 /// Columns as wide as their widest cell. Headings stand word above word, on a common lowest line.
@@ -150,7 +158,7 @@ mod tests {
     fn every_line_of_the_table_has_every_column() {
         let text = runs(&[run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)]);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 6);
+        assert_eq!(lines.len(), 7);
         assert!(text.contains("1.0M") && text.contains("12.35") && !text.contains("resync"), "{text}");
         assert!(lines[2].starts_with("mode") && lines[3].starts_with("tcp"), "{text}");
         assert_eq!(lines[3].split_whitespace().count(), 15, "{text}");
