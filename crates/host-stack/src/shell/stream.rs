@@ -107,7 +107,7 @@ impl TcpStream {
             return Poll::Ready(Ok(Some(unread)));
         }
         let id = self.id;
-        self.shard.with(|inner, _| {
+        self.shard.with(|inner, now| {
             if let Some(segment) = inner.stack.take(id) {
                 return Poll::Ready(Ok(Some(segment)));
             }
@@ -121,6 +121,10 @@ impl TcpStream {
                 return Poll::Ready(Ok(None));
             }
             remember(&mut inner.waiting(id).readable, cx);
+            // The answer may be to something that was queued and not flushed.
+            if inner.stack.has_work() {
+                inner.transmit(now);
+            }
             Poll::Pending
         })
     }
@@ -141,7 +145,7 @@ impl TcpStream {
 
     fn poll_all_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
         let id = self.id;
-        self.shard.with(|inner, _| {
+        self.shard.with(|inner, now| {
             if inner.stack.poll_acked(id, offset) {
                 return Poll::Ready(Ok(()));
             }
@@ -152,6 +156,9 @@ impl TcpStream {
                 return Poll::Ready(Err(ConnectionError::Aborted.into()));
             }
             remember(&mut inner.waiting(id).acknowledged, cx);
+            // What is waited for has to leave.
+            inner.stack.push(id);
+            inner.transmit(now);
             Poll::Pending
         })
     }

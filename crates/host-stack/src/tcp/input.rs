@@ -162,9 +162,10 @@ impl Connection {
                     self.deadlines.state = Some(env.now + env.config.time_wait);
                 }
             }
-            // Data beyond the window, or a window probe.
-            _ if length > 0 || segment.ack.is_some() => self.ack.now = true,
-            _ => self.challenge(env),
+            // Data beyond the window.
+            _ if length > 0 => self.ack.now = true,
+            // A window probe; or one half of a quarrel that would never end.
+            _ => self.ack.now |= env.challenges.allow(env.now),
         }
         None
     }

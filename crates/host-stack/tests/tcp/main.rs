@@ -5,7 +5,9 @@ mod pair;
 mod wire;
 
 mod goodput;
+mod hostile;
 mod records;
 mod shell;
+mod smoltcp_peer;
 mod states;
 mod transfer;

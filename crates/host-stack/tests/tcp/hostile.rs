@@ -1,0 +1,331 @@
+//! Segments that no honest peer sends: forged, stale, or not segments at all.
+
+use crate::pair::{ADDRESS, MAC, PORT, Pair, Setup};
+use bytes::BytesMut;
+use core::time::Duration;
+use host_stack::{ConnectionId, State};
+use offload_api::rx::Checksums;
+use offload_api::{NetDevice, RxMeta, RxPacket};
+use offload_base::{Seed, Seq};
+use proptest::prelude::*;
+use smoltcp::wire::{
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, TcpOption, TcpPacket,
+    TcpSeqNumber,
+};
+
+/// A frame from side 0 to side 1, made by hand.
+#[derive(Clone, Debug)]
+struct Crafted {
+    ports: (u16, u16),
+    seq: Seq,
+    ack: Option<Seq>,
+    flags: &'static str,
+    window: u16,
+    timestamps: Option<(u32, u32)>,
+    sack: Vec<(u32, u32)>,
+    payload: Vec<u8>,
+}
+
+impl Crafted {
+    fn frame(&self) -> Vec<u8> {
+        let mut options = [0; 40];
+        let mut rest = &mut options[..];
+        if let Some((tsval, tsecr)) = self.timestamps {
+            rest = TcpOption::TimeStamp { tsval, tsecr }.emit(rest);
+        }
+        for blocks in self.sack.chunks(3) {
+            let mut three = [None; 3];
+            three.iter_mut().zip(blocks).for_each(|(slot, block)| *slot = Some(*block));
+            rest = TcpOption::SackRange(three).emit(rest);
+        }
+        let used = (40 - rest.len()).next_multiple_of(4);
+        let header = 20 + used;
+        let mut frame = vec![0; 14 + 20 + header + self.payload.len()];
+        let mut ethernet = EthernetFrame::new_unchecked(&mut frame[..]);
+        ethernet.set_dst_addr(EthernetAddress(MAC[1]));
+        ethernet.set_src_addr(EthernetAddress(MAC[0]));
+        ethernet.set_ethertype(EthernetProtocol::Ipv4);
+        let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+        ip.set_version(4);
+        ip.set_header_len(20);
+        ip.set_total_len((20 + header + self.payload.len()) as u16);
+        ip.set_hop_limit(64);
+        ip.set_next_header(IpProtocol::Tcp);
+        ip.set_src_addr(ADDRESS[0].into());
+        ip.set_dst_addr(ADDRESS[1].into());
+        ip.fill_checksum();
+        let mut tcp = TcpPacket::new_unchecked(&mut frame[34..]);
+        tcp.set_header_len(header as u8);
+        tcp.set_src_port(self.ports.0);
+        tcp.set_dst_port(self.ports.1);
+        tcp.set_seq_number(TcpSeqNumber(self.seq.0 as i32));
+        tcp.set_ack_number(TcpSeqNumber(self.ack.unwrap_or_default().0 as i32));
+        tcp.set_ack(self.ack.is_some());
+        tcp.set_syn(self.flags.contains('S'));
+        tcp.set_fin(self.flags.contains('F'));
+        tcp.set_rst(self.flags.contains('R'));
+        tcp.set_window_len(self.window);
+        tcp.options_mut().copy_from_slice(&options[..used]);
+        frame[34 + header..].copy_from_slice(&self.payload);
+        let (from, to) = (IpAddress::Ipv4(ADDRESS[0].into()), IpAddress::Ipv4(ADDRESS[1].into()));
+        TcpPacket::new_unchecked(&mut frame[34..]).fill_checksum(&from, &to);
+        frame
+    }
+}
+
+/// A pair with a connection and what an eavesdropper would know of it.
+fn known() -> (Pair, [ConnectionId; 2], Crafted) {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.stacks[0].send_copy(ids[0], &[7; 100]);
+    pair.stacks[1].send_copy(ids[1], &[8; 100]);
+    pair.run_for(Duration::from_millis(100));
+    let crafted = Crafted {
+        ports: (pair.stacks[0].flow(ids[0]).local.port(), PORT),
+        seq: pair.stacks[0].first_seq(ids[0]) + 100,
+        ack: Some(pair.stacks[1].first_seq(ids[1]) + 100),
+        flags: "",
+        window: 1000,
+        timestamps: None,
+        sack: Vec::new(),
+        payload: Vec::new(),
+    };
+    (pair, ids, crafted)
+}
+
+/// Delivers a frame to side 1 and returns what it sends in answer.
+fn deliver(pair: &mut Pair, frame: &[u8]) -> Vec<Vec<u8>> {
+    pair.nics[1].port().deliver(frame);
+    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+    pair.nics[1].port().drain().into()
+}
+
+/// With a timestamp as the peer would send it, for RFC 7323 has segments without one dropped.
+fn stamped(pair: &mut Pair, ids: [ConnectionId; 2], mut crafted: Crafted) -> Crafted {
+    pair.stacks[0].send_copy(ids[0], &[9; 1]);
+    pair.stacks[0].push(ids[0]);
+    while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+    let sent = pair.nics[0].port().drain().pop_back().expect("a segment");
+    pair.nics[1].port().deliver(&sent);
+    let tcp = TcpPacket::new_unchecked(&sent[34..]);
+    let Ok((_, TcpOption::TimeStamp { tsval, tsecr })) = TcpOption::parse(&tcp.options()[2..]) else {
+        panic!("no timestamps");
+    };
+    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+    pair.nics[1].port().drain();
+    crafted.timestamps = Some((tsval, tsecr));
+    crafted.seq += 1;
+    crafted
+}
+
+#[test]
+fn only_the_exact_reset_resets() {
+    let (mut pair, ids, crafted) = known();
+    for (off, answers) in [(1u32, 1), (1000, 1), (0x4000_0000, 0)] {
+        let forged = Crafted { seq: crafted.seq + off, flags: "R", ..crafted.clone() };
+        let answer = deliver(&mut pair, &forged.frame());
+        assert_eq!((answer.len(), pair.stacks[1].state(ids[1])), (answers, State::Established), "{off}");
+    }
+    assert_eq!(pair.stacks[1].counters().challenge_acks, 2);
+    deliver(&mut pair, &Crafted { flags: "R", ..crafted }.frame());
+    assert_eq!(pair.stacks[1].state(ids[1]), State::Closed);
+    assert_eq!(pair.stacks[1].counters().established_resets, 1);
+}
+
+#[test]
+fn a_syn_on_an_open_connection_is_challenged() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    for off in [0, 1, 5000] {
+        let forged = Crafted { seq: crafted.seq + off, flags: "S", ack: None, ..crafted.clone() };
+        let answer = deliver(&mut pair, &forged.frame());
+        let tcp = TcpPacket::new_unchecked(&answer[0][34..]);
+        assert!(answer.len() == 1 && tcp.ack() && !tcp.rst());
+        assert_eq!(tcp.ack_number().0 as u32, crafted.seq.0);
+    }
+    assert_eq!(pair.stacks[1].state(ids[1]), State::Established);
+}
+
+#[test]
+fn challenges_are_limited() {
+    let (mut pair, _, crafted) = known();
+    let mut answers = 0;
+    for _ in 0..5000 {
+        let forged = Crafted { seq: crafted.seq + 10, flags: "R", ..crafted.clone() };
+        answers += deliver(&mut pair, &forged.frame()).len();
+    }
+    assert_eq!(answers, 1000);
+}
+
+#[test]
+fn an_acknowledgment_of_what_was_never_sent_changes_nothing() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    let stats = pair.stacks[1].stats(ids[1]);
+    let forged = Crafted { ack: crafted.ack.map(|ack| ack + 5000), payload: vec![1; 10], ..crafted };
+    assert_eq!(deliver(&mut pair, &forged.frame()).len(), 1);
+    assert_eq!(pair.stacks[1].stats(ids[1]), stats);
+}
+
+#[test]
+fn segments_from_before_are_dropped_by_their_timestamps() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    let (value, echo) = crafted.timestamps.unwrap();
+    let stale = Crafted { timestamps: Some((value.wrapping_sub(1), echo)), payload: vec![1; 10], ..crafted.clone() };
+    deliver(&mut pair, &stale.frame());
+    assert_eq!(pair.stacks[1].counters().paws_drops, 1);
+    assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, 101);
+    let fresh = Crafted { payload: vec![1; 10], ..crafted };
+    deliver(&mut pair, &fresh.frame());
+    assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, 111);
+}
+
+#[test]
+fn a_duplicate_is_reported_as_one() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    let again = Crafted { seq: crafted.seq - 60, payload: vec![7; 60], ..crafted.clone() };
+    let answer = deliver(&mut pair, &again.frame());
+    let tcp = TcpPacket::new_unchecked(&answer[0][34..]);
+    let block = tcp.selective_ack_ranges().unwrap()[0];
+    assert_eq!(block, Some(((crafted.seq - 60).0, crafted.seq.0)));
+    assert_eq!(pair.stacks[1].counters().dsacks_sent, 1);
+}
+
+#[test]
+fn strangers_get_resets_with_the_right_numbers_and_not_too_many() {
+    let (mut pair, _, crafted) = known();
+    let stranger = Crafted { ports: (1, 2), ..crafted.clone() };
+    let answer = deliver(&mut pair, &stranger.frame());
+    let tcp = TcpPacket::new_unchecked(&answer[0][34..]);
+    assert!(tcp.rst() && !tcp.ack());
+    assert_eq!(tcp.seq_number().0 as u32, stranger.ack.unwrap().0);
+    // RFC 9293 3.10.7.1: without an ACK, the reset acknowledges what came.
+    let stranger = Crafted { ack: None, payload: vec![0; 10], flags: "F", ..stranger };
+    let answer = deliver(&mut pair, &stranger.frame());
+    let tcp = TcpPacket::new_unchecked(&answer[0][34..]);
+    assert!(tcp.rst() && tcp.ack() && tcp.seq_number().0 == 0);
+    assert_eq!(tcp.ack_number().0 as u32, stranger.seq.0.wrapping_add(11));
+    // A reset is never answered.
+    assert!(deliver(&mut pair, &Crafted { flags: "R", ..stranger.clone() }.frame()).is_empty());
+    let more: usize = (0..3000).map(|_| deliver(&mut pair, &stranger.frame()).len()).sum();
+    assert_eq!(more, 998);
+}
+
+#[test]
+fn what_is_not_for_this_host_is_counted_and_dropped() {
+    let (mut pair, _, crafted) = known();
+    let good = crafted.frame();
+    let altered = |at: usize, value: u8| {
+        let mut frame = good.clone();
+        frame[at] = value;
+        let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+        ip.fill_checksum();
+        frame
+    };
+    let before = *pair.stacks[1].counters();
+    pair.nics[1].port().verdict = Checksums::Unchecked;
+    for (at, value) in [(0, 4), (12, 0x86), (14, 0x65), (20, 0x20), (23, 17), (33, 77), (50, 0xff)] {
+        assert!(deliver(&mut pair, &altered(at, value)).is_empty(), "byte {at}");
+    }
+    let after = pair.stacks[1].counters();
+    assert_eq!(after.ip_in_receives - before.ip_in_receives, 7);
+    assert_eq!(after.ip_in_address_errors - before.ip_in_address_errors, 2, "Ethernet and IP destination");
+    assert_eq!(after.ip_in_unknown_protocols - before.ip_in_unknown_protocols, 2, "EtherType and protocol");
+    assert_eq!(after.ip_in_header_errors - before.ip_in_header_errors, 1, "IP version");
+    assert_eq!(after.ip_fragments_dropped - before.ip_fragments_dropped, 1);
+    assert_eq!(after.checksum_errors - before.checksum_errors, 1, "TCP checksum");
+    pair.nics[1].port().verdict = Checksums::Bad;
+    deliver(&mut pair, &good);
+    assert_eq!(pair.stacks[1].counters().checksum_errors - before.checksum_errors, 2, "the device said so");
+}
+
+/// Sequence and acknowledgment off what is expected, flags, window, blocks, payload bytes, whether with timestamps.
+type Near = (i32, i32, u8, u16, Vec<(i32, i32)>, usize, bool);
+
+/// A segment near what the connection expects, so that it gets far.
+fn near() -> impl Strategy<Value = Near> {
+    let close = || prop_oneof![Just(0), -20_000..20_000i32, any::<i32>()];
+    let blocks = proptest::collection::vec((close(), close()), 0..3);
+    (close(), close(), any::<u8>(), any::<u16>(), blocks, 0usize..3000, any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_segments_make_it_panic_or_spin(
+        seed: u64,
+        segments in proptest::collection::vec((near(), 0u64..3_000_000_000), 1..60),
+    ) {
+        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), ..Setup::default() });
+        let (client, server) = (pair.stacks[0].first_seq(ids[0]), pair.stacks[1].first_seq(ids[1]));
+        pair.stacks[1].send_copy(ids[1], &[8; 50_000]);
+        pair.stacks[1].push(ids[1]);
+        let mut detached = false;
+        for (index, ((seq, ack, flags, window, sack, bytes, stamp), wait)) in segments.into_iter().enumerate() {
+            let crafted = Crafted {
+                ports: (pair.stacks[0].flow(ids[0]).local.port(), PORT),
+                seq: Seq(client.0.wrapping_add(seq as u32)),
+                ack: (flags & 1 == 0).then(|| Seq(server.0.wrapping_add(ack as u32))),
+                flags: ["", "", "", "F", "S", "R", "SF", ""][usize::from(flags >> 1 & 7)],
+                window,
+                timestamps: stamp.then_some((wait as u32, 0)),
+                sack: sack.iter().map(|(from, to)| {
+                    (server.0.wrapping_add(*from as u32), server.0.wrapping_add(*to as u32))
+                }).collect(),
+                payload: vec![1; bytes.min(1400)],
+            };
+            let mut frame = crafted.frame();
+            if flags > 250 {
+                frame.truncate(usize::from(window) % frame.len());
+            }
+            // The device says that all is well, so that everything is looked at.
+            let packet = RxPacket {
+                frame: BytesMut::from(&frame[..]),
+                meta: RxMeta { checksums: Checksums::Good, ..RxMeta::default() },
+            };
+            pair.stacks[1].receive(pair.now, packet, &mut pair.nics[1]);
+            let mut rounds = 0;
+            while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {
+                rounds += 1;
+                prop_assert!(rounds < 1000, "it does not come to rest");
+            }
+            prop_assert!(pair.nics[1].port().drain().len() < 500);
+            if index == 30 {
+                pair.stacks[1].detach(pair.now, ids[1]);
+                detached = true;
+            }
+            pair.now += Duration::from_nanos(if wait % 3 == 0 { wait } else { wait % 100_000 });
+            prop_assert!(pair.nics[1].next_event().is_none());
+        }
+        if !detached {
+            while pair.stacks[1].take(ids[1]).is_some() {}
+            pair.stacks[1].detach(pair.now, ids[1]);
+        }
+        // Whatever happened: with the wire cut, everything ends.
+        pair.wire.config.loss = 1.0;
+        pair.run_for(Duration::from_secs(4 * 3600));
+        prop_assert_eq!(pair.stacks[1].connections(), 0);
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..120), 1..20)) {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        for bytes in frames {
+            let mut frame = Crafted {
+                ports: (1, PORT), seq: Seq(0), ack: None, flags: "S", window: 1, timestamps: None, sack: Vec::new(),
+                payload: Vec::new(),
+            }.frame();
+            // Random bytes in place of everything, of all behind Ethernet, or of all behind IP.
+            let kept = [0, 14, 34][bytes.len() % 3];
+            frame.truncate(kept);
+            frame.extend_from_slice(&bytes);
+            let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+            let packet = RxPacket { frame: BytesMut::from(&frame[..]), meta };
+            pair.stacks[1].receive(pair.now, packet, &mut pair.nics[1]);
+        }
+        pair.run_for(Duration::from_millis(10));
+        prop_assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    }
+}
