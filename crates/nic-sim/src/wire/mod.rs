@@ -8,10 +8,12 @@
 //! - [`link`]: [`Link`], one direction of a wire, with its rate, delay and queue;
 //! - [`impairment`]: what may happen to a frame on its way, each seeded, off by default and counted;
 //! - [`tap`]: [`Tap`], who looks on;
-//! - [`pcapng`]: captures for Wireshark, secrets included.
+//! - [`pcapng`]: captures for Wireshark, secrets included;
+//! - [`attach`]: what it takes to plug a wire into something outside.
 //!
 //! Everything here is sans-IO: whoever owns a link hands frames in and takes them out when they have arrived.
 
+pub mod attach;
 pub mod impairment;
 pub mod link;
 pub mod pcapng;
