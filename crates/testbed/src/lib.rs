@@ -7,12 +7,14 @@
 //! - [`tokio_runtime`]: hosts and applications in real time, on the same clock as the devices;
 //! - [`domain`]: charges a task's time to a host, a device or the wires;
 //! - [`fabric`]: the tasks that join ports by wires;
+//! - [`bridge`]: between the kernel's sockets and emulated hosts, so that any program may be a peer;
 //! - [`capture`]: captures for Wireshark, secrets included;
 //! - [`identity`], [`secrets`]: TLS configurations with a fixed certificate, and randomness from a seed.
 
 #![forbid(unsafe_code)]
 
 pub mod bed;
+pub mod bridge;
 pub mod capture;
 pub mod domain;
 pub mod executor;
