@@ -174,7 +174,11 @@ async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> R
     let error = match handshake.drive(&mut stream).await {
         Ok(()) => match handshake.conclude() {
             Ok(established) => {
-                poll_fn(|cx| stream.poll_committed(cx)).await?;
+                stream.flush();
+                if C::PEER_WAITS {
+                    // If it is gone, what it said last is still to be read.
+                    let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
+                }
                 return Ok(KtlsStream::established(stream, established));
             }
             Err(error) => error,
@@ -270,7 +274,8 @@ impl<C: Connection> Handshake<C> {
 
     /// After an error: the alerts that rustls has for the peer.
     fn send_alerts<S: SegmentStream>(&mut self, stream: &mut S) {
-        for _ in 0..ALERTS_MAX {
+        // Asked for more than it has, it would look at the bad record again.
+        while self.connection.common().wants_write() {
             let Ok(Step::Send(bytes)) = self.step() else { return };
             self.send(stream, bytes);
         }
@@ -335,6 +340,8 @@ impl<C: Connection> Handshake<C> {
 /// The two kinds of rustls connections, as one.
 trait Connection {
     type Data;
+    /// The peer cannot go on without what was sent last. (A server's tickets it may not even read yet.)
+    const PEER_WAITS: bool;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn common(&self) -> &CommonState;
     fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
@@ -342,6 +349,7 @@ trait Connection {
 
 impl Connection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
+    const PEER_WAITS: bool = true;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
         self.process_tls_records(incoming)
@@ -359,6 +367,7 @@ impl Connection for UnbufferedClientConnection {
 
 impl Connection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
+    const PEER_WAITS: bool = false;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
         self.process_tls_records(incoming)
@@ -427,5 +436,3 @@ const PROTOCOL_VERSION_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 70];
 const RECORD_MAX: usize = (1 << 14) + 2048;
 /// A handshake message has at most 2^16 bytes here; a record may begin before it and end after it.
 const INCOMING_MAX: usize = (1 << 16) + 2 * (HEADER_LEN + RECORD_MAX);
-/// Alerts sent after an error; there is one.
-const ALERTS_MAX: usize = 4;

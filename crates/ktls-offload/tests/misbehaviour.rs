@@ -1,0 +1,219 @@
+//! Peers that do what they should not: each gets its alert, and the application a typed error and never a byte that did
+//! not verify.
+
+mod rig;
+
+use ktls_offload::{AlertDescription, FixedKeys, KtlsStream, TlsError};
+use offload_api::rx::TlsVerdict;
+use offload_api::{Handle, RxMeta, TlsSuite};
+use proptest::prelude::*;
+use rig::{Counting, End, Wire, counted, data, record};
+use std::io;
+use tokio::io::AsyncReadExt;
+
+const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
+
+/// An end whose peer is the test.
+fn victim() -> (Wire, KtlsStream<End>) {
+    let wire = Wire::new(0);
+    let (_, schedule, keys) = Counting::pair(SUITE);
+    let (_, b) = wire.ends();
+    let victim = KtlsStream::new(b, keys.swapped(), Box::new(schedule)).unwrap();
+    (wire, victim)
+}
+
+/// A record of the peer's.
+fn protected(number: u64, content_type: u8, content: &[u8], padding: usize) -> Vec<u8> {
+    record(&counted(SUITE, 1), number, content_type, content, padding)
+}
+
+/// What the application reads, and how it ends.
+async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
+    let mut content = Vec::new();
+    loop {
+        match victim.next_chunk().await {
+            Ok(Some(chunk)) => content.extend_from_slice(&chunk),
+            Ok(None) => return (content, Ok(())),
+            Err(error) => return (content, Err(error)),
+        }
+    }
+}
+
+/// Feeds bytes, in segments of any size, and gives what was read, the error and the alert that was sent.
+async fn feed(bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
+    let (wire, mut victim) = victim();
+    for segment in bytes.chunks(cut) {
+        wire.inject(1, segment, RxMeta::default());
+    }
+    wire.end(1);
+    let (content, end) = read(&mut victim).await;
+    let error = end.err().map(|error| error.get_ref().unwrap().downcast_ref::<TlsError>().unwrap().clone());
+    drop(victim);
+    let sent = wire.lock()[1].wire.clone();
+    let mut alert = sent.clone();
+    let description = (alert.len() == 5 + 2 + 17).then(|| {
+        let key = counted(SUITE, 101);
+        let (header, body) = alert.split_at_mut(5);
+        let (body, tag) = body.split_at_mut(3);
+        let tag: &[u8; 16] = (&*tag).try_into().unwrap();
+        rig::device::aead(&key).open_in_place(&rig::device::nonce(&key, 0), header, body, tag).unwrap();
+        assert_eq!(body[2], 21);
+        AlertDescription(body[1])
+    });
+    (content, error, description)
+}
+
+async fn expect(bytes: &[u8], content: &[u8], error: Option<TlsError>) {
+    for cut in [1, 7, 1 << 20] {
+        let alert = match &error {
+            Some(error) => error.alert(),
+            // Nothing went wrong, so the drop said goodbye.
+            None => Some(AlertDescription::CLOSE_NOTIFY),
+        };
+        let (got, got_error, got_alert) = feed(bytes, cut).await;
+        assert_eq!((got_error, got_alert), (error.clone(), alert.or(got_alert)), "cut {cut}");
+        assert!(got == content, "cut {cut}");
+    }
+}
+
+#[tokio::test]
+async fn each_offence_has_its_error_and_its_alert() {
+    let good = protected(0, 23, b"good", 0);
+    let close = protected(1, 21, &[1, 0], 0);
+    expect(&[&good[..], &close].concat(), b"good", None).await;
+    // After close_notify nothing is looked at any more.
+    expect(&[&good[..], &close, b"\x00garbage"].concat(), b"good", None).await;
+    expect(&good, b"good", Some(TlsError::Truncated)).await;
+    expect(&good[..good.len() - 1], b"", Some(TlsError::Truncated)).await;
+
+    let after_good = |bytes: &[u8]| [&good[..], bytes].concat();
+    let cases = [
+        (vec![23, 3, 3, 0x41, 1], TlsError::RecordOverflow { length: 0x4101 }),
+        (vec![23, 3, 3, 0, 16], TlsError::BadRecordMac),
+        (vec![23, 3, 1, 0, 32], TlsError::UnknownVersion(0x0301)),
+        (vec![20, 3, 3, 0, 1, 1], TlsError::UnexpectedRecord(20)),
+        (vec![21, 3, 3, 0, 2, 1, 0], TlsError::UnexpectedRecord(21)),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), TlsError::UnexpectedRecord(b'G')),
+        (protected(2, 23, b"wrong number", 0), TlsError::BadRecordMac),
+        (protected(1, 0, b"", 0), TlsError::OnlyPadding),
+        (protected(1, 0, b"", 300), TlsError::OnlyPadding),
+        (protected(1, 20, &[1], 0), TlsError::UnexpectedContent(20)),
+        (protected(1, 99, b"?", 5), TlsError::UnexpectedContent(99)),
+        (protected(1, 23, &[0; 16385], 0), TlsError::RecordOverflow { length: 16386 }),
+        (protected(1, 23, b"x", 16385), TlsError::RecordOverflow { length: 16387 }),
+        (protected(1, 21, &[2, 20], 0), TlsError::AlertReceived(AlertDescription::BAD_RECORD_MAC)),
+        (protected(1, 21, &[1], 0), TlsError::MalformedAlert),
+        (protected(1, 22, &[1, 0, 0, 0], 0), TlsError::UnexpectedHandshake(1)),
+        (protected(1, 22, &[24, 0, 0, 1, 9], 0), TlsError::InvalidKeyUpdate(9)),
+        (protected(1, 22, &[24, 0, 0, 1, 0, 4, 0, 0, 0], 0), TlsError::KeyUpdateInsideRecord),
+        (protected(1, 22, b"", 0), TlsError::TooManyEmptyRecords),
+        ([protected(1, 22, &[4, 0, 0, 9], 0), protected(2, 23, b"x", 0)].concat(), TlsError::Interleaved),
+    ];
+    for (bytes, error) in cases {
+        expect(&after_good(&bytes), b"good", Some(error)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_allowed_is_taken() {
+    let records = [
+        protected(0, 23, b"", 0),
+        protected(1, 23, b"a", 16383),
+        protected(2, 23, b"", 100),
+        protected(3, 21, &[1, 90], 0), // user_canceled
+        protected(4, 22, &[4, 0, 0], 3),
+        protected(5, 22, &[2, 7, 7, 24, 0, 0, 1, 0], 0), // the rest of a ticket, and a KeyUpdate
+        record(&counted(SUITE, 2), 0, 23, &[0; 16384], 0),
+        record(&counted(SUITE, 2), 1, 21, &[1, 0], 0),
+    ];
+    expect(&records.concat(), &[&b"a"[..], &[0; 16384]].concat(), None).await;
+    let empty: Vec<u8> = (0..33).flat_map(|number| protected(number, 23, b"", 0)).collect();
+    expect(&empty, b"", Some(TlsError::TooManyEmptyRecords)).await;
+}
+
+#[tokio::test]
+async fn errors_stay_and_stop_writing() {
+    let (wire, mut victim) = victim();
+    wire.inject(1, &[1, 2, 3, 4, 5], RxMeta::default());
+    for _ in 0..3 {
+        assert_eq!(victim.next_chunk().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(victim.send_chunk("no".into()).await.is_err());
+        assert!(victim.close().await.is_err());
+    }
+    assert_eq!(victim.counters().tx_records_sw, 1, "the alert and nothing after it");
+}
+
+#[tokio::test]
+async fn tickets_to_a_server_are_unexpected() {
+    let (_, _, keys) = Counting::pair(SUITE);
+    let wire = Wire::new(0);
+    let (_, b) = wire.ends();
+    let mut server = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
+    wire.inject(1, &protected(0, 22, &[4, 0, 0, 0], 0), RxMeta::default());
+    let error = read(&mut server).await.1.unwrap_err();
+    assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::UnexpectedHandshake(4)));
+}
+
+#[tokio::test]
+async fn a_strangers_word_about_decryption_counts_for_nothing() {
+    let (wire, mut victim) = victim();
+    let stranger =
+        RxMeta { tls: TlsVerdict::Decrypted, context: Some(Handle { index: 9, generation: 9 }), ..RxMeta::default() };
+    // Plaintext that somebody says was decrypted.
+    let mut forged = vec![23, 3, 3, 0, 22];
+    forged.extend_from_slice(b"evil!\x17");
+    forged.extend_from_slice(&[0; 16]);
+    wire.inject(1, &protected(0, 23, b"good", 0), stranger);
+    wire.inject(1, &forged, stranger);
+    let (content, end) = read(&mut victim).await;
+    assert_eq!(content, b"good");
+    assert_eq!(end.unwrap_err().get_ref().unwrap().downcast_ref(), Some(&TlsError::BadRecordMac));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_typed_error(bytes in prop::collection::vec(any::<u8>(), 0..500), cut in 1usize..60) {
+        let (content, error, _) = block_on(feed(&bytes, cut));
+        prop_assert_eq!(content, b"");
+        prop_assert!(error.is_some());
+    }
+
+    #[test]
+    fn one_flipped_bit_and_nothing_of_its_record_is_read(
+        lengths in prop::collection::vec(0usize..200, 1..6),
+        flip: prop::sample::Index,
+        bit in 0u8..8,
+        cut in 1usize..400,
+    ) {
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
+        let mut content = Vec::new();
+        for (number, length) in lengths.iter().enumerate() {
+            bytes.extend(protected(number as u64, 23, &data(number as u64, *length), number));
+            content.extend(data(number as u64, *length));
+            ends.push((bytes.len(), content.len()));
+        }
+        let at = flip.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        let before = ends.iter().take_while(|(end, _)| *end <= at).last().map_or(0, |(_, content)| *content);
+        let (got, error, _) = block_on(feed(&bytes, cut));
+        prop_assert_eq!(&got[..], &content[..before]);
+        prop_assert!(error.is_some());
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+#[tokio::test]
+async fn reading_byte_by_byte_gives_the_same() {
+    let (wire, mut victim) = victim();
+    wire.inject(1, &[protected(0, 23, b"abc", 9), protected(1, 21, &[1, 0], 0)].concat(), RxMeta::default());
+    let mut content = Vec::new();
+    let mut byte = [0];
+    while victim.read(&mut byte).await.unwrap() == 1 {
+        content.push(byte[0]);
+    }
+    assert_eq!(content, b"abc");
+}
