@@ -17,7 +17,8 @@ use std::collections::HashMap;
 /// use host_stack::{Config, Stack};
 /// use offload_base::{Instant, Seed};
 ///
-/// let mut stack = Stack::new(Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1)));
+/// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1));
+/// let mut stack = Stack::new(config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]));
 /// let id = stack.connect(Instant::ZERO, None, "10.0.0.2:80".parse().unwrap()).unwrap();
 /// assert_eq!(stack.flow(id).remote.port(), 80);
 /// ```
@@ -35,19 +36,28 @@ impl ConnectionId {
 pub(crate) struct FlowTable {
     connections: Slab<Connection>,
     by_flow: HashMap<Tuple, ConnectionId, SipKey>,
+    /// What was looked up last: packets come in trains.
+    last: Option<(FlowKey, ConnectionId)>,
 }
 
 impl FlowTable {
     pub(crate) fn new(key: SipKey) -> FlowTable {
-        FlowTable { connections: Slab::new(), by_flow: HashMap::with_hasher(key) }
+        FlowTable { connections: Slab::new(), by_flow: HashMap::with_hasher(key), last: None }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
     }
 
-    pub(crate) fn find(&self, flow: &FlowKey) -> Option<ConnectionId> {
-        self.by_flow.get(&Tuple(*flow)).copied()
+    pub(crate) fn find(&mut self, flow: &FlowKey) -> Option<ConnectionId> {
+        if let Some((last, id)) = &self.last
+            && last == flow
+        {
+            return Some(*id);
+        }
+        let id = self.by_flow.get(&Tuple(*flow)).copied()?;
+        self.last = Some((*flow, id));
+        Some(id)
     }
 
     /// Adds a connection whose flow is not in the table yet.
@@ -62,6 +72,7 @@ impl FlowTable {
     pub(crate) fn remove(&mut self, id: ConnectionId) {
         let connection = self.connections.remove(id.index());
         self.by_flow.remove(&Tuple(connection.flow()));
+        self.last = None;
     }
 
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {

@@ -61,6 +61,16 @@ impl Network {
         self.address
     }
 
+    /// Whether packets for `destination` can be sent at all.
+    pub(crate) fn reaches(&self, destination: IpAddr) -> bool {
+        matches!(destination, IpAddr::V4(address) if self.next_hop(address).is_some())
+    }
+
+    fn next_hop(&self, destination: Ipv4Addr) -> Option<EthernetAddress> {
+        let found = self.neighbours.binary_search_by_key(&destination, |(address, _)| *address).ok()?;
+        Some(self.neighbours[found].1)
+    }
+
     /// Finds the TCP segment in a frame; `None`, and counted, if it is not one for this host.
     pub(crate) fn parse(&self, frame: &[u8], checksums: Checksums, counters: &mut HostCounters) -> Option<Parsed> {
         counters.ip_in_receives += 1;
@@ -135,11 +145,10 @@ impl Network {
             counters.ip_out_no_routes += 1;
             return None;
         };
-        let Ok(found) = self.neighbours.binary_search_by_key(&destination, |(address, _)| *address) else {
+        let Some(next_hop) = self.next_hop(destination) else {
             counters.ip_out_no_routes += 1;
             return None;
         };
-        let next_hop = self.neighbours[found].1;
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
         let tcp_bytes = segment.header_bytes();
         let mut header = Header::from_elem(0, ETHERNET_BYTES + IP_BYTES + tcp_bytes);

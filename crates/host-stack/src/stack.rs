@@ -33,7 +33,8 @@ use std::io;
 /// use host_stack::{Config, Stack, State};
 /// use offload_base::{Instant, Seed};
 ///
-/// let mut stack = Stack::new(Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1)));
+/// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1));
+/// let mut stack = Stack::new(config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]));
 /// stack.listen(443, 16).unwrap();
 /// let id = stack.connect(Instant::ZERO, None, "10.0.0.2:80".parse().unwrap()).unwrap();
 /// assert_eq!(stack.state(id), State::SynSent);
@@ -144,21 +145,24 @@ impl Stack {
     /// Opens a connection from `local_port`, or from any port that is free.
     ///
     /// # Errors
-    /// If there is no free port or the remote address is not an IPv4 address with a port.
+    /// If there is no free port, too many connections, or no neighbour with this address.
     pub fn connect(
         &mut self,
         now: Instant,
         local_port: Option<u16>,
         remote: SocketAddr,
     ) -> Result<ConnectionId, OpenError> {
-        if !remote.is_ipv4() || remote.port() == 0 {
+        if !self.network.reaches(remote.ip()) || remote.port() == 0 {
             return Err(OpenError::Unreachable);
         }
         if self.flows.len() >= self.config.max_connections {
             return Err(OpenError::TooMany);
         }
         let flow = match local_port {
-            Some(port) => Some(self.flow_from(port, remote)).filter(|flow| self.flows.find(flow).is_none()),
+            Some(port) => {
+                let flow = self.flow_from(port, remote);
+                self.flows.find(&flow).is_none().then_some(flow)
+            }
             None => self.free_flow(remote),
         };
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;

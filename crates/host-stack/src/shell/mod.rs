@@ -179,8 +179,9 @@ impl fmt::Debug for Host {
 impl Shard {
     /// Runs `f` under the mutex, then wakes whoever it concerns.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner, Instant) -> R) -> R {
-        let now = self.timers.now();
         let mut inner = self.lock();
+        // Under the mutex, so that time goes forward for the stack whichever thread calls.
+        let now = self.timers.now();
         let result = f(&mut inner, now);
         let mut wakers = Wakers::new();
         inner.collect_ready(&mut wakers);

@@ -13,11 +13,11 @@ pub(crate) fn serve(shard: Arc<Shard>) -> impl Future<Output = ()> + Send + 'sta
 
 fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Poll<()> {
     for _ in 0..ROUNDS_A_POLL {
-        let now = shard.timers().now();
         let mut wakers = Wakers::new();
         let (deadline, idle) = {
             let mut inner = shard.lock();
             let inner = &mut *inner;
+            let now = shard.timers().now();
             if !inner.service.as_ref().is_some_and(|service| service.will_wake(cx.waker())) {
                 inner.service = Some(cx.waker().clone());
             }
@@ -25,8 +25,8 @@ fn poll_serve(shard: &Shard, alarm: &mut dyn Alarm, cx: &mut Context<'_>) -> Pol
             inner.unfinished = false;
             inner.collect_ready(&mut wakers);
             if !inner.is_needed() {
+                // Nobody is left who could wait for anything.
                 inner.service = None;
-                drop(wakers.into_iter().map(Waker::wake));
                 return Poll::Ready(());
             }
             // Arm, then look again: what came in between would otherwise wait for the next interrupt.

@@ -27,6 +27,9 @@ pub(super) struct ProportionalRate {
     flight_at_start: u64,
     delivered: u64,
     sent: u64,
+    /// Bytes the latest ACK delivered, and whether it was good news only.
+    latest: u64,
+    good: bool,
     /// Bytes that may be sent now.
     allowance: u64,
 }
@@ -119,17 +122,13 @@ impl Connection {
         if lost && self.recovery.is_open() {
             self.begin_fast_recovery(env);
         }
-        let (lost_bytes, threshold, mss, pipe) =
-            (self.flight.lost(), self.congestion.threshold(), self.mss as u64, self.pipe());
+        let (pipe, threshold, mss) = (self.pipe(), self.congestion.threshold(), self.mss as u64);
+        let missing = self.flight.lost() > 0;
         if let Recovery::Fast { pace, .. } = &mut self.recovery {
-            pace.on_delivery(
-                delivery.bytes.max(if delivery.plain_duplicate { mss } else { 0 }),
-                pipe,
-                threshold,
-                mss,
-                acked > 0 && !lost,
-                lost_bytes > 0,
-            );
+            // Without selective ACKs, a duplicate one says that some segment arrived.
+            let bytes = if delivery.plain_duplicate { delivery.bytes.max(mss) } else { delivery.bytes };
+            pace.on_delivery(bytes, acked > 0 && !lost);
+            pace.allow(pipe, threshold, mss, missing);
         }
     }
 
@@ -187,8 +186,14 @@ impl Connection {
         let outstanding = self.outstanding();
         self.congestion.on_loss(env.now, outstanding);
         self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
-        let pace =
-            ProportionalRate { flight_at_start: outstanding.max(1), delivered: 0, sent: 0, allowance: self.mss as u64 };
+        let pace = ProportionalRate {
+            flight_at_start: outstanding.max(1),
+            delivered: 0,
+            sent: 0,
+            latest: 0,
+            good: false,
+            allowance: self.mss as u64,
+        };
         self.recovery = Recovery::Fast { until: self.next, pace };
         self.tail_probe = None;
         self.deadlines.probe = None;
@@ -332,18 +337,23 @@ impl Connection {
 }
 
 impl ProportionalRate {
-    fn on_delivery(&mut self, bytes: u64, pipe: u64, threshold: u64, mss: u64, good: bool, missing: bool) {
+    /// `bytes` arrived; `good`: and the ACK moved forward without telling of a further loss.
+    fn on_delivery(&mut self, bytes: u64, good: bool) {
         self.delivered += bytes;
+        self.latest = bytes;
+        self.good = good;
+    }
+
+    /// Works out what may be sent, with `pipe` bytes in flight on the way down to `threshold`.
+    fn allow(&mut self, pipe: u64, threshold: u64, mss: u64, missing: bool) {
         let budget = if pipe > threshold {
             // RFC 9937 6: in proportion to the reduction.
             let share = u128::from(self.delivered) * u128::from(threshold) / u128::from(self.flight_at_start);
             u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(self.sent)
         } else {
             // As in slow start as long as acknowledgments show no further loss, else one for one.
-            let mut limit = self.delivered.saturating_sub(self.sent).max(bytes);
-            if good {
-                limit += mss;
-            }
+            let limit = self.delivered.saturating_sub(self.sent).max(self.latest);
+            let limit = if self.good { limit + mss } else { limit };
             limit.min(threshold - pipe)
         };
         // The first retransmission does not wait.

@@ -310,6 +310,7 @@ impl ReceiveQueue {
         let end = start + segment.data.len() as u64;
         let mut at = start;
         let whole = memory(&segment.data);
+        let mut changed = None;
         let mut missing: SmallVec<[Range<u64>; 2]> = SmallVec::new();
         self.islands.gaps(start..end, |gap| missing.push(gap));
         for gap in missing {
@@ -322,18 +323,23 @@ impl ReceiveQueue {
                 segment = RxSegment { seq: piece.end(), data: BytesMut::new().into(), meta: piece.meta };
             }
             at = gap.end;
-            received.out_of_order += length as u64;
             // A crumb may not keep the whole buffer it came in from being used again.
             if length <= SMALL_BYTES && whole > 2 * length + SMALL_BYTES / 4 {
                 piece.data = BytesMut::from(&piece.data[..]).into();
             }
             let charge = charge(&piece);
+            // Each piece is charged for itself; all but the one that is next can do without.
+            if self.charged + charge > self.limit && self.charged > 0 && gap.start != self.next {
+                received.dropped = true;
+                break;
+            }
             self.charged += charge;
+            received.out_of_order += length as u64;
             let index = self.out_of_order.partition_point(|held| held.start < gap.start);
             self.out_of_order.insert(index, Held { start: gap.start, charge, segment: piece });
+            changed = Some(self.islands.insert(gap));
         }
-        if received.out_of_order > 0 {
-            let island = self.islands.insert(start..end);
+        if let Some(island) = changed {
             self.recent.retain(|first| !island.contains(first));
             self.recent.truncate(MAX_SACK_BLOCKS - 1);
             self.recent.insert(0, island.start);

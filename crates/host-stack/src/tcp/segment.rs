@@ -101,6 +101,12 @@ impl Segment {
 impl Options {
     fn parse(mut bytes: &[u8]) -> Options {
         let mut options = Options::default();
+        // Nearly all segments have timestamps alone, laid out as RFC 7323, appendix A, recommends.
+        if let [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes {
+            let (value, echo) = (u32::from_be_bytes([v0, v1, v2, v3]), u32::from_be_bytes([e0, e1, e2, e3]));
+            options.timestamps = Some(Timestamps { value, echo });
+            return options;
+        }
         while !bytes.is_empty() {
             let Ok((rest, option)) = TcpOption::parse(bytes) else { break };
             match option {

@@ -288,6 +288,14 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
 }
 
 #[test]
+fn handles_go_from_thread_to_thread() {
+    fn sendable<T: Send + 'static>() {}
+    fn shareable<T: Sync>() {}
+    sendable::<(Host, TcpStream, TcpListener)>();
+    shareable::<(Host, TcpStream, TcpListener)>();
+}
+
+#[test]
 fn errors_reach_whoever_waits() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let refused = world.hosts[0].connect(None, (ADDRESS[1], 9).into());

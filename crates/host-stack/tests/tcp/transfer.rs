@@ -6,6 +6,7 @@ use core::time::Duration;
 use host_stack::{ConnectionId, State, TcpConfig};
 use offload_base::{Instant, Seed};
 use proptest::prelude::*;
+use std::sync::{Arc, Mutex};
 
 /// `bytes` bytes that differ from place to place.
 pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
@@ -65,6 +66,26 @@ fn a_lossy_wire_loses_nothing() {
         let data = [pattern(Seed(1), 100_000), pattern(Seed(2), 100_000)];
         exchange(&mut pair, ids, [&data[0], &data[1]], [1000, 3000]);
     }
+}
+
+#[test]
+fn the_same_seed_puts_the_same_frames_on_the_wire() {
+    let frames = |seed: u64| {
+        let wire = WireConfig { loss: 0.02, reorder: 0.05, duplicate: 0.01, corrupt: 0.01, ..WireConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, ..Setup::default() });
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = log.clone();
+        pair.wire.filter = Some(Box::new(move |from, frame| {
+            seen.lock().unwrap().push((from, frame.to_vec()));
+            false
+        }));
+        let data = pattern(Seed(1), 200_000);
+        exchange(&mut pair, ids, [&data, &data], [1000, 3000]);
+        let frames = core::mem::take(&mut *log.lock().unwrap());
+        (frames, *pair.stacks[0].counters(), *pair.stacks[1].counters())
+    };
+    assert!(frames(1) == frames(1));
+    assert!(frames(1) != frames(2));
 }
 
 prop_compose! {
