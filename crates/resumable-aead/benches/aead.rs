@@ -181,7 +181,7 @@ fn state_copy(criterion: &mut Criterion) {
 
 fn group<'a>(criterion: &'a mut Criterion, what: &str, algorithm: Algorithm) -> BenchmarkGroup<'a, WallTime> {
     let mut group = criterion.benchmark_group(format!("{what}/{algorithm:?}"));
-    group.sample_size(20).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(600));
+    group.sample_size(20).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_millis(400));
     group
 }
 
@@ -227,5 +227,9 @@ const NONCE: [u8; 12] = [3; 12];
 const AAD: [u8; 5] = [23, 3, 3, 64, 17];
 const KEY: [u8; 32] = [7; 32];
 
-criterion_group!(benches, one_shot, in_pieces, state_copy);
+criterion_group! {
+    name = benches;
+    config = Criterion::default().without_plots().nresamples(2000);
+    targets = one_shot, in_pieces, state_copy
+}
 criterion_main!(benches);

@@ -63,3 +63,8 @@ pub use backend::Backend;
 pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, StateError, TagMismatch, VerifyError};
 pub use key::Key;
 pub use state::State;
+
+/// The README's example is run with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
