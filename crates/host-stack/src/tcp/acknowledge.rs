@@ -1,6 +1,7 @@
 //! What an acknowledgment tells: which bytes arrived, how long it took, how much more may come.
 
-use super::connection::{Connection, Env};
+use super::connection::{Connection, Env, timestamp};
+use super::flight::Sent;
 use super::recovery::Delivery;
 use super::segment::Segment;
 use super::send_queue::FIRST_BYTE;
@@ -92,16 +93,21 @@ impl Connection {
         let forward = self.rack.forward();
         let now = env.now;
         let mut sample = None;
+        // RFC 8985 6.2 step 2: an echo from before the retransmission is the original's. Selective acknowledgments
+        // have no echo of their own.
+        let echo = segment.options.timestamps.map(|timestamps| Seq(timestamps.echo));
+        let offset = self.timestamp_offset;
+        let older = |sent_at| echo.is_some_and(|echo| echo.before(Seq(timestamp(offset, sent_at))));
         {
             let (rack, rtt) = (&mut self.rack, &self.rtt);
-            let mut delivered = |sent: &super::flight::Sent| {
+            let mut deliver = |sent: &Sent, original: bool| {
                 delivery.bytes += sent.end - sent.start;
-                delivery.late |= rack.on_delivered(now, sent, forward, rtt);
+                delivery.late |= rack.on_delivered(now, sent, forward, original, rtt);
                 if !sent.retransmitted {
                     sample = sample.max(Some(sent.sent_at));
                 }
             };
-            self.flight.acknowledge(position, &mut delivered);
+            self.flight.acknowledge(position, |sent| deliver(sent, older(sent.sent_at)));
             if self.peer.sack {
                 for (index, (from, to)) in segment.options.sack.iter().enumerate() {
                     let (Some(from), Some(to)) = (self.send.position(*from), self.send.position(*to)) else {
@@ -123,7 +129,7 @@ impl Connection {
                         continue;
                     }
                     if to > position {
-                        self.flight.sack(from.max(position)..to, &mut delivered);
+                        self.flight.sack(from.max(position)..to, |sent| deliver(sent, false));
                     }
                 }
             }

@@ -607,6 +607,11 @@ impl Connection {
     }
 }
 
+/// The timestamp of `now`: milliseconds, as Linux's (RFC 7323 5.4), from where the flow's began.
+pub(super) fn timestamp(offset: u32, now: Instant) -> u32 {
+    offset.wrapping_add(now.as_millis() as u32)
+}
+
 /// The shift by which a window of `bytes` fits into 16 bits.
 fn shift_for(bytes: usize) -> u8 {
     (0..14).find(|shift| bytes >> shift <= usize::from(u16::MAX)).unwrap_or(14)

@@ -43,9 +43,17 @@ impl Rack {
         self.forward
     }
 
-    /// The peer has `sent`; `forward` is [`Self::forward`] before this ACK. Returns whether it came late, though
+    /// The peer has `sent`; `forward` is [`Self::forward`] before this ACK; `original`: it is known that what arrived
+    /// was not the retransmission. Returns whether it came late, though
     /// it had been sent only once: the network reorders.
-    pub(crate) fn on_delivered(&mut self, now: Instant, sent: &Sent, forward: u64, rtt: &RttEstimator) -> bool {
+    pub(crate) fn on_delivered(
+        &mut self,
+        now: Instant,
+        sent: &Sent,
+        forward: u64,
+        original: bool,
+        rtt: &RttEstimator,
+    ) -> bool {
         self.forward = self.forward.max(sent.end);
         let late = !sent.retransmitted && sent.end < forward;
         self.reordering_seen |= late;
@@ -54,7 +62,7 @@ impl Rack {
         // better bound than the least RTT where queues are long: to take the original for its retransmission is to
         // take all that was sent in between for lost.
         let least = rtt.min().max(rtt.smoothed().map(|smoothed| smoothed / 2));
-        if sent.retransmitted && least.is_none_or(|least| took < least) {
+        if sent.retransmitted && (original || least.is_none_or(|least| took < least)) {
             return late;
         }
         if self.latest.is_none_or(|latest| (sent.order, sent.end) > latest) {
@@ -64,8 +72,9 @@ impl Rack {
         late
     }
 
-    /// The peer reported a duplicate: the reordering window was too small. Grows it once a round trip.
-    pub(crate) fn on_duplicate_reported(&mut self, acknowledged: u64, next: u64) {
+    /// Something was sent again that had arrived, as a duplicate report or a timestamp shows: the reordering window
+    /// was too small. Grows it once a round trip.
+    pub(crate) fn on_too_early(&mut self, acknowledged: u64, next: u64) {
         if acknowledged >= self.round_end {
             self.round_end = next;
             self.window_multiplier = (self.window_multiplier + 1).min(MAX_MULTIPLIER);

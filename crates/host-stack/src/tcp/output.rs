@@ -3,7 +3,7 @@
 //! Order: a SYN, what was lost, new data with the FIN behind them, and an acknowledgment if none of these carried
 //! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
 
-use super::connection::{Connection, ConnectionError, Env};
+use super::connection::{Connection, ConnectionError, Env, timestamp};
 use super::segment::{Flags, Options, Segment, Timestamps};
 use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
 use super::state::State;
@@ -415,10 +415,8 @@ impl Connection {
             flags,
             window,
             options: Options {
-                timestamps: with_timestamps.then(|| Timestamps {
-                    value: self.timestamp_offset.wrapping_add(env.now.as_millis() as u32),
-                    echo: echo.unwrap_or(0),
-                }),
+                timestamps: with_timestamps
+                    .then(|| Timestamps { value: timestamp(self.timestamp_offset, env.now), echo: echo.unwrap_or(0) }),
                 ..Options::default()
             },
         }

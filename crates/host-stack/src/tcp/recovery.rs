@@ -251,7 +251,7 @@ impl Connection {
     }
 
     fn note_duplicate(&mut self, duplicate: &Range<u64>) {
-        self.rack.on_duplicate_reported(self.una, self.next);
+        self.rack.on_too_early(self.una, self.next);
         if let Some(undo) = &mut self.undo
             && duplicate.start >= undo.from
         {
@@ -281,8 +281,11 @@ impl Connection {
             env.counters.full_undos += 1;
         }
         if !self.recovery.is_open() {
+            // Not a recovery that ended: it says nothing for the reordering window, but that it was too small.
+            self.rack.on_too_early(self.una, self.next);
             self.flight.lose_nothing();
-            self.end_recovery();
+            self.recovery = Recovery::Open;
+            self.duplicate_acks = 0;
         }
         self.backoff = 0;
     }
