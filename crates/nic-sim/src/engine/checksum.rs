@@ -4,10 +4,10 @@ use crate::engine::layout::{IP, Layout};
 
 /// A one's complement sum over bytes, in the order they come; ranges of odd length only at the end.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum(u64);
+pub(crate) struct Sum(u64);
 
 impl Sum {
-    fn add(&mut self, bytes: &[u8]) {
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
         // Four 32-bit words a turn into 64-bit sums: carries fold at the end, and the loop vectorises.
         let mut blocks = bytes.chunks_exact(16);
         let mut sums = [0u64; 4];
@@ -31,7 +31,7 @@ impl Sum {
         (sum >> 32) + (sum & 0xffff_ffff)
     }
 
-    fn finish(self) -> u16 {
+    pub(crate) fn finish(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
             sum = (sum >> 16) + (sum & 0xffff);
