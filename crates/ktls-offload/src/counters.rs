@@ -29,6 +29,8 @@ offload_base::counters! {
         pub tx_device: "TlsTxDevice",
         /// Times a receive direction went to a device.
         pub rx_device: "TlsRxDevice",
+        /// Times a device that had lost its place was told which record begins where.
+        pub rx_device_resync: "TlsRxDeviceResync",
         /// Records that did not verify.
         pub decrypt_error: "TlsDecryptError",
         /// Transmit keys changed.

@@ -16,6 +16,7 @@
 pub(crate) mod inbox;
 pub(crate) mod receive;
 pub(crate) mod send;
+mod starts;
 
 /// What a record holds (RFC 8446 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! of a record is given out before its tag is known to be right, by the device's word for all of it or by our own sum.
 
 use super::inbox::Inbox;
+use super::starts::RecordStarts;
 use super::{APPLICATION_DATA, CIPHERTEXT_MAX, CONTENT_MAX, ContentType, HEADER_LEN, TRAILER_LEN, VERSION};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
@@ -40,6 +41,18 @@ pub(crate) struct Receiver {
     epoch: u64,
     /// Contexts whose verdicts may still be on the way up, the newest last.
     contexts: SmallVec<[RxContext; 1]>,
+    starts: RecordStarts,
+}
+
+/// What is known about a place where a record may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Located {
+    /// The record of this number begins there.
+    Record(u64),
+    /// None does, or none that is remembered.
+    Nothing,
+    /// What comes before has not all arrived.
+    NotYet,
 }
 
 /// A context that decrypts, or decrypted, what arrives.
@@ -71,6 +84,7 @@ impl Receiver {
             number,
             epoch: 0,
             contexts: SmallVec::new(),
+            starts: RecordStarts::default(),
         })
     }
 
@@ -103,12 +117,14 @@ impl Receiver {
             return Ok(None);
         }
         let before = content.len();
+        let start = self.inbox.start().unwrap_or_default();
         let opened = self.open(header, wire_len, content, counters);
         if let Err(error) = opened.and_then(|()| finish_content(content, before, wire_len)) {
             content.truncate(before);
             counters.decrypt_error += u64::from(error == TlsError::BadRecordMac);
             return Err(error);
         }
+        self.starts.note(start, self.number);
         self.number = self.number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
         self.strip(content, before, wire_len).map(Some)
     }
@@ -305,6 +321,7 @@ impl Receiver {
         self.traffic = traffic;
         self.piece_key = None;
         self.number = 0;
+        self.starts.clear();
         self.epoch += 1;
         Ok(())
     }
@@ -320,6 +337,28 @@ impl Receiver {
             number += 1;
         }
         Some((start + at as u32, number))
+    }
+
+    /// Whether a record begins at `header`, and which.
+    pub(crate) fn locate(&self, header: Seq) -> Located {
+        let Some(start) = self.inbox.start() else { return Located::NotYet };
+        if header.before(start) {
+            return self.starts.number_at(header).map_or(Located::Nothing, Located::Record);
+        }
+        let (mut at, mut number) = (0, self.number);
+        loop {
+            let begins = start + at as u32;
+            if begins == header {
+                return Located::Record(number);
+            }
+            if begins.after(header) {
+                return Located::Nothing;
+            }
+            let Some(bytes) = self.inbox.header_at(at) else { return Located::NotYet };
+            let Ok(length) = check_header(bytes) else { return Located::Nothing };
+            at += HEADER_LEN + length;
+            number = number.wrapping_add(1);
+        }
     }
 
     /// From now on the word of `handle`, which has the present key, counts.

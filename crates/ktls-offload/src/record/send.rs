@@ -291,22 +291,27 @@ mod tests {
     }
 
     #[test]
-    fn shared_content_is_not_copied_for_a_device() {
+    fn shared_content_reaches_a_device_uncopied_with_the_units_above() {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.sealer();
         sender.hand_over(HANDLE);
         let content = Bytes::from(vec![1; 100]);
-        let mut addresses = Vec::new();
+        let upper =
+            TxTag::device(Handle { index: 0, generation: 0 }, Layer::NvmeTcp, UnitTag { number: 9, at: 8, len: 300 });
+        let mut pieces = Vec::new();
         sender
             .record(
                 ContentType::ApplicationData,
                 Content::Shared(content.clone()),
-                TxTag::PLAIN,
+                upper,
                 &mut TlsCounters::default(),
-                &mut |bytes, _| addresses.push(bytes.as_ptr()),
+                &mut |bytes, tag| pieces.push((bytes.as_ptr(), tag)),
             )
             .unwrap();
-        assert_eq!(addresses[1], content.as_ptr());
+        assert_eq!(pieces[1].0, content.as_ptr());
+        let above: Vec<_> = pieces.iter().map(|(_, tag)| tag.unit(Layer::NvmeTcp)).collect();
+        assert_eq!(above, [None, upper.unit(Layer::NvmeTcp), None]);
+        assert!(pieces.iter().all(|(_, tag)| tag.context == Some(HANDLE)), "what is above has no context of its own");
     }
 
     #[test]

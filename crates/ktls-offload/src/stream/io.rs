@@ -15,7 +15,7 @@ impl<S: SegmentStream> AsyncRead for KtlsStream<S> {
             return Poll::Ready(Ok(()));
         }
         ready!(self.poll_plain(cx))?;
-        let _copy = cost::work(Work::Copy);
+        let copy = cost::work(Work::Copy);
         let mut copied = 0;
         while let Some(front) = self.plain.front_mut()
             && into.remaining() > 0
@@ -29,6 +29,7 @@ impl<S: SegmentStream> AsyncRead for KtlsStream<S> {
                 front.split_to(length);
             }
         }
+        drop(copy);
         self.credit(copied);
         Poll::Ready(Ok(()))
     }

@@ -25,8 +25,9 @@ use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload::RxOffload;
-use offload_api::{Layer, RxSegment, SegmentStream, TxTag};
+use offload_api::{Handle, Layer, RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
+use offload_base::cost::{self, Work};
 use segments::AckLog;
 use std::collections::VecDeque;
 
@@ -79,6 +80,8 @@ pub struct KtlsStream<S: SegmentStream> {
     /// The transport's last word, got while nobody was reading.
     ended: Option<std::io::Result<()>>,
     rx: RxOffload,
+    /// Where the receive context thinks a record begins, and waits to be told.
+    question: Option<(Handle, Seq)>,
 
     /// Where the next byte queued goes, once a byte was queued.
     next: Option<Seq>,
@@ -150,6 +153,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             early_credit: 0,
             ended: None,
             rx: RxOffload::Software,
+            question: None,
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
             record_size: CONTENT_MAX,
@@ -244,7 +248,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ready when there is content to take, or there will never be any more.
     fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.poll_events(cx);
+        self.watch_device(cx);
         loop {
             if !self.plain.is_empty() {
                 return Poll::Ready(Ok(()));
@@ -296,6 +300,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         };
         self.receiver.push(segment);
         self.add_deferred(cx);
+        self.answer_question();
         Poll::Ready(Ok(true))
     }
 
@@ -381,7 +386,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ready when something may be written.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.poll_events(cx);
+        self.watch_device(cx);
         self.check_writable()?;
         self.stream.poll_room(cx).map_ok(|_| ())
     }
@@ -430,6 +435,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let mut first = None;
         sender.record(content_type, content, upper, counters, &mut |bytes, tag| {
             let length = bytes.len();
+            let _stack = cost::work(Work::Stack);
             let seq = stream.send(bytes, tag);
             first = first.or(Some(seq));
             acks.wire(length);

@@ -4,6 +4,7 @@
 //! a record that has not arrived. What the device then does or does not do changes who works, never the bytes.
 
 use super::{KtlsStream, Side};
+use crate::record::receive::Located;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker, ready};
@@ -249,6 +250,13 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
+    /// Acts on what happened to the device, if the stream has anything there.
+    pub(super) fn watch_device(&mut self, cx: &mut Context<'_>) {
+        if self.sender.context().is_some() || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
+            self.poll_events(cx);
+        }
+    }
+
     /// Acts on what happened to the device.
     pub(super) fn poll_events(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(event) = self.stream.poll_device_event(cx) {
@@ -258,6 +266,10 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.counters.rx_device += 1;
                     self.counters.curr_rx_device = 1;
                     self.counters.curr_rx_sw = 0;
+                }
+                DeviceEvent::ResyncRequested { handle, header, .. } => {
+                    self.question = Some((handle, header));
+                    self.answer_question();
                 }
                 DeviceEvent::Removed { handle, .. } => {
                     if self.sender.context() == Some(handle) {
@@ -274,6 +286,26 @@ impl<S: SegmentStream> KtlsStream<S> {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// Tells the receive context whether a record begins where it thinks, as soon as that is known. (An answer for a
+    /// context that is gone does no harm.)
+    pub(super) fn answer_question(&mut self) {
+        let Some((handle, header)) = self.question else { return };
+        let number = match self.receiver.locate(header) {
+            Located::NotYet => return,
+            Located::Nothing => None,
+            Located::Record(number) => Some(number),
+        };
+        self.question = None;
+        if self.rx == RxOffload::Device(handle) {
+            self.counters.rx_device_resync += u64::from(number.is_some());
+            self.stream.control(&mut |_, device| {
+                if let Some(tls) = device.tls() {
+                    tls.answer_resync(handle, header, number);
+                }
+            });
         }
     }
 
