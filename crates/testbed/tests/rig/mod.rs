@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use testbed::identity::{Randomness, client_config, server_config, server_name};
-use testbed::{BedHost, Testbed};
+use testbed::{BedHost, Capture, Testbed};
 
 /// Who seals and opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +54,15 @@ pub(crate) struct Transfer {
     pub(crate) client_resets: Vec<Duration>,
     /// Counts from the client's go to the server's close, if it is to.
     pub(crate) meter: Option<Meter>,
+    /// What passes a host's NIC is captured, with the secrets.
+    pub(crate) capture: Option<(Capture, Host)>,
+}
+
+/// The two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Host {
+    Server,
+    Client,
 }
 
 /// What came of it.
@@ -80,6 +89,7 @@ impl Transfer {
             resets: Vec::new(),
             client_resets: Vec::new(),
             meter: None,
+            capture: None,
         }
     }
 
@@ -89,13 +99,20 @@ impl Transfer {
 
     pub(crate) fn run(&self) -> Outcome {
         let recorder = Recorder::default();
-        let mut bed = Testbed::builder(Seed(self.seed))
+        // The left end of a wire is the one that is seen.
+        let (left, right) = match &self.capture {
+            Some((_, Host::Client)) => (1, 0),
+            _ => (0, 1),
+        };
+        let mut builder = Testbed::builder(Seed(self.seed))
             .host("server", self.nic.clone(), self.tcp.clone())
             .host("client", self.nic.clone(), self.tcp.clone())
-            .wire(0, 1, self.link.clone())
-            .recorded(&recorder)
-            .build()
-            .unwrap();
+            .wire(left, right, self.link.clone())
+            .recorded(&recorder);
+        if let Some((capture, _)) = &self.capture {
+            builder = builder.captured(capture);
+        }
+        let mut bed = builder.build().unwrap();
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = self.meter.as_ref().map(Meter::attach);
         let serving = server.spawn("application", serve(self.clone(), server.clone()));
@@ -114,7 +131,8 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     let mut listener = host.stack().listen(443, 4)?;
     let stream = listener.accept().await?;
     let randomness = Randomness::Seeded(Seed(transfer.seed).derive("server"));
-    let mut stream = ktls_offload::accept(stream, Arc::new(server_config(randomness, None))).await?;
+    let key_log = transfer.capture.clone().map(|(capture, _)| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
+    let mut stream = ktls_offload::accept(stream, Arc::new(server_config(randomness, key_log))).await?;
     stream.set_record_size(transfer.record_size);
     offload(&mut stream, transfer.who).await?;
     assert_eq!(stream.next_chunk().await?.as_deref(), Some(&b"!"[..]));
