@@ -14,7 +14,7 @@ use core::future::Future;
 use core::net::Ipv4Addr;
 use host_stack::{Config, Host, TcpConfig};
 use nic_sim::dma::DmaBytes;
-use nic_sim::wire::{Link, LinkConfig, Recorder};
+use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
 use nic_sim::{Device, Driver, NicConfig, nic};
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
@@ -51,14 +51,24 @@ struct Plan {
     nic: NicConfig,
     tcp: TcpConfig,
     address: Ipv4Addr,
+    /// Besides the other hosts.
+    neighbours: Vec<(Ipv4Addr, [u8; 6])>,
 }
 
 #[derive(Debug)]
 struct Wire {
-    ends: [usize; 2],
+    left: usize,
+    right: End,
     link: LinkConfig,
     capture: Option<Capture>,
     recorder: Option<Recorder>,
+}
+
+/// What a wire leads to.
+#[derive(Debug)]
+enum End {
+    Host(usize),
+    Outside(Station),
 }
 
 impl Builder {
@@ -86,14 +96,44 @@ impl Builder {
         let number = u8::try_from(self.hosts.len() + 1).expect("a testbed has at most 254 hosts");
         assert!(number < 255, "a testbed has at most 254 hosts");
         let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
-        self.hosts.push(Plan { name: name.into(), nic, tcp, address: Ipv4Addr::new(10, 0, 0, number) });
+        let address = Ipv4Addr::new(10, 0, 0, number);
+        self.hosts.push(Plan { name: name.into(), nic, tcp, address, neighbours: Vec::new() });
+        self
+    }
+
+    /// Gives the last host another address.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn address(mut self, address: Ipv4Addr) -> Builder {
+        self.last_host().address = address;
+        self
+    }
+
+    /// Tells the last host of somebody outside, whom it reaches at `mac`.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn neighbour(mut self, address: Ipv4Addr, mac: [u8; 6]) -> Builder {
+        self.last_host().neighbours.push((address, mac));
         self
     }
 
     /// Joins the NICs of two hosts by a wire, the same in both directions.
     #[must_use]
     pub fn wire(mut self, left: usize, right: usize, link: LinkConfig) -> Builder {
-        self.wires.push(Wire { ends: [left, right], link, capture: None, recorder: None });
+        self.wires.push(Wire { left, right: End::Host(right), link, capture: None, recorder: None });
+        self
+    }
+
+    /// Joins the NIC of a host to something outside, by a wire like any other. With a file or a socket behind it
+    /// (see [`attach`](crate::attach)), a port works in real time only.
+    #[must_use]
+    pub fn attach(mut self, host: usize, name: &str, port: impl Port + 'static, link: LinkConfig) -> Builder {
+        let outside = Station::new(name, Domain::Wire, port);
+        self.wires.push(Wire { left: host, right: End::Outside(outside), link, capture: None, recorder: None });
         self
     }
 
@@ -137,10 +177,15 @@ impl Builder {
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
-            let [left, right] = wire.ends.map(|end| {
-                let device = ports[end].take().expect("a NIC has one port: it takes one wire");
-                Station::new(self.hosts[end].name.clone(), Domain::Device(end as u8), device)
-            });
+            let mut nic_station = |host: usize| {
+                let device = ports[host].take().expect("a NIC has one port: it takes one wire");
+                Station::new(self.hosts[host].name.clone(), Domain::Device(host as u8), device)
+            };
+            let left = nic_station(wire.left);
+            let right = match wire.right {
+                End::Host(host) => nic_station(host),
+                End::Outside(station) => station,
+            };
             let left = match &wire.capture {
                 Some(capture) => {
                     let tap = capture.tap(&left.name)?;
@@ -174,12 +219,19 @@ impl Builder {
         for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
             config = config.with_neighbour(neighbour.address, neighbour.nic.mac);
         }
+        for (address, mac) in &plan.neighbours {
+            config = config.with_neighbour(*address, *mac);
+        }
         let host = Host::new(config, Box::new(driver), runtime.clone());
         let bed_host =
             BedHost { number, name: plan.name.clone(), address: plan.address, host, device, runtime: runtime.clone() };
         let serve = bed_host.host.serve();
         bed_host.spawn("stack", serve);
         bed_host
+    }
+
+    fn last_host(&mut self) -> &mut Plan {
+        self.hosts.last_mut().expect("there is a host to say something about")
     }
 
     fn last_wire(&mut self) -> &mut Wire {

@@ -7,12 +7,15 @@
 //! - [`tokio_runtime`]: hosts and applications in real time, on the same clock as the devices;
 //! - [`domain`]: charges a task's time to a host, a device or the wires;
 //! - [`fabric`]: the tasks that join ports by wires;
+//! - [`attach`]: ports with something outside behind them: a guest's network card, a TAP of this machine;
 //! - [`bridge`]: between the kernel's sockets and emulated hosts, so that any program may be a peer;
 //! - [`capture`]: captures for Wireshark, secrets included;
 //! - [`identity`], [`secrets`]: TLS configurations with a fixed certificate, and randomness from a seed.
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_os = "linux")]
+pub mod attach;
 pub mod bed;
 pub mod bridge;
 pub mod capture;
