@@ -14,12 +14,20 @@ use offload_api::{
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 
-const KEY: [u8; 16] = *b"sixteen key byte";
+const KEY: [u8; 32] = *b"sixteen key bytes, sixteen more.";
 const IV: [u8; 12] = [0x5a; 12];
 const HEADERS: usize = 54;
 
 fn key() -> TlsKey {
-    TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &KEY, IV).unwrap()
+    key_for(TlsSuite::Aes128Gcm)
+}
+
+fn key_for(suite: TlsSuite) -> TlsKey {
+    TlsKey::new(TlsVersion::Tls13, suite, &KEY[..suite.key_len()], IV).unwrap()
+}
+
+fn suites() -> impl Strategy<Value = TlsSuite> {
+    prop_oneof![Just(TlsSuite::Aes128Gcm), Just(TlsSuite::Aes256Gcm), Just(TlsSuite::ChaCha20Poly1305)]
 }
 
 fn sender() -> FlowKey {
@@ -36,8 +44,17 @@ struct Stream {
 
 impl Stream {
     fn new(start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
-        let sealing =
-            ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_128_GCM, &KEY).unwrap());
+        Stream::sealed_with(TlsSuite::Aes128Gcm, start, first_number, lengths)
+    }
+
+    fn sealed_with(suite: TlsSuite, start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
+        let algorithm = match suite {
+            TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
+            TlsSuite::Aes256Gcm => &ring::aead::AES_256_GCM,
+            _ => &ring::aead::CHACHA20_POLY1305,
+        };
+        let key = ring::aead::UnboundKey::new(algorithm, &KEY[..suite.key_len()]).unwrap();
+        let sealing = ring::aead::LessSafeKey::new(key);
         let (mut queued, mut wire, mut units) = (Vec::new(), Vec::new(), Vec::new());
         for (number, length) in (first_number..).zip(lengths) {
             let unit_start = start + wire.len() as u32;
@@ -139,14 +156,15 @@ proptest! {
     /// Transmission in any order, with any segment size, with resets: nothing but the right ciphertext leaves.
     #[test]
     fn whatever_leaves_is_what_software_would_have_sent(
+        suite in suites(),
         lengths in lengths(),
         start: u32,
         first_number in 0u64..1 << 40,
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, 0u8..20), 1..40),
     ) {
-        let stream = Stream::new(Seq(start), first_number, &lengths);
+        let stream = Stream::sealed_with(suite, Seq(start), first_number, &lengths);
         let (mut device, mut driver) = nic(fast(NicConfig::default()));
-        let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key()).unwrap();
+        let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(suite)).unwrap();
         let mut seen = 0;
         for (at, bytes, mss, fate) in sends {
             let at = at.index(stream.wire.len());
@@ -178,7 +196,7 @@ proptest! {
                 let refused = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
                 let unit = stream.units.iter().find(|unit| unit.contains(stream.start + at as u32)).unwrap();
                 prop_assert_eq!(refused, Sent::NeedsSoftware(*unit));
-                context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key()).unwrap();
+                context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(suite)).unwrap();
             }
         }
         prop_assert!(seen > 0 || device.counters().resets > 0);
@@ -189,13 +207,14 @@ proptest! {
     /// Arrival in any order, with losses and repetitions.
     #[test]
     fn a_verdict_says_what_the_bytes_are(
+        suite in suites(),
         lengths in lengths(),
         start: u32,
         mss in 100usize..1460,
         moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..4),
         corrupt in prop::option::of((any::<prop::sample::Index>(), HEADERS..200usize)),
     ) {
-        let stream = Stream::new(Seq(start), 3, &lengths);
+        let stream = Stream::sealed_with(suite, Seq(start), 3, &lengths);
         let mut frames = segments(&stream, mss);
         let in_order = moves.is_empty();
         for (from, to) in moves {
@@ -212,7 +231,7 @@ proptest! {
         }
         let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 4, ..NicConfig::default() }));
         let flow = sender().reversed();
-        let context = driver.add(&flow, Direction::Receive, stream.start, 3, &key()).unwrap();
+        let context = driver.add(&flow, Direction::Receive, stream.start, 3, &key_for(suite)).unwrap();
         device.process(Instant::ZERO);
         prop_assert!(device.poll_frame(Instant::ZERO).is_none());
         prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle: context }));

@@ -79,7 +79,7 @@ impl Device {
         if handle.index >= self.config.tls_contexts || !knows(key) {
             return None;
         }
-        let expanded = Key::new(Algorithm::Aes128Gcm, key.key()).ok()?;
+        let expanded = Key::new(algorithm(key.suite())?, key.key()).ok()?;
         let engine = match direction {
             Direction::Transmit => TlsEngine::Transmit(TlsTransmit::new(*key.iv())),
             Direction::Receive => {
@@ -101,5 +101,14 @@ impl Device {
 
 /// Whether the engines know the version and suite.
 pub(crate) fn knows(key: &TlsKey) -> bool {
-    key.version() == TlsVersion::Tls13 && key.suite() == TlsSuite::Aes128Gcm
+    key.version() == TlsVersion::Tls13 && algorithm(key.suite()).is_some()
+}
+
+fn algorithm(suite: TlsSuite) -> Option<Algorithm> {
+    match suite {
+        TlsSuite::Aes128Gcm => Some(Algorithm::Aes128Gcm),
+        TlsSuite::Aes256Gcm => Some(Algorithm::Aes256Gcm),
+        TlsSuite::ChaCha20Poly1305 => Some(Algorithm::ChaCha20Poly1305),
+        _ => None,
+    }
 }
