@@ -202,4 +202,63 @@ const VECTORS: &[Vector] = &[
         ciphertext: "7b8be8348819c98ffa595727253f00d2dce3ba8cb7fb0dcb0674cc64a6402bb9ae55d4a3f28d18a63ee4bb",
         tag: "89f81f987ef0974f33fd822b72adeafe",
     },
+    Vector {
+        source: "draft-mcgrew-gcm-test-01: ESP with AES-128-GCM and extended sequence numbers",
+        algorithm: Algorithm::Aes128Gcm,
+        key: "4c80cdefbb5d10da906ac73c3613a634",
+        // Salt, then the packet's IV (RFC 4106 4).
+        nonce: "2e443b684956ed7e3b244cfe",
+        aad: "000043218765432100000000",
+        plaintext: "45000048699a000080114db7c0a80102c0a801010a9bf15638d301000001000000000000045f736970045f756470037369\
+                    700963796265726369747902646b000021000101020201",
+        ciphertext: "fecf537e729d5b07dc30df528dd22b768d1b98736696a6fd348509fa13ceac34cfa2436f14a3f3cf65925bf1f4a13c5d\
+                     15b21e1884f5ff6247aeabb786b93bce61bc17d768fd9732",
+        tag: "459018148f6cbe722fd04796562dfdb4",
+    },
+    Vector {
+        source: "draft-mcgrew-gcm-test-01: ESP with AES-128-GCM",
+        algorithm: Algorithm::Aes128Gcm,
+        key: "feffe9928665731c6d6a8f9467308308",
+        nonce: "cafebabefacedbaddecaf888",
+        aad: "0000a5f80000000a",
+        plaintext: "4500003e698f000080114dccc0a80102c0a801010a980035002a2343b2d00100000100000000000003736970096379626572\
+                    6369747902646b00000100010001",
+        ciphertext: "deb22cd9b07c72c16e3a65beeb8df304a5a5897d33ae530f1ba76d5d114d2a5c3de81827c10e9a4f51330d0eec416642\
+                     cfbb85a5b47e48a4ec3b9ba95d918bd1",
+        tag: "83b70d3aa8bc6ee4c309e9d85a41ad4a",
+    },
+    Vector {
+        source: "draft-mcgrew-gcm-test-01: ESP with AES-256-GCM",
+        algorithm: Algorithm::Aes256Gcm,
+        key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
+        nonce: "112233440102030405060708",
+        aad: "4a2cbfe300000002",
+        plaintext: "4500003069a6400080062690c0a801029389155e0a9e008b2dc57ee0000000007002400020bf0000020405b401010402\
+                    01020201",
+        ciphertext: "ff425c9b724599df7a3bcd510194e00d6a78107f1b0b1cbf06efae9d65a5d763748a637985771d347f0545659f14e99d\
+                     ef842d8e",
+        tag: "b335f4eecfdbf831824b4c4915956c96",
+    },
+    Vector {
+        source: "RFC 7634 appendix A: ESP with ChaCha20-Poly1305",
+        algorithm: Algorithm::ChaCha20Poly1305,
+        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+        nonce: "a0a1a2a31011121314151617",
+        aad: "0102030400000005",
+        plaintext: "45000054a6f200004001e778c6336405c000020508005b7a3a080000553bec100007362708090a0b0c0d0e0f1011121314\
+                    15161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363701020204",
+        ciphertext: "24039428b97f417e3c13753a4f05087b67c352e6a7fab1b982d466ef407ae5c614ee8099d52844eb61aa95dfab4c02f7\
+                     2aa71e7c4c4f64c9befe2facc638e8f3cbec163fac469b502773f6fb94e664da9165b82829f641e0",
+        tag: "76aaa8266b7fb0f7b11b369907e1ad43",
+    },
+    Vector {
+        source: "RFC 7634 appendix B: IKEv2 with ChaCha20-Poly1305",
+        algorithm: Algorithm::ChaCha20Poly1305,
+        key: "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+        nonce: "a0a1a2a31011121314151617",
+        aad: "c0c1c2c3c4c5c6c7d0d1d2d3d4d5d6d72e202500000000090000004529000029",
+        plaintext: "0000000c000040010000000a00",
+        ciphertext: "610394701f8d017f7c12924889",
+        tag: "6b71bfe25236efd7cdc67066906315b2",
+    },
 ];
