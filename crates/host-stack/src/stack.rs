@@ -18,7 +18,7 @@ use crate::timers::TimerQueue;
 use bytes::{Buf, Bytes};
 use core::hash::{BuildHasher, Hasher};
 use core::net::{SocketAddr, SocketAddrV4};
-use offload_api::{DeviceEvent, FlowKey, Layer, NetDevice, NoRecords, RxPacket, RxSegment, Sealer, TxTag};
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, NoRecords, RxPacket, RxSegment, Sealer, TxTag};
 use offload_base::{Instant, Rng, Seq};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,6 +50,8 @@ pub struct Stack {
     flows: FlowTable,
     listeners: BTreeMap<u16, Listener>,
     dirty: VecDeque<ConnectionId>,
+    /// Contexts to be given back to the device.
+    left: Vec<(Layer, Handle)>,
     noted: VecDeque<ConnectionId>,
     /// Ports of listeners with news.
     acceptable: VecDeque<u16>,
@@ -117,6 +119,7 @@ impl Stack {
             flows: FlowTable::new(key),
             listeners: BTreeMap::new(),
             dirty: VecDeque::new(),
+            left: Vec::new(),
             noted: VecDeque::new(),
             acceptable: VecDeque::new(),
             timers: TimerQueue::default(),
@@ -300,6 +303,12 @@ impl Stack {
                 break;
             }
         }
+        for (layer, context) in self.left.drain(..) {
+            match layer {
+                Layer::Tls => device.tls().into_iter().for_each(|tls| tls.remove(context)),
+                Layer::NvmeTcp => {} // no device has a face for it
+            }
+        }
         device.flush(now);
         done
     }
@@ -402,6 +411,12 @@ impl Stack {
     /// Keeps `sealer` for units of `layer` that are queued from now on.
     pub fn install(&mut self, id: ConnectionId, layer: Layer, sealer: Box<dyn Sealer>) {
         self.connection_mut(id).install(layer, sealer);
+    }
+
+    /// Gives `context`, of `layer`, back to the device once everything queued so far is acknowledged or given up.
+    pub fn leave(&mut self, id: ConnectionId, layer: Layer, context: Handle) {
+        self.connection_mut(id).leave(layer, context);
+        self.mark_dirty(id);
     }
 
     /// The next received range in order.
@@ -649,6 +664,7 @@ impl Stack {
         if connection.readiness.any() && !core::mem::replace(&mut connection.noted, true) {
             self.noted.push_back(id);
         }
+        connection.take_left(&mut self.left);
         if connection.is_done() {
             self.timers.clear(id, &mut connection.timer);
             if connection.controlled {

@@ -57,7 +57,7 @@ impl Sealer for RecordSealer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::{TlsKey, TlsSuite, TlsVersion};
+    use offload_api::{Layer, TlsKey, TlsSuite, TlsVersion};
     use offload_base::Seq;
 
     fn sealer() -> RecordSealer {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn unit(number: u64, length: usize) -> Unit {
-        Unit { number, start: Seq(u32::MAX), end: Seq(u32::MAX) + length as u32 }
+        Unit { layer: Layer::Tls, number, start: Seq(u32::MAX), end: Seq(u32::MAX) + length as u32 }
     }
 
     fn record(content: &[u8]) -> Vec<u8> {

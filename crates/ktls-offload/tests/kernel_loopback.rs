@@ -188,7 +188,7 @@ async fn both_ends_ours_with_a_client_certificate() {
         accept(TokioSegments::new(far), Arc::new(server)),
     );
     let (mut client, mut server) = (client.unwrap(), server.unwrap());
-    assert_eq!(server.negotiated().peer_certificates, [identity.certificate.clone()]);
+    assert_eq!(server.negotiated().peer_certificates, std::slice::from_ref(&identity.certificate));
     let task = tokio::spawn(async move {
         client.write_all(&[5; 40_000]).await.unwrap();
         client.close().await.unwrap();

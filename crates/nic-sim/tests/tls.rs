@@ -69,7 +69,7 @@ impl Stream {
             sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(header), &mut body).unwrap();
             wire.extend_from_slice(&header);
             wire.extend_from_slice(&body);
-            units.push(Unit { number, start: unit_start, end: start + wire.len() as u32 });
+            units.push(Unit { layer: Layer::Tls, number, start: unit_start, end: start + wire.len() as u32 });
         }
         Stream { start, units, queued: queued.into(), wire }
     }

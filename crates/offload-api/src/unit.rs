@@ -96,18 +96,20 @@ impl TxTag {
     }
 }
 
-/// A unit (record or PDU) in a stream: its number, and where on the wire it lies.
+/// A unit (record or PDU) in a stream: its layer, its number, and where on the wire it lies.
 ///
 /// ```
-/// use offload_api::Unit;
+/// use offload_api::{Layer, Unit};
 /// use offload_base::Seq;
 ///
-/// let record = Unit { number: 0, start: Seq(u32::MAX), end: Seq(99) };
+/// let record = Unit { layer: Layer::Tls, number: 0, start: Seq(u32::MAX), end: Seq(99) };
 /// assert_eq!(record.len(), 100);
 /// assert!(record.contains(Seq(0)) && !record.contains(Seq(99)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
+    /// Whose unit it is.
+    pub layer: Layer,
     /// The unit's number in its layer.
     pub number: u64,
     /// Sequence number of its first byte.

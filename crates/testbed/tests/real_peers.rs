@@ -97,19 +97,19 @@ fn either_side_may_change_keys() {
 
 #[test]
 fn clients_as_they_come() {
-    // rustls prefers AES-256; a NIC that does not do it leaves it to software, as it does ChaCha20.
-    for (suites, agreed, by_nic) in [
-        (ring::default_provider().cipher_suites, CipherSuite::TLS13_AES_256_GCM_SHA384, false),
-        (vec![cipher_suite::TLS13_CHACHA20_POLY1305_SHA256], CipherSuite::TLS13_CHACHA20_POLY1305_SHA256, false),
-        (vec![cipher_suite::TLS13_AES_128_GCM_SHA256], CipherSuite::TLS13_AES_128_GCM_SHA256, true),
+    // rustls prefers AES-256.
+    for (suites, agreed) in [
+        (ring::default_provider().cipher_suites, CipherSuite::TLS13_AES_256_GCM_SHA384),
+        (vec![cipher_suite::TLS13_CHACHA20_POLY1305_SHA256], CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
+        (vec![cipher_suite::TLS13_AES_128_GCM_SHA256], CipherSuite::TLS13_AES_128_GCM_SHA256),
     ] {
         let talk = Talk { suites, clients: 3, up: 300_000, down: 700_000, link: rough(), ..Talk::default() };
         let outcome = to_our_server(&talk);
         outcome.check(&talk);
         for (ours, theirs) in outcome.ours.iter().flatten().zip(outcome.theirs.iter().flatten()) {
             assert_eq!((ours.suite, theirs.suite), (Some(agreed), Some(agreed)));
-            assert_eq!(ours.tls.offload_refused, if by_nic { 0 } else { 2 }, "{agreed:?}: {:?}", ours.tls);
-            assert_eq!(ours.tls.tx_records_device > 0, by_nic, "{agreed:?}: {:?}", ours.tls);
+            assert_eq!(ours.tls.offload_refused, 0, "{agreed:?}: {:?}", ours.tls);
+            assert!(ours.tls.tx_records_device > 0, "{agreed:?}: {:?}", ours.tls);
         }
     }
 }

@@ -8,7 +8,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use offload_api::{DeviceEvent, FlowKey, Layer, NetDevice, RxSegment, Sealer, SegmentStream, TxTag};
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use std::io;
@@ -220,6 +220,13 @@ impl SegmentStream for TcpStream {
 
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
         self.shard.with(|inner, _| inner.stack.install(self.id, layer, sealer));
+    }
+
+    fn release(&mut self, layer: Layer, context: Handle) {
+        self.shard.with(|inner, now| {
+            inner.stack.leave(self.id, layer, context);
+            inner.transmit(now);
+        });
     }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {

@@ -20,7 +20,7 @@ use crate::timers::TimerSlot;
 use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
-use offload_api::{DeviceEvent, FlowKey, Layer, PathCaps, RxSegment, Sealer, TxTag};
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, PathCaps, RxSegment, Sealer, TxTag};
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
 use std::io;
@@ -391,6 +391,15 @@ impl Connection {
 
     pub(crate) fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
         self.send.install(layer, sealer);
+    }
+
+    pub(crate) fn leave(&mut self, layer: Layer, context: Handle) {
+        self.send.leave(layer, context);
+    }
+
+    /// Moves to `left` the contexts that nothing here needs any more.
+    pub(crate) fn take_left(&mut self, left: &mut Vec<(Layer, Handle)>) {
+        self.send.take_left(left);
     }
 
     /// Whether the first `bytes` bytes of the stream are acknowledged; if not, asks to be told when they are.

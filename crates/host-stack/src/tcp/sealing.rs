@@ -1,14 +1,23 @@
-//! The sealers a stream was given, each answering for a stretch of it.
+//! The sealers a stream was given, each answering for a stretch of it; and the contexts it is about to leave.
 //!
-//! Invariant: of each layer, the sealers are in the order of where they begin; one is dropped once the next one
-//! begins before everything that is still kept.
+//! Invariants: of each layer, the sealers are in the order of where they begin; one is dropped once the next one
+//! begins before everything that is still kept. A context is left once everything queued with it is acknowledged.
 
 use core::fmt;
-use offload_api::{Layer, Sealer};
+use offload_api::{Handle, Layer, Sealer};
 
 #[derive(Default)]
 pub(crate) struct Sealers {
     installed: Vec<Installed>,
+    leaving: Vec<Leaving>,
+}
+
+/// A context for which nothing more will be queued.
+struct Leaving {
+    layer: Layer,
+    context: Handle,
+    /// The end of what was queued with it.
+    until: u64,
 }
 
 struct Installed {
@@ -27,6 +36,27 @@ impl Sealers {
     pub(crate) fn of(&mut self, layer: Layer, start: u64) -> Option<&mut dyn Sealer> {
         let found = self.installed.iter_mut().rev().find(|one| one.layer == layer && one.from <= start)?;
         Some(&mut *found.sealer)
+    }
+
+    /// Nothing that begins at `until` or later is for `context`.
+    pub(crate) fn leave(&mut self, layer: Layer, context: Handle, until: u64) {
+        self.leaving.push(Leaving { layer, context, until });
+    }
+
+    /// Moves to `left` the contexts that nothing behind `acked` needs.
+    pub(crate) fn take_left(&mut self, acked: u64, left: &mut Vec<(Layer, Handle)>) {
+        self.leaving.retain(|one| {
+            let needed = one.until > acked;
+            if !needed {
+                left.push((one.layer, one.context));
+            }
+            needed
+        });
+    }
+
+    /// Drops all who seal: nothing will be sent any more.
+    pub(crate) fn clear(&mut self) {
+        self.installed.clear();
     }
 
     /// Drops those who answer for nothing from `kept_from` on.

@@ -136,6 +136,18 @@ impl SendQueue {
         self.sealers.get_or_insert_default().install(layer, self.end, sealer);
     }
 
+    /// Nothing more will be queued for `context`.
+    pub(crate) fn leave(&mut self, layer: Layer, context: Handle) {
+        self.sealers.get_or_insert_default().leave(layer, context, self.end);
+    }
+
+    /// Moves to `left` the contexts that are left, and no byte still to be acknowledged needs.
+    pub(crate) fn take_left(&mut self, left: &mut Vec<(Layer, Handle)>) {
+        if let Some(sealers) = &mut self.sealers {
+            sealers.take_left(self.acked, left);
+        }
+    }
+
     /// Everything before `position` is acknowledged. Whole units are freed.
     pub(crate) fn acknowledge(&mut self, position: u64) {
         debug_assert!(position <= self.end);
@@ -160,7 +172,9 @@ impl SendQueue {
         self.acked = self.end;
         self.chunks = VecDeque::new();
         self.open = BytesMut::new();
-        self.sealers = None;
+        if let Some(sealers) = &mut self.sealers {
+            sealers.clear();
+        }
     }
 
     /// Payload for a packet: bytes from `range.start` on, at most up to `range.end`, that one context works on.
@@ -193,7 +207,10 @@ impl SendQueue {
     pub(crate) fn seal(&mut self, unit: Unit) -> Result<(), SealFailure> {
         let Some(start) = self.position(unit.start) else { return Err(SealFailure::NotPending) };
         let range = start..start + u64::from(unit.len());
-        let layer = self.pending_layer(&range, unit.number).ok_or(SealFailure::NotPending)?;
+        let layer = unit.layer;
+        if !self.is_pending_unit(&unit, &range) {
+            return Err(SealFailure::NotPending);
+        }
         // A unit of a higher layer is sealed first: its digest is part of what the lower layer encrypts.
         for higher in LAYERS_FROM_THE_TOP.into_iter().filter(|higher| *higher > layer) {
             let mut at = range.start;
@@ -236,14 +253,12 @@ impl SendQueue {
         Ok(())
     }
 
-    /// The lowest layer that has a unit numbered `number` at exactly `range`, still to be worked on.
-    fn pending_layer(&self, range: &Range<u64>, number: u64) -> Option<Layer> {
-        let chunk = self.chunks.get(self.index_of(range.start)).filter(|chunk| chunk.start == range.start)?;
-        LAYERS_FROM_THE_TOP.into_iter().rev().find(|layer| {
-            chunk.is_pending(*layer)
-                && chunk.tag.unit(*layer).is_some_and(|unit| {
-                    (unit.number, unit.at, u64::from(unit.len)) == (number, 0, range.end - range.start)
-                })
+    /// Whether `unit` is queued at exactly `range`, and still to be worked on.
+    fn is_pending_unit(&self, unit: &Unit, range: &Range<u64>) -> bool {
+        let chunk = self.chunks.get(self.index_of(range.start)).filter(|chunk| chunk.start == range.start);
+        chunk.is_some_and(|chunk| {
+            let found = self.unit_of(chunk, unit.layer);
+            chunk.is_pending(unit.layer) && found == Some(*unit)
         })
     }
 
@@ -257,7 +272,7 @@ impl SendQueue {
     fn unit_of(&self, chunk: &Chunk, layer: Layer) -> Option<Unit> {
         let unit = chunk.tag.unit(layer)?;
         let start = self.seq(chunk.start) - unit.at;
-        Some(Unit { number: unit.number, start, end: start + unit.len })
+        Some(Unit { layer, number: unit.number, start, end: start + unit.len })
     }
 
     /// The index of the first chunk that ends after `position`.
@@ -358,7 +373,7 @@ mod tests {
     fn a_unit_is_found_by_any_of_its_bytes_until_all_are_acknowledged() {
         let mut queue = queue_with_record();
         let start = queue.seq(301);
-        let unit = Unit { number: 7, start, end: start + 111 };
+        let unit = Unit { layer: Layer::Tls, number: 7, start, end: start + 111 };
         assert_eq!(queue.unit_at(Layer::Tls, queue.seq(300)), Lookup::BeforeStart);
         assert_eq!(queue.unit_at(Layer::NvmeTcp, start), Lookup::BeforeStart);
         for position in [301, 305, 306, 395, 396, 411] {
@@ -401,7 +416,7 @@ mod tests {
     fn sealing_replaces_the_bytes_and_nothing_else() {
         let mut queue = queue_with_record();
         let start = queue.seq(301);
-        let unit = Unit { number: 7, start, end: start + 111 };
+        let unit = Unit { layer: Layer::Tls, number: 7, start, end: start + 111 };
         assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer));
         let log = Arc::default();
         queue.install(Layer::Tls, Box::new(AddOne(Arc::clone(&log), Layer::Tls)));
@@ -429,6 +444,7 @@ mod tests {
             queue.append(vec![10; 20].into(), tag);
         }
         let record = |number: u32| Unit {
+            layer: Layer::Tls,
             number: u64::from(number),
             start: queue_seq(number * 80),
             end: queue_seq(number * 80 + 80),

@@ -35,7 +35,8 @@ impl Records {
     /// A unit of `bytes` bytes in a few chunks, for the device if there is a context.
     fn queue_unit(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
         let plain = Bytes::from(pattern(Seed(self.rng.next_u64()), bytes));
-        let mut unit = Unit { number: self.number, start: Default::default(), end: Default::default() };
+        let mut unit =
+            Unit { layer: Layer::Tls, number: self.number, start: Default::default(), end: Default::default() };
         self.number += 1;
         let mut at = 0;
         while at < bytes {
@@ -166,7 +167,7 @@ fn a_unit_waits_for_its_last_byte_before_software_seals_it() {
     assert_eq!(pair.stacks[1].take(ids[1]).map(|segment| segment.data.len()), None);
     pair.stacks[0].send(ids[0], vec![1; 200].into(), tag(100));
     pair.stacks[0].finish(ids[0]);
-    let unit = Unit { number: 5, start, end: start + 300 };
+    let unit = Unit { layer: Layer::Tls, number: 5, start, end: start + 300 };
     receive_all(&mut pair, ids[1], &masked(&[1; 300], &unit, 0));
 }
 

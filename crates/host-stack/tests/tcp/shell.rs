@@ -279,8 +279,12 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
     let got = got.lock().unwrap();
     assert_eq!(got.len(), plain.len());
     for (place, (sealed, plain)) in got.iter().zip(&plain).enumerate() {
-        let unit =
-            offload_api::Unit { number: place as u64 / 1000, start: Default::default(), end: Default::default() };
+        let unit = offload_api::Unit {
+            layer: offload_api::Layer::Tls,
+            number: place as u64 / 1000,
+            start: Default::default(),
+            end: Default::default(),
+        };
         let at = unit.start + place as u32 % 1000;
         assert_eq!(*sealed, plain ^ crate::nic::mask(unit, at), "byte {place}");
     }

@@ -261,7 +261,7 @@ mod tests {
         match sealer {
             None => pieces.remove(0),
             Some(sealer) => {
-                let unit = Unit { number: unit.number, start: Seq(0), end: Seq(unit.len) };
+                let unit = Unit { layer: Layer::Tls, number: unit.number, start: Seq(0), end: Seq(unit.len) };
                 sealer.seal(unit, &pieces).unwrap()
             }
         }

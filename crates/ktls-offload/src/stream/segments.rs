@@ -28,7 +28,8 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         self.stream.poll_room(cx)
     }
 
-    /// Makes records of `data`; gives the sequence number of the first byte of their content. The units in `tag` stay with what a device is to seal; a context in it does not, for nothing but TLS makes the bytes below.
+    /// Makes records of `data`; gives the sequence number of the first byte of their content. The units in `tag` stay
+    /// with what a device is to seal; a context in it does not, for nothing but TLS makes the bytes below.
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
         let first = match self.write {
             // What went wrong is told by poll_room.

@@ -212,7 +212,7 @@ impl Half {
             return sealed;
         }
         let index = self.sealers.iter().rposition(|(from, _)| *from <= start).expect("a sealer for the record");
-        let unit = Unit { number, start: first, end: first + len };
+        let unit = Unit { layer: Layer::Tls, number, start: first, end: first + len };
         let sealed = self.sealers[index].1.seal(unit, &plain).unwrap();
         assert_eq!(sealed.len(), len as usize);
         self.sealed_units += 1;
