@@ -5,12 +5,14 @@ mod rig;
 
 use bytes::Bytes;
 use core::time::Duration;
+use host_stack::TcpConfig;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use offload_base::Seed;
 use offload_base::cost::{Domain, Meter, Work};
 use proptest::prelude::*;
+use rig::stream::LongStream;
 use rig::{End, MARKER, Transfer, Who, marked, streams};
 
 fn share(share: f64) -> Share {
@@ -139,6 +141,48 @@ fn a_nic_that_does_nothing_by_itself_will_do() {
     let outcome = transfer.run();
     assert_eq!(outcome.received, transfer.sent());
     assert_eq!(outcome.counters.value("tx_tso_packets"), 0);
+}
+
+/// In release, with `NIC_OFFLOAD_LONG=1` and `--nocapture`, it sends a gibibyte each time and shows a table.
+#[test]
+fn a_long_stream_never_stalls() {
+    let long = std::env::var_os("NIC_OFFLOAD_LONG").is_some_and(|long| long == "1");
+    let bytes = if long { 1 << 30 } else { 16 << 20 };
+    if !long {
+        eprintln!("skipped: streams of 1 GiB; 16 MiB instead. NIC_OFFLOAD_LONG=1 asks for the long ones");
+    }
+    println!("wire            stream   virtual s  Gbit/s  longest gap ms  timeouts  retransmitted  host s");
+    // The last: how many timeouts in a row chance may ask for. Hundreds of them come with 5 % loss, and one packet or
+    // its acknowledgment in ten is lost then.
+    for (wire, loss, reorder, most_in_a_row) in [
+        ("clean", 0.0, 0.0, 0),
+        ("1 % loss", 0.01, 0.0, 4),
+        ("5 % loss", 0.05, 0.0, 7),
+        ("5 % reordering", 0.0, 0.05, 0),
+    ] {
+        for (stream, tls) in [("tcp", None), ("tls-nic", Some(Who::Nic))] {
+            let begun = std::time::Instant::now();
+            let course = LongStream { tls, seed: 1, bytes, link: rough(loss, reorder) }.run().expect(wire);
+            let timeouts = course.counters.value("TcpExtTCPTimeouts");
+            println!(
+                "{wire:15} {stream:8} {:9.3} {:7.3} {:15.3} {timeouts:9} {:14} {:7.1}",
+                course.took.as_secs_f64(),
+                bytes as f64 * 8.0 / course.took.as_secs_f64() / 1e9,
+                course.longest_gap.as_secs_f64() * 1e3,
+                course.counters.value("TcpRetransSegs"),
+                begun.elapsed().as_secs_f64(),
+            );
+            // RFC 6298 (5.5): each timeout in a row doubles the time to the next. Round trips are microseconds, so
+            // the first is the least there is.
+            let in_a_row = u32::try_from(timeouts).unwrap_or(u32::MAX).min(most_in_a_row);
+            let explained = TcpConfig::default().min_rto * (2u32.pow(in_a_row) - 1) + Duration::from_millis(20);
+            assert!(course.longest_gap <= explained, "{wire}, {stream}: {:?} without data", course.longest_gap);
+            assert!(course.took < Duration::from_secs(600), "{wire}, {stream}: {:?}", course.took);
+            if let Some(Who::Nic) = tls {
+                assert!(course.counters.value("tx_tls_encrypted_bytes") >= bytes, "{wire}: the NIC sealed it all");
+            }
+        }
+    }
 }
 
 fn cases() -> u32 {

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod stream;
+
 use bytes::Bytes;
 use core::time::Duration;
 use host_stack::{TcpConfig, TcpStream};
