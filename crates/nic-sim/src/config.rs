@@ -33,6 +33,8 @@ pub struct NicConfig {
     pub checksum_offload: bool,
     /// TLS contexts there is room for; 0: the device has no TLS face.
     pub tls_contexts: u32,
+    /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
+    pub context_cache_bytes: usize,
     /// How long things take inside.
     pub delays: Delays,
 }
@@ -49,7 +51,8 @@ impl Default for NicConfig {
             send_queue_bytes: 512 * 1024,
             tso_max_bytes: 64 * 1024,
             checksum_offload: true,
-            tls_contexts: 20_000,
+            tls_contexts: 1 << 18,
+            context_cache_bytes: 4 << 20,
             delays: Delays::default(),
         }
     }

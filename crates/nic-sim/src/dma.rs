@@ -32,6 +32,8 @@ offload_base::counters! {
         pub completions: "completions",
         /// Control commands, keys included.
         pub control: "control",
+        /// Contexts fetched from host memory and written back there.
+        pub context: "context",
     }
 }
 
@@ -45,6 +47,7 @@ impl core::ops::AddAssign for DmaBytes {
         self.rx_payload += other.rx_payload;
         self.completions += other.completions;
         self.control += other.control;
+        self.context += other.context;
     }
 }
 

@@ -61,6 +61,10 @@ offload_base::counters! {
         pub rx_tls_resync_res_ok: "rx_tls_resync_res_ok",
         /// Answers that said no, or came too late.
         pub rx_tls_resync_res_skip: "rx_tls_resync_res_skip",
+        /// Contexts fetched from host memory.
+        pub ctx_fetched: "tls_ctx_fetched",
+        /// Contexts written to host memory to make room for others.
+        pub ctx_evicted: "tls_ctx_evicted",
         /// Interrupts raised.
         pub interrupts: "ch_events",
         /// Times the device was reset.

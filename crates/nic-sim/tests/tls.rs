@@ -31,7 +31,11 @@ fn suites() -> impl Strategy<Value = TlsSuite> {
 }
 
 fn sender() -> FlowKey {
-    FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
+    flow(5000)
+}
+
+fn flow(remote_port: u16) -> FlowKey {
+    FlowKey::tcp("10.0.0.1:443".parse().unwrap(), ([10, 0, 0, 2], remote_port).into())
 }
 
 /// A stream of records, as queued for the device and as it belongs on the wire.
@@ -259,6 +263,54 @@ proptest! {
                 Checksums::Unchecked => prop_assert!(false, "this device looks at checksums"),
             }
         }
+    }
+
+    /// More flows than the NIC has memory for, both ways, interleaved at any byte: contexts go to host memory and come
+    /// back in the middle of records, and nothing changes but what that costs.
+    #[test]
+    fn evicted_contexts_go_on_where_they_were(
+        flows in prop::collection::vec((suites(), lengths(), any::<u32>()), 2..6),
+        fits in 1usize..4,
+        turns in prop::collection::vec((any::<prop::sample::Index>(), 1usize..3000), 1..80),
+    ) {
+        let config = fast(NicConfig { context_cache_bytes: fits * 208, ..NicConfig::default() });
+        let (mut sends, mut sender_driver) = nic(config.clone());
+        let (mut receives, mut receiver_driver) = nic(config);
+        let mut streams = Vec::new();
+        for (number, (suite, lengths, start)) in flows.iter().enumerate() {
+            let stream = Stream::sealed_with(*suite, Seq(*start), 9, lengths);
+            let flow = flow(5000 + number as u16);
+            let key = key_for(*suite);
+            let context = sender_driver.add(&flow, Direction::Transmit, stream.start, 9, &key).unwrap();
+            receiver_driver.add(&flow.reversed(), Direction::Receive, stream.start, 9, &key).unwrap();
+            streams.push((stream, flow, context, 0));
+        }
+        frames(&mut receives);
+        for (turn, bytes) in turns {
+            let flow_number = turn.index(streams.len());
+            let (stream, flow, context, at) = &mut streams[flow_number];
+            let bytes = bytes.min(stream.wire.len() - *at);
+            if bytes == 0 {
+                continue;
+            }
+            let packet = TxPacket { header: headers(*flow, stream.start + *at as u32).into(), ..stream.packet(*at, bytes, 700, *context) };
+            prop_assert_eq!(sender_driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+            sender_driver.flush(Instant::ZERO);
+            for frame in frames(&mut sends) {
+                let payload = &frame.data[HEADERS..];
+                prop_assert_eq!(payload, &stream.wire[*at..*at + payload.len()]);
+                receives.receive_frame(Instant::ZERO, frame.clone());
+                receives.process(Instant::ZERO);
+                let packet = receiver_driver.receive(Instant::ZERO).unwrap();
+                prop_assert_eq!(packet.meta.tls, TlsVerdict::Decrypted);
+                prop_assert!(decrypted(stream, *at, &packet.frame[HEADERS..]));
+                *at += payload.len();
+            }
+        }
+        let counted = receives.counters();
+        prop_assert_eq!(receives.contexts(), streams.len());
+        prop_assert_eq!(counted.ctx_evicted > 0, streams.len() > fits);
+        prop_assert_eq!(receives.dma().context, 208 * (counted.ctx_evicted + counted.ctx_fetched));
     }
 
     /// Nothing on the wire makes the device panic, or lose a buffer.

@@ -1,6 +1,6 @@
 //! The control ring: contexts come and go; and reset, which takes them all.
 
-use crate::context::{TlsContext, TlsEngine};
+use crate::context::TlsEngine;
 use crate::device::Device;
 use crate::dma;
 use crate::engine::tls_rx::TlsReceive;
@@ -51,8 +51,8 @@ impl Device {
                     ControlCompletion::Answered(handle)
                 }
                 ControlCommand::Destroy { handle } => {
-                    if let Some(context) = self.contexts.remove(handle) {
-                        self.steering.remove(&context.flow, handle);
+                    if let Some(flow) = self.contexts.remove(handle) {
+                        self.steering.remove(&flow, handle);
                     }
                     ControlCompletion::Destroyed(handle)
                 }
@@ -62,7 +62,7 @@ impl Device {
     }
 
     fn receive_engine(&mut self, handle: Handle) -> Option<&mut TlsReceive> {
-        match &mut self.contexts.get_mut(handle)?.engine {
+        match self.contexts.get_mut(handle, &mut self.dma)?.engine {
             TlsEngine::Receive(engine) => Some(engine),
             TlsEngine::Transmit(_) => None,
         }
@@ -87,7 +87,7 @@ impl Device {
                 TlsEngine::Receive(TlsReceive::new(*key.iv(), start, number))
             }
         };
-        self.contexts.insert(handle, TlsContext { flow, key: expanded, engine });
+        self.contexts.insert(handle, flow, expanded, engine, &mut self.dma);
         Some(())
     }
 

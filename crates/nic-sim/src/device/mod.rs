@@ -78,9 +78,9 @@ impl Device {
         let frame_bytes = usize::from(config.mtu) + ETHERNET_HEADER;
         Device {
             frames: BufferPool::new(frame_bytes.next_multiple_of(64), FRAMES_PER_SLAB),
+            contexts: ContextTable::new(config.context_cache_bytes),
             config,
             rings,
-            contexts: ContextTable::default(),
             steering: Steering::default(),
             transmit: TransmitSide::default(),
             receive: ReceiveSide::default(),
@@ -93,7 +93,13 @@ impl Device {
 
     /// What the device counted.
     pub fn counters(&self) -> DeviceCounters {
-        self.counters
+        let cache = self.contexts.counters();
+        DeviceCounters { ctx_fetched: cache.fetched, ctx_evicted: cache.evicted, ..self.counters }
+    }
+
+    /// How many contexts the device has, on the NIC and in host memory.
+    pub fn contexts(&self) -> usize {
+        self.contexts.len()
     }
 
     /// What the device moved over PCIe.

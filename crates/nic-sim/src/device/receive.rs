@@ -98,12 +98,12 @@ impl Device {
             return;
         }
         let Some(handle) = self.steering.find(&layout.flow_of_receiver(data)) else { return };
-        let Some(context) = self.contexts.get_mut(handle) else { return };
-        let TlsEngine::Receive(engine) = &mut context.engine else { return };
+        let Some(context) = self.contexts.get_mut(handle, &mut self.dma) else { return };
+        let TlsEngine::Receive(engine) = context.engine else { return };
         buffer.extend_from_slice(&data[..layout.payload]);
         buffer.resize(layout.end, 0);
         let payload = &data[layout.payload..layout.end];
-        let received = engine.receive(&context.key, layout.seq(data), payload, &mut buffer[layout.payload..]);
+        let received = engine.receive(context.key, layout.seq(data), payload, &mut buffer[layout.payload..]);
         meta.tls = received.verdict;
         meta.context = Some(handle);
         match received.verdict {

@@ -162,7 +162,7 @@ impl Device {
             self.counters.tx_tso_bytes += packet.payload_len() as u64;
         }
         if let Some(handle) = ask.context {
-            match transmit_context(self.contexts.get_mut(handle)) {
+            match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
                 None => return self.give_up(GivenUp::UnknownContext),
                 Some((context, _)) if !context.expects(ask.seq) => return self.give_up(GivenUp::OutOfSync),
                 Some(_) => {}
@@ -176,7 +176,7 @@ impl Device {
         let ask = segmenter.packet().ask;
         let mut context = None;
         if let Some(handle) = ask.context {
-            context = transmit_context(self.contexts.get_mut(handle));
+            context = transmit_context(self.contexts.get_mut(handle, &mut self.dma));
             if context.is_none() {
                 self.give_up(GivenUp::UnknownContext);
                 return None;
@@ -224,7 +224,7 @@ impl Device {
     }
 
     fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut TlsTransmit)) {
-        match transmit_context(self.contexts.get_mut(handle)) {
+        match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
             Some((engine, _)) => set(engine),
             None => self.counters.tx_drop_unknown_context += 1,
         }
@@ -235,7 +235,7 @@ impl Device {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
         self.transmit.done += 1;
         self.transmit.scratch.resize(bytes.len(), 0);
-        match transmit_context(self.contexts.get_mut(handle)) {
+        match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
             Some((engine, key)) => {
                 if engine.encrypt(key, seq, bytes, &mut self.transmit.scratch).is_err() {
                     self.counters.tx_drop_out_of_sync += 1;
@@ -255,7 +255,7 @@ fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
 }
 
 /// The transmit engine and key of a context, if it has one.
-fn transmit_context(context: Option<&mut TlsContext>) -> Option<(&mut TlsTransmit, &Key)> {
+fn transmit_context(context: Option<TlsContext<'_>>) -> Option<(&mut TlsTransmit, &Key)> {
     match context? {
         TlsContext { engine: TlsEngine::Transmit(engine), key, .. } => Some((engine, key)),
         TlsContext { engine: TlsEngine::Receive(_), .. } => None,

@@ -4,6 +4,7 @@
 //! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
 //! RFC 8446 5.2 gives the layout, 5.3 the nonce.
 
+use crate::context::{ImageReader, ImageWriter};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
 
 /// Where in which record a stream engine stands.
@@ -63,6 +64,51 @@ impl RecordCursor {
             Phase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
             Phase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
         }
+    }
+
+    /// Writes the cursor out, at most 123 bytes.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put_u64(self.number);
+        match &self.phase {
+            Phase::Header { have, bytes } => {
+                image.put_u8(IN_HEADER);
+                image.put_u8(*have);
+                image.put(bytes);
+            }
+            Phase::Body { state, left } => {
+                image.put_u8(IN_BODY);
+                image.put_u16(*left);
+                image.put(&state.to_bytes());
+            }
+            Phase::Tag { tag, at, difference } => {
+                image.put_u8(IN_TAG);
+                image.put_u8(*at);
+                image.put_u8(*difference);
+                image.put(tag);
+            }
+        }
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<RecordCursor> {
+        let number = image.take_u64()?;
+        let phase = match image.take_u8()? {
+            IN_HEADER => {
+                let have = image.take_u8().filter(|have| usize::from(*have) < HEADER)?;
+                Phase::Header { have, bytes: image.take()? }
+            }
+            IN_BODY => {
+                let left = image.take_u16()?;
+                Phase::Body { state: State::from_bytes(&image.take()?).ok()?, left }
+            }
+            IN_TAG => {
+                let at = image.take_u8().filter(|at| usize::from(*at) < TAG_LEN)?;
+                let difference = image.take_u8()?;
+                Phase::Tag { tag: image.take()?, at, difference }
+            }
+            _ => return None,
+        };
+        Some(RecordCursor { number, phase })
     }
 
     /// Walks over `source`, the next bytes of the stream, and writes what becomes of them to `destination`, which
@@ -160,6 +206,9 @@ pub(crate) fn record_bytes(header: &[u8; HEADER]) -> Option<u32> {
     body_bytes(header).map(|body| u32::from(body) + (HEADER + TAG_LEN) as u32)
 }
 
+const IN_HEADER: u8 = 1;
+const IN_BODY: u8 = 2;
+const IN_TAG: u8 = 3;
 /// Bytes of a record header.
 pub(crate) const HEADER: usize = 5;
 const APPLICATION_DATA: u8 = 23;

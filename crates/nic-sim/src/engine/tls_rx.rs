@@ -16,6 +16,7 @@
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux'
 //! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
 
+use crate::context::{ImageReader, ImageWriter};
 use crate::engine::tls_record::{HEADER, Mode, RecordCursor, Walked, record_bytes};
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
@@ -86,6 +87,48 @@ impl TlsReceive {
     /// A context that waits for the record `number` at `start`.
     pub(crate) fn new(iv: [u8; NONCE_LEN], start: Seq, number: u64) -> TlsReceive {
         TlsReceive { iv, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
+    }
+
+    /// Writes the state out.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put(&self.iv);
+        match &self.place {
+            Place::Known { next, cursor } => {
+                image.put_u8(KNOWN);
+                image.put_seq(*next);
+                cursor.write(image);
+            }
+            Place::Searching { seen } => {
+                image.put_u8(SEARCHING);
+                seen.write(image);
+            }
+            Place::Tracking(track) => {
+                image.put_u8(TRACKING);
+                image.put_seq(track.asked);
+                image.put_u8(u8::from(track.confirmed.is_some()));
+                image.put_u64(track.confirmed.unwrap_or(0));
+                image.put_u64(track.headers);
+                track.header.write(image);
+            }
+        }
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsReceive> {
+        let iv = image.take()?;
+        let place = match image.take_u8()? {
+            KNOWN => Place::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
+            SEARCHING => Place::Searching { seen: Header::read(image)? },
+            TRACKING => {
+                let asked = image.take_seq()?;
+                let (is_confirmed, number) = (image.take_u8()? != 0, image.take_u64()?);
+                let headers = image.take_u64()?;
+                let header = Header::read(image)?;
+                Place::Tracking(Track { asked, confirmed: is_confirmed.then_some(number), headers, header })
+            }
+            _ => return None,
+        };
+        Some(TlsReceive { iv, place })
     }
 
     /// Decrypts `source`, the payload at `seq`, into `destination`, which is as long. Only with the verdict
@@ -259,6 +302,18 @@ impl Track {
 impl Header {
     const NONE: Header = Header { start: Seq(0), have: 0, bytes: [0; HEADER] };
 
+    fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put_seq(self.start);
+        image.put_u8(self.have);
+        image.put(&self.bytes);
+    }
+
+    fn read(image: &mut ImageReader<'_>) -> Option<Header> {
+        let start = image.take_seq()?;
+        let have = image.take_u8().filter(|have| usize::from(*have) <= HEADER)?;
+        Some(Header { start, have, bytes: image.take()? })
+    }
+
     /// Sequence number of the byte that comes next.
     fn end(&self) -> Seq {
         self.start + u32::from(self.have)
@@ -287,6 +342,9 @@ impl Header {
     }
 }
 
+const KNOWN: u8 = 1;
+const SEARCHING: u8 = 2;
+const TRACKING: u8 = 3;
 /// A question without an answer is asked again after so many records.
 const RECORDS_BETWEEN_QUESTIONS: u64 = 64;
 /// Linux' limit for a question without an answer, in records.

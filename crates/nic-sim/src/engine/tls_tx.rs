@@ -3,6 +3,7 @@
 //! It knows nothing of retransmission. The driver promises that a packet's bytes are the next of the stream, and
 //! rebuilds the state with parameters and DUMPs when they are not; a packet that breaks the promise is refused.
 
+use crate::context::{ImageReader, ImageWriter};
 use crate::engine::tls_record::{Mode, RecordCursor, RecordError, Walked};
 use offload_base::Seq;
 use resumable_aead::{Key, NONCE_LEN};
@@ -43,6 +44,27 @@ impl TlsTransmit {
 
     pub(crate) fn set_progress(&mut self, start: Seq) {
         self.position = Some(Position { next: start, cursor: RecordCursor::at_record(self.initial_number) });
+    }
+
+    /// Writes the state out.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put(&self.iv);
+        image.put_u64(self.initial_number);
+        image.put_u8(u8::from(self.position.is_some()));
+        if let Some(position) = &self.position {
+            image.put_seq(position.next);
+            position.cursor.write(image);
+        }
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsTransmit> {
+        let (iv, initial_number) = (image.take()?, image.take_u64()?);
+        let position = match image.take_u8()? {
+            0 => None,
+            _ => Some(Position { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
+        };
+        Some(TlsTransmit { iv, initial_number, position })
     }
 
     /// Whether the byte at `seq` is the next.

@@ -1,0 +1,115 @@
+//! A context's state as bytes, for host memory: 208 of them, the published size of a flow's context.
+//!
+//! Invariant: what was written is read back the same. The driver never reads or writes an image.
+
+use super::TlsEngine;
+use crate::engine::tls_rx::TlsReceive;
+use crate::engine::tls_tx::TlsTransmit;
+use core::fmt;
+use offload_base::Seq;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// An engine's state, written out. Not printed: it holds keystream.
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub(crate) struct ContextImage {
+    bytes: [u8; ContextImage::BYTES],
+}
+
+impl ContextImage {
+    /// Bytes of a flow's context (Pismenny et al., ASPLOS 2021).
+    pub(crate) const BYTES: usize = 208;
+
+    /// Writes a state out.
+    pub(crate) fn of(engine: &TlsEngine) -> ContextImage {
+        let mut image = ContextImage { bytes: [0; ContextImage::BYTES] };
+        let mut writer = ImageWriter { rest: &mut image.bytes };
+        match engine {
+            TlsEngine::Transmit(engine) => {
+                writer.put_u8(TRANSMIT);
+                engine.write(&mut writer);
+            }
+            TlsEngine::Receive(engine) => {
+                writer.put_u8(RECEIVE);
+                engine.write(&mut writer);
+            }
+        }
+        image
+    }
+
+    /// Reads it back; `None` if it is no image, which only a broken invariant can make.
+    pub(crate) fn read(&self) -> Option<TlsEngine> {
+        let mut reader = ImageReader { rest: &self.bytes };
+        match reader.take_u8()? {
+            TRANSMIT => TlsTransmit::read(&mut reader).map(TlsEngine::Transmit),
+            RECEIVE => TlsReceive::read(&mut reader).map(TlsEngine::Receive),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for ContextImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ContextImage(redacted)")
+    }
+}
+
+/// Puts values one after the other.
+pub(crate) struct ImageWriter<'a> {
+    rest: &'a mut [u8],
+}
+
+impl ImageWriter<'_> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        let (here, rest) = core::mem::take(&mut self.rest).split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        self.rest = rest;
+    }
+
+    pub(crate) fn put_u8(&mut self, value: u8) {
+        self.put(&[value]);
+    }
+
+    pub(crate) fn put_u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
+    }
+
+    pub(crate) fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+
+    pub(crate) fn put_seq(&mut self, seq: Seq) {
+        self.put(&seq.0.to_le_bytes());
+    }
+}
+
+/// Takes values in the order they were put.
+pub(crate) struct ImageReader<'a> {
+    rest: &'a [u8],
+}
+
+impl ImageReader<'_> {
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (here, rest) = self.rest.split_first_chunk::<N>()?;
+        self.rest = rest;
+        Some(*here)
+    }
+
+    pub(crate) fn take_u8(&mut self) -> Option<u8> {
+        self.take().map(|[value]| value)
+    }
+
+    pub(crate) fn take_u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn take_u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    pub(crate) fn take_seq(&mut self) -> Option<Seq> {
+        self.take().map(u32::from_le_bytes).map(Seq)
+    }
+}
+
+const TRANSMIT: u8 = 1;
+const RECEIVE: u8 = 2;
