@@ -41,7 +41,18 @@ impl Signal {
 
     /// Has `waker` woken at the next raise. What was published before must be looked for after this call.
     pub fn arm(&self, waker: &Waker) {
+        self.register(waker);
+        self.rearm();
+    }
+
+    /// Says whom to wake when the line is armed by [`rearm`](Self::rearm).
+    pub fn register(&self, waker: &Waker) {
         self.shared.waker.register(waker);
+    }
+
+    /// Has the waker of the last call of [`arm`](Self::arm) or [`register`](Self::register) woken at the next raise.
+    /// What was published before must be looked for after this call.
+    pub fn rearm(&self) {
         self.shared.armed.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }

@@ -116,7 +116,15 @@ impl NetDevice for Driver {
     }
 
     fn room(&self, _flow: &FlowKey) -> usize {
-        self.send.room(&self.config)
+        let room = self.send.room(&self.config);
+        if room == 0 {
+            // Whoever asks need not be the one who armed the interrupt, and that one may be asleep already.
+            self.rings.send_interrupt.rearm();
+            if !self.rings.send_completions.is_empty() {
+                self.rings.send_interrupt.raise();
+            }
+        }
+        room
     }
 
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
@@ -153,8 +161,9 @@ impl NetDevice for Driver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends();
+        self.rings.send_interrupt.register(waker);
         if waits_for_sends {
-            self.rings.send_interrupt.arm(waker);
+            self.rings.send_interrupt.rearm();
         }
         let reported = waits_for_sends && !self.rings.send_completions.is_empty();
         let nothing_there = !reported
