@@ -8,7 +8,7 @@
 //!
 //! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram, one frame;
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
-//! - `tap`, with the feature of that name: a port that is a TAP of the machine's kernel.
+//! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
 //!
 //! Frames are moved by the task of the port, on the fabric's thread: nothing is handed from thread to thread, and a
 //! wire that takes no more frames leaves them where they come from. The other way what the outside does not take
@@ -17,10 +17,14 @@
 pub mod dgram;
 mod outlet;
 pub mod stream;
+#[cfg(feature = "tap")]
+pub mod tap;
 mod watcher;
 
 pub use dgram::DgramPort;
 pub use stream::StreamPort;
+#[cfg(feature = "tap")]
+pub use tap::{TapConfig, TapError, TapPort};
 
 offload_base::counters! {
     /// What a port counts that has something outside behind it.
@@ -44,7 +48,7 @@ offload_base::counters! {
         pub rx_malformed: "attach_rx_malformed",
         /// Frames that went outside.
         pub tx_frames: "attach_tx_packets",
-        /// Their bytes.
+        /// Their bytes; of a super-segment the headers once.
         pub tx_bytes: "attach_tx_bytes",
         /// Super-segments that went outside; each was several frames.
         pub tx_super_segments: "attach_tx_super_segments",

@@ -88,6 +88,11 @@ impl Resegmenter {
         Ok(())
     }
 
+    /// Whether the packet makes several frames.
+    pub fn is_super_segment(&self) -> bool {
+        matches!(self.work, Some(Cut::Segments { segment_bytes, end, at, .. }) if end - at > segment_bytes)
+    }
+
     /// The next frame of the packet, if there is one.
     pub fn next_frame(&mut self) -> Option<Frame> {
         let work = self.work.as_mut()?;
