@@ -1,0 +1,55 @@
+# What the scripts here share: a network namespace with a TAP in it, and an emulated host behind the TAP.
+# Needs root and /dev/net/tun; without, `require` says so and exits with 77, which stands for "skipped".
+set -euo pipefail
+server=${TAP_SERVER:-target/release/examples/tap_server}
+work=$(mktemp -d) namespace=nic-offload-$$ pid=
+
+require() {
+    local why=
+    [ "$(id -u)" = 0 ] || why="not root"
+    command -v curl >/dev/null || why="curl is missing"
+    command -v ip >/dev/null || why="ip (iproute2) is missing"
+    [ -e /dev/net/tun ] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; } 2>/dev/null || why="no /dev/net/tun, and it cannot be made"
+    [ -n "$why" ] || (: <>/dev/net/tun) 2>/dev/null || why="/dev/net/tun cannot be opened"
+    [ -n "$why" ] || ip netns add "$namespace" 2>/dev/null || why="no network namespace can be made"
+    if [ -n "$why" ]; then echo "SKIPPED: ${0##*/}: $why"; rm -rf "$work"; trap - EXIT; exit 77; fi
+    inside ip link set lo up
+}
+
+inside() { ip netns exec "$namespace" "$@"; }
+
+start() { # options of tap_server
+    : >"$work/log" # the last one's is not this one's
+    ip netns exec "$namespace" "$server" "$work/site" "$@" >>"$work/log" 2>&1 & pid=$!
+    until grep -q '^Ctrl-C' "$work/log"; do
+        kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
+        sleep 0.05
+    done
+    # The very commands that it prints, by which this end is set up.
+    sed -n 's/^  \(ip .*\)/\1/p' "$work/log" | while read -r command; do inside $command; done
+}
+
+stop() { # leaves what was counted in $work/log
+    local status=0
+    kill "$pid"
+    wait "$pid" || status=$?
+    pid=
+    [ "$status" = 0 ] || { cat "$work/log"; echo "the server ended with status $status"; exit 1; }
+}
+
+counted() { # name -> value
+    awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!found) print 0 }' "$work/log"
+}
+
+check() { # what is claimed, command that says whether it is so
+    local claim=$1; shift
+    "$@" || { cat "$work/log"; echo "NOT SO: $claim"; exit 1; }
+}
+
+clean_up() {
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
+    wait
+    ip netns del "$namespace" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap clean_up EXIT

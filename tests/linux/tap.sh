@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Linux's TCP against the emulated host's, over a TAP in a network namespace made for it: bulk each way and both at
+# once, over wires that lose, reorder, double and corrupt; connections opened and closed; TLS that the NIC does.
+#   tests/linux/tap.sh [MIB]        how much goes each way; 64 by default
+. "$(dirname "$0")/lib.sh"
+mib=${1:-64}
+mkdir "$work/site"
+head -c "${mib}M" /dev/urandom >"$work/site/bulk"
+hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
+echo "a page" >"$work/site/a page.txt"
+require
+
+get() { inside curl -sS --fail --noproxy '*' --max-time 300 "$@"; }
+down() { get "${tls[@]}" -w '  down %{speed_download} bytes/s\n' -o "$work/got" "$url/bulk" && cmp "$work/got" "$work/site/bulk"; }
+up() {
+    local answer
+    answer=$(get "${tls[@]}" -w '  up %{speed_upload} bytes/s\n' -T "$work/site/bulk" "$url/")
+    [ "${answer%%$'\n'*}" = "$((mib << 20)) $hash" ] && echo "${answer#*$'\n'}"
+}
+both() { down & local other=$!; up && wait "$other"; }
+
+bulk() { # what kind of wire, options
+    echo "$1"; shift
+    start "$@"
+    check "the file arrives whole" down
+    check "what is sent there arrives whole" up
+    check "both at once do" both
+    stop
+}
+tls=() url=http://10.77.0.1
+
+bulk "a clean wire"
+check "the kernel handed over super-segments" [ "$(counted attach_rx_super_segments)" -gt 0 ]
+check "the kernel was given super-segments" [ "$(counted attach_tx_super_segments)" -gt 0 ]
+check "nothing the kernel handed over was malformed" [ "$(counted attach_rx_malformed)" = 0 ]
+check "no checksum was wrong" [ "$(counted rx_csum_bad)" = 0 ]
+bulk "a wire that loses 1 %" --loss 0.01
+check "frames were lost" [ "$(counted wire_lost)" -gt 0 ]
+bulk "a wire that loses 5 %" --loss 0.05
+bulk "a wire that reorders 5 %, doubles and corrupts 0.1 %" --reorder 0.05 --duplicate 0.001 --corrupt 0.001
+check "frames were corrupted, and found out" [ "$(counted rx_csum_bad)" -gt 0 ]
+bulk "a wire of 10 Gb/s and 2 ms, MTU 9000" --rate 10G --delay 1ms --mtu 9000
+
+echo "1000 connections, each for one request"
+start
+check "every one is answered" [ "$(get -H 'Connection: close' 'http://10.77.0.1/a%20page.txt?[1-1000]' | wc -l)" = 1000 ]
+check "names are listed" grep -qx "a page.txt" <(get http://10.77.0.1/)
+check "what is not there is not found" [ "$(inside curl -s --noproxy '*' -o /dev/null -w '%{http_code}' http://10.77.0.1/none)" = 404 ]
+check "nothing outside the folder is given" \
+    [ "$(inside curl -s --noproxy '*' -o /dev/null -w '%{http_code}' --path-as-is http://10.77.0.1/../../../../etc/passwd)" = 403 ]
+check "a port where nobody listens refuses" [ "$(inside curl -s --noproxy '*' --max-time 10 http://10.77.0.1:81/ || echo $?)" = 7 ]
+stop
+check "there were as many connections" [ "$(counted TcpPassiveOpens)" -ge 1000 ]
+
+url=https://server.nic-offload.test
+tls=(--cacert crates/testbed/identity/ca.pem --resolve server.nic-offload.test:443:10.77.0.1)
+bulk "TLS on the NIC, on a wire that loses 0.1 %" --tls --loss 0.001
+check "the NIC encrypted" [ "$(counted tx_tls_encrypted_bytes)" -gt $((mib << 20)) ]
+check "the NIC decrypted" [ "$(counted rx_tls_decrypted_bytes)" -gt 0 ]
+
+echo "without the right to open it"
+status=0
+setpriv --reuid 65534 --regid 65534 --clear-groups "$server" / >"$work/log" 2>&1 || status=$?
+check "is told apart" [ "$status" = 2 ]
+check "is told clearly" grep -q "not allowed to open the TAP nic0" "$work/log"
+echo "done: $mib MiB each way over every wire"
