@@ -11,8 +11,9 @@ use offload_base::Seed;
 /// use offload_base::Seed;
 ///
 /// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(7))
+///     .with_gateway([10, 0, 0, 254].into())
 ///     .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
-/// assert_eq!(config.neighbours.len(), 1);
+/// assert_eq!((config.prefix_len, config.neighbours.len()), (24, 1));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -20,7 +21,12 @@ pub struct Config {
     pub mac: [u8; 6],
     /// IPv4 address of the interface.
     pub address: Ipv4Addr,
-    /// Ethernet addresses of the hosts that can be reached. There is no address resolution yet.
+    /// Bits that the addresses of all hosts on this Ethernet have in common.
+    pub prefix_len: u8,
+    /// Where packets for all other addresses go.
+    pub gateway: Option<Ipv4Addr>,
+    /// Ethernet addresses that are known beforehand, and stay: nobody is asked for them. All others on this
+    /// Ethernet are found by ARP.
     pub neighbours: Vec<(Ipv4Addr, [u8; 6])>,
     /// Where initial sequence numbers, local ports and the key of the flow table come from.
     pub seed: Seed,
@@ -31,12 +37,33 @@ pub struct Config {
 }
 
 impl Config {
-    /// A host without neighbours, with the default TCP.
+    /// A host on an Ethernet of 256 addresses (prefix length 24), without a gateway, with the default TCP.
     pub fn new(address: Ipv4Addr, mac: [u8; 6], seed: Seed) -> Config {
-        Config { mac, address, neighbours: Vec::new(), seed, max_connections: 65_536, tcp: TcpConfig::default() }
+        Config {
+            mac,
+            address,
+            prefix_len: 24,
+            gateway: None,
+            neighbours: Vec::new(),
+            seed,
+            max_connections: 65_536,
+            tcp: TcpConfig::default(),
+        }
     }
 
-    /// The same host, able to reach `address` at `mac`.
+    /// The same host, on an Ethernet of all addresses that share their first `bits` bits (at most 32) with its own.
+    pub fn with_prefix_len(mut self, bits: u8) -> Config {
+        self.prefix_len = bits.min(32);
+        self
+    }
+
+    /// The same host, able to reach other networks by way of `gateway`.
+    pub fn with_gateway(mut self, gateway: Ipv4Addr) -> Config {
+        self.gateway = Some(gateway);
+        self
+    }
+
+    /// The same host, which need not ask for `address`: it is at `mac`.
     pub fn with_neighbour(mut self, address: Ipv4Addr, mac: [u8; 6]) -> Config {
         self.neighbours.push((address, mac));
         self

@@ -1,7 +1,7 @@
 //! What a host counts, under the names of Linux' SNMP tables where it has them.
 
 offload_base::counters! {
-    /// Counters of one host's IP and TCP. Those without a name in Linux begin with `Host`.
+    /// Counters of one host's ARP, IP, ICMP and TCP. Those without a name in Linux begin with `Host`.
     ///
     /// ```
     /// use host_stack::HostCounters;
@@ -26,8 +26,40 @@ offload_base::counters! {
         pub checksum_errors: "TcpInCsumErrors",
         /// Packets handed to the device (a packet for segmentation is one).
         pub ip_out_requests: "IpOutRequests",
-        /// Packets not sent because nobody knows the next hop's address.
+        /// Packets not sent because there is no way to their destination.
         pub ip_out_no_routes: "IpOutNoRoutes",
+        /// ARP packets received that made no sense, or spoke of this host's own address.
+        pub arp_in_errors: "HostArpInErrors",
+        /// ARP requests sent.
+        pub arp_requests: "HostArpOutRequests",
+        /// ARP requests answered.
+        pub arp_replies: "HostArpOutReplies",
+        /// Packets dropped because the next hop's Ethernet address was not to be found, or too many waited for it.
+        pub arp_unresolved_discards: "HostArpUnresolvedDiscards",
+        /// ICMP messages received.
+        pub icmp_in_messages: "IcmpInMsgs",
+        /// ICMP messages received that made no sense.
+        pub icmp_in_errors: "IcmpInErrors",
+        /// ICMP messages received with a wrong checksum.
+        pub icmp_in_checksum_errors: "IcmpInCsumErrors",
+        /// Echo requests received.
+        pub icmp_in_echos: "IcmpInEchos",
+        /// "Destination unreachable" received.
+        pub icmp_in_unreachables: "IcmpInDestUnreachs",
+        /// Echo replies sent.
+        pub icmp_out_echo_replies: "IcmpOutEchoReps",
+        /// "Destination unreachable" sent.
+        pub icmp_out_unreachables: "IcmpOutDestUnreachs",
+        /// Answers not sent because there were too many of their kind in this second.
+        pub icmp_out_limited: "IcmpOutRateLimitGlobal",
+        /// Answers not sent because too many others waited for the device.
+        pub answers_dropped: "HostAnswersDropped",
+        /// Datagrams for ports at which nobody listens.
+        pub udp_no_ports: "UdpNoPorts",
+        /// ICMP errors about what was not under way: stale, or forged.
+        pub stray_icmp_errors: "TcpExtOutOfWindowIcmps",
+        /// Paths found to take smaller packets only.
+        pub paths_narrowed: "HostPathMtuReductions",
         /// Packets a driver dropped rather than send them unencrypted.
         pub device_drops: "HostTxDeviceDrops",
         /// Units that software sealed because no device would.

@@ -8,7 +8,7 @@ use crate::counters::HostCounters;
 use crate::flow_table::{ConnectionId, FlowTable};
 use crate::hash::SipKey;
 use crate::limit::RateLimit;
-use crate::network::{Network, Outgoing, Parsed};
+use crate::network::{Arrival, Network, Outgoing, Parsed, Undelivered, Why};
 use crate::tcp::connection::{Connection, ConnectionError, Env, Readiness, TcpStats};
 use crate::tcp::input::reset_for;
 use crate::tcp::output::Turn;
@@ -18,8 +18,10 @@ use crate::timers::TimerQueue;
 use bytes::{Buf, Bytes};
 use core::hash::{BuildHasher, Hasher};
 use core::net::{SocketAddr, SocketAddrV4};
-use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, NoRecords, RxPacket, RxSegment, Sealer, TxTag};
-use offload_base::{Instant, Rng, Seq};
+use offload_api::{
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket, RxSegment, Sealer, TxTag,
+};
+use offload_base::{Instant, Rng, Seq, time::earliest};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -148,7 +150,7 @@ impl Stack {
     /// Opens a connection from `local_port`, or from any port that is free.
     ///
     /// # Errors
-    /// If there is no free port, too many connections, or no neighbour with this address.
+    /// If there is no free port, too many connections, or no way to this address.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -211,8 +213,12 @@ impl Stack {
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, packet: RxPacket, device: &mut dyn NetDevice) {
         let RxPacket { mut frame, meta } = packet;
-        let Some(parsed) = self.network.parse(&frame, meta.checksums, &mut self.counters) else { return };
-        let Parsed { flow, segment, payload } = parsed;
+        let arrival = self.network.receive(now, &frame, meta.checksums, &mut self.counters);
+        let Parsed { flow, segment, payload } = match arrival {
+            Some(Arrival::Tcp(parsed)) => parsed,
+            Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
+            None => return,
+        };
         frame.truncate(payload.end);
         frame.advance(payload.start);
         let Some(id) = self.find_for(now, &flow, &segment) else {
@@ -263,6 +269,12 @@ impl Stack {
 
     /// Does what is due at `now`.
     pub fn handle_timeouts(&mut self, now: Instant) {
+        for flow in self.network.handle_timeouts(now, &mut self.counters) {
+            if let Some(id) = self.flows.find(&flow) {
+                self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
+                self.settle(id);
+            }
+        }
         while let Some(id) = self.timers.pop_due(now) {
             let Some(connection) = self.flows.get_mut(id) else { continue };
             connection.timer.fired();
@@ -303,6 +315,7 @@ impl Stack {
                 break;
             }
         }
+        self.post_mail(now, device);
         for (layer, context) in self.left.drain(..) {
             match layer {
                 Layer::Tls => device.tls().into_iter().for_each(|tls| tls.remove(context)),
@@ -315,12 +328,12 @@ impl Stack {
 
     /// Whether something waits to be handed to the device.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.network.has_mail()
     }
 
     /// When [`poll`](Self::poll) wants to be called, if nothing arrives before.
     pub fn next_event(&self) -> Option<Instant> {
-        self.timers.next()
+        earliest(self.timers.next(), self.network.next_event())
     }
 
     /// The next connection with news, and what has become possible on it.
@@ -557,6 +570,58 @@ impl Stack {
         }
     }
 
+    /// Somebody says that a segment did not get through. Only who has seen it can know its sequence number.
+    fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
+        let Undelivered { flow, seq, length, why } = *undelivered;
+        let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_under_way(seq));
+        let Some(id) = id else {
+            self.counters.stray_icmp_errors += 1;
+            return;
+        };
+        match why {
+            Why::TooLarge { mtu } => {
+                let Some(mtu) = self.network.narrow_path(now, flow.remote.ip(), length, mtu) else {
+                    self.counters.stray_icmp_errors += 1;
+                    return;
+                };
+                self.counters.paths_narrowed += 1;
+                self.connection_mut(id).on_path_narrowed(mtu);
+            }
+            Why::Refused => {
+                self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Refused));
+            }
+            Why::Unreachable => {
+                self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
+            }
+        }
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// Hands the packets that belong to no connection, or had to wait for an address, to `device`, as far as it
+    /// has room; it wakes the shell when there is room again.
+    fn post_mail(&mut self, now: Instant, device: &mut dyn NetDevice) {
+        // Asked for now: addresses that packets of this turn need.
+        if self.network.next_event().is_some_and(|at| at <= now) {
+            self.handle_timeouts(now);
+        }
+        while self.network.has_mail() {
+            if device.room(&self.nobodys_flow()) == 0 {
+                break;
+            }
+            let Some(packet) = self.network.next_mail() else { break };
+            if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
+                self.counters.device_drops += 1;
+            }
+        }
+    }
+
+    /// What packets that belong to no flow are sent under.
+    fn nobodys_flow(&self) -> FlowKey {
+        let nobody = SocketAddr::V4(SocketAddrV4::new(self.network.address(), 0));
+        FlowKey { protocol: Protocol::Udp, local: nobody, remote: nobody }
+    }
+
     /// Sends a reset that belongs to no connection.
     fn send_stray(&mut self, now: Instant, flow: &FlowKey, reset: &Segment, device: &mut dyn NetDevice) {
         if device.room(flow) == 0 {
@@ -565,7 +630,7 @@ impl Stack {
         let caps = device.path(flow);
         let outgoing =
             Outgoing { flow, segment: reset, fragments: SmallVec::new(), context: None, ident: 0, mss: usize::MAX };
-        if let Some(packet) = self.network.packet(outgoing, &caps, &mut self.counters) {
+        if let Some(packet) = self.network.packet(now, outgoing, &caps, &mut self.counters) {
             self.counters.out_resets += 1;
             if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
                 self.counters.device_drops += 1;
@@ -617,7 +682,7 @@ impl Stack {
             now,
             config: &self.config.tcp,
             counters: &mut self.counters,
-            network: &self.network,
+            network: &mut self.network,
             challenges: &mut self.challenges,
         };
         let connection = self.flows.get_mut(id).expect("the caller found the connection");

@@ -30,7 +30,7 @@ pub(crate) struct Env<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a TcpConfig,
     pub(crate) counters: &'a mut HostCounters,
-    pub(crate) network: &'a Network,
+    pub(crate) network: &'a mut Network,
     /// Bounds the ACKs that anyone can provoke.
     pub(crate) challenges: &'a mut RateLimit,
 }
@@ -176,6 +176,9 @@ pub enum ConnectionError {
     /// The peer reset the connection.
     #[error("the peer reset the connection")]
     Reset,
+    /// There is no way to the peer: a router says so, or nobody on the Ethernet has its address.
+    #[error("the peer cannot be reached")]
+    Unreachable,
     /// The peer did not answer, however often it was asked.
     #[error("the peer does not answer")]
     TimedOut,
@@ -191,6 +194,7 @@ impl From<ConnectionError> for io::Error {
     fn from(error: ConnectionError) -> io::Error {
         let kind = match error {
             ConnectionError::Refused => io::ErrorKind::ConnectionRefused,
+            ConnectionError::Unreachable => io::ErrorKind::HostUnreachable,
             ConnectionError::Reset => io::ErrorKind::ConnectionReset,
             ConnectionError::TimedOut => io::ErrorKind::TimedOut,
             ConnectionError::Aborted => io::ErrorKind::ConnectionAborted,
@@ -584,12 +588,49 @@ impl Connection {
 
     /// Takes up the segment size that path and peer allow. RFC 6691: options come out of it.
     pub(super) fn fit_mss(&mut self, caps: &PathCaps) {
-        let path = usize::from(caps.mtu).saturating_sub(IP_BYTES + HEADER_BYTES);
-        let options = if self.peer.timestamp.is_some() { TIMESTAMPS_BYTES } else { 0 };
-        let mss = path.min(usize::from(self.peer.mss)).saturating_sub(options).max(1);
+        let mss = self.mss_for(caps.mtu);
         if mss != self.mss {
             self.mss = mss;
             self.congestion.set_mss(mss as u64);
+        }
+    }
+
+    fn mss_for(&self, mtu: u16) -> usize {
+        let path = usize::from(mtu).saturating_sub(IP_BYTES + HEADER_BYTES);
+        let options = if self.peer.timestamp.is_some() { TIMESTAMPS_BYTES } else { 0 };
+        path.min(usize::from(self.peer.mss)).saturating_sub(options).max(1)
+    }
+
+    /// Whether the segment at `seq` is one that is under way: whoever reports on another has guessed, or is late
+    /// (RFC 5927 4.1).
+    pub(crate) fn is_under_way(&self, seq: Seq) -> bool {
+        self.send.position(seq).is_some_and(|position| self.una <= position && position < self.next)
+    }
+
+    /// The path takes packets of `mtu` bytes only. What is under way and was larger did not arrive; it is sent again,
+    /// and no congestion is seen in it (RFC 1191 6.5).
+    pub(crate) fn on_path_narrowed(&mut self, mtu: u16) {
+        let mss = self.mss_for(mtu);
+        if self.state.is_opening() || self.state == State::Closed || mss >= self.mss {
+            return;
+        }
+        self.mss = mss;
+        self.congestion.set_mss(mss as u64);
+        self.flight.lose_all();
+        if self.recovery.is_open() {
+            self.recovery = Recovery::Timeout { until: self.next };
+            self.undo = None;
+            self.tail_probe = None;
+            self.deadlines.probe = None;
+            self.deadlines.reorder = None;
+        }
+    }
+
+    /// Word that the peer cannot be reached, or does not listen. An open connection may outlive it (RFC 1122 4.2.3.9).
+    pub(crate) fn on_undeliverable(&mut self, env: &mut Env<'_>, error: ConnectionError) {
+        if self.state == State::SynSent {
+            env.counters.attempt_fails += 1;
+            self.fail(error);
         }
     }
 

@@ -46,7 +46,7 @@ enum Outcome {
 impl Connection {
     /// Sends what may be sent, up to one turn's worth.
     pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
-        let caps = device.path(&self.flow);
+        let caps = self.caps(env, device);
         let mut room = device.room(&self.flow);
         if self.state == State::Closed {
             return self.transmit_reset(env, device, &caps, room);
@@ -95,9 +95,15 @@ impl Connection {
             && self.state != State::Closed
             && device.room(&self.flow) > 0
         {
-            let caps = device.path(&self.flow);
+            let caps = self.caps(env, device);
             self.send_ack(env, device, &caps);
         }
+    }
+
+    /// What the device and the path behind it take.
+    fn caps(&self, env: &Env<'_>, device: &dyn NetDevice) -> PathCaps {
+        let caps = device.path(&self.flow);
+        PathCaps { mtu: env.network.path_mtu(env.now, self.flow.remote.ip(), caps.mtu), ..caps }
     }
 
     fn plan(&mut self, env: &Env<'_>, caps: &PathCaps) -> Option<Plan> {
@@ -268,7 +274,7 @@ impl Connection {
                 ident: self.ident,
                 mss: self.mss,
             };
-            if let Some(packet) = env.network.packet(outgoing, caps, env.counters) {
+            if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
                     Sent::Posted => {}
                     Sent::NeedsSoftware(unit) => match self.send.seal(unit) {
@@ -388,7 +394,7 @@ impl Connection {
             ident: self.ident,
             mss: self.mss,
         };
-        if let Some(packet) = env.network.packet(outgoing, caps, env.counters) {
+        if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
             match device.transmit(env.now, packet, &self.send) {
                 Sent::Posted => {}
                 Sent::Dropped(DropReason::RingFull) => return false,

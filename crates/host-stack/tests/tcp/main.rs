@@ -6,6 +6,8 @@ mod wire;
 
 mod goodput;
 mod hostile;
+mod neighbours;
+mod path_mtu;
 mod records;
 mod shell;
 mod smoltcp_peer;

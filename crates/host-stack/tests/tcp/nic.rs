@@ -10,7 +10,7 @@ use offload_api::{
     SealError, Sealer, Sent, TxPacket, Unit,
 };
 use offload_base::{Instant, Seq};
-use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
+use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, TcpPacket};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -98,11 +98,18 @@ impl Port {
         let good = || -> Option<bool> {
             let ethernet = EthernetFrame::new_checked(frame).ok()?;
             let ip = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+            if ip.next_header() != IpProtocol::Tcp {
+                return None;
+            }
             let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
             let (from, to) = (IpAddress::Ipv4(ip.src_addr()), IpAddress::Ipv4(ip.dst_addr()));
             Some(ip.verify_checksum() && tcp.verify_checksum(&from, &to))
         };
-        if good() == Some(true) { Checksums::Good } else { Checksums::Bad }
+        match good() {
+            Some(true) => Checksums::Good,
+            Some(false) => Checksums::Bad,
+            None => Checksums::Unchecked, // it knows TCP only
+        }
     }
 
     fn interrupt(&mut self) {
@@ -113,6 +120,13 @@ impl Port {
 
     /// Cuts a packet into segments, each with its own headers.
     fn segment(&mut self, packet: &TxPacket, payload: &[u8]) {
+        let other = EthernetFrame::new_unchecked(&packet.header[..]).ethertype() != EthernetProtocol::Ipv4
+            || Ipv4Packet::new_unchecked(&packet.header[14..]).next_header() != IpProtocol::Tcp;
+        if other {
+            assert!(!packet.ask.checksum && packet.ask.mss.is_none(), "the device knows TCP only");
+            self.sent.push_back([&packet.header[..], payload].concat());
+            return;
+        }
         let mss = packet.ask.mss.map_or(usize::MAX, usize::from);
         let most = usize::from(self.caps.mtu) + 14 - packet.header.len();
         assert!(mss.min(payload.len()) <= most, "a segment larger than the MTU: {} of {most}", payload.len());

@@ -19,6 +19,8 @@ pub(crate) struct Setup {
     pub(crate) tso: u32,
     pub(crate) checksum: bool,
     pub(crate) tcp: [TcpConfig; 2],
+    /// The hosts know each other's Ethernet addresses beforehand.
+    pub(crate) acquainted: bool,
 }
 
 impl Default for Setup {
@@ -30,6 +32,7 @@ impl Default for Setup {
             tso: 65_536,
             checksum: true,
             tcp: [TcpConfig::default(), TcpConfig::default()],
+            acquainted: true,
         }
     }
 }
@@ -52,7 +55,13 @@ pub(crate) fn config(side: usize, seed: Seed, tcp: TcpConfig) -> Config {
 impl Pair {
     pub(crate) fn new(setup: &Setup) -> Pair {
         let nic = || Nic::new(setup.mtu, setup.tso, setup.checksum);
-        let stack = |side: usize| Stack::new(config(side, setup.seed, setup.tcp[side].clone()));
+        let stack = |side: usize| {
+            let mut config = config(side, setup.seed, setup.tcp[side].clone());
+            if !setup.acquainted {
+                config.neighbours.clear();
+            }
+            Stack::new(config)
+        };
         Pair {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],

@@ -133,7 +133,7 @@ proptest! {
         sizes in (0usize..60_000, 0usize..60_000),
         writes in (1usize..20_000, 1usize..5_000),
     ) {
-        let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server] };
+        let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
         let (mut pair, ids) = Pair::connected(&setup);
         let data = [pattern(Seed(seed), sizes.0), pattern(Seed(seed + 1), sizes.1)];
         exchange(&mut pair, ids, [&data[0], &data[1]], [writes.0, writes.1]);

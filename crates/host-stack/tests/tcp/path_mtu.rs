@@ -1,0 +1,136 @@
+//! Routers that forward no large packets, and those who only pretend to be such.
+
+use crate::neighbours::ip;
+use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use core::time::Duration;
+use host_stack::{ConnectionError, State};
+use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, IpProtocol, Ipv4Packet};
+use std::sync::{Arc, Mutex};
+
+/// An ICMP error about `frame`, which side 0 sent, as side 0 gets it.
+fn unreachable(code: u8, mtu: u16, frame: &[u8]) -> Vec<u8> {
+    let mut message = vec![3, code, 0, 0, 0, 0];
+    message.extend_from_slice(&mtu.to_be_bytes());
+    message.extend_from_slice(&frame[14..frame.len().min(14 + 28)]);
+    let mut icmp = Icmpv4Packet::new_unchecked(&mut message[..]);
+    icmp.set_msg_type(Icmpv4Message::DstUnreachable);
+    icmp.fill_checksum();
+    let mut answer = ip(ADDRESS[0], IpProtocol::Icmp, &message);
+    answer[..12].rotate_left(6); // from side 1 to side 0
+    answer
+}
+
+/// The frame's TCP sequence number becomes another.
+fn with_other_seq(frame: &[u8], by: u32) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let seq = u32::from_be_bytes(frame[38..42].try_into().unwrap()).wrapping_add(by);
+    frame[38..42].copy_from_slice(&seq.to_be_bytes());
+    frame
+}
+
+#[test]
+fn a_narrow_path_is_found_at_once_and_costs_no_window() {
+    // What the router says, what it forwards; and the largest packet that is sent in the end.
+    for (told, forwards, largest) in [(1000, 1000, 1000), (0, 1492, 1492), (0, 1400, 1006), (300, 300, 552)] {
+        for tso in [65_536, 0] {
+            let (mut pair, ids) = Pair::connected(&Setup { tso, ..Setup::default() });
+            let answers = Arc::new(Mutex::new(Vec::new()));
+            let sizes = Arc::new(Mutex::new((0, 0u32)));
+            let (told_to, seen) = (answers.clone(), sizes.clone());
+            pair.wire.filter = Some(Box::new(move |from, frame| {
+                let length = frame.len() as u16 - 14;
+                let packet = Ipv4Packet::new_unchecked(&frame[14..]);
+                let stopped = from == 0 && length > forwards && packet.dont_frag();
+                if stopped {
+                    told_to.lock().unwrap().push(unreachable(4, told, frame));
+                } else if from == 0 {
+                    let mut seen = seen.lock().unwrap();
+                    seen.0 = seen.0.max(length);
+                    seen.1 += u32::from(!packet.dont_frag());
+                }
+                stopped
+            }));
+            let data: Vec<u8> = crate::transfer::pattern(pair.seed, 300_000);
+            pair.stacks[0].send_copy(ids[0], &data);
+            let window = pair.stacks[0].stats(ids[0]).congestion_window;
+            let mut read = Vec::new();
+            pair.run_until(|pair| {
+                for answer in answers.lock().unwrap().drain(..) {
+                    pair.nics[0].port().deliver(&answer);
+                }
+                pair.read(1, ids[1], &mut read);
+                read.len() == data.len()
+            });
+            assert!(read == data);
+            let (seen, fragmentable) = *sizes.lock().unwrap();
+            assert_eq!(seen, largest, "told {told}, forwards {forwards}");
+            assert_eq!(fragmentable > 0, told == 300, "only what nobody would believe may be fragmented");
+            assert_eq!(pair.stacks[0].counters().timeouts, 0);
+            let stats = pair.stacks[0].stats(ids[0]);
+            assert_eq!(stats.slow_start_threshold, u64::MAX, "no congestion was seen in it");
+            assert!(stats.congestion_window * 2 > window);
+            // Whoever comes next knows, until ten minutes are over.
+            let next = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+            pair.run_for(Duration::from_secs(1));
+            assert!(pair.stacks[0].stats(next).segment_size <= usize::from(largest) - 52);
+            pair.run_for(Duration::from_secs(601));
+            pair.stacks[0].send_copy(next, b"again");
+            pair.stacks[0].push(next);
+            pair.run_for(Duration::from_millis(1));
+            assert_eq!(pair.stacks[0].stats(next).segment_size, 1448);
+        }
+    }
+}
+
+#[test]
+fn what_was_not_under_way_cannot_have_been_too_large() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let copy = sent.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        if from == 0 && frame.len() > 1000 {
+            copy.lock().unwrap().push(frame.to_vec());
+        }
+        false
+    }));
+    pair.stacks[0].send_copy(ids[0], &[1; 20_000]);
+    pair.run_now();
+    let frame = sent.lock().unwrap()[0].clone();
+    for by in [u32::MAX, 20_000, 0x8000_0000] {
+        pair.nics[0].port().deliver(&unreachable(4, 600, &with_other_seq(&frame, by)));
+        pair.run_now();
+    }
+    pair.nics[0].port().deliver(&unreachable(4, 1500, &frame)); // no smaller than what was sent
+    pair.run_now();
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.stray_icmp_errors, counters.paths_narrowed), (4, 0));
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, 1448);
+    pair.nics[0].port().deliver(&unreachable(4, 600, &frame));
+    pair.run_now();
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, 548);
+}
+
+#[test]
+fn a_refusal_ends_an_opening_connection_and_no_open_one() {
+    for (code, error) in [(3, ConnectionError::Refused), (1, ConnectionError::Unreachable)] {
+        let mut pair = Pair::new(&Setup::default());
+        let id = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        let syn = pair.nics[0].port().drain().pop_front().unwrap();
+        pair.nics[0].port().deliver(&unreachable(code, 0, &with_other_seq(&syn, 1)));
+        pair.run_now();
+        assert_eq!(pair.stacks[0].state(id), State::SynSent);
+        pair.nics[0].port().deliver(&unreachable(code, 0, &syn));
+        pair.run_now();
+        assert_eq!(pair.stacks[0].error(id), Some(error));
+
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        pair.stacks[0].send_copy(ids[0], &[1; 1000]);
+        pair.stacks[0].push(ids[0]);
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        let frame = pair.nics[0].port().drain().pop_front().unwrap();
+        pair.nics[0].port().deliver(&unreachable(code, 0, &frame));
+        pair.run_for(Duration::from_secs(1));
+        assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    }
+}
