@@ -10,7 +10,7 @@ hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
 echo "a page" >"$work/site/a page.txt"
 require
 
-get() { inside curl -sS --fail --noproxy '*' --max-time 300 "$@"; }
+get() { inside curl -sS --fail --noproxy '*' --max-time 900 "$@"; }
 down() { get "${tls[@]}" -w '  down %{speed_download} bytes/s\n' -o "$work/got" "$url/bulk" && cmp "$work/got" "$work/site/bulk"; }
 up() {
     local answer

@@ -5,7 +5,7 @@
 //! flow leave in the order they came. So nothing is joined that differs in anything but its place in the flow, and
 //! nothing whose checksums are not right: a frame that was corrupted on the wire stays one.
 
-use super::headers::{ACK, FIN, Headers, PROTOCOL_TCP, PSH, TCP_CHECKSUM, TCP_FLAGS, Version, set_number};
+use super::headers::{ACK, FIN, Headers, PROTOCOL_TCP, PSH, TCP_CHECKSUM, TCP_FLAGS, Version, number, set_number};
 use super::vnet_header::{Gso, GsoKind, PartialChecksum, VnetHeader};
 use crate::engine::checksum::Sum;
 use crate::frame::Frame;
@@ -191,20 +191,21 @@ impl Segment {
             && self.flags() & !LAST_ONLY == first.flags()
     }
 
-    /// Whether its checksums are right.
+    /// Whether its checksums are right, and as this side would write them: of one's complement's two zeros the field
+    /// of a sum never holds the one of all ones (RFC 1624 3).
     fn is_right(&self) -> bool {
         let right_network = match self.headers.version {
             Version::Six => true,
             Version::Four => {
                 let mut sum = Sum::default();
                 sum.add(self.network());
-                sum.finish() == 0xffff
+                sum.finish() == 0xffff && number(self.network(), 10) != 0xffff
             }
         };
         let transport = &self.frame.data[self.headers.transport..];
         let mut sum = self.headers.pseudo_sum(&self.frame.data, PROTOCOL_TCP, transport.len());
         sum.add(transport);
-        right_network && sum.finish() == 0xffff
+        right_network && sum.finish() == 0xffff && number(transport, TCP_CHECKSUM) != 0xffff
     }
 }
 

@@ -226,3 +226,23 @@ fn whatever_differs_is_not_joined() {
     plans[5] = Plan { payload: 0, skip: false, ..plans[4].clone() };
     assert_eq!(shape(&plans), [5, 1, 4], "an acknowledgment without data");
 }
+
+#[test]
+fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
+    let mut frames = frames(&bulk(2));
+    let mut second = frames[1].data.to_vec();
+    // The payload's last word takes the checksum up: what is left of it is zero.
+    let end = second.len() - 2;
+    let mut sum = Sum::default();
+    sum.add(&second[end..]);
+    sum.add(&second[50..52]);
+    let word = sum.finish();
+    set_number(&mut second, end, word);
+    for (zero, packets) in [(0, 1), (0xffff, 2)] {
+        set_number(&mut second, 50, zero);
+        frames[1] = Frame::from(second.clone());
+        let joined = joined(&frames, usize::MAX);
+        assert_eq!(joined.len(), packets, "a checksum of {zero:#x}");
+        assert!(joined.iter().flat_map(cut).eq(frames.iter().cloned()));
+    }
+}
