@@ -70,6 +70,8 @@ pub const PROGRESS_PARAMETERS_DESCRIPTOR: u64 = SEND_BLOCK as u64;
 pub const RECEIVE_DESCRIPTOR: u64 = 16;
 /// A completion.
 pub const COMPLETION: u64 = 64;
+/// A question about a context, or an answer to one: a block, as on a send queue.
+pub const CONTROL_QUERY: u64 = SEND_BLOCK as u64;
 /// A control command that creates or destroys a context: command, key object and context, as mailboxes.
 pub const CONTROL_COMMAND: u64 = 512;
 

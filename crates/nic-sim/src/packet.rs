@@ -126,5 +126,8 @@ pub enum ControlCompletion {
     /// The context is gone.
     Destroyed(Handle),
     /// The device was reset: all contexts are gone, and commands from before are forgotten.
-    Reset,
+    Reset {
+        /// How often it was, in all.
+        resets: u64,
+    },
 }

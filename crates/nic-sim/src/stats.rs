@@ -29,6 +29,8 @@ offload_base::counters! {
         pub tx_drop_unknown_context: "tx_drop_unknown_context",
         /// Packets dropped: their bytes were not the next of their context, or not framed as records.
         pub tx_drop_out_of_sync: "tx_drop_out_of_sync",
+        /// Parameters and DUMPs that came to nothing: their context is gone, or out of step.
+        pub tx_stale_parameters: "tx_stale_parameters",
         /// Frames received.
         pub rx_packets: "rx_packets",
         /// Bytes of frames received.
@@ -97,6 +99,8 @@ offload_base::counters! {
         pub tx_tls_needs_software: "tx_tls_needs_software",
         /// Packets refused: too large, too many fragments, or an offload the device lacks.
         pub tx_drop_unsupported: "tx_drop_unsupported",
+        /// Packets dropped: the ring was full, and nobody had asked for room.
+        pub tx_queue_dropped: "tx_queue_dropped",
         /// Receive contexts created.
         pub rx_tls_ctx: "rx_tls_ctx",
         /// Receive contexts given up.

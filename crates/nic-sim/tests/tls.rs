@@ -417,6 +417,28 @@ fn commands_from_before_a_reset_are_forgotten() {
     assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls, TlsVerdict::NotDecrypted);
 }
 
+/// However many resets come before the driver looks, and however full the control ring is.
+#[test]
+fn a_driver_that_looks_away_hears_of_the_last_reset() {
+    for commands in 0..4 {
+        let (mut device, mut driver) = nic(fast(NicConfig { control_ring: 4, ..NicConfig::default() }));
+        for _ in 0..commands {
+            let _busy = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key());
+        }
+        frames(&mut device);
+        for _ in 0..6 {
+            device.reset(Instant::ZERO);
+        }
+        while driver.poll_event().is_some() {}
+        device.process(Instant::ZERO);
+        while driver.poll_event().is_some() {}
+        let flow = sender().reversed();
+        let handle = driver.add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
+        frames(&mut device);
+        assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle }), "{commands} commands before");
+    }
+}
+
 #[test]
 fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     let stream = Stream::new(Seq(0), 0, &[16_000]);

@@ -19,7 +19,8 @@ impl Device {
         self.flush_send_ring();
         self.counters.resets += 1;
         self.show_sent(now);
-        self.report(now, ControlCompletion::Reset);
+        self.reset_unreported = true;
+        self.report_reset(now);
         // Whoever runs the device may be asleep until a later event than the interrupt this starts.
         self.rings.doorbell.raise();
     }
@@ -27,7 +28,10 @@ impl Device {
     /// Carries out all commands given so far.
     pub(super) fn run_control(&mut self, now: Instant) {
         while let Some(entry) = self.rings.control.pop() {
-            self.dma.control += dma::CONTROL_COMMAND;
+            self.dma.control += match &entry.command {
+                ControlCommand::CreateTls { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
+                ControlCommand::QueryResync { .. } | ControlCommand::AnswerResync { .. } => dma::CONTROL_QUERY,
+            };
             if entry.epoch != self.counters.resets {
                 continue;
             }
@@ -57,7 +61,16 @@ impl Device {
                     ControlCompletion::Destroyed(handle)
                 }
             };
-            self.report(now, completion);
+            // The driver gives no more commands than there is room for completions.
+            let _room = self.report(now, completion);
+        }
+    }
+
+    /// Tells the driver of the last reset, as soon as there is room: in between, it may have been told of others.
+    pub(super) fn report_reset(&mut self, now: Instant) {
+        if self.reset_unreported {
+            let reset = ControlCompletion::Reset { resets: self.counters.resets };
+            self.reset_unreported = self.report(now, reset).is_err();
         }
     }
 
@@ -91,11 +104,11 @@ impl Device {
         Some(())
     }
 
-    fn report(&mut self, now: Instant, completion: ControlCompletion) {
-        // The driver keeps room for a reset beside the commands it has under way.
-        let _room = self.rings.control_completions.push(completion);
+    fn report(&mut self, now: Instant, completion: ControlCompletion) -> Result<(), ControlCompletion> {
+        self.rings.control_completions.push(completion)?;
         self.dma.completions += dma::COMPLETION;
         self.interrupt(now);
+        Ok(())
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Device {
     frames: BufferPool,
     interrupt: Interrupt,
     send_interrupt: Interrupt,
+    /// The driver has not been told of the last reset.
+    reset_unreported: bool,
     counters: DeviceCounters,
     dma: DmaBytes,
 }
@@ -86,6 +88,7 @@ impl Device {
             receive: ReceiveSide::default(),
             interrupt: Interrupt::default(),
             send_interrupt: Interrupt::default(),
+            reset_unreported: false,
             counters: DeviceCounters::default(),
             dma: DmaBytes::default(),
         }
@@ -136,8 +139,12 @@ impl Port for Device {
     fn process(&mut self, now: Instant) {
         self.notice_doorbell(now);
         self.show_received(now);
-        self.interrupt.raise_when_due(now, &self.rings.interrupt);
-        self.send_interrupt.raise_when_due(now, &self.rings.send_interrupt);
+        self.report_reset(now);
+        let raised = [
+            self.interrupt.raise_when_due(now, &self.rings.interrupt),
+            self.send_interrupt.raise_when_due(now, &self.rings.send_interrupt),
+        ];
+        self.counters.interrupts += raised.into_iter().map(u64::from).sum::<u64>();
     }
 
     fn next_event(&self) -> Option<Instant> {
@@ -157,7 +164,8 @@ struct Interrupt {
 }
 
 impl Interrupt {
-    /// Sends one off if the host waits for it and none is on its way; says whether it did.
+    /// Sends one off if the host waits for it and none is on its way. True if it has arrived already, and woken
+    /// somebody.
     fn start(&mut self, now: Instant, delay: Duration, signal: &Signal) -> bool {
         if self.due.is_some() || !signal.is_armed() {
             return false;
@@ -166,14 +174,16 @@ impl Interrupt {
             return signal.raise();
         }
         self.due = Some(now + delay);
-        true
+        false
     }
 
-    fn raise_when_due(&mut self, now: Instant, signal: &Signal) {
+    /// True if its time has come, and it has woken somebody.
+    fn raise_when_due(&mut self, now: Instant, signal: &Signal) -> bool {
         if self.due.is_some_and(|due| due <= now) {
             self.due = None;
-            signal.raise();
+            return signal.raise();
         }
+        false
     }
 }
 

@@ -202,7 +202,7 @@ impl Device {
             self.counters.tx_tls_encrypted_packets += 1;
             self.counters.tx_tls_encrypted_bytes += walked.body_bytes;
         }
-        if ask.checksum {
+        if ask.checksum && segmenter.has_layout() {
             self.counters.tx_csum_partial += 1;
         }
         self.counters.tx_packets += 1;
@@ -226,7 +226,7 @@ impl Device {
     fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut TlsTransmit)) {
         match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
             Some((engine, _)) => set(engine),
-            None => self.counters.tx_drop_unknown_context += 1,
+            None => self.counters.tx_stale_parameters += 1,
         }
         self.transmit.done += 1;
     }
@@ -238,10 +238,10 @@ impl Device {
         match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
             Some((engine, key)) => {
                 if engine.encrypt(key, seq, bytes, &mut self.transmit.scratch).is_err() {
-                    self.counters.tx_drop_out_of_sync += 1;
+                    self.counters.tx_stale_parameters += 1;
                 }
             }
-            None => self.counters.tx_drop_unknown_context += 1,
+            None => self.counters.tx_stale_parameters += 1,
         }
     }
 }

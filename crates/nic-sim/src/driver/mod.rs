@@ -160,6 +160,8 @@ impl NetDevice for Driver {
 
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
+        self.reap_sent();
+        let room_again = self.send.is_starved() && self.send.room(&self.config) > 0;
         let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends();
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
@@ -167,6 +169,7 @@ impl NetDevice for Driver {
         }
         let reported = waits_for_sends && !self.rings.send_completions.is_empty();
         let nothing_there = !reported
+            && !room_again
             && self.events.is_empty()
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();

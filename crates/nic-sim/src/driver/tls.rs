@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey};
 use offload_base::Seq;
+use std::collections::BTreeSet;
 
 /// All contexts, by place.
 #[derive(Debug)]
@@ -16,8 +17,8 @@ pub(super) struct Contexts {
     places: Vec<Place>,
     free: Vec<u32>,
     limit: u32,
-    /// Contexts to be given up as soon as nothing posted with them is under way and a command fits.
-    leaving: Vec<Handle>,
+    /// Contexts to be given up as soon as so many descriptors are done and a command fits.
+    leaving: BTreeSet<(u64, Handle)>,
     commands_under_way: usize,
 }
 
@@ -43,7 +44,7 @@ struct Shadow {
 
 impl Contexts {
     pub(super) fn new(limit: u32) -> Contexts {
-        Contexts { places: Vec::new(), free: Vec::new(), limit, leaving: Vec::new(), commands_under_way: 0 }
+        Contexts { places: Vec::new(), free: Vec::new(), limit, leaving: BTreeSet::new(), commands_under_way: 0 }
     }
 
     /// Whether packets may name this context.
@@ -114,7 +115,7 @@ impl Contexts {
         place.shadow.take()
     }
 
-    /// Empties all places.
+    /// Empties all places: a reset is the one thing that costs as much as there are contexts.
     fn vacate_all(&mut self) {
         for index in 0..self.places.len() as u32 {
             let generation = self.places[index as usize].generation;
@@ -129,7 +130,7 @@ impl Driver {
     /// Takes note of what the device reports on the control ring.
     pub(super) fn reap_control(&mut self) {
         while let Some(completion) = self.rings.control_completions.pop() {
-            if completion != ControlCompletion::Reset {
+            if !matches!(completion, ControlCompletion::Reset { .. }) {
                 self.contexts.commands_under_way = self.contexts.commands_under_way.saturating_sub(1);
             }
             match completion {
@@ -153,9 +154,9 @@ impl Driver {
                         self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
                     }
                 }
-                ControlCompletion::Reset => {
+                ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
-                    self.epoch += 1;
+                    self.epoch = resets;
                     self.events.push_back(DeviceEvent::Reset);
                 }
             }
@@ -169,12 +170,12 @@ impl Driver {
             return;
         }
         let done = self.send.done();
-        let mut leaving = core::mem::take(&mut self.contexts.leaving);
-        leaving.retain(|handle| {
-            let busy = self.contexts.shadow(*handle).is_some_and(|shadow| shadow.posted_until > done);
-            busy || self.command(ControlCommand::Destroy { handle: *handle }).is_err()
-        });
-        self.contexts.leaving = leaving;
+        while let Some((posted_until, handle)) = self.contexts.leaving.first().copied() {
+            if posted_until > done || self.command(ControlCommand::Destroy { handle }).is_err() {
+                break;
+            }
+            self.contexts.leaving.pop_first();
+        }
         self.ring_doorbell();
     }
 
@@ -248,11 +249,12 @@ impl TlsDevice for Driver {
         if core::mem::replace(&mut shadow.leaving, true) {
             return;
         }
+        let posted_until = shadow.posted_until;
         match shadow.direction {
             Direction::Transmit => self.counters.tx_tls_del += 1,
             Direction::Receive => self.counters.rx_tls_del += 1,
         }
-        self.contexts.leaving.push(handle);
+        self.contexts.leaving.insert((posted_until, handle));
         self.reap_sent();
         self.finish_removals();
     }

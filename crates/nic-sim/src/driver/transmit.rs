@@ -60,6 +60,7 @@ impl Driver {
             return Sent::Dropped(DropReason::Unsupported);
         }
         if self.config.send_ring - self.send.under_way.len() < descriptors_at_most(&self.config) {
+            self.counters.tx_queue_dropped += 1;
             return Sent::Dropped(DropReason::RingFull);
         }
         let Some(handle) = packet.ask.context else {

@@ -39,6 +39,11 @@ impl Segmenter {
         &self.packet
     }
 
+    /// Whether it has headers that this device knows how to fix.
+    pub(crate) fn has_layout(&self) -> bool {
+        self.layout.is_some()
+    }
+
     /// Whether every byte has gone out.
     pub(crate) fn is_done(&self) -> bool {
         self.segments > 0 && self.sent == self.payload_bytes
