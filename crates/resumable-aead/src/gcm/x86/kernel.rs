@@ -1,8 +1,8 @@
 //! AES-GCM over any [`Vector`]: the loops, written once.
 //!
 //! Counter mode runs ahead in batches of [`BATCH`] vectors whose rounds are independent, and GHASH is worked in between
-//! them, a vector per round: of the same batch when decrypting, of the one before when encrypting. A batch is hashed
-//! as one sum of products with descending powers of the hash key, and reduced once.
+//! them, a vector per round: of the same batch when decrypting, of the one before when encrypting. Blocks are hashed as
+//! one sum of products with descending powers of the hash key, reduced once for as many as there are powers: a packet.
 //!
 //! # Safety of this module
 //!
@@ -74,8 +74,10 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         let blocks = run.len / 16;
         if blocks != 0 {
             let mut counters = Counters::<V>::new(nonce, counter);
-            accumulator = crypt_batches::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, accumulator, &mut run);
-            accumulator = crypt_blocks::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, accumulator, &mut run);
+            let mut hash = Hash::<V>::new(accumulator, blocks);
+            crypt_batches::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, &mut hash, &mut run);
+            crypt_blocks::<V, ROUNDS, ENCRYPT>(schedule, &mut counters, &mut hash, &mut run);
+            accumulator = hash.finish();
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
@@ -126,16 +128,15 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
 pub(super) unsafe fn ghash<V: Vector>(schedule: &Schedule, accumulator: &mut [u8; 16], from: *const u8, len: usize) {
     // SAFETY: the caller keeps the module's contract; `from` moves forward within `len` bytes.
     unsafe {
-        let (mut from, mut left) = (from, len / 16);
+        let whole = len / 16;
         let mut sum = __m128i::load(accumulator.as_ptr()).reverse();
-        while left != 0 {
-            let now = left.min(POWERS);
-            sum = hash_blocks::<V>(schedule, sum, from, now);
-            from = from.add(16 * now);
-            left -= now;
+        if whole != 0 {
+            let mut hash = Hash::<V>::new(sum, whole);
+            hash_blocks::<V>(schedule, &mut hash, from, whole);
+            sum = hash.finish();
         }
         if !len.is_multiple_of(16) {
-            let last = V::load_bytes(from, 0, len % 16).reverse();
+            let last = V::load_bytes(from.add(16 * whole), 0, len % 16).reverse();
             sum = multiply_by_hash_key(schedule, sum.xor(last));
         }
         sum.reverse().store(accumulator.as_mut_ptr());
@@ -168,9 +169,10 @@ pub(super) unsafe fn next_power(schedule: &Schedule, power: &[u8; 16]) -> [u8; 1
 unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
     counters: &mut Counters<V>,
-    mut accumulator: __m128i,
+    hash: &mut Hash<V>,
     run: &mut Run,
-) -> __m128i {
+) {
+    let blocks = BATCH * V::BLOCKS;
     let batch = batch_len::<V>();
     // SAFETY: the caller keeps the module's contract; lengths are checked before each batch.
     unsafe {
@@ -178,95 +180,34 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             encipher_batch::<V, ROUNDS>(schedule, counters, *run);
             while run.len >= 2 * batch {
                 let next = run.skip(batch);
-                accumulator = encipher_and_hash::<V, ROUNDS>(schedule, counters, next, accumulator, run.destination);
+                let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.destination, blocks);
+                last_round::<V, ROUNDS>(schedule, states, next);
                 *run = next;
             }
             let last = run.destination;
             *run = run.skip(batch);
             if run.len > batch / 2 {
-                return crypt_most_of_batch::<V, ROUNDS, true, true>(schedule, counters, accumulator, run, last);
+                let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, last, blocks);
+                last_round_of_some::<V, ROUNDS, true>(schedule, states, hash, run);
+            } else {
+                hash_blocks::<V>(schedule, hash, last, blocks);
             }
-            return hash_blocks::<V>(schedule, accumulator, last, BATCH * V::BLOCKS);
+            return;
         }
         while !ENCRYPT && run.len >= batch {
-            accumulator = encipher_and_hash::<V, ROUNDS>(schedule, counters, *run, accumulator, run.source);
+            let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.source, blocks);
+            last_round::<V, ROUNDS>(schedule, states, *run);
             *run = run.skip(batch);
         }
         if run.len > batch / 2 {
-            let none = run.source;
-            accumulator = crypt_most_of_batch::<V, ROUNDS, ENCRYPT, false>(schedule, counters, accumulator, run, none);
+            let states = if ENCRYPT {
+                first_rounds::<V, ROUNDS>(schedule, counters)
+            } else {
+                encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.source, run.len / 16)
+            };
+            last_round_of_some::<V, ROUNDS, ENCRYPT>(schedule, states, hash, run);
         }
     }
-    accumulator
-}
-
-/// The whole blocks that are left when they are more than half a batch, with authentication. In between the rounds
-/// GHASH of the batch at `before` if it is `PENDING`, and of these blocks themselves when decrypting.
-#[inline(always)]
-unsafe fn crypt_most_of_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: bool, const PENDING: bool>(
-    schedule: &Schedule,
-    counters: &mut Counters<V>,
-    mut accumulator: __m128i,
-    run: &mut Run,
-    before: *const u8,
-) -> __m128i {
-    let blocks = run.len / 16;
-    debug_assert!(blocks < BATCH * V::BLOCKS && blocks <= POWERS);
-    // How many of the run's blocks are in vector `index`.
-    let within = |index: usize| blocks.saturating_sub(index * V::BLOCKS).min(V::BLOCKS);
-    let highest = POWERS - BATCH * V::BLOCKS;
-    // SAFETY: the caller keeps the module's contract, and has a batch at `before` if it is pending. Of the run and of
-    // the powers no more is touched than `blocks` and the zeros behind.
-    unsafe {
-        let mut states = first_round(schedule, counters);
-        let mut sums = Sums::<V>::zero();
-        for step in 0..BATCH {
-            let key = V::broadcast(schedule.round_keys[1 + step].as_ptr());
-            for state in &mut states {
-                *state = state.round(key);
-            }
-            let at = 16 * V::BLOCKS * step;
-            let first = if step == 0 { V::first(accumulator) } else { V::zero() };
-            if PENDING {
-                let data = V::load(before.add(at)).reverse();
-                sums.add(data.xor(first), schedule, highest + V::BLOCKS * step);
-            } else if !ENCRYPT && within(step) != 0 {
-                let data = load_up_to::<V>(run.source.add(at), within(step)).reverse();
-                sums.add(data.xor(first), schedule, POWERS - blocks + V::BLOCKS * step);
-            }
-            V::pin(&mut states, [&mut sums.low, &mut sums.crossed, &mut sums.high]);
-        }
-        for key in &schedule.round_keys[1 + BATCH..ROUNDS] {
-            let key = V::broadcast(key.as_ptr());
-            for state in &mut states {
-                *state = state.round(key);
-            }
-        }
-        if PENDING || !ENCRYPT {
-            accumulator = sums.reduce();
-        }
-
-        let mut sums = Sums::<V>::zero();
-        let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
-        for (index, state) in states.into_iter().enumerate() {
-            let now = within(index);
-            if now == 0 {
-                break;
-            }
-            let at = 16 * V::BLOCKS * index;
-            let result = load_up_to::<V>(run.source.add(at), now).xor(state.last_round(key));
-            store_up_to(result, run.destination.add(at), now);
-            if ENCRYPT {
-                let first = if index == 0 { V::first(accumulator) } else { V::zero() };
-                sums.add(result.reverse().xor(first), schedule, POWERS - blocks + V::BLOCKS * index);
-            }
-        }
-        if ENCRYPT {
-            accumulator = sums.reduce();
-        }
-        *run = run.skip(16 * blocks);
-    }
-    accumulator
 }
 
 /// The whole blocks that are left, fewer than a batch, with authentication. Vectors do not depend on each other but
@@ -275,20 +216,13 @@ unsafe fn crypt_most_of_batch<V: Vector, const ROUNDS: usize, const ENCRYPT: boo
 unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
     schedule: &Schedule,
     counters: &mut Counters<V>,
-    accumulator: __m128i,
+    hash: &mut Hash<V>,
     run: &mut Run,
-) -> __m128i {
+) {
     let mut left = run.len / 16;
-    if left == 0 {
-        return accumulator;
-    }
-    debug_assert!(left < BATCH * V::BLOCKS && left <= POWERS);
-    // SAFETY: the caller keeps the module's contract. `left` blocks are in the run; as many powers end the table, and
-    // enough zeros follow them for the last vector.
+    debug_assert!(left < BATCH * V::BLOCKS);
+    // SAFETY: the caller keeps the module's contract. `left` blocks are in the run.
     unsafe {
-        let mut sums = Sums::<V>::zero();
-        let mut first = V::first(accumulator);
-        let mut power = POWERS - left;
         while left != 0 {
             let now = left.min(V::BLOCKS);
             let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
@@ -296,14 +230,10 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             let result = data.xor(keystream);
             store_up_to(result, run.destination, now);
             // What stands past the last block meets powers that are zero.
-            let ciphertext = if ENCRYPT { result } else { data };
-            sums.add(ciphertext.reverse().xor(first), schedule, power);
-            first = V::zero();
-            power += now;
+            hash.add(schedule, if ENCRYPT { result } else { data }, now);
             *run = run.skip(16 * now);
             left -= now;
         }
-        sums.reduce()
     }
 }
 
@@ -328,6 +258,13 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
 #[inline(always)]
 unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
+    unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
+}
+
+/// A batch of counter blocks through all rounds but the last.
+#[inline(always)]
+unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
+    // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);
         for key in &schedule.round_keys[1..ROUNDS] {
@@ -336,46 +273,48 @@ unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, co
                 *state = state.round(key);
             }
         }
-        last_round::<V, ROUNDS>(schedule, states, run);
+        states
     }
 }
 
-/// A batch of counter mode, and in between its rounds GHASH of the batch at `hashed`, which may be the source.
+/// The same, and in between the rounds GHASH of `blocks` blocks at `hashed`, a batch or what is left.
 #[inline(always)]
 unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
     schedule: &Schedule,
     counters: &mut Counters<V>,
-    run: Run,
-    accumulator: __m128i,
+    hash: &mut Hash<V>,
     hashed: *const u8,
-) -> __m128i {
-    // SAFETY: the caller keeps the module's contract, and has a batch in the run and another at `hashed`. The table
-    // has as many powers as a batch has blocks.
+    blocks: usize,
+) -> [V; BATCH] {
+    debug_assert!(blocks != 0 && blocks <= BATCH * V::BLOCKS);
+    // SAFETY: the caller keeps the module's contract, and has as many blocks at `hashed`. Segments but the last are
+    // whole batches, so that these are within one.
     unsafe {
-        let highest = POWERS - BATCH * V::BLOCKS;
+        hash.make_room();
         let mut states = first_round(schedule, counters);
-        let mut sums = Sums::<V>::zero();
         for step in 0..BATCH {
             let key = V::broadcast(schedule.round_keys[1 + step].as_ptr());
             for state in &mut states {
                 *state = state.round(key);
             }
-            let mut data = V::load(hashed.add(16 * V::BLOCKS * step)).reverse();
-            if step == 0 {
-                data = data.xor(V::first(accumulator));
+            let now = blocks.saturating_sub(V::BLOCKS * step).min(V::BLOCKS);
+            if now != 0 {
+                let mut data = load_up_to::<V>(hashed.add(16 * V::BLOCKS * step), now).reverse();
+                if step == 0 {
+                    data = data.xor(hash.first);
+                }
+                hash.sums.add(data, schedule, hash.power + V::BLOCKS * step);
             }
-            sums.add(data, schedule, highest + V::BLOCKS * step);
-            V::pin(&mut states, [&mut sums.low, &mut sums.crossed, &mut sums.high]);
+            V::pin(&mut states, [&mut hash.sums.low, &mut hash.sums.crossed, &mut hash.sums.high]);
         }
+        hash.advance(blocks);
         for key in &schedule.round_keys[1 + BATCH..ROUNDS] {
             let key = V::broadcast(key.as_ptr());
             for state in &mut states {
                 *state = state.round(key);
             }
         }
-        let accumulator = sums.reduce();
-        last_round::<V, ROUNDS>(schedule, states, run);
-        accumulator
+        states
     }
 }
 
@@ -416,6 +355,40 @@ unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states
     }
 }
 
+/// The last round for the whole blocks that are left, fewer than a batch, with their authentication when encrypting.
+#[inline(always)]
+unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
+    schedule: &Schedule,
+    states: [V; BATCH],
+    hash: &mut Hash<V>,
+    run: &mut Run,
+) {
+    let mut left = run.len / 16;
+    debug_assert!(left < BATCH * V::BLOCKS);
+    // SAFETY: the caller keeps the module's contract. No more of the run is touched than `left` blocks.
+    unsafe {
+        let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
+        // One after the other in the program text, too: states that a loop counts through would go by memory.
+        macro_rules! vectors {
+            ($($index:literal)*) => { 'all: { $(
+                if left == 0 {
+                    break 'all;
+                }
+                let now = left.min(V::BLOCKS);
+                let data = load_up_to::<V>(run.source, now);
+                let result = data.xor(states[$index].last_round(key));
+                store_up_to(result, run.destination, now);
+                if ENCRYPT {
+                    hash.add(schedule, result, now);
+                }
+                *run = run.skip(16 * now);
+                left -= now;
+            )* } };
+        }
+        vectors!(0 1 2 3 4 5 6 7);
+    }
+}
+
 /// A vector of blocks through AES.
 #[inline(always)]
 unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(schedule: &Schedule, blocks: V) -> V {
@@ -429,26 +402,18 @@ unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(schedule: &Schedule, b
     }
 }
 
-/// Absorbs whole blocks, at most [`POWERS`].
+/// Absorbs whole blocks.
 #[inline(always)]
-unsafe fn hash_blocks<V: Vector>(schedule: &Schedule, accumulator: __m128i, from: *const u8, blocks: usize) -> __m128i {
-    debug_assert!(blocks != 0 && blocks <= POWERS);
-    // SAFETY: the caller keeps the module's contract. As many powers end the table, and enough zeros follow them for
-    // the last vector.
+unsafe fn hash_blocks<V: Vector>(schedule: &Schedule, hash: &mut Hash<V>, from: *const u8, blocks: usize) {
+    // SAFETY: the caller keeps the module's contract and has as many blocks at `from`.
     unsafe {
-        let mut sums = Sums::<V>::zero();
-        let mut first = V::first(accumulator);
-        let mut power = POWERS - blocks;
         let (mut from, mut left) = (from, blocks);
         while left != 0 {
             let now = left.min(V::BLOCKS);
-            sums.add(load_up_to::<V>(from, now).reverse().xor(first), schedule, power);
-            first = V::zero();
-            power += now;
+            hash.add(schedule, load_up_to::<V>(from, now), now);
             from = from.add(16 * now);
             left -= now;
         }
-        sums.reduce()
     }
 }
 
@@ -498,6 +463,71 @@ impl<V: Vector> Counters<V> {
     }
 }
 
+/// GHASH of a known number of blocks, vector after vector, in segments of as many blocks as there are powers.
+///
+/// Invariant: the segment's next block is multiplied with the power at `power`, the last with the table's last.
+struct Hash<V> {
+    sums: Sums<V>,
+    /// What went before the segment, to be added to its first block; zero once it was.
+    first: V,
+    power: usize,
+    /// Blocks that are still to come.
+    left: usize,
+}
+
+impl<V: Vector> Hash<V> {
+    #[inline(always)]
+    unsafe fn new(accumulator: __m128i, blocks: usize) -> Self {
+        debug_assert!(blocks != 0);
+        let power = POWERS - blocks.min(POWERS);
+        // SAFETY: the caller keeps the module's contract.
+        unsafe { Hash { sums: Sums::zero(), first: V::first(accumulator), power, left: blocks } }
+    }
+
+    /// Absorbs a vector of which `blocks` are in use, all but at the end, where the powers past the last are zero.
+    #[inline(always)]
+    unsafe fn add(&mut self, schedule: &Schedule, data: V, blocks: usize) {
+        // SAFETY: the caller keeps the module's contract. There is a block to come, so `power` is within the table,
+        // and enough zeros follow the powers for a whole vector.
+        unsafe {
+            self.make_room();
+            self.sums.add(data.reverse().xor(self.first), schedule, self.power);
+            self.advance(blocks);
+        }
+    }
+
+    /// Ends the segment if it is complete.
+    #[inline(always)]
+    unsafe fn make_room(&mut self) {
+        if self.power == POWERS {
+            // SAFETY: the caller keeps the module's contract.
+            unsafe {
+                self.first = V::first(self.sums.reduce());
+                self.sums = Sums::zero();
+            }
+            self.power -= self.left.min(POWERS);
+        }
+    }
+
+    /// Counts blocks that were added.
+    #[inline(always)]
+    unsafe fn advance(&mut self, blocks: usize) {
+        debug_assert!(blocks <= self.left && self.power + blocks <= POWERS);
+        // SAFETY: the caller keeps the module's contract.
+        self.first = unsafe { V::zero() };
+        self.power += blocks;
+        self.left -= blocks;
+    }
+
+    /// GHASH of all blocks, which have come.
+    #[inline(always)]
+    unsafe fn finish(self) -> __m128i {
+        debug_assert!(self.left == 0 && self.power == POWERS);
+        // SAFETY: the caller keeps the module's contract.
+        unsafe { self.sums.reduce() }
+    }
+}
+
 /// Sums of products not yet reduced: of low halves, of high halves, of the halves' sums (Karatsuba's way: three
 /// multiplications for four, which are dearer than additions on every processor).
 struct Sums<V> {
@@ -532,7 +562,7 @@ impl<V: Vector> Sums<V> {
     /// Adding a multiple of the polynomial that clears the lowest 64 bits moves them up: once from low to middle, once
     /// from middle to high.
     #[inline(always)]
-    unsafe fn reduce(self) -> __m128i {
+    unsafe fn reduce(&self) -> __m128i {
         // SAFETY: the caller keeps the module's contract; the constant is 16 bytes.
         unsafe {
             let polynomial = V::broadcast(POLYNOMIAL_HIGH.as_ptr().cast());
