@@ -19,7 +19,7 @@ use bytes::{Buf, Bytes};
 use core::hash::{BuildHasher, Hasher};
 use core::net::{SocketAddr, SocketAddrV4};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket, RxSegment, Sealer, TxTag,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket, RxSegment, Sealer, SentBytes, TxTag,
 };
 use offload_base::{Instant, Rng, Seq, time::earliest};
 use smallvec::SmallVec;
@@ -374,6 +374,11 @@ impl Stack {
     /// Figures of a connection.
     pub fn stats(&self, id: ConnectionId) -> TcpStats {
         self.connection(id).stats(&self.config.tcp)
+    }
+
+    /// How many bytes left so far, and how many of them again. A FIN counts as a byte.
+    pub fn sent_bytes(&self, id: ConnectionId) -> SentBytes {
+        self.connection(id).sent_bytes()
     }
 
     /// The sequence number of the first byte this side sends or sent.

@@ -7,7 +7,7 @@
 //!            when no device will                                   still to be acknowledged
 //! ```
 //!
-//! - [`flow`], [`unit`]: the names things go by: flows, device contexts, records and PDUs;
+//! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`]: its TLS face;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
@@ -30,7 +30,7 @@ pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use flow::{FlowKey, Protocol};
 pub use rx::{Piece, PieceHome, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
-pub use stream::SegmentStream;
+pub use stream::{SegmentStream, SentBytes};
 pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsSuite, TlsVersion};
 pub use tx::{DropReason, Header, Sent, TxAsk, TxPacket};
 pub use unit::{Handle, Layer, TxTag, Unit, UnitTag};

@@ -10,6 +10,35 @@ use core::task::{Context, Poll};
 use offload_base::Seq;
 use std::io;
 
+/// Payload bytes that a transport handed on, each time it did.
+///
+/// ```
+/// use offload_api::SentBytes;
+///
+/// let before = SentBytes { total: 1_000, again: 0 };
+/// let now = SentBytes { total: 101_000, again: 3_000 };
+/// assert_eq!(now.since(before).share_again(), 0.03);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentBytes {
+    /// All of them.
+    pub total: u64,
+    /// Those of them that had left before.
+    pub again: u64,
+}
+
+impl SentBytes {
+    /// What left after `earlier` was told.
+    pub fn since(self, earlier: SentBytes) -> SentBytes {
+        SentBytes { total: self.total.saturating_sub(earlier.total), again: self.again.saturating_sub(earlier.again) }
+    }
+
+    /// The share that had left before, 0 to 1; 0 if nothing left.
+    pub fn share_again(self) -> f64 {
+        if self.total == 0 { 0.0 } else { self.again as f64 / self.total as f64 }
+    }
+}
+
 /// A byte stream in both directions whose ranges keep their TCP sequence and what the device said about them,
 /// and whose queued bytes carry what the device is to do with them.
 ///
@@ -58,6 +87,11 @@ pub trait SegmentStream: Send + Unpin {
     /// # Errors
     /// When the connection is lost first.
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>>;
+
+    /// How much has left so far. Zeros from a transport that cannot tell.
+    fn sent(&self) -> SentBytes {
+        SentBytes::default()
+    }
 
     /// Closes this side after everything queued; the other side goes on.
     fn finish(&mut self);

@@ -8,7 +8,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, TxTag};
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, SentBytes, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use std::io;
@@ -202,6 +202,10 @@ impl SegmentStream for TcpStream {
 
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
         self.poll_all_acked(cx, offset)
+    }
+
+    fn sent(&self) -> SentBytes {
+        self.shard.with(|inner, _| inner.stack.sent_bytes(self.id))
     }
 
     fn finish(&mut self) {

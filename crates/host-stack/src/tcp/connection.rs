@@ -20,7 +20,7 @@ use crate::timers::TimerSlot;
 use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
-use offload_api::{DeviceEvent, FlowKey, Handle, Layer, PathCaps, RxSegment, Sealer, TxTag};
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, PathCaps, RxSegment, Sealer, SentBytes, TxTag};
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
 use std::io;
@@ -87,6 +87,8 @@ pub(crate) struct Connection {
     pub(super) timestamp_offset: u32,
     /// Retransmitted segments in all.
     pub(super) retransmits: u64,
+    /// Payload bytes handed to the device.
+    pub(super) sent_bytes: SentBytes,
 
     // What the peer said.
     pub(super) peer: Peer,
@@ -316,6 +318,7 @@ impl Connection {
             ident: (fingerprint >> 16) as u16,
             timestamp_offset: (fingerprint >> 32) as u32,
             retransmits: 0,
+            sent_bytes: SentBytes::default(),
             peer: Peer { mss: DEFAULT_MSS as u16, ..Peer::default() },
             receive: ReceiveQueue::new(Seq(0), config.receive_buffer),
             peer_fin: None,
@@ -632,6 +635,10 @@ impl Connection {
             env.counters.attempt_fails += 1;
             self.fail(error);
         }
+    }
+
+    pub(crate) fn sent_bytes(&self) -> SentBytes {
+        self.sent_bytes
     }
 
     pub(crate) fn stats(&self, config: &TcpConfig) -> TcpStats {

@@ -314,6 +314,8 @@ impl Connection {
     ) {
         let bytes = range.end - range.start;
         let first_again = again && range.start == self.una;
+        self.sent_bytes.total += bytes;
+        self.sent_bytes.again += if again { bytes } else { 0 };
         if again {
             env.counters.retransmitted_segments += segments;
             if self.recovery.is_open() || !self.recovery.grows_window() {
