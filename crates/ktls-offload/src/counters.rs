@@ -43,6 +43,10 @@ offload_base::counters! {
         pub rx_rekey_error: "TlsRxRekeyError",
         /// KeyUpdates received.
         pub rx_rekey_received: "TlsRxRekeyReceived",
+        /// Times a transmit direction left its device for it sent too much again.
+        pub tx_policy_sw: "TlsTxPolicySw",
+        /// Times it was given back, for that was over.
+        pub tx_policy_device: "TlsTxPolicyDevice",
         /// Records sealed in software.
         pub tx_records_sw: "TlsTxRecordsSw",
         /// Records handed over for a device to seal.

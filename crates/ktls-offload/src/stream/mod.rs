@@ -1,13 +1,14 @@
 //! The stream of data: everything between the application and the records.
 //!
 //! - this file: the stream itself, its two sides and how they end;
-//! - [`offload`]: handing directions to a device, and taking them back;
+//! - [`offload`]: handing directions to a device, and taking them back; [`policy`]: when that is done unasked;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
 
 mod io;
 pub(crate) mod offload;
+mod policy;
 mod segments;
 
 use crate::alert::AlertDescription;
@@ -28,6 +29,7 @@ use offload::RxOffload;
 use offload_api::{Handle, Layer, RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
+use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
 use segments::AckLog;
 use std::collections::VecDeque;
 
@@ -80,6 +82,7 @@ pub struct KtlsStream<S: SegmentStream> {
     /// The transport's last word, got while nobody was reading.
     ended: Option<std::io::Result<()>>,
     rx: RxOffload,
+    policy: RetransmitPolicy,
     /// Where the receive context thinks a record begins, and waits to be told.
     question: Option<(Handle, Seq)>,
 
@@ -153,6 +156,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             early_credit: 0,
             ended: None,
             rx: RxOffload::Software,
+            policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
             question: None,
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
@@ -229,6 +233,14 @@ impl<S: SegmentStream> KtlsStream<S> {
     pub fn set_records_per_key(&mut self, records: u64) {
         self.records_per_key = records.max(2);
         self.sender.lower_limit(self.records_per_key);
+    }
+
+    /// Takes the transmit direction off its device while more than the share `most` of the bytes sent had been sent
+    /// before, and gives it back when that is down to half of it; `None`: never. At first the limit is 2 %.
+    ///
+    /// A direction that a new key or a reset brought back to software stays there until somebody asks again.
+    pub fn set_retransmit_limit(&mut self, most: Option<f64>) {
+        self.policy.set_most(most);
     }
 
     /// What the handshake agreed on.
@@ -378,6 +390,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.stream.release(Layer::Tls, context);
             self.count_transmit_software();
         }
+        self.policy.begin(self.stream.sent());
         self.counters.tx_rekey_ok += 1;
         self.update_owed = false;
         self.update_answered = true;
@@ -422,6 +435,9 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn write_record(&mut self, content: Content<'_>, length: usize, upper: TxTag) -> Result<Seq, TlsError> {
         if self.update_owed || self.sender.must_update() {
             self.send_key_update(false)?;
+        }
+        if self.policy.note_queued(length as u64) {
+            self.consult_policy();
         }
         let seq = self.record(ContentType::ApplicationData, content, upper)?;
         self.update_answered = false;

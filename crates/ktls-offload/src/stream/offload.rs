@@ -3,6 +3,7 @@
 //! Invariant: a transmit context is used only while the transport has a sealer for its key; a receive context begins at
 //! a record that has not arrived. What the device then does or does not do changes who works, never the bytes.
 
+use super::policy::Verdict;
 use super::{KtlsStream, Side};
 use crate::record::receive::Located;
 use bytes::Bytes;
@@ -183,6 +184,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                     stream.install(Layer::Tls, Box::new(sealer));
                 }
                 sender.hand_over(handle);
+                self.policy.begin(stream.sent());
                 self.counters.tx_device += 1;
                 self.counters.curr_tx_device = 1;
                 self.counters.curr_tx_sw = 0;
@@ -306,6 +308,29 @@ impl<S: SegmentStream> KtlsStream<S> {
                     tls.answer_resync(handle, header, number);
                 }
             });
+        }
+    }
+
+    /// Has the transmit direction go where its retransmissions say.
+    pub(super) fn consult_policy(&mut self) {
+        let context = self.sender.context();
+        if context.is_none() && !self.policy.holds() {
+            return;
+        }
+        match self.policy.judge(self.stream.sent(), context.is_some()) {
+            Verdict::Stay => {}
+            Verdict::ToSoftware => {
+                if let Some(context) = self.sender.come_back() {
+                    self.stream.release(Layer::Tls, context);
+                    self.count_transmit_software();
+                    self.counters.tx_policy_sw += 1;
+                }
+            }
+            Verdict::ToDevice => {
+                if self.offload_transmit().handle().is_some() {
+                    self.counters.tx_policy_device += 1;
+                }
+            }
         }
     }
 

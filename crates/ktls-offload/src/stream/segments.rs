@@ -6,7 +6,7 @@ use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
     DeviceEvent, FlowKey, Handle, Layer, NetDevice, PathCaps, RecordSource, RxPacket, RxSegment, Sealer, SegmentStream,
-    Sent, TxPacket, TxTag,
+    Sent, SentBytes, TxPacket, TxTag,
 };
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
@@ -51,6 +51,10 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_committed(cx)
+    }
+
+    fn sent(&self) -> SentBytes {
+        self.stream.sent()
     }
 
     fn finish(&mut self) {
