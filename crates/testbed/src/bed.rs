@@ -296,6 +296,14 @@ impl Testbed {
         &self.hosts[number]
     }
 
+    /// A wire, by the order they were added: to change what it does to frames, in one direction or both.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn cable(&self, number: usize) -> &Cable {
+        &self.cables[number]
+    }
+
     /// Runs `future` to its end, and everything else meanwhile. In virtual time nothing happens between two calls.
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         match &mut self.engine {
@@ -389,6 +397,11 @@ impl BedHost {
     pub fn reset_device(&self) {
         let now = self.runtime.now();
         lock(&self.device).reset(now);
+    }
+
+    /// How many contexts its NIC has.
+    pub fn device_contexts(&self) -> usize {
+        lock(&self.device).contexts()
     }
 
     /// What its NIC moved over PCIe.
