@@ -1,8 +1,8 @@
 //! AES-GCM (NIST SP 800-38D): the key with its back-end, and the state between two pieces.
 //!
-//! `portable.rs` is safe Rust over RustCrypto, `x86/` has the instructions of x86-64. A back-end offers five operations (one AES block, GHASH over padded
-//! data, a piece encrypted or decrypted with authentication, a piece authenticated, keystream alone); tags and
-//! counters are composed of them here.
+//! `portable.rs` is safe Rust over RustCrypto, `x86/` has the instructions of x86-64. A back-end offers six operations:
+//! one AES block, GHASH over padded data, a piece encrypted or decrypted with authentication, keystream alone, the tag.
+//! What moves over pieces otherwise is composed of them here.
 
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -81,7 +81,10 @@ impl GcmKey {
 
     /// Begins a message.
     pub(crate) fn start(&self, aad: &[u8]) -> GcmState {
-        let mut state = GcmState { accumulator: [0; 16], keystream: [0; 16] };
+        let mut state = GcmState {
+            accumulator: [0; 16],
+            keystream: [0; 16],
+        };
         if !aad.is_empty() {
             dispatch!(self, key => key.ghash(&mut state.accumulator, aad));
         }
@@ -102,7 +105,13 @@ impl GcmKey {
     }
 
     /// Moves over a piece of ciphertext at `position`.
-    pub(crate) fn authenticate(&self, state: &mut GcmState, nonce: &[u8; NONCE_LEN], position: u64, data: &[u8]) {
+    pub(crate) fn authenticate(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        data: &[u8],
+    ) {
         let used = (position % 16) as usize;
         let (head, rest) = data.split_at(data.len().min((16 - used) % 16));
         if !head.is_empty() {
@@ -138,18 +147,14 @@ impl GcmKey {
     }
 
     /// The tag of a message of `len` bytes.
-    pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
-        let mut accumulator = state.accumulator;
-        // SP 800-38D 7.1 step 5: the last block padded with zeros, then both lengths in bits.
-        if !len.is_multiple_of(16) {
-            dispatch!(self, key => key.ghash(&mut accumulator, &[0; 16]));
-        }
-        let mut lengths = [0; 16];
-        lengths[..8].copy_from_slice(&(aad_len << 3).to_be_bytes());
-        lengths[8..].copy_from_slice(&(len << 3).to_be_bytes());
-        dispatch!(self, key => key.ghash(&mut accumulator, &lengths));
-        xor(&mut accumulator, &self.encrypt_block(&counter_block(nonce, 1)));
-        accumulator
+    pub(crate) fn finish(
+        &self,
+        state: &GcmState,
+        nonce: &[u8; NONCE_LEN],
+        aad_len: u64,
+        len: u64,
+    ) -> [u8; TAG_LEN] {
+        dispatch!(self, key => key.finish(state, nonce, aad_len, len))
     }
 
     fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
@@ -172,7 +177,10 @@ impl GcmState {
         if bytes[unused..].iter().any(|&byte| byte != 0) {
             return None;
         }
-        Some(GcmState { accumulator: array(bytes, 0), keystream: array(bytes, 16) })
+        Some(GcmState {
+            accumulator: array(bytes, 0),
+            keystream: array(bytes, 16),
+        })
     }
 }
 

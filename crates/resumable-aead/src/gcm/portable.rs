@@ -7,9 +7,9 @@ use ghash::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
 use super::{GcmState, block_number, counter_block, xor};
-use crate::NONCE_LEN;
 use crate::piece::Piece;
 use crate::state::Direction;
+use crate::{NONCE_LEN, TAG_LEN};
 
 pub(crate) struct PortableGcm {
     aes: Aes,
@@ -58,6 +58,27 @@ impl PortableGcm {
         *accumulator = ghash.finalize().into();
     }
 
+    /// The tag of a message of `len` bytes.
+    pub(crate) fn finish(
+        &self,
+        state: &GcmState,
+        nonce: &[u8; NONCE_LEN],
+        aad_len: u64,
+        len: u64,
+    ) -> [u8; TAG_LEN] {
+        let mut tag = state.accumulator;
+        // SP 800-38D 7.1 step 5: the last block padded with zeros, then both lengths in bits.
+        if !len.is_multiple_of(16) {
+            self.ghash(&mut tag, &[0; 16]);
+        }
+        let mut lengths = [0; 16];
+        lengths[..8].copy_from_slice(&(aad_len << 3).to_be_bytes());
+        lengths[8..].copy_from_slice(&(len << 3).to_be_bytes());
+        self.ghash(&mut tag, &lengths);
+        xor(&mut tag, &self.encrypt_block(&counter_block(nonce, 1)));
+        tag
+    }
+
     pub(crate) fn crypt(
         &self,
         state: &mut GcmState,
@@ -96,7 +117,12 @@ impl PortableGcm {
     }
 
     /// Adds the keystream that begins with the block of `counter`.
-    pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], mut counter: u32, data: &mut [u8]) {
+    pub(crate) fn apply_keystream(
+        &self,
+        nonce: &[u8; NONCE_LEN],
+        mut counter: u32,
+        data: &mut [u8],
+    ) {
         let mut keystream = [Block::default(); PARALLEL];
         for chunk in data.chunks_mut(16 * PARALLEL) {
             let blocks = chunk.len().div_ceil(16);

@@ -15,8 +15,8 @@ use std::arch::x86_64::*;
 
 use super::schedule::{POWERS, Schedule};
 use super::vector::Vector;
-use crate::NONCE_LEN;
 use crate::gcm::{GcmState, block_number, counter_block};
+use crate::{NONCE_LEN, TAG_LEN};
 
 /// Vectors enciphered together.
 pub(super) const BATCH: usize = 8;
@@ -39,7 +39,11 @@ impl Run {
         debug_assert!(count <= self.len);
         // SAFETY: both pointers stay within what they are good for, or come to its end.
         unsafe {
-            Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
+            Run {
+                source: self.source.add(count),
+                destination: self.destination.add(count),
+                len: self.len - count,
+            }
         }
     }
 }
@@ -81,7 +85,8 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
-            let keystream = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+            let keystream =
+                encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
             keystream.store(state.keystream.as_mut_ptr());
             let ciphertext = crypt_bytes::<V, ENCRYPT>(keystream, run, 0, run.len);
             accumulator = accumulator.xor(ciphertext.reverse());
@@ -111,13 +116,18 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
         while left != 0 {
             let now = left.min(V::BLOCKS);
             let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
-            store_up_to(load_up_to::<V>(run.source, now).xor(keystream), run.destination, now);
+            store_up_to(
+                load_up_to::<V>(run.source, now).xor(keystream),
+                run.destination,
+                now,
+            );
             run = run.skip(16 * now);
             left -= now;
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
-            let keystream = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+            let keystream =
+                encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
             crypt_bytes::<V, true>(keystream, run, 0, run.len);
         }
     }
@@ -125,7 +135,12 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
 
 /// Absorbs `len` bytes, padded with zeros to whole blocks.
 #[inline(always)]
-pub(super) unsafe fn ghash<V: Vector>(schedule: &Schedule, accumulator: &mut [u8; 16], from: *const u8, len: usize) {
+pub(super) unsafe fn ghash<V: Vector>(
+    schedule: &Schedule,
+    accumulator: &mut [u8; 16],
+    from: *const u8,
+    len: usize,
+) {
     // SAFETY: the caller keeps the module's contract; `from` moves forward within `len` bytes.
     unsafe {
         let whole = len / 16;
@@ -143,9 +158,41 @@ pub(super) unsafe fn ghash<V: Vector>(schedule: &Schedule, accumulator: &mut [u8
     }
 }
 
+/// The tag of a message of `len` bytes: what ends GHASH as one sum of products, and the mask beside it.
+#[inline(always)]
+pub(super) unsafe fn finish<const ROUNDS: usize>(
+    schedule: &Schedule,
+    state: &GcmState,
+    nonce: &[u8; NONCE_LEN],
+    aad_len: u64,
+    len: u64,
+) -> [u8; TAG_LEN] {
+    let mut tag = [0; TAG_LEN];
+    let block = counter_block(nonce, 1);
+    // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes, powers within the table.
+    unsafe {
+        let mask = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+        let accumulator = __m128i::load(state.accumulator.as_ptr()).reverse();
+        // SP 800-38D 7.1 step 5: an unfinished block, padded with zeros; both lengths in bits.
+        let lengths = _mm_set_epi64x((aad_len << 3) as i64, (len << 3) as i64);
+        let mut sums = Sums::<__m128i>::zero();
+        if len.is_multiple_of(16) {
+            sums.add(accumulator.xor(lengths), schedule, POWERS - 1);
+        } else {
+            sums.add(accumulator, schedule, POWERS - 2);
+            sums.add(lengths, schedule, POWERS - 1);
+        }
+        sums.reduce().reverse().xor(mask).store(tag.as_mut_ptr());
+    }
+    tag
+}
+
 /// One block through AES.
 #[inline(always)]
-pub(super) unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
+pub(super) unsafe fn encrypt_block<const ROUNDS: usize>(
+    schedule: &Schedule,
+    block: &[u8; 16],
+) -> [u8; 16] {
     let mut result = [0; 16];
     // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes.
     unsafe {
@@ -160,7 +207,9 @@ pub(super) unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, blo
 pub(super) unsafe fn next_power(schedule: &Schedule, power: &[u8; 16]) -> [u8; 16] {
     let mut result = [0; 16];
     // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes.
-    unsafe { multiply_by_hash_key(schedule, __m128i::load(power.as_ptr())).store(result.as_mut_ptr()) };
+    unsafe {
+        multiply_by_hash_key(schedule, __m128i::load(power.as_ptr())).store(result.as_mut_ptr())
+    };
     result
 }
 
@@ -180,7 +229,13 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             encipher_batch::<V, ROUNDS>(schedule, counters, *run);
             while run.len >= 2 * batch {
                 let next = run.skip(batch);
-                let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.destination, blocks);
+                let states = encipher_and_hash::<V, ROUNDS>(
+                    schedule,
+                    counters,
+                    hash,
+                    run.destination,
+                    blocks,
+                );
                 last_round::<V, ROUNDS>(schedule, states, next);
                 *run = next;
             }
@@ -195,7 +250,8 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             return;
         }
         while !ENCRYPT && run.len >= batch {
-            let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.source, blocks);
+            let states =
+                encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.source, blocks);
             last_round::<V, ROUNDS>(schedule, states, *run);
             *run = run.skip(batch);
         }
@@ -221,8 +277,12 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
 ) {
     let mut left = run.len / 16;
     debug_assert!(left < BATCH * V::BLOCKS);
-    // SAFETY: the caller keeps the module's contract. `left` blocks are in the run.
+    // SAFETY: the caller keeps the module's contract. `left` blocks are in the run; segments but the last are whole
+    // batches, so that these are within one.
     unsafe {
+        if left != 0 {
+            hash.make_room();
+        }
         while left != 0 {
             let now = left.min(V::BLOCKS);
             let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
@@ -250,20 +310,31 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
         let data = V::load_bytes(run.source, start, end);
         let result = data.xor(keystream);
         V::store_bytes(result, run.destination, start, end);
-        if ENCRYPT { V::keep_bytes(result, start, end) } else { data }
+        if ENCRYPT {
+            V::keep_bytes(result, start, end)
+        } else {
+            data
+        }
     }
 }
 
 /// A batch of counter mode.
 #[inline(always)]
-unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
+unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(
+    schedule: &Schedule,
+    counters: &mut Counters<V>,
+    run: Run,
+) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
 }
 
 /// A batch of counter blocks through all rounds but the last.
 #[inline(always)]
-unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
+unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(
+    schedule: &Schedule,
+    counters: &mut Counters<V>,
+) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);
@@ -305,7 +376,14 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
                 }
                 hash.sums.add(data, schedule, hash.power + V::BLOCKS * step);
             }
-            V::pin(&mut states, [&mut hash.sums.low, &mut hash.sums.crossed, &mut hash.sums.high]);
+            V::pin(
+                &mut states,
+                [
+                    &mut hash.sums.low,
+                    &mut hash.sums.crossed,
+                    &mut hash.sums.high,
+                ],
+            );
         }
         hash.advance(blocks);
         for key in &schedule.round_keys[1 + BATCH..ROUNDS] {
@@ -343,14 +421,19 @@ unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>
 
 /// The last round of a batch, and its sum with the data.
 #[inline(always)]
-unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states: [V; BATCH], run: Run) {
+unsafe fn last_round<V: Vector, const ROUNDS: usize>(
+    schedule: &Schedule,
+    states: [V; BATCH],
+    run: Run,
+) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
         let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
         for (index, state) in states.into_iter().enumerate() {
             let at = 16 * V::BLOCKS * index;
             let data = V::load(run.source.add(at));
-            data.xor(state.last_round(key)).store(run.destination.add(at));
+            data.xor(state.last_round(key))
+                .store(run.destination.add(at));
         }
     }
 }
@@ -365,8 +448,12 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
 ) {
     let mut left = run.len / 16;
     debug_assert!(left < BATCH * V::BLOCKS);
-    // SAFETY: the caller keeps the module's contract. No more of the run is touched than `left` blocks.
+    // SAFETY: the caller keeps the module's contract. No more of the run is touched than `left` blocks, which are
+    // within one segment, because segments but the last are whole batches.
     unsafe {
+        if ENCRYPT && left != 0 {
+            hash.make_room();
+        }
         let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
         // One after the other in the program text, too: states that a loop counts through would go by memory.
         macro_rules! vectors {
@@ -404,12 +491,18 @@ unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(schedule: &Schedule, b
 
 /// Absorbs whole blocks.
 #[inline(always)]
-unsafe fn hash_blocks<V: Vector>(schedule: &Schedule, hash: &mut Hash<V>, from: *const u8, blocks: usize) {
+unsafe fn hash_blocks<V: Vector>(
+    schedule: &Schedule,
+    hash: &mut Hash<V>,
+    from: *const u8,
+    blocks: usize,
+) {
     // SAFETY: the caller keeps the module's contract and has as many blocks at `from`.
     unsafe {
         let (mut from, mut left) = (from, blocks);
         while left != 0 {
             let now = left.min(V::BLOCKS);
+            hash.make_room();
             hash.add(schedule, load_up_to::<V>(from, now), now);
             from = from.add(16 * now);
             left -= now;
@@ -441,7 +534,12 @@ impl<V: Vector> Counters<V> {
     unsafe fn new(nonce: &[u8; NONCE_LEN], counter: u32) -> Self {
         let block = counter_block(nonce, counter);
         // SAFETY: the caller keeps the module's contract; a block is 16 bytes.
-        unsafe { Counters { reversed: V::counters(__m128i::load(block.as_ptr()).reverse()), next: counter } }
+        unsafe {
+            Counters {
+                reversed: V::counters(__m128i::load(block.as_ptr()).reverse()),
+                next: counter,
+            }
+        }
     }
 
     /// The next vector.
@@ -481,17 +579,25 @@ impl<V: Vector> Hash<V> {
         debug_assert!(blocks != 0);
         let power = POWERS - blocks.min(POWERS);
         // SAFETY: the caller keeps the module's contract.
-        unsafe { Hash { sums: Sums::zero(), first: V::first(accumulator), power, left: blocks } }
+        unsafe {
+            Hash {
+                sums: Sums::zero(),
+                first: V::first(accumulator),
+                power,
+                left: blocks,
+            }
+        }
     }
 
-    /// Absorbs a vector of which `blocks` are in use, all but at the end, where the powers past the last are zero.
+    /// Absorbs a vector of which `blocks` are in use, all but at the end, where the powers past the last are zero. The
+    /// segment has room for them.
     #[inline(always)]
     unsafe fn add(&mut self, schedule: &Schedule, data: V, blocks: usize) {
-        // SAFETY: the caller keeps the module's contract. There is a block to come, so `power` is within the table,
-        // and enough zeros follow the powers for a whole vector.
+        // SAFETY: the caller keeps the module's contract. With room for a block `power` is within the table, and enough
+        // zeros follow the powers for a whole vector.
         unsafe {
-            self.make_room();
-            self.sums.add(data.reverse().xor(self.first), schedule, self.power);
+            self.sums
+                .add(data.reverse().xor(self.first), schedule, self.power);
             self.advance(blocks);
         }
     }
@@ -540,7 +646,13 @@ impl<V: Vector> Sums<V> {
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: the caller keeps the module's contract.
-        unsafe { Sums { low: V::zero(), crossed: V::zero(), high: V::zero() } }
+        unsafe {
+            Sums {
+                low: V::zero(),
+                crossed: V::zero(),
+                high: V::zero(),
+            }
+        }
     }
 
     /// Adds the products of `left` with the powers at `index` of the table and on.
@@ -553,7 +665,9 @@ impl<V: Vector> Sums<V> {
             let folded_power = V::load(schedule.folded_powers.as_ptr().add(index).cast());
             self.low = self.low.xor(left.multiply_low(power));
             self.high = self.high.xor(left.multiply_high(power));
-            self.crossed = self.crossed.xor(left.xor(left.swap()).multiply_low(folded_power));
+            self.crossed = self
+                .crossed
+                .xor(left.xor(left.swap()).multiply_low(folded_power));
         }
     }
 
@@ -568,7 +682,9 @@ impl<V: Vector> Sums<V> {
             let polynomial = V::broadcast(POLYNOMIAL_HIGH.as_ptr().cast());
             let middle = self.crossed.xor3(self.low, self.high);
             let middle = middle.xor3(self.low.swap(), self.low.multiply_low(polynomial));
-            self.high.xor3(middle.swap(), middle.multiply_low(polynomial)).sum()
+            self.high
+                .xor3(middle.swap(), middle.multiply_low(polynomial))
+                .sum()
         }
     }
 }
@@ -577,13 +693,25 @@ impl<V: Vector> Sums<V> {
 #[inline(always)]
 unsafe fn load_up_to<V: Vector>(from: *const u8, blocks: usize) -> V {
     // SAFETY: the caller keeps the module's contract and has as many blocks at `from`.
-    unsafe { if blocks == V::BLOCKS { V::load(from) } else { V::load_blocks(from, blocks) } }
+    unsafe {
+        if blocks == V::BLOCKS {
+            V::load(from)
+        } else {
+            V::load_blocks(from, blocks)
+        }
+    }
 }
 
 #[inline(always)]
 unsafe fn store_up_to<V: Vector>(vector: V, to: *mut u8, blocks: usize) {
     // SAFETY: the caller keeps the module's contract and has room for as many blocks at `to`.
-    unsafe { if blocks == V::BLOCKS { vector.store(to) } else { vector.store_blocks(to, blocks) } }
+    unsafe {
+        if blocks == V::BLOCKS {
+            vector.store(to)
+        } else {
+            vector.store_blocks(to, blocks)
+        }
+    }
 }
 
 /// Length of a batch in bytes.

@@ -22,7 +22,7 @@ use schedule::Schedule;
 use super::GcmState;
 use crate::piece::Piece;
 use crate::state::Direction;
-use crate::{Backend, NONCE_LEN};
+use crate::{Backend, NONCE_LEN, TAG_LEN};
 
 /// An expanded key and the entry points for its width and number of rounds.
 pub(crate) struct X86Gcm {
@@ -75,6 +75,18 @@ impl X86Gcm {
         unsafe { (self.entries.ghash)(&self.schedule, accumulator, data.as_ptr(), data.len()) }
     }
 
+    /// The tag of a message of `len` bytes.
+    pub(crate) fn finish(
+        &self,
+        state: &GcmState,
+        nonce: &[u8; NONCE_LEN],
+        aad_len: u64,
+        len: u64,
+    ) -> [u8; TAG_LEN] {
+        // SAFETY: the instructions are there.
+        unsafe { (self.entries.finish)(&self.schedule, state, nonce, aad_len, len) }
+    }
+
     #[inline]
     pub(crate) fn crypt(
         &self,
@@ -95,7 +107,14 @@ impl X86Gcm {
     /// Adds the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], counter: u32, data: &mut [u8]) {
         // SAFETY: as in `crypt`.
-        unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, run(Piece::InPlace(data))) }
+        unsafe {
+            (self.entries.apply_keystream)(
+                &self.schedule,
+                nonce,
+                counter,
+                run(Piece::InPlace(data)),
+            )
+        }
     }
 }
 
@@ -104,11 +123,23 @@ fn run(piece: Piece<'_>) -> Run {
         // One pointer for both ends: a shared one would be invalid after the first write.
         Piece::InPlace(data) => {
             let destination = data.as_mut_ptr();
-            Run { source: destination, destination, len: data.len() }
+            Run {
+                source: destination,
+                destination,
+                len: data.len(),
+            }
         }
         Piece::Copy(source, destination) => {
-            assert_eq!(source.len(), destination.len(), "pieces are checked when made");
-            Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
+            assert_eq!(
+                source.len(),
+                destination.len(),
+                "pieces are checked when made"
+            );
+            Run {
+                source: source.as_ptr(),
+                destination: destination.as_mut_ptr(),
+                len: source.len(),
+            }
         }
     }
 }
@@ -117,6 +148,7 @@ fn run(piece: Piece<'_>) -> Run {
 struct Entries {
     encrypt_block: unsafe fn(&Schedule, &[u8; 16]) -> [u8; 16],
     ghash: unsafe fn(&Schedule, &mut [u8; 16], *const u8, usize),
+    finish: unsafe fn(&Schedule, &GcmState, &[u8; NONCE_LEN], u64, u64) -> [u8; TAG_LEN],
     encrypt: unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run),
     decrypt: unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run),
     apply_keystream: unsafe fn(&Schedule, &[u8; NONCE_LEN], u32, Run),
@@ -131,6 +163,7 @@ macro_rules! entries {
             pub(super) static AES_128: Entries = Entries {
                 encrypt_block: encrypt_block::<10>,
                 ghash,
+                finish: finish::<10>,
                 encrypt: crypt::<10, true>,
                 decrypt: crypt::<10, false>,
                 apply_keystream: apply_keystream::<10>,
@@ -139,21 +172,42 @@ macro_rules! entries {
             pub(super) static AES_256: Entries = Entries {
                 encrypt_block: encrypt_block::<14>,
                 ghash,
+                finish: finish::<14>,
                 encrypt: crypt::<14, true>,
                 decrypt: crypt::<14, false>,
                 apply_keystream: apply_keystream::<14>,
             };
 
             #[target_feature(enable = $features)]
-            unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
+            unsafe fn encrypt_block<const ROUNDS: usize>(
+                schedule: &Schedule,
+                block: &[u8; 16],
+            ) -> [u8; 16] {
                 // SAFETY: the enabled instructions are the vector's.
                 unsafe { kernel::encrypt_block::<ROUNDS>(schedule, block) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn ghash(schedule: &Schedule, accumulator: &mut [u8; 16], from: *const u8, len: usize) {
+            unsafe fn ghash(
+                schedule: &Schedule,
+                accumulator: &mut [u8; 16],
+                from: *const u8,
+                len: usize,
+            ) {
                 // SAFETY: the enabled instructions are the vector's; the caller vouches for the bytes.
                 unsafe { kernel::ghash::<$vector>(schedule, accumulator, from, len) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn finish<const ROUNDS: usize>(
+                schedule: &Schedule,
+                state: &GcmState,
+                nonce: &[u8; NONCE_LEN],
+                aad_len: u64,
+                len: u64,
+            ) -> [u8; TAG_LEN] {
+                // SAFETY: the enabled instructions are the vector's.
+                unsafe { kernel::finish::<ROUNDS>(schedule, state, nonce, aad_len, len) }
             }
 
             #[target_feature(enable = $features)]
@@ -165,7 +219,9 @@ macro_rules! entries {
                 run: Run,
             ) {
                 // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
-                unsafe { kernel::crypt::<$vector, ROUNDS, ENCRYPT>(schedule, state, nonce, position, run) }
+                unsafe {
+                    kernel::crypt::<$vector, ROUNDS, ENCRYPT>(schedule, state, nonce, position, run)
+                }
             }
 
             #[target_feature(enable = $features)]
@@ -184,4 +240,8 @@ macro_rules! entries {
 
 entries!(aes_ni, __m128i, "aes,pclmulqdq,ssse3");
 entries!(avx2, __m256i, "aes,pclmulqdq,avx2,vaes,vpclmulqdq");
-entries!(avx512, __m512i, "aes,pclmulqdq,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl");
+entries!(
+    avx512,
+    __m512i,
+    "aes,pclmulqdq,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl"
+);
