@@ -3,6 +3,7 @@
 //! - [`options`]: what examples and tools are told on the command line;
 //! - [`payload`]: what is sent: a file, or seeded data;
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
+//! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`facts`], [`table`]: what came of it, for programs and for people.
 
 #![forbid(unsafe_code)]
@@ -11,4 +12,5 @@ pub mod bulk;
 pub mod facts;
 pub mod options;
 pub mod payload;
+pub mod recovery;
 pub mod table;

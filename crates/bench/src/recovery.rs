@@ -1,0 +1,257 @@
+//! How much of the offload survives loss and reordering, and what finding the place again costs.
+//!
+//! Many streams share one pair of NICs; each sends full records one way, and only the wire that way is impaired. What
+//! is told are counts, not times: records by who opened them, and bytes that the sender's NIC read again. The policy
+//! that takes flows which retransmit off their device is switched off.
+
+use bytes::Bytes;
+use core::fmt;
+use futures_util::future::{join_all, try_join};
+use host_stack::{TcpConfig, TcpStream};
+use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
+use nic_sim::NicConfig;
+use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
+use nic_sim::wire::{Impairment, LinkConfig, Share};
+use offload_api::{TlsKey, TlsSuite, TlsVersion};
+use offload_base::counters::CounterSet;
+use offload_base::{Rng, Seed};
+use std::io;
+use testbed::{BedHost, Testbed};
+
+/// What the wire does to a share of the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It loses them.
+    Loss,
+    /// It holds them back for [`HOLD`], so that others overtake them.
+    Reordering,
+}
+
+/// A run to be made.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_bench::recovery::{Recovery, Trouble};
+///
+/// let clean = Recovery { streams: 2, records: 8, ..Recovery::new(Trouble::Loss, 0.0, Seed(1)) };
+/// let row = clean.run()?;
+/// assert_eq!(row.full, 100.0);
+/// assert_eq!(row.dumped, 0.0);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Recovery {
+    /// What the wire does.
+    pub trouble: Trouble,
+    /// To which share of the packets, 0 to 1.
+    pub share: f64,
+    /// Connections at once.
+    pub streams: u64,
+    /// Records that each sends.
+    pub records: u64,
+    /// The seed of everything random.
+    pub seed: Seed,
+}
+
+impl Recovery {
+    /// 128 streams of 64 records.
+    pub fn new(trouble: Trouble, share: f64, seed: Seed) -> Recovery {
+        Recovery { trouble, share, streams: 128, records: 64, seed }
+    }
+
+    /// Makes the run, in virtual time.
+    ///
+    /// # Errors
+    /// When a connection fails.
+    ///
+    /// # Panics
+    /// If the share is none.
+    pub fn run(self) -> io::Result<Row> {
+        let mut bed = Testbed::builder(self.seed)
+            .host("server", NicConfig::default(), TcpConfig::default())
+            .host("client", NicConfig::default(), TcpConfig::default())
+            .wire(0, 1, LinkConfig::default())
+            .build()?;
+        if self.share > 0.0 {
+            let link = bed.cable(0).left_to_right.clone();
+            link.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).impair(self.impairment());
+        }
+        let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+        let serving = server.spawn("application", serve(self, server.clone()));
+        let fetching = client.spawn("application", fetch(self, client.clone(), server.clone()));
+        let (_, opened) = bed.run(try_join(serving, fetching))?;
+        let (counters, dma) = (bed.counters(), server.dma());
+        let of_payload = |bytes: u64| bytes as f64 * 100.0 / (self.streams * self.records * RECORD as u64) as f64;
+        let of_records = |records: u64| records as f64 * 100.0 / (self.streams * self.records) as f64;
+        Ok(Row {
+            trouble: self.trouble,
+            share: self.share,
+            full: of_records(opened.value("TlsRxRecordsDevice")),
+            partial: of_records(opened.value("TlsRxRecordsPartial")),
+            none: of_records(opened.value("TlsRxRecordsSw")),
+            dumped: of_payload(counters.value("tx_tls_dump_bytes")),
+            descriptors: of_payload(dma.tx_parameters + dma.tx_resync - counters.value("tx_tls_dump_bytes")),
+            retransmitted: counters.value("TcpRetransSegs"),
+            resyncs: counters.value("tx_tls_ooo"),
+            questions: counters.value("rx_tls_resync_req_end"),
+        })
+    }
+
+    fn impairment(&self) -> Box<dyn Impairment> {
+        let share = Share::new(self.share).expect("a share is from 0 to 1");
+        match self.trouble {
+            Trouble::Loss => Box::new(Loss::new(share, self.seed.stream("loss"))),
+            Trouble::Reordering => {
+                Box::new(Reordering::new(Reorder { share, hold: HOLD }, self.seed.stream("reordering")))
+            }
+        }
+    }
+
+    /// The keys of a stream, from the server's side.
+    fn keys(&self, stream: u64) -> TrafficKeys {
+        let mut secrets = self.seed.stream(&format!("stream {stream}"));
+        TrafficKeys { transmit: (0, key(&mut secrets)), receive: (0, key(&mut secrets)) }
+    }
+}
+
+/// What came of a run. Shares in percent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// What the wire did.
+    pub trouble: Trouble,
+    /// To which share of the packets, 0 to 1.
+    pub share: f64,
+    /// Records that the receiver's NIC opened.
+    pub full: f64,
+    /// Records that it opened in part.
+    pub partial: f64,
+    /// Records that it left to software.
+    pub none: f64,
+    /// Payload that the sender's NIC read again in DUMPs, in percent of all payload.
+    pub dumped: f64,
+    /// Descriptors of DUMPs, parameters and fences, in percent of all payload.
+    pub descriptors: f64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Times the sender's driver rebuilt a context.
+    pub resyncs: u64,
+    /// Times the receiver's TLS was asked where a record begins.
+    pub questions: u64,
+}
+
+/// Rows, as a table in Markdown.
+///
+/// ```
+/// use offload_bench::recovery::Table;
+///
+/// assert!(Table(&[]).to_string().starts_with("| wire |"));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a>(pub &'a [Row]);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "| wire | % | records full | partial | none | DUMPs, % of payload | descriptors, % | segments again | \
+             contexts rebuilt | questions |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|")?;
+        for row in self.0 {
+            let wire = match row.trouble {
+                Trouble::Loss => "loss",
+                Trouble::Reordering => "reordering",
+            };
+            writeln!(
+                f,
+                "| {wire} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {} | {} | {} |",
+                row.share * 100.0,
+                row.full,
+                row.partial,
+                row.none,
+                row.dumped,
+                row.descriptors,
+                row.retransmitted,
+                row.resyncs,
+                row.questions
+            )?;
+        }
+        Ok(())
+    }
+}
+
+async fn serve(run: Recovery, host: BedHost) -> io::Result<()> {
+    let mut listener = host.stack().listen(PORT, run.streams as usize)?;
+    let mut sending = Vec::new();
+    for _ in 0..run.streams {
+        let stream = listener.accept().await?;
+        // Clients say by their port which stream they are.
+        let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
+        sending.push(host.spawn(format!("stream {number}"), send(run, stream, number)));
+    }
+    join_all(sending).await.into_iter().collect()
+}
+
+async fn send(run: Recovery, stream: TcpStream, number: u64) -> io::Result<()> {
+    let mut stream = tls(stream, run.keys(number))?;
+    stream.set_retransmit_limit(None);
+    // From the first record on the client knows where records are; the device makes those after it.
+    stream.send_chunk(Bytes::from_static(b"hello")).await?;
+    stream.next_chunk().await?;
+    stream.offload(Offload { tx: true, rx: false });
+    let data = Bytes::from(vec![number as u8; RECORD]);
+    for _ in 0..run.records {
+        stream.send_chunk(data.clone()).await?;
+    }
+    stream.close().await
+}
+
+async fn fetch(run: Recovery, host: BedHost, server: BedHost) -> io::Result<CounterSet> {
+    let receiving: Vec<_> = (0..run.streams)
+        .map(|number| host.spawn(format!("stream {number}"), receive(run, host.clone(), server.clone(), number)))
+        .collect();
+    let mut opened = CounterSet::default();
+    for counters in join_all(receiving).await {
+        opened.add(&counters?);
+    }
+    Ok(opened)
+}
+
+async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> io::Result<TlsCounters> {
+    let port = FIRST_CLIENT_PORT + number as u16;
+    let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
+    let mut stream = tls(stream, run.keys(number).swapped())?;
+    stream.next_chunk().await?;
+    let before = stream.counters().rx_records_sw;
+    stream.offload(Offload { tx: false, rx: true });
+    stream.ready().await?;
+    stream.send_chunk(Bytes::from_static(b"go")).await?;
+    let mut left = run.records * RECORD as u64;
+    while left > 0 {
+        let chunk = stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        left -= chunk.len() as u64;
+    }
+    // Neither the first record nor the one that closes the stream is one of those counted.
+    let mut counters = *stream.counters();
+    counters.rx_records_sw -= before;
+    Ok(counters)
+}
+
+fn tls(stream: TcpStream, keys: TrafficKeys) -> io::Result<KtlsStream<TcpStream>> {
+    KtlsStream::new(stream, keys, Box::new(FixedKeys)).map_err(io::Error::other)
+}
+
+fn key(secrets: &mut Rng) -> TlsKey {
+    let (mut key, mut iv) = ([0; 16], [0; 12]);
+    secrets.fill(&mut key);
+    secrets.fill(&mut iv);
+    TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, iv).expect("16 bytes are such a key")
+}
+
+/// How long a reordered packet is held back: four times the wire's delay.
+pub const HOLD: core::time::Duration = core::time::Duration::from_micros(20);
+/// The shares of the published figures, in percent.
+pub const PERCENTAGES: [f64; 6] = [0.0, 0.5, 1.0, 2.0, 3.0, 5.0];
+const RECORD: usize = 16 * 1024;
+const PORT: u16 = 443;
+const FIRST_CLIENT_PORT: u16 = 20_000;
