@@ -81,10 +81,7 @@ impl GcmKey {
 
     /// Begins a message.
     pub(crate) fn start(&self, aad: &[u8]) -> GcmState {
-        let mut state = GcmState {
-            accumulator: [0; 16],
-            keystream: [0; 16],
-        };
+        let mut state = GcmState { accumulator: [0; 16], keystream: [0; 16] };
         if !aad.is_empty() {
             dispatch!(self, key => key.ghash(&mut state.accumulator, aad));
         }
@@ -105,13 +102,7 @@ impl GcmKey {
     }
 
     /// Moves over a piece of ciphertext at `position`.
-    pub(crate) fn authenticate(
-        &self,
-        state: &mut GcmState,
-        nonce: &[u8; NONCE_LEN],
-        position: u64,
-        data: &[u8],
-    ) {
+    pub(crate) fn authenticate(&self, state: &mut GcmState, nonce: &[u8; NONCE_LEN], position: u64, data: &[u8]) {
         let used = (position % 16) as usize;
         let (head, rest) = data.split_at(data.len().min((16 - used) % 16));
         if !head.is_empty() {
@@ -147,13 +138,7 @@ impl GcmKey {
     }
 
     /// The tag of a message of `len` bytes.
-    pub(crate) fn finish(
-        &self,
-        state: &GcmState,
-        nonce: &[u8; NONCE_LEN],
-        aad_len: u64,
-        len: u64,
-    ) -> [u8; TAG_LEN] {
+    pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         dispatch!(self, key => key.finish(state, nonce, aad_len, len))
     }
 
@@ -177,10 +162,7 @@ impl GcmState {
         if bytes[unused..].iter().any(|&byte| byte != 0) {
             return None;
         }
-        Some(GcmState {
-            accumulator: array(bytes, 0),
-            keystream: array(bytes, 16),
-        })
+        Some(GcmState { accumulator: array(bytes, 0), keystream: array(bytes, 16) })
     }
 }
 

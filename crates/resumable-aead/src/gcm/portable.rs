@@ -59,13 +59,7 @@ impl PortableGcm {
     }
 
     /// The tag of a message of `len` bytes.
-    pub(crate) fn finish(
-        &self,
-        state: &GcmState,
-        nonce: &[u8; NONCE_LEN],
-        aad_len: u64,
-        len: u64,
-    ) -> [u8; TAG_LEN] {
+    pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         let mut tag = state.accumulator;
         // SP 800-38D 7.1 step 5: the last block padded with zeros, then both lengths in bits.
         if !len.is_multiple_of(16) {
@@ -117,12 +111,7 @@ impl PortableGcm {
     }
 
     /// Adds the keystream that begins with the block of `counter`.
-    pub(crate) fn apply_keystream(
-        &self,
-        nonce: &[u8; NONCE_LEN],
-        mut counter: u32,
-        data: &mut [u8],
-    ) {
+    pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], mut counter: u32, data: &mut [u8]) {
         let mut keystream = [Block::default(); PARALLEL];
         for chunk in data.chunks_mut(16 * PARALLEL) {
             let blocks = chunk.len().div_ceil(16);

@@ -1,8 +1,7 @@
 //! AES-GCM over any [`Vector`]: the loops, written once.
 //!
 //! Counter mode runs ahead in batches of [`BATCH`] vectors whose rounds are independent, and GHASH is worked in between
-//! them, a vector per round: of the same batch when decrypting, of the one before when encrypting. Blocks are hashed as
-//! one sum of products with descending powers of the hash key, reduced once for as many as there are powers: a packet.
+//! them, a vector per round: of the same batch when decrypting, of the one before when encrypting.
 //!
 //! # Safety of this module
 //!
@@ -13,8 +12,9 @@
 
 use std::arch::x86_64::*;
 
+use super::ghash::{Hash, Sums, hash_blocks, multiply_by_hash_key};
 use super::schedule::{POWERS, Schedule};
-use super::vector::Vector;
+use super::vector::{Vector, load_up_to, store_up_to};
 use crate::gcm::{GcmState, block_number, counter_block};
 use crate::{NONCE_LEN, TAG_LEN};
 
@@ -39,11 +39,7 @@ impl Run {
         debug_assert!(count <= self.len);
         // SAFETY: both pointers stay within what they are good for, or come to its end.
         unsafe {
-            Run {
-                source: self.source.add(count),
-                destination: self.destination.add(count),
-                len: self.len - count,
-            }
+            Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
         }
     }
 }
@@ -85,8 +81,7 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
-            let keystream =
-                encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+            let keystream = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
             keystream.store(state.keystream.as_mut_ptr());
             let ciphertext = crypt_bytes::<V, ENCRYPT>(keystream, run, 0, run.len);
             accumulator = accumulator.xor(ciphertext.reverse());
@@ -116,45 +111,15 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
         while left != 0 {
             let now = left.min(V::BLOCKS);
             let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
-            store_up_to(
-                load_up_to::<V>(run.source, now).xor(keystream),
-                run.destination,
-                now,
-            );
+            store_up_to(load_up_to::<V>(run.source, now).xor(keystream), run.destination, now);
             run = run.skip(16 * now);
             left -= now;
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
-            let keystream =
-                encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+            let keystream = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
             crypt_bytes::<V, true>(keystream, run, 0, run.len);
         }
-    }
-}
-
-/// Absorbs `len` bytes, padded with zeros to whole blocks.
-#[inline(always)]
-pub(super) unsafe fn ghash<V: Vector>(
-    schedule: &Schedule,
-    accumulator: &mut [u8; 16],
-    from: *const u8,
-    len: usize,
-) {
-    // SAFETY: the caller keeps the module's contract; `from` moves forward within `len` bytes.
-    unsafe {
-        let whole = len / 16;
-        let mut sum = __m128i::load(accumulator.as_ptr()).reverse();
-        if whole != 0 {
-            let mut hash = Hash::<V>::new(sum, whole);
-            hash_blocks::<V>(schedule, &mut hash, from, whole);
-            sum = hash.finish();
-        }
-        if !len.is_multiple_of(16) {
-            let last = V::load_bytes(from.add(16 * whole), 0, len % 16).reverse();
-            sum = multiply_by_hash_key(schedule, sum.xor(last));
-        }
-        sum.reverse().store(accumulator.as_mut_ptr());
     }
 }
 
@@ -189,27 +154,13 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
 
 /// One block through AES.
 #[inline(always)]
-pub(super) unsafe fn encrypt_block<const ROUNDS: usize>(
-    schedule: &Schedule,
-    block: &[u8; 16],
-) -> [u8; 16] {
+pub(super) unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
     let mut result = [0; 16];
     // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes.
     unsafe {
         let block = __m128i::load(block.as_ptr());
         encipher_vector::<__m128i, ROUNDS>(schedule, block).store(result.as_mut_ptr());
     }
-    result
-}
-
-/// The product of a reversed number and the hash key's first power.
-#[inline(always)]
-pub(super) unsafe fn next_power(schedule: &Schedule, power: &[u8; 16]) -> [u8; 16] {
-    let mut result = [0; 16];
-    // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes.
-    unsafe {
-        multiply_by_hash_key(schedule, __m128i::load(power.as_ptr())).store(result.as_mut_ptr())
-    };
     result
 }
 
@@ -229,13 +180,7 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             encipher_batch::<V, ROUNDS>(schedule, counters, *run);
             while run.len >= 2 * batch {
                 let next = run.skip(batch);
-                let states = encipher_and_hash::<V, ROUNDS>(
-                    schedule,
-                    counters,
-                    hash,
-                    run.destination,
-                    blocks,
-                );
+                let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.destination, blocks);
                 last_round::<V, ROUNDS>(schedule, states, next);
                 *run = next;
             }
@@ -250,8 +195,7 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
             return;
         }
         while !ENCRYPT && run.len >= batch {
-            let states =
-                encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.source, blocks);
+            let states = encipher_and_hash::<V, ROUNDS>(schedule, counters, hash, run.source, blocks);
             last_round::<V, ROUNDS>(schedule, states, *run);
             *run = run.skip(batch);
         }
@@ -310,31 +254,20 @@ unsafe fn crypt_bytes<V: Vector, const ENCRYPT: bool>(
         let data = V::load_bytes(run.source, start, end);
         let result = data.xor(keystream);
         V::store_bytes(result, run.destination, start, end);
-        if ENCRYPT {
-            V::keep_bytes(result, start, end)
-        } else {
-            data
-        }
+        if ENCRYPT { V::keep_bytes(result, start, end) } else { data }
     }
 }
 
 /// A batch of counter mode.
 #[inline(always)]
-unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
-    counters: &mut Counters<V>,
-    run: Run,
-) {
+unsafe fn encipher_batch<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>, run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe { last_round::<V, ROUNDS>(schedule, first_rounds::<V, ROUNDS>(schedule, counters), run) }
 }
 
 /// A batch of counter blocks through all rounds but the last.
 #[inline(always)]
-unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
-    counters: &mut Counters<V>,
-) -> [V; BATCH] {
+unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);
@@ -376,14 +309,7 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
                 }
                 hash.sums.add(data, schedule, hash.power + V::BLOCKS * step);
             }
-            V::pin(
-                &mut states,
-                [
-                    &mut hash.sums.low,
-                    &mut hash.sums.crossed,
-                    &mut hash.sums.high,
-                ],
-            );
+            V::pin(&mut states, [&mut hash.sums.low, &mut hash.sums.crossed, &mut hash.sums.high]);
         }
         hash.advance(blocks);
         for key in &schedule.round_keys[1 + BATCH..ROUNDS] {
@@ -421,19 +347,14 @@ unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>
 
 /// The last round of a batch, and its sum with the data.
 #[inline(always)]
-unsafe fn last_round<V: Vector, const ROUNDS: usize>(
-    schedule: &Schedule,
-    states: [V; BATCH],
-    run: Run,
-) {
+unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states: [V; BATCH], run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
         let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
         for (index, state) in states.into_iter().enumerate() {
             let at = 16 * V::BLOCKS * index;
             let data = V::load(run.source.add(at));
-            data.xor(state.last_round(key))
-                .store(run.destination.add(at));
+            data.xor(state.last_round(key)).store(run.destination.add(at));
         }
     }
 }
@@ -446,22 +367,21 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
     hash: &mut Hash<V>,
     run: &mut Run,
 ) {
-    let mut left = run.len / 16;
-    debug_assert!(left < BATCH * V::BLOCKS);
-    // SAFETY: the caller keeps the module's contract. No more of the run is touched than `left` blocks, which are
+    debug_assert!(run.len < batch_len::<V>());
+    // SAFETY: the caller keeps the module's contract. No more of the run is touched than its whole blocks, which are
     // within one segment, because segments but the last are whole batches.
     unsafe {
-        if ENCRYPT && left != 0 {
+        if ENCRYPT && run.len >= 16 {
             hash.make_room();
         }
         let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
         // One after the other in the program text, too: states that a loop counts through would go by memory.
         macro_rules! vectors {
             ($($index:literal)*) => { 'all: { $(
-                if left == 0 {
+                if run.len < 16 {
                     break 'all;
                 }
-                let now = left.min(V::BLOCKS);
+                let now = (run.len / 16).min(V::BLOCKS);
                 let data = load_up_to::<V>(run.source, now);
                 let result = data.xor(states[$index].last_round(key));
                 store_up_to(result, run.destination, now);
@@ -469,7 +389,6 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
                     hash.add(schedule, result, now);
                 }
                 *run = run.skip(16 * now);
-                left -= now;
             )* } };
         }
         vectors!(0 1 2 3 4 5 6 7);
@@ -489,38 +408,6 @@ unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(schedule: &Schedule, b
     }
 }
 
-/// Absorbs whole blocks.
-#[inline(always)]
-unsafe fn hash_blocks<V: Vector>(
-    schedule: &Schedule,
-    hash: &mut Hash<V>,
-    from: *const u8,
-    blocks: usize,
-) {
-    // SAFETY: the caller keeps the module's contract and has as many blocks at `from`.
-    unsafe {
-        let (mut from, mut left) = (from, blocks);
-        while left != 0 {
-            let now = left.min(V::BLOCKS);
-            hash.make_room();
-            hash.add(schedule, load_up_to::<V>(from, now), now);
-            from = from.add(16 * now);
-            left -= now;
-        }
-    }
-}
-
-/// One product, reduced.
-#[inline(always)]
-unsafe fn multiply_by_hash_key(schedule: &Schedule, left: __m128i) -> __m128i {
-    // SAFETY: the caller keeps the module's contract; the last power is the first.
-    unsafe {
-        let mut sums = Sums::<__m128i>::zero();
-        sums.add(left, schedule, POWERS - 1);
-        sums.reduce()
-    }
-}
-
 /// Counter blocks, one vector after the other.
 struct Counters<V> {
     /// The next blocks, their bytes turned around: the counter is the first 32 bits.
@@ -534,12 +421,7 @@ impl<V: Vector> Counters<V> {
     unsafe fn new(nonce: &[u8; NONCE_LEN], counter: u32) -> Self {
         let block = counter_block(nonce, counter);
         // SAFETY: the caller keeps the module's contract; a block is 16 bytes.
-        unsafe {
-            Counters {
-                reversed: V::counters(__m128i::load(block.as_ptr()).reverse()),
-                next: counter,
-            }
-        }
+        unsafe { Counters { reversed: V::counters(__m128i::load(block.as_ptr()).reverse()), next: counter } }
     }
 
     /// The next vector.
@@ -561,163 +443,7 @@ impl<V: Vector> Counters<V> {
     }
 }
 
-/// GHASH of a known number of blocks, vector after vector, in segments of as many blocks as there are powers.
-///
-/// Invariant: the segment's next block is multiplied with the power at `power`, the last with the table's last.
-struct Hash<V> {
-    sums: Sums<V>,
-    /// What went before the segment, to be added to its first block; zero once it was.
-    first: V,
-    power: usize,
-    /// Blocks that are still to come.
-    left: usize,
-}
-
-impl<V: Vector> Hash<V> {
-    #[inline(always)]
-    unsafe fn new(accumulator: __m128i, blocks: usize) -> Self {
-        debug_assert!(blocks != 0);
-        let power = POWERS - blocks.min(POWERS);
-        // SAFETY: the caller keeps the module's contract.
-        unsafe {
-            Hash {
-                sums: Sums::zero(),
-                first: V::first(accumulator),
-                power,
-                left: blocks,
-            }
-        }
-    }
-
-    /// Absorbs a vector of which `blocks` are in use, all but at the end, where the powers past the last are zero. The
-    /// segment has room for them.
-    #[inline(always)]
-    unsafe fn add(&mut self, schedule: &Schedule, data: V, blocks: usize) {
-        // SAFETY: the caller keeps the module's contract. With room for a block `power` is within the table, and enough
-        // zeros follow the powers for a whole vector.
-        unsafe {
-            self.sums
-                .add(data.reverse().xor(self.first), schedule, self.power);
-            self.advance(blocks);
-        }
-    }
-
-    /// Ends the segment if it is complete.
-    #[inline(always)]
-    unsafe fn make_room(&mut self) {
-        if self.power == POWERS {
-            // SAFETY: the caller keeps the module's contract.
-            unsafe {
-                self.first = V::first(self.sums.reduce());
-                self.sums = Sums::zero();
-            }
-            self.power -= self.left.min(POWERS);
-        }
-    }
-
-    /// Counts blocks that were added.
-    #[inline(always)]
-    unsafe fn advance(&mut self, blocks: usize) {
-        debug_assert!(blocks <= self.left && self.power + blocks <= POWERS);
-        // SAFETY: the caller keeps the module's contract.
-        self.first = unsafe { V::zero() };
-        self.power += blocks;
-        self.left -= blocks;
-    }
-
-    /// GHASH of all blocks, which have come.
-    #[inline(always)]
-    unsafe fn finish(self) -> __m128i {
-        debug_assert!(self.left == 0 && self.power == POWERS);
-        // SAFETY: the caller keeps the module's contract.
-        unsafe { self.sums.reduce() }
-    }
-}
-
-/// Sums of products not yet reduced: of low halves, of high halves, of the halves' sums (Karatsuba's way: three
-/// multiplications for four, which are dearer than additions on every processor).
-struct Sums<V> {
-    low: V,
-    crossed: V,
-    high: V,
-}
-
-impl<V: Vector> Sums<V> {
-    #[inline(always)]
-    unsafe fn zero() -> Self {
-        // SAFETY: the caller keeps the module's contract.
-        unsafe {
-            Sums {
-                low: V::zero(),
-                crossed: V::zero(),
-                high: V::zero(),
-            }
-        }
-    }
-
-    /// Adds the products of `left` with the powers at `index` of the table and on.
-    #[inline(always)]
-    unsafe fn add(&mut self, left: V, schedule: &Schedule, index: usize) {
-        debug_assert!(index + V::BLOCKS <= schedule.powers.len());
-        // SAFETY: the caller keeps the module's contract, and `index` within the table.
-        unsafe {
-            let power = V::load(schedule.powers.as_ptr().add(index).cast());
-            let folded_power = V::load(schedule.folded_powers.as_ptr().add(index).cast());
-            self.low = self.low.xor(left.multiply_low(power));
-            self.high = self.high.xor(left.multiply_high(power));
-            self.crossed = self
-                .crossed
-                .xor(left.xor(left.swap()).multiply_low(folded_power));
-        }
-    }
-
-    /// The sum over all blocks, modulo the field's polynomial.
-    ///
-    /// Adding a multiple of the polynomial that clears the lowest 64 bits moves them up: once from low to middle, once
-    /// from middle to high.
-    #[inline(always)]
-    unsafe fn reduce(&self) -> __m128i {
-        // SAFETY: the caller keeps the module's contract; the constant is 16 bytes.
-        unsafe {
-            let polynomial = V::broadcast(POLYNOMIAL_HIGH.as_ptr().cast());
-            let middle = self.crossed.xor3(self.low, self.high);
-            let middle = middle.xor3(self.low.swap(), self.low.multiply_low(polynomial));
-            self.high
-                .xor3(middle.swap(), middle.multiply_low(polynomial))
-                .sum()
-        }
-    }
-}
-
-/// `blocks` blocks, as many as fit or fewer.
-#[inline(always)]
-unsafe fn load_up_to<V: Vector>(from: *const u8, blocks: usize) -> V {
-    // SAFETY: the caller keeps the module's contract and has as many blocks at `from`.
-    unsafe {
-        if blocks == V::BLOCKS {
-            V::load(from)
-        } else {
-            V::load_blocks(from, blocks)
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn store_up_to<V: Vector>(vector: V, to: *mut u8, blocks: usize) {
-    // SAFETY: the caller keeps the module's contract and has room for as many blocks at `to`.
-    unsafe {
-        if blocks == V::BLOCKS {
-            vector.store(to)
-        } else {
-            vector.store_blocks(to, blocks)
-        }
-    }
-}
-
 /// Length of a batch in bytes.
 const fn batch_len<V: Vector>() -> usize {
     16 * V::BLOCKS * BATCH
 }
-
-/// x^127 + x^126 + x^121 of the field's polynomial, 64 lower.
-static POLYNOMIAL_HIGH: [u64; 2] = [0xc200_0000_0000_0000, 0];

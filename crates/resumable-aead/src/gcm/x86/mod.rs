@@ -1,7 +1,7 @@
 //! AES-GCM with the instructions of x86-64: AES-NI and PCLMULQDQ on 128 bits, VAES and VPCLMULQDQ on 256 and 512.
 //!
-//! `schedule.rs` expands keys, `vector.rs` names the instructions, `kernel.rs` has the loops; here they become
-//! functions for one width each, and those a back-end.
+//! `schedule.rs` expands keys, `vector.rs` names the instructions, `ghash.rs` multiplies, `kernel.rs` has the loops;
+//! here they become functions for one width each, and those a back-end.
 //!
 //! # Safety of this module
 //!
@@ -10,6 +10,7 @@
 //! Pointers come from slices that live through the call.
 #![allow(unsafe_code)]
 
+mod ghash;
 mod kernel;
 mod schedule;
 mod vector;
@@ -76,13 +77,7 @@ impl X86Gcm {
     }
 
     /// The tag of a message of `len` bytes.
-    pub(crate) fn finish(
-        &self,
-        state: &GcmState,
-        nonce: &[u8; NONCE_LEN],
-        aad_len: u64,
-        len: u64,
-    ) -> [u8; TAG_LEN] {
+    pub(crate) fn finish(&self, state: &GcmState, nonce: &[u8; NONCE_LEN], aad_len: u64, len: u64) -> [u8; TAG_LEN] {
         // SAFETY: the instructions are there.
         unsafe { (self.entries.finish)(&self.schedule, state, nonce, aad_len, len) }
     }
@@ -107,14 +102,7 @@ impl X86Gcm {
     /// Adds the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], counter: u32, data: &mut [u8]) {
         // SAFETY: as in `crypt`.
-        unsafe {
-            (self.entries.apply_keystream)(
-                &self.schedule,
-                nonce,
-                counter,
-                run(Piece::InPlace(data)),
-            )
-        }
+        unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, run(Piece::InPlace(data))) }
     }
 }
 
@@ -123,23 +111,11 @@ fn run(piece: Piece<'_>) -> Run {
         // One pointer for both ends: a shared one would be invalid after the first write.
         Piece::InPlace(data) => {
             let destination = data.as_mut_ptr();
-            Run {
-                source: destination,
-                destination,
-                len: data.len(),
-            }
+            Run { source: destination, destination, len: data.len() }
         }
         Piece::Copy(source, destination) => {
-            assert_eq!(
-                source.len(),
-                destination.len(),
-                "pieces are checked when made"
-            );
-            Run {
-                source: source.as_ptr(),
-                destination: destination.as_mut_ptr(),
-                len: source.len(),
-            }
+            assert_eq!(source.len(), destination.len(), "pieces are checked when made");
+            Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
         }
     }
 }
@@ -179,23 +155,15 @@ macro_rules! entries {
             };
 
             #[target_feature(enable = $features)]
-            unsafe fn encrypt_block<const ROUNDS: usize>(
-                schedule: &Schedule,
-                block: &[u8; 16],
-            ) -> [u8; 16] {
+            unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
                 // SAFETY: the enabled instructions are the vector's.
                 unsafe { kernel::encrypt_block::<ROUNDS>(schedule, block) }
             }
 
             #[target_feature(enable = $features)]
-            unsafe fn ghash(
-                schedule: &Schedule,
-                accumulator: &mut [u8; 16],
-                from: *const u8,
-                len: usize,
-            ) {
+            unsafe fn ghash(schedule: &Schedule, accumulator: &mut [u8; 16], from: *const u8, len: usize) {
                 // SAFETY: the enabled instructions are the vector's; the caller vouches for the bytes.
-                unsafe { kernel::ghash::<$vector>(schedule, accumulator, from, len) }
+                unsafe { ghash::absorb::<$vector>(schedule, accumulator, from, len) }
             }
 
             #[target_feature(enable = $features)]
@@ -219,9 +187,7 @@ macro_rules! entries {
                 run: Run,
             ) {
                 // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
-                unsafe {
-                    kernel::crypt::<$vector, ROUNDS, ENCRYPT>(schedule, state, nonce, position, run)
-                }
+                unsafe { kernel::crypt::<$vector, ROUNDS, ENCRYPT>(schedule, state, nonce, position, run) }
             }
 
             #[target_feature(enable = $features)]
@@ -240,8 +206,4 @@ macro_rules! entries {
 
 entries!(aes_ni, __m128i, "aes,pclmulqdq,ssse3");
 entries!(avx2, __m256i, "aes,pclmulqdq,avx2,vaes,vpclmulqdq");
-entries!(
-    avx512,
-    __m512i,
-    "aes,pclmulqdq,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl"
-);
+entries!(avx512, __m512i, "aes,pclmulqdq,avx2,vaes,vpclmulqdq,avx512f,avx512bw,avx512dq,avx512vl");

@@ -13,7 +13,8 @@ use std::arch::x86_64::*;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use super::kernel::{encrypt_block, next_power};
+use super::ghash::next_power;
+use super::kernel::encrypt_block;
 
 /// Powers of the hash key in the table: as many blocks as are multiplied with one reduction. A multiple of every
 /// vector's batch, and enough for a packet of 1500 bytes.
@@ -35,11 +36,7 @@ pub(super) struct Schedule {
 impl Schedule {
     /// To be expanded where it will stay.
     pub(super) fn empty() -> Self {
-        Schedule {
-            round_keys: [[0; 16]; 16],
-            powers: [[0; 16]; POWERS + 4],
-            folded_powers: [[0; 16]; POWERS + 4],
-        }
+        Schedule { round_keys: [[0; 16]; 16], powers: [[0; 16]; POWERS + 4], folded_powers: [[0; 16]; POWERS + 4] }
     }
 
     /// Expands a key of 16 or 32 bytes into what `schedule`, all zeros, holds.
@@ -68,11 +65,7 @@ impl Schedule {
             }
             words[index] = words[index - key_words] ^ word;
         }
-        for (round_key, words) in self
-            .round_keys
-            .iter_mut()
-            .zip(words[..4 * (rounds + 1)].chunks_exact(4))
-        {
+        for (round_key, words) in self.round_keys.iter_mut().zip(words[..4 * (rounds + 1)].chunks_exact(4)) {
             for (bytes, word) in round_key.chunks_exact_mut(4).zip(words) {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
@@ -81,11 +74,7 @@ impl Schedule {
 
         // SAFETY: this function's instructions are what the two need of `__m128i`.
         let mut hash_key = unsafe {
-            if rounds == 10 {
-                encrypt_block::<10>(self, &[0; 16])
-            } else {
-                encrypt_block::<14>(self, &[0; 16])
-            }
+            if rounds == 10 { encrypt_block::<10>(self, &[0; 16]) } else { encrypt_block::<14>(self, &[0; 16]) }
         };
         // Times x: a shift to the left in this order of bits; what falls out comes back as the field's polynomial.
         let number = u128::from_be_bytes(hash_key);

@@ -68,6 +68,20 @@ pub(super) trait Vector: Copy {
     unsafe fn pin(states: &mut [Self; BATCH], sums: [&mut Self; 3]);
 }
 
+/// Reads `blocks` blocks, as many as fit or fewer; the rest is zero.
+#[inline(always)]
+pub(super) unsafe fn load_up_to<V: Vector>(from: *const u8, blocks: usize) -> V {
+    // SAFETY: the caller keeps the trait's contract and has as many blocks at `from`.
+    unsafe { if blocks == V::BLOCKS { V::load(from) } else { V::load_blocks(from, blocks) } }
+}
+
+/// Writes the first `blocks` blocks, all or fewer.
+#[inline(always)]
+pub(super) unsafe fn store_up_to<V: Vector>(vector: V, to: *mut u8, blocks: usize) {
+    // SAFETY: the caller keeps the trait's contract and has room for as many blocks at `to`.
+    unsafe { if blocks == V::BLOCKS { vector.store(to) } else { vector.store_blocks(to, blocks) } }
+}
+
 /// Wraps the bodies in `unsafe` blocks, all with the same argument.
 macro_rules! methods {
     ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? { $body:expr })*) => {$(
