@@ -11,8 +11,9 @@ use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::payload::Payload;
 use offload_bench::table;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,8 +22,10 @@ use testbed::bed::ClockKind;
 
 /// Sends a file over TLS through two emulated NICs: as plain TCP, with TLS on the CPU, with TLS on the NICs.
 /// Prints what each way cost, a table and the counters that moved; costs are nanoseconds of CPU time per byte.
+///
+/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "ktls_loopback", version, allow_negative_numbers = true)]
 struct Options {
     /// What to send. Without it: seeded data
     file: Option<PathBuf>,
@@ -50,34 +53,69 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) if error.use_stderr() => return fail(&one_line(&error), UNUSABLE),
+        Err(help) => return write_out(&help.to_string()),
+    };
     match run(&options) {
         Ok(facts) => {
-            report(&options, &facts);
+            let written = write_out(&report(&options, &facts));
             let all_equal = facts.runs.iter().all(|run| run.sha256_ok);
-            if all_equal { ExitCode::SUCCESS } else { ExitCode::from(CHECKSUM_DIFFERS) }
+            if all_equal { written } else { ExitCode::from(NOT_ARRIVED) }
         }
-        Err(message) => {
-            eprintln!("ktls_loopback: {message}");
-            ExitCode::from(CANNOT_RUN)
-        }
+        Err(Failure::Unusable(message)) => fail(&message, UNUSABLE),
+        Err(Failure::Transfer(message)) => fail(&message, NOT_ARRIVED),
     }
 }
 
-fn run(options: &Options) -> Result<Facts, String> {
+/// Why there is nothing to report.
+enum Failure {
+    /// An option or a file is of no use.
+    Unusable(String),
+    /// The transfer came to nothing.
+    Transfer(String),
+}
+
+fn fail(message: &str, status: u8) -> ExitCode {
+    eprintln!("ktls_loopback: {message}");
+    ExitCode::from(status)
+}
+
+/// Whoever reads may have heard enough: that is no failure.
+fn write_out(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(&format!("standard output: {error}"), UNUSABLE),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// What is wrong with an option, without the usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    lines.join(" ").trim_start_matches("error: ").to_string()
+}
+
+fn run(options: &Options) -> Result<Facts, Failure> {
     let seed = Seed(options.wire.seed);
     let payload = match &options.file {
-        Some(file) => Payload::file(file).map_err(|error| format!("{}: {error}", file.display()))?,
+        Some(file) => Payload::file(file).map_err(|error| about(file, &error))?,
         None => Payload::seeded(seed, options.size),
     };
-    let checksum = payload.checksum().map_err(|error| format!("what is to be sent cannot be read: {error}"))?;
+    check_outputs(options)?;
+    let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
+    let checksum = payload.checksum().map_err(unreadable)?;
+    let mut modes = options.mode.clone();
+    modes.dedup();
     let mut facts = Facts {
         command: "ktls_loopback".into(),
         seed: seed.0,
         clock: if options.wire.real { Clock::Real } else { Clock::Virtual },
+        options: facts_of(options),
         runs: Vec::new(),
     };
-    for mode in &options.mode {
+    for mode in &modes {
         let progress = progress_bar(*mode, payload.len(), options.json);
         let bar = progress.clone();
         let bulk = Bulk {
@@ -88,35 +126,73 @@ fn run(options: &Options) -> Result<Facts, String> {
             nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
             link: options.wire.link(),
             capture: capture(options, *mode)?,
-            out: options.out.clone(),
+            out: if Some(mode) == modes.last() { options.out.clone() } else { None },
             progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
             ..Bulk::new(*mode, payload.clone())
         };
-        let run = bulk.run().map_err(|error: BulkError| format!("{mode}: {error}"))?;
+        let run = bulk.run();
         progress.finish_and_clear();
-        facts.runs.push(run);
+        facts.runs.push(run.map_err(|error: BulkError| Failure::Transfer(format!("{mode}: {error}")))?);
     }
     Ok(facts)
 }
 
-fn report(options: &Options, facts: &Facts) {
+fn report(options: &Options, facts: &Facts) -> String {
     if options.json {
-        println!("{}", facts.to_json());
-        return;
+        return facts.to_json() + "\n";
     }
-    println!("{}", table::runs(&facts.runs));
-    println!("{}", table::counters(&facts.runs));
-    print!("{}", table::saved(&facts.runs));
-    for run in facts.runs.iter().filter(|run| !run.sha256_ok) {
-        println!("{}: what arrived is NOT what was sent", run.mode);
+    let runs = &facts.runs;
+    let mut text = format!("{}\n{}\n{}", table::runs(runs), table::counters(runs), table::saved(runs));
+    for run in runs.iter().filter(|run| !run.sha256_ok) {
+        text += &format!("{}: what arrived is NOT what was sent\n", run.mode);
     }
+    text
 }
 
-fn capture(options: &Options, mode: Mode) -> Result<Option<Capture>, String> {
+/// The options that another run needs to be the same.
+fn facts_of(options: &Options) -> BTreeMap<String, String> {
+    let (wire, link) = (&options.wire, options.wire.link());
+    let facts = [
+        ("file", options.file.as_ref().map_or(String::new(), |file| file.display().to_string())),
+        ("record_size", options.record_size.to_string()),
+        ("mtu", wire.mtu.to_string()),
+        ("rate_bps", link.rate.map_or("unlimited".into(), |rate| rate.to_string())),
+        ("delay_ns", link.delay.as_nanos().to_string()),
+        ("loss", wire.loss.as_f64().to_string()),
+        ("burst_loss", wire.burst_loss.as_f64().to_string()),
+        ("reorder", wire.reorder.as_f64().to_string()),
+        ("duplicate", wire.duplicate.as_f64().to_string()),
+        ("corrupt", wire.corrupt.as_f64().to_string()),
+    ];
+    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+/// Files to write can be written, and none of them is another one, or the one to be sent.
+fn check_outputs(options: &Options) -> Result<(), Failure> {
+    for output in options.out.iter().chain(&options.pcap) {
+        if output.is_dir() {
+            return Err(Failure::Unusable(format!("{}: is a directory", output.display())));
+        }
+    }
+    if let Some(out) = &options.out {
+        File::options().append(true).create(true).open(out).map_err(|error| about(out, &error))?;
+        let same = |other: &PathBuf| out == other || out.canonicalize().ok() == other.canonicalize().ok();
+        if let Some(other) = options.file.iter().chain(&options.pcap).find(|other| other.exists() && same(other)) {
+            return Err(Failure::Unusable(format!("{}: is to be read and written, or written twice", other.display())));
+        }
+    }
+    Ok(())
+}
+
+fn about(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::Unusable(format!("{}: {error}", path.display()))
+}
+
+fn capture(options: &Options, mode: Mode) -> Result<Option<Capture>, Failure> {
     let Some(path) = &options.pcap else { return Ok(None) };
     let path = if options.mode.len() > 1 { named_for(path, mode) } else { path.clone() };
     let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
-    begun.map(Some).map_err(|error| format!("{}: {error}", path.display()))
+    begun.map(Some).map_err(|error| about(&path, &error))
 }
 
 /// `dir/name.pcapng` for one way: `dir/name-tls-nic.pcapng`.
@@ -138,7 +214,7 @@ fn progress_bar(mode: Mode, bytes: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
-/// What arrived differs from what was sent.
-const CHECKSUM_DIFFERS: u8 = 1;
-/// A bad option, an unreadable file, or a run that could not be made.
-const CANNOT_RUN: u8 = 2;
+/// What was sent did not arrive, or something else did.
+const NOT_ARRIVED: u8 = 1;
+/// A bad option, or a file that cannot be read or written.
+const UNUSABLE: u8 = 2;

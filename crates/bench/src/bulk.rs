@@ -12,7 +12,7 @@ use core::future::poll_fn;
 use core::net::Ipv4Addr;
 use core::str::FromStr;
 use futures_util::future::try_join;
-use host_stack::{TcpConfig, TcpStream};
+use host_stack::{TcpConfig, TcpListener, TcpStream};
 use ktls_offload::{HandshakeError, KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::LinkConfig;
 use nic_sim::{Delays, NicConfig};
@@ -150,11 +150,13 @@ impl Bulk {
                 NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..self.nic.clone() }
             }
         };
+        // A FIN that is lost again and again must not leave the client waiting for ever.
+        let tcp = TcpConfig { orphan_retries: TcpConfig::default().retries, ..TcpConfig::default() };
         let mut builder = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
-            .host("server", nic.clone(), TcpConfig::default())
-            .host("client", nic, TcpConfig::default())
+            .host("server", nic.clone(), tcp.clone())
+            .host("client", nic, tcp)
             .wire(SERVER, CLIENT, self.link.clone());
         if let Some(capture) = &self.capture {
             builder = builder.captured(capture);
@@ -163,7 +165,9 @@ impl Bulk {
         let bulk = Arc::new(self);
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
-        let serving = server.spawn("application", serve(bulk.clone(), server.clone(), meter.clone()));
+        // Before anybody can connect.
+        let listener = server.stack().listen(PORT, 1)?;
+        let serving = server.spawn("application", serve(bulk.clone(), server.clone(), listener, meter.clone()));
         let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), server.address()));
         // When one of them fails, the other may wait for ever.
         let both = bed.run(try_join(serving, fetching));
@@ -236,8 +240,7 @@ struct Served {
     tls: Option<TlsCounters>,
 }
 
-async fn serve(bulk: Arc<Bulk>, host: BedHost, meter: Meter) -> Result<Served, BulkError> {
-    let mut listener = host.stack().listen(PORT, 1)?;
+async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter: Meter) -> Result<Served, BulkError> {
     let stream = listener.accept().await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
@@ -260,7 +263,8 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, meter: Meter) -> Result<Served, B
         connection.send(piece.map_err(BulkError::Payload)?).await?;
     }
     connection.close().await?;
-    // The transport delivers what is under way, with the stream dropped.
+    // The transport would deliver the rest with the stream dropped; but it would not tell that it gave up.
+    connection.acknowledged(bulk.payload.len()).await?;
     Ok(Served { started, tls: connection.counters() })
 }
 
@@ -308,6 +312,8 @@ impl Connection {
         if let Connection::Tls(stream) = self {
             stream.set_record_size(bulk.record_size);
             if bulk.mode == Mode::TlsNic {
+                // The NIC keeps the flow however bad the wire: that is what is to be seen.
+                stream.set_retransmit_limit(None);
                 stream.offload(Offload::BOTH);
                 stream.ready().await?;
             }
@@ -356,6 +362,14 @@ impl Connection {
                 Ok(())
             }
             Connection::Tls(stream) => stream.close().await,
+        }
+    }
+
+    /// Waits until the peer has the first `bytes` bytes that were sent.
+    async fn acknowledged(&mut self, bytes: u64) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
+            Connection::Tls(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
         }
     }
 

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 /// ```
 /// use offload_bench::facts::{Clock, Facts};
 ///
-/// let facts = Facts { command: "ktls_loopback".into(), seed: 1, clock: Clock::Virtual, runs: Vec::new() };
+/// let facts = Facts { command: "ktls_loopback".into(), seed: 1, clock: Clock::Virtual, ..Facts::default() };
 /// assert!(facts.to_json().contains(r#""clock":"virtual""#));
 /// ```
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Facts {
     /// The command that made them.
     pub command: String,
@@ -20,6 +20,8 @@ pub struct Facts {
     pub seed: u64,
     /// Whose seconds goodput is in.
     pub clock: Clock,
+    /// The options that matter for the outcome, as they were given or stand.
+    pub options: BTreeMap<String, String>,
     /// The runs, in the order they were made.
     pub runs: Vec<Run>,
 }
@@ -32,10 +34,11 @@ impl Facts {
 }
 
 /// Whose seconds a goodput is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     /// Simulated ones.
+    #[default]
     Virtual,
     /// This machine's.
     Real,

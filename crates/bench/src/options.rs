@@ -37,7 +37,7 @@ pub struct WireOptions {
     #[arg(long)]
     pub rate: Option<Rate>,
     /// One-way delay: 5us, 10ms. Default: 5us, in real time none
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     pub delay: Option<Duration>,
     /// Largest IP packet, in bytes
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9216))]
@@ -126,10 +126,17 @@ impl FromStr for Rate {
     }
 }
 
-/// A number of bytes, as people write it: `256MiB`, `1GB`, `4096`.
+/// A number of bytes, as people write it: `256MiB`, `1GB`, `4096`; at most a TiB.
 ///
 /// # Errors
 /// If it is none, in words.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    text.parse::<bytesize::ByteSize>().map(|size| size.as_u64())
+    let size = text.parse::<bytesize::ByteSize>().map(|size| size.as_u64());
+    size.ok().filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| "a size is 256MiB, 1GB, 4096; at most 1TiB".into())
+}
+
+/// A span of time, as people write it: `5us`, `10ms`; at most a minute.
+fn time(text: &str) -> Result<Duration, String> {
+    let span = humantime::parse_duration(text).ok().filter(|span| *span <= Duration::from_secs(60));
+    span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())
 }

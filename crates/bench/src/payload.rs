@@ -46,7 +46,7 @@ impl Payload {
     /// # Errors
     /// If it cannot be opened and read.
     pub fn file(path: &Path) -> io::Result<Payload> {
-        let mut file = File::open(path)?;
+        let file = File::open(path)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
@@ -55,7 +55,11 @@ impl Payload {
             return Ok(Payload { source: Source::File(path.to_owned()), bytes: metadata.len() });
         }
         let mut content = Vec::new();
-        file.read_to_end(&mut content)?;
+        // Not a regular file: how long it is only shows when it is read.
+        file.take(KEPT_IN_MEMORY + 1).read_to_end(&mut content)?;
+        if content.len() as u64 > KEPT_IN_MEMORY {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "longer than 1 GiB, and no regular file"));
+        }
         Ok(Payload { bytes: content.len() as u64, source: Source::Memory(content.into()) })
     }
 

@@ -49,22 +49,32 @@ pub fn saved(runs: &[Run]) -> String {
     let (Some(tcp), Some(cpu), Some(nic)) = (find("tcp"), find("tls-cpu"), find("tls-nic")) else {
         return String::new();
     };
+    let cpu_bytes = cpu.bytes;
+    if cpu.bytes.min(nic.bytes) == 0 {
+        return String::new();
+    }
     let mut text = String::new();
     for (name, of) in [
         ("Sending", (|run| run.tx_host_ns_per_byte) as fn(&Run) -> HostCost),
         ("Receiving", |run| run.rx_host_ns_per_byte),
     ] {
         let (tcp, cpu, nic) = (of(tcp).total, of(cpu).total, of(nic).total);
+        let times = if nic <= cpu { cpu / nic.max(f64::MIN_POSITIVE) } else { nic / cpu.max(f64::MIN_POSITIVE) };
         let _infallible = writeln!(
             text,
-            "{name}: TLS adds {:.3} ns a byte to plain TCP in software, {:.3} with the NIC; host cost {:.2} times lower.",
+            "{name}: beside plain TCP, TLS costs the host {:+.3} ns a byte in software and {:+.3} with the NIC: {times:.2} \
+             times {} in all.{}",
             cpu - tcp,
             nic - tcp,
-            cpu / nic.max(f64::MIN_POSITIVE),
+            if nic <= cpu { "less" } else { "more" },
+            if cpu_bytes < ENOUGH_BYTES { " (So little data: mostly noise.)" } else { "" },
         );
     }
     text
 }
+
+/// Below this much data, costs per byte say little.
+const ENOUGH_BYTES: u64 = 16 << 20;
 
 fn heading(purposes: &BTreeSet<&str>) -> Vec<String> {
     let mut cells: Vec<String> = ["mode", "Gb/s"].map(String::from).into();
@@ -168,12 +178,9 @@ mod tests {
     fn what_was_saved_is_told_both_ways() {
         let text = saved(&[run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)]);
         assert_eq!(text.lines().count(), 2);
-        assert!(
-            text.starts_with(
-                "Sending: TLS adds 0.100 ns a byte to plain TCP in software, 0.000 with the NIC; host cost 2.00"
-            ),
-            "{text}"
-        );
+        let expected = "Sending: beside plain TCP, TLS costs the host +0.100 ns a byte in software and +0.000 with the NIC: \
+                        2.00 times less in all. (So little";
+        assert!(text.starts_with(expected), "{text}");
     }
 
     #[test]

@@ -144,7 +144,9 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
     for delay in transfer.resets.clone() {
         reset_after(&host, delay);
     }
+    let mut resets = 0;
     for write in &transfer.writes {
+        offload_again(&mut stream, transfer.who, &mut resets);
         stream.send_chunk(write.clone()).await?;
     }
     match transfer.end {
@@ -168,16 +170,27 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
     for delay in transfer.client_resets.clone() {
         reset_after(&host, delay);
     }
-    let mut received = Vec::new();
+    let (mut received, mut resets) = (Vec::new(), 0);
     while let Some(chunk) = stream.next_chunk().await? {
         received.extend_from_slice(&chunk);
+        offload_again(&mut stream, transfer.who, &mut resets);
     }
     stream.close().await?;
     Ok((received, *stream.counters()))
 }
 
+/// After a reset, both directions go back to the device.
+fn offload_again(stream: &mut KtlsStream<TcpStream>, who: Who, resets: &mut u64) {
+    let seen = stream.counters().device_resets;
+    if who == Who::Nic && core::mem::replace(resets, seen) != seen {
+        stream.offload(Offload::BOTH);
+    }
+}
+
 async fn offload(stream: &mut KtlsStream<TcpStream>, who: Who) -> io::Result<()> {
     if who == Who::Nic {
+        // However much is sent again: here the device is to have the hard part.
+        stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);
         stream.ready().await?;
     }

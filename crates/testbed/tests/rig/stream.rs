@@ -111,6 +111,7 @@ async fn fetch(long: LongStream, host: BedHost, server: BedHost, data: Bytes) ->
 
 async fn offloaded(mut stream: KtlsStream<TcpStream>, who: Who) -> io::Result<Box<KtlsStream<TcpStream>>> {
     if who == Who::Nic {
+        stream.set_retransmit_limit(None);
         stream.offload(Offload::BOTH);
         stream.ready().await?;
     }
