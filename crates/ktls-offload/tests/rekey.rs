@@ -3,8 +3,10 @@
 mod rig;
 
 use bytes::Bytes;
-use ktls_offload::{FixedKeys, KtlsStream, Offload, Outcome, ScheduleError, TlsError};
-use offload_api::SegmentStream;
+use ktls_offload::{
+    AlertDescription, FixedKeys, KeySchedule, KtlsStream, Offload, Outcome, ScheduleError, TlsError, TrafficKeys,
+};
+use offload_api::{SegmentStream, TlsKey};
 use rig::{Counting, Cut, SUITES, Wire, data, streams};
 use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,6 +72,42 @@ async fn keys_change_by_themselves_before_they_are_used_up() {
     assert!(got == payload);
     assert_eq!(near.counters().tx_rekey_ok, 16, "three of data and a KeyUpdate each");
     assert_eq!(far.counters().rx_rekey_ok, 16);
+}
+
+#[tokio::test]
+async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
+    let wire = Wire::new(3);
+    let (mut near, mut far) = streams(&wire, SUITES[1]);
+    for _ in 0..5 {
+        near.write_all(b"x").await.unwrap();
+    }
+    near.set_records_per_key(4);
+    for rekeys in [1, 1, 1, 2] {
+        near.write_all(b"y").await.unwrap();
+        assert_eq!(near.counters().tx_rekey_ok, rekeys);
+    }
+    near.close().await.unwrap();
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"xxxxxyyyy");
+}
+
+#[tokio::test]
+async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_where_it_was() {
+    let (_, _, keys) = Counting::pair(SUITES[0]);
+    let keys = TrafficKeys { transmit: (u64::MAX - 2, keys.transmit.1), ..keys };
+    let wire = Wire::new(4);
+    let (a, b) = wire.ends();
+    let mut near = KtlsStream::new(a, keys.clone(), Box::new(NeverAsked)).unwrap();
+    let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
+    for _ in 0..2 {
+        let error = near.write_all(b"x").await.unwrap_err();
+        assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::KeyExhausted));
+    }
+    assert_eq!((near.counters().tx_rekey_error, near.counters().tx_rekey_ok), (1, 0));
+    let error = far.next_chunk().await.unwrap_err();
+    let expected = TlsError::AlertReceived(AlertDescription::INTERNAL_ERROR);
+    assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
 }
 
 #[tokio::test]
@@ -172,4 +210,21 @@ async fn the_device_may_have_the_next_key() {
     }
     assert_eq!(far.counters().rx_records_device, 7, "four of data, three KeyUpdates");
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed, handles[..3]);
+}
+
+/// The schedule of an end that has no business asking for a key.
+struct NeverAsked;
+
+impl KeySchedule for NeverAsked {
+    fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        panic!("asked for a key that nothing can announce")
+    }
+
+    fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        panic!("asked for a key that nobody announced")
+    }
+
+    fn store_ticket(&mut self, _: &[u8]) -> Result<(), ScheduleError> {
+        Ok(())
+    }
 }

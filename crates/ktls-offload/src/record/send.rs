@@ -155,12 +155,16 @@ impl Sender {
         self.number.saturating_add(1) >= self.limit
     }
 
-    /// Goes on with the next key, in software, from number 0. Gives the context that the old one leaves behind.
-    pub(crate) fn rekey(&mut self, traffic: TlsKey) -> Result<Option<Handle>, UnsupportedKey> {
+    /// Whether not even a KeyUpdate can be protected any more.
+    pub(crate) fn is_used_up(&self) -> bool {
+        self.number >= self.limit
+    }
+
+    /// Goes on with the next key, which `fresh` has, in software. Gives the context that the old one leaves behind.
+    pub(crate) fn rekey(&mut self, fresh: Sender) -> Option<Handle> {
         let context = self.context();
-        let fresh = Sender::new(0, traffic)?;
         *self = fresh;
-        Ok(context)
+        context
     }
 
     /// Seals in software from the next record on. Gives the context that is left behind.
@@ -203,9 +207,10 @@ impl Sender {
         &self.traffic
     }
 
-    /// Has the key last for no more than `records` records.
+    /// Has the key last for no more than `records` records, or for just one more if it had as many.
     pub(crate) fn lower_limit(&mut self, records: u64) {
-        self.limit = self.limit.min(records);
+        // The one more is the KeyUpdate, without which there is no other key.
+        self.limit = self.limit.min(records.max(self.number.saturating_add(1)));
     }
 }
 
@@ -312,6 +317,15 @@ mod tests {
         let above: Vec<_> = pieces.iter().map(|(_, tag)| tag.unit(Layer::NvmeTcp)).collect();
         assert_eq!(above, [None, upper.unit(Layer::NvmeTcp), None]);
         assert!(pieces.iter().all(|(_, tag)| tag.context == Some(HANDLE)), "what is above has no context of its own");
+    }
+
+    #[test]
+    fn a_limit_that_is_passed_already_leaves_room_for_a_key_update() {
+        let mut sender = sender(TlsSuite::Aes128Gcm);
+        sender.lower_limit(2);
+        assert!(sender.must_update() && !sender.is_used_up());
+        wire(&mut sender, ContentType::Handshake, Content::Lent(b"x"), None);
+        assert!(sender.is_used_up());
     }
 
     #[test]

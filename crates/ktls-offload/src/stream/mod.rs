@@ -228,8 +228,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.record_size = bytes.clamp(1, CONTENT_MAX);
     }
 
-    /// Changes the transmit key at least every `records` records, two or more. Without it, keys last as long as
-    /// RFC 8446 section 5.5 lets them.
+    /// Changes the transmit key at least every `records` records, two or more; before the next data, if the present key
+    /// had as many. Without it, keys last as long as RFC 8446 section 5.5 lets them.
     pub fn set_records_per_key(&mut self, records: u64) {
         self.records_per_key = records.max(2);
         self.sender.lower_limit(self.records_per_key);
@@ -374,17 +374,14 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Sends a KeyUpdate and goes on with the next key, in software.
     fn send_key_update(&mut self, request: bool) -> Result<(), TlsError> {
-        let key = match self.schedule.next_transmit_key() {
-            Ok(key) => key,
+        let left = match self.announce_next_key(request) {
+            Ok(fresh) => self.sender.rekey(fresh),
             Err(error) => {
                 self.counters.tx_rekey_error += 1;
-                let error = TlsError::from(error);
                 self.fail(error.clone());
                 return Err(error);
             }
         };
-        self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)), TxTag::PLAIN)?;
-        let left = self.sender.rekey(key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
         self.sender.lower_limit(self.records_per_key);
         if let Some(context) = left {
             self.stream.release(Layer::Tls, context);
@@ -395,6 +392,19 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.update_owed = false;
         self.update_answered = true;
         Ok(())
+    }
+
+    /// Sends a KeyUpdate; gives what has the key that comes after it. What can go wrong does so before the peer hears of
+    /// a new key: the alert about it has the old one.
+    fn announce_next_key(&mut self, request: bool) -> Result<Sender, TlsError> {
+        // The schedule does not go back, so it is asked only if the record about it can be made.
+        if self.sender.is_used_up() {
+            return Err(TlsError::KeyExhausted);
+        }
+        let key = self.schedule.next_transmit_key()?;
+        let fresh = Sender::new(0, key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
+        self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)), TxTag::PLAIN)?;
+        Ok(fresh)
     }
 
     /// Ready when something may be written.
