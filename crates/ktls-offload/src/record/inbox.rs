@@ -14,6 +14,9 @@ pub(crate) struct Inbox {
     segments: VecDeque<RxSegment>,
     bytes: usize,
     end: Option<Seq>,
+    /// Ranges looked at in search of headers.
+    #[cfg(test)]
+    steps: std::cell::Cell<usize>,
 }
 
 impl Inbox {
@@ -37,17 +40,25 @@ impl Inbox {
         self.segments.front().map(|segment| segment.seq).or(self.end)
     }
 
-    /// The record header at `at` bytes from the start; `None` if it is not all here.
+    /// The record header at `at` bytes from the start; `None` if it is not all here. Takes time logarithmic in the number
+    /// of ranges: a peer that sends records of a byte each gets as many headers looked for.
     pub(crate) fn header_at(&self, at: usize) -> Option<[u8; HEADER_LEN]> {
         if self.bytes < at + HEADER_LEN {
             return None;
         }
+        let start = self.segments.front()?.seq;
+        let ahead = |seq: Seq| seq.distance_from(start) as usize;
+        let first = self.segments.partition_point(|segment| {
+            self.count_step();
+            ahead(segment.end()) <= at
+        });
         let mut header = [0; HEADER_LEN];
         let mut filled = 0;
-        let mut skip = at;
-        for segment in &self.segments {
-            let data = &segment.data[skip.min(segment.data.len())..];
-            skip -= segment.data.len() - data.len();
+        let mut skip = at - ahead(self.segments.get(first)?.seq);
+        for segment in self.segments.range(first..) {
+            self.count_step();
+            let data = &segment.data[skip..];
+            skip = 0;
             let take = data.len().min(HEADER_LEN - filled);
             header[filled..filled + take].copy_from_slice(&data[..take]);
             filled += take;
@@ -103,6 +114,16 @@ impl Inbox {
         self.segments = VecDeque::new();
         self.bytes = 0;
     }
+
+    #[cfg(test)]
+    pub(crate) fn steps(&self) -> usize {
+        self.steps.get()
+    }
+
+    fn count_step(&self) {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +149,8 @@ mod tests {
             inbox.copy_off(&mut head);
             assert_eq!(head, [0, 1, 2, 3, 4, 5]);
             assert_eq!(inbox.start(), Some(Seq(2)));
+            assert_eq!(inbox.header_at(0), Some([6, 7, 8, 9, 10]), "the first range is a part of one");
+            assert_eq!(inbox.header_at(9), Some([15, 16, 17, 18, 19]));
             let mut rest = Vec::new();
             inbox.take(14, |range| {
                 assert_eq!(range.seq, Seq(2) + rest.len() as u32);

@@ -42,6 +42,9 @@ pub(crate) struct Receiver {
     /// Contexts whose verdicts may still be on the way up, the newest last.
     contexts: SmallVec<[RxContext; 1]>,
     starts: RecordStarts,
+    /// How far the headers in the inbox were followed. Nobody does that twice: it would be the peer who says how much
+    /// work that is.
+    known: Boundary,
 }
 
 /// What is known about a place where a record may begin.
@@ -53,6 +56,13 @@ pub(crate) enum Located {
     Nothing,
     /// What comes before has not all arrived.
     NotYet,
+}
+
+/// A place where a record begins, counted from the start of the inbox.
+#[derive(Clone, Copy, Debug, Default)]
+struct Boundary {
+    bytes: usize,
+    records: u64,
 }
 
 /// A context that decrypts, or decrypted, what arrives.
@@ -85,6 +95,7 @@ impl Receiver {
             epoch: 0,
             contexts: SmallVec::new(),
             starts: RecordStarts::default(),
+            known: Boundary::default(),
         })
     }
 
@@ -125,6 +136,7 @@ impl Receiver {
             return Err(error);
         }
         self.starts.note(start, self.number);
+        self.known = self.known.behind_record(wire_len);
         self.number = self.number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
         self.strip(content, before, wire_len).map(Some)
     }
@@ -328,37 +340,37 @@ impl Receiver {
 
     /// Where a device may begin: the first header after everything that arrived, and its record's number. `None`
     /// while that header's place is not known.
-    pub(crate) fn next_boundary(&self) -> Option<(Seq, u64)> {
+    pub(crate) fn next_boundary(&mut self) -> Option<(Seq, u64)> {
         let start = self.inbox.start()?;
-        let (mut at, mut number) = (0, self.number);
-        while at < self.inbox.len() {
-            let header = self.inbox.header_at(at)?;
-            at += HEADER_LEN + check_header(header).ok()?;
-            number += 1;
+        while self.known.bytes < self.inbox.len() {
+            self.known = self.known.next(&self.inbox).ok()??;
         }
-        Some((start + at as u32, number))
+        Some((start + self.known.bytes as u32, self.number.checked_add(self.known.records)?))
     }
 
     /// Whether a record begins at `header`, and which.
-    pub(crate) fn locate(&self, header: Seq) -> Located {
+    pub(crate) fn locate(&mut self, header: Seq) -> Located {
         let Some(start) = self.inbox.start() else { return Located::NotYet };
         if header.before(start) {
             return self.starts.number_at(header).map_or(Located::Nothing, Located::Record);
         }
-        let (mut at, mut number) = (0, self.number);
-        loop {
-            let begins = start + at as u32;
-            if begins == header {
-                return Located::Record(number);
+        let place = header.distance_from(start) as usize;
+        // A device asks about what came last, where the headers before were mostly followed already.
+        let mut boundary = if self.known.bytes <= place { self.known } else { Boundary::default() };
+        let located = loop {
+            if boundary.bytes == place {
+                break Located::Record(self.number.wrapping_add(boundary.records));
             }
-            if begins.after(header) {
-                return Located::Nothing;
+            match boundary.next(&self.inbox) {
+                Ok(Some(next)) if next.bytes <= place => boundary = next,
+                Ok(Some(_)) | Err(_) => break Located::Nothing,
+                Ok(None) => break Located::NotYet,
             }
-            let Some(bytes) = self.inbox.header_at(at) else { return Located::NotYet };
-            let Ok(length) = check_header(bytes) else { return Located::Nothing };
-            at += HEADER_LEN + length;
-            number = number.wrapping_add(1);
+        };
+        if boundary.bytes > self.known.bytes {
+            self.known = boundary;
         }
+        located
     }
 
     /// From now on the word of `handle`, which has the present key, counts.
@@ -377,6 +389,21 @@ impl Receiver {
     /// Forgets what arrived.
     pub(crate) fn clear(&mut self) {
         self.inbox.clear();
+        self.known = Boundary::default();
+    }
+}
+
+impl Boundary {
+    /// The place where the record after this one begins; `None` while this one's header is not all here.
+    fn next(self, inbox: &Inbox) -> Result<Option<Boundary>, TlsError> {
+        let Some(header) = inbox.header_at(self.bytes) else { return Ok(None) };
+        let bytes = self.bytes + HEADER_LEN + check_header(header)?;
+        Ok(Some(Boundary { bytes, records: self.records + 1 }))
+    }
+
+    /// The same place when the first record, of `wire_len` bytes, has left the inbox; the new start if this was before.
+    fn behind_record(self, wire_len: usize) -> Boundary {
+        Boundary { bytes: self.bytes.saturating_sub(wire_len), records: self.records.saturating_sub(1) }
     }
 }
 
@@ -420,3 +447,74 @@ fn both(a: RxMeta, b: RxMeta) -> RxMeta {
 
 /// Contexts whose verdicts are remembered: enough for a reset and a rekey at once.
 const CONTEXTS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::{TlsSuite, TlsVersion};
+
+    const FIRST: Seq = Seq(u32::MAX - 10_000);
+    const NUMBER: u64 = 7;
+
+    fn receiver() -> Receiver {
+        let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[8; 16], [6; 12]).unwrap();
+        Receiver::new(NUMBER, key, Inbox::default()).unwrap()
+    }
+
+    /// Records of one byte of content each, never to be opened.
+    fn tiny_records(count: usize) -> Vec<u8> {
+        let mut record = vec![APPLICATION_DATA, VERSION[0], VERSION[1], 0, TINY as u8 - 5];
+        record.resize(TINY, 0);
+        record.repeat(count)
+    }
+
+    fn push(receiver: &mut Receiver, at: usize, bytes: &[u8]) {
+        let data = BytesMut::from(bytes).into();
+        receiver.push(RxSegment { seq: FIRST + at as u32, data, meta: RxMeta::default() });
+    }
+
+    #[test]
+    fn headers_are_followed_once_however_often_somebody_asks() {
+        const RECORDS: usize = 10_000;
+        const SEGMENT: usize = 100;
+        let bytes = tiny_records(RECORDS);
+        let mut receiver = receiver();
+        for (index, segment) in bytes.chunks(SEGMENT).enumerate() {
+            push(&mut receiver, index * SEGMENT, segment);
+            let whole = ((index * SEGMENT + segment.len()) / TINY) as u64;
+            // A device that asks about each segment, and one that is offered the rest of the stream.
+            let header = FIRST + (whole as usize * TINY) as u32;
+            assert_eq!(receiver.locate(header), Located::Record(NUMBER + whole));
+            assert_eq!(receiver.locate(header + 2 * TINY as u32), Located::NotYet);
+            if let Some((start, number)) = receiver.next_boundary() {
+                let records = number - NUMBER;
+                assert!(records == whole || records == whole + 1);
+                assert_eq!(start, FIRST + (records as usize * TINY) as u32);
+            }
+        }
+        assert_eq!(receiver.next_boundary(), Some((FIRST + bytes.len() as u32, NUMBER + RECORDS as u64)));
+        // A search among that many segments, and two looked into; each segment may have three asked in vain.
+        let segments = bytes.len() / SEGMENT;
+        let each = segments.ilog2() as usize + 1 + 2;
+        let most = (RECORDS + 3 * segments) * each;
+        assert!(receiver.inbox.steps() <= most, "{} steps, at most {most}", receiver.inbox.steps());
+    }
+
+    #[test]
+    fn records_are_located_before_and_behind_the_place_followed_to() {
+        let mut receiver = receiver();
+        push(&mut receiver, 0, &tiny_records(20));
+        for known in [0, 5, 20] {
+            assert_eq!(receiver.locate(FIRST + known * TINY as u32), Located::Record(NUMBER + u64::from(known)));
+            for at in 0..20 * TINY as u32 {
+                let expected = match at % TINY as u32 {
+                    0 => Located::Record(NUMBER + u64::from(at) / TINY as u64),
+                    _ => Located::Nothing,
+                };
+                assert_eq!(receiver.locate(FIRST + at), expected, "{at} bytes on");
+            }
+        }
+    }
+
+    const TINY: usize = 23;
+}
