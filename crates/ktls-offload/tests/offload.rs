@@ -241,6 +241,43 @@ async fn a_device_that_comes_back_is_used_again() {
 }
 
 #[tokio::test]
+async fn what_a_context_decrypted_counts_however_many_came_since() {
+    const RX: Offload = Offload { tx: false, rx: true };
+    for resets in 0..=9 {
+        let wire = Wire::new(7).with_devices(0.0, 7);
+        let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
+        near.send_chunk("go".into()).await.unwrap();
+        assert_eq!(far.next_chunk().await.unwrap().unwrap(), "go");
+        far.offload(RX);
+        far.ready().await.unwrap();
+        near.send_chunk(Bytes::from(data(1, 9_000))).await.unwrap();
+        for reset in 0..resets {
+            wire.reset(1);
+            far.offload(RX);
+            let outcome = far.ready().await.unwrap();
+            assert_eq!(outcome.handle().is_some(), reset < 7, "{outcome:?}: eight contexts are remembered");
+            assert_eq!(outcome == Outcome::Refused(NotOffloaded::Unread), reset >= 7);
+        }
+        near.send_chunk(Bytes::from(data(2, 9_000))).await.unwrap();
+        let mut got = vec![0; 18_000];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == [data(1, 9_000), data(2, 9_000)].concat(), "{resets} resets");
+        // All was read: nothing is in the way of one more.
+        wire.reset(1);
+        far.offload(RX);
+        assert!(far.ready().await.unwrap().handle().is_some(), "{resets} resets");
+        near.send_chunk(Bytes::from(data(3, 9_000))).await.unwrap();
+        near.close().await.unwrap();
+        let mut rest = Vec::new();
+        far.read_to_end(&mut rest).await.unwrap();
+        assert!(rest == data(3, 9_000));
+        let counters = far.counters();
+        let software = 1 + u64::from(resets > 7);
+        assert_eq!((counters.rx_records_sw, counters.rx_records_partial, counters.decrypt_error), (software, 0, 0));
+    }
+}
+
+#[tokio::test]
 async fn a_context_begins_behind_everything_that_arrived() {
     for arrived in 0..=120 {
         let wire = Wire::new(5).with_devices(0.0, 5);

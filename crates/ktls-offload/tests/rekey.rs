@@ -4,7 +4,8 @@ mod rig;
 
 use bytes::Bytes;
 use ktls_offload::{
-    AlertDescription, FixedKeys, KeySchedule, KtlsStream, Offload, Outcome, ScheduleError, TlsError, TrafficKeys,
+    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsError,
+    TrafficKeys,
 };
 use offload_api::{SegmentStream, TlsKey};
 use rig::{Counting, Cut, SUITES, Wire, data, streams};
@@ -210,6 +211,33 @@ async fn the_device_may_have_the_next_key() {
     }
     assert_eq!(far.counters().rx_records_device, 7, "four of data, three KeyUpdates");
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed, handles[..3]);
+}
+
+#[tokio::test]
+async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
+    let wire = Wire::new(8).with_devices(0.0, 8);
+    // Packets smaller than a record: the device decrypts some with a key that is no longer the one.
+    wire.lock()[0].cut = Cut::Every(37);
+    let (mut near, mut far) = streams(&wire, SUITES[0]);
+    near.send_chunk("go".into()).await.unwrap();
+    far.next_chunk().await.unwrap();
+    far.offload(Offload { tx: false, rx: true });
+    far.ready().await.unwrap();
+    for round in 0..12 {
+        near.update_keys(false).unwrap();
+        near.send_chunk(Bytes::from(data(round, 1000))).await.unwrap();
+    }
+    for round in 0..12 {
+        let mut got = vec![0; 1000];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == data(round, 1000), "round {round}");
+        let outcome = far.offload(Offload { tx: false, rx: true }).rx;
+        // The first context decrypted all of it, so seven may follow while some of that is unread.
+        let refused = outcome == Outcome::Refused(NotOffloaded::Unread);
+        assert_eq!(refused, (7..11).contains(&round), "round {round}: {outcome:?}");
+    }
+    assert!(far.counters().rx_restored_bytes > 0);
+    assert_eq!(far.counters().decrypt_error, 0);
 }
 
 /// The schedule of an end that has no business asking for a key.

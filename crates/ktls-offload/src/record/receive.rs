@@ -42,6 +42,8 @@ pub(crate) struct Receiver {
     /// Contexts whose verdicts may still be on the way up, the newest last.
     contexts: SmallVec<[RxContext; 1]>,
     starts: RecordStarts,
+    /// Bytes of all the records given out.
+    given: u64,
     /// How far the headers in the inbox were followed. Nobody does that twice: it would be the peer who says how much
     /// work that is.
     known: Boundary,
@@ -68,6 +70,9 @@ struct Boundary {
 /// A context that decrypts, or decrypted, what arrives.
 struct RxContext {
     handle: Handle,
+    /// How many bytes came before the first that it gets. The context before it has been taken away by then, so this
+    /// is also where that one's bytes end.
+    start: u64,
     /// The key it has: that of this epoch, or an earlier one.
     epoch: u64,
     /// That key, and what to add (wrapping) to a record's number to get the device's, once the epoch is over.
@@ -95,6 +100,7 @@ impl Receiver {
             epoch: 0,
             contexts: SmallVec::new(),
             starts: RecordStarts::default(),
+            given: 0,
             known: Boundary::default(),
         })
     }
@@ -136,6 +142,7 @@ impl Receiver {
             return Err(error);
         }
         self.starts.note(start, self.number);
+        self.given += wire_len as u64;
         self.known = self.known.behind_record(wire_len);
         self.number = self.number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
         self.strip(content, before, wire_len).map(Some)
@@ -291,7 +298,7 @@ impl Receiver {
         if meta.tls != TlsVerdict::Decrypted {
             return Side::Ciphertext;
         }
-        let context = self.contexts.iter().find(|context| Some(context.handle) == meta.context);
+        let context = self.contexts.iter().rev().find(|context| Some(context.handle) == meta.context);
         match context {
             Some(RxContext { stale: Some((key, shift)), .. }) => Side::Garbled(key, self.number.wrapping_add(*shift)),
             Some(context) if context.epoch == self.epoch => Side::Plaintext,
@@ -373,12 +380,22 @@ impl Receiver {
         located
     }
 
-    /// From now on the word of `handle`, which has the present key, counts.
-    pub(crate) fn add_context(&mut self, handle: Handle) {
-        if self.contexts.len() == CONTEXTS_MAX {
+    /// Whether one more context can be remembered, the oldest one forgotten if all it decrypted is given out. (Then
+    /// nothing of it is in the inbox. A packet that the transport still holds for its order may be, which is why
+    /// contexts are not forgotten before there is need.)
+    pub(crate) fn has_room_for_context(&mut self) -> bool {
+        if self.contexts.len() == CONTEXTS_MAX && self.contexts[1].start <= self.given {
             self.contexts.remove(0);
         }
-        self.contexts.push(RxContext { handle, epoch: self.epoch, stale: None });
+        self.contexts.len() < CONTEXTS_MAX
+    }
+
+    /// From now on the word of `handle`, which has the present key and begins at the [next
+    /// boundary](Self::next_boundary), counts. There must be [room](Self::has_room_for_context).
+    pub(crate) fn add_context(&mut self, handle: Handle) {
+        debug_assert!(self.contexts.len() < CONTEXTS_MAX);
+        let start = self.given + self.known.bytes as u64;
+        self.contexts.push(RxContext { handle, start, epoch: self.epoch, stale: None });
     }
 
     /// The key in use.
@@ -445,8 +462,8 @@ fn both(a: RxMeta, b: RxMeta) -> RxMeta {
     RxMeta { checksums, tls: TlsVerdict::NotDecrypted, context: None }
 }
 
-/// Contexts whose verdicts are remembered: enough for a reset and a rekey at once.
-const CONTEXTS_MAX: usize = 4;
+/// Contexts whose verdicts are remembered: enough for some resets and rekeys in one window.
+const CONTEXTS_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {

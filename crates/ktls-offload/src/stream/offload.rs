@@ -91,6 +91,9 @@ pub enum NotOffloaded {
     /// The device had it and lost it.
     #[error("the device gave the context up")]
     Lost,
+    /// Too many contexts came and went, and what they decrypted is still unread: read, then ask again.
+    #[error("what too many earlier contexts decrypted is still unread")]
+    Unread,
     /// The direction is closed, or failed.
     #[error("the direction is closed")]
     Closed,
@@ -240,7 +243,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         let Some((start, number)) = self.receiver.next_boundary() else {
             return;
         };
-        match add(&mut self.stream, Direction::Receive, start, number, self.receiver.key()) {
+        let added = if self.receiver.has_room_for_context() {
+            add(&mut self.stream, Direction::Receive, start, number, self.receiver.key())
+        } else {
+            Err(NotOffloaded::Unread)
+        };
+        match added {
             Ok(handle) => {
                 self.receiver.add_context(handle);
                 self.rx = RxOffload::Adding(handle);
