@@ -11,12 +11,12 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The sum over TCP's pseudo header (RFC 9293 3.1), for `bytes` bytes of header and payload.
-    pub(crate) fn pseudo_header(source: Ipv4Addr, destination: Ipv4Addr, bytes: usize) -> Sum {
+    /// The sum over the pseudo header of TCP (RFC 9293 3.1) or UDP (RFC 768), for `bytes` bytes of header and payload.
+    pub(crate) fn pseudo_header(protocol: u8, source: Ipv4Addr, destination: Ipv4Addr, bytes: usize) -> Sum {
         let mut sum = Sum::default();
         sum.add(&source.octets());
         sum.add(&destination.octets());
-        sum.add(&[0, TCP]);
+        sum.add(&[0, protocol]);
         sum.add(&(bytes as u16).to_be_bytes());
         sum
     }
@@ -57,8 +57,9 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// TCP's protocol number.
-const TCP: u8 = 6;
+/// The protocols' numbers.
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 
 #[cfg(test)]
 mod tests {

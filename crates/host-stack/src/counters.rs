@@ -1,7 +1,7 @@
 //! What a host counts, under the names of Linux' SNMP tables where it has them.
 
 offload_base::counters! {
-    /// Counters of one host's ARP, IP, ICMP and TCP. Those without a name in Linux begin with `Host`.
+    /// Counters of one host's ARP, IP, ICMP, UDP and TCP. Those without a name in Linux begin with `Host`.
     ///
     /// ```
     /// use host_stack::HostCounters;
@@ -54,6 +54,16 @@ offload_base::counters! {
         pub icmp_out_limited: "IcmpOutRateLimitGlobal",
         /// Answers not sent because too many others waited for the device.
         pub answers_dropped: "HostAnswersDropped",
+        /// Datagrams received and kept for a socket.
+        pub udp_in_datagrams: "UdpInDatagrams",
+        /// Datagrams received that made no sense.
+        pub udp_in_errors: "UdpInErrors",
+        /// Datagrams received with a wrong checksum.
+        pub udp_in_checksum_errors: "UdpInCsumErrors",
+        /// Datagrams dropped because their socket had too many.
+        pub udp_receive_drops: "UdpRcvbufErrors",
+        /// Datagrams sent.
+        pub udp_out_datagrams: "UdpOutDatagrams",
         /// Datagrams for ports at which nobody listens.
         pub udp_no_ports: "UdpNoPorts",
         /// ICMP errors about what was not under way: stale, or forged.

@@ -6,10 +6,10 @@
 //! and has units sealed by software when no device will: with nobody polling, and after the application has gone.
 //!
 //! ```text
-//!   TcpStream, TcpListener, Host      async, runtime-neutral: one mutex around stack and device
+//!   TcpStream, TcpListener, UdpSocket, Host      async, runtime-neutral: one mutex around stack and device
 //!            |
 //!          Stack                      packets and `now` in, packets and deadlines out
-//!            |-- flow table, timers, network (IPv4, Ethernet)
+//!            |-- flow table, timers, udp, network (IPv4, ARP, ICMP, Ethernet)
 //!            '-- tcp: a connection at a time
 //!            |
 //!       dyn NetDevice                 a driver, or a test's mock
@@ -31,10 +31,12 @@ mod shell;
 mod stack;
 mod tcp;
 mod timers;
+mod udp;
 
 pub use config::{Config, TcpConfig};
 pub use counters::HostCounters;
 pub use flow_table::ConnectionId;
-pub use shell::{Host, TcpListener, TcpStream};
+pub use shell::{Host, TcpListener, TcpStream, UdpSocket};
 pub use stack::{OpenError, Stack};
 pub use tcp::{ConnectionError, Readiness, State, TcpStats};
+pub use udp::{Datagram, SendError};

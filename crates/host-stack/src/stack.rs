@@ -15,9 +15,11 @@ use crate::tcp::output::Turn;
 use crate::tcp::segment::Segment;
 use crate::tcp::state::State;
 use crate::timers::TimerQueue;
-use bytes::{Buf, Bytes};
+use crate::udp::{Datagram, SendError, Sockets};
+use bytes::{Buf, Bytes, BytesMut};
 use core::hash::{BuildHasher, Hasher};
 use core::net::{SocketAddr, SocketAddrV4};
+use core::ops::Range;
 use offload_api::{
     DeviceEvent, FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket, RxSegment, Sealer, SentBytes, TxTag,
 };
@@ -58,6 +60,7 @@ pub struct Stack {
     /// Ports of listeners with news.
     acceptable: VecDeque<u16>,
     timers: TimerQueue,
+    sockets: Sockets,
     /// Connections that may have contexts in the device.
     controlled: BTreeSet<ConnectionId>,
     challenges: RateLimit,
@@ -125,6 +128,7 @@ impl Stack {
             noted: VecDeque::new(),
             acceptable: VecDeque::new(),
             timers: TimerQueue::default(),
+            sockets: Sockets::default(),
             controlled: BTreeSet::new(),
             challenges: RateLimit::new(ANSWERS_A_SECOND),
             resets: RateLimit::new(ANSWERS_A_SECOND),
@@ -209,6 +213,59 @@ impl Stack {
         }
     }
 
+    /// Opens a UDP socket at `port`, or at any port that is free, and returns its port.
+    ///
+    /// # Errors
+    /// If the port is in use, or none is free.
+    pub fn bind_udp(&mut self, port: Option<u16>) -> Result<u16, OpenError> {
+        let port = match port {
+            Some(0) => return Err(OpenError::NoPort),
+            Some(port) => port,
+            None => {
+                let tried = (0..PORTS_TRIED).map(|_| random_port(&mut self.ports));
+                let mut free = tried.filter(|port| !self.sockets.is_bound(*port));
+                free.next().ok_or(OpenError::NoPort)?
+            }
+        };
+        self.sockets.bind(port)?;
+        Ok(port)
+    }
+
+    /// Closes the UDP socket at `port`, and drops what was not read.
+    pub fn close_udp(&mut self, port: u16) {
+        self.sockets.close(port);
+    }
+
+    /// Sends `data` from the UDP socket at `port`, at the next [`transmit`](Self::transmit).
+    ///
+    /// # Errors
+    /// If there is no way to `to`, the datagram does not fit one packet, or the device has fallen behind.
+    pub fn send_datagram(
+        &mut self,
+        now: Instant,
+        port: u16,
+        to: SocketAddr,
+        data: Bytes,
+        device: &dyn NetDevice,
+    ) -> Result<(), SendError> {
+        let mtu = device.path(&self.nobodys_flow()).mtu;
+        let sent = self.network.send_datagram(now, port, to, data, mtu, &mut self.counters);
+        if sent == Err(SendError::Full) {
+            self.sockets.block(port);
+        }
+        sent
+    }
+
+    /// The next datagram that arrived at the UDP socket at `port`.
+    pub fn take_datagram(&mut self, port: u16) -> Option<Datagram> {
+        self.sockets.take(port)
+    }
+
+    /// The next UDP socket at which datagrams arrived, or that can send again.
+    pub fn next_udp_ready(&mut self) -> Option<u16> {
+        self.sockets.next_ready()
+    }
+
     /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, packet: RxPacket, device: &mut dyn NetDevice) {
@@ -217,6 +274,9 @@ impl Stack {
         let Parsed { flow, segment, payload } = match arrival {
             Some(Arrival::Tcp(parsed)) => parsed,
             Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
+            Some(Arrival::Datagram { port, from, payload }) => {
+                return self.on_datagram(now, port, from, payload, frame);
+            }
             None => return,
         };
         frame.truncate(payload.end);
@@ -575,6 +635,22 @@ impl Stack {
         }
     }
 
+    fn on_datagram(&mut self, now: Instant, port: u16, from: SocketAddr, payload: Range<usize>, mut frame: BytesMut) {
+        if !self.sockets.is_bound(port) {
+            self.counters.udp_no_ports += 1;
+            frame.truncate(payload.end);
+            self.network.refuse_datagram(now, &frame, &mut self.counters);
+            return;
+        }
+        frame.truncate(payload.end);
+        frame.advance(payload.start);
+        if self.sockets.deliver(port, Datagram { from, data: frame }) {
+            self.counters.udp_in_datagrams += 1;
+        } else {
+            self.counters.udp_receive_drops += 1;
+        }
+    }
+
     /// Somebody says that a segment did not get through. Only who has seen it can know its sequence number.
     fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
         let Undelivered { flow, seq, length, why } = *undelivered;
@@ -618,6 +694,9 @@ impl Stack {
             if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
                 self.counters.device_drops += 1;
             }
+        }
+        if self.network.takes_datagrams() {
+            self.sockets.unblock();
         }
     }
 
@@ -672,7 +751,7 @@ impl Stack {
     /// A flow to `remote` from a random port (RFC 6056).
     fn free_flow(&mut self, remote: SocketAddr) -> Option<FlowKey> {
         for _ in 0..PORTS_TRIED {
-            let port = FIRST_LOCAL_PORT + self.ports.below(u64::from(LAST_LOCAL_PORT - FIRST_LOCAL_PORT) + 1) as u16;
+            let port = random_port(&mut self.ports);
             let flow = self.flow_from(port, remote);
             if self.flows.find(&flow).is_none() && !self.listeners.contains_key(&port) {
                 return Some(flow);
@@ -754,6 +833,10 @@ impl Stack {
     fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
         self.flows.get_mut(id).expect("a connection's name is good until it is detached")
     }
+}
+
+fn random_port(ports: &mut Rng) -> u16 {
+    FIRST_LOCAL_PORT + ports.below(u64::from(LAST_LOCAL_PORT - FIRST_LOCAL_PORT) + 1) as u16
 }
 
 /// Packets received before the timers and the senders have their turn.

@@ -1,7 +1,7 @@
 //! Ethernet and IPv4: from a frame to the segment in it, and from a segment to a packet for the device.
 //!
 //! - [`arp`], [`neighbours`]: which Ethernet address the next hop has;
-//! - [`icmp`]: echoes, errors in and out; [`paths`]: how large a packet may be.
+//! - [`icmp`]: echoes, errors in and out; [`paths`]: how large a packet may be; [`udp`]: datagrams.
 //!
 //! What leaves of its own accord (requests, answers, packets whose next hop is known at last) waits in the outbox
 //! until the stack hands it to the device.
@@ -13,10 +13,11 @@ mod arp;
 mod icmp;
 mod neighbours;
 mod paths;
+mod udp;
 
 pub(crate) use icmp::{Undelivered, Why};
 
-use crate::checksum::Sum;
+use crate::checksum::{Sum, TCP};
 use crate::config::Config;
 use crate::counters::HostCounters;
 use crate::limit::RateLimit;
@@ -56,6 +57,8 @@ pub(crate) struct Network {
 pub(crate) enum Arrival {
     /// A TCP segment.
     Tcp(Parsed),
+    /// A datagram for `port`.
+    Datagram { port: u16, from: SocketAddr, payload: Range<usize> },
     /// Word of a TCP segment that did not get through.
     Undelivered(Undelivered),
 }
@@ -159,6 +162,11 @@ impl Network {
         self.neighbours.next_event()
     }
 
+    /// Whether datagrams find space in the outbox.
+    pub(crate) fn takes_datagrams(&self) -> bool {
+        self.outbox.len() < OUTBOX_PACKETS / 2
+    }
+
     pub(crate) fn has_mail(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -222,11 +230,7 @@ impl Network {
         let destination = ip.dst_addr();
         match ip.next_header() {
             IpProtocol::Tcp => {}
-            IpProtocol::Udp => {
-                counters.udp_no_ports += 1;
-                self.refuse(now, &frame[ETHERNET_BYTES..end], Refusal::Port, counters);
-                return None;
-            }
+            IpProtocol::Udp => return self.on_udp(source, frame, start..end, checksums, counters),
             IpProtocol::Icmp => return self.on_icmp(now, source, &frame[start..end], counters),
             _ => {
                 counters.ip_in_unknown_protocols += 1;
@@ -235,7 +239,7 @@ impl Network {
             }
         }
         if checksums == Checksums::Unchecked {
-            let mut sum = Sum::pseudo_header(source, destination, end - start);
+            let mut sum = Sum::pseudo_header(TCP, source, destination, end - start);
             sum.add(&frame[start..end]);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
@@ -374,7 +378,7 @@ fn fill_checksums(header: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr, fr
     Ipv4Packet::new_unchecked(ip_header).set_checksum(ip_sum.finish());
     let tcp_header = &mut header[ETHERNET_BYTES + IP_BYTES..];
     let bytes = tcp_header.len() + fragments.iter().map(Bytes::len).sum::<usize>();
-    let mut sum = Sum::pseudo_header(source, destination, bytes);
+    let mut sum = Sum::pseudo_header(TCP, source, destination, bytes);
     sum.add(tcp_header);
     for fragment in fragments {
         sum.add(fragment);

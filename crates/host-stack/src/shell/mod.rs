@@ -9,9 +9,11 @@
 mod listener;
 mod serve;
 mod stream;
+mod udp;
 
 pub use listener::TcpListener;
 pub use stream::TcpStream;
+pub use udp::UdpSocket;
 
 use crate::config::Config;
 use crate::counters::HostCounters;
@@ -27,6 +29,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use udp::UdpWaiting;
 
 /// A host on a network: a stack and its device, for as many tasks and threads as want it. Clones are the same host.
 ///
@@ -61,6 +64,7 @@ pub(crate) struct Inner {
     /// By [`ConnectionId::index`].
     waiting: Vec<Waiting>,
     accepting: BTreeMap<u16, Waker>,
+    udp: BTreeMap<u16, UdpWaiting>,
     service: Option<Waker>,
     /// When the service task will look again by itself.
     service_at: Option<Instant>,
@@ -90,6 +94,7 @@ impl Host {
             device,
             waiting: Vec::new(),
             accepting: BTreeMap::new(),
+            udp: BTreeMap::new(),
             service: None,
             service_at: None,
             unfinished: false,
@@ -134,6 +139,15 @@ impl Host {
     pub fn listen(&self, port: u16, backlog: usize) -> io::Result<TcpListener> {
         self.shard.with(|inner, _| inner.stack.listen(port, backlog))?;
         Ok(TcpListener::new(self.shard.clone(), port))
+    }
+
+    /// Opens a UDP socket at `port`, or at any port that is free.
+    ///
+    /// # Errors
+    /// If somebody else has the port, or none is free.
+    pub fn bind_udp(&self, port: Option<u16>) -> io::Result<UdpSocket> {
+        let port = self.shard.with(|inner, _| inner.stack.bind_udp(port))?;
+        Ok(UdpSocket::new(self.shard.clone(), port))
     }
 
     /// The host's address.
@@ -237,6 +251,15 @@ impl Inner {
         self.accepting.insert(port, cx.waker().clone());
     }
 
+    /// Who waits for the UDP socket at `port`.
+    pub(crate) fn udp_waiting(&mut self, port: u16) -> &mut UdpWaiting {
+        self.udp.entry(port).or_default()
+    }
+
+    pub(crate) fn forget_udp(&mut self, port: u16) {
+        self.udp.remove(&port);
+    }
+
     pub(crate) fn is_needed(&self) -> bool {
         self.handles > 0 || self.stack.connections() > 0
     }
@@ -261,6 +284,12 @@ impl Inner {
         }
         while let Some(port) = self.stack.next_acceptable() {
             wakers.extend(self.accepting.remove(&port));
+        }
+        while let Some(port) = self.stack.next_udp_ready() {
+            if let Some(waiting) = self.udp.get_mut(&port) {
+                wakers.extend(waiting.readable.take());
+                wakers.extend(waiting.writable.take());
+            }
         }
     }
 

@@ -13,3 +13,4 @@ mod shell;
 mod smoltcp_peer;
 mod states;
 mod transfer;
+mod udp;

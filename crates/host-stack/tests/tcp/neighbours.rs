@@ -212,7 +212,10 @@ fn pings_that_are_broken_broadcast_or_too_many_are_not_answered() {
 fn an_unknown_protocol_and_a_port_without_a_socket_are_refused() {
     let mut pair = Pair::new(&Setup::default());
     for (protocol, code) in [(IpProtocol::Udp, 3), (IpProtocol::Unknown(132), 2)] {
-        let sent = ip(ADDRESS[1], protocol, &[9; 1000]);
+        let mut body = [9; 1000];
+        body[4..6].copy_from_slice(&1000u16.to_be_bytes()); // UDP's length
+        body[6..8].fill(0);
+        let sent = ip(ADDRESS[1], protocol, &body);
         let frames = answers(&mut pair, &sent);
         let [frame] = &frames[..] else { panic!("{} answers", frames.len()) };
         let packet = Ipv4Packet::new_checked(&frame[14..]).unwrap();

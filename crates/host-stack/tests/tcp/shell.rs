@@ -300,6 +300,30 @@ fn handles_go_from_thread_to_thread() {
 }
 
 #[test]
+fn udp_sockets_wait_for_datagrams() {
+    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+    let server = world.hosts[1].bind_udp(Some(53)).unwrap();
+    let client = world.hosts[0].bind_udp(None).unwrap();
+    assert_eq!(world.hosts[1].bind_udp(Some(53)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    world.spawn(async move {
+        for _ in 0..100 {
+            let (data, from) = server.recv_from().await.unwrap();
+            server.send_to(data.freeze(), from).await.unwrap();
+        }
+    });
+    world.spawn(async move {
+        for number in 0..100u8 {
+            client.send_to(Bytes::from(vec![number; 100]), (ADDRESS[1], 53).into()).await.unwrap();
+            let (data, from) = client.recv_from().await.unwrap();
+            assert_eq!((&data[..], from), (&[number; 100][..], (ADDRESS[1], 53).into()));
+        }
+        let long = client.send_to(Bytes::from(vec![0; 2000]), (ADDRESS[1], 53).into()).await;
+        assert_eq!(long.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    });
+    world.run(false);
+}
+
+#[test]
 fn errors_reach_whoever_waits() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let refused = world.hosts[0].connect(None, (ADDRESS[1], 9).into());

@@ -1,0 +1,116 @@
+//! A UDP socket in an application's hands.
+
+use super::Shard;
+use crate::udp::SendError;
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+use core::future::poll_fn;
+use core::net::{SocketAddr, SocketAddrV4};
+use core::task::{Context, Poll, Waker};
+use std::io;
+use std::sync::Arc;
+
+/// A UDP socket. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Each kind of
+/// waiting (to read, to write) is one task's at a time. Dropping it closes the port.
+///
+/// ```
+/// use host_stack::Host;
+///
+/// async fn echo(host: Host) -> std::io::Result<()> {
+///     let socket = host.bind_udp(Some(7))?;
+///     loop {
+///         let (data, from) = socket.recv_from().await?;
+///         socket.send_to(data.freeze(), from).await?;
+///     }
+/// }
+/// ```
+pub struct UdpSocket {
+    shard: Arc<Shard>,
+    port: u16,
+}
+
+/// Who waits for a socket.
+#[derive(Debug, Default)]
+pub(crate) struct UdpWaiting {
+    pub(crate) readable: Option<Waker>,
+    pub(crate) writable: Option<Waker>,
+}
+
+impl UdpSocket {
+    pub(crate) fn new(shard: Arc<Shard>, port: u16) -> UdpSocket {
+        shard.hold();
+        UdpSocket { shard, port }
+    }
+
+    /// This end's address and port.
+    pub fn local_addr(&self) -> SocketAddr {
+        let address = self.shard.with(|inner, _| inner.stack.config().address);
+        SocketAddr::V4(SocketAddrV4::new(address, self.port))
+    }
+
+    /// The next datagram, and who sent it.
+    ///
+    /// # Errors
+    /// None at present; as with other sockets, a caller should be ready for them.
+    pub async fn recv_from(&self) -> io::Result<(BytesMut, SocketAddr)> {
+        poll_fn(|cx| self.poll_recv_from(cx)).await
+    }
+
+    /// The next datagram, and who sent it.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn poll_recv_from(&self, cx: &mut Context<'_>) -> Poll<io::Result<(BytesMut, SocketAddr)>> {
+        self.shard.with(|inner, _| match inner.stack.take_datagram(self.port) {
+            Some(datagram) => Poll::Ready(Ok((datagram.data, datagram.from))),
+            None => {
+                inner.udp_waiting(self.port).readable = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+    }
+
+    /// Sends `data` to `to`, as soon as the device takes it. Whether it arrives, nobody says.
+    ///
+    /// # Errors
+    /// `HostUnreachable` if there is no way to `to`, `InvalidInput` if `data` do not fit one packet.
+    pub async fn send_to(&self, data: Bytes, to: SocketAddr) -> io::Result<()> {
+        poll_fn(|cx| self.poll_send_to(cx, &data, to)).await
+    }
+
+    /// Sends `data` to `to`, or waits until the device takes it.
+    ///
+    /// # Errors
+    /// As for [`send_to`](Self::send_to).
+    pub fn poll_send_to(&self, cx: &mut Context<'_>, data: &Bytes, to: SocketAddr) -> Poll<io::Result<()>> {
+        self.shard.with(|inner, now| {
+            match inner.stack.send_datagram(now, self.port, to, data.clone(), &*inner.device) {
+                Ok(()) => {
+                    inner.transmit(now);
+                    Poll::Ready(Ok(()))
+                }
+                Err(SendError::Full) => {
+                    inner.udp_waiting(self.port).writable = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                Err(error) => Poll::Ready(Err(error.into())),
+            }
+        })
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.shard.with(|inner, _| {
+            inner.stack.close_udp(self.port);
+            inner.forget_udp(self.port);
+        });
+        self.shard.let_go();
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpSocket").field("port", &self.port).finish_non_exhaustive()
+    }
+}
