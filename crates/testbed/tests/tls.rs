@@ -94,7 +94,7 @@ fn nothing_leaves_in_plaintext_under_loss_with_resets_in_the_middle() {
         assert!(outcome.received == transfer.sent(), "seed {seed}");
         for seen in &outcome.seen {
             // Any part of the marker that is long enough not to be chance, wherever packets were cut.
-            let leaked = seen.frame.data.windows(12).any(|window| is_of_the_marker(window));
+            let leaked = seen.frame.data.windows(12).any(is_of_the_marker);
             assert!(!leaked, "seed {seed}: plaintext at {:?}", seen.at);
         }
         // The device did much of it, was rebuilt, was lost in the middle and taken up again.
