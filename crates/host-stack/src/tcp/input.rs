@@ -77,7 +77,7 @@ impl Connection {
         &mut self,
         env: &mut Env<'_>,
         segment: &Segment,
-        mut payload: BytesMut,
+        payload: BytesMut,
         meta: RxMeta,
     ) -> Option<Segment> {
         let next = self.receive.next();
@@ -90,7 +90,9 @@ impl Connection {
         }
         let length = u64::from(segment.sequence_len(payload.len()));
         let edge = self.receive.edge();
-        // A segment that ends before what was acknowledged, or begins beyond the window, is not acceptable.
+        // A segment that ends before what was acknowledged, or begins beyond the window, is not acceptable. One at the
+        // edge of a closed window is: nothing of it is taken but the acknowledgment, and it is answered (RFC 9293
+        // 3.8.6.1, 3.10.7.4).
         let start = self.receive.position(segment.seq);
         let acceptable = start.is_some_and(|start| start + length >= next.min(self.acked_until) && start <= edge);
         let Some(start) = start.filter(|_| acceptable) else {
@@ -133,8 +135,6 @@ impl Connection {
             return None;
         }
         if length > 0 {
-            let room = self.receive.edge().saturating_sub(start) as usize;
-            payload.truncate(room);
             self.take_data(env, start, segment, payload, meta);
         }
         self.settle_discarded(env);
@@ -223,7 +223,7 @@ impl Connection {
         }
     }
 
-    /// Takes data and FIN, which begin at `start`, within the window.
+    /// Takes data and FIN, which begin at `start`, as far as they lie within the window.
     fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, payload: BytesMut, meta: RxMeta) {
         if !self.state.may_receive() {
             // The peer's FIN came already; only it, and what came before, may be repeated.
@@ -235,10 +235,16 @@ impl Connection {
         }
         let end = start + payload.len() as u64;
         let was_holed = self.receive.has_holes();
-        if segment.flags.fin && end < self.receive.edge().max(end + 1) && self.peer_fin.is_none() {
-            self.peer_fin = Some(start + u64::from(segment.sequence_len(payload.len())) - 1).filter(|fin| *fin == end);
-        }
+        let edge = self.receive.edge();
         let mut payload = payload;
+        if end > edge {
+            // The rest comes again, and what stands behind it. A probe of a closed window is waiting for the answer.
+            payload.truncate(edge.saturating_sub(start) as usize);
+            self.ack.now = true;
+        } else if segment.flags.fin && end >= self.receive.next() && self.peer_fin.is_none() {
+            // One just beyond the last byte of the window takes no memory. One before what came already is a lie.
+            self.peer_fin = Some(end);
+        }
         if let Some(fin) = self.peer_fin {
             // Nothing comes after the end.
             payload.truncate(fin.saturating_sub(start) as usize);

@@ -241,6 +241,85 @@ fn what_is_not_for_this_host_is_counted_and_dropped() {
     assert_eq!(pair.stacks[1].counters().checksum_errors - before.checksum_errors, 2, "the device said so");
 }
 
+/// A pair in which side 1 takes little and reads nothing, and a segment with what side 0 would say next.
+fn narrow() -> (Pair, [ConnectionId; 2], Crafted) {
+    let mut setup = Setup::default();
+    for tcp in &mut setup.tcp {
+        (tcp.timestamps, tcp.receive_buffer) = (false, 20_000);
+    }
+    let (pair, ids) = Pair::connected(&setup);
+    let crafted = Crafted {
+        ports: (pair.stacks[0].flow(ids[0]).local.port(), PORT),
+        seq: pair.stacks[0].first_seq(ids[0]),
+        ack: Some(pair.stacks[1].first_seq(ids[1])),
+        flags: "",
+        window: 1000,
+        timestamps: None,
+        sack: Vec::new(),
+        payload: Vec::new(),
+    };
+    (pair, ids, crafted)
+}
+
+/// The same, with the window filled to its edge. Also returns how many bytes that took.
+fn closed_window() -> (Pair, [ConnectionId; 2], Crafted, usize) {
+    let (mut pair, ids, mut crafted) = narrow();
+    pair.stacks[0].send_copy(ids[0], &[7; 50_000]);
+    pair.stacks[0].push(ids[0]);
+    pair.run_for(Duration::from_millis(100));
+    let stats = pair.stacks[0].stats(ids[0]);
+    crafted.seq += stats.bytes_acknowledged as u32;
+    crafted.payload = vec![7; stats.peer_window as usize];
+    deliver(&mut pair, &crafted.frame());
+    pair.run_for(Duration::from_millis(100));
+    crafted.seq += stats.peer_window as u32;
+    (pair, ids, crafted, (stats.bytes_acknowledged + stats.peer_window) as usize)
+}
+
+#[test]
+fn a_fin_behind_bytes_beyond_the_window_does_not_end_the_stream() {
+    let (mut pair, ids, crafted) = narrow();
+    let window = pair.stacks[0].stats(ids[0]).peer_window as usize;
+    let mut read = Vec::new();
+    let one_too_many = Crafted { flags: "F", payload: vec![7; window + 1], ..crafted.clone() };
+    assert_eq!(deliver(&mut pair, &one_too_many.frame()).len(), 1, "the peer is told what was taken");
+    assert_eq!(pair.read(1, ids[1], &mut read), window);
+    assert_eq!((pair.stacks[1].at_end(ids[1]), pair.stacks[1].state(ids[1])), (false, State::Established));
+    let rest = Crafted { seq: crafted.seq + window as u32, flags: "F", payload: vec![7; 1], ..crafted };
+    deliver(&mut pair, &rest.frame());
+    assert_eq!(pair.read(1, ids[1], &mut read), 1);
+    assert_eq!((pair.stacks[1].at_end(ids[1]), pair.stacks[1].state(ids[1])), (true, State::CloseWait));
+
+    let (mut pair, ids, crafted, taken) = closed_window();
+    let all_too_many = Crafted { flags: "F", payload: vec![9; 1000], ..crafted };
+    assert_eq!(deliver(&mut pair, &all_too_many.frame()).len(), 1);
+    read.clear();
+    assert_eq!(pair.read(1, ids[1], &mut read), taken);
+    assert_eq!((pair.stacks[1].at_end(ids[1]), pair.stacks[1].state(ids[1])), (false, State::Established));
+}
+
+#[test]
+fn whoever_probes_a_closed_window_with_a_byte_is_answered_and_heard() {
+    let (mut pair, ids, crafted, taken) = closed_window();
+    pair.stacks[1].send_copy(ids[1], &[8; 100]);
+    pair.stacks[1].push(ids[1]);
+    assert!(pair.stacks[1].poll(pair.now, &mut pair.nics[1]) || !pair.nics[1].port().sent.is_empty());
+    pair.nics[1].port().drain();
+    let probe = Crafted { payload: vec![7; 1], ack: crafted.ack.map(|ack| ack + 100), ..crafted.clone() };
+    for _ in 0..3 {
+        let answers = deliver(&mut pair, &probe.frame());
+        assert_eq!(answers.len(), 1);
+        let answer = TcpPacket::new_unchecked(&answers[0][34..]);
+        assert_eq!((answer.ack_number(), answer.window_len()), (TcpSeqNumber(crafted.seq.0 as i32), 0));
+    }
+    assert_eq!(pair.stacks[1].stats(ids[1]).bytes_acknowledged, 100, "what it acknowledged counts");
+    // An end that comes alone takes no room.
+    deliver(&mut pair, &Crafted { flags: "F", payload: Vec::new(), ..probe }.frame());
+    let mut read = Vec::new();
+    assert_eq!(pair.read(1, ids[1], &mut read), taken);
+    assert_eq!((pair.stacks[1].at_end(ids[1]), pair.stacks[1].state(ids[1])), (true, State::CloseWait));
+}
+
 /// Sequence and acknowledgment off what is expected, flags, window, blocks, payload bytes, whether with timestamps.
 type Near = (i32, i32, u8, u16, Vec<(i32, i32)>, usize, bool);
 
