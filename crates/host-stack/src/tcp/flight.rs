@@ -134,6 +134,7 @@ impl Flight {
         let sent = &mut self.sent[index];
         debug_assert_eq!((sent.start, sent.end), (range.start, range.end));
         (sent.order, sent.sent_at, sent.retransmitted) = (order, now, true);
+        self.trim_log();
     }
 
     /// Everything before `position` was acknowledged: calls `delivered` for what was not known to be there.
@@ -157,6 +158,7 @@ impl Flight {
             self.sent = VecDeque::new();
             self.log = VecDeque::new();
         }
+        self.trim_log();
     }
 
     /// The peer has `range`: calls `delivered` for what was not known to be there.
@@ -192,6 +194,7 @@ impl Flight {
             }
             index += 1;
         }
+        self.trim_log();
     }
 
     /// Takes for lost what was sent before the transmission `latest` (order and end of what the peer has last
@@ -281,6 +284,20 @@ impl Flight {
         order
     }
 
+    /// Forgets the transmissions of which nothing is in flight any more, once they are most of the log: who never
+    /// asks what is [overdue](Self::expire), for the peer reports nothing selectively, would keep them for ever.
+    fn trim_log(&mut self) {
+        if self.log.len() <= 2 * self.sent.len() + LOG_SLACK {
+            return;
+        }
+        let sent = &self.sent;
+        self.log.retain(|one| {
+            let from = sent.partition_point(|sent| sent.end <= one.start);
+            let mut covered = sent.range(from..).take_while(|sent| sent.start < one.end);
+            covered.any(|sent| sent.order == one.order && sent.state == Fate::InFlight)
+        });
+    }
+
     /// The index of the first entry that ends after `position`.
     fn index_of(&self, position: u64) -> usize {
         self.sent.partition_point(|sent| sent.end <= position)
@@ -324,6 +341,8 @@ impl Flight {
 
 /// No entry is split for a selective acknowledgment beyond this many.
 const MAX_ENTRIES: usize = 1 << 16;
+/// Transmissions kept beyond twice the entries, so that a short log is not trimmed over and over.
+const LOG_SLACK: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -349,6 +368,24 @@ mod tests {
             flight.log.iter().any(|one| one.order == sent.order && one.start <= sent.start && sent.end <= one.end)
         };
         assert!(flight.sent.iter().filter(|sent| sent.state == Fate::InFlight).all(logged));
+        assert!(flight.log.len() <= 2 * flight.sent.len() + LOG_SLACK, "a log that grows");
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_forgotten_though_nobody_asks_what_is_overdue() {
+        let mut flight = Flight::default();
+        for number in 0..1000 {
+            flight.push(number * 10..number * 10 + 10, Instant::from_nanos(number));
+            flight.acknowledge((number * 10).saturating_sub(50), |_| ());
+            check(&flight);
+        }
+        flight.lose_first(10);
+        for number in 0..1000 {
+            flight.lose_first(10);
+            let lost = flight.first_lost().unwrap();
+            flight.resent(lost, Instant::from_nanos(1000 + number));
+            check(&flight);
+        }
     }
 
     #[test]
