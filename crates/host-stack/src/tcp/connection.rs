@@ -500,14 +500,13 @@ impl Connection {
         event
     }
 
-    /// Keeps an event for the application; the oldest goes if it takes none.
+    /// Keeps an event for the application, instead of those it makes moot: of each context the last word counts,
+    /// so an application that does not ask has no more of them than it has contexts.
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
         if self.detached {
             return;
         }
-        if self.device_events.len() >= MAX_DEVICE_EVENTS {
-            self.device_events.pop_front();
-        }
+        self.device_events.retain(|earlier| !makes_moot(&event, earlier));
         self.device_events.push_back(event);
         self.readiness.device_event = true;
     }
@@ -661,6 +660,22 @@ impl Connection {
                 .saturating_sub(1 + u64::from(self.peer_fin.is_some_and(|fin| self.receive.next() > fin))),
             unacknowledged: self.send.unacknowledged(),
         }
+/// Whether nobody needs to hear of `earlier` who hears of `event`.
+fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
+    match (event, earlier) {
+        (DeviceEvent::Reset, DeviceEvent::Removed { .. }) => false,
+        (DeviceEvent::Reset, _) => true,
+        (DeviceEvent::ResyncRequested { handle, .. }, DeviceEvent::ResyncRequested { handle: before, .. })
+        | (
+            DeviceEvent::Removed { handle, .. },
+            DeviceEvent::Removed { handle: before, .. }
+            | DeviceEvent::Ready { handle: before, .. }
+            | DeviceEvent::ResyncRequested { handle: before, .. },
+        ) => handle == before,
+        _ => event == earlier,
+    }
+}
+
     }
 }
 
@@ -678,14 +693,35 @@ fn shift_for(bytes: usize) -> u8 {
 const DEFAULT_MSS: usize = 536;
 /// Linux's tcp_min_snd_mss, after CVE-2019-11479.
 const LEAST_MSS: u16 = 48;
-/// Device events kept for an application that does not ask for them.
-const MAX_DEVICE_EVENTS: usize = 64;
 /// Linux's TCP_MAX_QUICKACKS.
 pub(super) const QUICK_ACKS: u8 = 16;
 
 #[cfg(test)]
 mod tests {
     use super::super::recv_queue::IDLE_BYTES;
+    #[test]
+    fn resync_requests_push_no_other_device_event_out() {
+        let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+        let mut connection = Connection::new(flow, State::Established, Seq(0), 0, &TcpConfig::default());
+        let [old, new] = [0, 1].map(|index| Handle { index, generation: 0 });
+        let resync = |handle, header| DeviceEvent::ResyncRequested { flow, handle, header: Seq(header) };
+        connection.note_device_event(DeviceEvent::Ready { flow, handle: old });
+        connection.note_device_event(resync(old, 1));
+        connection.note_device_event(DeviceEvent::Removed { flow, handle: old });
+        connection.note_device_event(DeviceEvent::Reset);
+        connection.note_device_event(DeviceEvent::Reset);
+        connection.note_device_event(DeviceEvent::Ready { flow, handle: new });
+        (0..1000).for_each(|header| connection.note_device_event(resync(new, header)));
+        let events: Vec<DeviceEvent> = core::iter::from_fn(|| connection.take_device_event()).collect();
+        let expected = [
+            DeviceEvent::Removed { flow, handle: old },
+            DeviceEvent::Reset,
+            DeviceEvent::Ready { flow, handle: new },
+            resync(new, 999),
+        ];
+        assert_eq!(events, expected);
+    }
+
     use super::*;
     use crate::flow_table::ConnectionId;
 
