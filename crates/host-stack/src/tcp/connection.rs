@@ -78,8 +78,6 @@ pub(crate) struct Connection {
     pub(super) window_probe_owed: bool,
     pub(super) tail_probe_owed: bool,
     pub(super) window_override: bool,
-    /// The range being sent is a tail loss probe; true: a retransmission.
-    pub(super) probing_tail: Option<bool>,
     /// The next bytes wait for the rest of their unit.
     pub(super) blocked_on_unit: bool,
     pub(super) last_sent: Instant,
@@ -312,7 +310,6 @@ impl Connection {
             window_probe_owed: false,
             tail_probe_owed: false,
             window_override: false,
-            probing_tail: None,
             blocked_on_unit: false,
             last_sent: Instant::ZERO,
             ident: (fingerprint >> 16) as u16,
@@ -660,6 +657,9 @@ impl Connection {
                 .saturating_sub(1 + u64::from(self.peer_fin.is_some_and(|fin| self.receive.next() > fin))),
             unacknowledged: self.send.unacknowledged(),
         }
+    }
+}
+
 /// Whether nobody needs to hear of `earlier` who hears of `event`.
 fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
     match (event, earlier) {
@@ -673,9 +673,6 @@ fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
             | DeviceEvent::ResyncRequested { handle: before, .. },
         ) => handle == before,
         _ => event == earlier,
-    }
-}
-
     }
 }
 
@@ -699,6 +696,9 @@ pub(super) const QUICK_ACKS: u8 = 16;
 #[cfg(test)]
 mod tests {
     use super::super::recv_queue::IDLE_BYTES;
+    use super::*;
+    use crate::flow_table::ConnectionId;
+
     #[test]
     fn resync_requests_push_no_other_device_event_out() {
         let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
@@ -721,9 +721,6 @@ mod tests {
         ];
         assert_eq!(events, expected);
     }
-
-    use super::*;
-    use crate::flow_table::ConnectionId;
 
     #[test]
     fn an_idle_connection_takes_less_than_2_kib() {

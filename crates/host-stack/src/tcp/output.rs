@@ -30,6 +30,11 @@ enum Plan {
     Again(Range<u64>),
     New(Range<u64>),
     WindowProbe,
+    /// A tail loss probe; `again`: of what was sent before.
+    TailProbe {
+        range: Range<u64>,
+        again: bool,
+    },
 }
 
 /// What became of it.
@@ -47,17 +52,16 @@ impl Connection {
     /// Sends what may be sent, up to one turn's worth.
     pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
         let caps = self.caps(env, device);
-        let mut room = device.room(&self.flow);
         if self.state == State::Closed {
-            return self.transmit_reset(env, device, &caps, room);
+            return self.transmit_reset(env, device, &caps);
         }
         if !self.state.is_opening() {
             self.fit_mss(&caps);
         }
-        let mut turns = PACKETS_A_TURN;
+        let (mut room, mut turns) = (0, PACKETS_A_TURN);
         self.blocked_on_unit = false;
         while let Some(plan) = self.plan(env, &caps) {
-            if room == 0 {
+            if !self.has_room(&mut room, device) {
                 return Turn::NoRoom;
             }
             if turns == 0 {
@@ -70,16 +74,16 @@ impl Connection {
                     self.blocked_on_unit = true;
                     break;
                 }
-                Outcome::Over => return self.transmit_reset(env, device, &caps, room),
+                Outcome::Over => return self.transmit_reset(env, device, &caps),
             }
             room -= 1;
             turns -= 1;
         }
-        if self.ack.now && !self.state.is_opening() {
-            if room == 0 {
-                return Turn::NoRoom;
-            }
-            self.send_ack(env, device, &caps);
+        if self.ack.now
+            && !self.state.is_opening()
+            && !(self.has_room(&mut room, device) && self.send_ack(env, device, &caps))
+        {
+            return Turn::NoRoom;
         }
         self.arm_persist(env);
         Turn::Done
@@ -100,12 +104,22 @@ impl Connection {
         }
     }
 
+    /// Whether the device has room, `room` of which was counted. It is asked again before it is given up: only one
+    /// that said it has none wakes anybody when there is some.
+    fn has_room(&self, room: &mut usize, device: &dyn NetDevice) -> bool {
+        if *room == 0 {
+            *room = device.room(&self.flow);
+        }
+        *room > 0
+    }
+
     /// What the device and the path behind it take.
     fn caps(&self, env: &Env<'_>, device: &dyn NetDevice) -> PathCaps {
         let caps = device.path(&self.flow);
         PathCaps { mtu: env.network.path_mtu(env.now, self.flow.remote.ip(), caps.mtu), ..caps }
     }
 
+    /// The next thing to send. It stays the next until it was carried out, however often there is no room for it.
     fn plan(&mut self, env: &Env<'_>, caps: &PathCaps) -> Option<Plan> {
         if self.next == 0 {
             return Some(Plan::Syn);
@@ -116,11 +130,15 @@ impl Connection {
         if matches!(self.state, State::TimeWait | State::Closed) {
             return None;
         }
-        if core::mem::take(&mut self.window_probe_owed) {
+        self.window_probe_owed &= self.peer.window == 0;
+        if self.window_probe_owed {
             return Some(Plan::WindowProbe);
         }
-        if core::mem::take(&mut self.tail_probe_owed) {
-            return self.plan_tail_probe();
+        if self.tail_probe_owed {
+            if let Some(probe) = self.plan_tail_probe() {
+                return Some(probe);
+            }
+            self.tail_probe_owed = false;
         }
         let allowance = self.congestion_allowance();
         let mss = self.mss as u64;
@@ -161,8 +179,7 @@ impl Connection {
             // RFC 9293 3.7.4 (Nagle) and 3.8.6.2.1 (silly windows).
             let hurried = self.nodelay || fin || self.next + length - short < self.pushed || self.flight.is_empty();
             let big_for_peer = length * 2 >= self.peer.max_window;
-            let overridden = core::mem::take(&mut self.window_override);
-            if !(last && hurried || length < mss && (big_for_peer || overridden)) {
+            if !(last && hurried || length < mss && (big_for_peer || self.window_override)) {
                 length -= short;
             }
             if length == 0 {
@@ -173,18 +190,20 @@ impl Connection {
         Some(Plan::New(self.next..self.next + length + u64::from(with_fin)))
     }
 
-    /// RFC 8985 7.3: new data if there are some the peer takes, else the last segment again.
-    fn plan_tail_probe(&mut self) -> Option<Plan> {
+    /// RFC 8985 7.3: new data if there are some the peer takes, else the last segment again. Nothing if it was late,
+    /// and the tail has arrived or is known to be lost.
+    fn plan_tail_probe(&self) -> Option<Plan> {
+        if self.flight.is_empty() || !self.recovery.is_open() {
+            return None;
+        }
         let mss = self.mss as u64;
         let window = (self.una + self.peer.window).saturating_sub(self.next);
         let fresh = self.send.end().saturating_sub(self.next).min(window).min(mss);
         if fresh > 0 {
-            self.probing_tail = Some(false);
-            return Some(Plan::New(self.next..self.next + fresh));
+            return Some(Plan::TailProbe { range: self.next..self.next + fresh, again: false });
         }
         let last = self.flight.last()?;
-        self.probing_tail = Some(true);
-        Some(Plan::Again(last.start.max(last.end.saturating_sub(mss))..last.end))
+        Some(Plan::TailProbe { range: last.start.max(last.end.saturating_sub(mss))..last.end, again: true })
     }
 
     /// The most payload that one packet for the device may have: whole segments.
@@ -205,8 +224,20 @@ impl Connection {
             Plan::WindowProbe => {
                 // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
                 let probe = self.header(env, self.una - 1, Flags::default());
-                self.send_bare(probe, env, device, caps);
+                if !self.send_bare(probe, env, device, caps) {
+                    return Outcome::NoRoom;
+                }
+                self.window_probe_owed = false;
                 Outcome::Sent
+            }
+            Plan::TailProbe { range, again } => {
+                let outcome = self.send_range(range, again, env, device, caps);
+                self.tail_probe_owed = outcome == Outcome::NoRoom;
+                if outcome == Outcome::Sent {
+                    env.counters.loss_probes += 1;
+                    self.begin_tail_probe(again);
+                }
+                outcome
             }
         }
     }
@@ -252,7 +283,6 @@ impl Connection {
         device: &mut dyn NetDevice,
         caps: &PathCaps,
     ) -> Outcome {
-        let probing = self.probing_tail.take();
         loop {
             let data_end = range.end.min(self.send.end());
             let cut = if range.start < data_end { self.send.cut(range.start..data_end) } else { Cut::default() };
@@ -294,10 +324,7 @@ impl Connection {
             self.ident = self.ident.wrapping_add(segments as u16);
             self.note_header_sent(env, &segment);
             self.note_range_sent(range.start..end, again, segments as u64, segment.options.timestamps, env);
-            if let Some(retransmission) = probing {
-                env.counters.loss_probes += 1;
-                self.begin_tail_probe(retransmission);
-            } else if !again {
+            if !again {
                 self.arm_tail_probe(env);
             }
             return Outcome::Sent;
@@ -335,6 +362,7 @@ impl Connection {
         }
         self.last_sent = env.now;
         self.deadlines.persist = None;
+        self.window_override = false;
         if self.deadlines.retransmit.is_none() || first_again {
             self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
         }
@@ -358,30 +386,31 @@ impl Connection {
         Outcome::Over
     }
 
-    /// Sends an acknowledgment without data, with whatever there is to report.
-    fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) {
+    /// Sends an acknowledgment without data, with whatever there is to report. False if the device had no room after
+    /// all.
+    fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
         let mut segment = self.header(env, self.next, Flags::default());
         if self.peer.sack {
-            let duplicate = self.duplicate.take();
-            env.counters.dsacks_sent += u64::from(duplicate.is_some());
-            segment.options.sack = self.receive.sack_blocks(duplicate.as_ref());
+            segment.options.sack = self.receive.sack_blocks(self.duplicate.as_ref());
         }
+        if !self.send_bare(segment, env, device, caps) {
+            return false;
+        }
+        env.counters.dsacks_sent += u64::from(self.peer.sack && self.duplicate.is_some());
+        env.counters.out_segments += 1;
         self.duplicate = None;
         self.ack.now = false;
-        if self.send_bare(segment, env, device, caps) {
-            env.counters.out_segments += 1;
-        }
+        true
     }
 
-    fn transmit_reset(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps, room: usize) -> Turn {
+    fn transmit_reset(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Turn {
         if self.reset_owed {
-            if room == 0 {
+            let reset = self.header(env, self.next, Flags { rst: true, ..Flags::default() });
+            if device.room(&self.flow) == 0 || !self.send_bare(reset, env, device, caps) {
                 return Turn::NoRoom;
             }
             self.reset_owed = false;
             env.counters.out_resets += 1;
-            let reset = self.header(env, self.next, Flags { rst: true, ..Flags::default() });
-            self.send_bare(reset, env, device, caps);
         }
         Turn::Done
     }

@@ -310,6 +310,7 @@ impl Connection {
     /// Notes that a probe was sent.
     pub(super) fn begin_tail_probe(&mut self, retransmission: bool) {
         self.tail_probe = Some(TailProbe { end: self.next, retransmission });
+        self.deadlines.probe = None;
     }
 
     /// Arms the timers of what was sent: the retransmission timeout and, sooner, the tail loss probe.

@@ -9,6 +9,7 @@ mod hostile;
 mod neighbours;
 mod path_mtu;
 mod records;
+mod room;
 mod shell;
 mod smoltcp_peer;
 mod states;

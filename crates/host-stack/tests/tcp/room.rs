@@ -1,0 +1,52 @@
+//! A device without room: what was to be sent leaves when there is some, and not a timeout later.
+
+use crate::pair::{Pair, Setup};
+use core::time::Duration;
+
+/// Lets `span` pass while the device of side 0 has no room, then gives it some. Returns how many frames leave.
+fn starve(pair: &mut Pair, span: Duration) -> usize {
+    pair.nics[0].port().ring = 0;
+    pair.run_for(span);
+    pair.nics[0].port().ring = usize::MAX;
+    while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+    pair.nics[0].port().drain().len()
+}
+
+#[test]
+fn a_window_probe_waits_for_room() {
+    let mut setup = Setup::default();
+    setup.tcp[1].receive_buffer = 20_000;
+    let (mut pair, ids) = Pair::connected(&setup);
+    pair.stacks[0].send_copy(ids[0], &[7; 50_000]);
+    pair.stacks[0].push(ids[0]);
+    // What is left of the window is used up first, by a short segment after a wait.
+    pair.run_until(|pair| pair.stacks[0].counters().window_probes > 0);
+    pair.run_for(Duration::from_millis(10));
+    pair.nics[0].port().ring = 0;
+    pair.run_until(|pair| pair.stacks[0].counters().window_probes > 1);
+    assert_eq!(starve(&mut pair, Duration::from_millis(1)), 1);
+}
+
+#[test]
+fn a_tail_loss_probe_waits_for_room() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.wire.config.loss = 1.0;
+    pair.stacks[0].send_copy(ids[0], &[7; 1000]);
+    pair.stacks[0].push(ids[0]);
+    pair.run_now();
+    assert_eq!(starve(&mut pair, Duration::from_millis(100)), 1);
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.loss_probes, counters.timeouts), (1, 0));
+}
+
+#[test]
+fn an_acknowledgment_and_a_reset_wait_for_room() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.nics[0].port().ring = 0;
+    pair.stacks[1].send_copy(ids[1], &[7; 100]);
+    pair.stacks[1].push(ids[1]);
+    assert_eq!(starve(&mut pair, Duration::from_millis(100)), 1);
+    pair.stacks[0].abort(ids[0]);
+    assert_eq!(starve(&mut pair, Duration::from_millis(1)), 1);
+    assert_eq!(pair.stacks[0].counters().out_resets, 1);
+}
