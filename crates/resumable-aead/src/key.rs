@@ -11,7 +11,7 @@ use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_
 
 /// An expanded key with the back-end chosen for this processor.
 ///
-/// Costs about a kilobyte on the heap; share it by `Arc`. Wiped when dropped, never printed.
+/// Costs up to four kilobytes on the heap; share it by `Arc`. Wiped when dropped, never printed.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key};
