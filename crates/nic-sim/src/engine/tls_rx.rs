@@ -67,8 +67,6 @@ pub(crate) struct Received {
     pub(crate) walked: Walked,
     /// The context lost its place with this packet.
     pub(crate) lost: bool,
-    /// Software is to say whether a record starts here.
-    pub(crate) ask: Option<Seq>,
     /// The context found its place again with this packet, and works from the next on.
     pub(crate) found: bool,
 }
@@ -78,7 +76,6 @@ impl Received {
         verdict: TlsVerdict::NotDecrypted,
         walked: Walked { body_bytes: 0, records: 0 },
         lost: false,
-        ask: None,
         found: false,
     };
 }
@@ -230,7 +227,7 @@ impl TlsReceive {
                 let rest = seen.end();
                 if track.follow(rest, &source[rest.distance_from(seq) as usize..]).is_some() {
                     self.place = Place::Tracking(track);
-                    return Received { verdict: TlsVerdict::ResyncRequested, ask: Some(track.asked), ..so_far };
+                    return Received { verdict: TlsVerdict::ResyncRequested, ..so_far };
                 }
             }
         }
@@ -262,11 +259,7 @@ impl TlsReceive {
                 self.place = Place::Tracking(track);
                 if track.confirmed.is_none() && track.headers / RECORDS_BETWEEN_QUESTIONS > asked_at {
                     // The question, or its answer, may have got lost.
-                    return Received {
-                        verdict: TlsVerdict::ResyncRequested,
-                        ask: Some(track.asked),
-                        ..Received::UNTOUCHED
-                    };
+                    return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
                 }
                 Received::UNTOUCHED
             }
@@ -438,7 +431,7 @@ mod tests {
         assert_eq!(rig.verdict(0, 30), Decrypted);
         assert!(rig.feed(150, 200).lost, "121 was the next header");
         let asked = rig.feed(200, 260);
-        assert_eq!((asked.verdict, asked.ask), (ResyncRequested, Some(START + 242)));
+        assert_eq!((asked.verdict, rig.engine.question()), (ResyncRequested, Some(START + 242)));
         assert_eq!(rig.verdict(260, 380), NotDecrypted, "tracking");
         assert!(rig.engine.answer(START + 242, Some(7)));
         assert_eq!(rig.verdict(380, 480), NotDecrypted, "no header in it");
@@ -452,11 +445,13 @@ mod tests {
         assert!(rig.feed(10, 130).lost);
         assert!(rig.engine.answer(START + 121, Some(6)), "asked about in the same packet");
         let mut rig = Rig::new(6, 100);
-        assert_eq!(rig.feed(10, 130).ask, Some(START + 121));
+        assert_eq!(rig.verdict(10, 130), ResyncRequested);
+        assert_eq!(rig.engine.question(), Some(START + 121));
         assert!(!rig.engine.answer(START + 122, Some(6)), "another question");
         assert!(rig.engine.answer(START + 121, None));
         assert!(!rig.engine.answer(START + 121, Some(6)), "it is searching again");
-        assert_eq!(rig.feed(130, 250).ask, Some(START + 242));
+        assert_eq!(rig.verdict(130, 250), ResyncRequested);
+        assert_eq!(rig.engine.question(), Some(START + 242));
     }
 
     #[test]
@@ -465,7 +460,11 @@ mod tests {
             let mut rig = Rig::new(5, 100);
             rig.feed(10, split);
             let asked = rig.feed(split, 200);
-            assert_eq!((asked.verdict, asked.ask), (ResyncRequested, Some(START + 121)), "split at {split}");
+            assert_eq!(
+                (asked.verdict, rig.engine.question()),
+                (ResyncRequested, Some(START + 121)),
+                "split at {split}"
+            );
             assert!(rig.engine.answer(START + 121, Some(6)));
             // The header after it is split as well.
             assert_eq!(rig.verdict(200, 242 + split - 121), NotDecrypted);
@@ -484,8 +483,10 @@ mod tests {
         stream.extend_from_slice(&record);
         stream.extend_from_slice(&sealed(10, 300));
         let mut rig = Rig { key: key(), engine: TlsReceive::new(IV, START - 1000, 1), stream };
-        assert_eq!(rig.feed(0, 100).ask, Some(START + 50));
-        assert_eq!(rig.feed(100, 200).ask, Some(START + real as u32), "where a header should be is none");
+        assert_eq!(rig.verdict(0, 100), ResyncRequested);
+        assert_eq!(rig.engine.question(), Some(START + 50));
+        assert_eq!(rig.verdict(100, 200), ResyncRequested);
+        assert_eq!(rig.engine.question(), Some(START + real as u32), "where a header should be is none");
         assert!(rig.engine.answer(START + real as u32, Some(9)));
         assert!(rig.feed(200, 300).found);
         assert_eq!(rig.verdict(300, real + 121 + 321), Decrypted);
@@ -541,7 +542,9 @@ mod tests {
                         }
                     }
                 }
-                question = received.ask.or(question);
+                if received.verdict == ResyncRequested {
+                    question = engine.question();
+                }
                 if let (Some(asked), true) = (question, answered[step]) {
                     let number = starts.iter().find(|start| start.0 == asked).map(|start| start.1);
                     engine.answer(asked, number);
