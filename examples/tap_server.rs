@@ -56,12 +56,9 @@ struct Options {
     /// The emulated host's address
     #[arg(long, default_value = "10.77.0.1")]
     address: Ipv4Addr,
-    /// The address of whoever is at the other end
+    /// The address that whoever is at the other end is told to take
     #[arg(long, default_value = "10.77.0.2")]
     peer: Ipv4Addr,
-    /// Their Ethernet address. Default: the TAP's own, or the one QEMU gives to a guest's first card
-    #[arg(long, value_name = "MAC", value_parser = mac)]
-    peer_mac: Option<[u8; 6]>,
     /// The port to serve at. Default: 80, with --tls 443
     #[arg(long)]
     port: Option<u16>,
@@ -129,18 +126,17 @@ struct Outside {
     name: String,
     port: Arc<Mutex<dyn Port>>,
     counters: Box<dyn Fn() -> AttachCounters>,
-    peer_mac: [u8; 6],
 }
 
 impl Outside {
     fn open(options: &Options) -> Result<Outside, String> {
         if let [ours, theirs] = &options.dgram[..] {
             let port = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
-            return Ok(Outside::with(options, "guest", port, DgramPort::counters, QEMU_MAC));
+            return Ok(Outside::with("guest", port, DgramPort::counters));
         }
         if let Some(path) = &options.stream {
             let port = StreamPort::listen_unix(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            return Ok(Outside::with(options, "guest", port, StreamPort::counters, QEMU_MAC));
+            return Ok(Outside::with("guest", port, StreamPort::counters));
         }
         Outside::tap(options)
     }
@@ -149,8 +145,7 @@ impl Outside {
     fn tap(options: &Options) -> Result<Outside, String> {
         use testbed::attach::{TapConfig, TapPort};
         let port = TapPort::open(TapConfig::named(&options.tap)).map_err(|error| error.to_string())?;
-        let mac = port.mac().map_err(|error| format!("the TAP's Ethernet address: {error}"))?;
-        Ok(Outside::with(options, &options.tap, port, TapPort::counters, mac))
+        Ok(Outside::with(&options.tap, port, TapPort::counters))
     }
 
     #[cfg(not(feature = "tap"))]
@@ -158,17 +153,11 @@ impl Outside {
         Err("this was built without TAPs: build with --features tap, or use --dgram or --stream".into())
     }
 
-    fn with<P: Port + 'static>(
-        options: &Options,
-        name: &str,
-        port: P,
-        counters: fn(&P) -> AttachCounters,
-        usual_mac: [u8; 6],
-    ) -> Outside {
+    fn with<P: Port + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters) -> Outside {
         let port = Arc::new(Mutex::new(port));
         let looked_at = port.clone();
         let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
-        Outside { name: name.into(), port, counters, peer_mac: options.peer_mac.unwrap_or(usual_mac) }
+        Outside { name: name.into(), port, counters }
     }
 
     fn counters(&self) -> AttachCounters {
@@ -189,7 +178,6 @@ fn build(options: &Options, outside: &Outside, capture: Option<&Capture>) -> io:
         .clock(ClockKind::Real)
         .host("server", nic, TcpConfig::default())
         .address(options.address)
-        .neighbour(options.peer, outside.peer_mac)
         .attach(0, &outside.name, outside.port.clone(), options.wire.link());
     if let Some(capture) = capture {
         builder = builder.captured(capture);
@@ -202,11 +190,10 @@ fn begin_capture(path: &Path) -> Result<Capture, String> {
     begun.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What to do at the other end. Nobody answers for addresses yet, so they are told by hand.
+/// What to do at the other end.
 fn instructions(options: &Options, outside: &Outside, port: u16) -> String {
     let Options { address, peer, .. } = options;
     let device = if outside.name == options.tap { &options.tap } else { "eth0" };
-    let mac = HOST_MAC.map(|byte| format!("{byte:02x}")).join(":");
     let (url, how) = if options.tls {
         let name = "server.nic-offload.test";
         let certificate = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/testbed/identity/ca.pem");
@@ -218,8 +205,8 @@ fn instructions(options: &Options, outside: &Outside, port: u16) -> String {
         "{address} serves {folder}. At the other end, as root:\n\
          \x20 ip addr add {peer}/24 dev {device}\n\
          \x20 ip link set {device} mtu {mtu} up\n\
-         \x20 ip neigh replace {address} lladdr {mac} dev {device}\n\
          then\n\
+         \x20 ping {address}\n\
          \x20 curl {how}{url}\n\
          \x20 curl {how}-T FILE {url}\n\
          Ctrl-C ends it and shows what was counted.\n",
@@ -376,17 +363,6 @@ fn decoded(path: &str) -> Option<String> {
     String::from_utf8(decoded).ok().filter(|path| !path.contains('\0'))
 }
 
-/// An Ethernet address: `02:00:00:00:00:01`.
-fn mac(text: &str) -> Result<[u8; 6], String> {
-    let bytes: Option<Vec<u8>> =
-        text.split(':').map(|byte| (byte.len() == 2).then(|| u8::from_str_radix(byte, 16).ok()).flatten()).collect();
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| "an Ethernet address is six bytes, as 02:0a:...".into())
-}
-
-/// Of the first host of a testbed.
-const HOST_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-/// What QEMU gives to a guest's first card.
-const QEMU_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
 const BACKLOG: usize = 1024;
 /// Bytes of a file read at a time.
 const PIECE: usize = 256 * 1024;

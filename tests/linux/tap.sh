@@ -43,6 +43,11 @@ bulk "a wire of 10 Gb/s and 2 ms, MTU 9000" --rate 10G --delay 1ms --mtu 9000
 
 echo "1000 connections, each for one request"
 start
+if command -v ping >/dev/null; then
+    check "the emulated host answers a ping" inside ping -q -c 3 -i 0.2 -W 5 10.77.0.1
+else
+    echo "SKIPPED: ping is missing"
+fi
 check "every one is answered" [ "$(get -H 'Connection: close' 'http://10.77.0.1/a%20page.txt?[1-1000]' | wc -l)" = 1000 ]
 check "names are listed" grep -qx "a page.txt" <(get http://10.77.0.1/)
 check "what is not there is not found" [ "$(inside curl -s --noproxy '*' -o /dev/null -w '%{http_code}' http://10.77.0.1/none)" = 404 ]
