@@ -497,6 +497,12 @@ impl Stack {
         self.mark_dirty(id);
     }
 
+    /// Sequence number of the next byte that [`take`](Self::take) will give, arrived or not; `None` while the connection
+    /// is being opened.
+    pub fn next_taken(&self, id: ConnectionId) -> Option<Seq> {
+        self.connection(id).next_taken()
+    }
+
     /// The next received range in order.
     pub fn take(&mut self, id: ConnectionId) -> Option<RxSegment> {
         self.connection_mut(id).take()

@@ -53,6 +53,12 @@ pub trait SegmentStream: Send + Unpin {
     /// `ConnectionReset`, `TimedOut` and the like, when the connection is lost.
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>>;
 
+    /// Sequence number of the byte that the next range begins with, whether that has arrived or not; `None` from a
+    /// transport that cannot tell before it has.
+    fn next_seq(&self) -> Option<Seq> {
+        None
+    }
+
     /// Says that `bytes` received bytes are done with, so that the window may open again.
     fn consume(&mut self, bytes: usize);
 

@@ -169,6 +169,13 @@ impl SegmentStream for TcpStream {
         self.poll_take(cx)
     }
 
+    fn next_seq(&self) -> Option<Seq> {
+        match &self.unread {
+            Some(unread) => Some(unread.seq),
+            None => self.shard.with(|inner, _| inner.stack.next_taken(self.id)),
+        }
+    }
+
     fn consume(&mut self, bytes: usize) {
         self.shard.with(|inner, now| {
             if inner.stack.consume(self.id, bytes) {

@@ -414,6 +414,11 @@ impl Connection {
         acked
     }
 
+    /// Sequence number of the next byte for the application, once the peer has told where it begins.
+    pub(crate) fn next_taken(&self) -> Option<Seq> {
+        (!self.state.is_opening()).then(|| self.receive.next_taken())
+    }
+
     /// The next range for the application.
     pub(crate) fn take(&mut self) -> Option<RxSegment> {
         self.receive.take()

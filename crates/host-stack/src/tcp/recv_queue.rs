@@ -176,6 +176,11 @@ impl ReceiveQueue {
     }
 
     /// The next range in order.
+    pub(crate) fn next_taken(&self) -> Seq {
+        self.seq(self.ready.front().map_or(self.next, |held| held.start))
+    }
+
+    /// The next range, which is the application's to be done with.
     pub(crate) fn take(&mut self) -> Option<RxSegment> {
         let held = self.ready.pop_front()?;
         self.taken += held.segment.data.len();
