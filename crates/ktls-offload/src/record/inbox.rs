@@ -40,6 +40,11 @@ impl Inbox {
         self.segments.front().map(|segment| segment.seq).or(self.end)
     }
 
+    /// Says where the first range will begin, if nothing has arrived yet.
+    pub(crate) fn begin_at(&mut self, seq: Seq) {
+        self.end.get_or_insert(seq);
+    }
+
     /// The record header at `at` bytes from the start; `None` if it is not all here. Takes time logarithmic in the number
     /// of ranges: a peer that sends records of a byte each gets as many headers looked for.
     pub(crate) fn header_at(&self, at: usize) -> Option<[u8; HEADER_LEN]> {

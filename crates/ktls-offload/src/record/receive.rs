@@ -110,6 +110,11 @@ impl Receiver {
         self.inbox.push(segment);
     }
 
+    /// Says where the first range will begin, if nothing has arrived yet.
+    pub(crate) fn begin_at(&mut self, seq: Seq) {
+        self.inbox.begin_at(seq);
+    }
+
     /// Bytes received that are not yet a whole record.
     pub(crate) fn pending(&self) -> usize {
         self.inbox.len()

@@ -160,18 +160,9 @@ impl Sender {
         self.number >= self.limit
     }
 
-    /// Goes on with the next key, which `fresh` has, in software. Gives the context that the old one leaves behind.
-    pub(crate) fn rekey(&mut self, fresh: Sender) -> Option<Handle> {
-        let context = self.context();
-        *self = fresh;
-        context
-    }
-
-    /// Seals in software from the next record on. Gives the context that is left behind.
-    pub(crate) fn come_back(&mut self) -> Option<Handle> {
-        let context = self.context();
-        self.protection = Protection::Software;
-        context
+    /// Seals in software from the next record on. True if a device did so far.
+    pub(crate) fn come_back(&mut self) -> bool {
+        core::mem::replace(&mut self.protection, Protection::Software) != Protection::Software
     }
 
     /// Leaves records to `handle` from the next one on. The transport must have a sealer by then.

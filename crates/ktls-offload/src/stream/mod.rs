@@ -2,10 +2,12 @@
 //!
 //! - this file: the stream itself, its two sides and how they end;
 //! - [`offload`]: handing directions to a device, and taking them back; [`policy`]: when that is done unasked;
+//!   [`contexts`]: who owns what the device has for the stream;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
 
+mod contexts;
 mod io;
 pub(crate) mod offload;
 mod policy;
@@ -22,11 +24,12 @@ use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
 use crate::record::{CONTENT_MAX, ContentType, HEADER_LEN, WIRE_MAX};
 use bytes::Bytes;
+use contexts::Contexts;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload::RxOffload;
-use offload_api::{Handle, Layer, RxSegment, SegmentStream, TxTag};
+use offload_api::{Handle, RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
@@ -82,6 +85,7 @@ pub struct KtlsStream<S: SegmentStream> {
     /// The transport's last word, got while nobody was reading.
     ended: Option<std::io::Result<()>>,
     rx: RxOffload,
+    contexts: Contexts,
     policy: RetransmitPolicy,
     /// Where the receive context thinks a record begins, and waits to be told.
     question: Option<(Handle, Seq)>,
@@ -156,6 +160,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             early_credit: 0,
             ended: None,
             rx: RxOffload::Software,
+            contexts: Contexts::default(),
             policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
             question: None,
             next: next.map(|(seq, _)| seq),
@@ -374,17 +379,18 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Sends a KeyUpdate and goes on with the next key, in software.
     fn send_key_update(&mut self, request: bool) -> Result<(), TlsError> {
-        let left = match self.announce_next_key(request) {
-            Ok(fresh) => self.sender.rekey(fresh),
+        let was_on_device = self.sender.context().is_some();
+        match self.announce_next_key(request) {
+            Ok(fresh) => self.sender = fresh,
             Err(error) => {
                 self.counters.tx_rekey_error += 1;
                 self.fail(error.clone());
                 return Err(error);
             }
-        };
+        }
         self.sender.lower_limit(self.records_per_key);
-        if let Some(context) = left {
-            self.stream.release(Layer::Tls, context);
+        self.give_back_unused();
+        if was_on_device {
             self.count_transmit_software();
         }
         self.policy.begin(self.stream.sent());
@@ -522,10 +528,7 @@ impl<S: SegmentStream> Drop for KtlsStream<S> {
         if !std::thread::panicking() {
             self.finish_writing();
         }
-        self.leave_receive_context();
-        if let Some(context) = self.sender.come_back() {
-            self.stream.release(Layer::Tls, context);
-        }
+        self.contexts.keep_only(&mut self.stream, [None; 2]);
     }
 }
 

@@ -9,8 +9,7 @@ use crate::record::receive::Located;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker, ready};
-use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Layer, NetDevice, Refused, SegmentStream, TlsKey, TxTag};
-use offload_base::Seq;
+use offload_api::{DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TxTag};
 use std::io;
 
 /// Which directions a device is asked to take.
@@ -56,8 +55,9 @@ pub enum Outcome {
     /// The device has it. A transmit context works from the next record on; a receive context once
     /// [`ready`](KtlsStream::ready) says so.
     Device(Handle),
-    /// The device will get it as soon as it is known where the next record begins; [`ready`](KtlsStream::ready) waits
-    /// for that too. (Receiving only.)
+    /// The device will get it as soon as it is known where the next record begins: half a header has arrived, or nothing
+    /// yet over a transport that cannot tell where it will. [`ready`](KtlsStream::ready) waits for that too. (Receiving
+    /// only.)
     Deferred,
     /// It stays in software.
     Refused(NotOffloaded),
@@ -112,6 +112,16 @@ pub(super) enum RxOffload {
     Adding(Handle),
     /// The device works.
     Device(Handle),
+}
+
+impl RxOffload {
+    /// The context, working or not yet.
+    fn context(self) -> Option<Handle> {
+        match self {
+            RxOffload::Adding(handle) | RxOffload::Device(handle) => Some(handle),
+            RxOffload::Software | RxOffload::Refused(_) | RxOffload::Deferred => None,
+        }
+    }
 }
 
 impl<S: SegmentStream> KtlsStream<S> {
@@ -178,10 +188,10 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.write != Side::Open {
             return Outcome::Refused(NotOffloaded::Closed);
         }
-        let KtlsStream { stream, sender, next, .. } = self;
+        let KtlsStream { stream, sender, next, contexts, .. } = self;
         // Nothing sent tells where something would go.
         let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
-        match add(stream, Direction::Transmit, start, sender.number(), sender.key()) {
+        match contexts.add(stream, Direction::Transmit, start, sender.number(), sender.key()) {
             Ok(handle) => {
                 if let Some(sealer) = sender.sealer() {
                     stream.install(Layer::Tls, Box::new(sealer));
@@ -240,11 +250,14 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Poll::Pending => break,
             }
         }
+        if let Some(seq) = self.stream.next_seq() {
+            self.receiver.begin_at(seq);
+        }
         let Some((start, number)) = self.receiver.next_boundary() else {
             return;
         };
         let added = if self.receiver.has_room_for_context() {
-            add(&mut self.stream, Direction::Receive, start, number, self.receiver.key())
+            self.contexts.add(&mut self.stream, Direction::Receive, start, number, self.receiver.key())
         } else {
             Err(NotOffloaded::Unread)
         };
@@ -282,6 +295,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.answer_question();
                 }
                 DeviceEvent::Removed { handle, .. } => {
+                    self.contexts.is_gone(handle);
                     if self.sender.context() == Some(handle) {
                         self.lose_transmit();
                     }
@@ -290,9 +304,11 @@ impl<S: SegmentStream> KtlsStream<S> {
                     }
                 }
                 DeviceEvent::Reset => {
+                    // The news may be older than the contexts: then the device still has them.
                     self.counters.device_resets += 1;
                     self.lose_transmit();
                     self.lose_receive();
+                    self.give_back_unused();
                 }
                 _ => {}
             }
@@ -328,8 +344,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         match self.policy.judge(self.stream.sent(), context.is_some()) {
             Verdict::Stay => {}
             Verdict::ToSoftware => {
-                if let Some(context) = self.sender.come_back() {
-                    self.stream.release(Layer::Tls, context);
+                if self.sender.come_back() {
+                    self.give_back_unused();
                     self.count_transmit_software();
                     self.counters.tx_policy_sw += 1;
                 }
@@ -344,7 +360,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// The device no longer has the transmit context. What is queued for it the transport has sealed.
     fn lose_transmit(&mut self) {
-        if self.sender.come_back().is_some() {
+        if self.sender.come_back() {
             self.count_transmit_software();
         }
     }
@@ -359,15 +375,15 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Takes the receive context, if there is one, off the device.
     pub(super) fn leave_receive_context(&mut self) {
-        if let RxOffload::Adding(handle) | RxOffload::Device(handle) = self.rx {
-            self.stream.control(&mut |_, device| {
-                if let Some(tls) = device.tls() {
-                    tls.remove(handle);
-                }
-            });
-        }
         self.count_receive_software();
         self.rx = RxOffload::Software;
+        self.give_back_unused();
+    }
+
+    /// Gives back the contexts that neither direction uses any more.
+    pub(super) fn give_back_unused(&mut self) {
+        let in_use = [self.sender.context(), self.rx.context()];
+        self.contexts.keep_only(&mut self.stream, in_use);
     }
 
     pub(super) fn count_transmit_software(&mut self) {
@@ -383,22 +399,4 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.counters.curr_rx_device = 0;
         }
     }
-}
-
-/// Asks the device for a context.
-fn add<S: SegmentStream>(
-    stream: &mut S,
-    direction: Direction,
-    start: Seq,
-    number: u64,
-    key: &TlsKey,
-) -> Result<Handle, NotOffloaded> {
-    let mut result = Err(NotOffloaded::NoDevice);
-    stream.control(&mut |flow: FlowKey, device: &mut dyn NetDevice| {
-        result = match device.tls() {
-            Some(tls) => tls.add(&flow, direction, start, number, key).map_err(NotOffloaded::from),
-            None => Err(NotOffloaded::NoTls),
-        };
-    });
-    result
 }

@@ -46,6 +46,8 @@ pub(crate) struct Half {
     pub(crate) dropped: bool,
     /// Nothing leaves while set.
     pub(crate) hold: bool,
+    /// It knows where the next byte belongs before that has arrived.
+    pub(crate) tells_next: bool,
     /// Bytes the peer takes before it consumed some.
     pub(crate) window: usize,
     pub(crate) cut: Cut,
@@ -77,6 +79,7 @@ impl Wire {
             aborted: false,
             dropped: false,
             hold: false,
+            tells_next: true,
             window: usize::MAX,
             cut: Cut::Every(1448),
             device: None,
@@ -266,6 +269,13 @@ impl SegmentStream for End {
                 Poll::Pending
             }
         })
+    }
+
+    fn next_seq(&self) -> Option<Seq> {
+        let halves = self.wire.lock();
+        let half = &halves[self.side];
+        let next = halves[1 - self.side].first + half.received as u32;
+        half.tells_next.then(|| half.arrived.front().map_or(next, |segment| segment.seq))
     }
 
     fn consume(&mut self, bytes: usize) {
