@@ -20,7 +20,6 @@
 
 #![forbid(unsafe_code)]
 
-mod checksum;
 mod config;
 mod counters;
 mod flow_table;

@@ -17,7 +17,7 @@ pub struct PathCaps {
     pub epoch: u64,
     /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// The device fills in and checks IPv4 and TCP checksums.
+    /// The device fills in and checks the checksums of IPv4 headers, TCP and UDP, the latter over both IPs.
     pub checksum: bool,
     /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none.
     pub tso_max_bytes: u32,

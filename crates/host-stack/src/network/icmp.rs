@@ -5,10 +5,10 @@
 //! answers leave in a second is bounded.
 
 use super::{Arrival, ETHERNET_BYTES, IP_BYTES, Network};
-use crate::checksum::Sum;
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use ip_packets::Sum;
 use offload_api::{FlowKey, Header, TxAsk, TxPacket};
 use offload_base::cost::{self, Work};
 use offload_base::{Instant, Seq};

@@ -17,7 +17,6 @@ mod udp;
 
 pub(crate) use icmp::{Undelivered, Why};
 
-use crate::checksum::{Sum, TCP};
 use crate::config::Config;
 use crate::counters::HostCounters;
 use crate::limit::RateLimit;
@@ -26,6 +25,7 @@ use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::ops::Range;
 use icmp::Refusal;
+use ip_packets::Sum;
 use neighbours::{Hop, Neighbours};
 use offload_api::rx::Checksums;
 use offload_api::{FlowKey, Handle, Header, PathCaps, TxAsk, TxPacket};
@@ -239,7 +239,7 @@ impl Network {
             }
         }
         if checksums == Checksums::Unchecked {
-            let mut sum = Sum::pseudo_header(TCP, source, destination, end - start);
+            let mut sum = Sum::pseudo_header(TCP, source.into(), destination.into(), end - start);
             sum.add(&frame[start..end]);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
@@ -378,7 +378,7 @@ fn fill_checksums(header: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr, fr
     Ipv4Packet::new_unchecked(ip_header).set_checksum(ip_sum.finish());
     let tcp_header = &mut header[ETHERNET_BYTES + IP_BYTES..];
     let bytes = tcp_header.len() + fragments.iter().map(Bytes::len).sum::<usize>();
-    let mut sum = Sum::pseudo_header(TCP, source, destination, bytes);
+    let mut sum = Sum::pseudo_header(TCP, source.into(), destination.into(), bytes);
     sum.add(tcp_header);
     for fragment in fragments {
         sum.add(fragment);
@@ -386,6 +386,9 @@ fn fill_checksums(header: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr, fr
     TcpPacket::new_unchecked(tcp_header).set_checksum(sum.finish());
 }
 
+/// The protocols' numbers.
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
 /// Ethernet header, without a VLAN tag.
 pub(crate) const ETHERNET_BYTES: usize = 14;
 /// IPv4 header, without options.

@@ -1,13 +1,13 @@
 //! UDP headers, read and written (RFC 768). Checksums are the software's: devices know TCP's.
 
 use super::icmp::Refusal;
-use super::{Arrival, ETHERNET_BYTES, IP_BYTES, Network, OUTBOX_PACKETS};
-use crate::checksum::{Sum, UDP};
+use super::{Arrival, ETHERNET_BYTES, IP_BYTES, Network, OUTBOX_PACKETS, UDP};
 use crate::counters::HostCounters;
 use crate::udp::SendError;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::ops::Range;
+use ip_packets::Sum;
 use offload_api::rx::Checksums;
 use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
@@ -31,7 +31,7 @@ impl Network {
         let (bytes, start) = (usize::from(udp.len()), place.start);
         // RFC 768: zero says that the sender made none.
         if checksums == Checksums::Unchecked && udp.checksum() != 0 {
-            let mut sum = Sum::pseudo_header(UDP, source, self.address(), bytes);
+            let mut sum = Sum::pseudo_header(UDP, source.into(), self.address().into(), bytes);
             sum.add(&frame[start..start + bytes]);
             if !sum.is_right() {
                 counters.udp_in_checksum_errors += 1;
@@ -79,7 +79,7 @@ impl Network {
         udp.set_src_port(port);
         udp.set_dst_port(to.port());
         udp.set_len(bytes as u16);
-        let mut sum = Sum::pseudo_header(UDP, self.address(), destination, bytes);
+        let mut sum = Sum::pseudo_header(UDP, self.address().into(), destination.into(), bytes);
         sum.add(&header[ETHERNET_BYTES + IP_BYTES..]);
         sum.add(&data);
         // RFC 768: a sum of zero is sent as its other form, for zero says that there is none.

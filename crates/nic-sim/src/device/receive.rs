@@ -76,14 +76,16 @@ impl Device {
             buffer.extend_from_slice(data);
             return meta;
         };
-        if !checksum::is_right(data, &layout) {
-            self.counters.rx_csum_bad += 1;
+        meta.checksums = checksum::check(data, &layout);
+        match meta.checksums {
+            Checksums::Good => self.counters.rx_csum_unnecessary += 1,
+            Checksums::Bad => self.counters.rx_csum_bad += 1,
+            Checksums::Unchecked => self.counters.rx_csum_none += 1,
+        }
+        if meta.checksums != Checksums::Good {
             buffer.extend_from_slice(data);
-            meta.checksums = Checksums::Bad;
             return meta;
         }
-        self.counters.rx_csum_unnecessary += 1;
-        meta.checksums = Checksums::Good;
         self.decrypt(data, &layout, buffer, &mut meta);
         if meta.tls != TlsVerdict::Decrypted {
             buffer.clear();

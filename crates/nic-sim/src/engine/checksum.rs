@@ -1,6 +1,9 @@
-//! The Internet checksum (RFC 1071), for IPv4 headers and TCP.
+//! The Internet checksum (RFC 1071), for IPv4 headers, TCP and UDP.
 
-use crate::engine::layout::{IP, Layout};
+use crate::engine::layout::{IP, Layout, PROTOCOL_TCP, PROTOCOL_UDP};
+use ip_packets::Version;
+use offload_api::Protocol;
+use offload_api::rx::Checksums;
 
 /// A one's complement sum over bytes, in the order they come; ranges of odd length only at the end.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,34 +43,50 @@ impl Sum {
     }
 }
 
-/// Fills in the IPv4 header checksum and the TCP checksum of a whole frame.
+/// Fills in the checksums of a whole frame: the transport's, and IPv4's.
 pub(crate) fn fill(frame: &mut [u8], layout: &Layout) {
-    frame[IP + 10..IP + 12].fill(0);
-    let ip = !header_sum(frame, layout);
-    frame[IP + 10..IP + 12].copy_from_slice(&ip.to_be_bytes());
-    let field = layout.tcp + 16;
+    if layout.version == Version::Four {
+        frame[IP + 10..IP + 12].fill(0);
+        let ip = !header_sum(frame, layout);
+        frame[IP + 10..IP + 12].copy_from_slice(&ip.to_be_bytes());
+    }
+    let field = layout.checksum();
     frame[field..field + 2].fill(0);
-    let tcp = !tcp_sum(frame, layout);
-    frame[field..field + 2].copy_from_slice(&tcp.to_be_bytes());
+    let transport = match !transport_sum(frame, layout) {
+        // RFC 768: zero says that there is none, so a sum of zero is sent as its other form.
+        0 if layout.protocol == Protocol::Udp => u16::MAX,
+        sum => sum,
+    };
+    frame[field..field + 2].copy_from_slice(&transport.to_be_bytes());
 }
 
-/// Whether both checksums of a whole frame are right.
-pub(crate) fn is_right(frame: &[u8], layout: &Layout) -> bool {
-    header_sum(frame, layout) == 0xffff && tcp_sum(frame, layout) == 0xffff
+/// What there is to say about the checksums of a whole frame. A datagram without one is for software to judge.
+pub(crate) fn check(frame: &[u8], layout: &Layout) -> Checksums {
+    let field = layout.checksum();
+    if layout.protocol == Protocol::Udp && frame[field..field + 2] == [0, 0] {
+        return Checksums::Unchecked;
+    }
+    let right_header = layout.version == Version::Six || header_sum(frame, layout) == 0xffff;
+    if right_header && transport_sum(frame, layout) == 0xffff { Checksums::Good } else { Checksums::Bad }
 }
 
+/// Only of IPv4, whose header ends where the transport's starts.
 fn header_sum(frame: &[u8], layout: &Layout) -> u16 {
     let mut sum = Sum::default();
-    sum.add(&frame[IP..layout.tcp]);
+    sum.add(&frame[IP..layout.transport]);
     sum.finish()
 }
 
-/// RFC 9293 3.1: pseudo header, header and text.
-fn tcp_sum(frame: &[u8], layout: &Layout) -> u16 {
+/// RFC 9293 3.1, RFC 768, RFC 8200 8.1: pseudo header, header and text.
+fn transport_sum(frame: &[u8], layout: &Layout) -> u16 {
+    let protocol = match layout.protocol {
+        Protocol::Udp => PROTOCOL_UDP,
+        _ => PROTOCOL_TCP,
+    };
     let mut sum = Sum::default();
-    sum.add(&frame[IP + 12..IP + 20]);
-    sum.0 += u64::from(frame[IP + 9]) + (layout.end - layout.tcp) as u64;
-    sum.add(&frame[layout.tcp..layout.end]);
+    sum.add(layout.addresses(frame));
+    sum.0 += u64::from(protocol) + (layout.end - layout.transport) as u64;
+    sum.add(&frame[layout.transport..layout.end]);
     sum.finish()
 }
 

@@ -6,7 +6,8 @@
 use crate::engine::checksum;
 use crate::engine::layout::{IP, Layout};
 use bytes::BytesMut;
-use offload_api::TxPacket;
+use ip_packets::Version;
+use offload_api::{Protocol, TxPacket};
 use offload_base::{BufferPool, Seq};
 
 /// A packet being sent, and how far.
@@ -93,22 +94,41 @@ impl Segmenter {
         let Some(layout) = self.layout else { return };
         let layout = Layout { end: frame.len(), ..layout };
         if self.packet.ask.mss.is_some() {
-            let total_length = (frame.len() - IP) as u16;
-            frame[IP + 2..IP + 4].copy_from_slice(&total_length.to_be_bytes());
-            let identification = u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]).wrapping_add(self.segments);
-            frame[IP + 4..IP + 6].copy_from_slice(&identification.to_be_bytes());
-            let seq = self.packet.ask.seq + self.sent as u32;
-            frame[layout.tcp + 4..layout.tcp + 8].copy_from_slice(&seq.0.to_be_bytes());
-            let is_last = self.sent + (frame.len() - layout.payload) == self.payload_bytes;
-            if !is_last {
-                frame[layout.tcp + 13] &= !(FIN | PSH);
-            }
-            if self.segments > 0 {
-                frame[layout.tcp + 13] &= !CWR;
+            self.fix_network(frame, &layout);
+            if layout.protocol == Protocol::Tcp {
+                self.fix_tcp(frame, &layout);
             }
         }
         if self.packet.ask.checksum {
             checksum::fill(frame, &layout);
+        }
+    }
+
+    fn fix_network(&self, frame: &mut [u8], layout: &Layout) {
+        let bytes = (frame.len() - IP) as u16;
+        match layout.version {
+            Version::Four => {
+                frame[IP + 2..IP + 4].copy_from_slice(&bytes.to_be_bytes());
+                let identification = u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]).wrapping_add(self.segments);
+                frame[IP + 4..IP + 6].copy_from_slice(&identification.to_be_bytes());
+            }
+            // RFC 8200 3: of what is behind the header, extension headers included.
+            Version::Six => {
+                let payload = bytes - layout.version.header_bytes() as u16;
+                frame[IP + 4..IP + 6].copy_from_slice(&payload.to_be_bytes());
+            }
+        }
+    }
+
+    fn fix_tcp(&self, frame: &mut [u8], layout: &Layout) {
+        let seq = self.packet.ask.seq + self.sent as u32;
+        frame[layout.transport + 4..layout.transport + 8].copy_from_slice(&seq.0.to_be_bytes());
+        let is_last = self.sent + (frame.len() - layout.payload) == self.payload_bytes;
+        if !is_last {
+            frame[layout.transport + 13] &= !(FIN | PSH);
+        }
+        if self.segments > 0 {
+            frame[layout.transport + 13] &= !CWR;
         }
     }
 }
@@ -124,17 +144,24 @@ mod tests {
     use bytes::Bytes;
     use core::convert::Infallible;
     use offload_api::TxAsk;
+    use offload_api::rx::Checksums;
     use proptest::prelude::*;
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::{
-        EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpAddress, IpProtocol, Ipv4Address, Ipv4Packet,
-        Ipv4Repr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+        EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpAddress, IpProtocol, IpRepr, Ipv4Packet,
+        Ipv6Packet, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
     };
 
-    const SOURCE: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
-    const DESTINATION: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+    fn addresses(six: bool) -> [IpAddress; 2] {
+        if six {
+            [IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 2)]
+        } else {
+            [IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2)]
+        }
+    }
 
-    fn header(seq: u32, control: TcpControl) -> Vec<u8> {
+    /// Headers up to TCP's; IPv6's with an extension header that says nothing.
+    fn header(seq: u32, control: TcpControl, six: bool) -> Vec<u8> {
         let tcp = TcpRepr {
             src_port: 443,
             dst_port: 5000,
@@ -149,28 +176,36 @@ mod tests {
             timestamp: None,
             payload: &[],
         };
-        let ip = Ipv4Repr {
-            src_addr: SOURCE,
-            dst_addr: DESTINATION,
-            next_header: IpProtocol::Tcp,
-            payload_len: tcp.buffer_len(),
-            hop_limit: 64,
-        };
+        let [source, destination] = addresses(six);
+        let next = if six { IpProtocol::Ipv6Opts } else { IpProtocol::Tcp };
+        let extension: &[u8] = if six { &[6, 0, 1, 4, 0, 0, 0, 0] } else { &[] };
+        let ip = IpRepr::new(source, destination, next, extension.len() + tcp.buffer_len(), 64);
         let ethernet = EthernetRepr {
             src_addr: EthernetAddress([2, 0, 0, 0, 0, 1]),
             dst_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
-            ethertype: EthernetProtocol::Ipv4,
+            ethertype: if six { EthernetProtocol::Ipv6 } else { EthernetProtocol::Ipv4 },
         };
-        let mut bytes = vec![0; 14 + 20 + tcp.buffer_len()];
+        let tcp_at = 14 + ip.header_len() + extension.len();
+        let mut bytes = vec![0; tcp_at + tcp.buffer_len()];
         ethernet.emit(&mut EthernetFrame::new_unchecked(&mut bytes[..]));
-        ip.emit(&mut Ipv4Packet::new_unchecked(&mut bytes[14..]), &ChecksumCapabilities::ignored());
-        tcp.emit(
-            &mut TcpPacket::new_unchecked(&mut bytes[34..]),
-            &IpAddress::Ipv4(SOURCE),
-            &IpAddress::Ipv4(DESTINATION),
-            &ChecksumCapabilities::ignored(),
-        );
+        ip.emit(&mut bytes[14..], &ChecksumCapabilities::ignored());
+        bytes[tcp_at - extension.len()..tcp_at].copy_from_slice(extension);
+        let mut packet = TcpPacket::new_unchecked(&mut bytes[tcp_at..]);
+        tcp.emit(&mut packet, &source, &destination, &ChecksumCapabilities::ignored());
         bytes
+    }
+
+    /// What smoltcp sees in a frame: the identification, if there is one, and the TCP segment.
+    fn read(frame: &[u8], six: bool) -> (Option<u16>, &[u8]) {
+        if six {
+            let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
+            assert_eq!(ip.total_len(), frame.len() - 14);
+            (None, &ip.payload()[8..])
+        } else {
+            let ip = Ipv4Packet::new_checked(&frame[14..]).unwrap();
+            assert!(ip.verify_checksum());
+            (Some(ip.ident()), ip.payload())
+        }
     }
 
     fn segments_of(packet: TxPacket) -> Vec<BytesMut> {
@@ -193,10 +228,11 @@ mod tests {
             fragments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 0..5),
             mss in 1u16..3000,
             seq: u32,
+            six: bool,
         ) {
             let payload: Vec<u8> = fragments.concat();
             let packet = TxPacket {
-                header: header(seq, TcpControl::Fin).into(),
+                header: header(seq, TcpControl::Fin, six).into(),
                 fragments: fragments.into_iter().map(Bytes::from).collect(),
                 ask: TxAsk { seq: Seq(seq), checksum: true, mss: Some(mss), context: None },
             };
@@ -204,22 +240,29 @@ mod tests {
             prop_assert_eq!(frames.len(), payload.len().div_ceil(usize::from(mss)).max(1));
             let mut received = Vec::new();
             for (number, frame) in frames.iter().enumerate() {
-                let ip = Ipv4Packet::new_checked(&frame[14..]).unwrap();
-                prop_assert!(ip.verify_checksum());
-                prop_assert_eq!(usize::from(ip.ident()), number);
-                let tcp = TcpPacket::new_checked(ip.payload()).unwrap();
-                prop_assert!(tcp.verify_checksum(&IpAddress::Ipv4(SOURCE), &IpAddress::Ipv4(DESTINATION)));
+                let (identification, tcp) = read(frame, six);
+                prop_assert!(identification.is_none_or(|identification| usize::from(identification) == number));
+                let tcp = TcpPacket::new_checked(tcp).unwrap();
+                let [source, destination] = addresses(six);
+                prop_assert!(tcp.verify_checksum(&source, &destination));
                 prop_assert_eq!(tcp.seq_number().0 as u32, seq.wrapping_add(received.len() as u32));
                 prop_assert_eq!(tcp.fin(), number + 1 == frames.len());
                 received.extend_from_slice(tcp.payload());
                 let layout = Layout::of_frame(frame).unwrap();
-                prop_assert!(checksum::is_right(frame, &layout));
+                prop_assert_eq!(checksum::check(frame, &layout), Checksums::Good);
+                let flow = layout.flow_of_receiver(frame);
+                prop_assert_eq!((flow.local.ip(), flow.remote.ip()), (destination.into(), source.into()));
+                prop_assert_eq!((flow.local.port(), flow.remote.port(), layout.seq(frame)), (5000, 443, Seq(tcp.seq_number().0 as u32)));
             }
             prop_assert_eq!(received, payload);
         }
 
         #[test]
-        fn garbage_headers_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..120), mss in 1u16..100) {
+        fn garbage_headers_do_not_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..120), mss in 1u16..100, kind in 0..3usize) {
+            let claim: &[u8] = [&[][..], &[8, 0, 0x45], &[0x86, 0xdd, 0x60]][kind];
+            if bytes.len() >= 15 {
+                bytes[12..12 + claim.len()].copy_from_slice(claim);
+            }
             let packet = TxPacket {
                 header: bytes.clone().into(),
                 fragments: [Bytes::from_static(&[1; 250])].into_iter().collect(),
@@ -227,7 +270,7 @@ mod tests {
             };
             segments_of(packet);
             if let Some(layout) = Layout::of_frame(&bytes) {
-                checksum::is_right(&bytes, &layout);
+                checksum::check(&bytes, &layout);
                 layout.flow_of_receiver(&bytes);
             }
         }

@@ -1,28 +1,43 @@
-//! The Internet checksum over a packet in pieces (RFC 1071), for devices that do not compute it.
+//! The Internet checksum over a packet in pieces (RFC 1071), for where no device computes it.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 /// A sum that goes on at any byte.
+///
+/// ```
+/// use ip_packets::Sum;
+///
+/// let mut sum = Sum::default();
+/// sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4]);
+/// sum.add(&[0xf5, 0xf6, 0xf7]); // RFC 1071 3
+/// assert_eq!(sum.finish(), !0xddf2);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
+pub struct Sum {
     /// Ones' complement sum of the bytes' 16-bit words, not folded yet.
     sum: u64,
     odd: bool,
 }
 
 impl Sum {
-    /// The sum over the pseudo header of TCP (RFC 9293 3.1) or UDP (RFC 768), for `bytes` bytes of header and payload.
-    pub(crate) fn pseudo_header(protocol: u8, source: Ipv4Addr, destination: Ipv4Addr, bytes: usize) -> Sum {
+    /// The sum over the pseudo header of TCP, UDP or ICMPv6 (RFC 9293 3.1, RFC 8200 8.1), for `bytes` bytes of header
+    /// and payload.
+    pub fn pseudo_header(protocol: u8, source: IpAddr, destination: IpAddr, bytes: usize) -> Sum {
         let mut sum = Sum::default();
-        sum.add(&source.octets());
-        sum.add(&destination.octets());
+        for address in [source, destination] {
+            match address {
+                IpAddr::V4(address) => sum.add(&address.octets()),
+                IpAddr::V6(address) => sum.add(&address.octets()),
+            }
+        }
         sum.add(&[0, protocol]);
-        sum.add(&(bytes as u16).to_be_bytes());
+        // IPv6 has four bytes for the length; as a sum that is the same.
+        sum.add(&(bytes as u32).to_be_bytes());
         sum
     }
 
     /// Adds the bytes that follow.
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
+    pub fn add(&mut self, bytes: &[u8]) {
         let sum = fold(words(bytes));
         // RFC 1071 2 (B): at an odd position the same bytes count swapped.
         self.sum += u64::from(if self.odd { sum.swap_bytes() } else { sum });
@@ -30,12 +45,12 @@ impl Sum {
     }
 
     /// The value for the checksum field.
-    pub(crate) fn finish(self) -> u16 {
+    pub fn finish(self) -> u16 {
         !u16::from_be(fold(self.sum))
     }
 
     /// Whether the bytes, checksum field included, are as they were sent.
-    pub(crate) fn is_right(self) -> bool {
+    pub fn is_right(self) -> bool {
         fold(self.sum) == u16::MAX
     }
 }
@@ -56,10 +71,6 @@ fn fold(mut sum: u64) -> u16 {
     }
     sum as u16
 }
-
-/// The protocols' numbers.
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
 
 #[cfg(test)]
 mod tests {

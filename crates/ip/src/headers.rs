@@ -1,0 +1,405 @@
+//! Where things are in an IP packet (RFC 791, RFC 8200).
+//!
+//! Invariant: the offsets of an [`IpHeaders`] that [`IpHeaders::parse`] returned lie in the packet, in order, and every
+//! header before [`upper`](IpHeaders::upper) is whole. Options that are not known are treated as they ask to be.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// IPv4 (RFC 791).
+    Four,
+    /// IPv6 (RFC 8200).
+    Six,
+}
+
+impl Version {
+    /// Of an address.
+    pub const fn of(address: &IpAddr) -> Version {
+        match address {
+            IpAddr::V4(_) => Version::Four,
+            IpAddr::V6(_) => Version::Six,
+        }
+    }
+
+    /// Bytes of a header without options or extensions.
+    ///
+    /// ```
+    /// use ip_packets::Version;
+    ///
+    /// assert_eq!((Version::Four.header_bytes(), Version::Six.header_bytes()), (20, 40));
+    /// ```
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Version::Four => IPV4_BYTES,
+            Version::Six => IPV6_BYTES,
+        }
+    }
+
+    /// What Ethernet calls it.
+    pub const fn ether_type(self) -> u16 {
+        match self {
+            Version::Four => 0x0800,
+            Version::Six => 0x86dd,
+        }
+    }
+}
+
+/// The headers of a packet, up to what it carries for a transport. Offsets are from where the IP header starts.
+///
+/// ```
+/// use ip_packets::{IpHeaders, Version};
+///
+/// let mut packet = vec![0; 48];
+/// packet[0] = 0x60; // IPv6
+/// packet[5] = 8; // bytes behind the header
+/// packet[6] = 17; // UDP
+/// packet[39] = 1; // to ::1
+/// let headers = IpHeaders::parse(&packet)?;
+/// assert_eq!((headers.version, headers.protocol, headers.upper, headers.end), (Version::Six, 17, 40, 48));
+/// assert_eq!(headers.destination(&packet), "::1".parse::<std::net::IpAddr>().unwrap());
+/// # Ok::<(), ip_packets::HeaderError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeaders {
+    /// Which IP.
+    pub version: Version,
+    /// What the packet carries: the protocol, or next header, of what starts at [`upper`](Self::upper).
+    pub protocol: u8,
+    /// Where that starts. In a fragment: where its data start, whatever part of the packet they are.
+    pub upper: usize,
+    /// Where the packet ends by its own account; what is behind is padding.
+    pub end: usize,
+    /// Which part of a packet it is, if it is not all of one.
+    pub fragment: Option<Fragment>,
+    /// Where the headers end that every fragment has: IPv4's, or those before the fragment header.
+    pub(crate) unfragmentable: usize,
+    /// Where the byte is that names what comes at [`upper`](Self::upper), or at the fragment header.
+    pub(crate) named_at: usize,
+}
+
+/// Which part of a packet a fragment is.
+///
+/// See [`Reassembler`](crate::Reassembler) for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Which packet, of those between two hosts.
+    pub identification: u32,
+    /// Where in it the data start, in bytes.
+    pub offset: usize,
+    /// Whether others follow.
+    pub more: bool,
+}
+
+/// Why a packet's headers cannot be walked.
+///
+/// ```
+/// use ip_packets::{HeaderError, IpHeaders};
+///
+/// assert_eq!(IpHeaders::parse(&[0x45; 19]), Err(HeaderError::Truncated));
+/// assert_eq!(IpHeaders::parse(&[0x00; 40]), Err(HeaderError::Version(0)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// It ends before its headers do, or before it ends by its own account.
+    #[error("the packet ends too early")]
+    Truncated,
+    /// It is of no version that is known.
+    #[error("there is no IP version {0}")]
+    Version(u8),
+    /// A length that no header can have.
+    #[error("a length in the IP header makes no sense")]
+    Length,
+    /// More extension headers than anybody has use for.
+    #[error("too many extension headers")]
+    TooManyExtensions,
+    /// Something in an extension header is not acceptable (RFC 8200 4).
+    #[error("an extension header is not acceptable: {0:?}")]
+    Unacceptable(Problem),
+}
+
+/// What is not acceptable, as an ICMPv6 "parameter problem" tells it (RFC 4443 3.4).
+///
+/// See [`HeaderError`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// 0: a wrong field; 1: a next header, 2: an option that is not known.
+    pub code: u8,
+    /// Where in the packet it is.
+    pub pointer: u32,
+    /// Whether the sender is to be told.
+    pub report: Report,
+}
+
+/// Whether the sender of an unacceptable packet is to be told.
+///
+/// See [`HeaderError`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// No.
+    Never,
+    /// Yes, unless the packet went to many.
+    UnlessMulticast,
+    /// Yes.
+    Always,
+}
+
+impl IpHeaders {
+    /// Reads a packet, its IP header first, that is all there.
+    ///
+    /// # Errors
+    /// If it is not all there, or its headers make no sense.
+    pub fn parse(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
+        let headers = IpHeaders::walk(packet)?;
+        if headers.end > packet.len() {
+            return Err(HeaderError::Truncated);
+        }
+        if headers.upper > headers.end {
+            return Err(HeaderError::Length);
+        }
+        Ok(headers)
+    }
+
+    /// Reads headers alone: those of a packet that is still to be made, or a quotation cut short. What their lengths
+    /// say is not held against what is there.
+    ///
+    /// # Errors
+    /// If the headers are not all there, or make no sense.
+    pub fn walk(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
+        match packet.first().ok_or(HeaderError::Truncated)? >> 4 {
+            4 => walk_four(packet),
+            6 => walk_six(packet),
+            version => Err(HeaderError::Version(version)),
+        }
+    }
+
+    /// Who sent the packet these are the headers of.
+    pub fn source(&self, packet: &[u8]) -> IpAddr {
+        self.address(packet, 0)
+    }
+
+    /// To whom.
+    pub fn destination(&self, packet: &[u8]) -> IpAddr {
+        self.address(packet, 1)
+    }
+
+    fn address(&self, packet: &[u8], which: usize) -> IpAddr {
+        match self.version {
+            Version::Four => {
+                let at = 12 + 4 * which;
+                IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]))
+            }
+            Version::Six => {
+                let at = 8 + 16 * which;
+                let mut octets = [0; 16];
+                octets.copy_from_slice(&packet[at..at + 16]);
+                IpAddr::V6(Ipv6Addr::from_octets(octets))
+            }
+        }
+    }
+}
+
+fn walk_four(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
+    let fixed = packet.first_chunk::<IPV4_BYTES>().ok_or(HeaderError::Truncated)?;
+    let header_bytes = usize::from(fixed[0] & 0x0f) * 4;
+    if header_bytes < IPV4_BYTES {
+        return Err(HeaderError::Length);
+    }
+    if packet.len() < header_bytes {
+        return Err(HeaderError::Truncated);
+    }
+    let place = number(fixed, 6);
+    let fragment = Fragment {
+        identification: u32::from(number(fixed, 4)),
+        offset: usize::from(place & 0x1fff) * 8,
+        more: place & 0x2000 != 0,
+    };
+    Ok(IpHeaders {
+        version: Version::Four,
+        protocol: fixed[9],
+        upper: header_bytes,
+        end: usize::from(number(fixed, 2)),
+        fragment: (fragment.more || fragment.offset > 0).then_some(fragment),
+        unfragmentable: header_bytes,
+        named_at: 9,
+    })
+}
+
+fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
+    let fixed = packet.first_chunk::<IPV6_BYTES>().ok_or(HeaderError::Truncated)?;
+    let mut headers = IpHeaders {
+        version: Version::Six,
+        protocol: fixed[6],
+        upper: IPV6_BYTES,
+        end: IPV6_BYTES + usize::from(number(fixed, 4)),
+        fragment: None,
+        unfragmentable: IPV6_BYTES,
+        named_at: 6,
+    };
+    for _ in 0..=MOST_EXTENSIONS {
+        let (at, extension) = (headers.upper, headers.protocol);
+        if !matches!(extension, HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING | FRAGMENT) {
+            return Ok(headers);
+        }
+        let start = packet.get(at..at + 8).ok_or(HeaderError::Truncated)?;
+        if extension == FRAGMENT {
+            let place = number(start, 2);
+            headers.fragment = Some(Fragment {
+                identification: u32::from_be_bytes([start[4], start[5], start[6], start[7]]),
+                offset: usize::from(place & 0xfff8),
+                more: place & 1 != 0,
+            });
+            headers.protocol = start[0];
+            headers.upper = at + 8;
+            // What comes behind is a part of the packet as a whole, and is walked when that is put together.
+            return Ok(headers);
+        }
+        let bytes = (usize::from(start[1]) + 1) * 8;
+        let whole = packet.get(at..at + bytes).ok_or(HeaderError::Truncated)?;
+        match extension {
+            // RFC 8200 4.1: it can only be the first.
+            HOP_BY_HOP if at != IPV6_BYTES => return Err(unacceptable(1, headers.named_at, Report::Always)),
+            // RFC 8200 4.4: of a type that is not known and does not lead further, it is passed over.
+            ROUTING if whole[3] != 0 => return Err(unacceptable(0, at + 2, Report::Always)),
+            ROUTING => {}
+            _ => check_options(whole, at)?,
+        }
+        headers.protocol = start[0];
+        headers.named_at = at;
+        headers.upper = at + bytes;
+        headers.unfragmentable = headers.upper;
+    }
+    Err(HeaderError::TooManyExtensions)
+}
+
+/// RFC 8200 4.2: whoever does not know an option does what its two highest bits say.
+fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
+    let mut at = 2;
+    while let Some(kind) = header.get(at) {
+        if *kind == PAD_1 {
+            at += 1;
+            continue;
+        }
+        let bytes = usize::from(*header.get(at + 1).ok_or(HeaderError::Length)?);
+        let report = match kind >> 6 {
+            0 => None,
+            1 => Some(Report::Never),
+            2 => Some(Report::Always),
+            _ => Some(Report::UnlessMulticast),
+        };
+        if let Some(report) = report {
+            return Err(unacceptable(2, header_at + at, report));
+        }
+        at += 2 + bytes;
+    }
+    if at == header.len() { Ok(()) } else { Err(HeaderError::Length) }
+}
+
+fn unacceptable(code: u8, pointer: usize, report: Report) -> HeaderError {
+    HeaderError::Unacceptable(Problem { code, pointer: pointer as u32, report })
+}
+
+/// The number at `at`, the higher byte first.
+pub(crate) fn number(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+const IPV4_BYTES: usize = 20;
+const IPV6_BYTES: usize = 40;
+/// IPv6's extension headers (RFC 8200 4); others (ESP, AH, mobility) are for whoever speaks them.
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+pub(crate) const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+const PAD_1: u8 = 0;
+/// RFC 8200 4.1 has use for five; Linux bounds options, not headers.
+const MOST_EXTENSIONS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smoltcp::wire::{IpProtocol, Ipv6Packet, Ipv6Repr};
+
+    fn six(next: u8, extensions: &[&[u8]]) -> Vec<u8> {
+        let behind = extensions.concat();
+        let mut packet = vec![0; IPV6_BYTES];
+        let repr = Ipv6Repr {
+            src_addr: "fd00::1".parse().unwrap(),
+            dst_addr: "fd00::2".parse().unwrap(),
+            next_header: IpProtocol::from(next),
+            payload_len: behind.len(),
+            hop_limit: 64,
+        };
+        repr.emit(&mut Ipv6Packet::new_unchecked(&mut packet[..]));
+        packet.extend_from_slice(&behind);
+        packet
+    }
+
+    #[test]
+    fn known_extensions_are_passed_over() {
+        let hop_by_hop = [ROUTING, 0, 5, 2, 0, 0, 1, 0]; // router alert, PadN
+        let routing = [DESTINATION_OPTIONS, 1, 0, 0, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9];
+        let options = [6, 0, 0x1e, 4, 1, 2, 3, 4]; // not known, to be skipped
+        let packet = six(HOP_BY_HOP, &[&hop_by_hop, &routing, &options, &[7; 20]]);
+        let headers = IpHeaders::parse(&packet).unwrap();
+        assert_eq!((headers.protocol, headers.upper, headers.end), (6, 72, 92));
+        assert_eq!((headers.fragment, headers.unfragmentable, headers.named_at), (None, 72, 64));
+        assert_eq!(headers.source(&packet), "fd00::1".parse::<IpAddr>().unwrap());
+    }
+
+    #[test]
+    fn what_is_not_acceptable_is_pointed_at() {
+        let problem = |next, extensions: &[&[u8]]| match IpHeaders::parse(&six(next, extensions)) {
+            Err(HeaderError::Unacceptable(Problem { code, pointer, report })) => (code, pointer, report),
+            other => panic!("{other:?}"),
+        };
+        for (bits, report) in [(0x40, Report::Never), (0x80, Report::Always), (0xc0, Report::UnlessMulticast)] {
+            assert_eq!(problem(DESTINATION_OPTIONS, &[&[6, 0, 0, 0x1e | bits, 3, 1, 2, 3]]), (2, 43, report));
+        }
+        assert_eq!(problem(ROUTING, &[&[6, 0, 4, 1, 0, 0, 0, 0]]), (0, 42, Report::Always));
+        let late = [&[HOP_BY_HOP, 0, 1, 4, 0, 0, 0, 0][..], &[6, 0, 1, 4, 0, 0, 0, 0]];
+        assert_eq!(problem(DESTINATION_OPTIONS, &late), (1, 40, Report::Always));
+    }
+
+    #[test]
+    fn options_that_overrun_and_chains_without_end_are_refused() {
+        assert_eq!(IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&[6, 0, 1, 5, 0, 0, 0, 0]])), Err(HeaderError::Length));
+        let again = [DESTINATION_OPTIONS, 0, 1, 4, 0, 0, 0, 0];
+        assert_eq!(IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&again[..]; 20])), Err(HeaderError::TooManyExtensions));
+        assert_eq!(
+            IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&[6, 1, 1, 4, 0, 0, 0, 0]])),
+            Err(HeaderError::Truncated)
+        );
+    }
+
+    #[test]
+    fn a_fragment_is_told_by_its_header() {
+        let header = [17, 0, 0x01, 0xa9, 1, 2, 3, 4];
+        let headers = IpHeaders::parse(&six(FRAGMENT, &[&header, &[0; 16]])).unwrap();
+        let fragment = Fragment { identification: 0x0102_0304, offset: 0x1a8, more: true };
+        assert_eq!((headers.fragment, headers.protocol), (Some(fragment), 17));
+        assert_eq!((headers.upper, headers.unfragmentable, headers.named_at), (48, 40, 6));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_headers_or_none(mut bytes in prop::collection::vec(any::<u8>(), 0..200), six: bool, fits: bool) {
+            if let Some(first) = bytes.first_mut() {
+                *first = if six { 0x60 } else { 0x45 };
+            }
+            if fits && bytes.len() >= 40 {
+                let (at, length) = if six { (4, bytes.len() - 40) } else { (2, bytes.len()) };
+                bytes[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
+            }
+            if let Ok(headers) = IpHeaders::parse(&bytes) {
+                prop_assert!(headers.unfragmentable <= headers.upper && headers.upper <= headers.end);
+                prop_assert!(headers.end <= bytes.len() && headers.named_at < headers.upper);
+                headers.source(&bytes);
+                headers.destination(&bytes);
+            }
+        }
+    }
+}
