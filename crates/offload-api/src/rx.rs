@@ -33,6 +33,17 @@ pub enum TlsVerdict {
     Error,
 }
 
+/// What the NVMe/TCP receive engine found out about the digests of a packet. Whether it placed the payload is told
+/// by [`RxBuf::Placed`]: the two are kept apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NvmeVerdict {
+    /// It did not look, or not at all of the packet.
+    #[default]
+    NotChecked,
+    /// It followed all PDU bytes of the packet, and every data digest that ends in it is right.
+    Good,
+}
+
 /// What the device said about a packet. It stays with the packet's bytes through every layer; ranges whose
 /// metadata differ are never merged.
 ///
@@ -51,6 +62,8 @@ pub struct RxMeta {
     pub tls: TlsVerdict,
     /// The context that gave the TLS verdict.
     pub context: Option<Handle>,
+    /// NVMe/TCP digest verdict.
+    pub nvme: NvmeVerdict,
 }
 
 /// A received packet as a driver hands it to the stack: all of it, Ethernet header first.
