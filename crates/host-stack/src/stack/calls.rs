@@ -1,0 +1,178 @@
+//! What an application asks of a connection, and what the device tells about its flow.
+
+use super::Stack;
+use crate::flow_table::ConnectionId;
+use crate::tcp::connection::{ConnectionError, TcpStats};
+use crate::tcp::state::State;
+use bytes::Bytes;
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, RxSegment, Sealer, SentBytes, TxTag};
+use offload_base::{Instant, Seq};
+use smallvec::SmallVec;
+
+impl Stack {
+    /// The flow of a connection.
+    ///
+    /// # Panics
+    /// This and all calls that take a connection panic if there is none by this name.
+    pub fn flow(&self, id: ConnectionId) -> FlowKey {
+        self.connection(id).flow()
+    }
+
+    /// The state of a connection.
+    pub fn state(&self, id: ConnectionId) -> State {
+        self.connection(id).state()
+    }
+
+    /// Why a connection ended, if it did before its time.
+    pub fn error(&self, id: ConnectionId) -> Option<ConnectionError> {
+        self.connection(id).error()
+    }
+
+    /// Figures of a connection.
+    pub fn stats(&self, id: ConnectionId) -> TcpStats {
+        self.connection(id).stats(&self.config.tcp)
+    }
+
+    /// How many bytes left so far, and how many of them again. A FIN counts as a byte.
+    pub fn sent_bytes(&self, id: ConnectionId) -> SentBytes {
+        self.connection(id).sent_bytes()
+    }
+
+    /// The sequence number of the first byte this side sends or sent.
+    pub fn first_seq(&self, id: ConnectionId) -> Seq {
+        self.connection(id).first_seq()
+    }
+
+    /// Queues `data` and returns the sequence number of its first byte. After an error or a close they go nowhere.
+    pub fn send(&mut self, id: ConnectionId, data: Bytes, tag: TxTag) -> Seq {
+        self.mark_dirty(id);
+        self.connection_mut(id).queue(data, tag)
+    }
+
+    /// Queues a copy of `data`, to go out as it is.
+    pub fn send_copy(&mut self, id: ConnectionId, data: &[u8]) {
+        self.mark_dirty(id);
+        self.connection_mut(id).queue_copy(data);
+    }
+
+    /// What is queued now is to leave, even in short segments.
+    pub fn push(&mut self, id: ConnectionId) {
+        self.mark_dirty(id);
+        self.connection_mut(id).push();
+    }
+
+    /// Whether short segments leave at once from now on (TCP_NODELAY).
+    pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) {
+        self.mark_dirty(id);
+        self.connection_mut(id).set_nodelay(nodelay);
+    }
+
+    /// How many bytes the send queue wants.
+    pub fn room(&self, id: ConnectionId) -> usize {
+        self.connection(id).room(&self.config.tcp)
+    }
+
+    /// Whether data may still be queued.
+    pub fn may_send(&self, id: ConnectionId) -> bool {
+        self.connection(id).may_queue()
+    }
+
+    /// Whether the first `bytes` bytes this side queued are acknowledged. If not, the connection will be
+    /// [ready](Self::next_ready) when they are.
+    pub fn poll_acked(&mut self, id: ConnectionId, bytes: u64) -> bool {
+        self.connection_mut(id).poll_acked(bytes)
+    }
+
+    /// Keeps `sealer` for units of `layer` that are queued from now on.
+    pub fn install(&mut self, id: ConnectionId, layer: Layer, sealer: Box<dyn Sealer>) {
+        self.connection_mut(id).install(layer, sealer);
+    }
+
+    /// Gives `context`, of `layer`, back to the device once everything queued so far is acknowledged or given up.
+    pub fn leave(&mut self, id: ConnectionId, layer: Layer, context: Handle) {
+        self.connection_mut(id).leave(layer, context);
+        self.mark_dirty(id);
+    }
+
+    /// Sequence number of the next byte that [`take`](Self::take) will give, arrived or not; `None` while the connection
+    /// is being opened.
+    pub fn next_taken(&self, id: ConnectionId) -> Option<Seq> {
+        self.connection(id).next_taken()
+    }
+
+    /// The next received range in order.
+    pub fn take(&mut self, id: ConnectionId) -> Option<RxSegment> {
+        self.connection_mut(id).take()
+    }
+
+    /// Whether the peer has closed its side and everything before was taken.
+    pub fn at_end(&self, id: ConnectionId) -> bool {
+        self.connection(id).at_end()
+    }
+
+    /// `bytes` of what was taken are done with. True if the peer is to be told of the window at once.
+    pub fn consume(&mut self, id: ConnectionId, bytes: usize) -> bool {
+        let update = self.connection_mut(id).consume(bytes);
+        if update {
+            self.mark_dirty(id);
+        }
+        update
+    }
+
+    /// Closes this side after everything queued.
+    pub fn finish(&mut self, id: ConnectionId) {
+        self.connection_mut(id).finish();
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// Ends a connection at once, with a reset.
+    pub fn abort(&mut self, id: ConnectionId) {
+        self.connection_mut(id).abort();
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// The application is through with a connection: what it queued is still delivered, and then the name is
+    /// no longer good.
+    pub fn detach(&mut self, now: Instant, id: ConnectionId) {
+        self.with(now, id, |connection, env| connection.detach(env));
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// From now on the connection gets the device's events.
+    pub fn mark_controlled(&mut self, id: ConnectionId) {
+        self.connection_mut(id).controlled = true;
+        self.controlled.insert(id);
+    }
+
+    /// The next device event for a connection.
+    pub fn device_event(&mut self, id: ConnectionId) -> Option<DeviceEvent> {
+        self.connection_mut(id).take_device_event()
+    }
+
+    pub(super) fn on_device_event(&mut self, event: DeviceEvent) {
+        match event.flow() {
+            Some(flow) => {
+                if let Some(id) = self.flows.find(flow) {
+                    self.note_device_event(id, event);
+                }
+            }
+            None => {
+                // Only a reset concerns all; it costs every flow a context anyway.
+                let controlled: SmallVec<[ConnectionId; 8]> = self.controlled.iter().copied().collect();
+                for id in controlled {
+                    self.note_device_event(id, event);
+                }
+            }
+        }
+    }
+
+    fn note_device_event(&mut self, id: ConnectionId, event: DeviceEvent) {
+        if let Some(connection) = self.flows.get_mut(id) {
+            connection.note_device_event(event);
+            self.settle(id);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! UDP: an application's sockets, and what arrives for them.
+
+use super::opening::{PORTS_TRIED, random_port};
+use super::{OpenError, Stack};
+use crate::udp::{Datagram, SendError};
+use bytes::{Buf, Bytes, BytesMut};
+use core::net::SocketAddr;
+use core::ops::Range;
+use offload_api::NetDevice;
+use offload_base::Instant;
+
+impl Stack {
+    /// Opens a UDP socket at `port`, or at any port that is free, and returns its port.
+    ///
+    /// # Errors
+    /// If the port is in use, or none is free.
+    pub fn bind_udp(&mut self, port: Option<u16>) -> Result<u16, OpenError> {
+        let port = match port {
+            Some(0) => return Err(OpenError::NoPort),
+            Some(port) => port,
+            None => {
+                let tried = (0..PORTS_TRIED).map(|_| random_port(&mut self.ports));
+                let mut free = tried.filter(|port| !self.sockets.is_bound(*port));
+                free.next().ok_or(OpenError::NoPort)?
+            }
+        };
+        self.sockets.bind(port)?;
+        Ok(port)
+    }
+
+    /// Closes the UDP socket at `port`, and drops what was not read.
+    pub fn close_udp(&mut self, port: u16) {
+        self.sockets.close(port);
+    }
+
+    /// Sends `data` from the UDP socket at `port`, at the next [`transmit`](Self::transmit).
+    ///
+    /// # Errors
+    /// If there is no way to `to`, the datagram does not fit one packet, or the device has fallen behind.
+    pub fn send_datagram(
+        &mut self,
+        now: Instant,
+        port: u16,
+        to: SocketAddr,
+        data: Bytes,
+        device: &dyn NetDevice,
+    ) -> Result<(), SendError> {
+        let mtu = device.path(&self.nobodys_flow()).mtu;
+        let sent = self.network.send_datagram(now, port, to, data, mtu, &mut self.counters);
+        if sent == Err(SendError::Full) {
+            self.sockets.block(port);
+        }
+        sent
+    }
+
+    /// The next datagram that arrived at the UDP socket at `port`.
+    pub fn take_datagram(&mut self, port: u16) -> Option<Datagram> {
+        self.sockets.take(port)
+    }
+
+    /// The next UDP socket at which datagrams arrived, or that can send again.
+    pub fn next_udp_ready(&mut self) -> Option<u16> {
+        self.sockets.next_ready()
+    }
+
+    pub(super) fn on_datagram(
+        &mut self,
+        now: Instant,
+        port: u16,
+        from: SocketAddr,
+        payload: Range<usize>,
+        mut frame: BytesMut,
+    ) {
+        if !self.sockets.is_bound(port) {
+            self.counters.udp_no_ports += 1;
+            frame.truncate(payload.end);
+            self.network.refuse_datagram(now, &frame, &mut self.counters);
+            return;
+        }
+        frame.truncate(payload.end);
+        frame.advance(payload.start);
+        if self.sockets.deliver(port, Datagram { from, data: frame }) {
+            self.counters.udp_in_datagrams += 1;
+        } else {
+            self.counters.udp_receive_drops += 1;
+        }
+    }
+}

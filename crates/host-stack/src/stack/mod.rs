@@ -1,0 +1,369 @@
+//! The stack: connections, listeners, and whose turn it is.
+//!
+//! Packets come in by [`Stack::receive`] and leave by [`Stack::transmit`], here. [`opening`] has how connections begin,
+//! [`calls`] what applications do with them, [`datagrams`] UDP, [`strays`] what belongs to no connection.
+//!
+//! Invariants: a connection with something to send is on the dirty list, once; one with news for the application
+//! is on the list of those; its timer entry is never later than its deadline. No call looks at all connections.
+
+mod calls;
+mod datagrams;
+mod opening;
+mod strays;
+
+pub use opening::OpenError;
+
+use crate::config::Config;
+use crate::counters::HostCounters;
+use crate::flow_table::{ConnectionId, FlowTable};
+use crate::hash::SipKey;
+use crate::limit::RateLimit;
+use crate::network::{Arrival, Network, Parsed};
+use crate::tcp::connection::{Connection, ConnectionError, Env, Readiness};
+use crate::tcp::output::Turn;
+use crate::tcp::state::State;
+use crate::timers::TimerQueue;
+use crate::udp::Sockets;
+use bytes::Buf;
+use core::net::{SocketAddr, SocketAddrV4};
+use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
+use offload_base::{Instant, Rng, time::earliest};
+use opening::Listener;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A host's TCP/IP: packets in by [`receive`](Self::receive), out by [`transmit`](Self::transmit), time by
+/// `now`. [`poll`](Self::poll) does all of it with a device.
+///
+/// A [`ConnectionId`] is good from the call that returned it until [`detach`](Self::detach).
+///
+/// ```
+/// use host_stack::{Config, Stack, State};
+/// use offload_base::{Instant, Seed};
+///
+/// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1));
+/// let mut stack = Stack::new(config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]));
+/// stack.listen(443, 16).unwrap();
+/// let id = stack.connect(Instant::ZERO, None, "10.0.0.2:80".parse().unwrap()).unwrap();
+/// assert_eq!(stack.state(id), State::SynSent);
+/// assert!(stack.has_work(), "a SYN is waiting to be sent");
+/// ```
+#[derive(Debug)]
+pub struct Stack {
+    config: Config,
+    network: Network,
+    key: SipKey,
+    ports: Rng,
+    counters: HostCounters,
+    flows: FlowTable,
+    listeners: BTreeMap<u16, Listener>,
+    dirty: VecDeque<ConnectionId>,
+    /// Contexts to be given back to the device.
+    left: Vec<(Layer, Handle)>,
+    noted: VecDeque<ConnectionId>,
+    /// Ports of listeners with news.
+    acceptable: VecDeque<u16>,
+    timers: TimerQueue,
+    sockets: Sockets,
+    /// Connections that may have contexts in the device.
+    controlled: BTreeSet<ConnectionId>,
+    challenges: RateLimit,
+    resets: RateLimit,
+}
+
+impl Stack {
+    /// A stack without connections.
+    pub fn new(config: Config) -> Stack {
+        let mut secrets = config.seed.stream("host-stack secrets");
+        let key = SipKey(secrets.next_u64(), secrets.next_u64());
+        Stack {
+            network: Network::new(&config),
+            key,
+            ports: config.seed.stream("host-stack ports"),
+            counters: HostCounters::default(),
+            flows: FlowTable::new(key),
+            listeners: BTreeMap::new(),
+            dirty: VecDeque::new(),
+            left: Vec::new(),
+            noted: VecDeque::new(),
+            acceptable: VecDeque::new(),
+            timers: TimerQueue::default(),
+            sockets: Sockets::default(),
+            controlled: BTreeSet::new(),
+            challenges: RateLimit::new(ANSWERS_A_SECOND),
+            resets: RateLimit::new(ANSWERS_A_SECOND),
+            config,
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &HostCounters {
+        &self.counters
+    }
+
+    /// How many connections there are, in whatever state.
+    pub fn connections(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
+    /// duplicate acknowledgments and resets go to the device at once, if it has room.
+    pub fn receive(&mut self, now: Instant, packet: RxPacket, device: &mut dyn NetDevice) {
+        let RxPacket { mut frame, meta } = packet;
+        let arrival = self.network.receive(now, &frame, meta.checksums, &mut self.counters);
+        let Parsed { flow, segment, payload } = match arrival {
+            Some(Arrival::Tcp(parsed)) => parsed,
+            Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
+            Some(Arrival::Datagram { port, from, payload }) => {
+                return self.on_datagram(now, port, from, payload, frame);
+            }
+            None => return,
+        };
+        frame.truncate(payload.end);
+        frame.advance(payload.start);
+        let Some(id) = self.find_for(now, &flow, &segment) else {
+            let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
+            if opens && self.listeners.contains_key(&flow.local.port()) {
+                self.on_syn(now, flow, &segment);
+                return;
+            }
+            self.answer_stranger(now, &flow, &segment, frame.len(), device);
+            return;
+        };
+        if self.accept_queue_is_full(id, &segment) {
+            self.counters.listen_overflows += 1;
+            return;
+        }
+        let reset = self.with(now, id, |connection, env| {
+            let reset = connection.on_segment(env, &segment, frame, meta);
+            connection.acknowledge_at_once(env, device);
+            reset
+        });
+        if let Some(reset) = reset {
+            self.send_stray(now, &flow, &reset, device);
+        }
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// Does everything that can be done at `now`: device events, received packets, timers, and what there is to
+    /// send. True if there is more, and others were only to have their turn first.
+    pub fn poll(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        if device.next_event().is_some_and(|at| at <= now) {
+            device.handle_timeout(now);
+        }
+        while let Some(event) = device.poll_event() {
+            self.on_device_event(event);
+        }
+        let mut drained = false;
+        for _ in 0..PACKETS_A_POLL {
+            let Some(packet) = device.receive(now) else {
+                drained = true;
+                break;
+            };
+            self.receive(now, packet, device);
+        }
+        self.handle_timeouts(now);
+        !self.transmit(now, device) || !drained
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeouts(&mut self, now: Instant) {
+        for flow in self.network.handle_timeouts(now, &mut self.counters) {
+            if let Some(id) = self.flows.find(&flow) {
+                self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
+                self.settle(id);
+            }
+        }
+        while let Some(id) = self.timers.pop_due(now) {
+            let Some(connection) = self.flows.get_mut(id) else { continue };
+            connection.timer.fired();
+            if connection.next_deadline().is_some_and(|at| at <= now) {
+                self.with(now, id, |connection, env| connection.handle_timeout(env));
+                self.mark_dirty(id);
+            }
+            self.settle(id);
+        }
+    }
+
+    /// Hands what there is to send to `device`, in turns, and rings the doorbell. False if connections are left
+    /// that did not have enough of a turn; those for which the device had no room wait until it has.
+    pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        let mut without_room = 0;
+        let mut done = self.dirty.is_empty();
+        for _ in 0..TURNS_A_TRANSMIT {
+            let Some(id) = self.dirty.pop_front() else {
+                done = true;
+                break;
+            };
+            let Some(connection) = self.flows.get_mut(id) else { continue };
+            if !core::mem::take(&mut connection.dirty) {
+                continue;
+            }
+            let turn = self.with(now, id, |connection, env| connection.transmit(env, device));
+            match turn {
+                Turn::Done => {}
+                Turn::More => self.mark_dirty(id),
+                Turn::NoRoom => {
+                    self.mark_dirty(id);
+                    without_room += 1;
+                }
+            }
+            self.settle(id);
+            if without_room >= self.dirty.len().clamp(1, FLOWS_WITHOUT_ROOM) {
+                done = true;
+                break;
+            }
+        }
+        self.post_mail(now, device);
+        for (layer, context) in self.left.drain(..) {
+            match layer {
+                Layer::Tls => device.tls().into_iter().for_each(|tls| tls.remove(context)),
+                Layer::NvmeTcp => {} // no device has a face for it
+            }
+        }
+        device.flush(now);
+        done
+    }
+
+    /// Whether something waits to be handed to the device.
+    pub fn has_work(&self) -> bool {
+        !self.dirty.is_empty() || self.network.has_mail()
+    }
+
+    /// When [`poll`](Self::poll) wants to be called, if nothing arrives before.
+    pub fn next_event(&self) -> Option<Instant> {
+        earliest(self.timers.next(), self.network.next_event())
+    }
+
+    /// The next connection with news, and what has become possible on it.
+    pub fn next_ready(&mut self) -> Option<(ConnectionId, Readiness)> {
+        while let Some(id) = self.noted.pop_front() {
+            if let Some(connection) = self.flows.get_mut(id)
+                && core::mem::take(&mut connection.noted)
+            {
+                return Some((id, core::mem::take(&mut connection.readiness)));
+            }
+        }
+        None
+    }
+
+    /// The next port at which a connection may be accepted now.
+    pub fn next_acceptable(&mut self) -> Option<u16> {
+        self.acceptable.pop_front()
+    }
+
+    /// Hands the packets that belong to no connection, or had to wait for an address, to `device`, as far as it
+    /// has room; it wakes the shell when there is room again.
+    fn post_mail(&mut self, now: Instant, device: &mut dyn NetDevice) {
+        // Asked for now: addresses that packets of this turn need.
+        if self.network.next_event().is_some_and(|at| at <= now) {
+            self.handle_timeouts(now);
+        }
+        while self.network.has_mail() {
+            if device.room(&self.nobodys_flow()) == 0 {
+                break;
+            }
+            let Some(packet) = self.network.next_mail() else { break };
+            if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
+                self.counters.device_drops += 1;
+            }
+        }
+        if self.network.takes_datagrams() {
+            self.sockets.unblock();
+        }
+    }
+
+    /// What packets that belong to no flow are sent under.
+    fn nobodys_flow(&self) -> FlowKey {
+        let nobody = SocketAddr::V4(SocketAddrV4::new(self.network.address(), 0));
+        FlowKey { protocol: Protocol::Udp, local: nobody, remote: nobody }
+    }
+
+    /// Calls `f` with a connection and what it needs.
+    fn with<R>(&mut self, now: Instant, id: ConnectionId, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R) -> R {
+        let mut env = Env {
+            now,
+            config: &self.config.tcp,
+            counters: &mut self.counters,
+            network: &mut self.network,
+            challenges: &mut self.challenges,
+        };
+        let connection = self.flows.get_mut(id).expect("the caller found the connection");
+        f(connection, &mut env)
+    }
+
+    fn mark_dirty(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.flows.get_mut(id)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push_back(id);
+        }
+    }
+
+    /// Brings timers, listeners and lists up to date with a connection, and removes it if nobody needs it.
+    fn settle(&mut self, id: ConnectionId) {
+        let Some(connection) = self.flows.get_mut(id) else { return };
+        if let Some(port) = connection.listener
+            && connection.state() != State::SynReceived
+        {
+            connection.listener = None;
+            let open = connection.state() != State::Closed;
+            match self.listeners.get_mut(&port) {
+                Some(listener) => {
+                    listener.half_open = listener.half_open.saturating_sub(1);
+                    if open {
+                        self.counters.passive_opens += 1;
+                        listener.accepted.push_back(id);
+                        self.acceptable.push_back(port);
+                    } else {
+                        connection.orphan();
+                    }
+                }
+                None => {
+                    connection.abort();
+                    connection.orphan();
+                    if !core::mem::replace(&mut connection.dirty, true) {
+                        self.dirty.push_back(id);
+                    }
+                }
+            }
+        }
+        if connection.readiness.any() && !core::mem::replace(&mut connection.noted, true) {
+            self.noted.push_back(id);
+        }
+        connection.take_left(&mut self.left);
+        if connection.is_done() {
+            self.timers.clear(id, &mut connection.timer);
+            if connection.controlled {
+                self.controlled.remove(&id);
+            }
+            self.flows.remove(id);
+        } else {
+            let deadline = connection.next_deadline();
+            self.timers.set(id, &mut connection.timer, deadline);
+        }
+    }
+
+    fn connection(&self, id: ConnectionId) -> &Connection {
+        self.flows.get(id).expect("a connection's name is good until it is detached")
+    }
+
+    fn connection_mut(&mut self, id: ConnectionId) -> &mut Connection {
+        self.flows.get_mut(id).expect("a connection's name is good until it is detached")
+    }
+}
+
+/// Packets received before the timers and the senders have their turn.
+const PACKETS_A_POLL: usize = 256;
+/// Turns of connections in one call.
+const TURNS_A_TRANSMIT: usize = 128;
+/// When so many connections in a row find no room in the device, the rest need not ask.
+const FLOWS_WITHOUT_ROOM: usize = 8;
+/// Challenge ACKs, and likewise resets to strangers, in a second (RFC 5961 7; Linux's default).
+const ANSWERS_A_SECOND: u32 = 1000;

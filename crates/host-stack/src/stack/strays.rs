@@ -1,0 +1,71 @@
+//! Packets that are nobody's: segments without a connection, and word of what did not get through.
+
+use super::Stack;
+use crate::network::{Outgoing, Undelivered, Why};
+use crate::tcp::connection::ConnectionError;
+use crate::tcp::input::reset_for;
+use crate::tcp::segment::Segment;
+use offload_api::{FlowKey, NetDevice, NoRecords};
+use offload_base::Instant;
+use smallvec::SmallVec;
+
+impl Stack {
+    pub(super) fn answer_stranger(
+        &mut self,
+        now: Instant,
+        flow: &FlowKey,
+        segment: &Segment,
+        payload: usize,
+        device: &mut dyn NetDevice,
+    ) {
+        if let Some(reset) = reset_for(segment, payload)
+            && self.resets.allow(now)
+        {
+            self.send_stray(now, flow, &reset, device);
+        }
+    }
+
+    /// Somebody says that a segment did not get through. Only who has seen it can know its sequence number.
+    pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
+        let Undelivered { flow, seq, length, why } = *undelivered;
+        let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_under_way(seq));
+        let Some(id) = id else {
+            self.counters.stray_icmp_errors += 1;
+            return;
+        };
+        match why {
+            Why::TooLarge { mtu } => {
+                let Some(mtu) = self.network.narrow_path(now, flow.remote.ip(), length, mtu) else {
+                    self.counters.stray_icmp_errors += 1;
+                    return;
+                };
+                self.counters.paths_narrowed += 1;
+                self.connection_mut(id).on_path_narrowed(mtu);
+            }
+            Why::Refused => {
+                self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Refused));
+            }
+            Why::Unreachable => {
+                self.with(now, id, |connection, env| connection.on_undeliverable(env, ConnectionError::Unreachable));
+            }
+        }
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// Sends a reset that belongs to no connection.
+    pub(super) fn send_stray(&mut self, now: Instant, flow: &FlowKey, reset: &Segment, device: &mut dyn NetDevice) {
+        if device.room(flow) == 0 {
+            return;
+        }
+        let caps = device.path(flow);
+        let outgoing =
+            Outgoing { flow, segment: reset, fragments: SmallVec::new(), context: None, ident: 0, mss: usize::MAX };
+        if let Some(packet) = self.network.packet(now, outgoing, &caps, &mut self.counters) {
+            self.counters.out_resets += 1;
+            if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
+                self.counters.device_drops += 1;
+            }
+        }
+    }
+}
