@@ -19,6 +19,8 @@
 //! [`connect`] has an example of a whole connection. TLS 1.3 with AES-128-GCM, AES-256-GCM or ChaCha20-Poly1305;
 //! TLS 1.2 is refused.
 //!
+//! [`send_file`] sends files without copying them, and [`SharedWrites`] does it below an HTTP library.
+//!
 //! Over an ordinary socket, for which there is [`TokioSegments`], this is a TLS implementation like others, in software.
 
 #![forbid(unsafe_code)]
@@ -32,6 +34,7 @@ mod keys;
 mod messages;
 mod record;
 mod sealer;
+mod send_file;
 mod stream;
 
 pub use adapter::TokioSegments;
@@ -40,5 +43,6 @@ pub use counters::TlsCounters;
 pub use error::TlsError;
 pub use handshake::{HandshakeError, Negotiated, accept, connect};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, send_file};
 pub use stream::KtlsStream;
 pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};

@@ -1,0 +1,292 @@
+//! Shared buffers through a layer that knows only slices.
+//!
+//! Whoever makes the body of an answer lends each buffer ([`LentPieces::lend`]) and gives it to the layer above, an HTTP
+//! library for one. When a write comes back down, its slices are looked up by address: one that lies in a lent buffer
+//! goes on as a share of that buffer, any other is copied.
+//!
+//! Invariant: a lent buffer is kept alive for as long as it is looked for, so an address inside it means its bytes.
+
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+use core::pin::Pin;
+use core::task::{Context, Poll, ready};
+use offload_api::{SegmentStream, TxTag};
+use offload_base::cost::{self, Work};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The buffers lent to a [`SharedWrites`], which empties them into its stream. Cloned, they are the same ones.
+///
+/// See [`SharedWrites`] for an example.
+#[derive(Clone, Debug, Default)]
+pub struct LentPieces {
+    pieces: Arc<Mutex<VecDeque<Bytes>>>,
+}
+
+impl LentPieces {
+    /// Lends `piece`, and gives it back for the way down. The last 32 pieces are remembered; one that is
+    /// written later than that is copied.
+    pub fn lend(&self, piece: Bytes) -> Bytes {
+        let mut pieces = self.lock();
+        if pieces.len() == LENT_MAX {
+            pieces.pop_front();
+        }
+        pieces.push_back(piece.clone());
+        piece
+    }
+
+    /// The share of a lent buffer that `slice` is. Writes come in order: buffers lent before that one are done with.
+    fn find(&self, slice: &[u8]) -> Option<Bytes> {
+        let mut pieces = self.lock();
+        let inside = |piece: &Bytes| piece.as_ptr_range().start <= slice.as_ptr() && end(slice) <= end(piece);
+        let found = pieces.iter().position(inside)?;
+        pieces.drain(..found);
+        let share = pieces[0].slice_ref(slice);
+        if end(slice) == end(&pieces[0]) {
+            pieces.pop_front();
+        }
+        Some(share)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Bytes>> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn end(slice: &[u8]) -> *const u8 {
+    slice.as_ptr_range().end
+}
+
+/// A stream that copies nothing of what it was lent. Everything else goes to `S`.
+///
+/// ```
+/// use ktls_offload::{FixedKeys, KtlsStream, SharedWrites, TokioSegments, TrafficKeys};
+/// use offload_api::{TlsKey, TlsSuite, TlsVersion};
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
+/// # let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
+/// # let (near, far) = tokio::io::duplex(1 << 16);
+/// # let server = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(FixedKeys))?;
+/// # let mut client = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(FixedKeys))?;
+/// let (mut stream, pieces) = SharedWrites::new(server);
+/// let body = pieces.lend(vec![7; 10_000].into());
+/// stream.write_all(b"head").await?; // copied
+/// stream.write_all(&body).await?; // shared
+/// stream.shutdown().await?;
+/// # let mut received = Vec::new();
+/// # client.read_to_end(&mut received).await?;
+/// # assert_eq!(received.len(), 10_004);
+/// # Ok(())
+/// # }
+/// ```
+pub struct SharedWrites<S> {
+    stream: S,
+    pieces: LentPieces,
+}
+
+impl<S> SharedWrites<S> {
+    /// Wraps `stream`; the second is what lends to it.
+    pub fn new(stream: S) -> (SharedWrites<S>, LentPieces) {
+        let pieces = LentPieces::default();
+        (SharedWrites { stream, pieces: pieces.clone() }, pieces)
+    }
+
+    /// The stream inside.
+    pub fn get_ref(&self) -> &S {
+        &self.stream
+    }
+}
+
+impl<S: SegmentStream> SharedWrites<S> {
+    /// Queues `slices`, in order, until there is much of it: whole slices, so that records end where writes do.
+    fn queue(&mut self, slices: &[IoSlice<'_>]) -> usize {
+        let mut taken = 0;
+        let mut copied = BytesMut::new();
+        for slice in slices {
+            if taken >= ENOUGH_AT_ONCE {
+                break;
+            }
+            taken += slice.len();
+            // A short one costs less to copy than to send by itself.
+            match if slice.len() < WORTH_SHARING { None } else { self.pieces.find(slice) } {
+                Some(share) => {
+                    if !copied.is_empty() {
+                        self.stream.send(copied.split().freeze(), TxTag::PLAIN);
+                    }
+                    self.stream.send(share, TxTag::PLAIN);
+                }
+                None => {
+                    let _copy = cost::work(Work::Copy);
+                    copied.extend_from_slice(slice);
+                }
+            }
+        }
+        if !copied.is_empty() {
+            self.stream.send(copied.freeze(), TxTag::PLAIN);
+        }
+        taken
+    }
+}
+
+impl<S: SegmentStream + AsyncWrite> AsyncWrite for SharedWrites<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(data)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if slices.iter().all(|slice| slice.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        ready!(self.stream.poll_room(cx))?;
+        Poll::Ready(Ok(self.queue(slices)))
+    }
+
+    /// Layers above ask for this, and flatten what they write into one buffer if it is not so.
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for SharedWrites<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for SharedWrites<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedWrites").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// Pieces remembered: more than layers above keep waiting.
+const LENT_MAX: usize = 32;
+/// Bytes taken at one write.
+const ENOUGH_AT_ONCE: usize = 256 << 10;
+/// From how many bytes on a slice is looked for among the lent ones.
+const WORTH_SHARING: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::task::Waker;
+    use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer};
+    use offload_base::Seq;
+
+    /// Keeps what was sent.
+    #[derive(Default)]
+    struct Kept {
+        sent: Vec<Bytes>,
+        full: bool,
+    }
+
+    impl SegmentStream for Kept {
+        fn poll_segment(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+            Poll::Pending
+        }
+        fn consume(&mut self, _: usize) {}
+        fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
+            if self.full { Poll::Pending } else { Poll::Ready(Ok(1)) }
+        }
+        fn send(&mut self, data: Bytes, _: TxTag) -> Seq {
+            self.sent.push(data);
+            Seq(0)
+        }
+        fn flush(&mut self) {}
+        fn poll_acked(&mut self, _: &mut Context<'_>, _: u64) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+        fn finish(&mut self) {}
+        fn abort(&mut self) {}
+        fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
+        fn release(&mut self, _: Layer, _: Handle) {}
+        fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+            false
+        }
+        fn poll_device_event(&mut self, _: &mut Context<'_>) -> Poll<DeviceEvent> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Kept {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            unreachable!("everything is queued by `send`")
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn write(stream: &mut SharedWrites<Kept>, slices: &[&[u8]]) -> Poll<io::Result<usize>> {
+        let slices: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
+        Pin::new(stream).poll_write_vectored(&mut Context::from_waker(Waker::noop()), &slices)
+    }
+
+    fn taken(written: Poll<io::Result<usize>>) -> usize {
+        match written {
+            Poll::Ready(Ok(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_was_lent_is_shared_and_the_rest_copied() {
+        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let body = lent.lend(Bytes::from(vec![1; 10_000]));
+        let stranger = vec![2; 5_000];
+        assert_eq!(taken(write(&mut stream, &[b"he", b"ad", &body[..4_000], &body[4_000..], &stranger])), 15_004);
+        let sent = &stream.get_ref().sent;
+        assert_eq!(sent.iter().map(Bytes::len).collect::<Vec<_>>(), [4, 4_000, 6_000, 5_000]);
+        assert_eq!(sent[0], "head");
+        assert_eq!(sent[1].as_ptr(), body.as_ptr());
+        assert_eq!(sent[2].as_ptr(), body[4_000..].as_ptr());
+        assert_ne!(sent[3].as_ptr(), stranger.as_ptr());
+        assert!(lent.lock().is_empty(), "nothing is kept longer than it is looked for");
+    }
+
+    #[test]
+    fn a_part_of_a_write_may_be_taken_and_the_rest_comes_again() {
+        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let (first, second) = (lent.lend(vec![1; ENOUGH_AT_ONCE].into()), lent.lend(vec![2; 10_000].into()));
+        assert_eq!(taken(write(&mut stream, &[b"head", &first, &second])), 4 + ENOUGH_AT_ONCE);
+        stream.stream.full = true;
+        assert!(write(&mut stream, &[&second]).is_pending());
+        assert_eq!(stream.get_ref().sent.len(), 2, "no room: nothing is queued");
+        stream.stream.full = false;
+        assert_eq!(taken(write(&mut stream, &[&second])), 10_000);
+        assert_eq!(stream.get_ref().sent[2].as_ptr(), second.as_ptr());
+    }
+
+    #[test]
+    fn short_and_forgotten_pieces_are_copied() {
+        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        let short = lent.lend(vec![1; WORTH_SHARING - 1].into());
+        let forgotten = lent.lend(vec![2; 5_000].into());
+        for _ in 0..LENT_MAX {
+            lent.lend(vec![3; 5_000].into());
+        }
+        assert_eq!(lent.lock().len(), LENT_MAX);
+        assert_eq!(taken(write(&mut stream, &[&short, &forgotten])), short.len() + forgotten.len());
+        assert_eq!(stream.get_ref().sent, [[&short[..], &forgotten[..]].concat()]);
+    }
+}
