@@ -24,11 +24,13 @@ pub struct NicConfig {
     pub receive_ring: usize,
     /// Entries of the control ring.
     pub control_ring: usize,
-    /// Payload bytes that may be on a send ring before the driver says there is no room: what keeps the queue
+    /// Payload bytes, of packets that ask for no rate, that may be on a send ring before the driver says there is no room: what keeps the queue
     /// in the device short, as byte queue limits do in Linux.
     pub send_queue_bytes: usize,
     /// Most payload bytes of a packet to be cut into segments; 0: the device does not segment.
     pub tso_max_bytes: u32,
+    /// Whether the device sends a flow's frames no faster than its packets ask.
+    pub pacing: bool,
     /// Whether the device fills in and checks checksums.
     pub checksum_offload: bool,
     /// TLS contexts there is room for; 0: the device has no TLS face.
@@ -50,6 +52,7 @@ impl Default for NicConfig {
             control_ring: 256,
             send_queue_bytes: 512 * 1024,
             tso_max_bytes: 64 * 1024,
+            pacing: true,
             checksum_offload: true,
             tls_contexts: 1 << 18,
             context_cache_bytes: 4 << 20,

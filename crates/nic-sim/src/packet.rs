@@ -5,8 +5,19 @@
 use bytes::{Bytes, BytesMut};
 use offload_api::{Direction, FlowKey, Handle, RxMeta, TlsKey, TxPacket};
 use offload_base::Seq;
+use smallvec::SmallVec;
 
-/// An entry of a send ring, worked on strictly in order.
+/// An entry of a send ring.
+#[derive(Debug)]
+pub struct SendEntry {
+    /// What its completion will call it.
+    pub slot: u32,
+    /// What is to be done.
+    pub descriptor: SendDescriptor,
+}
+
+/// What a send ring asks for. What concerns one flow is worked on strictly in order, and so is everything else but for
+/// packets that ask for a rate: others pass them while they wait for their time.
 #[expect(clippy::large_enum_variant, reason = "packets are what the ring is for; a box would cost each an allocation")]
 #[derive(Debug)]
 pub enum SendDescriptor {
@@ -39,11 +50,16 @@ pub enum SendDescriptor {
     },
 }
 
-/// A completion of send descriptors: so many are done, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A completion of send descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
-    /// How many descriptors.
-    pub descriptors: u32,
+    /// Which ones are done, a few at a time.
+    pub slots: SmallVec<[u32; SendCompletion::BATCH]>,
+}
+
+impl SendCompletion {
+    /// Descriptors that one completion reports at most.
+    pub const BATCH: usize = 8;
 }
 
 /// An entry of a receive ring: an empty buffer given to the device.

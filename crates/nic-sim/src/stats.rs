@@ -19,6 +19,8 @@ offload_base::counters! {
         pub tx_tso_packets: "tx_tso_packets",
         /// Payload bytes of such packets.
         pub tx_tso_bytes: "tx_tso_bytes",
+        /// Frames that were held back to the rate their packet asked for.
+        pub tx_paced_packets: "tx_paced_packets",
         /// Frames whose checksums the device filled in.
         pub tx_csum_partial: "tx_csum_partial",
         /// Frames with payload the device encrypted.

@@ -83,7 +83,7 @@ impl Stream {
         TxPacket {
             header: headers(sender(), seq).into(),
             fragments: [self.queued.slice(at..at + bytes)].into_iter().collect(),
-            ask: TxAsk { seq, context: Some(context), checksum: true, mss: Some(mss) },
+            ask: TxAsk { seq, context: Some(context), checksum: true, mss: Some(mss), ..TxAsk::default() },
         }
     }
 }
@@ -143,7 +143,7 @@ fn segments(stream: &Stream, mss: usize) -> Vec<Frame> {
         let packet = TxPacket {
             header: headers(sender(), seq).into(),
             fragments: [wire.slice(at..wire.len().min(at + mss))].into_iter().collect(),
-            ask: TxAsk { seq, checksum: true, mss: Some(mss as u16), context: None },
+            ask: TxAsk { seq, checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
         };
         assert_eq!(driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
         driver.flush(Instant::ZERO);
@@ -206,6 +206,74 @@ proptest! {
         prop_assert!(seen > 0 || device.counters().resets > 0);
         prop_assert_eq!(driver.poll_event(), None);
         prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+    }
+
+    /// Two flows share a NIC, with packets that ask for a rate and packets that ask for none, resyncs between them:
+    /// each flow's frames leave in the order they were posted, rightly encrypted, and a removal waits for the last.
+    #[test]
+    fn paced_or_not_a_flow_stays_in_order(
+        starts in any::<[u32; 2]>(),
+        sends in prop::collection::vec(
+            (0usize..2, any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, prop::option::of(1_000_000u64..2_000_000_000), 0u64..20_000),
+            1..40,
+        ),
+    ) {
+        let flows = [5000, 5001].map(flow);
+        let streams = starts.map(|start| Stream::new(Seq(start), 9, &[3000, 16_000, 1, 500]));
+        let (mut device, mut driver) = nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });
+        let contexts = [0, 1].map(|number| {
+            driver.add(&flows[number], Direction::Transmit, streams[number].start, 9, &key()).unwrap()
+        });
+        let (mut now, mut posted, mut left) = (Instant::ZERO, [Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        let mut run = |device: &mut Device, now: &mut Instant, until: Option<Instant>| loop {
+            device.process(*now);
+            while let Some(frame) = device.poll_frame(*now) {
+                let number = usize::from(frame.data[37] - 5000u16.to_be_bytes()[1]);
+                left[number].push((seq_of(&frame), frame.data.slice(HEADERS..)));
+            }
+            match device.next_event().filter(|at| until.is_none_or(|until| *at <= until)) {
+                Some(at) => *now = (*now).max(at),
+                None => break *now = (*now).max(until.unwrap_or(*now)),
+            }
+        };
+        for (number, at, bytes, mss, rate, after) in sends {
+            let stream = &streams[number];
+            let at = at.index(stream.wire.len());
+            let bytes = bytes.min(stream.wire.len() - at);
+            while driver.room(&flows[number]).min(driver.room_paced(&flows[number])) == 0 {
+                let until = now + core::time::Duration::from_micros(100);
+                run(&mut device, &mut now, Some(until));
+                driver.poll_event();
+            }
+            let mut packet = stream.packet(at, bytes, mss, contexts[number]);
+            packet.header = headers(flows[number], stream.start + at as u32).into();
+            packet.ask.rate = rate.and_then(core::num::NonZeroU64::new);
+            prop_assert_eq!(driver.transmit(now, packet, stream), Sent::Posted);
+            driver.flush(now);
+            posted[number].push((at, bytes));
+            let until = now + core::time::Duration::from_nanos(after);
+            run(&mut device, &mut now, Some(until));
+        }
+        contexts.into_iter().for_each(|context| driver.remove(context));
+        run(&mut device, &mut now, None);
+        let mut events: Vec<DeviceEvent> = std::iter::from_fn(|| driver.poll_event()).collect();
+        run(&mut device, &mut now, None);
+        events.extend(std::iter::from_fn(|| driver.poll_event()));
+        prop_assert_eq!(events.iter().filter(|event| matches!(event, DeviceEvent::Removed { .. })).count(), 2);
+        prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
+        for ((stream, posted), left) in streams.iter().zip(posted).zip(left) {
+            let mut left = left.into_iter();
+            for (at, bytes) in posted {
+                let mut sent = 0;
+                while sent < bytes {
+                    let (seq, payload) = left.next().expect("all of it leaves");
+                    prop_assert_eq!(seq, stream.start + (at + sent) as u32);
+                    prop_assert_eq!(&payload[..], &stream.wire[at + sent..at + sent + payload.len()]);
+                    sent += payload.len();
+                }
+            }
+            prop_assert!(left.next().is_none());
+        }
     }
 
     /// Arrival in any order, with losses and repetitions.

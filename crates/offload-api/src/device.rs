@@ -21,6 +21,8 @@ pub struct PathCaps {
     pub checksum: bool,
     /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none.
     pub tso_max_bytes: u32,
+    /// The device sends a flow's frames no faster than a packet asks ([`TxAsk::rate`](crate::TxAsk::rate)).
+    pub pacing: bool,
 }
 
 /// Something that happened in a device, for one flow or for all.
@@ -75,6 +77,12 @@ pub trait NetDevice: Send {
     /// How many packets of `flow` can be handed over now, whatever they need (a resync included).
     /// After a zero, the shell is woken when there is room again.
     fn room(&self, flow: &FlowKey) -> usize;
+
+    /// The same for packets that ask for a rate: they wait in the device for their time, so a flow has only as many of
+    /// them there as it takes to keep going. Another flow's do not count.
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.room(flow)
+    }
 
     /// Hands over a packet; `source` answers for the stream it is from. Asked for [`room`](Self::room) first,
     /// it cannot fail for lack of space.

@@ -2,6 +2,7 @@
 
 use crate::unit::{Handle, Unit};
 use bytes::Bytes;
+use core::num::NonZeroU64;
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -20,6 +21,11 @@ pub struct TxAsk {
     pub checksum: bool,
     /// Cut the payload into segments of at most this many bytes (TSO), each with its own headers.
     pub mss: Option<u16>,
+    /// Let the flow's frames leave no faster than this (packet pacing), in bytes a second: those of Ethernet frames, from
+    /// the destination address to the last byte of the payload, as Linux's fq counts. Each segment keeps its distance
+    /// from the one before it in its flow, whatever packets they were cut from; a device does not hold one back for more
+    /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP.
+    pub rate: Option<NonZeroU64>,
 }
 
 /// A packet that a stack hands to a driver: headers, payload as shared pieces, and what the device is to do.

@@ -106,6 +106,10 @@ impl NetDevice for AboveTls<'_> {
         self.0.room(flow)
     }
 
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.0.room_paced(flow)
+    }
+
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
         self.0.transmit(now, packet, source)
     }

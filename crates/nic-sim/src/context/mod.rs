@@ -122,10 +122,15 @@ impl ContextTable {
         }
     }
 
+    /// The flow of a context.
+    pub(crate) fn flow_of(&self, handle: Handle) -> Option<FlowKey> {
+        let place = self.places.get(handle.index as usize)?.as_ref();
+        Some(place.filter(|entry| entry.generation == handle.generation)?.flow)
+    }
+
     /// Gives up a context, and tells its flow.
     pub(crate) fn remove(&mut self, handle: Handle) -> Option<FlowKey> {
-        let place = self.places.get(handle.index as usize)?.as_ref();
-        let flow = place.filter(|entry| entry.generation == handle.generation)?.flow;
+        let flow = self.flow_of(handle)?;
         self.forget(handle.index);
         Some(flow)
     }

@@ -14,9 +14,7 @@ use crate::config::NicConfig;
 use crate::context::ContextTable;
 use crate::dma::DmaBytes;
 use crate::frame::Frame;
-use crate::packet::{
-    ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendDescriptor,
-};
+use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
 use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DeviceCounters;
@@ -33,7 +31,7 @@ use transmit::TransmitSide;
 /// The device's ends of the rings it shares with its driver.
 #[derive(Debug)]
 pub(crate) struct DeviceRings {
-    pub(crate) send: Consumer<SendDescriptor>,
+    pub(crate) send: Consumer<SendEntry>,
     pub(crate) send_completions: Producer<SendCompletion>,
     pub(crate) receive: Consumer<ReceiveDescriptor>,
     pub(crate) receive_completions: Producer<ReceiveCompletion>,

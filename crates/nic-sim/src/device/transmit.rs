@@ -1,19 +1,24 @@
 //! From the send ring to the port.
 //!
-//! Descriptors are worked on strictly in order, a frame at a time: the next one is fetched when the port can
-//! take more, so a slow line backs up into the ring, not into the device.
+//! Descriptors are worked on in order, a frame at a time: the next one is fetched when the port can take more, so a
+//! slow line backs up into the ring, not into the device. A packet that asks for a rate goes to its flow's lane in the
+//! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
+//! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
 use crate::context::{TlsContext, TlsEngine};
 use crate::device::Device;
 use crate::dma;
+use crate::engine::layout::Layout;
+use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
 use crate::engine::tls_record::Walked;
 use crate::engine::tls_tx::{TlsTransmit, TransmitError};
 use crate::frame::Frame;
-use crate::packet::{SendCompletion, SendDescriptor};
+use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
 use bytes::Bytes;
 use core::time::Duration;
-use offload_api::{Handle, TxPacket};
+use offload_api::{FlowKey, Handle, TxPacket};
+use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use resumable_aead::Key;
 
@@ -21,12 +26,16 @@ use resumable_aead::Key;
 #[derive(Debug, Default)]
 pub(super) struct TransmitSide {
     activity: Activity,
-    /// The packet being sent.
-    current: Option<Segmenter>,
+    /// The packet from the ring that is being sent.
+    current: Option<Job>,
+    /// What has to wait for its time.
+    shaper: Shaper<Held>,
+    /// Whose turn it is when both the ring and the shaper have something.
+    shaper_is_next: bool,
     /// When the port has sent what it was given.
     port_free_at: Instant,
     /// Descriptors done and not yet reported.
-    done: u32,
+    done: Vec<u32>,
     /// Where DUMPs go: through the engine and nowhere.
     scratch: Vec<u8>,
 }
@@ -40,6 +49,21 @@ enum Activity {
     Fetching { until: Instant },
     /// Working through the ring.
     Sending,
+}
+
+/// A packet being sent, and the descriptor that asked for it.
+#[derive(Debug)]
+struct Job {
+    slot: u32,
+    segmenter: Segmenter,
+}
+
+/// What waits in the shaper.
+#[derive(Debug)]
+enum Held {
+    Descriptor(SendEntry),
+    /// The rest of a packet.
+    Rest(Job),
 }
 
 impl TransmitSide {
@@ -62,26 +86,25 @@ impl Device {
         {
             self.transmit.activity = Activity::Sending;
         }
-        if self.transmit.activity != Activity::Sending || self.transmit.port_free_at > now {
+        if self.transmit.port_free_at > now {
             return None;
         }
-        loop {
-            let Some(segmenter) = self.transmit.current.take() else {
-                if self.transmit.done >= COMPLETION_BATCH {
-                    self.show_sent(now);
-                }
-                if self.fetch_descriptor(now) {
-                    continue;
-                }
-                self.show_sent(now);
-                return None;
-            };
-            if let Some(frame) = self.send_segment(segmenter) {
-                let line_time = line_time(&frame, self.config.line_rate);
-                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
-                return Some(frame);
+        let mut frame = None;
+        for _ in 0..2 {
+            self.transmit.shaper_is_next = !self.transmit.shaper_is_next;
+            frame = if self.transmit.shaper_is_next { self.frame_from_ring(now) } else { self.frame_from_shaper(now) };
+            if frame.is_some() {
+                break;
             }
         }
+        match &frame {
+            Some(frame) => {
+                let line_time = line_time(frame, self.config.line_rate);
+                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
+            }
+            None => self.show_sent(now),
+        }
+        frame
     }
 
     /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work.
@@ -94,47 +117,130 @@ impl Device {
     }
 
     pub(super) fn next_transmit(&self) -> Option<Instant> {
-        match self.transmit.activity {
-            Activity::Idle => None,
-            Activity::Fetching { until } => Some(until.max(self.transmit.port_free_at)),
+        let from_ring = match self.transmit.activity {
+            // What is done is reported when the port has sent it and there is nothing more.
+            Activity::Idle => (!self.transmit.done.is_empty()).then_some(self.transmit.port_free_at),
+            Activity::Fetching { until } => Some(until),
             Activity::Sending => Some(self.transmit.port_free_at),
-        }
+        };
+        earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(self.transmit.port_free_at))
     }
 
     /// Reports the descriptors that are done, and wakes the driver if it waits for that.
     pub(super) fn show_sent(&mut self, now: Instant) {
-        if self.transmit.done == 0 {
+        if self.transmit.done.is_empty() {
             return;
         }
-        let completion = SendCompletion { descriptors: core::mem::take(&mut self.transmit.done) };
-        // As many completions fit as descriptors do, and each stands for one at least.
-        let _room = self.rings.send_completions.push(completion);
-        self.dma.completions += dma::COMPLETION;
+        for slots in self.transmit.done.chunks(SendCompletion::BATCH) {
+            // As many completions fit as descriptors do, and each stands for one at least.
+            let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into() });
+            self.dma.completions += dma::COMPLETION;
+        }
+        self.transmit.done.clear();
+        self.rings.send_completions.publish();
         self.send_interrupt(now);
     }
 
-    /// Throws away what is on the send ring, as done.
+    /// Throws away what is on the send ring or waits for its time, as done.
     pub(super) fn flush_send_ring(&mut self) {
-        if self.transmit.current.take().is_some() {
-            self.transmit.done += 1;
+        let transmit = &mut self.transmit;
+        transmit.done.extend(transmit.current.take().map(|job| job.slot));
+        transmit.done.extend(transmit.shaper.clear().map(|held| match held {
+            Held::Descriptor(entry) => entry.slot,
+            Held::Rest(job) => job.slot,
+        }));
+        while let Some(entry) = self.rings.send.pop() {
+            transmit.done.push(entry.slot);
         }
-        while self.rings.send.pop().is_some() {
-            self.transmit.done += 1;
-        }
-        self.transmit.activity = Activity::Idle;
+        transmit.activity = Activity::Idle;
     }
 
-    /// Takes the next descriptor and acts on it. False: there is none.
-    fn fetch_descriptor(&mut self, now: Instant) -> bool {
+    /// The next frame of what the ring asks for.
+    fn frame_from_ring(&mut self, now: Instant) -> Option<Frame> {
+        while self.transmit.activity == Activity::Sending {
+            let Some(job) = self.transmit.current.take() else {
+                if self.transmit.done.len() >= SendCompletion::BATCH {
+                    self.show_sent(now);
+                }
+                self.fetch_descriptor(now);
+                continue;
+            };
+            let (frame, rest) = self.send_segment(job);
+            self.transmit.current = rest;
+            if frame.is_some() {
+                return frame;
+            }
+        }
+        None
+    }
+
+    /// The next frame whose time has come.
+    fn frame_from_shaper(&mut self, now: Instant) -> Option<Frame> {
+        loop {
+            let (turn, held) = self.transmit.shaper.pop_due(now)?;
+            let job = match held {
+                Held::Descriptor(entry) => self.act_on(entry),
+                Held::Rest(job) => Some(job),
+            };
+            let rate = job.as_ref().and_then(|job| job.segmenter.packet().ask.rate);
+            let (frame, rest) = job.map_or((None, None), |job| self.send_segment(job));
+            let gap = match (&frame, rate) {
+                (Some(frame), Some(rate)) => {
+                    self.counters.tx_paced_packets += 1;
+                    gap(frame.len(), rate)
+                }
+                _ => Duration::ZERO,
+            };
+            self.transmit.shaper.finish(now, turn, rest.map(Held::Rest), gap);
+            if frame.is_some() {
+                return frame;
+            }
+        }
+    }
+
+    /// Takes the next descriptor from the ring, and acts on it or puts it where it has to wait.
+    fn fetch_descriptor(&mut self, now: Instant) {
         // A command given before a descriptor was published is carried out before it: count, then look.
         let published = !self.rings.send.is_empty();
         self.run_control(now);
-        let Some(descriptor) = published.then(|| self.rings.send.pop()).flatten() else {
+        let Some(entry) = published.then(|| self.rings.send.pop()).flatten() else {
             self.transmit.activity = Activity::Idle;
-            return false;
+            return;
         };
+        match self.lane_of(&entry.descriptor) {
+            Some(flow) => self.transmit.shaper.push(now, flow, Held::Descriptor(entry)),
+            None => self.transmit.current = self.act_on(entry),
+        }
+    }
+
+    /// The flow behind whose packets in the shaper a descriptor has to wait.
+    fn lane_of(&self, descriptor: &SendDescriptor) -> Option<FlowKey> {
+        let shaper = &self.transmit.shaper;
         match descriptor {
-            SendDescriptor::Packet(packet) => self.start_packet(packet),
+            SendDescriptor::Packet(packet) => {
+                let paced = packet.ask.rate.is_some();
+                if !paced && shaper.is_empty() {
+                    return None;
+                }
+                let flow = Layout::of_headers(&packet.header)?.flow_of_receiver(&packet.header).reversed();
+                (paced || shaper.holds(&flow)).then_some(flow)
+            }
+            SendDescriptor::TlsStatic { handle, .. }
+            | SendDescriptor::TlsProgress { handle, .. }
+            | SendDescriptor::Dump { handle, .. } => {
+                let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(*handle) };
+                flow.filter(|flow| shaper.holds(flow))
+            }
+            // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
+            SendDescriptor::Fence => None,
+        }
+    }
+
+    /// Does what a descriptor asks for, or begins with it.
+    fn act_on(&mut self, entry: SendEntry) -> Option<Job> {
+        let SendEntry { slot, descriptor } = entry;
+        match descriptor {
+            SendDescriptor::Packet(packet) => return self.start_packet(slot, packet),
             SendDescriptor::TlsStatic { handle, number } => {
                 self.dma.tx_parameters += dma::STATIC_PARAMETERS_DESCRIPTOR;
                 self.set_parameters(handle, |engine| engine.set_static(number));
@@ -143,17 +249,14 @@ impl Device {
                 self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
                 self.set_parameters(handle, |engine| engine.set_progress(start));
             }
-            // Work is in order here, and every descriptor takes effect before the next is fetched.
-            SendDescriptor::Fence => {
-                self.dma.tx_parameters += dma::FENCE_DESCRIPTOR;
-                self.transmit.done += 1;
-            }
+            SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
             SendDescriptor::Dump { handle, seq, bytes } => self.run_dump(handle, seq, &bytes),
         }
-        true
+        self.transmit.done.push(slot);
+        None
     }
 
-    fn start_packet(&mut self, packet: TxPacket) {
+    fn start_packet(&mut self, slot: u32, packet: TxPacket) -> Option<Job> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
         let ask = packet.ask;
@@ -163,23 +266,24 @@ impl Device {
         }
         if let Some(handle) = ask.context {
             match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
-                None => return self.give_up(GivenUp::UnknownContext),
-                Some((context, _)) if !context.expects(ask.seq) => return self.give_up(GivenUp::OutOfSync),
+                None => return self.give_up(slot, GivenUp::UnknownContext),
+                Some((context, _)) if !context.expects(ask.seq) => return self.give_up(slot, GivenUp::OutOfSync),
                 Some(_) => {}
             }
         }
-        self.transmit.current = Some(Segmenter::new(packet));
+        Some(Job { slot, segmenter: Segmenter::new(packet) })
     }
 
-    /// Makes the next segment of the packet, and keeps the packet if there is more of it.
-    fn send_segment(&mut self, mut segmenter: Segmenter) -> Option<Frame> {
+    /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
+    /// up.
+    fn send_segment(&mut self, job: Job) -> (Option<Frame>, Option<Job>) {
+        let Job { slot, mut segmenter } = job;
         let ask = segmenter.packet().ask;
         let mut context = None;
         if let Some(handle) = ask.context {
             context = transmit_context(self.contexts.get_mut(handle, &mut self.dma));
             if context.is_none() {
-                self.give_up(GivenUp::UnknownContext);
-                return None;
+                return (None, self.give_up(slot, GivenUp::UnknownContext));
             }
         }
         let mut walked = Walked::default();
@@ -195,8 +299,7 @@ impl Device {
         });
         let Ok(frame) = made else {
             // What was made of the segment may be plaintext in part: it goes nowhere.
-            self.give_up(GivenUp::OutOfSync);
-            return None;
+            return (None, self.give_up(slot, GivenUp::OutOfSync));
         };
         if ask.context.is_some() {
             self.counters.tx_tls_encrypted_packets += 1;
@@ -207,20 +310,22 @@ impl Device {
         }
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += frame.len() as u64;
+        let frame = Some(Frame::new(frame.freeze()));
         if segmenter.is_done() {
-            self.transmit.done += 1;
-        } else {
-            self.transmit.current = Some(segmenter);
+            self.transmit.done.push(slot);
+            return (frame, None);
         }
-        Some(Frame::new(frame.freeze()))
+        (frame, Some(Job { slot, segmenter }))
     }
 
-    fn give_up(&mut self, why: GivenUp) {
+    /// Counts a packet that goes no further; nothing is left of it.
+    fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Job> {
         match why {
             GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
             GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
         }
-        self.transmit.done += 1;
+        self.transmit.done.push(slot);
+        None
     }
 
     fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut TlsTransmit)) {
@@ -228,12 +333,10 @@ impl Device {
             Some((engine, _)) => set(engine),
             None => self.counters.tx_stale_parameters += 1,
         }
-        self.transmit.done += 1;
     }
 
     fn run_dump(&mut self, handle: Handle, seq: Seq, bytes: &Bytes) {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
-        self.transmit.done += 1;
         self.transmit.scratch.resize(bytes.len(), 0);
         match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
             Some((engine, key)) => {
@@ -261,6 +364,3 @@ fn transmit_context(context: Option<TlsContext<'_>>) -> Option<(&mut TlsTransmit
         TlsContext { engine: TlsEngine::Receive(_), .. } => None,
     }
 }
-
-/// Send descriptors that one completion reports, unless the ring runs empty first.
-const COMPLETION_BATCH: u32 = 8;

@@ -11,9 +11,7 @@ mod tls;
 mod transmit;
 
 use crate::config::NicConfig;
-use crate::packet::{
-    ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendDescriptor,
-};
+use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
 use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DriverCounters;
@@ -29,7 +27,7 @@ use transmit::SendQueue;
 /// The driver's ends of the rings it shares with its device.
 #[derive(Debug)]
 pub(crate) struct DriverRings {
-    pub(crate) send: Producer<SendDescriptor>,
+    pub(crate) send: Producer<SendEntry>,
     pub(crate) send_completions: Consumer<SendCompletion>,
     pub(crate) receive: Producer<ReceiveDescriptor>,
     pub(crate) receive_completions: Consumer<ReceiveCompletion>,
@@ -70,7 +68,7 @@ impl Driver {
     pub(crate) fn new(config: NicConfig, rings: DriverRings, frame_bytes: usize) -> Driver {
         let mut driver = Driver {
             buffers: BufferPool::new(frame_bytes.next_multiple_of(64), BUFFERS_PER_SLAB),
-            send: SendQueue::default(),
+            send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(config.tls_contexts),
             events: VecDeque::new(),
             buffers_out: 0,
@@ -93,6 +91,18 @@ impl Driver {
         self.counters
     }
 
+    /// After a zero, has whoever serves interrupts woken when more descriptors are done.
+    fn or_wake_later(&self, room: usize) -> usize {
+        if room == 0 {
+            // Whoever asks need not be the one who armed the interrupt, and that one may be asleep already.
+            self.rings.send_interrupt.rearm();
+            if !self.rings.send_completions.is_empty() {
+                self.rings.send_interrupt.raise();
+            }
+        }
+        room
+    }
+
     /// Gives the device as many receive buffers as it has places for.
     fn post_buffers(&mut self) {
         while self.buffers_out < self.config.receive_ring {
@@ -112,19 +122,16 @@ impl NetDevice for Driver {
             mtu: self.config.mtu,
             checksum: self.config.checksum_offload,
             tso_max_bytes: self.config.tso_max_bytes,
+            pacing: self.config.pacing,
         }
     }
 
     fn room(&self, _flow: &FlowKey) -> usize {
-        let room = self.send.room(&self.config);
-        if room == 0 {
-            // Whoever asks need not be the one who armed the interrupt, and that one may be asleep already.
-            self.rings.send_interrupt.rearm();
-            if !self.rings.send_completions.is_empty() {
-                self.rings.send_interrupt.raise();
-            }
-        }
-        room
+        self.or_wake_later(self.send.room(&self.config))
+    }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.or_wake_later(self.send.room_paced(flow, &self.config))
     }
 
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
@@ -161,7 +168,6 @@ impl NetDevice for Driver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         self.reap_sent();
-        let room_again = self.send.is_starved() && self.send.room(&self.config) > 0;
         let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends();
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
@@ -169,7 +175,7 @@ impl NetDevice for Driver {
         }
         let reported = waits_for_sends && !self.rings.send_completions.is_empty();
         let nothing_there = !reported
-            && !room_again
+            && !self.send.may_have_room_again()
             && self.events.is_empty()
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();

@@ -9,7 +9,7 @@ use crate::driver::Driver;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey};
 use offload_base::Seq;
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 
 /// All contexts, by place.
 #[derive(Debug)]
@@ -17,8 +17,10 @@ pub(super) struct Contexts {
     places: Vec<Place>,
     free: Vec<u32>,
     limit: u32,
-    /// Contexts to be given up as soon as so many descriptors are done and a command fits.
-    leaving: BTreeSet<(u64, Handle)>,
+    /// How many contexts are to be given up when their last descriptor is done.
+    leaving: usize,
+    /// Contexts that nothing uses any more, to be given up as soon as a command fits.
+    left: VecDeque<Handle>,
     commands_under_way: usize,
 }
 
@@ -38,13 +40,14 @@ struct Shadow {
     expected: Option<Seq>,
     /// The record number in the device's static parameters.
     counts_from: Option<u64>,
-    /// How many descriptors had been posted after the last one that uses the context.
-    posted_until: u64,
+    /// Descriptors under way that use the context.
+    under_way: u32,
 }
 
 impl Contexts {
     pub(super) fn new(limit: u32) -> Contexts {
-        Contexts { places: Vec::new(), free: Vec::new(), limit, leaving: BTreeSet::new(), commands_under_way: 0 }
+        let (places, free, left) = (Vec::new(), Vec::new(), VecDeque::new());
+        Contexts { places, free, limit, leaving: 0, left, commands_under_way: 0 }
     }
 
     /// Whether packets may name this context.
@@ -58,7 +61,7 @@ impl Contexts {
 
     /// Whether any packet was ever posted with the context.
     pub(super) fn has_sent(&self, handle: Handle) -> bool {
-        self.shadow(handle).is_some_and(|shadow| shadow.posted_until > 0)
+        self.expected(handle).is_some()
     }
 
     pub(super) fn counts_from(&self, handle: Handle) -> Option<u64> {
@@ -71,15 +74,31 @@ impl Contexts {
         }
     }
 
-    pub(super) fn note_posted(&mut self, handle: Handle, expected: Seq, posted: u64) {
+    pub(super) fn note_expected(&mut self, handle: Handle, expected: Seq) {
         if let Some(shadow) = self.shadow_mut(handle) {
             shadow.expected = Some(expected);
-            shadow.posted_until = posted;
+        }
+    }
+
+    /// A descriptor that uses the context was posted.
+    pub(super) fn note_posted(&mut self, handle: Handle) {
+        if let Some(shadow) = self.shadow_mut(handle) {
+            shadow.under_way += 1;
+        }
+    }
+
+    /// One was done.
+    pub(super) fn note_done(&mut self, handle: Handle) {
+        let Some(shadow) = self.shadow_mut(handle) else { return };
+        shadow.under_way -= 1;
+        if shadow.leaving && shadow.under_way == 0 {
+            self.leaving -= 1;
+            self.left.push_back(handle);
         }
     }
 
     pub(super) fn waits_for_sends(&self) -> bool {
-        !self.leaving.is_empty()
+        self.leaving > 0
     }
 
     fn shadow(&self, handle: Handle) -> Option<&Shadow> {
@@ -108,7 +127,8 @@ impl Contexts {
 
     /// Empties a place; it is used again under the next generation.
     fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
-        self.shadow(handle)?;
+        let shadow = self.shadow(handle)?;
+        self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         let place = &mut self.places[handle.index as usize];
         place.generation = place.generation.wrapping_add(1);
         self.free.push(handle.index);
@@ -121,7 +141,7 @@ impl Contexts {
             let generation = self.places[index as usize].generation;
             self.vacate(Handle { index, generation });
         }
-        self.leaving.clear();
+        self.left.clear();
         self.commands_under_way = 0;
     }
 }
@@ -166,15 +186,15 @@ impl Driver {
 
     /// Has the device give up the contexts that nothing needs any more.
     pub(super) fn finish_removals(&mut self) {
-        if self.contexts.leaving.is_empty() {
+        if self.contexts.left.is_empty() {
             return;
         }
-        let done = self.send.done();
-        while let Some((posted_until, handle)) = self.contexts.leaving.first().copied() {
-            if posted_until > done || self.command(ControlCommand::Destroy { handle }).is_err() {
+        while let Some(handle) = self.contexts.left.front().copied() {
+            // The device may have refused it meanwhile.
+            if self.contexts.shadow(handle).is_some() && self.command(ControlCommand::Destroy { handle }).is_err() {
                 break;
             }
-            self.contexts.leaving.pop_first();
+            self.contexts.left.pop_front();
         }
         self.ring_doorbell();
     }
@@ -216,8 +236,7 @@ impl TlsDevice for Driver {
         if !knows(key) {
             return Err(Refused::Unsupported);
         }
-        let shadow =
-            Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, posted_until: 0 };
+        let shadow = Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, under_way: 0 };
         let handle = self.contexts.occupy(shadow).ok_or(Refused::NoSpace)?;
         let key = Box::new(key.clone());
         let command = ControlCommand::CreateTls { handle, flow: *flow, direction, start, number, key };
@@ -249,12 +268,16 @@ impl TlsDevice for Driver {
         if core::mem::replace(&mut shadow.leaving, true) {
             return;
         }
-        let posted_until = shadow.posted_until;
+        let unused = shadow.under_way == 0;
         match shadow.direction {
             Direction::Transmit => self.counters.tx_tls_del += 1,
             Direction::Receive => self.counters.rx_tls_del += 1,
         }
-        self.contexts.leaving.insert((posted_until, handle));
+        if unused {
+            self.contexts.left.push_back(handle);
+        } else {
+            self.contexts.leaving += 1;
+        }
         self.reap_sent();
         self.finish_removals();
     }

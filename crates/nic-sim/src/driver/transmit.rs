@@ -8,47 +8,137 @@
 
 use crate::config::NicConfig;
 use crate::driver::Driver;
-use crate::packet::SendDescriptor;
+use crate::engine::layout::Layout;
+use crate::packet::{SendDescriptor, SendEntry};
 use bytes::Bytes;
 use core::cell::Cell;
-use offload_api::{DropReason, Handle, Layer, Lookup, RecordSource, Sent, TxPacket, Unit};
+use core::num::NonZeroU64;
+use offload_api::{DropReason, FlowKey, Handle, Layer, Lookup, RecordSource, Sent, TxPacket, Unit};
 use offload_base::{Instant, Seq};
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
 /// What is on its way to the device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct SendQueue {
-    /// Payload bytes of each descriptor not reported done, oldest first.
-    under_way: VecDeque<u32>,
+    /// Each descriptor that is not reported done, by the name its completion will have.
+    slots: Vec<Option<Posted>>,
+    free: Vec<u32>,
+    /// Payload bytes of those that ask for no rate.
     bytes: usize,
-    /// Descriptors posted since the beginning.
-    pub(super) posted: u64,
-    /// Somebody was told that there is no room, and waits.
+    /// Packets that ask for one, in all and by flow.
+    paced: usize,
+    paced_flows: HashMap<FlowKey, PacedFlow>,
+    /// Somebody was told that there is no room, and nothing was done since.
     starved: Cell<bool>,
+    /// Somebody was, and something was done since.
+    room_again: Cell<bool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    bytes: u32,
+    context: Option<Handle>,
+    paced: Option<FlowKey>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PacedFlow {
+    packets: usize,
+    bytes: u64,
+    /// The last packet's, in bytes a second.
+    rate: u64,
 }
 
 impl SendQueue {
+    pub(super) fn new(entries: usize) -> SendQueue {
+        SendQueue {
+            slots: vec![None; entries],
+            free: (0..entries as u32).rev().collect(),
+            bytes: 0,
+            paced: 0,
+            paced_flows: HashMap::new(),
+            starved: Cell::new(false),
+            room_again: Cell::new(false),
+        }
+    }
+
     /// How many packets fit, should each of them need a resync from the far end of the longest record.
     pub(super) fn room(&self, config: &NicConfig) -> usize {
-        let free = config.send_ring - self.under_way.len();
-        let room = if self.bytes >= config.send_queue_bytes { 0 } else { free / descriptors_at_most(config) };
-        self.starved.set(room == 0);
-        room
+        let room = if self.bytes >= config.send_queue_bytes { 0 } else { self.packets(config) };
+        self.note_room(room)
+    }
+
+    /// How many packets of `flow` that ask for a rate do: some that the flow can go on with while others are made, as
+    /// with Linux's small queues, and a part of the ring is for those that ask for none.
+    pub(super) fn room_paced(&self, flow: &FlowKey, config: &NicConfig) -> usize {
+        let held = self.paced_flows.get(flow).copied().unwrap_or_default();
+        let of_flow = match PACED_PACKETS.saturating_sub(held.packets) {
+            0 => usize::from(held.bytes < held.rate / PACED_SHARE_OF_A_SECOND),
+            packets => packets,
+        };
+        let of_all = (config.send_ring / 4 * 3).saturating_sub(self.paced);
+        self.note_room(of_flow.min(of_all).min(self.packets(config)))
+    }
+
+    /// Whether there may be room for whoever was told that there is none.
+    pub(super) fn may_have_room_again(&self) -> bool {
+        self.room_again.get()
     }
 
     pub(super) fn is_starved(&self) -> bool {
         self.starved.get()
     }
 
-    /// Descriptors reported done since the beginning.
-    pub(super) fn done(&self) -> u64 {
-        self.posted - self.under_way.len() as u64
+    fn packets(&self, config: &NicConfig) -> usize {
+        self.free.len() / descriptors_at_most(config)
     }
 
-    fn note_done(&mut self, descriptors: u32) {
-        for bytes in self.under_way.drain(..descriptors as usize) {
-            self.bytes -= bytes as usize;
+    fn note_room(&self, room: usize) -> usize {
+        self.room_again.set(false);
+        if room == 0 {
+            self.starved.set(true);
         }
+        room
+    }
+
+    /// Takes a slot for a descriptor; there is one, for its room was made sure of.
+    fn note_posted(&mut self, posted: Posted, rate: Option<NonZeroU64>) -> Option<u32> {
+        let slot = self.free.pop()?;
+        match (posted.paced, rate) {
+            (Some(flow), Some(rate)) => {
+                let held = self.paced_flows.entry(flow).or_default();
+                held.packets += 1;
+                held.bytes += u64::from(posted.bytes);
+                held.rate = rate.get();
+                self.paced += 1;
+            }
+            _ => self.bytes += posted.bytes as usize,
+        }
+        self.slots[slot as usize] = Some(posted);
+        Some(slot)
+    }
+
+    /// Frees the slot of a descriptor that is done, and says what it was.
+    fn note_done(&mut self, slot: u32) -> Option<Posted> {
+        let posted = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        match posted.paced {
+            Some(flow) => {
+                if let Some(held) = self.paced_flows.get_mut(&flow) {
+                    held.packets -= 1;
+                    held.bytes -= u64::from(posted.bytes);
+                    if held.packets == 0 {
+                        self.paced_flows.remove(&flow);
+                    }
+                }
+                self.paced -= 1;
+            }
+            None => self.bytes -= posted.bytes as usize,
+        }
+        if self.starved.take() {
+            self.room_again.set(true);
+        }
+        Some(posted)
     }
 }
 
@@ -59,7 +149,7 @@ impl Driver {
             self.counters.tx_drop_unsupported += 1;
             return Sent::Dropped(DropReason::Unsupported);
         }
-        if self.config.send_ring - self.send.under_way.len() < descriptors_at_most(&self.config) {
+        if self.send.packets(&self.config) == 0 {
             self.counters.tx_queue_dropped += 1;
             return Sent::Dropped(DropReason::RingFull);
         }
@@ -77,7 +167,7 @@ impl Driver {
             return dropped;
         }
         self.post(SendDescriptor::Packet(packet));
-        self.contexts.note_posted(handle, seq + bytes, self.send.posted);
+        self.contexts.note_expected(handle, seq + bytes);
         Sent::Posted
     }
 
@@ -94,7 +184,11 @@ impl Driver {
     pub(super) fn reap_sent(&mut self) {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
-            self.send.note_done(completion.descriptors);
+            for slot in completion.slots {
+                if let Some(Posted { context: Some(handle), .. }) = self.send.note_done(slot) {
+                    self.contexts.note_done(handle);
+                }
+            }
             any = true;
         }
         if any {
@@ -115,7 +209,8 @@ impl Driver {
                     && segment <= usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER
             }
         };
-        fits && (self.config.checksum_offload || !packet.ask.checksum)
+        let paced = packet.ask.rate.is_none() || (self.config.pacing && sender(packet).is_some());
+        fits && paced && (self.config.checksum_offload || !packet.ask.checksum)
     }
 
     /// A packet whose context the device does not have any more: its unit has to be sealed in software.
@@ -185,17 +280,30 @@ impl Driver {
     }
 
     fn post(&mut self, descriptor: SendDescriptor) {
-        let bytes = match &descriptor {
-            SendDescriptor::Packet(packet) => packet.payload_len() as u32,
-            SendDescriptor::Dump { bytes, .. } => bytes.len() as u32,
-            SendDescriptor::TlsStatic { .. } | SendDescriptor::TlsProgress { .. } | SendDescriptor::Fence => 0,
+        let (bytes, context, paced) = match &descriptor {
+            SendDescriptor::Packet(packet) => {
+                let paced = packet.ask.rate.and_then(|_| sender(packet));
+                (packet.payload_len() as u32, packet.ask.context, paced)
+            }
+            SendDescriptor::Dump { handle, bytes, .. } => (bytes.len() as u32, Some(*handle), None),
+            SendDescriptor::TlsStatic { handle, .. } | SendDescriptor::TlsProgress { handle, .. } => {
+                (0, Some(*handle), None)
+            }
+            SendDescriptor::Fence => (0, None, None),
         };
-        let staged = self.rings.send.stage(descriptor);
-        debug_assert!(staged.is_ok(), "room for the worst case was made sure of");
-        self.send.under_way.push_back(bytes);
-        self.send.bytes += bytes as usize;
-        self.send.posted += 1;
+        let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
+        let slot = self.send.note_posted(Posted { bytes, context, paced }, rate);
+        let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
+        debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
+        if let Some(handle) = context {
+            self.contexts.note_posted(handle);
+        }
     }
+}
+
+/// The flow of a packet, as its sender sees it, if the device can tell.
+fn sender(packet: &TxPacket) -> Option<FlowKey> {
+    Some(Layout::of_headers(&packet.header)?.flow_of_receiver(&packet.header).reversed())
 }
 
 /// Static parameters, progress parameters, fence, DUMPs, and the packet itself.
@@ -212,3 +320,7 @@ fn dumps_at_most(config: &NicConfig) -> usize {
 /// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
 const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
 const PIECES_OF_A_UNIT: usize = 16;
+/// Packets that ask for a rate, of one flow in the device: one that leaves and one behind it. More if both together are
+/// less than a millisecond's worth, as Linux's TCP small queues have it.
+const PACED_PACKETS: usize = 2;
+const PACED_SHARE_OF_A_SECOND: u64 = 1000;

@@ -2,6 +2,7 @@
 //!
 //! - [`layout`](self): where the headers of a packet are (`layout.rs`);
 //! - `checksum`: the Internet checksum, made and checked;
+//! - `pacing`: lanes in which packets wait for their time;
 //! - `segmentation`: one packet in, segments out (TSO);
 //! - `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
 //! - `tls_tx`, `tls_rx`: what each direction makes of it.
@@ -10,6 +11,7 @@
 
 pub(crate) mod checksum;
 pub(crate) mod layout;
+pub(crate) mod pacing;
 pub(crate) mod segmentation;
 pub(crate) mod tls_record;
 pub(crate) mod tls_rx;

@@ -234,7 +234,7 @@ mod tests {
             let packet = TxPacket {
                 header: header(seq, TcpControl::Fin, six).into(),
                 fragments: fragments.into_iter().map(Bytes::from).collect(),
-                ask: TxAsk { seq: Seq(seq), checksum: true, mss: Some(mss), context: None },
+                ask: TxAsk { seq: Seq(seq), checksum: true, mss: Some(mss), ..TxAsk::default() },
             };
             let frames = segments_of(packet);
             prop_assert_eq!(frames.len(), payload.len().div_ceil(usize::from(mss)).max(1));

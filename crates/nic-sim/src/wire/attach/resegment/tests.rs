@@ -74,7 +74,7 @@ fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
     let mut segmenter = Segmenter::new(TxPacket {
         header: packet[..header_bytes].into(),
         fragments: [Bytes::copy_from_slice(&packet[header_bytes..])].into_iter().collect(),
-        ask: TxAsk { seq, checksum: true, mss: Some(mss), context: None },
+        ask: TxAsk { seq, checksum: true, mss: Some(mss), ..TxAsk::default() },
     });
     let mut pool = BufferPool::new(2048, 4);
     let mut frames = Vec::new();

@@ -1,0 +1,240 @@
+//! Packet pacing: what a flow sends waits in a lane of its own until it may leave.
+//!
+//! Lanes are served in the order of their times, then of their coming. A lane that was late, because the port was
+//! busy, makes up for it, but for one frame's distance at most; one that was idle does not. So over any span a flow
+//! sends what its rate allows and one frame more, and never more than two frames at a time.
+//!
+//! Invariants: items of one flow come out in the order they went in; a flow that has sent is remembered until it may
+//! send again, even when nothing of it waits.
+
+use core::time::Duration;
+use offload_api::FlowKey;
+use offload_base::Instant;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+/// The lanes. `T` is what waits: a frame, or whatever frames are made of.
+#[derive(Debug)]
+pub(crate) struct Shaper<T> {
+    lanes: Vec<Lane<T>>,
+    unused: Vec<usize>,
+    /// Looked up, never walked, so its order cannot matter.
+    by_flow: HashMap<FlowKey, usize>,
+    /// Lanes with something in them: when, whose turn it is among those of the same time, which.
+    waiting: BTreeSet<(Instant, u64, usize)>,
+    /// Lanes with nothing in them, until they may be forgotten.
+    idle: BTreeSet<(Instant, usize)>,
+    turns: u64,
+}
+
+#[derive(Debug)]
+struct Lane<T> {
+    flow: FlowKey,
+    items: VecDeque<T>,
+    /// When the next frame may leave.
+    free_at: Instant,
+}
+
+/// A lane whose turn it is. Goes back with [`Shaper::finish`].
+#[derive(Debug)]
+pub(crate) struct Turn(usize);
+
+impl<T> Shaper<T> {
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether anything of `flow` waits, behind which the rest of it has to go.
+    pub(crate) fn holds(&self, flow: &FlowKey) -> bool {
+        !self.is_empty() && self.by_flow.get(flow).is_some_and(|lane| !self.lanes[*lane].items.is_empty())
+    }
+
+    /// Puts `item` behind whatever else there is of `flow`.
+    pub(crate) fn push(&mut self, now: Instant, flow: FlowKey, item: T) {
+        self.forget_idle(now);
+        let index = self.lane_of(now, flow);
+        let lane = &mut self.lanes[index];
+        if lane.items.is_empty() {
+            self.idle.remove(&(lane.free_at, index));
+            lane.free_at = lane.free_at.max(now);
+            self.waiting.insert((lane.free_at, self.turns, index));
+            self.turns += 1;
+        }
+        lane.items.push_back(item);
+    }
+
+    /// When something may leave.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.waiting.first().map(|(at, _, _)| *at)
+    }
+
+    /// The next item that may leave at `now`.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<(Turn, T)> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let (_, _, index) = self.waiting.pop_first()?;
+        let item = self.lanes[index].items.pop_front()?;
+        Some((Turn(index), item))
+    }
+
+    /// Ends a turn: `rest` of the item is still to come, and `gap` has to pass before anything more does.
+    pub(crate) fn finish(&mut self, now: Instant, turn: Turn, rest: Option<T>, gap: Duration) {
+        let Turn(index) = turn;
+        let lane = &mut self.lanes[index];
+        if let Some(rest) = rest {
+            lane.items.push_front(rest);
+        }
+        if !gap.is_zero() {
+            let late_at_most = Instant::from_nanos(now.as_nanos().saturating_sub(gap.as_nanos() as u64));
+            lane.free_at = lane.free_at.max(late_at_most) + gap;
+        }
+        if lane.items.is_empty() {
+            self.idle.insert((lane.free_at, index));
+        } else {
+            self.waiting.insert((lane.free_at, self.turns, index));
+            self.turns += 1;
+        }
+    }
+
+    /// Takes everything out, in no particular order, and forgets all flows.
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = T> + use<T> {
+        core::mem::take(self).lanes.into_iter().flat_map(|lane| lane.items)
+    }
+
+    fn lane_of(&mut self, now: Instant, flow: FlowKey) -> usize {
+        if let Some(index) = self.by_flow.get(&flow) {
+            return *index;
+        }
+        let lane = Lane { flow, items: VecDeque::new(), free_at: now };
+        let index = match self.unused.pop() {
+            Some(index) => {
+                self.lanes[index] = lane;
+                index
+            }
+            None => {
+                self.lanes.push(lane);
+                self.lanes.len() - 1
+            }
+        };
+        self.by_flow.insert(flow, index);
+        index
+    }
+
+    /// Forgets flows that might send at once by now.
+    fn forget_idle(&mut self, now: Instant) {
+        while let Some((at, index)) = self.idle.first().copied()
+            && at <= now
+        {
+            self.idle.pop_first();
+            self.by_flow.remove(&self.lanes[index].flow);
+            self.unused.push(index);
+        }
+    }
+}
+
+impl<T> Default for Shaper<T> {
+    fn default() -> Shaper<T> {
+        Shaper {
+            lanes: Vec::new(),
+            unused: Vec::new(),
+            by_flow: HashMap::new(),
+            waiting: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            turns: 0,
+        }
+    }
+}
+
+/// The time that `bytes` bytes take at `rate` bytes a second: up to a second, as Linux's fq has it, for a rate may
+/// have been a mistake.
+pub(crate) fn gap(bytes: usize, rate: core::num::NonZeroU64) -> Duration {
+    let nanos = (bytes as u128 * 1_000_000_000).div_ceil(u128::from(rate.get()));
+    Duration::from_nanos(nanos.min(1_000_000_000) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::num::NonZeroU64;
+    use proptest::prelude::*;
+
+    fn flow(number: u16) -> FlowKey {
+        FlowKey::tcp("10.0.0.1:443".parse().unwrap(), ([10, 0, 0, 2], number).into())
+    }
+
+    proptest! {
+        /// Whatever comes when, and however late the port is: order, the law of the rate, and no lane is left behind.
+        #[test]
+        fn flows_keep_their_order_and_their_rate(
+            arrivals in prop::collection::vec((0u64..3000, 0u16..4, 60usize..1514), 1..120),
+            lateness in prop::collection::vec(0u64..900, 1..20),
+        ) {
+            // A frame of 1514 bytes each 1514 ns, at most.
+            let rate = NonZeroU64::new(1_000_000_000).unwrap();
+            let mut shaper = Shaper::default();
+            let mut now = Instant::ZERO;
+            let mut left: Vec<Vec<(u64, usize, usize)>> = vec![Vec::new(); 4];
+            let mut order = vec![Vec::new(); 4];
+            let (mut late, mut arrivals) = (lateness.iter().cycle(), arrivals.into_iter().enumerate().peekable());
+            let mut arrives_at = Instant::ZERO;
+            loop {
+                let next_arrival = arrivals.peek().map(|(_, (after, _, _))| arrives_at + Duration::from_nanos(*after));
+                let due = shaper.next_due();
+                let Some(at) = offload_base::time::earliest(next_arrival, due) else { break };
+                now = now.max(at);
+                if next_arrival == Some(at) {
+                    let (number, (_, lane, bytes)) = arrivals.next().unwrap();
+                    arrives_at = at;
+                    shaper.push(now, flow(lane), (lane, number, bytes));
+                    order[usize::from(lane)].push(number);
+                    continue;
+                }
+                now += Duration::from_nanos(*late.next().unwrap());
+                let (turn, (lane, number, bytes)) = shaper.pop_due(now).unwrap();
+                shaper.finish(now, turn, None, gap(bytes, rate));
+                left[usize::from(lane)].push((now.as_nanos(), number, bytes));
+            }
+            prop_assert!(shaper.is_empty());
+            for (sent, expected) in left.iter().zip(order) {
+                prop_assert_eq!(sent.iter().map(|sent| sent.1).collect::<Vec<_>>(), expected);
+                for first in 0..sent.len() {
+                    let mut bytes = 0;
+                    for last in first + 1..sent.len() {
+                        bytes += sent[last - 1].2 as u64;
+                        // One byte a nanosecond, and one frame that was late.
+                        prop_assert!(sent[last].0 - sent[first].0 + 1514 >= bytes, "from {first} to {last}: {sent:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_is_remembered_for_as_long_as_it_has_to_wait_and_no_longer() {
+        let mut shaper = Shaper::default();
+        let at = Instant::from_nanos;
+        shaper.push(at(0), flow(1), 'a');
+        let (turn, item) = shaper.pop_due(at(0)).unwrap();
+        assert_eq!(item, 'a');
+        shaper.finish(at(0), turn, None, Duration::from_nanos(100));
+        assert!(shaper.is_empty() && shaper.next_due().is_none(), "nothing is due for a flow that has nothing");
+        shaper.push(at(10), flow(1), 'b');
+        assert!(shaper.holds(&flow(1)) && !shaper.holds(&flow(2)));
+        assert_eq!(shaper.next_due(), Some(at(100)));
+        let (turn, item) = shaper.pop_due(at(100)).unwrap();
+        shaper.finish(at(100), turn, Some(item), Duration::from_nanos(100));
+        assert_eq!(shaper.next_due(), Some(at(200)), "there is more of it");
+        let (turn, _) = shaper.pop_due(at(200)).unwrap();
+        shaper.finish(at(200), turn, None, Duration::from_nanos(100));
+        shaper.push(at(300), flow(2), 'c');
+        assert_eq!((shaper.lanes.len(), shaper.by_flow.len()), (1, 1), "the first flow's place is taken again");
+        assert_eq!(shaper.clear().collect::<Vec<_>>(), ['c']);
+    }
+
+    #[test]
+    fn a_rate_that_makes_no_sense_holds_nothing_for_ever() {
+        assert_eq!(gap(1514, NonZeroU64::MIN), Duration::from_secs(1));
+        assert_eq!(gap(1514, NonZeroU64::MAX), Duration::from_nanos(1));
+    }
+}
