@@ -24,7 +24,7 @@ pub struct TxAsk {
     /// Let the flow's frames leave no faster than this (packet pacing), in bytes a second: those of Ethernet frames, from
     /// the destination address to the last byte of the payload, as Linux's fq counts. Each segment keeps its distance
     /// from the one before it in its flow, whatever packets they were cut from; a device does not hold one back for more
-    /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP.
+    /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP or UDP.
     pub rate: Option<NonZeroU64>,
 }
 
