@@ -274,6 +274,25 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
     Err(HeaderError::TooManyExtensions)
 }
 
+/// Whether what starts in `data` with a header of the kind `next` gets as far as a transport's header.
+pub(crate) fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
+    for _ in 0..=MOST_EXTENSIONS {
+        let header_bytes = match next {
+            HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => match data {
+                [_, length, ..] => (usize::from(*length) + 1) * 8,
+                _ => return false,
+            },
+            FRAGMENT => return false,
+            TCP => return data.len() >= 20,
+            UDP | ICMPV6 => return data.len() >= 8,
+            _ => return true,
+        };
+        let Some(behind) = data.get(header_bytes..) else { return false };
+        (next, data) = (data[0], behind);
+    }
+    false
+}
+
 /// RFC 8200 4.2: whoever does not know an option does what its two highest bits say.
 fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
     let mut at = 2;
@@ -313,6 +332,9 @@ const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 pub(crate) const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
 const PAD_1: u8 = 0;
 /// RFC 8200 4.1 has use for five; Linux bounds options, not headers.
 const MOST_EXTENSIONS: usize = 8;
