@@ -31,6 +31,8 @@ offload_base::counters! {
         pub rx_device: "TlsRxDevice",
         /// Times a device that had lost its place was told which record begins where.
         pub rx_device_resync: "TlsRxDeviceResync",
+        /// Times a device announced a question about where records begin, and did not come back to it.
+        pub rx_resync_given_up: "TlsRxResyncGivenUp",
         /// Records that did not verify.
         pub decrypt_error: "TlsDecryptError",
         /// Transmit keys changed.

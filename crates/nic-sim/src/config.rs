@@ -1,6 +1,7 @@
 //! What a NIC is built with.
 
 use core::time::Duration;
+use offload_api::TlsResync;
 
 /// A NIC's size, speed and delays.
 ///
@@ -37,6 +38,8 @@ pub struct NicConfig {
     pub tls_contexts: u32,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
+    /// How TLS receive contexts that lost their place find it again.
+    pub tls_resync: TlsResync,
     /// How long things take inside.
     pub delays: Delays,
 }
@@ -56,6 +59,7 @@ impl Default for NicConfig {
             checksum_offload: true,
             tls_contexts: 1 << 18,
             context_cache_bytes: 4 << 20,
+            tls_resync: TlsResync::DriverRequest,
             delays: Delays::default(),
         }
     }

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, NicConfig, nic};
+use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Refused, Sent, TlsDevice, TlsKey,
-    TlsSuite, TlsVersion, TxAsk, TxPacket, Unit,
+    TlsResync, TlsSuite, TlsVersion, TxAsk, TxPacket, Unit,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -435,39 +435,112 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
 /// The whole way: a gap over a header, the question, the answer, and offload again.
 #[test]
 fn a_receive_context_finds_its_place_again_with_help() {
-    let stream = Stream::new(Seq(7_000), 40, &[1000; 8]);
-    let frames = segments(&stream, 700);
-    let (mut device, mut driver) = nic(fast(NicConfig::default()));
-    let flow = sender().reversed();
-    let context = driver.add(&flow, Direction::Receive, stream.start, 40, &key()).unwrap();
-    device.process(Instant::ZERO);
-    device.poll_frame(Instant::ZERO);
-    assert!(matches!(driver.poll_event(), Some(DeviceEvent::Ready { .. })));
-    let mut verdicts = Vec::new();
-    for (number, frame) in frames.iter().enumerate() {
-        if (1..=2).contains(&number) {
-            continue; // 700..2100: the headers at 1021 and 2042
+    for resync in [TlsResync::DriverRequest, TlsResync::Asynchronous] {
+        let mut rig = Lossy::new(resync);
+        let mut verdicts = Vec::new();
+        for number in 0..rig.frames.len() {
+            if (1..=2).contains(&number) {
+                continue; // 700..2100: the headers at 1021 and 2042
+            }
+            verdicts.push(rig.deliver(number));
+            if resync == TlsResync::Asynchronous && number == 4 {
+                let (from, to) = (rig.stream.start + 2800, rig.stream.start + 3500);
+                let started = DeviceEvent::ResyncStarted { flow: rig.flow, handle: rig.context, from, to };
+                assert_eq!(rig.driver.poll_event(), Some(started), "announced with the packet");
+            }
+            assert!(self::frames(&mut rig.device).is_empty());
+            if let Some(event) = rig.driver.poll_event() {
+                let DeviceEvent::ResyncRequested { handle, header, .. } = event else { panic!("{event:?}") };
+                assert_eq!(handle, rig.context);
+                let unit = rig.stream.units.iter().find(|unit| unit.start == header).expect("a real header");
+                rig.tell(header, Some(unit.number));
+            }
         }
-        device.receive_frame(Instant::ZERO, frame.clone());
-        device.process(Instant::ZERO);
-        verdicts.push(driver.receive(Instant::ZERO).unwrap().meta.tls);
-        assert!(self::frames(&mut device).is_empty());
-        if let Some(event) = driver.poll_event() {
-            let DeviceEvent::ResyncRequested { handle, header, .. } = event else { panic!("{event:?}") };
-            let unit = stream.units.iter().find(|unit| unit.start == header).expect("it asks about a real header");
-            driver.answer_resync(handle, header, Some(unit.number));
-            device.process(Instant::ZERO);
-            assert!(device.poll_frame(Instant::ZERO).is_none());
-            assert_eq!(handle, context);
-        }
+        use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
+        // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
+        assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
+        assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
+        let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+        assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
+        assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_end), (1, 1));
     }
-    use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
-    // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
-    assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
-    assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
-    let (counted, driver) = (device.counters(), driver.counters());
-    assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
-    assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_end), (1, 1));
+}
+
+/// The question is moot by the time the driver asks what it is: what was noted for it may be forgotten.
+#[test]
+fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
+    let mut rig = Lossy::new(TlsResync::Asynchronous);
+    rig.deliver(0);
+    rig.deliver(3);
+    assert_eq!(rig.deliver(4), TlsVerdict::ResyncRequested);
+    assert!(matches!(rig.driver.poll_event(), Some(DeviceEvent::ResyncStarted { .. })));
+    // Before the device sees the query, a gap over the next header has it search again.
+    rig.device.receive_frame(Instant::ZERO, rig.frames[6].clone());
+    assert!(frames(&mut rig.device).is_empty());
+    let cancelled = DeviceEvent::ResyncCancelled { flow: rig.flow, handle: rig.context };
+    assert_eq!(rig.driver.poll_event(), Some(cancelled));
+    assert_eq!(rig.driver.counters().rx_tls_resync_req_skip, 1);
+}
+
+/// Nobody is asked; what comes late, or for a context that is not lost, is passed over and counted.
+#[test]
+fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
+    use TlsVerdict::{Decrypted, NotDecrypted};
+    let mut rig = Lossy::new(TlsResync::CoreHint);
+    assert_eq!(rig.deliver(0), Decrypted);
+    rig.tell(rig.stream.units[2].start, Some(42));
+    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 1, "it knows its place");
+    assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
+    rig.tell(rig.stream.units[3].start, Some(43));
+    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 2, "3063 went by with the last packet");
+    assert_eq!(rig.deliver(5), NotDecrypted, "3500..4200");
+    assert_eq!(rig.stream.units[5].start, rig.stream.start + 5105);
+    rig.tell(rig.stream.units[5].start, Some(45));
+    assert_eq!(rig.deliver(6), NotDecrypted, "4200..4900, before it");
+    assert_eq!(rig.deliver(7), NotDecrypted, "4900..5600 contains it");
+    assert_eq!(rig.deliver(8), Decrypted);
+    assert_eq!(rig.deliver(9), Decrypted);
+    let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+    assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (0, 1, 1));
+    assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_skip), (0, 0));
+    assert_eq!(rig.driver.poll_event(), None);
+}
+
+/// A receive context, and packets of 700 bytes with records of 1021, from number 40 on.
+struct Lossy {
+    stream: Stream,
+    frames: Vec<Frame>,
+    device: Device,
+    driver: Driver,
+    flow: FlowKey,
+    context: Handle,
+}
+
+impl Lossy {
+    fn new(tls_resync: TlsResync) -> Lossy {
+        let stream = Stream::new(Seq(7_000), 40, &[1000; 8]);
+        let frames = segments(&stream, 700);
+        let (mut device, mut driver) = nic(fast(NicConfig { tls_resync, ..NicConfig::default() }));
+        let flow = sender().reversed();
+        let context = driver.add(&flow, Direction::Receive, stream.start, 40, &key()).unwrap();
+        device.process(Instant::ZERO);
+        device.poll_frame(Instant::ZERO);
+        assert!(matches!(driver.poll_event(), Some(DeviceEvent::Ready { .. })));
+        Lossy { stream, frames, device, driver, flow, context }
+    }
+
+    /// The frame arrives; what the driver does about it is not carried out yet.
+    fn deliver(&mut self, number: usize) -> TlsVerdict {
+        self.device.receive_frame(Instant::ZERO, self.frames[number].clone());
+        self.device.process(Instant::ZERO);
+        self.driver.receive(Instant::ZERO).unwrap().meta.tls
+    }
+
+    fn tell(&mut self, header: Seq, number: Option<u64>) {
+        self.driver.answer_resync(self.context, header, number);
+        self.device.process(Instant::ZERO);
+        assert!(self.device.poll_frame(Instant::ZERO).is_none());
+    }
 }
 
 #[test]

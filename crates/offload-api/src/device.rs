@@ -52,6 +52,25 @@ pub enum DeviceEvent {
         /// Where the device thinks a header starts.
         header: Seq,
     },
+    /// The device lost its place, and will ask about one of the headers from `from` to `to`: those are to be noted as
+    /// they come. (Only with [`TlsResync::Asynchronous`](crate::TlsResync).)
+    ResyncStarted {
+        /// The flow it follows.
+        flow: FlowKey,
+        /// The context.
+        handle: Handle,
+        /// The first byte of the packet that started it.
+        from: Seq,
+        /// The byte after its last.
+        to: Seq,
+    },
+    /// Nothing will be asked about what was noted.
+    ResyncCancelled {
+        /// The flow it follows.
+        flow: FlowKey,
+        /// The context.
+        handle: Handle,
+    },
     /// The device was reset: every context is gone, for every flow.
     Reset,
 }
@@ -62,6 +81,8 @@ impl DeviceEvent {
         match self {
             DeviceEvent::Ready { flow, .. }
             | DeviceEvent::Removed { flow, .. }
+            | DeviceEvent::ResyncStarted { flow, .. }
+            | DeviceEvent::ResyncCancelled { flow, .. }
             | DeviceEvent::ResyncRequested { flow, .. } => Some(flow),
             DeviceEvent::Reset => None,
         }

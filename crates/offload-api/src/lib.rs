@@ -31,6 +31,6 @@ pub use flow::{FlowKey, Protocol};
 pub use rx::{Piece, PieceHome, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
-pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
 pub use tx::{DropReason, Header, Sent, TxAsk, TxPacket};
 pub use unit::{Handle, Layer, TxTag, Unit, UnitTag};

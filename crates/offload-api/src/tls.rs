@@ -105,6 +105,27 @@ impl fmt::Debug for TlsKey {
     }
 }
 
+/// How a receive context that lost its place finds it again: the three ways of Linux' tls-offload.
+///
+/// ```
+/// use offload_api::TlsResync;
+///
+/// assert_eq!(TlsResync::default(), TlsResync::DriverRequest);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TlsResync {
+    /// The device searches, and asks about what may be a header
+    /// ([`ResyncRequested`](crate::DeviceEvent::ResyncRequested)).
+    #[default]
+    DriverRequest,
+    /// The device waits. Software sees that it gets nothing but ciphertext, and tells where the next record begins.
+    CoreHint,
+    /// The device searches, and asks in two steps: what may be headers is
+    /// [noted](crate::DeviceEvent::ResyncStarted) at once, and the question about one of them may come long after.
+    Asynchronous,
+}
+
 /// Why a device would not take a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -141,7 +162,13 @@ pub trait TlsDevice {
         key: &TlsKey,
     ) -> Result<Handle, Refused>;
 
+    /// How its receive contexts find their places again.
+    fn resync(&self) -> TlsResync {
+        TlsResync::DriverRequest
+    }
+
     /// Answers a resync request: the record whose header starts at `header` has `number`, or no record starts there.
+    /// With [`TlsResync::CoreHint`] nobody asked: it tells where the next record begins.
     fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>);
 
     /// Gives the context up, after everything that was posted with it;

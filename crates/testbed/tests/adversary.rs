@@ -23,7 +23,7 @@ use nic_sim::NicConfig;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
-use offload_api::{Direction as Half, FlowKey, TlsKey, TlsSuite, TlsVersion};
+use offload_api::{Direction as Half, FlowKey, TlsKey, TlsResync, TlsSuite, TlsVersion};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
 use proptest::prelude::*;
@@ -40,6 +40,7 @@ struct Schedule {
     tso: bool,
     contexts: u32,
     cached: usize,
+    resync: TlsResync,
     impairments: Impairments,
     overlap: f64,
     /// Segments in which two words change places, which TCP's checksum does not see.
@@ -107,6 +108,7 @@ impl Schedule {
             tso_max_bytes: if self.tso { 65_536 } else { 0 },
             tls_contexts: self.contexts,
             context_cache_bytes: self.cached * 208,
+            tls_resync: self.resync,
             ..NicConfig::default()
         };
         let recorder = Recorder::default();
@@ -519,16 +521,18 @@ fn impairments() -> impl Strategy<Value = Impairments> {
 fn schedule() -> impl Strategy<Value = Schedule> {
     let suite = prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]);
     let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
-    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3);
+    let resync = prop::sample::select(vec![TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous]);
+    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
     (any::<u64>(), suite, nic, impairments(), 0.0..0.1f64, swap, [resets(), resets()], [plan(), plan()]).prop_map(
-        |(seed, suite, (mtu, tso, contexts, cached), impairments, overlap, swap, resets, plans)| Schedule {
+        |(seed, suite, (mtu, tso, contexts, cached, resync), impairments, overlap, swap, resets, plans)| Schedule {
             seed,
             suite,
             mtu,
             tso,
             contexts,
             cached,
+            resync,
             impairments,
             overlap,
             swap,

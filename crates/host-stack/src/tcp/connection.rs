@@ -672,9 +672,17 @@ fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
         (DeviceEvent::Reset, _) => true,
         (DeviceEvent::ResyncRequested { handle, .. }, DeviceEvent::ResyncRequested { handle: before, .. })
         | (
+            DeviceEvent::ResyncStarted { handle, .. } | DeviceEvent::ResyncCancelled { handle, .. },
+            DeviceEvent::ResyncStarted { handle: before, .. }
+            | DeviceEvent::ResyncCancelled { handle: before, .. }
+            | DeviceEvent::ResyncRequested { handle: before, .. },
+        )
+        | (
             DeviceEvent::Removed { handle, .. },
             DeviceEvent::Removed { handle: before, .. }
             | DeviceEvent::Ready { handle: before, .. }
+            | DeviceEvent::ResyncStarted { handle: before, .. }
+            | DeviceEvent::ResyncCancelled { handle: before, .. }
             | DeviceEvent::ResyncRequested { handle: before, .. },
         ) => handle == before,
         _ => event == earlier,

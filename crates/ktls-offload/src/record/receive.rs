@@ -21,12 +21,29 @@ use std::sync::Arc;
 /// A record that was opened; its content is in the ranges given along with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
+    /// Where it began on the wire.
+    pub(crate) start: Seq,
+    /// Its number.
+    pub(crate) number: u64,
+    /// Who opened it.
+    pub(crate) opened: Opened,
     /// What it holds.
     pub(crate) content_type: ContentType,
     /// Bytes of content.
     pub(crate) content_len: usize,
     /// Bytes it had on the wire.
     pub(crate) wire_len: usize,
+}
+
+/// Who opened a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// A device, all of it.
+    ByDevice,
+    /// A device some of it, this crate the rest.
+    InPart,
+    /// This crate.
+    InSoftware,
 }
 
 /// The receive half of a record layer.
@@ -141,20 +158,25 @@ impl Receiver {
         let before = content.len();
         let start = self.inbox.start().unwrap_or_default();
         let opened = self.open(header, wire_len, content, counters);
-        if let Err(error) = opened.and_then(|()| finish_content(content, before, wire_len)) {
-            content.truncate(before);
-            counters.decrypt_error += u64::from(error == TlsError::BadRecordMac);
-            return Err(error);
-        }
-        self.starts.note(start, self.number);
+        let opened = match opened.and_then(|by| finish_content(content, before, wire_len).map(|()| by)) {
+            Ok(by) => by,
+            Err(error) => {
+                content.truncate(before);
+                counters.decrypt_error += u64::from(error == TlsError::BadRecordMac);
+                return Err(error);
+            }
+        };
+        let number = self.number;
+        self.starts.note(start, number);
         self.given += wire_len as u64;
         self.known = self.known.behind_record(wire_len);
-        self.number = self.number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
-        self.strip(content, before, wire_len).map(Some)
+        self.number = number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
+        let (content_type, content_len) = self.strip(content, before)?;
+        Ok(Some(Record { start, number, opened, content_type, content_len, wire_len }))
     }
 
-    /// Removes padding and content type (RFC 8446 section 5.4) from an opened record.
-    fn strip(&self, content: &mut Vec<RxSegment>, before: usize, wire_len: usize) -> Result<Record, TlsError> {
+    /// Removes padding and content type (RFC 8446 section 5.4) from an opened record; gives that type, and how much is left.
+    fn strip(&self, content: &mut Vec<RxSegment>, before: usize) -> Result<(ContentType, usize), TlsError> {
         let mut content_type = None;
         while content.len() > before && content_type.is_none() {
             let last = content.last_mut().expect("there are more than before");
@@ -181,7 +203,7 @@ impl Receiver {
             content.truncate(before);
             return Err(TlsError::RecordOverflow { length: content_len });
         }
-        Ok(Record { content_type, content_len, wire_len })
+        Ok((content_type, content_len))
     }
 
     /// Cuts a record off and appends its body, content type and padding included, to `content`.
@@ -191,7 +213,7 @@ impl Receiver {
         wire_len: usize,
         content: &mut Vec<RxSegment>,
         counters: &mut TlsCounters,
-    ) -> Result<(), TlsError> {
+    ) -> Result<Opened, TlsError> {
         let body_end = wire_len - TAG_LEN;
         let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
         // The context that decrypted all of it: only one that saw all of it has checked the tag.
@@ -212,14 +234,16 @@ impl Receiver {
             self.inbox.copy_off(&mut [0; HEADER_LEN]);
             self.inbox.take(body_end - HEADER_LEN, |range| content.push(range));
             self.inbox.copy_off(&mut [0; TAG_LEN]);
-            return Ok(());
+            return Ok(Opened::ByDevice);
         }
         if changed_bytes == 0 {
             counters.rx_records_sw += 1;
-            return self.open_whole(header, wire_len, pieces == 1, content);
+            self.open_whole(header, wire_len, pieces == 1, content)?;
+            return Ok(Opened::InSoftware);
         }
         counters.rx_records_partial += 1;
-        self.open_pieces(header, body_end, content, counters)
+        self.open_pieces(header, body_end, content, counters)?;
+        Ok(Opened::InPart)
     }
 
     /// Opens a record no byte of which was decrypted: where it is if it is in one piece, else in a copy.
@@ -358,6 +382,11 @@ impl Receiver {
             self.known = self.known.next(&self.inbox).ok()??;
         }
         Some((start + self.known.bytes as u32, self.number.checked_add(self.known.records)?))
+    }
+
+    /// Where the last records given out began, and their numbers, the oldest first.
+    pub(crate) fn last_starts(&self) -> impl Iterator<Item = (Seq, u64)> {
+        self.starts.iter()
     }
 
     /// Whether a record begins at `header`, and which.

@@ -26,6 +26,11 @@ impl RecordStarts {
         self.last.iter().rev().find(|(at, _)| *at == start).map(|(_, number)| *number)
     }
 
+    /// All that are remembered, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Seq, u64)> {
+        self.last.iter().copied()
+    }
+
     /// Forgets all: a new key counts anew.
     pub(crate) fn clear(&mut self) {
         self.last.clear();

@@ -2,7 +2,7 @@
 //!
 //! - this file: the stream itself, its two sides and how they end;
 //! - [`offload`]: handing directions to a device, and taking them back; [`policy`]: when that is done unasked;
-//!   [`contexts`]: who owns what the device has for the stream;
+//!   [`contexts`]: who owns what the device has for the stream; [`resync`]: helping it to find its place again;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
@@ -11,6 +11,7 @@ mod contexts;
 mod io;
 pub(crate) mod offload;
 mod policy;
+mod resync;
 mod segments;
 
 use crate::alert::AlertDescription;
@@ -29,10 +30,11 @@ use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload::RxOffload;
-use offload_api::{Handle, RxSegment, SegmentStream, TxTag};
+use offload_api::{RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
+use resync::Resync;
 use segments::AckLog;
 use std::collections::VecDeque;
 
@@ -87,8 +89,7 @@ pub struct KtlsStream<S: SegmentStream> {
     rx: RxOffload,
     contexts: Contexts,
     policy: RetransmitPolicy,
-    /// Where the receive context thinks a record begins, and waits to be told.
-    question: Option<(Handle, Seq)>,
+    resync: Resync,
 
     /// Where the next byte queued goes, once a byte was queued.
     next: Option<Seq>,
@@ -162,7 +163,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             rx: RxOffload::Software,
             contexts: Contexts::default(),
             policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
-            question: None,
+            resync: Resync::default(),
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
             record_size: CONTENT_MAX,
@@ -277,7 +278,10 @@ impl<S: SegmentStream> KtlsStream<S> {
             }
             debug_assert!(self.scratch.is_empty());
             let opened = match self.receiver.next_record(&mut self.scratch, &mut self.counters) {
-                Ok(Some(record)) => self.receive(record),
+                Ok(Some(record)) => {
+                    self.note_record(&record);
+                    self.receive(record)
+                }
                 Ok(None) => {
                     if !ready!(self.poll_more(cx))? {
                         // RFC 8446 section 6.1: without close_notify, what arrived may have been cut short.
@@ -302,6 +306,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             None => match self.stream.poll_segment(cx) {
                 Poll::Ready(segment) => segment?,
                 Poll::Pending => {
+                    self.give_hint();
                     // A window smaller than a record would never open again.
                     let due = self.receiver.pending().min(WIRE_MAX).saturating_sub(self.early_credit);
                     if due > 0 {

@@ -4,12 +4,14 @@
 //! a record that has not arrived. What the device then does or does not do changes who works, never the bytes.
 
 use super::policy::Verdict;
+use super::resync::Resync;
 use super::{KtlsStream, Side};
-use crate::record::receive::Located;
+use crate::record::receive::{Located, Record};
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker, ready};
-use offload_api::{DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TxTag};
+use offload_api::{DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TlsResync, TxTag};
+use offload_base::Seq;
 use std::io;
 
 /// Which directions a device is asked to take.
@@ -265,6 +267,9 @@ impl<S: SegmentStream> KtlsStream<S> {
             Ok(handle) => {
                 self.receiver.add_context(handle);
                 self.rx = RxOffload::Adding(handle);
+                let mut mode = TlsResync::default();
+                self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
+                self.resync = Resync::new(mode, start);
             }
             Err(reason) => {
                 self.counters.offload_refused += 1;
@@ -290,10 +295,21 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.counters.curr_rx_device = 1;
                     self.counters.curr_rx_sw = 0;
                 }
-                DeviceEvent::ResyncRequested { handle, header, .. } => {
-                    self.question = Some((handle, header));
-                    self.answer_question();
+                DeviceEvent::ResyncRequested { handle, header, .. } => match self.resync.log.resolve(header) {
+                    Some(number) => self.answer(handle, header, Some(number)),
+                    None => {
+                        self.resync.question = Some((handle, header));
+                        self.answer_question();
+                    }
+                },
+                DeviceEvent::ResyncStarted { handle, from, to, .. } if self.rx == RxOffload::Device(handle) => {
+                    self.resync.log.start(from, to);
+                    // The packet's records may have been read before the news.
+                    for (header, number) in self.receiver.last_starts() {
+                        self.resync.log.note(header, number);
+                    }
                 }
+                DeviceEvent::ResyncCancelled { .. } => self.resync.log.cancel(),
                 DeviceEvent::Removed { handle, .. } => {
                     self.contexts.is_gone(handle);
                     if self.sender.context() == Some(handle) {
@@ -318,21 +334,46 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Tells the receive context whether a record begins where it thinks, as soon as that is known. (An answer for a
     /// context that is gone does no harm.)
     pub(super) fn answer_question(&mut self) {
-        let Some((handle, header)) = self.question else { return };
+        let Some((handle, header)) = self.resync.question else { return };
         let number = match self.receiver.locate(header) {
             Located::NotYet => return,
             Located::Nothing => None,
             Located::Record(number) => Some(number),
         };
-        self.question = None;
-        if self.rx == RxOffload::Device(handle) {
-            self.counters.rx_device_resync += u64::from(number.is_some());
-            self.stream.control(&mut |_, device| {
-                if let Some(tls) = device.tls() {
-                    tls.answer_resync(handle, header, number);
-                }
-            });
+        self.resync.question = None;
+        self.answer(handle, header, number);
+    }
+
+    /// Takes note of a record, for the help that the receive context may need.
+    pub(super) fn note_record(&mut self, record: &Record) {
+        if matches!(self.rx, RxOffload::Device(_)) && !self.resync.note(record) {
+            self.counters.rx_resync_given_up += 1;
         }
+    }
+
+    /// Tells the receive context where the next record begins, if it gave nothing but ciphertext for long enough. Called
+    /// when the transport has nothing more: what has arrived the device will not see again.
+    pub(super) fn give_hint(&mut self) {
+        if !self.resync.hints.is_due() {
+            return;
+        }
+        let RxOffload::Device(handle) = self.rx else { return };
+        let Some((header, number)) = self.receiver.next_boundary() else { return };
+        self.resync.hints.note_given();
+        self.answer(handle, header, Some(number));
+    }
+
+    /// Tells the receive context which record begins at `header`, if any.
+    fn answer(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        if self.rx != RxOffload::Device(handle) {
+            return;
+        }
+        self.counters.rx_device_resync += u64::from(number.is_some());
+        self.stream.control(&mut |_, device| {
+            if let Some(tls) = device.tls() {
+                tls.answer_resync(handle, header, number);
+            }
+        });
     }
 
     /// Has the transmit direction go where its retransmissions say.

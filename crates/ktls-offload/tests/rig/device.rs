@@ -5,7 +5,7 @@ use bytes::Bytes;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, NetDevice, PathCaps, RecordSource, Refused, RxMeta, RxPacket, Sent,
-    TlsDevice, TlsKey, TlsSuite, TxPacket,
+    TlsDevice, TlsKey, TlsResync, TlsSuite, TxPacket,
 };
 use offload_base::{Instant, Rng, Seq};
 use resumable_aead::{Algorithm, Key, State};
@@ -29,6 +29,10 @@ pub(crate) struct MockDevice {
     /// Do not say when a context is ready.
     pub(crate) silent: bool,
     pub(crate) removed: Vec<Handle>,
+    /// How it says that its contexts find their place again.
+    pub(crate) resync: TlsResync,
+    /// What it was told about where records begin.
+    pub(crate) told: Vec<(Handle, Seq, Option<u64>)>,
     rng: Rng,
 }
 
@@ -58,6 +62,8 @@ impl MockDevice {
             refuse: None,
             silent: false,
             removed: Vec::new(),
+            resync: TlsResync::DriverRequest,
+            told: Vec::new(),
             rng,
         }
     }
@@ -224,7 +230,13 @@ impl TlsDevice for MockDevice {
         Ok(handle)
     }
 
-    fn answer_resync(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+    fn resync(&self) -> TlsResync {
+        self.resync
+    }
+
+    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        self.told.push((handle, header, number));
+    }
 
     fn remove(&mut self, handle: Handle) {
         self.contexts.retain(|(known, _)| *known != handle);

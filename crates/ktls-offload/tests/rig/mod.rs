@@ -107,6 +107,11 @@ impl Wire {
         self.halves.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Where the bytes of `side` begin.
+    pub(crate) fn first(&self, side: usize) -> Seq {
+        self.lock()[side].first
+    }
+
     /// Puts a device at both ends.
     pub(crate) fn with_devices(self, miss: f64, seed: u64) -> Wire {
         for (side, half) in self.lock().iter_mut().enumerate() {

@@ -6,7 +6,7 @@ use crate::dma;
 use crate::engine::tls_rx::TlsReceive;
 use crate::engine::tls_tx::TlsTransmit;
 use crate::packet::{ControlCommand, ControlCompletion};
-use offload_api::{Direction, FlowKey, Handle, TlsKey, TlsSuite, TlsVersion};
+use offload_api::{Direction, FlowKey, Handle, TlsKey, TlsResync, TlsSuite, TlsVersion};
 use offload_base::{Instant, Seq};
 use resumable_aead::{Algorithm, Key};
 
@@ -97,7 +97,8 @@ impl Device {
             Direction::Transmit => TlsEngine::Transmit(TlsTransmit::new(*key.iv())),
             Direction::Receive => {
                 self.steering.insert(flow, handle);
-                TlsEngine::Receive(TlsReceive::new(*key.iv(), start, number))
+                let asks = self.config.tls_resync != TlsResync::CoreHint;
+                TlsEngine::Receive(TlsReceive::new(*key.iv(), start, number, asks))
             }
         };
         self.contexts.insert(handle, flow, expanded, engine, &mut self.dma);

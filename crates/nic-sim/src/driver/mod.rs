@@ -154,7 +154,7 @@ impl NetDevice for Driver {
             self.post_buffers();
         }
         if completion.meta.tls == TlsVerdict::ResyncRequested {
-            self.query_resync(completion.meta.context);
+            self.query_resync(completion.meta.context, &completion.frame);
         }
         Some(RxPacket { frame: completion.frame, meta: completion.meta })
     }

@@ -6,8 +6,9 @@
 
 use crate::device::knows;
 use crate::driver::Driver;
+use crate::engine::layout::Layout;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
-use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey};
+use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
 use std::collections::VecDeque;
 
@@ -101,6 +102,11 @@ impl Contexts {
         self.leaving > 0
     }
 
+    /// The flow of a context that nobody has given up.
+    fn live_flow(&self, handle: Handle) -> Option<FlowKey> {
+        self.shadow(handle).filter(|shadow| !shadow.leaving).map(|shadow| shadow.flow)
+    }
+
     fn shadow(&self, handle: Handle) -> Option<&Shadow> {
         let place = self.places.get(handle.index as usize)?;
         if place.generation == handle.generation { place.shadow.as_ref() } else { None }
@@ -161,13 +167,7 @@ impl Driver {
                         self.events.push_back(DeviceEvent::Ready { flow: shadow.flow, handle });
                     }
                 }
-                ControlCompletion::Resync { handle, header } => match (self.contexts.shadow(handle), header) {
-                    (Some(Shadow { flow, leaving: false, .. }), Some(header)) => {
-                        self.counters.rx_tls_resync_req_end += 1;
-                        self.events.push_back(DeviceEvent::ResyncRequested { flow: *flow, handle, header });
-                    }
-                    _ => self.counters.rx_tls_resync_req_skip += 1,
-                },
+                ControlCompletion::Resync { handle, header } => self.end_query(handle, header),
                 ControlCompletion::Answered(_) => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
                     if let Some(shadow) = self.contexts.vacate(handle) {
@@ -199,15 +199,39 @@ impl Driver {
         self.ring_doorbell();
     }
 
-    /// Asks the device where it thinks a record starts.
-    pub(super) fn query_resync(&mut self, context: Option<Handle>) {
-        let live = context.filter(|handle| self.contexts.shadow(*handle).is_some_and(|shadow| !shadow.leaving));
-        let asked = live.is_some_and(|handle| self.command(ControlCommand::QueryResync { handle }).is_ok());
-        if asked {
-            self.counters.rx_tls_resync_req_start += 1;
-            self.ring_doorbell();
-        } else {
+    /// Asks the device where it thinks a record starts, after the packet in `frame`.
+    pub(super) fn query_resync(&mut self, context: Option<Handle>, frame: &[u8]) {
+        let flow = context.and_then(|handle| self.contexts.live_flow(handle));
+        let asked = context.zip(flow).filter(|(handle, _)| {
+            let query = ControlCommand::QueryResync { handle: *handle };
+            self.command(query).is_ok()
+        });
+        let Some((handle, flow)) = asked else {
             self.counters.rx_tls_resync_req_skip += 1;
+            return;
+        };
+        self.counters.rx_tls_resync_req_start += 1;
+        self.ring_doorbell();
+        if self.config.tls_resync == TlsResync::Asynchronous
+            && let Some(layout) = Layout::of_frame(frame)
+        {
+            let from = layout.seq(frame);
+            let to = from + (layout.end - layout.payload) as u32;
+            self.events.push_back(DeviceEvent::ResyncStarted { flow, handle, from, to });
+        }
+    }
+
+    /// The device told where it thinks a record starts, or that it does not wait for an answer any more.
+    fn end_query(&mut self, handle: Handle, header: Option<Seq>) {
+        let flow = self.contexts.live_flow(handle);
+        if let (Some(flow), Some(header)) = (flow, header) {
+            self.counters.rx_tls_resync_req_end += 1;
+            self.events.push_back(DeviceEvent::ResyncRequested { flow, handle, header });
+            return;
+        }
+        self.counters.rx_tls_resync_req_skip += 1;
+        if let (Some(flow), TlsResync::Asynchronous) = (flow, self.config.tls_resync) {
+            self.events.push_back(DeviceEvent::ResyncCancelled { flow, handle });
         }
     }
 
@@ -252,13 +276,17 @@ impl TlsDevice for Driver {
         Ok(handle)
     }
 
+    fn resync(&self) -> TlsResync {
+        self.config.tls_resync
+    }
+
     fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
         let answered = self.contexts.shadow(handle).is_some()
             && self.command(ControlCommand::AnswerResync { handle, header, number }).is_ok();
         if answered {
             self.ring_doorbell();
         } else {
-            // The device asks again if it still waits by then.
+            // The device asks again if it still waits by then, or is told again.
             self.counters.rx_tls_resync_req_skip += 1;
         }
     }

@@ -13,6 +13,12 @@
 //!   Tracking  --- software says yes, and the next header arrives --> Known
 //! ```
 //!
+//! A context that does not ask ([`TlsResync::CoreHint`](offload_api::TlsResync::CoreHint)) waits instead of searching:
+//! ```text
+//!   Known --- a gap that hides a header --> Waiting --- software says where the next record begins --> Expecting
+//!   Expecting --- that header arrives --> Known        Expecting --- it was lost --> Waiting
+//! ```
+//!
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux'
 //! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
 
@@ -26,6 +32,8 @@ use resumable_aead::{Key, NONCE_LEN};
 #[derive(Clone, Debug)]
 pub(crate) struct TlsReceive {
     iv: [u8; NONCE_LEN],
+    /// It searches, and asks; or else it waits to be told.
+    asks: bool,
     place: Place,
 }
 
@@ -37,6 +45,10 @@ enum Place {
     Searching { seen: Header },
     /// Following lengths from what may be a header.
     Tracking(Track),
+    /// Somewhere, and waiting to be told; the stream was seen up to here.
+    Waiting { seen_to: Seq },
+    /// Told where the next record begins.
+    Expecting { header: Seq, number: u64 },
 }
 
 /// A walk by lengths alone.
@@ -81,14 +93,15 @@ impl Received {
 }
 
 impl TlsReceive {
-    /// A context that waits for the record `number` at `start`.
-    pub(crate) fn new(iv: [u8; NONCE_LEN], start: Seq, number: u64) -> TlsReceive {
-        TlsReceive { iv, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
+    /// A context that waits for the record `number` at `start`. If it loses its place it `asks`, or waits to be told.
+    pub(crate) fn new(iv: [u8; NONCE_LEN], start: Seq, number: u64, asks: bool) -> TlsReceive {
+        TlsReceive { iv, asks, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
     }
 
     /// Writes the state out.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
         image.put(&self.iv);
+        image.put_u8(u8::from(self.asks));
         match &self.place {
             Place::Known { next, cursor } => {
                 image.put_u8(KNOWN);
@@ -107,12 +120,21 @@ impl TlsReceive {
                 image.put_u64(track.headers);
                 track.header.write(image);
             }
+            Place::Waiting { seen_to } => {
+                image.put_u8(WAITING);
+                image.put_seq(*seen_to);
+            }
+            Place::Expecting { header, number } => {
+                image.put_u8(EXPECTING);
+                image.put_seq(*header);
+                image.put_u64(*number);
+            }
         }
     }
 
     /// Reads back what [`write`](Self::write) wrote.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsReceive> {
-        let iv = image.take()?;
+        let (iv, asks) = (image.take()?, image.take_u8()? != 0);
         let place = match image.take_u8()? {
             KNOWN => Place::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
             SEARCHING => Place::Searching { seen: Header::read(image)? },
@@ -123,9 +145,11 @@ impl TlsReceive {
                 let header = Header::read(image)?;
                 Place::Tracking(Track { asked, confirmed: is_confirmed.then_some(number), headers, header })
             }
+            WAITING => Place::Waiting { seen_to: image.take_seq()? },
+            EXPECTING => Place::Expecting { header: image.take_seq()?, number: image.take_u64()? },
             _ => return None,
         };
-        Some(TlsReceive { iv, place })
+        Some(TlsReceive { iv, asks, place })
     }
 
     /// Decrypts `source`, the payload at `seq`, into `destination`, which is as long. Only with the verdict
@@ -137,6 +161,14 @@ impl TlsReceive {
             Place::Known { .. } => self.jump(key, seq, source, destination),
             Place::Searching { .. } => self.search(seq, source, Received::UNTOUCHED),
             Place::Tracking(_) => self.track(key, seq, source, destination),
+            Place::Waiting { seen_to } => {
+                *seen_to = seen_to.max(seq + source.len() as u32);
+                Received::UNTOUCHED
+            }
+            Place::Expecting { header, number } => {
+                let (header, number) = (*header, *number);
+                self.expect(key, (header, number), seq, source, destination)
+            }
         }
     }
 
@@ -149,9 +181,17 @@ impl TlsReceive {
     }
 
     /// What software says about the header at `asked`: the number of the record that starts there, or that none
-    /// does. An answer to another question than the last is too late to be of use. True if it was of use.
+    /// does. An answer to another question than the last is too late to be of use; so is a hint about a header that went
+    /// by. True if it was of use.
     pub(crate) fn answer(&mut self, asked: Seq, number: Option<u64>) -> bool {
         match &mut self.place {
+            Place::Waiting { seen_to: earliest } | Place::Expecting { header: earliest, .. } => match number {
+                Some(number) if asked.at_or_after(*earliest) => {
+                    self.place = Place::Expecting { header: asked, number };
+                    true
+                }
+                _ => false,
+            },
             Place::Tracking(track) if track.asked == asked => {
                 match number {
                     Some(_) => track.confirmed = number,
@@ -172,10 +212,42 @@ impl TlsReceive {
                 Received { verdict: TlsVerdict::Decrypted, walked, ..Received::UNTOUCHED }
             }
             Err(_) => {
-                self.place = Place::Searching { seen: Header::NONE };
+                let end = *next + source.len() as u32;
+                self.lose(end);
                 Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
             }
         }
+    }
+
+    /// Nothing that is known leads on from `end`, where the stream was seen up to.
+    fn lose(&mut self, end: Seq) {
+        self.place = if self.asks { Place::Searching { seen: Header::NONE } } else { Place::Waiting { seen_to: end } };
+    }
+
+    /// A packet while the place and number of the next header are known from software.
+    fn expect(
+        &mut self,
+        key: &Key,
+        (header, number): (Seq, u64),
+        seq: Seq,
+        source: &[u8],
+        destination: &mut [u8],
+    ) -> Received {
+        let end = seq + source.len() as u32;
+        let record = RecordCursor::at_record(number);
+        if end.at_or_before(header) {
+            return Received::UNTOUCHED;
+        }
+        if seq.after(header) {
+            self.lose(end);
+            return Received::UNTOUCHED;
+        }
+        if seq == header {
+            self.place = Place::Known { next: header, cursor: record };
+            let received = self.decrypt(key, source, destination);
+            return Received { found: !received.lost, ..received };
+        }
+        self.enter(key, record, &source[header.distance_from(seq) as usize..], end, destination)
     }
 
     /// A packet after a gap.
@@ -208,7 +280,7 @@ impl TlsReceive {
                 Received { found: true, ..Received::UNTOUCHED }
             }
             Err(_) => {
-                self.place = Place::Searching { seen: Header::NONE };
+                self.lose(end);
                 Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
             }
         }
@@ -216,6 +288,10 @@ impl TlsReceive {
 
     /// Looks for a header in a packet, and in what it continues.
     fn search(&mut self, seq: Seq, source: &[u8], so_far: Received) -> Received {
+        if !self.asks {
+            self.lose(seq + source.len() as u32);
+            return so_far;
+        }
         let mut seen = match self.place {
             Place::Searching { seen } if seen.end() == seq => seen,
             _ => Header::NONE,
@@ -338,6 +414,8 @@ impl Header {
 const KNOWN: u8 = 1;
 const SEARCHING: u8 = 2;
 const TRACKING: u8 = 3;
+const WAITING: u8 = 4;
+const EXPECTING: u8 = 5;
 /// A question without an answer is asked again after so many records.
 const RECORDS_BETWEEN_QUESTIONS: u64 = 64;
 /// Linux' limit for a question without an answer, in records.
@@ -375,7 +453,7 @@ mod tests {
     impl Rig {
         fn new(records: u64, length: usize) -> Rig {
             let stream = (5..5 + records).flat_map(|number| sealed(number, length)).collect();
-            Rig { key: key(), stream, engine: TlsReceive::new(IV, START, 5) }
+            Rig { key: key(), stream, engine: TlsReceive::new(IV, START, 5, true) }
         }
 
         fn feed(&mut self, from: usize, to: usize) -> Received {
@@ -472,6 +550,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_context_that_does_not_ask_waits_for_a_hint() {
+        let mut rig = Rig::new(9, 100);
+        rig.engine.asks = false;
+        assert!(rig.feed(10, 130).lost, "121 is in it, but it does not know that");
+        assert_eq!(rig.verdict(130, 250), NotDecrypted);
+        assert_eq!(rig.engine.question(), None);
+        assert!(!rig.engine.answer(START + 242, Some(7)), "late: that header went by");
+        assert!(!rig.engine.answer(START + 363, None), "a no says nothing");
+        assert!(rig.engine.answer(START + 363, Some(8)));
+        assert!(!rig.engine.answer(START + 242, Some(7)), "older than what it was told");
+        assert_eq!(rig.feed(250, 363), Received::UNTOUCHED, "before it");
+        assert_eq!(rig.feed(350, 480), Received { found: true, ..Received::UNTOUCHED }, "contains it");
+        assert_eq!(rig.verdict(480, 605), Decrypted);
+        // Lost again, and told of the very next packet's first byte.
+        assert!(rig.feed(730, 740).lost);
+        assert!(rig.engine.answer(START + 847, Some(12)));
+        assert_eq!(rig.feed(740, 847), Received::UNTOUCHED);
+        let received = rig.feed(847, 968);
+        assert_eq!((received.verdict, received.found), (Decrypted, true));
+    }
+
+    #[test]
+    fn a_hint_whose_header_is_lost_helps_nobody() {
+        let mut rig = Rig::new(9, 100);
+        rig.engine.asks = false;
+        assert!(rig.feed(10, 130).lost);
+        assert!(rig.engine.answer(START + 242, Some(7)));
+        assert_eq!(rig.feed(250, 300), Received::UNTOUCHED);
+        assert_eq!(rig.feed(300, 363), Received::UNTOUCHED);
+        assert!(!rig.engine.answer(START + 242, Some(7)));
+        assert!(rig.engine.answer(START + 363, Some(8)));
+        assert_eq!(rig.verdict(363, 605), Decrypted);
+    }
+
     /// A body that looks like a header somewhere: its length leads nowhere, and the search goes on.
     #[test]
     fn a_false_header_is_found_out() {
@@ -482,7 +595,7 @@ mod tests {
         let record = sealed(9, 100);
         stream.extend_from_slice(&record);
         stream.extend_from_slice(&sealed(10, 300));
-        let mut rig = Rig { key: key(), engine: TlsReceive::new(IV, START - 1000, 1), stream };
+        let mut rig = Rig { key: key(), engine: TlsReceive::new(IV, START - 1000, 1, true), stream };
         assert_eq!(rig.verdict(0, 100), ResyncRequested);
         assert_eq!(rig.engine.question(), Some(START + 50));
         assert_eq!(rig.verdict(100, 200), ResyncRequested);
@@ -511,6 +624,7 @@ mod tests {
             cuts in prop::collection::vec(1usize..500, 1..60),
             lost in prop::collection::vec(0u8..4, 60),
             answered in prop::collection::vec(any::<bool>(), 60),
+            asks: bool,
         ) {
             let key = key();
             let (mut stream, mut starts) = (Vec::new(), Vec::new());
@@ -518,7 +632,7 @@ mod tests {
                 starts.push((START + stream.len() as u32, number, *length));
                 stream.extend(sealed(number, *length));
             }
-            let mut engine = TlsReceive::new(IV, START, 5);
+            let mut engine = TlsReceive::new(IV, START, 5, asks);
             let (mut at, mut question) = (0, None);
             for (step, cut) in cuts.iter().enumerate() {
                 let piece = &stream[at..stream.len().min(at + cut)];
@@ -544,6 +658,9 @@ mod tests {
                 }
                 if received.verdict == ResyncRequested {
                     question = engine.question();
+                } else if !asks {
+                    // A hint about any record, late or early.
+                    question = Some(starts[(step * 7) % starts.len()].0);
                 }
                 if let (Some(asked), true) = (question, answered[step]) {
                     let number = starts.iter().find(|start| start.0 == asked).map(|start| start.1);
