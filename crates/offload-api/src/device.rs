@@ -1,6 +1,7 @@
 //! What a stack sees of a NIC.
 
 use crate::flow::FlowKey;
+use crate::ipsec::{IpsecDevice, Keying};
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
 use crate::tls::TlsDevice;
@@ -135,6 +136,16 @@ pub trait NetDevice: Send {
 
     /// The TLS face, if the device has one.
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        None
+    }
+
+    /// The IPsec face, if the device has one.
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
+    }
+
+    /// Where security associations and policies are added, if this is an IPsec layer around a device.
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
         None
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
-//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`]: its TLS face;
+//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`ipsec`]: its TLS and IPsec faces;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
 //! - [`stream`]: [`SegmentStream`], what a protocol sees of a transport.
 //!
@@ -19,6 +19,7 @@
 
 pub mod device;
 pub mod flow;
+pub mod ipsec;
 pub mod rx;
 pub mod source;
 pub mod stream;
@@ -28,6 +29,11 @@ pub mod unit;
 
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use flow::{FlowKey, Protocol};
+pub use ipsec::{
+    Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
+    Limit, Limits, OffloadKind, Policy, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
+    UdpEncapsulation,
+};
 pub use rx::{Piece, PieceHome, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};

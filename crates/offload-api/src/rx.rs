@@ -1,5 +1,6 @@
 //! A packet on its way in, and a range of a stream with what the device said about it.
 
+use crate::ipsec::EspVerdict;
 use crate::unit::Handle;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
@@ -64,6 +65,8 @@ pub struct RxMeta {
     pub context: Option<Handle>,
     /// NVMe/TCP digest verdict.
     pub nvme: NvmeVerdict,
+    /// ESP verdict.
+    pub esp: EspVerdict,
 }
 
 /// A received packet as a driver hands it to the stack: all of it, Ethernet header first.

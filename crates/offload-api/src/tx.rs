@@ -1,5 +1,6 @@
 //! A packet on its way out.
 
+use crate::ipsec::EspAsk;
 use crate::unit::{Handle, Unit};
 use bytes::Bytes;
 use core::num::NonZeroU64;
@@ -26,6 +27,8 @@ pub struct TxAsk {
     /// from the one before it in its flow, whatever packets they were cut from; a device does not hold one back for more
     /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP or UDP.
     pub rate: Option<NonZeroU64>,
+    /// Finish or make the ESP packet that this is to be.
+    pub esp: Option<EspAsk>,
 }
 
 /// A packet that a stack hands to a driver: headers, payload as shared pieces, and what the device is to do.
@@ -80,6 +83,8 @@ pub enum DropReason {
     Unsupported,
     /// The ring was full; the caller did not ask for room first.
     RingFull,
+    /// A policy forbids it, or asks for protection that there is none of.
+    Policy,
     /// The device is gone and the packet belongs to no unit that software could seal.
     DeviceGone,
 }

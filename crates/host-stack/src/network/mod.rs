@@ -289,7 +289,7 @@ impl Network {
             context,
             checksum: caps.checksum,
             mss: (payload_bytes > mss).then_some(mss as u16),
-            rate: None,
+            ..TxAsk::default()
         };
         self.address_to(now, destination, TxPacket { header, fragments, ask }, counters)
     }
