@@ -1,0 +1,147 @@
+//! Sealing and opening: padding, trailer, encryption, ICV (RFC 4303 2.4 to 2.8; RFC 4106, 4543, 7634).
+//!
+//! The explicit IV is the 64-bit sequence number, which no two packets of an SA share (RFC 4106 3.1).
+
+use crate::{ESP_AND_IV, EspAt, ICV, trailer_len};
+use bytes::BytesMut;
+use offload_api::{EspSuite, SaParams};
+use offload_base::cost::{self, Work};
+use resumable_aead::{Algorithm, Key};
+
+/// An SA's key, ready for use.
+///
+/// See the [crate] for an example.
+#[derive(Debug)]
+pub struct Cipher {
+    key: Key,
+    salt: [u8; 4],
+    encrypts: bool,
+    spi: u32,
+    esn: bool,
+}
+
+/// What was found behind the payload of a packet that is authentic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Bytes of the payload, which starts behind the IV.
+    pub payload: usize,
+    /// What the payload is.
+    pub next_header: u8,
+}
+
+/// Why a packet could not be opened: the peer's fault, or the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The ICV is wrong.
+    #[error("the ICV is wrong")]
+    Icv,
+    /// It is authentic, but has more padding than bytes.
+    #[error("the padding is longer than the packet")]
+    Padding,
+}
+
+impl Cipher {
+    /// Expands the key of `sa`.
+    ///
+    /// # Panics
+    /// Never: an [`EspKey`](offload_api::EspKey) is as long as its suite wants.
+    pub fn new(sa: &SaParams) -> Cipher {
+        let suite = sa.key.suite();
+        let algorithm = match sa.key.key().len() {
+            16 => Algorithm::Aes128Gcm,
+            _ if suite == EspSuite::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305,
+            _ => Algorithm::Aes256Gcm,
+        };
+        let key = Key::new(algorithm, sa.key.key()).expect("a key is as long as its suite wants");
+        Cipher { key, salt: *sa.key.salt(), encrypts: suite.encrypts(), spi: sa.spi, esn: sa.esn }
+    }
+
+    /// Finishes a packet: `frame` holds everything up to the payload's end; the ESP header and IV at `at` are written,
+    /// trailer and ICV put behind, and all encrypted in place.
+    ///
+    /// # Panics
+    /// If there is no room for ESP header and IV at `at`.
+    pub fn seal(&self, frame: &mut BytesMut, at: usize, number: u64, next_header: u8) {
+        let payload_at = at + ESP_AND_IV;
+        let payload = frame.len() - payload_at;
+        frame[at..at + 4].copy_from_slice(&self.spi.to_be_bytes());
+        frame[at + 4..at + 8].copy_from_slice(&(number as u32).to_be_bytes());
+        frame[at + 8..payload_at].copy_from_slice(&number.to_be_bytes());
+        let padding = trailer_len(payload) - 2 - ICV;
+        // RFC 4303 2.4: 1, 2, 3.
+        frame.extend_from_slice(&[1, 2, 3][..padding]);
+        frame.extend_from_slice(&[padding as u8, next_header]);
+        let icv = {
+            let _scope = cost::work(Work::Crypto);
+            let end = frame.len();
+            let (head, data) = frame.split_at_mut(payload_at);
+            self.icv_of(&head[at..], number, &mut data[..end - payload_at])
+        };
+        frame.extend_from_slice(&icv);
+    }
+
+    /// Opens the packet in `frame`, in place. Whatever its `at` says must lie in the frame, as it does if it was found
+    /// there.
+    ///
+    /// # Errors
+    /// If it is not authentic; its payload is zeros then, or as it was where nothing is encrypted.
+    pub fn open(&self, frame: &mut [u8], at: &EspAt, number: u64) -> Result<Trailer, OpenError> {
+        let _scope = cost::work(Work::Crypto);
+        let payload_at = at.esp + ESP_AND_IV;
+        let (head, rest) = frame.split_at_mut(payload_at);
+        let (data, icv) = rest[..at.end - payload_at].split_at_mut(at.end - payload_at - ICV);
+        let icv: [u8; ICV] = (&*icv).try_into().map_err(|_| OpenError::Icv)?;
+        let head = &head[at.esp..];
+        let nonce = self.nonce(head);
+        if self.encrypts {
+            let (aad, aad_len) = self.aad(head, number);
+            self.key.open_in_place(&nonce, &aad[..aad_len], data, &icv).map_err(|_| OpenError::Icv)?;
+        } else {
+            let aad = self.gmac_aad(head, number, data);
+            self.key.open_in_place(&nonce, &aad, &mut [], &icv).map_err(|_| OpenError::Icv)?;
+        }
+        let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
+        let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
+        Ok(Trailer { payload, next_header })
+    }
+
+    fn icv_of(&self, head: &[u8], number: u64, data: &mut [u8]) -> [u8; ICV] {
+        let nonce = self.nonce(head);
+        let sealed = if self.encrypts {
+            let (aad, aad_len) = self.aad(head, number);
+            self.key.seal_in_place(&nonce, &aad[..aad_len], data)
+        } else {
+            let aad = self.gmac_aad(head, number, data);
+            self.key.seal_in_place(&nonce, &aad, &mut [])
+        };
+        sealed.expect("a packet is far shorter than the longest message")
+    }
+
+    /// RFC 4106 4: salt, then the explicit IV.
+    fn nonce(&self, head: &[u8]) -> [u8; 12] {
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&self.salt);
+        nonce[4..].copy_from_slice(&head[8..16]);
+        nonce
+    }
+
+    /// RFC 4106 5: SPI and sequence number, all 64 bits of it where there are so many.
+    fn aad(&self, head: &[u8], number: u64) -> ([u8; 12], usize) {
+        let mut aad = [0; 12];
+        aad[..4].copy_from_slice(&head[..4]);
+        if self.esn {
+            aad[4..].copy_from_slice(&number.to_be_bytes());
+            (aad, 12)
+        } else {
+            aad[4..8].copy_from_slice(&head[4..8]);
+            (aad, 8)
+        }
+    }
+
+    /// RFC 4543 3.3: SPI, sequence number, IV, payload and trailer.
+    fn gmac_aad(&self, head: &[u8], number: u64, data: &[u8]) -> Vec<u8> {
+        let (aad, aad_len) = self.aad(head, number);
+        [&aad[..aad_len], &head[8..16], data].concat()
+    }
+}

@@ -1,0 +1,177 @@
+//! Finding ESP in a frame, and what is left once it is taken off (RFC 4303 3.4, RFC 3948 3, RFC 6040 4.2).
+
+use crate::cipher::Trailer;
+use crate::ip::{IpView, set_traffic_class};
+use crate::outer::ECN;
+use crate::{
+    ESP_AND_IV, ETHERNET, ICV, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP,
+    UDP_ENCAPSULATION_PORT, checksum,
+};
+use bytes::{Buf, BytesMut};
+use offload_api::{EspMode, SaParams};
+
+/// Where ESP is in a frame.
+///
+/// See the [crate] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EspAt {
+    /// The IP header in front of it.
+    pub ip: IpView,
+    /// Whether UDP is in between.
+    pub udp: bool,
+    /// Where the ESP header starts in the frame.
+    pub esp: usize,
+    /// Where the packet ends.
+    pub end: usize,
+    /// Security parameters index.
+    pub spi: u32,
+    /// The lower half of the sequence number.
+    pub low: u32,
+}
+
+impl EspAt {
+    /// Finds ESP in a whole Ethernet frame, behind IP or behind UDP to or from port 4500. `None`: there is none, or only
+    /// a fragment of it, or less than the least there can be.
+    pub fn find(frame: &[u8]) -> Option<EspAt> {
+        let packet = ip_packet(frame)?;
+        let ip = IpView::parse(packet)?;
+        if ip.fragment {
+            return None;
+        }
+        let (esp, udp) = match ip.protocol {
+            PROTOCOL_ESP => (ETHERNET + ip.header, false),
+            PROTOCOL_UDP if is_encapsulation(packet, &ip) => (ETHERNET + ip.header + 8, true),
+            _ => return None,
+        };
+        let end = ETHERNET + ip.total;
+        if end < esp + ESP_AND_IV + 2 + ICV {
+            return None;
+        }
+        let word = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
+        Some(EspAt { ip, udp, esp, end, spi: word(esp), low: word(esp + 4) })
+    }
+}
+
+/// The IP packet in a frame.
+pub fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
+    let packet = frame.get(ETHERNET..)?;
+    let version = packet.first()? >> 4;
+    let expected = match frame[12..14] {
+        [0x08, 0x00] => 4,
+        [0x86, 0xdd] => 6,
+        _ => return None,
+    };
+    (version == expected).then_some(packet)
+}
+
+/// What a packet is that UDP carries to the port of ESP in UDP, if it is no ESP (RFC 3948 2.2, 2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotEsp {
+    /// A key exchange message, behind four zeros.
+    Ike,
+    /// One byte to keep an address translator's state alive.
+    KeepAlive,
+}
+
+/// Whether the packet of `ip` is one that only shares its port with ESP.
+pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
+    if ip.protocol != PROTOCOL_UDP || ip.fragment || !to_encapsulation_port(packet, ip) {
+        return None;
+    }
+    match packet.get(ip.header + 8..ip.total)? {
+        [0xff] => Some(NotEsp::KeepAlive),
+        [0, 0, 0, 0, ..] => Some(NotEsp::Ike),
+        _ => None,
+    }
+}
+
+/// RFC 3948 2.2: the SPI is not zero, or it is a key exchange message.
+fn is_encapsulation(packet: &[u8], ip: &IpView) -> bool {
+    let spi = packet.get(ip.header + 8..ip.header + 12);
+    to_encapsulation_port(packet, ip) && spi.is_some_and(|spi| spi != [0; 4])
+}
+
+fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
+    ip.selectors(packet).ports.is_some_and(|(_, to)| to == UDP_ENCAPSULATION_PORT)
+}
+
+/// Why an authentic packet is not delivered: the peer made it so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnwrapError {
+    /// A dummy packet, made to be discarded (RFC 4303 2.6).
+    #[error("a dummy packet")]
+    Dummy,
+    /// What the trailer announces is not what the SA carries, or makes no sense.
+    #[error("not what the SA carries")]
+    Mode,
+    /// RFC 6040 4.2: congestion was met on the way, and the inner packet cannot tell.
+    #[error("congestion that the inner packet cannot tell of")]
+    Ecn,
+}
+
+/// Takes outer headers, ESP header, trailer and ICV off a frame that was opened: what is left is a plain frame. Its
+/// payload stays where it is, headers move up to it.
+///
+/// # Errors
+/// If what is left is no packet of the SA.
+pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams) -> Result<BytesMut, UnwrapError> {
+    if trailer.next_header == PROTOCOL_NONE {
+        return Err(UnwrapError::Dummy);
+    }
+    let payload_at = at.esp + ESP_AND_IV;
+    frame.truncate(payload_at + trailer.payload);
+    match sa.mode {
+        EspMode::Transport => {
+            let gap = payload_at - (ETHERNET + at.ip.header);
+            frame.copy_within(..ETHERNET + at.ip.header, gap);
+            frame.advance(gap);
+            let packet = &mut frame[ETHERNET..];
+            packet[at.ip.protocol_at] = trailer.next_header;
+            let total = packet.len();
+            if at.ip.is_ipv6() {
+                packet[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
+            } else {
+                packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+                checksum::fill_ipv4_header(packet);
+            }
+        }
+        EspMode::Tunnel => {
+            let inner = IpView::parse(&frame[payload_at..]).ok_or(UnwrapError::Mode)?;
+            let announced = if inner.is_ipv6() { PROTOCOL_IPV6 } else { PROTOCOL_IPV4 };
+            if announced != trailer.next_header {
+                return Err(UnwrapError::Mode);
+            }
+            let ethernet = payload_at - ETHERNET;
+            frame.copy_within(..ETHERNET - 2, ethernet);
+            frame.advance(ethernet);
+            frame[12..14].copy_from_slice(if inner.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
+            // RFC 4303 2.7: what follows the inner packet was put there to hide its length.
+            frame.truncate(ETHERNET + inner.total);
+            if sa.ecn {
+                pass_ecn_on(&mut frame[ETHERNET..], at.ip.traffic_class & ECN, inner.traffic_class)?;
+            }
+        }
+    }
+    Ok(frame)
+}
+
+/// RFC 6040 4.2, figure 4.
+fn pass_ecn_on(packet: &mut [u8], outer: u8, class: u8) -> Result<(), UnwrapError> {
+    let ecn = match (class & ECN, outer) {
+        (NOT_ECT, CE) => return Err(UnwrapError::Ecn),
+        (NOT_ECT, _) => NOT_ECT,
+        (_, CE) => CE,
+        (ECT_0, ECT_1) => ECT_1,
+        (inner, _) => inner,
+    };
+    if ecn != class & ECN {
+        set_traffic_class(packet, class & !ECN | ecn);
+    }
+    Ok(())
+}
+
+const NOT_ECT: u8 = 0;
+const ECT_1: u8 = 1;
+const ECT_0: u8 = 2;
+const CE: u8 = 3;

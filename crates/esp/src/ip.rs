@@ -1,0 +1,195 @@
+//! The IP headers of a packet, IPv4 (RFC 791) and IPv6 (RFC 8200), as far as ESP and its policies look at them.
+//!
+//! Invariant: the offsets of a view lie in the bytes it was read from.
+
+use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use offload_api::ipsec::Packet;
+
+/// Where things are in an IP packet.
+///
+/// ```
+/// use esp::IpView;
+///
+/// let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// packet.extend_from_slice(&[0x13, 0x88, 0, 53, 0, 8, 0, 0]);
+/// let view = IpView::parse(&packet).unwrap();
+/// assert_eq!((view.header, view.total, view.protocol, view.dont_fragment), (20, 28, 17, true));
+/// assert_eq!(view.selectors(&packet).ports, Some((5000, 53)));
+/// assert!(IpView::parse(&packet[..27]).is_none(), "not all there");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpView {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Bytes of the headers in front of what a transport mode SA protects: the IP header, and of IPv6 the hop-by-hop,
+    /// routing and destination options (RFC 4303 3.1.1).
+    pub header: usize,
+    /// Bytes of the packet.
+    pub total: usize,
+    /// What is behind those headers.
+    pub protocol: u8,
+    /// Where that is said.
+    pub protocol_at: usize,
+    /// Type of service, or traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+    /// IPv4: must not be fragmented. IPv6 packets never may, on their way.
+    pub dont_fragment: bool,
+    /// A part of a packet.
+    pub fragment: bool,
+}
+
+impl IpView {
+    /// Reads a packet that is all there. Bytes behind its end do not matter.
+    pub fn parse(packet: &[u8]) -> Option<IpView> {
+        IpView::parse_headers(packet).filter(|view| view.header <= view.total && view.total <= packet.len())
+    }
+
+    /// Reads headers whose length field may say anything: `total` is what it says.
+    pub fn parse_headers(packet: &[u8]) -> Option<IpView> {
+        match packet.first()? >> 4 {
+            4 => IpView::parse_4(packet),
+            6 => IpView::parse_6(packet),
+            _ => None,
+        }
+    }
+
+    /// Whether it is IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        self.source.is_ipv6()
+    }
+
+    /// What policies look at. Of a fragment, ports are nobody's.
+    pub fn selectors(&self, packet: &[u8]) -> Packet {
+        let has_ports = !self.fragment && matches!(self.protocol, PROTOCOL_TCP | PROTOCOL_UDP | DCCP | SCTP | UDP_LITE);
+        let ports = if has_ports { packet.get(self.header..self.header + 4) } else { None };
+        let ports = ports.map(|at| (u16::from_be_bytes([at[0], at[1]]), u16::from_be_bytes([at[2], at[3]])));
+        Packet { source: self.source, destination: self.destination, protocol: self.protocol, ports }
+    }
+
+    /// Whether it is neighbour discovery (RFC 4861): to IPv6 what ARP is to IPv4, and like it nothing that policies are
+    /// about. Its hop limit shows that no router has passed it on.
+    pub fn is_neighbour_discovery(&self, packet: &[u8]) -> bool {
+        let discovers = |kind: Option<&u8>| kind.is_some_and(|kind| (133..=137).contains(kind));
+        self.is_ipv6()
+            && self.protocol == ICMPV6
+            && !self.fragment
+            && packet[7] == 255
+            && discovers(packet.get(self.header))
+    }
+
+    fn parse_4(packet: &[u8]) -> Option<IpView> {
+        let header = usize::from(packet[0] & 0x0f) * 4;
+        if header < 20 || packet.len() < header {
+            return None;
+        }
+        let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let address = |at: usize| IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]));
+        Some(IpView {
+            source: address(12),
+            destination: address(16),
+            header,
+            total: usize::from(word(2)),
+            protocol: packet[9],
+            protocol_at: 9,
+            traffic_class: packet[1],
+            dont_fragment: word(6) & 0x4000 != 0,
+            fragment: word(6) & 0x3fff != 0,
+        })
+    }
+
+    fn parse_6(packet: &[u8]) -> Option<IpView> {
+        if packet.len() < 40 {
+            return None;
+        }
+        let address = |at: usize| {
+            let bytes: [u8; 16] = packet[at..at + 16].try_into().ok()?;
+            Some(IpAddr::V6(Ipv6Addr::from(bytes)))
+        };
+        let (mut header, mut protocol_at) = (40, 6);
+        for _ in 0..EXTENSION_HEADERS {
+            if !matches!(packet[protocol_at], HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
+                break;
+            }
+            protocol_at = header;
+            header += (usize::from(*packet.get(header + 1)?) + 1) * 8;
+            if packet.len() < header {
+                return None;
+            }
+        }
+        let protocol = packet[protocol_at];
+        if matches!(protocol, HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
+            return None;
+        }
+        Some(IpView {
+            source: address(8)?,
+            destination: address(24)?,
+            header,
+            total: 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
+            protocol,
+            protocol_at,
+            traffic_class: packet[0] << 4 | packet[1] >> 4,
+            dont_fragment: true,
+            fragment: protocol == FRAGMENT,
+        })
+    }
+}
+
+/// Gives a packet another traffic class, and an IPv4 header the checksum that goes with it.
+pub fn set_traffic_class(packet: &mut [u8], class: u8) {
+    if packet[0] >> 4 == 4 {
+        packet[1] = class;
+        crate::checksum::fill_ipv4_header(packet);
+    } else {
+        packet[0] = packet[0] & 0xf0 | class >> 4;
+        packet[1] = packet[1] & 0x0f | class << 4;
+    }
+}
+
+const ICMPV6: u8 = 58;
+const DCCP: u8 = 33;
+const SCTP: u8 = 132;
+const UDP_LITE: u8 = 136;
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
+/// More than RFC 8200 4.1 knows of; who sends more wants to keep somebody busy.
+const EXTENSION_HEADERS: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn extension_headers_stay_in_front() {
+        let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, HOP_BY_HOP, 64];
+        packet.extend_from_slice(&[0x20; 32]);
+        packet.extend_from_slice(&[ROUTING, 0, 1, 4, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[0, 80, 1, 2, 3, 4, 5, 6]);
+        let view = IpView::parse(&packet).unwrap();
+        assert_eq!((view.header, view.protocol, view.protocol_at, view.total), (56, PROTOCOL_TCP, 48, 64));
+        assert_eq!(view.traffic_class, 0x01);
+        assert_eq!(view.selectors(&packet).ports, Some((80, 0x0102)));
+        set_traffic_class(&mut packet, 0xab);
+        assert_eq!((IpView::parse(&packet).unwrap().traffic_class, packet[1] & 0x0f), (0xab, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_read_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..120), version in 4u8..7) {
+            if let Some(first) = bytes.first_mut() {
+                *first = version << 4 | *first & 0x0f;
+            }
+            if let Some(view) = IpView::parse(&bytes) {
+                prop_assert!(view.header <= view.total && view.total <= bytes.len() && view.protocol_at < view.header);
+                view.selectors(&bytes);
+                view.is_neighbour_discovery(&bytes);
+            }
+        }
+    }
+}

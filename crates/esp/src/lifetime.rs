@@ -1,0 +1,166 @@
+//! How much of an SA is left (RFC 4301 4.4.2.1): bytes, packets, time; soft and hard.
+//!
+//! Invariant: each limit is reported once; once a hard one is reached, nothing passes.
+
+use offload_api::{Lifetime, Limit, Limits};
+use offload_base::Instant;
+use offload_base::time::earliest;
+
+/// Counts what an SA does against its lifetime.
+///
+/// ```
+/// use esp::{Meter, Reached};
+/// use offload_api::{Lifetime, Limit, Limits};
+/// use offload_base::Instant;
+///
+/// let soft = Limits { packets: Some(2), ..Limits::default() };
+/// let hard = Limits { packets: Some(3), ..Limits::default() };
+/// let mut meter = Meter::new(Instant::ZERO, Lifetime { soft, hard });
+/// assert!(meter.allows(3) && !meter.allows(4), "three packets at once would be all");
+/// assert_eq!(meter.spend(2, 200), Some(Reached::Soft(Limit::Packets)));
+/// assert_eq!(meter.spend(1, 100), Some(Reached::Hard(Limit::Packets)));
+/// assert!(meter.is_dead());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    lifetime: Lifetime,
+    added: Instant,
+    bytes: u64,
+    packets: u64,
+    soft_told: bool,
+    dead: bool,
+}
+
+/// A limit that was reached just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// A soft one.
+    Soft(Limit),
+    /// A hard one: the SA is dead.
+    Hard(Limit),
+}
+
+impl Meter {
+    /// Nothing spent yet; time counts from `now`.
+    pub fn new(now: Instant, lifetime: Lifetime) -> Meter {
+        Meter { lifetime, added: now, bytes: 0, packets: 0, soft_told: false, dead: false }
+    }
+
+    /// Starts over with another lifetime. What was counted so far stays in [`bytes`](Self::bytes) and
+    /// [`packets`](Self::packets), and the new limits are above it.
+    pub fn renew(&mut self, now: Instant, lifetime: Lifetime) {
+        let above = |limits: Limits| Limits {
+            bytes: limits.bytes.map(|bytes| bytes.saturating_add(self.bytes)),
+            packets: limits.packets.map(|packets| packets.saturating_add(self.packets)),
+            time: limits.time,
+        };
+        self.lifetime = Lifetime { soft: above(lifetime.soft), hard: above(lifetime.hard) };
+        self.added = now;
+        self.soft_told = false;
+        self.dead = false;
+    }
+
+    /// Whether the SA is used up.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Whether `packets` packets may pass. The last one may go past the limit of bytes, as in Linux.
+    pub fn allows(&self, packets: u64) -> bool {
+        !self.dead && self.lifetime.hard.packets.is_none_or(|most| self.packets + packets <= most)
+    }
+
+    /// Counts packets that passed.
+    pub fn spend(&mut self, packets: u64, bytes: u64) -> Option<Reached> {
+        self.packets += packets;
+        self.bytes += bytes;
+        let reached = |limits: &Limits| {
+            let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
+            match () {
+                () if over(limits.bytes, self.bytes) => Some(Limit::Bytes),
+                () if over(limits.packets, self.packets) => Some(Limit::Packets),
+                () => None,
+            }
+        };
+        let (hard, soft) = (reached(&self.lifetime.hard), reached(&self.lifetime.soft));
+        self.tell(hard, soft)
+    }
+
+    /// When time will be up next.
+    pub fn next_event(&self) -> Option<Instant> {
+        if self.dead {
+            return None;
+        }
+        let at = |limits: &Limits| limits.time.map(|time| self.added + time);
+        let soft = if self.soft_told { None } else { at(&self.lifetime.soft) };
+        earliest(soft, at(&self.lifetime.hard))
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<Reached> {
+        let due = |limits: &Limits| limits.time.is_some_and(|time| self.added + time <= now).then_some(Limit::Time);
+        let (hard, soft) = (due(&self.lifetime.hard), due(&self.lifetime.soft));
+        self.tell(hard, soft)
+    }
+
+    /// Bytes that passed.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Packets that passed.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    fn tell(&mut self, hard: Option<Limit>, soft: Option<Limit>) -> Option<Reached> {
+        if let Some(limit) = hard
+            && !self.dead
+        {
+            self.dead = true;
+            return Some(Reached::Hard(limit));
+        }
+        if let Some(limit) = soft
+            && !self.soft_told
+            && !self.dead
+        {
+            self.soft_told = true;
+            return Some(Reached::Soft(limit));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn time_is_told_once_and_may_be_given_anew() {
+        let limits = |seconds| Limits { time: Some(Duration::from_secs(seconds)), ..Limits::default() };
+        let lifetime = Lifetime { soft: limits(1), hard: limits(2) };
+        let mut meter = Meter::new(Instant::ZERO, lifetime);
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        assert_eq!(meter.next_event(), Some(at(1)));
+        assert_eq!(meter.handle_timeout(at(1)), Some(Reached::Soft(Limit::Time)));
+        assert_eq!(meter.handle_timeout(at(1)), None);
+        assert_eq!(meter.next_event(), Some(at(2)));
+        meter.renew(at(1), lifetime);
+        assert_eq!(meter.next_event(), Some(at(2)), "soft again");
+        assert_eq!(meter.handle_timeout(at(3)), Some(Reached::Hard(Limit::Time)), "late, and both at once");
+        assert!(meter.is_dead() && !meter.allows(1));
+        assert_eq!(meter.next_event(), None);
+    }
+
+    #[test]
+    fn new_limits_are_above_what_was_spent() {
+        let lifetime = Lifetime { hard: Limits { bytes: Some(100), ..Limits::default() }, ..Lifetime::default() };
+        let mut meter = Meter::new(Instant::ZERO, lifetime);
+        assert_eq!(meter.spend(1, 99), None);
+        meter.renew(Instant::ZERO, lifetime);
+        assert_eq!(meter.spend(1, 99), None);
+        assert_eq!(meter.spend(1, 1), Some(Reached::Hard(Limit::Bytes)));
+        assert_eq!((meter.bytes(), meter.packets()), (199, 3));
+    }
+}

@@ -1,0 +1,239 @@
+//! Sequence numbers: counted up on the way out, held to a window on the way in (RFC 4303 3.3.3, 3.4.3, appendix A).
+//!
+//! Invariants: no number is given out twice, and none past the last; a window accepts no number twice, and moves only
+//! for packets that were found authentic.
+
+/// Numbers of a sending SA.
+///
+/// ```
+/// use esp::SendNumber;
+///
+/// let mut numbers = SendNumber::new(0, false);
+/// let first = numbers.peek(3).unwrap(); // three packets: 1, 2, 3
+/// numbers.take(3);
+/// assert_eq!((first, numbers.last()), (1, 3));
+/// assert_eq!(SendNumber::new(u64::from(u32::MAX), false).peek(1), None, "used up");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct SendNumber {
+    last: u64,
+    limit: u64,
+}
+
+impl SendNumber {
+    /// Goes on after `last`; `esn`: up to 2^64 - 1 rather than 2^32 - 1.
+    pub fn new(last: u64, esn: bool) -> SendNumber {
+        SendNumber { last, limit: limit(esn) }
+    }
+
+    /// The first of `packets` consecutive numbers; `None` if there are not so many left. Nothing is used up.
+    pub fn peek(&self, packets: u32) -> Option<u64> {
+        (self.limit.saturating_sub(self.last) >= u64::from(packets)).then(|| self.last + 1)
+    }
+
+    /// Uses up what [`peek`](Self::peek) showed.
+    ///
+    /// # Panics
+    /// If there are not so many left: a number used twice would give the key away.
+    pub fn take(&mut self, packets: u32) {
+        assert!(self.peek(packets).is_some(), "sequence numbers must be left");
+        self.last += u64::from(packets);
+    }
+
+    /// The last number used; 0: none was.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+}
+
+/// The highest number an SA can have.
+pub const fn limit(esn: bool) -> u64 {
+    if esn { u64::MAX } else { u32::MAX as u64 }
+}
+
+/// Why a packet is not accepted: an old number, one that was there, or none that can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the sequence number is not new")]
+pub struct NotNew;
+
+/// The replay window of a receiving SA.
+///
+/// ```
+/// use esp::ReplayWindow;
+///
+/// let mut window = ReplayWindow::new(64, true, 0);
+/// for low in [1, 3, 2] {
+///     let number = window.check(low).unwrap(); // then the packet is authenticated, and only then:
+///     window.accept(number);
+/// }
+/// assert!(window.check(2).is_err(), "a replay");
+/// // RFC 4303 appendix A: the upper half follows from the window.
+/// let mut window = ReplayWindow::new(64, true, 0xffff_fff0);
+/// assert_eq!(window.check(5), Ok(0x1_0000_0005));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReplayWindow {
+    top: u64,
+    size: u32,
+    esn: bool,
+    /// One bit a number, in a ring of words with one more word than the window has, so that whole words can be cleared
+    /// as the window moves (RFC 6479).
+    words: Box<[u64]>,
+}
+
+impl ReplayWindow {
+    /// A window of `size` numbers that ends at `top`; all in it count as seen if `top` is not 0.
+    pub fn new(size: u32, esn: bool, top: u64) -> ReplayWindow {
+        let words = (size.div_ceil(64) as usize + 1).next_power_of_two();
+        let seen = if top == 0 { 0 } else { u64::MAX };
+        let mut window = ReplayWindow { top, size, esn, words: vec![seen; words].into() };
+        // Bits ahead of the top in its own word are of numbers to come.
+        for ahead in 1..64 - (top % 64) {
+            window.set(top + ahead, false);
+        }
+        window
+    }
+
+    /// The highest number accepted.
+    pub fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// The whole number of a packet that shows `low`, if it may be accepted once it is found authentic.
+    ///
+    /// # Errors
+    /// If it was accepted before or is too old.
+    pub fn check(&self, low: u32) -> Result<u64, NotNew> {
+        let number = self.whole(low)?;
+        if self.is_new(number) { Ok(number) } else { Err(NotNew) }
+    }
+
+    /// Whether `number` may be accepted.
+    pub fn is_new(&self, number: u64) -> bool {
+        if number == 0 || number > limit(self.esn) {
+            return false;
+        }
+        if number > self.top {
+            return true;
+        }
+        self.top - number < u64::from(self.size) && !self.get(number)
+    }
+
+    /// Takes note of a packet that is authentic. False: it was there before, or is too old.
+    pub fn accept(&mut self, number: u64) -> bool {
+        if !self.is_new(number) {
+            return false;
+        }
+        if number > self.top {
+            let (old, new) = (self.top / 64, number / 64);
+            for word in (old + 1..=new).take(self.words.len()) {
+                let at = self.at(word);
+                self.words[at] = 0;
+            }
+            self.top = number;
+        }
+        self.set(number, true);
+        true
+    }
+
+    /// RFC 4303 A2.2: the upper half that brings the number closest to the window.
+    pub fn whole(&self, low: u32) -> Result<u64, NotNew> {
+        if !self.esn {
+            return Ok(u64::from(low));
+        }
+        let (top_high, top_low) = (self.top >> 32, self.top as u32);
+        let bottom = top_low.wrapping_sub(self.size - 1);
+        let high = if top_low >= self.size - 1 {
+            if low >= bottom { Some(top_high) } else { top_high.checked_add(1) }
+        } else if low >= bottom {
+            // The window reaches back into the numbers before the last crossing.
+            top_high.checked_sub(1)
+        } else {
+            Some(top_high)
+        };
+        let high = high.filter(|high| *high <= u64::from(u32::MAX)).ok_or(NotNew)?;
+        Ok((high << 32) | u64::from(low))
+    }
+
+    fn at(&self, word: u64) -> usize {
+        (word % self.words.len() as u64) as usize
+    }
+
+    fn get(&self, number: u64) -> bool {
+        self.words[self.at(number / 64)] >> (number % 64) & 1 == 1
+    }
+
+    fn set(&mut self, number: u64, seen: bool) {
+        let at = self.at(number / 64);
+        let bit = 1 << (number % 64);
+        if seen {
+            self.words[at] |= bit;
+        } else {
+            self.words[at] &= !bit;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// What a window is: the numbers accepted, all of them.
+    struct Oracle {
+        seen: BTreeSet<u64>,
+        size: u64,
+    }
+
+    impl Oracle {
+        fn accept(&mut self, number: u64) -> bool {
+            let top = self.seen.last().copied().unwrap_or(0);
+            let fits = number > top || top - number < self.size;
+            number != 0 && fits && self.seen.insert(number)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_accepts_what_a_set_of_numbers_does(
+            size in prop::sample::select(vec![32u32, 33, 64, 100, 128, 256, 1000, 4096]),
+            start in prop::sample::select(vec![1u64, 60, 0xffff_ff00, 0x1_0000_0000, 0x5_0000_0010]),
+            steps in prop::collection::vec((-300i64..300, 0u32..30), 1..200),
+        ) {
+            let mut window = ReplayWindow::new(size, true, start - 1);
+            let behind = (start - 1).saturating_sub(u64::from(size));
+            let mut oracle = Oracle { seen: (behind + 1..start).collect(), size: u64::from(size) };
+            let mut at = start;
+            for (step, jump) in steps {
+                let number = at.saturating_add_signed(step).max(1);
+                if jump == 0 {
+                    at += 5000;
+                }
+                // The upper half is guessed from the lower as long as the number is near the window.
+                let guessed = window.check(number as u32);
+                prop_assert_eq!(guessed == Ok(number), window.is_new(number), "{} at {}", number, window.top());
+                prop_assert_eq!(window.accept(number), oracle.accept(number), "{} at {}", number, window.top());
+                at = at.max(number);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_end() {
+        let mut numbers = SendNumber::new(u64::MAX - 1, true);
+        assert_eq!(numbers.peek(2), None);
+        assert_eq!(numbers.peek(1), Some(u64::MAX));
+        numbers.take(1);
+        assert_eq!(numbers.peek(1), None);
+        let window = ReplayWindow::new(64, false, 5);
+        assert!(!window.is_new(1 << 32) && !window.is_new(0));
+    }
+
+    #[test]
+    fn a_new_window_reaches_no_further_back_than_zero() {
+        let window = ReplayWindow::new(64, true, 0);
+        assert_eq!(window.check(0xffff_ffff), Err(NotNew), "that would be before the first");
+        assert_eq!(window.check(0), Err(NotNew));
+    }
+}
