@@ -2,6 +2,9 @@
 
 pub mod command;
 pub mod completion;
+pub mod fabrics;
+pub mod identify;
+pub mod log;
 pub mod status;
 
 pub use command::{AdminOpcode, Command, FabricsType, IoOpcode, Sgl, SglKind};

@@ -177,6 +177,12 @@ impl Receiver {
         matches!(self.state, State::Header) && self.have == 0 && self.input.is_empty()
     }
 
+    /// The header given last, without its digest.
+    pub fn header(&self) -> &[u8] {
+        let length = PduType::from_u8(self.header[0]).map_or(COMMON_HEADER, PduType::header_len);
+        &self.header[..length]
+    }
+
     /// Bytes of the stream worked off so far.
     pub fn taken(&self) -> u64 {
         self.taken

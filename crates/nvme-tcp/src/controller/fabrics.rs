@@ -1,0 +1,132 @@
+//! Fabrics commands: Connect, properties, Disconnect.
+//!
+//! NVM Express Base Specification 2.0, 6.
+
+use super::connection::{ConnectionId, Reply};
+use super::session::Session;
+use super::{Target, is_qualified_name};
+use crate::nvme::fabrics::{CC_ENABLE, ConnectData, DISCOVERY_NQN, NO_FLOW_CONTROL, VERSION, property};
+use crate::nvme::{Command, Status};
+use core::time::Duration;
+use offload_base::Instant;
+
+/// A connection that has become a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    /// 0: the admin queue.
+    pub(super) id: u16,
+    /// Entries.
+    pub(super) entries: u16,
+    pub(super) controller: u16,
+    /// The host heeds the queue head it is told.
+    pub(super) flow_control: bool,
+    pub(super) head: u16,
+}
+
+/// Makes `connection` a queue, and its controller if it is the first.
+pub(super) fn connect(
+    target: &mut Target,
+    connection: ConnectionId,
+    command: &Command,
+    data: &[u8],
+    now: Instant,
+) -> Result<Queue, Reply> {
+    let data = ConnectData::parse(data).ok_or(Reply::Failed(Status::INVALID_SGL_LENGTH, 0))?;
+    let (format, id, size) = (command.u16(40), command.u16(42), command.u16(44));
+    let flow_control = command.u8(46) & NO_FLOW_CONTROL == 0;
+    if format != 0 {
+        return Err(Reply::Failed(Status::CONNECT_FORMAT, 0));
+    }
+    let most = target.config.max_queue_entries;
+    if size == 0 || size >= most {
+        return Err(in_command(44));
+    }
+    if !is_qualified_name(&data.host) {
+        return Err(in_data(512));
+    }
+    if data.subsystem != DISCOVERY_NQN {
+        let subsystem = target.subsystems.get(&data.subsystem).ok_or(in_data(256))?;
+        if !subsystem.admits(&data.host) {
+            return Err(Reply::Failed(Status::CONNECT_INVALID_HOST, 0));
+        }
+    }
+    let controller = if id == 0 {
+        // FFFFh: a controller for this host; FFFEh: any. Controllers are made as hosts come.
+        if data.controller < 0xfffe {
+            return Err(in_data(16));
+        }
+        let keep_alive = Duration::from_millis(u64::from(command.u32(12)));
+        let controller = target.free_controller().ok_or(Reply::Failed(Status::CONNECT_BUSY, 0))?;
+        let session = Session::new(data.subsystem, data.host, data.host_id, connection, now, keep_alive);
+        target.sessions.insert(controller, session);
+        controller
+    } else {
+        if id > target.config.max_queues {
+            return Err(in_command(42));
+        }
+        let session = target.sessions.get_mut(&data.controller).ok_or(in_data(16))?;
+        if session.subsystem() != data.subsystem || session.is_discovery() {
+            return Err(in_data(256));
+        }
+        if session.host != data.host || session.host_id != data.host_id {
+            return Err(in_data(if session.host == data.host { 0 } else { 512 }));
+        }
+        if !session.is_ready() {
+            return Err(Reply::Failed(Status::CONNECT_BUSY, 0));
+        }
+        if !session.add_queue(id, connection) {
+            return Err(in_command(42));
+        }
+        data.controller
+    };
+    Ok(Queue { id, entries: size + 1, controller, flow_control, head: 0 })
+}
+
+/// Reads a property of the controller `id`.
+pub(super) fn property_get(target: &Target, id: u16, command: &Command) -> Result<Reply, Status> {
+    let session = target.sessions.get(&id).ok_or(Status::INTERNAL_ERROR)?;
+    let (wide, offset) = (command.u8(40) & 7 == 1, command.u32(11));
+    let value = match (offset, wide) {
+        (property::CAP, true) => capabilities(target.config.max_queue_entries),
+        (property::VS, false) => u64::from(VERSION),
+        (property::CC, false) => u64::from(session.configuration()),
+        (property::CSTS, false) => u64::from(session.status()),
+        // Ready within a second, with all media.
+        (property::CRTO, false) => 2 | 2 << 16,
+        _ => return Err(Status::INVALID_FIELD),
+    };
+    Ok(Reply::Result(value))
+}
+
+/// Writes a property of the controller `id`.
+pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> Result<Reply, Status> {
+    let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
+    let (wide, offset, value) = (command.u8(40) & 7 == 1, command.u32(11), command.u32(12));
+    if (offset, wide) != (property::CC, false) {
+        return Err(Status::INVALID_FIELD);
+    }
+    // IOSQES and IOCQES: I/O queue entries have 64 and 16 bytes; the NVM command set, or all there are.
+    let sizes = value >> 16 & 0xff;
+    let set = value >> 4 & 7;
+    if value & CC_ENABLE != 0 && ((sizes != 0x46 && !session.is_discovery()) || !matches!(set, 0 | 6)) {
+        return Err(Status::INVALID_FIELD);
+    }
+    let ended = session.configure(value);
+    target.wakeups.extend(ended);
+    Ok(Reply::Result(0))
+}
+
+/// CAP: queue entries, contiguous queues, 10 s to get ready, the NVM command set, ready with or without media.
+fn capabilities(max_queue_entries: u16) -> u64 {
+    u64::from(max_queue_entries - 1) | 1 << 16 | 20 << 24 | 1 << 37 | 1 << 59
+}
+
+/// A wrong field at `offset` of the command.
+fn in_command(offset: u64) -> Reply {
+    Reply::Failed(Status::CONNECT_INVALID_PARAMETERS, offset)
+}
+
+/// A wrong field at `offset` of the data.
+fn in_data(offset: u64) -> Reply {
+    Reply::Failed(Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | offset)
+}

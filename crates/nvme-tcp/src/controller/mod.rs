@@ -1,0 +1,325 @@
+//! The controller side: subsystems, controllers, and the connections that are their queues.
+//!
+//! - [`Target`]: what is served: subsystems with namespaces, and the controllers hosts have connected to;
+//! - [`Connection`]: one connection, which is one queue: PDUs in, PDUs out;
+//! - [`Job`]: work on a namespace, to be carried out by whoever drives the connection, on whatever thread.
+//!
+//! ```text
+//!   stream -- handle_segment -> Connection -- poll_job -> Job::run -- complete -> Connection -- poll_transmit -> stream
+//!                                   |  fabrics.rs, admin.rs, features.rs, io.rs: what commands mean
+//!                                 Target  session.rs: one controller's state
+//! ```
+//!
+//! Invariant: a command gets one completion, or its connection ends. When an admin queue goes, its controller goes,
+//! and with it its I/O queues.
+
+mod admin;
+mod connection;
+mod fabrics;
+mod features;
+mod io;
+mod session;
+
+pub use connection::{Connection, ConnectionId, Done, Job};
+
+use crate::namespace::Namespace;
+use crate::nvme::fabrics::DISCOVERY_NQN;
+use crate::nvme::log::{DiscoveryEntry, DiscoveryLog};
+use core::net::SocketAddr;
+use session::{Notice, Session};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How a target behaves towards all hosts.
+///
+/// ```
+/// use nvme_tcp::controller::{TargetConfig, TransportConfig};
+///
+/// // Data for a write are asked for in pieces of 16 KiB, data of a read sent in PDUs of 8 KiB.
+/// let transport = TransportConfig { request_bytes: 16 << 10, data_bytes: 8 << 10, ..TransportConfig::default() };
+/// let config = TargetConfig { transport, ..TargetConfig::default() };
+/// assert_eq!(config.max_queues, 64);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetConfig {
+    /// Serial number, at most 20 ASCII characters.
+    pub serial: String,
+    /// Model, at most 40 ASCII characters.
+    pub model: String,
+    /// I/O queues of a controller at most.
+    pub max_queues: u16,
+    /// Entries of a queue at most.
+    pub max_queue_entries: u16,
+    /// How data travel.
+    pub transport: TransportConfig,
+}
+
+/// How a target moves data.
+///
+/// See [`TargetConfig`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportConfig {
+    /// Agrees to header digests.
+    pub header_digest: bool,
+    /// Agrees to data digests.
+    pub data_digest: bool,
+    /// CPDA: hosts begin data at a multiple of `(alignment + 1) * 4` bytes. Linux insists on 0.
+    pub alignment: u8,
+    /// MAXH2CDATA: most data bytes of an H2CData PDU; at least 4096, and a multiple of 4.
+    pub max_data: u32,
+    /// Data bytes in a command's capsule; a multiple of 16.
+    pub in_capsule: u32,
+    /// MDTS: a command moves at most `4096 << max_transfer` bytes.
+    pub max_transfer: u8,
+    /// Most bytes of one request to transfer (R2T).
+    pub request_bytes: u32,
+    /// Requests to transfer that a command may have outstanding at most, if its host allows as many.
+    pub requests: u32,
+    /// Most data bytes of a C2HData PDU.
+    pub data_bytes: u32,
+    /// Bytes asked of one host at a time at most, on one queue, and bytes read for it: its share of memory.
+    pub budget: usize,
+}
+
+/// What is served. Shared by all connections.
+///
+/// ```
+/// use nvme_tcp::controller::{Target, TargetConfig};
+/// use nvme_tcp::namespace::{MemoryStorage, Namespace};
+/// use std::sync::Arc;
+///
+/// let mut target = Target::new(TargetConfig::default());
+/// target.add_subsystem("nqn.2026-01.example:disk", None)?;
+/// let disk = Namespace::new(1, 4096, Arc::new(MemoryStorage::new(1 << 20)))?;
+/// target.add_namespace("nqn.2026-01.example:disk", disk)?;
+/// target.advertise("192.0.2.1:4420".parse()?);
+/// let connection = target.accept(offload_base::Instant::ZERO); // for each stream that hosts open
+/// # let _ = connection;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Target {
+    config: TargetConfig,
+    subsystems: BTreeMap<String, Subsystem>,
+    /// By CNTLID.
+    sessions: BTreeMap<u16, Session>,
+    next_controller: u16,
+    next_connection: u64,
+    advertised: Vec<SocketAddr>,
+    generation: u64,
+    wakeups: Vec<ConnectionId>,
+}
+
+#[derive(Debug, Default)]
+struct Subsystem {
+    namespaces: BTreeMap<u32, Arc<Namespace>>,
+    /// `None`: every host.
+    hosts: Option<BTreeSet<String>>,
+}
+
+/// A target cannot be made like that.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// Not a name as NVMe has them.
+    #[error("{0:?} is no NVMe qualified name: \"nqn.\" and at most 223 bytes")]
+    Name(String),
+    /// There is a subsystem of that name.
+    #[error("there is a subsystem {0} already")]
+    SubsystemExists(String),
+    /// There is no subsystem of that name.
+    #[error("there is no subsystem {0}")]
+    NoSubsystem(String),
+    /// The subsystem has a namespace of that number.
+    #[error("there is a namespace {0} already")]
+    NamespaceExists(u32),
+    /// The subsystem has no namespace of that number.
+    #[error("there is no namespace {0}")]
+    NoNamespace(u32),
+}
+
+impl Default for TargetConfig {
+    fn default() -> TargetConfig {
+        TargetConfig {
+            serial: "0".into(),
+            model: "nic-offload nvme-tcp".into(),
+            max_queues: 64,
+            max_queue_entries: 1024,
+            transport: TransportConfig::default(),
+        }
+    }
+}
+
+impl Default for TransportConfig {
+    fn default() -> TransportConfig {
+        TransportConfig {
+            header_digest: true,
+            data_digest: true,
+            alignment: 0,
+            max_data: 1 << 20,
+            in_capsule: 8192,
+            max_transfer: 8,
+            request_bytes: 1 << 20,
+            requests: 4,
+            data_bytes: 1 << 20,
+            budget: 8 << 20,
+        }
+    }
+}
+
+impl TransportConfig {
+    /// Most bytes a command moves.
+    pub fn max_transfer_bytes(&self) -> u32 {
+        4096u32.checked_shl(u32::from(self.max_transfer)).filter(|bytes| *bytes > 0).unwrap_or(1 << 31)
+    }
+}
+
+impl Target {
+    /// A target that serves nothing yet.
+    pub fn new(config: TargetConfig) -> Target {
+        Target {
+            config,
+            subsystems: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            next_controller: 1,
+            next_connection: 0,
+            advertised: Vec::new(),
+            generation: 0,
+            wakeups: Vec::new(),
+        }
+    }
+
+    /// Serves a subsystem called `name`, to the `hosts` named only, or to any.
+    ///
+    /// # Errors
+    /// If the name is none, or taken.
+    pub fn add_subsystem(&mut self, name: &str, hosts: Option<Vec<String>>) -> Result<(), TargetError> {
+        if !is_qualified_name(name) || name == DISCOVERY_NQN {
+            return Err(TargetError::Name(name.to_owned()));
+        }
+        if self.subsystems.contains_key(name) {
+            return Err(TargetError::SubsystemExists(name.to_owned()));
+        }
+        let hosts = hosts.map(BTreeSet::from_iter);
+        self.subsystems.insert(name.to_owned(), Subsystem { hosts, ..Subsystem::default() });
+        self.discovery_changed();
+        Ok(())
+    }
+
+    /// Adds a namespace to a subsystem; hosts that are connected are told.
+    ///
+    /// # Errors
+    /// If there is no such subsystem, or it has a namespace of that number.
+    pub fn add_namespace(&mut self, subsystem: &str, namespace: Namespace) -> Result<(), TargetError> {
+        let id = namespace.id();
+        let namespaces = &mut self.subsystem(subsystem)?.namespaces;
+        if namespaces.contains_key(&id) {
+            return Err(TargetError::NamespaceExists(id));
+        }
+        namespaces.insert(id, Arc::new(namespace));
+        self.namespace_changed(subsystem, id);
+        Ok(())
+    }
+
+    /// Takes a namespace away; commands under way finish.
+    ///
+    /// # Errors
+    /// If there is no such subsystem or namespace.
+    pub fn remove_namespace(&mut self, subsystem: &str, id: u32) -> Result<(), TargetError> {
+        self.subsystem(subsystem)?.namespaces.remove(&id).ok_or(TargetError::NoNamespace(id))?;
+        self.namespace_changed(subsystem, id);
+        Ok(())
+    }
+
+    /// Has discovery tell hosts to connect to `address`.
+    pub fn advertise(&mut self, address: SocketAddr) {
+        self.advertised.push(address);
+        self.discovery_changed();
+    }
+
+    /// The state machine of a stream that a host has opened at `now`.
+    pub fn accept(&mut self, now: offload_base::Instant) -> Connection {
+        self.next_connection += 1;
+        Connection::new(ConnectionId(self.next_connection), now, self.config.transport)
+    }
+
+    /// Connections that have to be [woken](Connection::handle_wakeup), for something happened that concerns them.
+    pub fn take_wakeups(&mut self) -> Vec<ConnectionId> {
+        core::mem::take(&mut self.wakeups)
+    }
+
+    /// How many controllers hosts are connected to.
+    pub fn controllers(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How it was made.
+    pub fn config(&self) -> &TargetConfig {
+        &self.config
+    }
+
+    fn subsystem(&mut self, name: &str) -> Result<&mut Subsystem, TargetError> {
+        self.subsystems.get_mut(name).ok_or_else(|| TargetError::NoSubsystem(name.to_owned()))
+    }
+
+    /// What a host called `host` may connect to.
+    fn discovery_log(&self, host: &str) -> DiscoveryLog {
+        let visible = self.subsystems.iter().filter(|(_, subsystem)| subsystem.admits(host));
+        let entries = visible
+            .flat_map(|(name, _)| self.advertised.iter().map(move |address| DiscoveryEntry::new(name, *address)))
+            .collect();
+        DiscoveryLog { generation: self.generation, entries }
+    }
+
+    fn discovery_changed(&mut self) {
+        self.generation += 1;
+        self.notify(|session| session.is_discovery().then_some(Notice::Discovery));
+    }
+
+    fn namespace_changed(&mut self, subsystem: &str, id: u32) {
+        self.notify(|session| (session.subsystem() == subsystem).then_some(Notice::Namespace(id)));
+    }
+
+    fn notify(&mut self, notice: impl Fn(&Session) -> Option<Notice>) {
+        for session in self.sessions.values_mut() {
+            if let Some(notice) = notice(session) {
+                session.notice(notice);
+                self.wakeups.push(session.admin());
+            }
+        }
+    }
+
+    /// Ends a controller: its queues are woken, and find it gone.
+    fn end_session(&mut self, controller: u16) {
+        if let Some(session) = self.sessions.remove(&controller) {
+            self.wakeups.extend(session.queues().chain([session.admin()]));
+        }
+    }
+
+    fn free_controller(&mut self) -> Option<u16> {
+        if self.sessions.len() >= usize::from(MAX_CONTROLLER) {
+            return None;
+        }
+        loop {
+            let id = self.next_controller;
+            self.next_controller = if id >= MAX_CONTROLLER { 1 } else { id + 1 };
+            if !self.sessions.contains_key(&id) {
+                return Some(id);
+            }
+        }
+    }
+}
+
+impl Subsystem {
+    fn admits(&self, host: &str) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.contains(host))
+    }
+}
+
+/// NVM Express Base Specification 2.0, 4.5: UTF-8, at most 223 bytes.
+fn is_qualified_name(name: &str) -> bool {
+    name.starts_with("nqn.") && name.len() <= 223
+}
+
+/// FFF0h and above are reserved.
+const MAX_CONTROLLER: u16 = 0xffef;

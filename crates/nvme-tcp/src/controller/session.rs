@@ -1,0 +1,251 @@
+//! One controller's state: what hosts call a controller exists from a Connect of an admin queue to its end.
+
+use super::connection::ConnectionId;
+use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, DISCOVERY_NQN};
+use crate::nvme::log::{self, ErrorEntry};
+use core::time::Duration;
+use offload_base::Instant;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+#[derive(Debug)]
+pub(super) struct Session {
+    subsystem: String,
+    pub(super) host: String,
+    pub(super) host_id: [u8; 16],
+    admin: ConnectionId,
+    /// I/O queues by their number.
+    queues: BTreeMap<u16, ConnectionId>,
+    configuration: u32,
+    status: u32,
+    keep_alive: Duration,
+    alive_until: Option<Instant>,
+    pub(super) began: Instant,
+    pub(super) features: super::features::Features,
+    errors: VecDeque<ErrorEntry>,
+    error_count: u64,
+    /// Identifiers of Asynchronous Event Requests that wait.
+    waiting: VecDeque<u16>,
+    changed: BTreeSet<u32>,
+    discovery_changed: bool,
+    /// Told, and the log not read since: not told again.
+    told_namespaces: bool,
+    told_discovery: bool,
+}
+
+/// Something hosts can be told about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notice {
+    /// A namespace came, went or changed.
+    Namespace(u32),
+    /// The discovery log changed.
+    Discovery,
+}
+
+impl Session {
+    pub(super) fn new(
+        subsystem: String,
+        host: String,
+        host_id: [u8; 16],
+        admin: ConnectionId,
+        now: Instant,
+        keep_alive: Duration,
+    ) -> Session {
+        let mut session = Session {
+            subsystem,
+            host,
+            host_id,
+            admin,
+            queues: BTreeMap::new(),
+            configuration: 0,
+            status: 0,
+            keep_alive: Duration::ZERO,
+            alive_until: None,
+            began: now,
+            features: Default::default(),
+            errors: VecDeque::new(),
+            error_count: 0,
+            waiting: VecDeque::new(),
+            changed: BTreeSet::new(),
+            discovery_changed: false,
+            told_namespaces: false,
+            told_discovery: false,
+        };
+        session.set_keep_alive(now, keep_alive);
+        session
+    }
+
+    pub(super) fn subsystem(&self) -> &str {
+        &self.subsystem
+    }
+
+    pub(super) fn is_discovery(&self) -> bool {
+        self.subsystem == DISCOVERY_NQN
+    }
+
+    pub(super) fn admin(&self) -> ConnectionId {
+        self.admin
+    }
+
+    pub(super) fn queues(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.queues.values().copied()
+    }
+
+    pub(super) fn has_queue(&self, id: u16, connection: ConnectionId) -> bool {
+        self.queues.get(&id) == Some(&connection)
+    }
+
+    /// False if there is a queue of that number.
+    pub(super) fn add_queue(&mut self, id: u16, connection: ConnectionId) -> bool {
+        match self.queues.entry(id) {
+            std::collections::btree_map::Entry::Occupied(_) => false,
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert(connection);
+                true
+            }
+        }
+    }
+
+    pub(super) fn remove_queue(&mut self, id: u16, connection: ConnectionId) {
+        if self.has_queue(id, connection) {
+            self.queues.remove(&id);
+        }
+    }
+
+    pub(super) fn configuration(&self) -> u32 {
+        self.configuration
+    }
+
+    pub(super) fn status(&self) -> u32 {
+        self.status
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.status & CSTS_READY != 0
+    }
+
+    /// Writes CC; returns the I/O queues that end by it.
+    pub(super) fn configure(&mut self, value: u32) -> Vec<ConnectionId> {
+        let before = core::mem::replace(&mut self.configuration, value);
+        let mut ended = Vec::new();
+        if value & CC_ENABLE == 0 && before & CC_ENABLE != 0 {
+            // A controller reset: queues go, features are as at the beginning.
+            ended.extend(core::mem::take(&mut self.queues).into_values());
+            self.features = Default::default();
+            self.waiting.clear();
+        }
+        self.status = if value & CC_ENABLE != 0 { CSTS_READY } else { 0 };
+        if value & CC_SHUTDOWN != 0 {
+            self.status |= CSTS_SHUT_DOWN;
+        }
+        ended
+    }
+
+    pub(super) fn keep_alive(&self) -> Duration {
+        self.keep_alive
+    }
+
+    pub(super) fn set_keep_alive(&mut self, now: Instant, keep_alive: Duration) {
+        self.keep_alive = keep_alive;
+        self.heard(now);
+    }
+
+    /// The host is alive.
+    pub(super) fn heard(&mut self, now: Instant) {
+        // KAS: the host is waited for in whole seconds.
+        let seconds = self.keep_alive.as_millis().div_ceil(1000) as u64;
+        self.alive_until = (seconds > 0).then(|| now + Duration::from_secs(seconds));
+    }
+
+    /// When the host counts as lost.
+    pub(super) fn alive_until(&self) -> Option<Instant> {
+        self.alive_until
+    }
+
+    pub(super) fn record_error(&mut self, entry: ErrorEntry) {
+        self.error_count += 1;
+        self.errors.push_front(ErrorEntry { count: self.error_count, ..entry });
+        self.errors.truncate(ERROR_ENTRIES);
+    }
+
+    pub(super) fn errors(&self) -> impl Iterator<Item = &ErrorEntry> {
+        self.errors.iter()
+    }
+
+    pub(super) fn error_count(&self) -> u64 {
+        self.error_count
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::Namespace(id) => {
+                self.changed.insert(id);
+            }
+            Notice::Discovery => self.discovery_changed = true,
+        }
+    }
+
+    /// The changed-namespace log, which is cleared as it is read, unless `retain`.
+    pub(super) fn changed_namespaces(&mut self, retain: bool) -> Vec<u8> {
+        let page = log::changed_namespaces(self.changed.iter().copied());
+        if !retain {
+            self.changed.clear();
+            self.told_namespaces = false;
+        }
+        page
+    }
+
+    /// The discovery log was read.
+    pub(super) fn discovery_read(&mut self) {
+        self.discovery_changed = false;
+        self.told_discovery = false;
+    }
+
+    /// Takes an Asynchronous Event Request; false if there are as many as may be.
+    pub(super) fn wait_for_event(&mut self, command: u16) -> bool {
+        if self.waiting.len() > usize::from(EVENT_REQUESTS) {
+            return false;
+        }
+        self.waiting.push_back(command);
+        true
+    }
+
+    /// Takes back a waiting request.
+    pub(super) fn abort_wait(&mut self, command: u16) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|waiting| *waiting != command);
+        self.waiting.len() != before
+    }
+
+    /// The next event to tell, and the request it answers.
+    pub(super) fn poll_event(&mut self) -> Option<(u16, u64)> {
+        let enabled = self.features.events();
+        let event = if !self.told_namespaces && !self.changed.is_empty() && enabled & EVENT_NAMESPACE != 0 {
+            notice(0x00, log::page::CHANGED_NAMESPACES)
+        } else if !self.told_discovery && self.discovery_changed && enabled & EVENT_DISCOVERY != 0 {
+            notice(0xf0, log::page::DISCOVERY)
+        } else {
+            return None;
+        };
+        let command = self.waiting.pop_front()?;
+        if event == notice(0x00, log::page::CHANGED_NAMESPACES) {
+            self.told_namespaces = true;
+        } else {
+            self.told_discovery = true;
+        }
+        Some((command, event))
+    }
+}
+
+/// Result of an Asynchronous Event Request: type 2 (notice), what happened, and the log page about it.
+const fn notice(information: u8, page: u8) -> u64 {
+    2 | (information as u64) << 8 | (page as u64) << 16
+}
+
+/// OAES and the events feature: namespace attributes.
+pub(super) const EVENT_NAMESPACE: u32 = 1 << 8;
+/// OAES and the events feature: the discovery log.
+pub(super) const EVENT_DISCOVERY: u32 = 1 << 31;
+/// AERL: Asynchronous Event Requests at a time, less one.
+pub(super) const EVENT_REQUESTS: u8 = 3;
+/// Entries of the error log.
+pub(super) const ERROR_ENTRIES: usize = 64;

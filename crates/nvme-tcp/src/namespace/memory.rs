@@ -1,0 +1,154 @@
+//! A namespace's bytes in memory.
+//!
+//! Invariant: what was read is not changed by a later write: a chunk that a reader still holds is copied before it is
+//! written to. So reading copies nothing, and memory is taken only for what was written.
+
+use super::{Pieces, Storage};
+use bytes::{Bytes, BytesMut};
+use offload_base::cost::{self, Work};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes in memory, gone with the process.
+///
+/// ```
+/// use bytes::Bytes;
+/// use nvme_tcp::namespace::{MemoryStorage, Storage};
+///
+/// let storage = MemoryStorage::new(1 << 30); // takes no memory before it is written
+/// storage.write(100, &[Bytes::from_static(b"abc")]).unwrap();
+/// assert_eq!(storage.read(99, 5).unwrap().concat(), b"\0abc\0");
+/// ```
+#[derive(Debug)]
+pub struct MemoryStorage {
+    capacity: u64,
+    /// Empty: zeros.
+    chunks: Mutex<Vec<Bytes>>,
+}
+
+impl MemoryStorage {
+    /// `capacity` bytes of zeros.
+    pub fn new(capacity: u64) -> MemoryStorage {
+        let chunks = capacity.div_ceil(CHUNK as u64) as usize;
+        MemoryStorage { capacity, chunks: Mutex::new(vec![Bytes::new(); chunks]) }
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, Vec<Bytes>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Storage for MemoryStorage {
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+        let chunks = self.chunks();
+        let mut pieces = Pieces::new();
+        for part in parts(offset, bytes as u64) {
+            let chunk = chunks.get(part.chunk).ok_or(io::ErrorKind::InvalidInput)?;
+            pieces.push(if chunk.is_empty() {
+                Bytes::from_static(&ZEROS[..part.len])
+            } else {
+                chunk.slice(part.at..part.at + part.len)
+            });
+        }
+        Ok(pieces)
+    }
+
+    fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
+        let _scope = cost::work(Work::Copy);
+        let mut chunks = self.chunks();
+        let mut at = offset;
+        for piece in data {
+            let mut rest = &piece[..];
+            for part in parts(at, piece.len() as u64) {
+                let chunk = chunks.get_mut(part.chunk).ok_or(io::ErrorKind::InvalidInput)?;
+                let mut unique = writable(core::mem::take(chunk));
+                let (now, later) = rest.split_at(part.len);
+                unique[part.at..part.at + part.len].copy_from_slice(now);
+                rest = later;
+                *chunk = unique.freeze();
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let mut chunks = self.chunks();
+        for part in parts(offset, bytes) {
+            let chunk = chunks.get_mut(part.chunk).ok_or(io::ErrorKind::InvalidInput)?;
+            if part.len == CHUNK {
+                *chunk = Bytes::new();
+            } else if !chunk.is_empty() {
+                let mut unique = writable(core::mem::take(chunk));
+                unique[part.at..part.at + part.len].fill(0);
+                *chunk = unique.freeze();
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn may_block(&self) -> bool {
+        false
+    }
+}
+
+/// A range of bytes within one chunk.
+struct Part {
+    chunk: usize,
+    at: usize,
+    len: usize,
+}
+
+fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
+    let (mut at, end) = (offset, offset.saturating_add(bytes));
+    core::iter::from_fn(move || {
+        let within = at % CHUNK as u64;
+        let len = (CHUNK as u64 - within).min(end.checked_sub(at)?);
+        let part = Part { chunk: (at / CHUNK as u64) as usize, at: within as usize, len: len as usize };
+        at += len;
+        (len > 0).then_some(part)
+    })
+}
+
+/// The chunk, to be written to: itself if nobody reads it, else a copy.
+fn writable(chunk: Bytes) -> BytesMut {
+    if chunk.is_empty() {
+        return BytesMut::zeroed(CHUNK);
+    }
+    chunk.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+}
+
+/// Bytes of a chunk: what is copied at most because of one reader.
+const CHUNK: usize = 16 << 10;
+static ZEROS: [u8; CHUNK] = [0; CHUNK];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_stays_as_it_was() {
+        let storage = MemoryStorage::new(3 * CHUNK as u64);
+        storage.write(CHUNK as u64 - 2, &[Bytes::from_static(b"ab"), Bytes::from_static(b"cd")]).unwrap();
+        let before = storage.read(CHUNK as u64 - 2, 4).unwrap();
+        storage.write(CHUNK as u64 - 1, &[Bytes::from_static(b"XY")]).unwrap();
+        storage.zero(0, CHUNK as u64).unwrap();
+        assert_eq!(before.concat(), b"abcd");
+        assert_eq!(storage.read(CHUNK as u64 - 2, 4).unwrap().concat(), b"\0\0Yd");
+    }
+
+    #[test]
+    fn beyond_the_end_is_an_error() {
+        let storage = MemoryStorage::new(CHUNK as u64);
+        assert!(storage.read(CHUNK as u64, 1).is_err());
+        assert!(storage.write(CHUNK as u64 - 1, &[Bytes::from_static(b"ab")]).is_err());
+    }
+}

@@ -1,0 +1,423 @@
+//! Namespaces: blocks, and what commands do to them.
+//!
+//! Invariants: a block that was written reads as written, or not at all; one never written, or deallocated, reads as
+//! zeros. After a Flush everything completed before it survives the end of the process, as far as the storage can.
+//!
+//! A namespace is shared by all queues, so it looks after its own locking; the queues' state machines only name the
+//! [`Operation`], and whoever runs them carries it out, on another thread if the storage [may block](Storage::may_block).
+
+mod file;
+mod memory;
+
+pub use file::FileStorage;
+pub use memory::MemoryStorage;
+
+use crate::nvme::Status;
+use bytes::Bytes;
+use core::sync::atomic::{AtomicU64, Ordering};
+use offload_base::cost::{self, Work};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes in pieces.
+pub type Pieces = SmallVec<[Bytes; 4]>;
+
+/// Where a namespace keeps its bytes.
+pub trait Storage: Send + Sync {
+    /// Bytes there is room for.
+    fn capacity(&self) -> u64;
+
+    /// Reads `bytes` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// When the medium cannot be read.
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces>;
+
+    /// Writes `data` from `offset` on.
+    ///
+    /// # Errors
+    /// When the medium cannot be written.
+    fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()>;
+
+    /// Makes `bytes` bytes from `offset` on zeros, and gives their room back if it can.
+    ///
+    /// # Errors
+    /// When the medium cannot be written.
+    fn zero(&self, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Makes everything written durable.
+    ///
+    /// # Errors
+    /// When that cannot be promised.
+    fn flush(&self) -> io::Result<()>;
+
+    /// Whether the calls above may wait for a device, and are better made where nothing else waits.
+    fn may_block(&self) -> bool;
+}
+
+/// One namespace of a subsystem.
+///
+/// ```
+/// use nvme_tcp::namespace::{MemoryStorage, Namespace, Operation};
+/// use std::sync::Arc;
+///
+/// let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap();
+/// assert_eq!(namespace.blocks(), 2048);
+/// let read = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
+/// assert!(read.status.is_success() && read.data.concat() == [0; 512]);
+/// ```
+pub struct Namespace {
+    id: u32,
+    block_size: u32,
+    uuid: [u8; 16],
+    storage: Arc<dyn Storage>,
+    /// Ranges of blocks marked unreadable: first block to the one after the last.
+    unreadable: Mutex<BTreeMap<u64, u64>>,
+    usage: Usage,
+}
+
+/// What hosts did to a namespace, as the SMART log tells it.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) read_commands: AtomicU64,
+    pub(crate) write_commands: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) media_errors: AtomicU64,
+}
+
+/// What is to be done to the blocks of a namespace. Ranges were checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reads blocks.
+    Read {
+        /// The first.
+        first: u64,
+        /// How many.
+        blocks: u32,
+    },
+    /// Writes blocks.
+    Write {
+        /// The first.
+        first: u64,
+        /// Whole blocks.
+        data: Pieces,
+        /// Not complete before it is durable (FUA).
+        durable: bool,
+    },
+    /// Makes everything written durable.
+    Flush,
+    /// Compares blocks with data.
+    Compare {
+        /// The first.
+        first: u64,
+        /// Whole blocks.
+        data: Pieces,
+    },
+    /// Sets blocks to zero.
+    WriteZeroes {
+        /// The first.
+        first: u64,
+        /// How many.
+        blocks: u32,
+        /// Not complete before it is durable (FUA).
+        durable: bool,
+    },
+    /// Marks blocks unreadable until they are written.
+    WriteUncorrectable {
+        /// The first.
+        first: u64,
+        /// How many.
+        blocks: u32,
+    },
+    /// Gives up what blocks hold.
+    Deallocate {
+        /// First block and number of blocks, each.
+        ranges: Vec<(u64, u32)>,
+    },
+    /// Reads blocks and keeps the data.
+    Verify {
+        /// The first.
+        first: u64,
+        /// How many.
+        blocks: u32,
+    },
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What to tell the host.
+    pub status: Status,
+    /// What was read.
+    pub data: Pieces,
+}
+
+/// A namespace cannot be like that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamespaceError {
+    /// Namespaces are numbered from 1; the last number stands for all of them.
+    #[error("{0:#x} is no namespace identifier")]
+    Identifier(u32),
+    /// Blocks have 512 or 4096 bytes.
+    #[error("blocks of {0} bytes; only 512 and 4096 are possible")]
+    BlockSize(u32),
+    /// There is no room for one block.
+    #[error("no room for one block")]
+    TooSmall,
+}
+
+impl Namespace {
+    /// Namespace `id`, with blocks of 512 or 4096 bytes.
+    ///
+    /// # Errors
+    /// If the identifier or the block size is none, or there is no room for one block.
+    pub fn new(id: u32, block_size: u32, storage: Arc<dyn Storage>) -> Result<Namespace, NamespaceError> {
+        if id == 0 || id > MAX_IDENTIFIER {
+            return Err(NamespaceError::Identifier(id));
+        }
+        if !matches!(block_size, 512 | 4096) {
+            return Err(NamespaceError::BlockSize(block_size));
+        }
+        if storage.capacity() < u64::from(block_size) {
+            return Err(NamespaceError::TooSmall);
+        }
+        // RFC 9562 5.8: version 8 is for uses of one's own; the same namespace has the same one in every run.
+        let mut uuid = *b"nvme-tcp\x80\x00\0\0\0\0\0\0";
+        uuid[6] = 0x80 | (uuid[6] & 0x0f);
+        uuid[12..].copy_from_slice(&id.to_be_bytes());
+        let (unreadable, usage) = Default::default();
+        Ok(Namespace { id, block_size, uuid, storage, unreadable, usage })
+    }
+
+    /// With another UUID, by which hosts recognise it.
+    #[must_use]
+    pub fn with_uuid(mut self, uuid: [u8; 16]) -> Namespace {
+        self.uuid = uuid;
+        self
+    }
+
+    /// Its number in its subsystem.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// How many blocks.
+    pub fn blocks(&self) -> u64 {
+        self.storage.capacity() / u64::from(self.block_size)
+    }
+
+    /// By which hosts recognise it.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Whether [`execute`](Self::execute) may wait for a device.
+    pub fn may_block(&self) -> bool {
+        self.storage.may_block()
+    }
+
+    /// Whether `blocks` blocks from `first` on exist.
+    pub fn contains(&self, first: u64, blocks: u64) -> bool {
+        first.checked_add(blocks).is_some_and(|end| end <= self.blocks())
+    }
+
+    /// Carries `operation` out.
+    pub fn execute(&self, operation: &Operation) -> Outcome {
+        let mut data = Pieces::new();
+        let result = match operation {
+            Operation::Read { first, blocks } => self.read(*first, *blocks).map(|read| {
+                self.usage.read(u64::from(*blocks) * u64::from(self.block_size));
+                data = read;
+            }),
+            Operation::Write { first, data, durable } => self.write(*first, data, *durable),
+            Operation::Flush => self.storage.flush().map_err(|_| Status::WRITE_FAULT),
+            Operation::Compare { first, data } => self.compare(*first, data),
+            Operation::WriteZeroes { first, blocks, durable } => self.zero(*first, *blocks, *durable),
+            Operation::WriteUncorrectable { first, blocks } => {
+                self.mark(*first, u64::from(*blocks), true);
+                Ok(())
+            }
+            Operation::Deallocate { ranges } => {
+                ranges.iter().try_for_each(|(first, blocks)| self.zero(*first, *blocks, false))
+            }
+            Operation::Verify { first, blocks } => self.read(*first, *blocks).map(drop),
+        };
+        let status = result.err().unwrap_or(Status::SUCCESS);
+        if status.code_type() == MEDIA_ERROR && status != Status::COMPARE_FAILURE {
+            self.usage.media_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        Outcome { status, data }
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    fn read(&self, first: u64, blocks: u32) -> Result<Pieces, Status> {
+        if self.is_unreadable(first, u64::from(blocks)) {
+            return Err(Status::UNRECOVERED_READ_ERROR);
+        }
+        let bytes = blocks as usize * self.block_size as usize;
+        self.storage.read(self.offset(first), bytes).map_err(|_| Status::UNRECOVERED_READ_ERROR)
+    }
+
+    fn write(&self, first: u64, data: &[Bytes], durable: bool) -> Result<(), Status> {
+        let bytes: usize = data.iter().map(Bytes::len).sum();
+        self.storage.write(self.offset(first), data).map_err(|_| Status::WRITE_FAULT)?;
+        self.mark(first, bytes as u64 / u64::from(self.block_size), false);
+        self.usage.written(bytes as u64);
+        self.harden(durable)
+    }
+
+    fn zero(&self, first: u64, blocks: u32, durable: bool) -> Result<(), Status> {
+        let bytes = u64::from(blocks) * u64::from(self.block_size);
+        self.storage.zero(self.offset(first), bytes).map_err(|_| Status::WRITE_FAULT)?;
+        self.mark(first, u64::from(blocks), false);
+        self.harden(durable)
+    }
+
+    fn harden(&self, durable: bool) -> Result<(), Status> {
+        if durable { self.storage.flush().map_err(|_| Status::WRITE_FAULT) } else { Ok(()) }
+    }
+
+    fn compare(&self, first: u64, data: &[Bytes]) -> Result<(), Status> {
+        let bytes: usize = data.iter().map(Bytes::len).sum();
+        let stored = self.read(first, (bytes / self.block_size as usize) as u32)?;
+        let _scope = cost::work(Work::Copy);
+        if data.iter().flatten().eq(stored.iter().flatten()) { Ok(()) } else { Err(Status::COMPARE_FAILURE) }
+    }
+
+    fn offset(&self, block: u64) -> u64 {
+        block * u64::from(self.block_size)
+    }
+
+    fn unreadable(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_unreadable(&self, first: u64, blocks: u64) -> bool {
+        self.unreadable().range(..first + blocks).next_back().is_some_and(|(_, end)| *end > first)
+    }
+
+    /// Marks blocks unreadable, or readable again.
+    fn mark(&self, first: u64, blocks: u64, unreadable: bool) {
+        let mut ranges = self.unreadable();
+        if !unreadable && ranges.is_empty() {
+            return;
+        }
+        let end = first + blocks;
+        while let Some((&start, &stop)) = ranges.range(..end).next_back().filter(|(_, stop)| **stop > first) {
+            ranges.remove(&start);
+            if start < first {
+                ranges.insert(start, first);
+            }
+            if stop > end {
+                ranges.insert(end, stop);
+            }
+        }
+        if unreadable {
+            ranges.insert(first, end);
+        }
+    }
+}
+
+impl core::fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Namespace({}, {} blocks of {})", self.id, self.blocks(), self.block_size)
+    }
+}
+
+impl Usage {
+    fn read(&self, bytes: u64) {
+        self.read_commands.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn written(&self, bytes: u64) {
+        self.write_commands.fetch_add(1, Ordering::Relaxed);
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The greatest namespace identifier that names one namespace: MNAN.
+pub(crate) const MAX_IDENTIFIER: u32 = 1024;
+/// Status code type: media and data integrity errors.
+const MEDIA_ERROR: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_cannot_be_a_namespace() {
+        let storage = || Arc::new(MemoryStorage::new(4096));
+        assert_eq!(Namespace::new(0, 512, storage()).unwrap_err(), NamespaceError::Identifier(0));
+        assert_eq!(Namespace::new(1, 1024, storage()).unwrap_err(), NamespaceError::BlockSize(1024));
+        assert_eq!(Namespace::new(1, 4096, Arc::new(MemoryStorage::new(4095))).unwrap_err(), NamespaceError::TooSmall);
+    }
+
+    proptest! {
+        /// Against an array with one entry a block: its value, or unreadable.
+        #[test]
+        fn operations_do_what_an_array_does(
+            operations in prop::collection::vec((0u8..7, 0u64..120, 1u32..40, any::<u8>()), 1..60)
+        ) {
+            let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(160 * 512))).unwrap();
+            let mut oracle = vec![Some(0u8); 160];
+            for (kind, first, blocks, value) in operations {
+                let range = first as usize..first as usize + blocks as usize;
+                let readable = oracle[range.clone()].iter().all(Option::is_some);
+                let image: Vec<u8> = oracle[range.clone()].iter().flat_map(|block| [block.unwrap_or(0); 512]).collect();
+                let data = || Pieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);
+                let (operation, expected) = match kind {
+                    0 => {
+                        oracle[range].fill(Some(value));
+                        (Operation::Write { first, data: data(), durable: value > 200 }, Status::SUCCESS)
+                    }
+                    1 => {
+                        oracle[range].fill(Some(0));
+                        (Operation::WriteZeroes { first, blocks, durable: false }, Status::SUCCESS)
+                    }
+                    2 => {
+                        oracle[range].fill(None);
+                        (Operation::WriteUncorrectable { first, blocks }, Status::SUCCESS)
+                    }
+                    3 => {
+                        oracle[range].fill(Some(0));
+                        (Operation::Deallocate { ranges: vec![(first, blocks)] }, Status::SUCCESS)
+                    }
+                    _ if !readable => (
+                        [
+                            Operation::Compare { first, data: data() },
+                            Operation::Verify { first, blocks },
+                            Operation::Read { first, blocks },
+                        ][usize::from(kind) % 3].clone(),
+                        Status::UNRECOVERED_READ_ERROR,
+                    ),
+                    4 => {
+                        let same = image.iter().all(|byte| *byte == value);
+                        let status = if same { Status::SUCCESS } else { Status::COMPARE_FAILURE };
+                        (Operation::Compare { first, data: data() }, status)
+                    }
+                    5 => (Operation::Verify { first, blocks }, Status::SUCCESS),
+                    _ => (Operation::Read { first, blocks }, Status::SUCCESS),
+                };
+                let outcome = namespace.execute(&operation);
+                prop_assert_eq!(outcome.status, expected, "{:?}", operation);
+                if matches!(operation, Operation::Read { .. }) && readable {
+                    prop_assert_eq!(outcome.data.concat(), image);
+                }
+            }
+        }
+    }
+}

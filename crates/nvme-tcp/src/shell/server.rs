@@ -1,0 +1,317 @@
+//! Serves a target on streams.
+
+use super::blocking::Blocking;
+use crate::controller::{Connection, ConnectionId, Done, Target};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use offload_api::{SegmentStream, TxTag};
+use offload_base::cost::{self, Work};
+use offload_base::{Alarm, Instant, Timers};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A target, its connections and what drives them. Clones serve the same target.
+///
+/// ```
+/// use nvme_tcp::controller::{Target, TargetConfig};
+/// use nvme_tcp::shell::{Server, Threads};
+/// use offload_base::Timers;
+/// use std::sync::Arc;
+///
+/// fn listen(timers: Arc<dyn Timers>) -> std::io::Result<Server> {
+///     let server = Server::new(Target::new(TargetConfig::default()), timers, Arc::new(Threads::new(4)?));
+///     // For each stream accepted: spawn(server.serve(stream)).
+///     Ok(server)
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: Mutex<Target>,
+    mailboxes: Mutex<BTreeMap<ConnectionId, Arc<Mailbox>>>,
+    timers: Arc<dyn Timers>,
+    blocking: Arc<dyn Blocking>,
+}
+
+/// What comes to a connection from elsewhere.
+#[derive(Default)]
+struct Mailbox {
+    inner: Mutex<Mail>,
+}
+
+#[derive(Default)]
+struct Mail {
+    done: VecDeque<Done>,
+    wakeup: bool,
+    waker: Option<Waker>,
+}
+
+/// A connection ended otherwise than by its host.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The stream was lost.
+    #[error("the stream was lost: {0}")]
+    Stream(#[from] io::Error),
+}
+
+impl Server {
+    /// Serves `target`; storage that may wait is waited for by `blocking`.
+    pub fn new(target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
+        let (target, mailboxes) = (Mutex::new(target), Mutex::default());
+        Server { shared: Arc::new(Shared { target, mailboxes, timers, blocking }) }
+    }
+
+    /// Looks at the target, or changes it; connections that it concerns are told.
+    pub fn with_target<R>(&self, change: impl FnOnce(&mut Target) -> R) -> R {
+        let mut target = lock(&self.shared.target);
+        let result = change(&mut target);
+        self.shared.wake(&mut target);
+        result
+    }
+
+    /// Serves one stream, until its host closes it or misbehaves.
+    pub fn serve<S: SegmentStream>(&self, stream: S) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        let now = self.shared.timers.now();
+        let connection = lock(&self.shared.target).accept(now);
+        let mailbox = Arc::<Mailbox>::default();
+        lock(&self.shared.mailboxes).insert(connection.id(), mailbox.clone());
+        let alarm = self.shared.timers.alarm();
+        Serve { shared: self.shared.clone(), connection, stream, mailbox, alarm, room: 0, phase: Phase::Serving }
+    }
+}
+
+impl core::fmt::Debug for Server {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Passes on what the target has to tell connections.
+    fn wake(&self, target: &mut Target) {
+        let wakeups = target.take_wakeups();
+        if wakeups.is_empty() {
+            return;
+        }
+        let mailboxes = lock(&self.mailboxes);
+        for mailbox in wakeups.iter().filter_map(|id| mailboxes.get(id)) {
+            mailbox.put(|mail| mail.wakeup = true);
+        }
+    }
+}
+
+impl Mailbox {
+    fn put(&self, change: impl FnOnce(&mut Mail)) {
+        let waker = {
+            let mut mail = lock(&self.inner);
+            change(&mut mail);
+            mail.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+struct Serve<S> {
+    shared: Arc<Shared>,
+    connection: Connection,
+    stream: S,
+    mailbox: Arc<Mailbox>,
+    alarm: Box<dyn Alarm>,
+    room: usize,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Everything is handed to the stream.
+    Finishing,
+    /// Waits until the host has closed too, so that what it was told last is not lost with the connection.
+    Lingering {
+        until: Instant,
+    },
+}
+
+impl<S: SegmentStream> Future for Serve<S> {
+    type Output = Result<(), ServeError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        match this.poll_all(cx) {
+            Poll::Ready(Err(error)) => {
+                this.connection.handle_end(&mut lock(&this.shared.target));
+                Poll::Ready(Err(error.into()))
+            }
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: SegmentStream> Serve<S> {
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        for _ in 0..ROUNDS {
+            let progress = match self.phase {
+                Phase::Serving => self.serve_once(cx)?,
+                Phase::Finishing => match self.stream.poll_committed(cx)? {
+                    Poll::Ready(()) => {
+                        self.phase = Phase::Lingering { until: self.shared.timers.now() + LINGER };
+                        true
+                    }
+                    Poll::Pending => false,
+                },
+                Phase::Lingering { until } => match self.stream.poll_segment(cx) {
+                    Poll::Ready(Ok(Some(segment))) => {
+                        self.stream.consume(segment.data.len());
+                        true
+                    }
+                    Poll::Ready(_) => return Poll::Ready(Ok(())),
+                    Poll::Pending if self.alarm.poll(cx, Some(until)).is_ready() => return Poll::Ready(Ok(())),
+                    Poll::Pending => false,
+                },
+            };
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        // Others want to run, too.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Does what can be done; false if nothing could.
+    fn serve_once(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        {
+            let mut target = lock(&self.shared.target);
+            self.connection.handle_timeout(self.shared.timers.now(), &mut target);
+            self.shared.wake(&mut target);
+        }
+        let mut progress = self.take_mail(cx);
+        progress |= self.receive(cx)?;
+        progress |= self.work();
+        progress |= self.transmit(cx)?;
+        let due = self.connection.next_event(&lock(&self.shared.target));
+        progress |= self.alarm.poll(cx, due).is_ready();
+        Ok(progress)
+    }
+
+    fn take_mail(&mut self, cx: &mut Context<'_>) -> bool {
+        let (done, wakeup) = {
+            let mut mail = lock(&self.mailbox.inner);
+            mail.waker = Some(cx.waker().clone());
+            (core::mem::take(&mut mail.done), core::mem::take(&mut mail.wakeup))
+        };
+        if done.is_empty() && !wakeup {
+            return false;
+        }
+        let now = self.shared.timers.now();
+        let mut target = lock(&self.shared.target);
+        for done in done {
+            self.connection.complete(now, done, &mut target);
+        }
+        if wakeup {
+            self.connection.handle_wakeup(&mut target);
+        }
+        self.shared.wake(&mut target);
+        true
+    }
+
+    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        for _ in 0..SEGMENTS {
+            if !self.connection.wants_input() {
+                break;
+            }
+            let Poll::Ready(segment) = self.stream.poll_segment(cx)? else { break };
+            progress = true;
+            let now = self.shared.timers.now();
+            let mut target = lock(&self.shared.target);
+            match segment {
+                Some(segment) => {
+                    self.stream.consume(segment.data.len());
+                    self.connection.handle_segment(now, segment, &mut target);
+                }
+                None => self.connection.handle_end(&mut target),
+            }
+            self.shared.wake(&mut target);
+        }
+        Ok(progress)
+    }
+
+    fn work(&mut self) -> bool {
+        let mut progress = false;
+        while let Some(job) = self.connection.poll_job() {
+            progress = true;
+            if job.may_block() {
+                let mailbox = self.mailbox.clone();
+                self.shared.blocking.run(Box::new(move || {
+                    let done = job.run();
+                    mailbox.put(|mail| mail.done.push_back(done));
+                }));
+            } else {
+                let _scope = cost::work(Work::Application);
+                let done = job.run();
+                drop(_scope);
+                let now = self.shared.timers.now();
+                self.connection.complete(now, done, &mut lock(&self.shared.target));
+            }
+        }
+        progress
+    }
+
+    fn transmit(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        loop {
+            if self.room == 0 {
+                match self.stream.poll_room(cx)? {
+                    Poll::Ready(room) => self.room = room,
+                    Poll::Pending => break,
+                }
+            }
+            let Some(pdu) = self.connection.poll_transmit() else { break };
+            progress = true;
+            self.room = self.room.saturating_sub(pdu.len() as usize);
+            for piece in pdu.into_pieces() {
+                self.stream.send(piece, TxTag::PLAIN);
+            }
+        }
+        if progress {
+            self.stream.flush();
+        }
+        if self.connection.is_closing() && self.connection.is_drained() {
+            self.stream.finish();
+            self.phase = Phase::Finishing;
+            progress = true;
+        }
+        Ok(progress)
+    }
+}
+
+impl<S> Drop for Serve<S> {
+    fn drop(&mut self) {
+        lock(&self.shared.mailboxes).remove(&self.connection.id());
+        let mut target = lock(&self.shared.target);
+        self.connection.handle_end(&mut target);
+        self.shared.wake(&mut target);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Segments received before answers are sent.
+const SEGMENTS: usize = 32;
+/// Rounds before others get their turn.
+const ROUNDS: usize = 16;
+/// How long a host may take to close.
+const LINGER: Duration = Duration::from_secs(2);
