@@ -631,7 +631,7 @@ impl Connection {
                     self.deadline = None;
                     Reply::Result(u64::from(queue.controller))
                 }
-                Err(refused) => refused,
+                Err((status, result)) => Reply::Failed(status, result),
             });
         }
         let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;

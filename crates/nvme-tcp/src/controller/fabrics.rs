@@ -23,19 +23,20 @@ pub(super) struct Queue {
     pub(super) head: u16,
 }
 
-/// Makes `connection` a queue, and its controller if it is the first.
+/// Makes `connection` a queue, and its controller if it is the first. Refused: with a status, and what its completion
+/// says beside it.
 pub(super) fn connect(
     target: &mut Target,
     connection: ConnectionId,
     command: &Command,
     data: &[u8],
     now: Instant,
-) -> Result<Queue, Reply> {
-    let data = ConnectData::parse(data).ok_or(Reply::Failed(Status::INVALID_SGL_LENGTH, 0))?;
+) -> Result<Queue, (Status, u64)> {
+    let data = ConnectData::parse(data).ok_or((Status::INVALID_SGL_LENGTH, 0))?;
     let (format, id, size) = (command.u16(40), command.u16(42), command.u16(44));
     let flow_control = command.u8(46) & NO_FLOW_CONTROL == 0;
     if format != 0 {
-        return Err(Reply::Failed(Status::CONNECT_FORMAT, 0));
+        return Err((Status::CONNECT_FORMAT, 0));
     }
     let most = target.config.max_queue_entries;
     if size == 0 || size >= most {
@@ -47,7 +48,7 @@ pub(super) fn connect(
     if data.subsystem != DISCOVERY_NQN {
         let subsystem = target.subsystems.get(&data.subsystem).ok_or(in_data(256))?;
         if !subsystem.admits(&data.host) {
-            return Err(Reply::Failed(Status::CONNECT_INVALID_HOST, 0));
+            return Err((Status::CONNECT_INVALID_HOST, 0));
         }
     }
     let controller = if id == 0 {
@@ -56,7 +57,7 @@ pub(super) fn connect(
             return Err(in_data(16));
         }
         let keep_alive = Duration::from_millis(u64::from(command.u32(12)));
-        let controller = target.free_controller().ok_or(Reply::Failed(Status::CONNECT_BUSY, 0))?;
+        let controller = target.free_controller().ok_or((Status::CONNECT_BUSY, 0))?;
         let session = Session::new(data.subsystem, data.host, data.host_id, connection, now, keep_alive);
         target.sessions.insert(controller, session);
         controller
@@ -72,7 +73,7 @@ pub(super) fn connect(
             return Err(in_data(if session.host == data.host { 0 } else { 512 }));
         }
         if !session.is_ready() {
-            return Err(Reply::Failed(Status::CONNECT_BUSY, 0));
+            return Err((Status::CONNECT_BUSY, 0));
         }
         if !session.add_queue(id, connection) {
             return Err(in_command(42));
@@ -91,8 +92,8 @@ pub(super) fn property_get(target: &Target, id: u16, command: &Command) -> Resul
         (property::VS, false) => u64::from(VERSION),
         (property::CC, false) => u64::from(session.configuration()),
         (property::CSTS, false) => u64::from(session.status()),
-        // Ready within a second, with all media.
-        (property::CRTO, false) => 2 | 2 << 16,
+        // The same times as CAP.TO has: Linux takes less for a mistake.
+        (property::CRTO, false) => READY_TIME | READY_TIME << 16,
         _ => return Err(Status::INVALID_FIELD),
     };
     Ok(Reply::Result(value))
@@ -116,17 +117,20 @@ pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> R
     Ok(Reply::Result(0))
 }
 
-/// CAP: queue entries, contiguous queues, 10 s to get ready, the NVM command set, ready with or without media.
+/// CAP: queue entries, contiguous queues, time to get ready, the NVM command set, ready with media.
 fn capabilities(max_queue_entries: u16) -> u64 {
-    u64::from(max_queue_entries - 1) | 1 << 16 | 20 << 24 | 1 << 37 | 1 << 59
+    u64::from(max_queue_entries - 1) | 1 << 16 | READY_TIME << 24 | 1 << 37 | 1 << 59
 }
 
 /// A wrong field at `offset` of the command.
-fn in_command(offset: u64) -> Reply {
-    Reply::Failed(Status::CONNECT_INVALID_PARAMETERS, offset)
+fn in_command(offset: u64) -> (Status, u64) {
+    (Status::CONNECT_INVALID_PARAMETERS, offset)
 }
 
 /// A wrong field at `offset` of the data.
-fn in_data(offset: u64) -> Reply {
-    Reply::Failed(Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | offset)
+fn in_data(offset: u64) -> (Status, u64) {
+    (Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | offset)
 }
+
+/// How long a controller may take to get ready, in units of 500 ms. It takes none of it.
+const READY_TIME: u64 = 20;

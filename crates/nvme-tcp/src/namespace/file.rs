@@ -152,8 +152,7 @@ mod tests {
 
     #[test]
     fn direct_or_not_the_file_holds_the_same() {
-        let images: Vec<Vec<u8>> =
-            [false, true].map(|direct| after_some_writes(direct)).into_iter().flatten().collect();
+        let images: Vec<Vec<u8>> = [false, true].map(after_some_writes).into_iter().flatten().collect();
         assert!(!images.is_empty());
         assert!(images.windows(2).all(|pair| pair[0] == pair[1]));
     }

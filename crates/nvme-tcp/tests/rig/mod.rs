@@ -1,0 +1,151 @@
+//! A host made by hand, that can do what no host should.
+
+use bytes::{Bytes, BytesMut};
+use nvme_tcp::controller::{Connection, Target, TargetConfig, TransportConfig};
+use nvme_tcp::namespace::{MemoryStorage, Namespace};
+use nvme_tcp::nvme::fabrics::{ConnectData, property};
+use nvme_tcp::pdu::{DataHeader, InitializeRequest, Limits, ReadyToTransfer, Side, Termination};
+use nvme_tcp::{Command, Completion, FabricsType, Framing, Pdu, Received, Receiver, Sgl};
+use offload_api::{RxMeta, RxSegment};
+use offload_base::{Instant, Seq};
+use std::sync::Arc;
+
+pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
+pub(crate) const HOST: &str = "nqn.2026-01.test:host";
+
+/// A target with one disk: 64 blocks of 512 bytes more than 1 MiB.
+pub(crate) fn target(transport: TransportConfig) -> Target {
+    let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
+    target.add_subsystem(DISK, None).unwrap();
+    let storage = Arc::new(MemoryStorage::new((2048 + 64) * 512));
+    target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();
+    target
+}
+
+/// One connection to the target, and the host's side of it.
+pub(crate) struct Wire {
+    pub(crate) connection: Connection,
+    pub(crate) framing: Framing,
+    receiver: Receiver,
+    pub(crate) now: Instant,
+}
+
+/// What came from the controller: the PDU and its data.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Came(pub(crate) Pdu, pub(crate) Vec<u8>);
+
+impl Wire {
+    pub(crate) fn new(target: &mut Target) -> Wire {
+        let connection = target.accept(Instant::ZERO);
+        let receiver = Receiver::new(Side::Host, Limits::default());
+        Wire { connection, framing: Framing::default(), receiver, now: Instant::ZERO }
+    }
+
+    /// A connection that is open, with or without digests.
+    pub(crate) fn open(target: &mut Target, digests: bool) -> Wire {
+        let mut wire = Wire::new(target);
+        let request = InitializeRequest {
+            header_digest: digests,
+            data_digest: digests,
+            max_requests: 3,
+            ..InitializeRequest::default()
+        };
+        let came = wire.send(target, &Pdu::InitializeRequest(request), &[]);
+        let [Came(Pdu::InitializeResponse(response), _)] = &came[..] else { panic!("{came:?}") };
+        assert_eq!((response.header_digest, response.data_digest), (digests, digests));
+        wire.framing = Framing { header_digest: digests, data_digest: digests, alignment: 0 };
+        let limits = Limits { header_digest: digests, data_digest: digests, ..Limits::default() };
+        wire.receiver.set_limits(limits);
+        wire
+    }
+
+    /// An admin queue of a controller that is ready, and the controller's number.
+    pub(crate) fn admin(target: &mut Target) -> (Wire, u16) {
+        let mut wire = Wire::open(target, false);
+        let completion = wire.connect(target, 0, 0xffff);
+        assert!(completion.status.is_success(), "{completion:?}");
+        let enable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC).with_u32(12, 0x0046_0001);
+        assert!(wire.command(target, enable, &[]).status.is_success());
+        (wire, completion.result as u16)
+    }
+
+    /// An I/O queue, and the admin queue that has to stay.
+    pub(crate) fn io(target: &mut Target, digests: bool) -> (Wire, Wire) {
+        let (admin, controller) = Wire::admin(target);
+        let mut wire = Wire::open(target, digests);
+        let completion = wire.connect(target, 1, controller);
+        assert!(completion.status.is_success(), "{completion:?}");
+        (wire, admin)
+    }
+
+    pub(crate) fn connect(&mut self, target: &mut Target, queue: u16, controller: u16) -> Completion {
+        let (command, data) = connect_command(queue, controller);
+        self.command(target, command, &data.to_bytes())
+    }
+
+    /// Sends a command with in-capsule data, and expects its completion alone.
+    pub(crate) fn command(&mut self, target: &mut Target, command: Command, data: &[u8]) -> Completion {
+        let command = if data.is_empty() { command } else { command.with_sgl(Sgl::in_capsule(data.len() as u32)) };
+        let came = self.send(target, &Pdu::Command(command), data);
+        let [Came(Pdu::Response(completion), _)] = &came[..] else { panic!("{command:?}: {came:?}") };
+        assert_eq!(completion.command, command.identifier());
+        *completion
+    }
+
+    /// Sends a PDU; returns what comes for it.
+    pub(crate) fn send(&mut self, target: &mut Target, pdu: &Pdu, data: &[u8]) -> Vec<Came> {
+        let pieces = self.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces();
+        self.send_bytes(target, &pieces.collect::<Vec<_>>().concat())
+    }
+
+    pub(crate) fn send_bytes(&mut self, target: &mut Target, bytes: &[u8]) -> Vec<Came> {
+        self.connection.handle_segment(self.now, segment(bytes), target);
+        while let Some(job) = self.connection.poll_job() {
+            self.connection.complete(self.now, job.run(), target);
+        }
+        self.collect()
+    }
+
+    /// What the controller has to say.
+    pub(crate) fn collect(&mut self) -> Vec<Came> {
+        let mut came = Vec::new();
+        while let Some(pdu) = self.connection.poll_transmit() {
+            for piece in pdu.into_pieces() {
+                self.receiver.push(segment(&piece));
+            }
+            while let Some(received) = self.receiver.poll().unwrap() {
+                match received {
+                    Received::Header { pdu, .. } => came.push(Came(pdu, Vec::new())),
+                    Received::Data(segment) => came.last_mut().unwrap().1.extend_from_slice(&segment.data),
+                    Received::DataEnd { intact } => assert!(intact),
+                }
+            }
+        }
+        came
+    }
+}
+
+pub(crate) fn connect_command(queue: u16, controller: u16) -> (Command, ConnectData) {
+    let command = Command::fabrics(FabricsType::Connect, 0)
+        .with_u32(10, u32::from(queue) << 16)
+        .with_u32(11, 31)
+        .with_sgl(Sgl::in_capsule(ConnectData::LEN as u32));
+    let data = ConnectData { host_id: [7; 16], controller, subsystem: DISK.into(), host: HOST.into() };
+    (command, data)
+}
+
+pub(crate) fn segment(bytes: &[u8]) -> RxSegment {
+    RxSegment { seq: Seq(0), data: BytesMut::from(bytes).into(), meta: RxMeta::default() }
+}
+
+pub(crate) fn host_data(request: &ReadyToTransfer) -> DataHeader {
+    let ReadyToTransfer { command, tag, offset, length } = *request;
+    DataHeader { command, tag, offset, length, last: true, success: false }
+}
+
+pub(crate) fn termination(came: &[Came]) -> (Termination, &[u8]) {
+    match came {
+        [.., Came(Pdu::ControllerTermination(termination), header)] => (*termination, header),
+        _ => panic!("no C2HTermReq: {came:?}"),
+    }
+}
