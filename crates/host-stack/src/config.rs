@@ -112,10 +112,42 @@ pub struct TcpConfig {
     pub retries: u32,
     /// The same, once the application has dropped its stream.
     pub orphan_retries: u32,
+    /// Whether silent peers are probed on new connections.
+    pub keep_alive: Option<KeepAlive>,
+    /// How long bytes may wait for their acknowledgment on new connections (RFC 5482's user timeout, not told to the
+    /// peer). `None`: as long as `retries` allows.
+    pub user_timeout: Option<Duration>,
     /// How long a dropped connection waits for the peer to close its side.
     pub fin_timeout: Duration,
     /// How long a closed connection answers for late segments (RFC 9293: 2 MSL; Linux: a minute).
     pub time_wait: Duration,
+}
+
+/// When and how often a silent peer is probed (RFC 9293 3.8.4). The default is Linux's: after two hours, every 75 seconds,
+/// nine times.
+///
+/// ```
+/// use core::time::Duration;
+/// use host_stack::{KeepAlive, TcpConfig};
+///
+/// let keep_alive = KeepAlive { idle: Duration::from_secs(60), ..KeepAlive::default() };
+/// let config = TcpConfig { keep_alive: Some(keep_alive), ..TcpConfig::default() };
+/// assert_eq!(config.keep_alive.unwrap().probes, 9);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Probes in a row without an answer before the connection is given up.
+    pub probes: u32,
+}
+
+impl Default for KeepAlive {
+    fn default() -> KeepAlive {
+        KeepAlive { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
+    }
 }
 
 impl Default for TcpConfig {
@@ -137,6 +169,8 @@ impl Default for TcpConfig {
             syn_ack_retries: 5,
             retries: 15,
             orphan_retries: 8,
+            keep_alive: None,
+            user_timeout: None,
             fin_timeout: Duration::from_secs(60),
             time_wait: Duration::from_secs(60),
         }

@@ -152,6 +152,8 @@ offload_base::counters! {
         pub to_zero_window: "TcpExtTCPToZeroWindowAdv",
         /// Times it opened again.
         pub from_zero_window: "TcpExtTCPFromZeroWindowAdv",
+        /// Probes of silent peers.
+        pub keep_alives: "TcpExtTCPKeepAlive",
         /// Probes of a peer's closed window.
         pub window_probes: "TcpExtTCPWinProbe",
     }

@@ -32,7 +32,7 @@ mod tcp;
 mod timers;
 mod udp;
 
-pub use config::{Config, TcpConfig};
+pub use config::{Config, KeepAlive, TcpConfig};
 pub use counters::HostCounters;
 pub use flow_table::ConnectionId;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};

@@ -1,6 +1,7 @@
 //! A connection in an application's hands: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
 
 use super::{Inner, Shard, Waiting};
+use crate::config::KeepAlive;
 use crate::flow_table::ConnectionId;
 use crate::tcp::{ConnectionError, State, TcpStats};
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use core::time::Duration;
 use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, SentBytes, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
@@ -73,6 +75,23 @@ impl TcpStream {
     pub fn set_nodelay(&self, nodelay: bool) {
         self.shard.with(|inner, now| {
             inner.stack.set_nodelay(self.id, nodelay);
+            inner.transmit(now);
+        });
+    }
+
+    /// Whether the peer is probed when nothing has been heard of it for long.
+    pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_keep_alive(self.id, keep_alive);
+            inner.transmit(now);
+        });
+    }
+
+    /// How long bytes may wait for their acknowledgment before the connection is given up. `None`: as long as the
+    /// configured number of retransmissions takes.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_user_timeout(self.id, timeout);
             inner.transmit(now);
         });
     }

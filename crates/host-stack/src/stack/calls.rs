@@ -1,10 +1,12 @@
 //! What an application asks of a connection, and what the device tells about its flow.
 
 use super::Stack;
+use crate::config::KeepAlive;
 use crate::flow_table::ConnectionId;
 use crate::tcp::connection::{ConnectionError, TcpStats};
 use crate::tcp::state::State;
 use bytes::Bytes;
+use core::time::Duration;
 use offload_api::{DeviceEvent, FlowKey, Handle, Layer, RxSegment, Sealer, SentBytes, TxTag};
 use offload_base::{Instant, Seq};
 use smallvec::SmallVec;
@@ -65,6 +67,18 @@ impl Stack {
     pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) {
         self.mark_dirty(id);
         self.connection_mut(id).set_nodelay(nodelay);
+    }
+
+    /// Whether the peer is probed when nothing has been heard of it for long (SO_KEEPALIVE).
+    pub fn set_keep_alive(&mut self, id: ConnectionId, keep_alive: Option<KeepAlive>) {
+        self.mark_dirty(id);
+        self.connection_mut(id).set_keep_alive(keep_alive);
+    }
+
+    /// How long bytes may wait for their acknowledgment before the connection is given up (TCP_USER_TIMEOUT).
+    pub fn set_user_timeout(&mut self, id: ConnectionId, timeout: Option<Duration>) {
+        self.mark_dirty(id);
+        self.connection_mut(id).set_user_timeout(timeout);
     }
 
     /// How many bytes the send queue wants.

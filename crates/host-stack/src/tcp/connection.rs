@@ -5,6 +5,7 @@
 
 use super::congestion::{CongestionControl, NewReno};
 use super::flight::Flight;
+use super::liveness::Liveness;
 use super::loss::Rack;
 use super::recovery::{Recovery, TailProbe, Undo};
 use super::recv_queue::ReceiveQueue;
@@ -104,6 +105,7 @@ pub(crate) struct Connection {
     pub(super) mss: usize,
 
     pub(super) deadlines: Deadlines,
+    pub(super) liveness: Liveness,
 
     // For the stack and the shell.
     pub(crate) readiness: Readiness,
@@ -140,6 +142,8 @@ pub(super) struct AckState {
     pub(super) now: bool,
     /// Segments that are still acknowledged at once, at the beginning and after a hole.
     pub(super) quick: u8,
+    /// When a segment that fits nowhere was answered last.
+    pub(super) answered: Option<Instant>,
 }
 
 /// When what happens if nothing arrives.
@@ -319,13 +323,14 @@ impl Connection {
             peer: Peer { mss: DEFAULT_MSS as u16, ..Peer::default() },
             receive: ReceiveQueue::new(Seq(0), config.receive_buffer),
             peer_fin: None,
-            ack: AckState { now: false, quick: QUICK_ACKS },
+            ack: AckState { now: false, quick: QUICK_ACKS, answered: None },
             acked_until: 0,
             duplicate: None,
             window_scale: if config.window_scaling { shift_for(config.receive_buffer) } else { 0 },
             window_closed: false,
             mss,
             deadlines: Deadlines::default(),
+            liveness: Liveness::new(config),
             readiness: Readiness::default(),
             acked_target: None,
             device_events: VecDeque::new(),
@@ -526,6 +531,7 @@ impl Connection {
     pub(super) fn close(&mut self) {
         self.state = State::Closed;
         self.deadlines = Deadlines::default();
+        self.liveness.deadline = None;
         self.ack.now = false;
         self.readiness = Readiness::ALL;
         self.release();
@@ -560,7 +566,7 @@ impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let Deadlines { retransmit, probe, reorder, persist, ack, state } = self.deadlines;
-        [retransmit, probe, reorder, persist, ack, state].into_iter().flatten().min()
+        [retransmit, probe, reorder, persist, ack, state, self.liveness.deadline].into_iter().flatten().min()
     }
 
     /// Learns from the peer's SYN.

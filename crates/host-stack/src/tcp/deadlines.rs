@@ -1,5 +1,5 @@
 //! What happens when nothing arrives: retransmission timeout, tail loss probe, window probe, delayed
-//! acknowledgment, and the ends of FIN-WAIT-2 and TIME-WAIT.
+//! acknowledgment, the ends of patience, of FIN-WAIT-2 and of TIME-WAIT.
 
 use super::connection::{Connection, ConnectionError, Env};
 use super::recovery::Delivery;
@@ -13,6 +13,12 @@ impl Connection {
         if take_due(&mut self.deadlines.state, now) {
             self.close();
             return;
+        }
+        if take_due(&mut self.liveness.deadline, now) {
+            self.on_liveness_timeout(env);
+            if self.state == State::Closed {
+                return;
+            }
         }
         if take_due(&mut self.deadlines.ack, now) {
             env.counters.delayed_acks += 1;
@@ -44,13 +50,7 @@ impl Connection {
         if self.flight.is_empty() {
             return;
         }
-        let retries = match self.state {
-            State::SynSent => env.config.syn_retries,
-            State::SynReceived => env.config.syn_ack_retries,
-            _ if self.detached => env.config.orphan_retries,
-            _ => env.config.retries,
-        };
-        if self.backoff >= retries {
+        if self.backoff >= self.retries(env.config) {
             self.give_up(env);
             return;
         }
@@ -63,10 +63,9 @@ impl Connection {
     /// RFC 9293 3.8.6.1: the peer's window is closed, or too small to be worth using; by now it is used, or asked
     /// about.
     fn on_persist_timeout(&mut self, env: &mut Env<'_>) {
-        let retries = if self.detached { env.config.orphan_retries } else { env.config.retries };
         // A peer that answers may keep its window closed for ever, but not for an application that is gone.
         let attempts = if self.detached { self.probes } else { self.unanswered };
-        if attempts >= retries {
+        if attempts >= self.retries(env.config) {
             self.give_up(env);
             return;
         }
@@ -80,7 +79,7 @@ impl Connection {
         self.unanswered += 1;
     }
 
-    fn give_up(&mut self, env: &mut Env<'_>) {
+    pub(super) fn give_up(&mut self, env: &mut Env<'_>) {
         if self.state.is_opening() {
             env.counters.attempt_fails += 1;
         } else {

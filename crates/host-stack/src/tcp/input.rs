@@ -62,6 +62,7 @@ impl Connection {
             self.flight.lose_all();
             return None;
         }
+        self.liveness.hear(env.now);
         self.acknowledge_syn(env);
         self.establish();
         self.ack.now = true;
@@ -122,6 +123,7 @@ impl Connection {
             start = 1;
         }
         let ack = segment.ack?;
+        self.liveness.hear(env.now);
         if self.state == State::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
                 return reset_for(segment, payload.len());
@@ -164,8 +166,12 @@ impl Connection {
             }
             // Data beyond the window.
             _ if length > 0 => self.ack.now = true,
-            // A window probe; or one half of a quarrel that would never end.
-            _ => self.ack.now |= env.challenges.allow(env.now),
+            // A probe; or one half of a quarrel that would never end, for which once in a while is enough.
+            _ if self.ack.answered.is_none_or(|at| env.now - at >= BETWEEN_ANSWERS) => {
+                self.ack.answered = Some(env.now);
+                self.ack.now = true;
+            }
+            _ => {}
         }
         None
     }
@@ -354,5 +360,7 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
     })
 }
 
+/// Between answers to segments that carry nothing and fit nowhere: shorter than any time between probes.
+const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
 /// RFC 7323 5.5.
 const PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 3600);

@@ -12,7 +12,8 @@
 //!
 //! - [`connection`]: the state of a connection, what the application does to it, its deadlines;
 //! - [`input`], [`acknowledge`]: a segment arrives (RFC 9293 3.10.7); [`recovery`]: what loss and repair lead to;
-//! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives;
+//! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives; [`liveness`]: for how
+//!   long;
 //! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
 //! - [`flight`], [`loss`], [`rtt`], [`congestion`]: the network, as far as it can be known.
 
@@ -22,6 +23,7 @@ pub(crate) mod connection;
 pub(crate) mod deadlines;
 pub(crate) mod flight;
 pub(crate) mod input;
+mod liveness;
 pub(crate) mod loss;
 pub(crate) mod output;
 pub(crate) mod ranges;

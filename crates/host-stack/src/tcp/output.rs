@@ -29,7 +29,8 @@ enum Plan {
     Syn,
     Again(Range<u64>),
     New(Range<u64>),
-    WindowProbe,
+    /// Of a closed window, or of a peer that is silent.
+    Probe,
     /// A tail loss probe; `again`: of what was sent before.
     TailProbe {
         range: Range<u64>,
@@ -52,6 +53,7 @@ impl Connection {
     /// Sends what may be sent, up to one turn's worth.
     pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
         let caps = self.caps(env, device);
+        self.watch_peer(env.now);
         if self.state == State::Closed {
             return self.transmit_reset(env, device, &caps);
         }
@@ -131,8 +133,8 @@ impl Connection {
             return None;
         }
         self.window_probe_owed &= self.peer.window == 0;
-        if self.window_probe_owed {
-            return Some(Plan::WindowProbe);
+        if self.window_probe_owed || self.liveness.probe_owed {
+            return Some(Plan::Probe);
         }
         if self.tail_probe_owed {
             if let Some(probe) = self.plan_tail_probe() {
@@ -221,13 +223,14 @@ impl Connection {
             Plan::Syn => self.send_syn(env, device, caps),
             Plan::Again(range) => self.send_range(range, true, env, device, caps),
             Plan::New(range) => self.send_range(range, false, env, device, caps),
-            Plan::WindowProbe => {
+            Plan::Probe => {
                 // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
                 let probe = self.header(env, self.una - 1, Flags::default());
                 if !self.send_bare(probe, env, device, caps) {
                     return Outcome::NoRoom;
                 }
                 self.window_probe_owed = false;
+                self.liveness.probe_owed = false;
                 Outcome::Sent
             }
             Plan::TailProbe { range, again } => {

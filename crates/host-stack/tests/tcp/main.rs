@@ -6,6 +6,7 @@ mod wire;
 
 mod goodput;
 mod hostile;
+mod liveness;
 mod neighbours;
 mod path_mtu;
 mod records;
