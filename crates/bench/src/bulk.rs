@@ -4,19 +4,18 @@
 //! installed the client says *go*; from there the clock runs and the meter counts, until the last byte has arrived.
 //! The server sends the payload in messages and closes.
 
+pub use crate::connection::Mode;
+use crate::connection::{Connection, GO, nic_on, tcp};
 use crate::facts::{HostCost, Run};
 use crate::payload::{Checksum, Payload};
 use bytes::Bytes;
 use core::fmt;
-use core::future::poll_fn;
 use core::net::Ipv4Addr;
-use core::str::FromStr;
 use futures_util::future::try_join;
-use host_stack::{TcpConfig, TcpListener, TcpStream};
-use ktls_offload::{HandshakeError, KtlsStream, Offload, TlsCounters};
+use host_stack::TcpListener;
+use ktls_offload::{HandshakeError, Offload, TlsCounters};
+use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nic_sim::{Delays, NicConfig};
-use offload_api::{SegmentStream, TxTag};
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Seed};
 use sha2::{Digest, Sha256};
@@ -27,44 +26,6 @@ use std::sync::Arc;
 use testbed::Capture;
 use testbed::bed::{BedHost, ClockKind, Testbed};
 use testbed::identity::{self, Randomness};
-
-/// Who does the TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Nobody: plain TCP.
-    Tcp,
-    /// The hosts, with ring.
-    TlsCpu,
-    /// The NICs.
-    TlsNic,
-}
-
-impl Mode {
-    /// All of them.
-    pub const ALL: [Mode; 3] = [Mode::Tcp, Mode::TlsCpu, Mode::TlsNic];
-
-    /// What it is called in tables and options.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Tcp => "tcp",
-            Mode::TlsCpu => "tls-cpu",
-            Mode::TlsNic => "tls-nic",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Mode, String> {
-        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| "tcp, tls-cpu or tls-nic".into())
-    }
-}
 
 /// A transfer to be made.
 ///
@@ -143,15 +104,8 @@ impl Bulk {
             None => self.payload.checksum().map_err(BulkError::Payload)?,
         };
         let meter = Meter::new();
-        let nic = match self.clock {
-            ClockKind::Virtual => self.nic.clone(),
-            // A host thread that waits for a core must not cost packets: the longest ring there is.
-            ClockKind::Real => {
-                NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..self.nic.clone() }
-            }
-        };
-        // A FIN that is lost again and again must not leave the client waiting for ever.
-        let tcp = TcpConfig { orphan_retries: TcpConfig::default().retries, ..TcpConfig::default() };
+        let nic = nic_on(self.clock, &self.nic);
+        let tcp = tcp();
         let mut builder = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
@@ -250,7 +204,7 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
             Connection::Tls(Box::new(ktls_offload::accept(stream, Arc::new(config)).await?))
         }
     };
-    connection.offload(&bulk).await?;
+    connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.expect_go().await?;
     meter.restart();
     let started = host.now();
@@ -285,7 +239,7 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: Ipv4Addr) -> Result<Fetch
             Connection::Tls(Box::new(ktls_offload::connect(stream, config, identity::server_name()).await?))
         }
     };
-    connection.offload(&bulk).await?;
+    connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.send(Bytes::from_static(GO)).await?;
     let mut arrivals = Arrivals::new(&bulk)?;
     while let Some(chunk) = connection.receive().await? {
@@ -298,87 +252,6 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: Ipv4Addr) -> Result<Fetch
     let _application = cost::work(Work::Application);
     let (bytes, checksum) = arrivals.finish()?;
     Ok(Fetched { ended, bytes, checksum, tls })
-}
-
-/// Either kind of stream, used the same way.
-enum Connection {
-    Plain(TcpStream),
-    Tls(Box<KtlsStream<TcpStream>>),
-}
-
-impl Connection {
-    /// Hands both directions to the NIC if the mode says so, and waits until it works on what arrives.
-    async fn offload(&mut self, bulk: &Bulk) -> io::Result<()> {
-        if let Connection::Tls(stream) = self {
-            stream.set_record_size(bulk.record_size);
-            if bulk.mode == Mode::TlsNic {
-                // The NIC keeps the flow however bad the wire: that is what is to be seen.
-                stream.set_retransmit_limit(None);
-                stream.offload(Offload::BOTH);
-                stream.ready().await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn send(&mut self, data: Bytes) -> io::Result<()> {
-        match self {
-            Connection::Plain(stream) => {
-                poll_fn(|cx| stream.poll_room(cx)).await?;
-                stream.send(data, TxTag::PLAIN);
-                stream.flush();
-                Ok(())
-            }
-            Connection::Tls(stream) => stream.send_chunk(data).await,
-        }
-    }
-
-    async fn receive(&mut self) -> io::Result<Option<Bytes>> {
-        match self {
-            Connection::Plain(stream) => {
-                let segment = poll_fn(|cx| stream.poll_segment(cx)).await?;
-                Ok(segment.map(|segment| {
-                    stream.consume(segment.data.len());
-                    segment.data.freeze()
-                }))
-            }
-            Connection::Tls(stream) => stream.next_chunk().await,
-        }
-    }
-
-    async fn expect_go(&mut self) -> io::Result<()> {
-        let mut heard = Vec::new();
-        while heard.len() < GO.len() {
-            let chunk = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-            heard.extend_from_slice(&chunk);
-        }
-        if heard == GO { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
-    }
-
-    async fn close(&mut self) -> io::Result<()> {
-        match self {
-            Connection::Plain(stream) => {
-                stream.finish();
-                Ok(())
-            }
-            Connection::Tls(stream) => stream.close().await,
-        }
-    }
-
-    /// Waits until the peer has the first `bytes` bytes that were sent.
-    async fn acknowledged(&mut self, bytes: u64) -> io::Result<()> {
-        match self {
-            Connection::Plain(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
-            Connection::Tls(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
-        }
-    }
-
-    fn counters(&self) -> Option<TlsCounters> {
-        match self {
-            Connection::Plain(_) => None,
-            Connection::Tls(stream) => Some(*stream.counters()),
-        }
-    }
 }
 
 /// What has arrived: kept until there is much of it, then hashed and written, so that in real time hashing does not
@@ -441,6 +314,5 @@ fn touched(bytes: usize) -> Vec<u8> {
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const PORT: u16 = 4433;
-const GO: &[u8] = b"go";
 /// How much of what arrived is kept before it is hashed, in bytes.
 const KEPT: u64 = 256 << 20;

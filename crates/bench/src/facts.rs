@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 /// ```
 /// use offload_bench::facts::{Clock, Facts};
 ///
-/// let facts = Facts { command: "ktls_loopback".into(), seed: 1, clock: Clock::Virtual, ..Facts::default() };
+/// let facts: Facts = Facts { command: "ktls_loopback".into(), seed: 1, clock: Clock::Virtual, ..Facts::default() };
 /// assert!(facts.to_json().contains(r#""clock":"virtual""#));
 /// ```
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Facts {
+#[derive(Clone, Debug, Serialize)]
+pub struct Facts<R = Run> {
     /// The command that made them.
     pub command: String,
     /// The seed everything random came from.
@@ -23,10 +23,16 @@ pub struct Facts {
     /// The options that matter for the outcome, as they were given or stand.
     pub options: BTreeMap<String, String>,
     /// The runs, in the order they were made.
-    pub runs: Vec<Run>,
+    pub runs: Vec<R>,
 }
 
-impl Facts {
+impl<R> Default for Facts<R> {
+    fn default() -> Facts<R> {
+        Facts { command: String::new(), seed: 0, clock: Clock::Virtual, options: BTreeMap::new(), runs: Vec::new() }
+    }
+}
+
+impl<R: Serialize> Facts<R> {
     /// All of it as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))

@@ -3,13 +3,16 @@
 //! - [`options`]: what examples and tools are told on the command line;
 //! - [`payload`]: what is sent: a file, or seeded data;
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
+//! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`facts`], [`table`]: what came of it, for programs and for people.
 
 #![forbid(unsafe_code)]
 
 pub mod bulk;
+mod connection;
 pub mod facts;
+pub mod iperf;
 pub mod options;
 pub mod payload;
 pub mod recovery;

@@ -1,0 +1,149 @@
+//! What scenarios have in common: who does the TLS, streams of either kind, hosts as they are measured.
+
+use bytes::Bytes;
+use core::fmt;
+use core::future::poll_fn;
+use core::str::FromStr;
+use host_stack::{TcpConfig, TcpStream};
+use ktls_offload::{KtlsStream, Offload, TlsCounters};
+use nic_sim::{Delays, NicConfig};
+use offload_api::{SegmentStream, TxTag};
+use std::io;
+use testbed::bed::ClockKind;
+
+/// Who does the TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody: plain TCP.
+    Tcp,
+    /// The hosts, with ring.
+    TlsCpu,
+    /// The NICs.
+    TlsNic,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 3] = [Mode::Tcp, Mode::TlsCpu, Mode::TlsNic];
+
+    /// What it is called in tables and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Tcp => "tcp",
+            Mode::TlsCpu => "tls-cpu",
+            Mode::TlsNic => "tls-nic",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mode, String> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| "tcp, tls-cpu or tls-nic".into())
+    }
+}
+
+/// Either kind of stream, used the same way.
+pub(crate) enum Connection {
+    Plain(TcpStream),
+    Tls(Box<KtlsStream<TcpStream>>),
+}
+
+impl Connection {
+    /// Hands these directions to the NIC if the mode says so, and waits until it works on what arrives.
+    pub(crate) async fn offload(&mut self, mode: Mode, record_size: usize, directions: Offload) -> io::Result<()> {
+        if let Connection::Tls(stream) = self {
+            stream.set_record_size(record_size);
+            if mode == Mode::TlsNic {
+                // The NIC keeps the flow however bad the wire: that is what is to be seen.
+                stream.set_retransmit_limit(None);
+                stream.offload(directions);
+                stream.ready().await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn send(&mut self, data: Bytes) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => {
+                poll_fn(|cx| stream.poll_room(cx)).await?;
+                stream.send(data, TxTag::PLAIN);
+                stream.flush();
+                Ok(())
+            }
+            Connection::Tls(stream) => stream.send_chunk(data).await,
+        }
+    }
+
+    pub(crate) async fn receive(&mut self) -> io::Result<Option<Bytes>> {
+        match self {
+            Connection::Plain(stream) => {
+                let segment = poll_fn(|cx| stream.poll_segment(cx)).await?;
+                Ok(segment.map(|segment| {
+                    stream.consume(segment.data.len());
+                    segment.data.freeze()
+                }))
+            }
+            Connection::Tls(stream) => stream.next_chunk().await,
+        }
+    }
+
+    pub(crate) async fn expect_go(&mut self) -> io::Result<()> {
+        let mut heard = Vec::new();
+        while heard.len() < GO.len() {
+            let chunk = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            heard.extend_from_slice(&chunk);
+        }
+        if heard == GO { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    pub(crate) async fn close(&mut self) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => {
+                stream.finish();
+                Ok(())
+            }
+            Connection::Tls(stream) => stream.close().await,
+        }
+    }
+
+    /// Waits until the peer has the first `bytes` bytes that were sent.
+    pub(crate) async fn acknowledged(&mut self, bytes: u64) -> io::Result<()> {
+        match self {
+            Connection::Plain(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
+            Connection::Tls(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
+        }
+    }
+
+    pub(crate) fn counters(&self) -> Option<TlsCounters> {
+        match self {
+            Connection::Plain(_) => None,
+            Connection::Tls(stream) => Some(*stream.counters()),
+        }
+    }
+}
+
+/// A NIC as `nic`, made for the clock.
+pub(crate) fn nic_on(clock: ClockKind, nic: &NicConfig) -> NicConfig {
+    match clock {
+        ClockKind::Virtual => nic.clone(),
+        // A host thread that waits for a core must not cost packets: the longest ring there is.
+        ClockKind::Real => NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..nic.clone() },
+    }
+}
+
+/// TCP that tries to close as long as it tries to send: a FIN that is lost again and again must not leave the other
+/// end waiting for ever.
+pub(crate) fn tcp() -> TcpConfig {
+    TcpConfig { orphan_retries: TcpConfig::default().retries, ..TcpConfig::default() }
+}
+
+/// What a client says when the clock may start.
+pub(crate) const GO: &[u8] = b"go";

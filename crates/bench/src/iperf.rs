@@ -1,0 +1,388 @@
+//! Many streams at once between two hosts: for so many bytes each, or for so long.
+//!
+//! Keys are installed as a handshake would leave them, so that thousands of streams start together: what is measured
+//! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
+//! arrives is compared with what was sent, byte by byte, on the application's account.
+
+use crate::connection::{Connection, GO, Mode, nic_on, tcp};
+use crate::facts::{HostCost, Run};
+use bytes::{Bytes, BytesMut};
+use core::time::Duration;
+use futures_util::future::{join_all, try_join};
+use host_stack::{TcpListener, TcpStream};
+use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use offload_api::{TlsKey, TlsSuite, TlsVersion};
+use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seed};
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use testbed::bed::{BedHost, ClockKind, Testbed};
+
+/// When a stream has sent enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// After so many bytes, on each stream.
+    Bytes(u64),
+    /// After so long.
+    Elapsed(Duration),
+}
+
+/// Which ends hand their direction to the NIC, in mode `tls-nic`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// The one that sends.
+    Sender,
+    /// The one that receives.
+    Receiver,
+    /// Both.
+    Both,
+}
+
+/// A run to be made.
+///
+/// ```
+/// use offload_bench::bulk::Mode;
+/// use offload_bench::iperf::{Iperf, Until};
+///
+/// let run = Iperf { streams: 3, until: Until::Bytes(100_000), ..Iperf::new(Mode::TlsNic) }.run()?;
+/// assert_eq!(run.run.bytes, 300_000);
+/// assert!(run.run.sha256_ok && run.fairness > 0.99);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Iperf {
+    /// Who does the TLS.
+    pub mode: Mode,
+    /// Connections at once, 1 to 32,768.
+    pub streams: u16,
+    /// When a stream has sent enough.
+    pub until: Until,
+    /// Content bytes of a full record, 1 to 16384.
+    pub record_size: usize,
+    /// Bytes handed to a stream at once.
+    pub message_size: usize,
+    /// Who hands over to the NIC, in mode `tls-nic`.
+    pub ends: Ends,
+    /// The cipher suite.
+    pub suite: TlsSuite,
+    /// The clock.
+    pub clock: ClockKind,
+    /// The seed of everything random.
+    pub seed: Seed,
+    /// Both NICs.
+    pub nic: NicConfig,
+    /// Each direction of the wire.
+    pub link: LinkConfig,
+}
+
+impl Iperf {
+    /// One stream of 64 MiB in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
+    pub fn new(mode: Mode) -> Iperf {
+        Iperf {
+            mode,
+            streams: 1,
+            until: Until::Bytes(64 << 20),
+            record_size: 16 * 1024,
+            message_size: 256 * 1024,
+            ends: Ends::Both,
+            suite: TlsSuite::Aes128Gcm,
+            clock: ClockKind::Virtual,
+            seed: Seed(1),
+            nic: NicConfig::default(),
+            link: LinkConfig::default(),
+        }
+    }
+
+    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    ///
+    /// # Errors
+    /// When the testbed cannot be set up or a connection fails.
+    pub fn run(self) -> io::Result<IperfRun> {
+        let meter = Meter::new();
+        let nic = nic_on(self.clock, &self.nic);
+        let mut bed = Testbed::builder(self.seed)
+            .clock(self.clock)
+            .meter(&meter)
+            .host("server", nic.clone(), tcp())
+            .host("client", nic, tcp())
+            .wire(SERVER, CLIENT, self.link.clone())
+            .build()?;
+        let plan = Arc::new(Plan { message: self.message(), iperf: self });
+        let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
+        let attached = meter.attach();
+        let listener = server.stack().listen(PORT, usize::from(plan.iperf.streams))?;
+        let serving = server.spawn("application", serve(plan.clone(), server.clone(), listener, meter.clone()));
+        let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
+        let both = bed.run(try_join(serving, fetching));
+        drop(attached);
+        let (served, fetched) = both?;
+        let mut counters = bed.counters();
+        for tls in served.tls.iter().chain(&fetched.tls) {
+            counters.add(tls);
+        }
+        let mut dma_bytes = CounterSet::default();
+        dma_bytes.add(&bed.dma());
+        // Threads report what they spent when they end.
+        drop(bed);
+        let report = meter.take();
+        let bytes: u64 = fetched.streams.iter().map(|stream| stream.bytes).sum();
+        let device_cost = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
+        let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
+        let run = Run {
+            mode: plan.iperf.mode.to_string(),
+            bytes,
+            sha256_ok: fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes,
+            goodput_gbps: bytes as f64 * 8.0 / (ended - served.started).as_nanos().max(1) as f64,
+            tx_host_ns_per_byte: HostCost::of(&report, server.domain(), bytes),
+            rx_host_ns_per_byte: HostCost::of(&report, client.domain(), bytes),
+            device_ns_per_byte: device_cost.as_nanos() as f64 / bytes.max(1) as f64,
+            packets: counters.value("tx_packets"),
+            counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
+            dma_bytes: dma_bytes.iter().map(|(name, value)| (name.to_string(), value)).collect(),
+        };
+        let goodputs: Vec<f64> = fetched
+            .streams
+            .iter()
+            .map(|stream| stream.bytes as f64 * 8.0 / (stream.ended - served.started).as_nanos().max(1) as f64)
+            .collect();
+        Ok(IperfRun {
+            run,
+            streams: plan.iperf.streams,
+            seconds: (ended - served.started).as_secs_f64(),
+            fairness: jain(&goodputs),
+            slowest_gbps: goodputs.iter().copied().fold(f64::INFINITY, f64::min),
+            fastest_gbps: goodputs.iter().copied().fold(0.0, f64::max),
+        })
+    }
+
+    /// What every message says.
+    fn message(&self) -> Bytes {
+        let mut message = BytesMut::zeroed(self.message_size.max(1));
+        self.seed.stream("message").fill(&mut message);
+        message.freeze()
+    }
+
+    /// The keys of a stream, from the server's side.
+    fn keys(&self, stream: u64) -> TrafficKeys {
+        let mut secrets = self.seed.stream(&format!("stream {stream}"));
+        let mut key = || {
+            let (mut key, mut iv) = (vec![0; self.suite.key_len()], [0; 12]);
+            secrets.fill(&mut key);
+            secrets.fill(&mut iv);
+            TlsKey::new(TlsVersion::Tls13, self.suite, &key, iv).expect("as long as the suite has it")
+        };
+        TrafficKeys { transmit: (0, key()), receive: (0, key()) }
+    }
+}
+
+/// What one run reports: what `ktls_loopback` does, and how the streams fared beside each other.
+#[derive(Clone, Debug, Serialize)]
+pub struct IperfRun {
+    /// The common fields.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Connections at once.
+    pub streams: u16,
+    /// From the start of all to the last byte of the last.
+    pub seconds: f64,
+    /// Jain's index of the streams' goodputs: 1 if they are all the same, 1/n if one has it all.
+    pub fairness: f64,
+    /// The goodput of the slowest stream, in 10^9 bits per second.
+    pub slowest_gbps: f64,
+    /// The goodput of the fastest stream, in 10^9 bits per second.
+    pub fastest_gbps: f64,
+}
+
+/// Jain's fairness index, (sum x)^2 / (n sum x^2); 1 of nothing.
+///
+/// ```
+/// assert_eq!(offload_bench::iperf::jain(&[2.0, 2.0]), 1.0);
+/// assert_eq!(offload_bench::iperf::jain(&[4.0, 0.0]), 0.5);
+/// ```
+pub fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+    if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+struct Plan {
+    iperf: Iperf,
+    message: Bytes,
+}
+
+/// What the server can tell afterwards.
+struct Served {
+    started: Instant,
+    bytes: u64,
+    tls: Vec<TlsCounters>,
+}
+
+async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter: Meter) -> io::Result<Served> {
+    let mut getting_ready = Vec::new();
+    for _ in 0..plan.iperf.streams {
+        let stream = listener.accept().await?;
+        // Clients say by their port which stream they are.
+        let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
+        let offload = Offload { tx: plan.iperf.ends != Ends::Receiver, rx: false };
+        let plan = plan.clone();
+        getting_ready.push(host.spawn("getting ready", async move {
+            let mut connection = connection(&plan.iperf, stream, plan.iperf.keys(number))?;
+            connection.offload(plan.iperf.mode, plan.iperf.record_size, offload).await?;
+            connection.expect_go().await?;
+            io::Result::Ok(connection)
+        }));
+    }
+    let mut ready = Vec::new();
+    for connection in join_all(getting_ready).await {
+        ready.push(connection?);
+    }
+    meter.restart();
+    let started = host.now();
+    let sending: Vec<_> = ready
+        .into_iter()
+        .map(|connection| host.spawn("sending", send(plan.clone(), host.clone(), started, connection)))
+        .collect();
+    let (mut bytes, mut tls) = (0, Vec::new());
+    for sent in join_all(sending).await {
+        let (sent, counters) = sent?;
+        bytes += sent;
+        tls.extend(counters);
+    }
+    Ok(Served { started, bytes, tls })
+}
+
+async fn send(
+    plan: Arc<Plan>,
+    host: BedHost,
+    started: Instant,
+    mut connection: Connection,
+) -> io::Result<(u64, Option<TlsCounters>)> {
+    let mut sent = 0;
+    loop {
+        let left = match plan.iperf.until {
+            Until::Bytes(bytes) => bytes - sent,
+            Until::Elapsed(span) if host.now() - started < span => u64::MAX,
+            Until::Elapsed(_) => 0,
+        };
+        let message = plan.message.slice(..left.min(plan.message.len() as u64) as usize);
+        if message.is_empty() {
+            break;
+        }
+        sent += message.len() as u64;
+        connection.send(message).await?;
+    }
+    connection.close().await?;
+    connection.acknowledged(sent).await?;
+    Ok((sent, connection.counters()))
+}
+
+/// What the client can tell afterwards.
+struct Fetched {
+    streams: Vec<Stream>,
+    tls: Vec<TlsCounters>,
+}
+
+struct Stream {
+    ended: Instant,
+    bytes: u64,
+    equal: bool,
+}
+
+async fn fetch(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Fetched> {
+    let receiving: Vec<_> = (0..plan.iperf.streams)
+        .map(|number| host.spawn("receiving", receive(plan.clone(), host.clone(), server.clone(), number)))
+        .collect();
+    let (mut streams, mut tls) = (Vec::new(), Vec::new());
+    for received in join_all(receiving).await {
+        let (stream, counters) = received?;
+        streams.push(stream);
+        tls.extend(counters);
+    }
+    Ok(Fetched { streams, tls })
+}
+
+async fn receive(
+    plan: Arc<Plan>,
+    host: BedHost,
+    server: BedHost,
+    number: u16,
+) -> io::Result<(Stream, Option<TlsCounters>)> {
+    let port = FIRST_CLIENT_PORT + number;
+    let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
+    let mut connection = connection(&plan.iperf, stream, plan.iperf.keys(u64::from(number)).swapped())?;
+    let offload = Offload { tx: false, rx: plan.iperf.ends != Ends::Sender };
+    connection.offload(plan.iperf.mode, plan.iperf.record_size, offload).await?;
+    connection.send(Bytes::from_static(GO)).await?;
+    let mut arrived = Stream { ended: host.now(), bytes: 0, equal: true };
+    while let Some(chunk) = connection.receive().await? {
+        let _application = cost::work(Work::Application);
+        arrived.equal &= continues(&plan.message, arrived.bytes, &chunk);
+        arrived.bytes += chunk.len() as u64;
+        arrived.ended = host.now();
+    }
+    connection.close().await?;
+    Ok((arrived, connection.counters()))
+}
+
+/// Whether `chunk` is what stands at `offset` in a stream of `message` again and again.
+fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
+    let mut at = (offset % message.len() as u64) as usize;
+    while !chunk.is_empty() {
+        let length = chunk.len().min(message.len() - at);
+        let (now, later) = chunk.split_at(length);
+        if now != &message[at..at + length] {
+            return false;
+        }
+        (chunk, at) = (later, 0);
+    }
+    true
+}
+
+fn connection(iperf: &Iperf, stream: TcpStream, keys: TrafficKeys) -> io::Result<Connection> {
+    Ok(match iperf.mode {
+        Mode::Tcp => Connection::Plain(stream),
+        Mode::TlsCpu | Mode::TlsNic => {
+            let stream = KtlsStream::new(stream, keys, Box::new(FixedKeys)).map_err(io::Error::other)?;
+            Connection::Tls(Box::new(stream))
+        }
+    })
+}
+
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
+const PORT: u16 = 5201;
+const FIRST_CLIENT_PORT: u16 = 20_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_differs_is_seen_wherever_it_stands() {
+        let message = b"offload";
+        let stream: Vec<u8> = message.iter().copied().cycle().take(40).collect();
+        for from in 0..20 {
+            for to in from..=40 {
+                assert!(continues(message, from as u64, &stream[from..to]));
+                for at in from..to {
+                    let mut broken = stream[from..to].to_vec();
+                    broken[at - from] ^= 1;
+                    assert!(!continues(message, from as u64, &broken));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_by_time_ends_and_all_that_was_sent_arrives() {
+        for mode in Mode::ALL {
+            let until = Until::Elapsed(Duration::from_micros(500));
+            let made = Iperf { streams: 4, until, message_size: 10_000, ..Iperf::new(mode) }.run().unwrap();
+            assert!(made.run.sha256_ok && made.run.bytes > 1_000_000, "{made:?}");
+            assert!(made.seconds < 0.002, "{made:?}");
+        }
+    }
+}
