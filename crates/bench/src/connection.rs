@@ -5,9 +5,10 @@ use core::fmt;
 use core::future::poll_fn;
 use core::str::FromStr;
 use host_stack::{TcpConfig, TcpStream};
-use ktls_offload::{KtlsStream, Offload, TlsCounters};
+use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::{Delays, NicConfig};
-use offload_api::{SegmentStream, TxTag};
+use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
+use offload_base::Seed;
 use std::io;
 use testbed::bed::ClockKind;
 
@@ -56,6 +57,17 @@ pub(crate) enum Connection {
 }
 
 impl Connection {
+    /// A stream as the mode has it, with these keys as a handshake would leave them.
+    pub(crate) fn with_keys(mode: Mode, stream: TcpStream, keys: TrafficKeys) -> io::Result<Connection> {
+        Ok(match mode {
+            Mode::Tcp => Connection::Plain(stream),
+            Mode::TlsCpu | Mode::TlsNic => {
+                let stream = KtlsStream::new(stream, keys, Box::new(FixedKeys)).map_err(io::Error::other)?;
+                Connection::Tls(Box::new(stream))
+            }
+        })
+    }
+
     /// Hands these directions to the NIC if the mode says so, and waits until it works on what arrives.
     pub(crate) async fn offload(&mut self, mode: Mode, record_size: usize, directions: Offload) -> io::Result<()> {
         if let Connection::Tls(stream) = self {
@@ -128,6 +140,18 @@ impl Connection {
             Connection::Tls(stream) => Some(*stream.counters()),
         }
     }
+}
+
+/// The keys of a stream, from the server's side.
+pub(crate) fn keys(seed: Seed, suite: TlsSuite, stream: u64) -> TrafficKeys {
+    let mut secrets = seed.stream(&format!("stream {stream}"));
+    let mut key = || {
+        let (mut key, mut iv) = (vec![0; suite.key_len()], [0; 12]);
+        secrets.fill(&mut key);
+        secrets.fill(&mut iv);
+        TlsKey::new(TlsVersion::Tls13, suite, &key, iv).expect("as long as the suite has it")
+    };
+    TrafficKeys { transmit: (0, key()), receive: (0, key()) }
 }
 
 /// A NIC as `nic`, made for the clock.

@@ -4,16 +4,16 @@
 //! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
 //! arrives is compared with what was sent, byte by byte, on the application's account.
 
-use crate::connection::{Connection, GO, Mode, nic_on, tcp};
+use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
 use crate::facts::{HostCost, Run};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
-use host_stack::{TcpListener, TcpStream};
-use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
+use host_stack::TcpListener;
+use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use offload_api::{TlsKey, TlsSuite, TlsVersion};
+use offload_api::TlsSuite;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
@@ -165,18 +165,6 @@ impl Iperf {
         self.seed.stream("message").fill(&mut message);
         message.freeze()
     }
-
-    /// The keys of a stream, from the server's side.
-    fn keys(&self, stream: u64) -> TrafficKeys {
-        let mut secrets = self.seed.stream(&format!("stream {stream}"));
-        let mut key = || {
-            let (mut key, mut iv) = (vec![0; self.suite.key_len()], [0; 12]);
-            secrets.fill(&mut key);
-            secrets.fill(&mut iv);
-            TlsKey::new(TlsVersion::Tls13, self.suite, &key, iv).expect("as long as the suite has it")
-        };
-        TrafficKeys { transmit: (0, key()), receive: (0, key()) }
-    }
 }
 
 /// What one run reports: what `ktls_loopback` does, and how the streams fared beside each other.
@@ -229,7 +217,8 @@ async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter:
         let offload = Offload { tx: plan.iperf.ends != Ends::Receiver, rx: false };
         let plan = plan.clone();
         getting_ready.push(host.spawn("getting ready", async move {
-            let mut connection = connection(&plan.iperf, stream, plan.iperf.keys(number))?;
+            let mut connection =
+                Connection::with_keys(plan.iperf.mode, stream, keys(plan.iperf.seed, plan.iperf.suite, number))?;
             connection.offload(plan.iperf.mode, plan.iperf.record_size, offload).await?;
             connection.expect_go().await?;
             io::Result::Ok(connection)
@@ -312,7 +301,8 @@ async fn receive(
 ) -> io::Result<(Stream, Option<TlsCounters>)> {
     let port = FIRST_CLIENT_PORT + number;
     let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
-    let mut connection = connection(&plan.iperf, stream, plan.iperf.keys(u64::from(number)).swapped())?;
+    let keys = keys(plan.iperf.seed, plan.iperf.suite, u64::from(number)).swapped();
+    let mut connection = Connection::with_keys(plan.iperf.mode, stream, keys)?;
     let offload = Offload { tx: false, rx: plan.iperf.ends != Ends::Sender };
     connection.offload(plan.iperf.mode, plan.iperf.record_size, offload).await?;
     connection.send(Bytes::from_static(GO)).await?;
@@ -339,16 +329,6 @@ fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
         (chunk, at) = (later, 0);
     }
     true
-}
-
-fn connection(iperf: &Iperf, stream: TcpStream, keys: TrafficKeys) -> io::Result<Connection> {
-    Ok(match iperf.mode {
-        Mode::Tcp => Connection::Plain(stream),
-        Mode::TlsCpu | Mode::TlsNic => {
-            let stream = KtlsStream::new(stream, keys, Box::new(FixedKeys)).map_err(io::Error::other)?;
-            Connection::Tls(Box::new(stream))
-        }
-    })
 }
 
 const SERVER: usize = 0;

@@ -4,6 +4,7 @@
 //! - [`payload`]: what is sent: a file, or seeded data;
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
 //! - [`iperf`]: many streams at once, for so long or so much;
+//! - [`http`]: a web server and many clients that ask it for files;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`facts`], [`table`]: what came of it, for programs and for people.
 
@@ -12,6 +13,7 @@
 pub mod bulk;
 mod connection;
 pub mod facts;
+pub mod http;
 pub mod iperf;
 pub mod options;
 pub mod payload;

@@ -1,0 +1,391 @@
+//! A web server and clients that ask it for a file, again and again, over connections that stay open (HTTP/1.1).
+//!
+//! The server answers from memory: a head, then the file as shared bytes that nobody copies. Each connection has one
+//! request under way at a time; its latency runs from the request to the last byte of the answer. Keys are installed
+//! as a handshake would leave them; when all connections are ready, the clock runs and the meter counts.
+
+use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
+use crate::facts::{HostCost, Run};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{join_all, try_join};
+use hdrhistogram::Histogram;
+use host_stack::TcpListener;
+use ktls_offload::{Offload, TlsCounters};
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use offload_api::TlsSuite;
+use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seed};
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use testbed::bed::{BedHost, ClockKind, Testbed};
+
+/// A run to be made.
+///
+/// ```
+/// use offload_bench::bulk::Mode;
+/// use offload_bench::http::Http;
+///
+/// let run = Http { connections: 4, requests: 40, file_size: 10_000, ..Http::new(Mode::TlsNic) }.run()?;
+/// assert_eq!((run.requests, run.run.bytes), (40, 400_000));
+/// assert!(run.latency_us.p50 <= run.latency_us.max);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// Who does the TLS.
+    pub mode: Mode,
+    /// Connections at once, 1 to 32,768.
+    pub connections: u16,
+    /// Requests in all; connections share them evenly.
+    pub requests: u64,
+    /// Bytes of the file.
+    pub file_size: usize,
+    /// Content bytes of a full record, 1 to 16384.
+    pub record_size: usize,
+    /// The clock.
+    pub clock: ClockKind,
+    /// The seed of everything random.
+    pub seed: Seed,
+    /// Both NICs.
+    pub nic: NicConfig,
+    /// Each direction of the wire.
+    pub link: LinkConfig,
+}
+
+impl Http {
+    /// 64 connections, 1024 requests for 64 KiB, in virtual time over a clean wire, with 16 KiB records.
+    pub fn new(mode: Mode) -> Http {
+        Http {
+            mode,
+            connections: 64,
+            requests: 1024,
+            file_size: 64 * 1024,
+            record_size: 16 * 1024,
+            clock: ClockKind::Virtual,
+            seed: Seed(1),
+            nic: NicConfig::default(),
+            link: LinkConfig::default(),
+        }
+    }
+
+    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    ///
+    /// # Errors
+    /// When the testbed cannot be set up, a connection fails, or an answer is none.
+    pub fn run(self) -> io::Result<HttpRun> {
+        let meter = Meter::new();
+        let nic = nic_on(self.clock, &self.nic);
+        let mut bed = Testbed::builder(self.seed)
+            .clock(self.clock)
+            .meter(&meter)
+            .host("server", nic.clone(), tcp())
+            .host("client", nic, tcp())
+            .wire(SERVER, CLIENT, self.link.clone())
+            .build()?;
+        let plan = Arc::new(Plan { file: self.file(), http: self });
+        let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
+        let attached = meter.attach();
+        let listener = server.stack().listen(PORT, usize::from(plan.http.connections))?;
+        let serving = server.spawn("application", serve(plan.clone(), server.clone(), listener, meter.clone()));
+        let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
+        let both = bed.run(try_join(serving, asking));
+        drop(attached);
+        let (served, asked) = both?;
+        let mut counters = bed.counters();
+        for tls in served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref())) {
+            counters.add(tls);
+        }
+        let mut dma_bytes = CounterSet::default();
+        dma_bytes.add(&bed.dma());
+        // Threads report what they spent when they end.
+        drop(bed);
+        let report = meter.take();
+        let mut latencies = histogram();
+        for asked in &asked {
+            latencies.add(&asked.latencies).map_err(io::Error::other)?;
+        }
+        let (requests, bytes) = (latencies.len(), latencies.len() * plan.file.len() as u64);
+        let ended = asked.iter().map(|asked| asked.ended).max().unwrap_or(served.started);
+        let span = ended - served.started;
+        let device_cost = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
+        let run = Run {
+            mode: plan.http.mode.to_string(),
+            bytes,
+            sha256_ok: asked.iter().all(|asked| asked.equal) && requests == plan.http.requests,
+            goodput_gbps: bytes as f64 * 8.0 / span.as_nanos().max(1) as f64,
+            tx_host_ns_per_byte: HostCost::of(&report, server.domain(), bytes),
+            rx_host_ns_per_byte: HostCost::of(&report, client.domain(), bytes),
+            device_ns_per_byte: device_cost.as_nanos() as f64 / bytes.max(1) as f64,
+            packets: counters.value("tx_packets"),
+            counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
+            dma_bytes: dma_bytes.iter().map(|(name, value)| (name.to_string(), value)).collect(),
+        };
+        Ok(HttpRun {
+            run,
+            connections: plan.http.connections,
+            file_bytes: plan.file.len() as u64,
+            requests,
+            seconds: span.as_secs_f64(),
+            requests_per_second: requests as f64 / span.as_secs_f64().max(1e-9),
+            latency_us: Latency::of(&latencies),
+            server_us_per_request: per_request(&report, server.domain(), requests),
+            client_us_per_request: per_request(&report, client.domain(), requests),
+        })
+    }
+
+    fn file(&self) -> Bytes {
+        let mut file = BytesMut::zeroed(self.file_size);
+        self.seed.stream("file").fill(&mut file);
+        file.freeze()
+    }
+
+    /// How many of the requests are the `number`th connection's.
+    fn share(&self, number: u16) -> u64 {
+        let connections = u64::from(self.connections);
+        self.requests / connections + u64::from(u64::from(number) < self.requests % connections)
+    }
+}
+
+/// What one run reports: what `ktls_loopback` does, and requests.
+#[derive(Clone, Debug, Serialize)]
+pub struct HttpRun {
+    /// The common fields; the server is the sending host.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Connections at once.
+    pub connections: u16,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// From the start of all to the last byte of the last answer.
+    pub seconds: f64,
+    /// Answers per second.
+    pub requests_per_second: f64,
+    /// From a request to the last byte of its answer.
+    pub latency_us: Latency,
+    /// The server's CPU time per request, in microseconds.
+    pub server_us_per_request: f64,
+    /// The client's CPU time per request, in microseconds.
+    pub client_us_per_request: f64,
+}
+
+/// Percentiles in microseconds, within 0.1 %.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Half of them are shorter.
+    pub p50: f64,
+    /// Nine tenths are shorter.
+    pub p90: f64,
+    /// 99 % are shorter.
+    pub p99: f64,
+    /// 99.9 % are shorter.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Latency {
+    /// The percentiles of a histogram of nanoseconds.
+    fn of(latencies: &Histogram<u64>) -> Latency {
+        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: latencies.max() as f64 / 1e3 }
+    }
+}
+
+struct Plan {
+    http: Http,
+    file: Bytes,
+}
+
+/// What the server can tell afterwards.
+struct Served {
+    started: Instant,
+    tls: Vec<TlsCounters>,
+}
+
+async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter: Meter) -> io::Result<Served> {
+    let mut getting_ready = Vec::new();
+    for _ in 0..plan.http.connections {
+        let stream = listener.accept().await?;
+        // Clients say by their port which connection they are.
+        let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
+        let plan = plan.clone();
+        getting_ready.push(host.spawn("getting ready", async move {
+            let keys = keys(plan.http.seed, TlsSuite::Aes128Gcm, number);
+            let mut connection = Connection::with_keys(plan.http.mode, stream, keys)?;
+            connection.offload(plan.http.mode, plan.http.record_size, Offload::BOTH).await?;
+            connection.expect_go().await?;
+            io::Result::Ok(connection)
+        }));
+    }
+    let mut ready = Vec::new();
+    for connection in join_all(getting_ready).await {
+        ready.push(connection?);
+    }
+    meter.restart();
+    let started = host.now();
+    let answering: Vec<_> =
+        ready.into_iter().map(|connection| host.spawn("answering", answer(plan.clone(), connection))).collect();
+    let mut tls = Vec::new();
+    for answered in join_all(answering).await {
+        tls.extend(answered?);
+    }
+    Ok(Served { started, tls })
+}
+
+/// Answers requests until the client closes.
+async fn answer(plan: Arc<Plan>, mut connection: Connection) -> io::Result<Option<TlsCounters>> {
+    // All are ready now: the clients may start.
+    connection.send(Bytes::from_static(GO)).await?;
+    let head = Bytes::from(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", plan.file.len()));
+    let mut asked = BytesMut::new();
+    while let Some(chunk) = connection.receive().await? {
+        asked.extend_from_slice(&chunk);
+        while let Some(length) = request_length(&asked)? {
+            let _request = asked.split_to(length);
+            connection.send(head.clone()).await?;
+            if !plan.file.is_empty() {
+                connection.send(plan.file.clone()).await?;
+            }
+        }
+        if asked.len() > LONGEST_HEAD {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without an end"));
+        }
+    }
+    connection.close().await?;
+    Ok(connection.counters())
+}
+
+/// Bytes of the request at the start of `asked`, when it is whole.
+fn request_length(asked: &[u8]) -> io::Result<Option<usize>> {
+    let mut headers = [httparse::EMPTY_HEADER; 16];
+    let parsed = httparse::Request::new(&mut headers).parse(asked).map_err(invalid)?;
+    Ok(if let httparse::Status::Complete(length) = parsed { Some(length) } else { None })
+}
+
+/// What a client's connection can tell afterwards.
+struct Asked {
+    ended: Instant,
+    latencies: Histogram<u64>,
+    equal: bool,
+    tls: Option<TlsCounters>,
+}
+
+async fn ask(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Vec<Asked>> {
+    let asking: Vec<_> = (0..plan.http.connections)
+        .map(|number| host.spawn("asking", ask_often(plan.clone(), host.clone(), server.clone(), number)))
+        .collect();
+    join_all(asking).await.into_iter().collect()
+}
+
+async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16) -> io::Result<Asked> {
+    let stream = host.stack().connect(Some(FIRST_CLIENT_PORT + number), (server.address(), PORT).into()).await?;
+    let keys = keys(plan.http.seed, TlsSuite::Aes128Gcm, u64::from(number)).swapped();
+    let mut connection = Connection::with_keys(plan.http.mode, stream, keys)?;
+    connection.offload(plan.http.mode, plan.http.record_size, Offload::BOTH).await?;
+    connection.send(Bytes::from_static(GO)).await?;
+    connection.expect_go().await?;
+    let mut done = Asked { ended: host.now(), latencies: histogram(), equal: true, tls: None };
+    for _ in 0..plan.http.share(number) {
+        let asked = host.now();
+        connection.send(Bytes::from_static(REQUEST)).await?;
+        done.equal &= whole_answer(&mut connection, &plan.file).await?;
+        done.ended = host.now();
+        done.latencies.saturating_record((done.ended - asked).as_nanos() as u64);
+    }
+    connection.close().await?;
+    done.tls = connection.counters();
+    Ok(done)
+}
+
+/// Reads one answer; whether it is the file.
+async fn whole_answer(connection: &mut Connection, file: &[u8]) -> io::Result<bool> {
+    let mut head = BytesMut::new();
+    let (mut arrived, mut equal) = (None, true);
+    while arrived != Some(file.len()) {
+        let chunk = connection.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let _application = cost::work(Work::Application);
+        let body = match arrived {
+            Some(_) => chunk,
+            None => {
+                head.extend_from_slice(&chunk);
+                let Some((length, announced)) = answer_head(&head)? else { continue };
+                if announced != file.len() {
+                    return Err(invalid("an answer of another length"));
+                }
+                arrived = Some(0);
+                head.split_off(length).freeze()
+            }
+        };
+        let at = arrived.unwrap_or(0);
+        let expected = file.get(at..at + body.len()).ok_or_else(|| invalid("more than the answer"))?;
+        equal &= body == expected;
+        arrived = Some(at + body.len());
+    }
+    Ok(equal)
+}
+
+/// Bytes of the head of an answer and of the body it announces, when the head is whole.
+fn answer_head(head: &[u8]) -> io::Result<Option<(usize, usize)>> {
+    let mut headers = [httparse::EMPTY_HEADER; 16];
+    let mut answer = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(length) = answer.parse(head).map_err(invalid)? else { return Ok(None) };
+    let announced = answer.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let announced = announced.and_then(|header| core::str::from_utf8(header.value).ok()?.parse().ok());
+    Ok(Some((length, announced.ok_or_else(|| invalid("an answer without a length"))?)))
+}
+
+fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Of nanoseconds, three digits each.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_LATENCY_NS, 3).expect("the bounds are in order")
+}
+
+fn per_request(report: &Report, host: Domain, requests: u64) -> f64 {
+    let work = WORKS.iter().filter(|work| **work != Work::Application);
+    let spent: f64 = work.map(|work| report.cpu(host, *work).as_nanos() as f64).sum();
+    spent / 1e3 / requests.max(1) as f64
+}
+
+const REQUEST: &[u8] = b"GET /file HTTP/1.1\r\nhost: server\r\n\r\n";
+const LONGEST_HEAD: usize = 8 * 1024;
+const LONGEST_LATENCY_NS: u64 = 3_600_000_000_000;
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
+const PORT: u16 = 80;
+const FIRST_CLIENT_PORT: u16 = 20_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_is_answered_whole_in_every_mode() {
+        for mode in Mode::ALL {
+            for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000)] {
+                let made = Http { connections, requests, file_size, ..Http::new(mode) }.run().unwrap();
+                assert!(made.run.sha256_ok, "{made:?}");
+                assert_eq!((made.requests, made.run.bytes), (requests, requests * file_size as u64));
+                assert!(
+                    made.latency_us.p50 > 10.0 && made.requests_per_second > 0.0,
+                    "a round trip is 10 us: {made:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_latencies() {
+        let run = || Http { connections: 9, requests: 90, ..Http::new(Mode::TlsNic) }.run().unwrap();
+        let (one, other) = (run(), run());
+        assert_eq!((one.latency_us.p50, one.latency_us.max), (other.latency_us.p50, other.latency_us.max));
+        assert_eq!(one.seconds, other.seconds);
+    }
+}
