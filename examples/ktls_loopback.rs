@@ -10,10 +10,10 @@ use offload_bench::bulk::{Bulk, BulkError, Mode};
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::payload::Payload;
-use offload_bench::table;
+use offload_bench::{program, table};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,19 +53,18 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = match Options::try_parse() {
+    let options: Options = match program::options(NAME) {
         Ok(options) => options,
-        Err(error) if error.use_stderr() => return fail(&one_line(&error), UNUSABLE),
-        Err(help) => return write_out(&help.to_string()),
+        Err(status) => return status,
     };
     match run(&options) {
         Ok(facts) => {
-            let written = write_out(&report(&options, &facts));
+            let written = program::write_out(NAME, &report(&options, &facts));
             let all_equal = facts.runs.iter().all(|run| run.sha256_ok);
-            if all_equal { written } else { ExitCode::from(NOT_ARRIVED) }
+            if all_equal { written } else { ExitCode::from(program::FAILED) }
         }
-        Err(Failure::Unusable(message)) => fail(&message, UNUSABLE),
-        Err(Failure::Transfer(message)) => fail(&message, NOT_ARRIVED),
+        Err(Failure::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
+        Err(Failure::Transfer(message)) => program::fail(NAME, &message, program::FAILED),
     }
 }
 
@@ -75,26 +74,6 @@ enum Failure {
     Unusable(String),
     /// The transfer came to nothing.
     Transfer(String),
-}
-
-fn fail(message: &str, status: u8) -> ExitCode {
-    eprintln!("ktls_loopback: {message}");
-    ExitCode::from(status)
-}
-
-/// Whoever reads may have heard enough: that is no failure.
-fn write_out(text: &str) -> ExitCode {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => fail(&format!("standard output: {error}"), UNUSABLE),
-        _ => ExitCode::SUCCESS,
-    }
-}
-
-/// What is wrong with an option, without the usage.
-fn one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    lines.join(" ").trim_start_matches("error: ").to_string()
 }
 
 fn run(options: &Options) -> Result<Facts, Failure> {
@@ -151,20 +130,11 @@ fn report(options: &Options, facts: &Facts) -> String {
 
 /// The options that another run needs to be the same.
 fn facts_of(options: &Options) -> BTreeMap<String, String> {
-    let (wire, link) = (&options.wire, options.wire.link());
-    let facts = [
+    let own = [
         ("file", options.file.as_ref().map_or(String::new(), |file| file.display().to_string())),
         ("record_size", options.record_size.to_string()),
-        ("mtu", wire.mtu.to_string()),
-        ("rate_bps", link.rate.map_or("unlimited".into(), |rate| rate.to_string())),
-        ("delay_ns", link.delay.as_nanos().to_string()),
-        ("loss", wire.loss.as_f64().to_string()),
-        ("burst_loss", wire.burst_loss.as_f64().to_string()),
-        ("reorder", wire.reorder.as_f64().to_string()),
-        ("duplicate", wire.duplicate.as_f64().to_string()),
-        ("corrupt", wire.corrupt.as_f64().to_string()),
     ];
-    facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    own.into_iter().chain(options.wire.facts()).map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 /// Files to write can be written, and none of them is another one, or the one to be sent.
@@ -214,7 +184,4 @@ fn progress_bar(mode: Mode, bytes: u64, quiet: bool) -> ProgressBar {
     bar
 }
 
-/// What was sent did not arrive, or something else did.
-const NOT_ARRIVED: u8 = 1;
-/// A bad option, or a file that cannot be read or written.
-const UNUSABLE: u8 = 2;
+const NAME: &str = "ktls_loopback";

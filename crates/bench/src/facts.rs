@@ -50,6 +50,15 @@ pub enum Clock {
     Real,
 }
 
+impl core::fmt::Display for Clock {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        })
+    }
+}
+
 /// What one run reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {

@@ -6,7 +6,9 @@
 //! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`http`]: a web server and many clients that ask it for files;
 //! - [`recovery`]: what loss and reordering leave of the offload;
-//! - [`facts`], [`table`]: what came of it, for programs and for people.
+//! - [`facts`], [`table`]: what came of it, for programs and for people;
+//! - [`sweep`]: any of these over a grid; [`published`]: figures of others; [`report`]: both as one page;
+//! - [`program`]: how our programs speak.
 
 #![forbid(unsafe_code)]
 
@@ -17,5 +19,9 @@ pub mod http;
 pub mod iperf;
 pub mod options;
 pub mod payload;
+pub mod program;
+pub mod published;
 pub mod recovery;
+pub mod report;
+pub mod sweep;
 pub mod table;

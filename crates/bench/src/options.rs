@@ -87,6 +87,23 @@ impl WireOptions {
     }
 }
 
+impl WireOptions {
+    /// The options that another run needs to be the same, by name.
+    pub fn facts(&self) -> [(&'static str, String); 8] {
+        let link = self.link();
+        [
+            ("mtu", self.mtu.to_string()),
+            ("rate_bps", link.rate.map_or("unlimited".into(), |rate| rate.to_string())),
+            ("delay_ns", link.delay.as_nanos().to_string()),
+            ("loss", self.loss.as_f64().to_string()),
+            ("burst_loss", self.burst_loss.as_f64().to_string()),
+            ("reorder", self.reorder.as_f64().to_string()),
+            ("duplicate", self.duplicate.as_f64().to_string()),
+            ("corrupt", self.corrupt.as_f64().to_string()),
+        ]
+    }
+}
+
 /// How long a reordered packet is held back, in delays of the wire.
 const HOLD_DELAYS: u32 = 4;
 const SHORTEST_HOLD: Duration = Duration::from_micros(20);
@@ -136,7 +153,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// A span of time, as people write it: `5us`, `10ms`; at most a minute.
-fn time(text: &str) -> Result<Duration, String> {
+///
+/// # Errors
+/// If it is none, in words.
+pub fn time(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).ok().filter(|span| *span <= Duration::from_secs(60));
     span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())
 }

@@ -15,11 +15,13 @@ use nic_sim::wire::{Impairment, LinkConfig, Share};
 use offload_api::{TlsKey, TlsSuite, TlsVersion};
 use offload_base::counters::CounterSet;
 use offload_base::{Rng, Seed};
+use serde::Serialize;
 use std::io;
 use testbed::{BedHost, Testbed};
 
 /// What the wire does to a share of the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Trouble {
     /// It loses them.
     Loss,
@@ -115,7 +117,7 @@ impl Recovery {
 }
 
 /// What came of a run. Shares in percent.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// What the wire did.
     pub trouble: Trouble,

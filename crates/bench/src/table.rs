@@ -116,8 +116,17 @@ fn short_bytes(bytes: u64) -> String {
     }
 }
 
-/// Columns as wide as their widest cell. Headings stand word above word, on a common lowest line.
-fn align(rows: &[Vec<String>]) -> String {
+/// Rows, the first of them the heading, as text: columns as wide as their widest cell, headings word above word on a
+/// common lowest line.
+///
+/// ```
+/// let rows = [["streams", "goodput Gb/s"], ["8", "93.7"]].map(|row| row.map(String::from).to_vec());
+/// assert_eq!(offload_bench::table::align(&rows), "        goodput\nstreams    Gb/s\n8          93.7\n");
+/// ```
+///
+/// # Panics
+/// If a row has not as many cells as the heading.
+pub fn align(rows: &[Vec<String>]) -> String {
     let Some((heading, body)) = rows.split_first() else { return String::new() };
     let words: Vec<Vec<&str>> = heading.iter().map(|cell| cell.split(' ').collect()).collect();
     let height = words.iter().map(Vec::len).max().unwrap_or(0);

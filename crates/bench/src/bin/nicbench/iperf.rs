@@ -1,0 +1,142 @@
+//! `nicbench iperf`.
+
+use crate::runs::{Made, facts, value};
+use clap::{Args, ValueEnum};
+use core::time::Duration;
+use nic_sim::NicConfig;
+use offload_api::TlsSuite;
+use offload_base::Seed;
+use offload_bench::bulk::Mode;
+use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
+use offload_bench::options::{self, WireOptions};
+use offload_bench::table;
+use testbed::bed::ClockKind;
+
+/// Many streams at once, from the server to the client: goodput, fairness, host cost
+#[derive(Args, Debug)]
+pub(crate) struct IperfOptions {
+    /// Who does the TLS, comma-separated: tcp, tls-cpu, tls-nic
+    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    mode: Vec<Mode>,
+    /// Connections at once
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32_768))]
+    streams: u16,
+    /// Bytes that each stream sends: 64MiB, 1GB. Default: 64MiB
+    #[arg(long, value_parser = options::bytes, conflicts_with = "time")]
+    bytes: Option<u64>,
+    /// How long streams send, on the run's clock: 20ms, 2s
+    #[arg(long, value_parser = options::time)]
+    time: Option<Duration>,
+    /// Bytes handed to a stream at once: 256KiB, 4096
+    #[arg(long, value_name = "BYTES", value_parser = message, default_value = "256KiB")]
+    message_size: usize,
+    /// Content bytes of a full TLS record
+    #[arg(long, value_name = "BYTES", default_value_t = 16384, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    record_size: u16,
+    /// Which ends hand their direction to the NIC, in mode tls-nic
+    #[arg(long, value_enum, default_value_t = EndsName::Both)]
+    offload: EndsName,
+    /// The cipher suite
+    #[arg(long, value_enum, default_value_t = SuiteName::Aes128Gcm)]
+    suite: SuiteName,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub wire: WireOptions,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EndsName {
+    Both,
+    Sender,
+    Receiver,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SuiteName {
+    #[value(name = "aes-128-gcm")]
+    Aes128Gcm,
+    #[value(name = "aes-256-gcm")]
+    Aes256Gcm,
+    #[value(name = "chacha20-poly1305")]
+    ChaCha20Poly1305,
+}
+
+impl IperfOptions {
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        let mut runs = Vec::new();
+        for mode in &self.mode {
+            runs.push(self.iperf(*mode).run().map_err(|error| format!("{mode}: {error}"))?);
+        }
+        let own = [
+            ("streams", self.streams.to_string()),
+            ("message_size", self.message_size.to_string()),
+            ("record_size", self.record_size.to_string()),
+            ("bytes_per_stream", self.bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string())),
+            ("time_ns", self.time.map_or_else(|| "-".into(), |time| time.as_nanos().to_string())),
+            ("offload", name(self.offload)),
+            ("suite", name(self.suite)),
+        ];
+        Ok(Made {
+            facts: facts("iperf", &self.wire, &own, runs.iter().map(value).collect()),
+            text: text(&runs),
+            whole: runs.iter().all(|run| run.run.sha256_ok),
+        })
+    }
+
+    fn iperf(&self, mode: Mode) -> Iperf {
+        Iperf {
+            streams: self.streams,
+            until: match self.time {
+                Some(time) => Until::Elapsed(time),
+                None => Until::Bytes(self.bytes.unwrap_or(64 << 20)),
+            },
+            record_size: usize::from(self.record_size),
+            message_size: self.message_size,
+            ends: match self.offload {
+                EndsName::Both => Ends::Both,
+                EndsName::Sender => Ends::Sender,
+                EndsName::Receiver => Ends::Receiver,
+            },
+            suite: match self.suite {
+                SuiteName::Aes128Gcm => TlsSuite::Aes128Gcm,
+                SuiteName::Aes256Gcm => TlsSuite::Aes256Gcm,
+                SuiteName::ChaCha20Poly1305 => TlsSuite::ChaCha20Poly1305,
+            },
+            clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+            seed: Seed(self.wire.seed),
+            nic: NicConfig { mtu: self.wire.mtu, ..NicConfig::default() },
+            link: self.wire.link(),
+            ..Iperf::new(mode)
+        }
+    }
+}
+
+fn text(runs: &[IperfRun]) -> String {
+    let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
+    let heading = ["mode", "streams", "seconds", "fairness", "slowest Gb/s", "fastest Gb/s"].map(String::from).to_vec();
+    let mut rows = vec![heading];
+    rows.extend(runs.iter().map(|run| {
+        vec![
+            run.run.mode.clone(),
+            run.streams.to_string(),
+            format!("{:.4}", run.seconds),
+            format!("{:.3}", run.fairness),
+            format!("{:.3}", run.slowest_gbps),
+            format!("{:.3}", run.fastest_gbps),
+        ]
+    }));
+    format!("{}\n{}\n{}", table::runs(&common), table::align(&rows), table::saved(&common))
+}
+
+/// What an option's value is called.
+fn name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+}
+
+/// A message is kept in memory.
+fn message(text: &str) -> Result<usize, String> {
+    let bytes = options::bytes(text)?;
+    if (1..=64 << 20).contains(&bytes) { Ok(bytes as usize) } else { Err("a message has 1 byte to 64MiB".into()) }
+}

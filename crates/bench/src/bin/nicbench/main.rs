@@ -1,0 +1,62 @@
+//! `nicbench`: measured runs over emulated NICs, sweeps of them, and reports.
+//!
+//! - [`runs`]: what can be run, by name and options;
+//! - [`iperf`], [`http`], [`recovery`]: their options and tables;
+//! - [`sweep`]: any of them over a grid, into a results file;
+//! - [`report`]: a results file as one page.
+
+#![forbid(unsafe_code)]
+
+mod http;
+mod iperf;
+mod recovery;
+mod report;
+mod runs;
+mod sweep;
+
+use clap::{Parser, Subcommand};
+use offload_bench::program;
+use runs::Runnable;
+use std::process::ExitCode;
+
+/// Performance studies of offload over emulated NICs, in virtual time (the same run every time) or in real time.
+///
+/// Goodput is user data in 10^9 bits per second of the run's clock; host cost is CPU time of this machine, whatever
+/// the clock, in nanoseconds per byte of user data.
+///
+/// Exit status: 0; 1 if a run failed or data did not arrive whole; 2 if an option is bad or a file cannot be used.
+#[derive(Debug, Parser)]
+#[command(name = "nicbench", version, allow_negative_numbers = true)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Run(Runnable),
+    Sweep(sweep::SweepOptions),
+    Report(report::ReportOptions),
+}
+
+fn main() -> ExitCode {
+    let options: Options = match program::options(NAME) {
+        Ok(options) => options,
+        Err(status) => return status,
+    };
+    match options.command {
+        Command::Run(run) => match run.run() {
+            Ok(made) => {
+                let text = if run.json() { made.facts.to_json() + "\n" } else { made.text };
+                let written = program::write_out(NAME, &text);
+                if made.whole { written } else { program::fail(NAME, "data did not arrive whole", program::FAILED) }
+            }
+            Err(message) => program::fail(NAME, &message, program::FAILED),
+        },
+        Command::Sweep(options) => sweep::run(&options),
+        Command::Report(options) => report::run(&options),
+    }
+}
+
+const NAME: &str = "nicbench";

@@ -1,0 +1,160 @@
+//! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
+//!
+//! [`Curves`] sorts rows into lines; [`plot`] draws them; [`page`] puts all into HTML.
+
+pub mod page;
+pub mod plot;
+
+use crate::published::Figure;
+use crate::sweep::{Plot, Row, Setting};
+use std::collections::BTreeMap;
+
+/// The rows of one study.
+#[derive(Clone, Debug)]
+pub struct StudyRows<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it is called.
+    pub title: &'a str,
+    /// What is drawn.
+    pub plot: &'a Plot,
+    /// Its rows, in the order of the file.
+    pub rows: Vec<&'a Row>,
+}
+
+/// Rows by study, studies in the order in which they first appear.
+pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
+    let mut studies: Vec<StudyRows<'_>> = Vec::new();
+    for row in rows {
+        match studies.iter_mut().find(|study| study.name == row.study) {
+            Some(study) => study.rows.push(row),
+            None => studies.push(StudyRows {
+                name: &row.study,
+                title: if row.title.is_empty() { &row.study } else { &row.title },
+                plot: &row.plot,
+                rows: vec![row],
+            }),
+        }
+    }
+    studies
+}
+
+/// One field of a study, as lines over the horizontal axis.
+///
+/// ```
+/// use offload_bench::report::{Curves, studies};
+/// use offload_bench::sweep::read_rows;
+///
+/// let row = |seed: u64, loss: f64, gbps: f64| format!(
+///     r#"{{"study":"a","title":"","plot":{{"x":"loss","series":"mode","y":["goodput_gbps"]}},
+///     "settings":{{"loss":{loss},"mode":"tcp","seed":{seed}}},"arguments":[],"seed":{seed},"clock":"virtual","version":"0",
+///     "machine":{{"processor":"","cores":1,"system":""}},"run":{{"goodput_gbps":{gbps}}}}}"#).replace('\n', "") + "\n";
+/// let text = row(1, 0.0, 9.0) + &row(2, 0.0, 10.0) + &row(3, 0.0, 90.0) + &row(1, 0.5, 1.0);
+/// let (rows, _) = read_rows(&text).unwrap();
+///
+/// let curves = Curves::of(&studies(&rows)[0], "goodput_gbps");
+/// assert_eq!(curves.x, ["0", "0.5"]);
+/// assert_eq!(curves.lines[0].values[0].unwrap().median, 10.0);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curves {
+    /// The field.
+    pub field: String,
+    /// The option along the horizontal axis.
+    pub x_name: String,
+    /// Its values.
+    pub x: Vec<String>,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// One line: a value, or none, for each place on the axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// What tells it apart.
+    pub name: String,
+    /// Its values.
+    pub values: Vec<Option<Value>>,
+}
+
+/// What repeated runs of a point gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    /// The median.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+    /// How many runs.
+    pub runs: usize,
+}
+
+impl Curves {
+    /// The lines of a field.
+    pub fn of(study: &StudyRows<'_>, field: &str) -> Curves {
+        let plot = study.plot;
+        let mut x: Vec<&Setting> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        let mut points: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+        for row in &study.rows {
+            let (Some(at), Some(series)) = (row.settings.get(&plot.x), row.settings.get(&plot.series)) else {
+                continue;
+            };
+            let Some(value) = row.number(field) else { continue };
+            let column = place(&mut x, at);
+            let line = place(&mut names, series.text());
+            points.entry((line, column)).or_default().push(value);
+        }
+        let mut order: Vec<usize> = (0..x.len()).collect();
+        order.sort_by(|one, other| match (number(x[*one]), number(x[*other])) {
+            (Some(one), Some(other)) => one.total_cmp(&other),
+            _ => one.cmp(other),
+        });
+        let line =
+            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Value::of(all))).collect();
+        Curves {
+            field: field.to_string(),
+            x_name: plot.x.clone(),
+            x: order.iter().map(|column| x[*column].text()).collect(),
+            lines: names.iter().enumerate().map(|(at, name)| Line { name: name.clone(), values: line(at) }).collect(),
+        }
+    }
+
+    /// The lines of a published figure that have a name of ours, over our axis.
+    pub fn beside(&self, figure: &Figure) -> Vec<Line> {
+        let values = |name: &str| {
+            let at = |x: &String| x.parse().ok().and_then(|x| figure.value(name, x));
+            self.x.iter().map(|x| at(x).map(|value| Value::of(&[value]))).collect()
+        };
+        let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
+        ours.map(|line| Line { name: line.name.clone(), values: values(&line.name) }).collect()
+    }
+}
+
+impl Value {
+    /// Of at least one number.
+    fn of(numbers: &[f64]) -> Value {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+        let median = (low + high) / 2.0;
+        Value { median, least: sorted[0], most: sorted[sorted.len() - 1], runs: sorted.len() }
+    }
+}
+
+/// Where `item` stands among those known; it becomes the last if it is new.
+fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
+    known.iter().position(|other| *other == item).unwrap_or_else(|| {
+        known.push(item);
+        known.len() - 1
+    })
+}
+
+fn number(setting: &Setting) -> Option<f64> {
+    match setting {
+        Setting::Integer(number) => Some(*number as f64),
+        Setting::Float(number) => Some(*number),
+        Setting::Flag(_) | Setting::Text(_) => None,
+    }
+}

@@ -1,0 +1,115 @@
+//! `nicbench` as a user runs it.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const GRID: &str = r#"
+    [[study]]
+    name = "small"
+    command = "iperf"
+    fixed = { bytes = "64KiB" }
+    grid = { mode = ["tcp", "tls-nic"], streams = [1, 2] }
+    plot = { x = "streams", series = "mode", y = ["goodput_gbps"] }
+"#;
+
+#[test]
+fn a_run_tells_the_same_facts_every_time() {
+    let facts = || {
+        let arguments =
+            ["iperf", "--json", "--streams", "3", "--bytes", "100000", "--mode", "tls-nic", "--loss", "0.02"];
+        let output = nicbench(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let (one, other) = (facts(), facts());
+    assert_eq!((&one["command"], &one["seed"], &one["clock"]), (&"iperf".into(), &1.into(), &"virtual".into()));
+    let run = &one["runs"][0];
+    assert_eq!((&run["mode"], &run["bytes"], &run["sha256_ok"]), (&"tls-nic".into(), &300_000.into(), &true.into()));
+    for field in ["goodput_gbps", "packets", "counters", "dma_bytes", "fairness", "seconds"] {
+        assert_eq!(run[field], other["runs"][0][field], "{field}");
+    }
+}
+
+#[test]
+fn a_sweep_that_was_killed_makes_only_what_is_missing() {
+    let directory = scratch("sweep");
+    let (grid, results) = (directory.join("grid.toml"), directory.join("grid.jsonl"));
+    fs::write(&grid, GRID).unwrap();
+    assert_eq!(nicbench(&["sweep", text(&grid)]).status.code(), Some(0));
+    let whole = fs::read_to_string(&results).unwrap();
+    assert_eq!(whole.lines().count(), 4);
+    // In the middle of the third row.
+    let third = whole.lines().take(2).map(|line| line.len() + 1).sum::<usize>();
+    fs::write(&results, &whole[..third + 40]).unwrap();
+    let output = nicbench(&["sweep", text(&grid), "--jobs", "1"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("2 runs were there, 2 made"), "{output:?}");
+    let after = fs::read_to_string(&results).unwrap();
+    assert_eq!(after[..third], whole[..third]);
+    let commands = |text: &str| {
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["arguments"].to_string());
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(commands(&after), commands(&whole));
+
+    let (page, pictures) = (directory.join("page.html"), directory.join("pictures"));
+    let output = nicbench(&["report", text(&results), "--html", text(&page), "--svg", text(&pictures)]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("4 runs, virtual time") && page.contains("<svg"), "{page}");
+    assert!(!page.contains("href=") && !page.contains("src="), "nothing comes from elsewhere");
+    assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
+    let directory = scratch("wrong");
+    let wrong_option = directory.join("wrong.toml");
+    fs::write(&wrong_option, GRID.replace("bytes", "bites")).unwrap();
+    let rubbish = directory.join("rubbish.jsonl");
+    fs::write(&rubbish, "rubbish\n{}\n").unwrap();
+    let cases: [(&[&str], &str); 5] = [
+        (&["iperf", "--loss", "2"], "--loss"),
+        (&["sweep", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["sweep", text(&wrong_option)], "bites"),
+        (&["report", text(&rubbish)], "line 1"),
+        (&["report"], "RESULTS"),
+    ];
+    for (arguments, about) in cases {
+        let output = nicbench(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(said.contains(about) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn grids_and_published_figures_that_come_with_it_fit_together() {
+    let ids: Vec<String> = offload_bench::published::figures().into_iter().map(|figure| figure.id).collect();
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("sweeps")).unwrap() {
+        let sweep = offload_bench::sweep::Sweep::parse(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();
+        for study in &sweep.studies {
+            for (field, id) in &study.plot.published {
+                assert!(study.plot.y.contains(field) && ids.contains(id), "{}: {field}, {id}", study.name);
+            }
+        }
+    }
+}
+
+fn nicbench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nicbench")).args(arguments).output().unwrap()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _there_was_none = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
