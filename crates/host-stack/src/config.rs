@@ -1,6 +1,6 @@
 //! How a host is set up: addresses, neighbours, and the knobs of its TCP with Linux's defaults.
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use offload_base::Seed;
 
@@ -25,9 +25,11 @@ pub struct Config {
     pub prefix_len: u8,
     /// Where packets for all other addresses go.
     pub gateway: Option<Ipv4Addr>,
+    /// IPv6, if the interface speaks it beside IPv4.
+    pub ipv6: Option<Ipv6Config>,
     /// Ethernet addresses that are known beforehand, and stay: nobody is asked for them. All others on this
-    /// Ethernet are found by ARP.
-    pub neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+    /// Ethernet are found by ARP and NDP.
+    pub neighbours: Vec<(IpAddr, [u8; 6])>,
     /// Where initial sequence numbers, local ports and the key of the flow table come from.
     pub seed: Seed,
     /// The most connections at a time; a connection beyond is refused, a SYN beyond dropped and counted.
@@ -44,6 +46,7 @@ impl Config {
             address,
             prefix_len: 24,
             gateway: None,
+            ipv6: None,
             neighbours: Vec::new(),
             seed,
             max_connections: 65_536,
@@ -63,10 +66,55 @@ impl Config {
         self
     }
 
+    /// The same host, which speaks IPv6 too.
+    pub fn with_ipv6(mut self, ipv6: Ipv6Config) -> Config {
+        self.ipv6 = Some(ipv6);
+        self
+    }
+
     /// The same host, which need not ask for `address`: it is at `mac`.
-    pub fn with_neighbour(mut self, address: Ipv4Addr, mac: [u8; 6]) -> Config {
+    pub fn with_neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Config {
         self.neighbours.push((address, mac));
         self
+    }
+}
+
+/// A host's IPv6. Besides the address given, the interface has a link-local one, made of its Ethernet address
+/// (RFC 4291, appendix A). Nothing is configured by routers' advertisements, and no address is asked for before it is
+/// used (RFC 4862 5.4): whoever sets hosts up sees to it that they differ.
+///
+/// ```
+/// use host_stack::{Config, Ipv6Config};
+/// use offload_base::Seed;
+///
+/// let six = Ipv6Config::new("fd00::1".parse().unwrap()).with_gateway("fe80::1".parse().unwrap());
+/// let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(7)).with_ipv6(six);
+/// assert_eq!(config.ipv6.unwrap().prefix_len, 64);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Config {
+    /// Address of the interface.
+    pub address: Ipv6Addr,
+    /// Bits that the addresses of all hosts on this Ethernet have in common.
+    pub prefix_len: u8,
+    /// Where packets for all other addresses go.
+    pub gateway: Option<Ipv6Addr>,
+}
+
+impl Ipv6Config {
+    /// An address on an Ethernet of addresses with the same first 64 bits, without a gateway.
+    pub fn new(address: Ipv6Addr) -> Ipv6Config {
+        Ipv6Config { address, prefix_len: 64, gateway: None }
+    }
+
+    /// The same, on an Ethernet of all addresses that share their first `bits` bits (at most 128) with it.
+    pub fn with_prefix_len(self, bits: u8) -> Ipv6Config {
+        Ipv6Config { prefix_len: bits.min(128), ..self }
+    }
+
+    /// The same, able to reach other networks by way of `gateway`.
+    pub fn with_gateway(self, gateway: Ipv6Addr) -> Ipv6Config {
+        Ipv6Config { gateway: Some(gateway), ..self }
     }
 }
 

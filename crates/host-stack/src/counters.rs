@@ -1,7 +1,9 @@
 //! What a host counts, under the names of Linux' SNMP tables where it has them.
 
+use ip_packets::Version;
+
 offload_base::counters! {
-    /// Counters of one host's ARP, IP, ICMP, UDP and TCP. Those without a name in Linux begin with `Host`.
+    /// Counters of one host's ARP, NDP, IP, ICMP, UDP and TCP; those of UDP and TCP are of both IPs. Those without a name in Linux begin with `Host`.
     ///
     /// ```
     /// use host_stack::HostCounters;
@@ -20,22 +22,72 @@ offload_base::counters! {
         pub ip_in_address_errors: "IpInAddrErrors",
         /// Packets of a protocol that nobody here speaks.
         pub ip_in_unknown_protocols: "IpInUnknownProtos",
-        /// Fragments; they are not put together.
-        pub ip_fragments_dropped: "IpReasmFails",
+        /// Fragments received.
+        pub ip_reassembly_requests: "IpReasmReqds",
+        /// Packets put together of fragments.
+        pub ip_reassembly_oks: "IpReasmOKs",
+        /// Fragments refused, and packets of which not all came.
+        pub ip_reassembly_fails: "IpReasmFails",
+        /// Packets of which not all came in time.
+        pub ip_reassembly_timeouts: "IpReasmTimeout",
+        /// Packets sent in fragments.
+        pub ip_fragmentation_oks: "IpFragOKs",
+        /// Packets not sent because they could not be fragmented.
+        pub ip_fragmentation_fails: "IpFragFails",
+        /// Fragments made.
+        pub ip_fragments_created: "IpFragCreates",
+        /// Fragments refused because they overlapped with others, of both IPs.
+        pub reassembly_overlaps: "IpExtReasmOverlaps",
         /// Packets whose IP or TCP checksum was wrong, found by the device or by software.
         pub checksum_errors: "TcpInCsumErrors",
         /// Packets handed to the device (a packet for segmentation is one).
         pub ip_out_requests: "IpOutRequests",
         /// Packets not sent because there is no way to their destination.
         pub ip_out_no_routes: "IpOutNoRoutes",
+        /// IPv6 packets received, good or bad.
+        pub ip6_in_receives: "Ip6InReceives",
+        /// IPv6 packets whose headers made no sense.
+        pub ip6_in_header_errors: "Ip6InHdrErrors",
+        /// IPv6 packets for another host.
+        pub ip6_in_address_errors: "Ip6InAddrErrors",
+        /// IPv6 packets of a protocol that nobody here speaks.
+        pub ip6_in_unknown_protocols: "Ip6InUnknownProtos",
+        /// IPv6 packets handed to the device.
+        pub ip6_out_requests: "Ip6OutRequests",
+        /// IPv6 packets not sent because there is no way to their destination.
+        pub ip6_out_no_routes: "Ip6OutNoRoutes",
+        /// IPv6 fragments received.
+        pub ip6_reassembly_requests: "Ip6ReasmReqds",
+        /// IPv6 packets put together of fragments.
+        pub ip6_reassembly_oks: "Ip6ReasmOKs",
+        /// IPv6 fragments refused, and packets of which not all came.
+        pub ip6_reassembly_fails: "Ip6ReasmFails",
+        /// IPv6 packets of which not all came in time.
+        pub ip6_reassembly_timeouts: "Ip6ReasmTimeout",
+        /// IPv6 packets sent in fragments.
+        pub ip6_fragmentation_oks: "Ip6FragOKs",
+        /// IPv6 packets not sent because they could not be fragmented.
+        pub ip6_fragmentation_fails: "Ip6FragFails",
+        /// IPv6 fragments made.
+        pub ip6_fragments_created: "Ip6FragCreates",
         /// ARP packets received that made no sense, or spoke of this host's own address.
         pub arp_in_errors: "HostArpInErrors",
         /// ARP requests sent.
         pub arp_requests: "HostArpOutRequests",
         /// ARP requests answered.
         pub arp_replies: "HostArpOutReplies",
+        /// Neighbour solicitations and advertisements that made no sense, or spoke of this host's own address.
+        pub ndp_in_errors: "HostNdpInErrors",
+        /// Neighbour solicitations received.
+        pub neighbour_solicits_in: "Icmp6InNeighborSolicits",
+        /// Neighbour advertisements received.
+        pub neighbour_advertisements_in: "Icmp6InNeighborAdvertisements",
+        /// Neighbour solicitations sent.
+        pub neighbour_solicits_out: "Icmp6OutNeighborSolicits",
+        /// Neighbour advertisements sent.
+        pub neighbour_advertisements_out: "Icmp6OutNeighborAdvertisements",
         /// Packets dropped because the next hop's Ethernet address was not to be found, or too many waited for it.
-        pub arp_unresolved_discards: "HostArpUnresolvedDiscards",
+        pub unresolved_discards: "HostUnresolvedDiscards",
         /// ICMP messages received.
         pub icmp_in_messages: "IcmpInMsgs",
         /// ICMP messages received that made no sense.
@@ -50,6 +102,28 @@ offload_base::counters! {
         pub icmp_out_echo_replies: "IcmpOutEchoReps",
         /// "Destination unreachable" sent.
         pub icmp_out_unreachables: "IcmpOutDestUnreachs",
+        /// ICMPv6 messages received.
+        pub icmp6_in_messages: "Icmp6InMsgs",
+        /// ICMPv6 messages received that made no sense.
+        pub icmp6_in_errors: "Icmp6InErrors",
+        /// ICMPv6 messages received with a wrong checksum.
+        pub icmp6_in_checksum_errors: "Icmp6InCsumErrors",
+        /// ICMPv6 echo requests received.
+        pub icmp6_in_echos: "Icmp6InEchos",
+        /// ICMPv6 "destination unreachable" received.
+        pub icmp6_in_unreachables: "Icmp6InDestUnreachs",
+        /// ICMPv6 "packet too big" received.
+        pub icmp6_in_too_bigs: "Icmp6InPktTooBigs",
+        /// ICMPv6 echo replies sent.
+        pub icmp6_out_echo_replies: "Icmp6OutEchoReplies",
+        /// ICMPv6 "destination unreachable" sent.
+        pub icmp6_out_unreachables: "Icmp6OutDestUnreachs",
+        /// ICMPv6 "time exceeded" sent.
+        pub icmp6_out_time_exceeded: "Icmp6OutTimeExcds",
+        /// ICMPv6 "parameter problem" sent.
+        pub icmp6_out_parameter_problems: "Icmp6OutParmProblems",
+        /// ICMP "time exceeded" sent.
+        pub icmp_out_time_exceeded: "IcmpOutTimeExcds",
         /// Answers not sent because there were too many of their kind in this second.
         pub icmp_out_limited: "IcmpOutRateLimitGlobal",
         /// Answers not sent because too many others waited for the device.
@@ -156,5 +230,52 @@ offload_base::counters! {
         pub keep_alives: "TcpExtTCPKeepAlive",
         /// Probes of a peer's closed window.
         pub window_probes: "TcpExtTCPWinProbe",
+    }
+}
+
+/// What is counted of either IP, under a name of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ip {
+    InReceives,
+    InHeaderErrors,
+    InAddressErrors,
+    InUnknownProtocols,
+    OutRequests,
+    OutNoRoutes,
+    ReassemblyRequests,
+    ReassemblyOks,
+    ReassemblyFails,
+    ReassemblyTimeouts,
+    FragmentationOks,
+    FragmentationFails,
+    FragmentsCreated,
+}
+
+impl HostCounters {
+    /// Counts one more.
+    pub(crate) fn count(&mut self, version: Version, what: Ip) {
+        self.count_many(version, what, 1);
+    }
+
+    pub(crate) fn count_many(&mut self, version: Version, what: Ip, more: u64) {
+        let (four, six) = match what {
+            Ip::InReceives => (&mut self.ip_in_receives, &mut self.ip6_in_receives),
+            Ip::InHeaderErrors => (&mut self.ip_in_header_errors, &mut self.ip6_in_header_errors),
+            Ip::InAddressErrors => (&mut self.ip_in_address_errors, &mut self.ip6_in_address_errors),
+            Ip::InUnknownProtocols => (&mut self.ip_in_unknown_protocols, &mut self.ip6_in_unknown_protocols),
+            Ip::OutRequests => (&mut self.ip_out_requests, &mut self.ip6_out_requests),
+            Ip::OutNoRoutes => (&mut self.ip_out_no_routes, &mut self.ip6_out_no_routes),
+            Ip::ReassemblyRequests => (&mut self.ip_reassembly_requests, &mut self.ip6_reassembly_requests),
+            Ip::ReassemblyOks => (&mut self.ip_reassembly_oks, &mut self.ip6_reassembly_oks),
+            Ip::ReassemblyFails => (&mut self.ip_reassembly_fails, &mut self.ip6_reassembly_fails),
+            Ip::ReassemblyTimeouts => (&mut self.ip_reassembly_timeouts, &mut self.ip6_reassembly_timeouts),
+            Ip::FragmentationOks => (&mut self.ip_fragmentation_oks, &mut self.ip6_fragmentation_oks),
+            Ip::FragmentationFails => (&mut self.ip_fragmentation_fails, &mut self.ip6_fragmentation_fails),
+            Ip::FragmentsCreated => (&mut self.ip_fragments_created, &mut self.ip6_fragments_created),
+        };
+        *match version {
+            Version::Four => four,
+            Version::Six => six,
+        } += more;
     }
 }

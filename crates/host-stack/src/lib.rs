@@ -9,7 +9,7 @@
 //!   TcpStream, TcpListener, UdpSocket, Host      async, runtime-neutral: one mutex around stack and device
 //!            |
 //!          Stack                      packets and `now` in, packets and deadlines out
-//!            |-- flow table, timers, udp, network (IPv4, ARP, ICMP, Ethernet)
+//!            |-- flow table, timers, udp, network (IPv4 and IPv6, ARP and NDP, ICMP, Ethernet)
 //!            '-- tcp: a connection at a time
 //!            |
 //!       dyn NetDevice                 a driver, or a test's mock
@@ -32,7 +32,7 @@ mod tcp;
 mod timers;
 mod udp;
 
-pub use config::{Config, KeepAlive, TcpConfig};
+pub use config::{Config, Ipv6Config, KeepAlive, TcpConfig};
 pub use counters::HostCounters;
 pub use flow_table::ConnectionId;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};

@@ -39,7 +39,7 @@ pub enum SendError {
     /// The address is not one that this stack can reach.
     #[error("the address cannot be reached from here")]
     Unreachable,
-    /// It does not fit one packet.
+    /// No packet has space for so many bytes.
     #[error("a datagram to this address may have {most} bytes")]
     TooLong {
         /// The most bytes that do.

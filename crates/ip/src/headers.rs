@@ -175,6 +175,11 @@ impl IpHeaders {
         }
     }
 
+    /// Where the byte is that says what [`protocol`](Self::protocol) is; in a fragment, that a fragment header follows.
+    pub fn protocol_at(&self) -> usize {
+        self.named_at
+    }
+
     /// Who sent the packet these are the headers of.
     pub fn source(&self, packet: &[u8]) -> IpAddr {
         self.address(packet, 0)

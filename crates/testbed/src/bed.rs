@@ -11,8 +11,8 @@ use crate::runtime::{JoinHandle, Runtime, lock};
 use crate::tokio_runtime::{self, TokioRuntime};
 use core::fmt;
 use core::future::Future;
-use core::net::Ipv4Addr;
-use host_stack::{Config, Host, TcpConfig};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use nic_sim::dma::DmaBytes;
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
 use nic_sim::{Device, Driver, NicConfig, nic};
@@ -51,8 +51,9 @@ struct Plan {
     nic: NicConfig,
     tcp: TcpConfig,
     address: Ipv4Addr,
+    ipv6: Ipv6Config,
     /// Besides the other hosts.
-    neighbours: Vec<(Ipv4Addr, [u8; 6])>,
+    neighbours: Vec<(IpAddr, [u8; 6])>,
 }
 
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Builder {
     }
 
     /// Adds a host with a NIC; hosts are numbered in the order they are added. The `n`th, from 0 on, has the
-    /// address 10.0.0.`n + 1`, and its NIC a matching Ethernet address.
+    /// addresses 10.0.0.`n + 1` and fd00::`n + 1`, and its NIC a matching Ethernet address.
     ///
     /// # Panics
     /// At the 255th host.
@@ -97,7 +98,8 @@ impl Builder {
         assert!(number < 255, "a testbed has at most 254 hosts");
         let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
         let address = Ipv4Addr::new(10, 0, 0, number);
-        self.hosts.push(Plan { name: name.into(), nic, tcp, address, neighbours: Vec::new() });
+        let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()));
+        self.hosts.push(Plan { name: name.into(), nic, tcp, address, ipv6, neighbours: Vec::new() });
         self
     }
 
@@ -111,13 +113,23 @@ impl Builder {
         self
     }
 
+    /// Gives the last host another IPv6 address, and whatever else it has of IPv6.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn ipv6(mut self, ipv6: Ipv6Config) -> Builder {
+        self.last_host().ipv6 = ipv6;
+        self
+    }
+
     /// Tells the last host of somebody outside, whom it reaches at `mac`.
     ///
     /// # Panics
     /// If there is no host yet.
     #[must_use]
-    pub fn neighbour(mut self, address: Ipv4Addr, mac: [u8; 6]) -> Builder {
-        self.last_host().neighbours.push((address, mac));
+    pub fn neighbour(mut self, address: impl Into<IpAddr>, mac: [u8; 6]) -> Builder {
+        self.last_host().neighbours.push((address.into(), mac));
         self
     }
 
@@ -214,17 +226,26 @@ impl Builder {
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
         let seed = self.seed.derive(&format!("host {number}"));
-        let mut config = Config::new(plan.address, plan.nic.mac, seed);
+        let mut config = Config::new(plan.address, plan.nic.mac, seed).with_ipv6(plan.ipv6);
         config.tcp = plan.tcp.clone();
         for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
-            config = config.with_neighbour(neighbour.address, neighbour.nic.mac);
+            for address in [IpAddr::from(neighbour.address), IpAddr::from(neighbour.ipv6.address)] {
+                config = config.with_neighbour(address, neighbour.nic.mac);
+            }
         }
         for (address, mac) in &plan.neighbours {
             config = config.with_neighbour(*address, *mac);
         }
         let host = Host::new(config, Box::new(driver), runtime.clone());
-        let bed_host =
-            BedHost { number, name: plan.name.clone(), address: plan.address, host, device, runtime: runtime.clone() };
+        let bed_host = BedHost {
+            number,
+            name: plan.name.clone(),
+            address: plan.address,
+            ipv6: plan.ipv6.address,
+            host,
+            device,
+            runtime: runtime.clone(),
+        };
         let serve = bed_host.host.serve();
         bed_host.spawn("stack", serve);
         bed_host
@@ -352,6 +373,7 @@ pub struct BedHost {
     number: usize,
     name: String,
     address: Ipv4Addr,
+    ipv6: Ipv6Addr,
     host: Host,
     device: Arc<Mutex<Device>>,
     runtime: Arc<dyn Runtime>,
@@ -363,9 +385,14 @@ impl BedHost {
         &self.host
     }
 
-    /// Its address.
+    /// Its IPv4 address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// Its IPv6 address.
+    pub fn ipv6_address(&self) -> Ipv6Addr {
+        self.ipv6
     }
 
     /// Whose time its tasks take.

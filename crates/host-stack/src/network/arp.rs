@@ -1,10 +1,9 @@
 //! ARP packets, read and written (RFC 826, RFC 5227).
 
-use super::neighbours::Due;
 use super::{ETHERNET_BYTES, Network};
 use crate::counters::HostCounters;
 use core::net::Ipv4Addr;
-use offload_api::{FlowKey, Header, TxAsk, TxPacket};
+use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 
@@ -24,42 +23,27 @@ impl Network {
             return;
         };
         let nobody = sender.is_broadcast() || sender.is_multicast() || sender.is_loopback();
-        if nobody || !mac.is_unicast() || sender == self.address() {
+        if nobody || !mac.is_unicast() || sender == self.addresses.four() {
             counters.arp_in_errors += 1;
             return;
         }
-        let asked = operation == ArpOperation::Request && target == self.address();
+        let asked = operation == ArpOperation::Request && target == self.addresses.four();
         // RFC 5227 1.1: a probe, which has no sender's address, is to leave no trace.
         if !sender.is_unspecified() {
-            let waiting = self.neighbours.learn(now, sender, mac, asked && self.is_on_link(sender));
-            for mut packet in waiting {
-                EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
-                self.outbox.push_back(packet);
-            }
+            let create = asked && self.addresses.is_on_link(sender.into());
+            self.learn(now, sender.into(), mac, create);
         }
-        if asked && self.arp_answers.allow(now) {
+        if asked && self.address_answers.allow(now) {
             counters.arp_replies += 1;
             self.send_arp(ArpOperation::Reply, mac, mac, sender, counters);
         }
     }
 
-    /// Sends the requests that are due. Returns the TCP flows whose packets go nowhere, for nobody answered.
-    pub(crate) fn handle_timeouts(&mut self, now: Instant, counters: &mut HostCounters) -> Vec<FlowKey> {
-        let mut lost = Vec::new();
-        while let Some(due) = self.neighbours.pop_due(now) {
-            match due {
-                Due::Ask { address, at } => {
-                    counters.arp_requests += 1;
-                    let to = at.unwrap_or(EthernetAddress::BROADCAST);
-                    self.send_arp(ArpOperation::Request, to, EthernetAddress::default(), address, counters);
-                }
-                Due::GiveUp { waiting } => {
-                    lost.extend(waiting.iter().filter_map(|packet| super::flow_of(&packet.header)));
-                }
-            }
-        }
-        counters.arp_unresolved_discards += self.neighbours.take_lost();
-        lost
+    /// Asks for the Ethernet address of `target`: everybody, or the one who had it last.
+    pub(super) fn ask(&mut self, target: Ipv4Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
+        counters.arp_requests += 1;
+        let to = at.unwrap_or(EthernetAddress::BROADCAST);
+        self.send_arp(ArpOperation::Request, to, EthernetAddress::default(), target, counters);
     }
 
     fn send_arp(
@@ -73,7 +57,7 @@ impl Network {
         let arp = ArpRepr::EthernetIpv4 {
             operation,
             source_hardware_addr: self.mac,
-            source_protocol_addr: self.address(),
+            source_protocol_addr: self.addresses.four(),
             target_hardware_addr,
             target_protocol_addr,
         };

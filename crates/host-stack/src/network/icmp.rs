@@ -1,42 +1,19 @@
-//! ICMP (RFC 792): echo requests are answered, errors about this host's connections are passed on, and packets that
+//! ICMP (RFC 792): echo requests are answered, errors about this host's packets are passed on, and packets that
 //! nobody here wants are refused.
 //!
 //! Invariant: an ICMP error is never answered, nor is anything that came by broadcast (RFC 1122 3.2.2); how many
 //! answers leave in a second is bounded.
 
-use super::{Arrival, ETHERNET_BYTES, IP_BYTES, Network};
+use super::{Arrival, ETHERNET_BYTES, ICMP, Network, Why};
 use crate::counters::HostCounters;
 use bytes::Bytes;
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use ip_packets::Sum;
-use offload_api::{FlowKey, Header, TxAsk, TxPacket};
+use core::net::{IpAddr, Ipv4Addr};
+use ip_packets::{IpHeaders, Sum, Version};
+use offload_api::{Header, TxAsk, TxPacket};
+use offload_base::Instant;
 use offload_base::cost::{self, Work};
-use offload_base::{Instant, Seq};
 use smallvec::{SmallVec, smallvec};
-use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, IpProtocol, Ipv4Packet};
-
-/// A report that a segment of a connection did not get through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Undelivered {
-    /// The connection's flow.
-    pub(crate) flow: FlowKey,
-    /// The segment's sequence number.
-    pub(crate) seq: Seq,
-    /// Bytes of the whole packet.
-    pub(crate) length: u16,
-    pub(crate) why: Why,
-}
-
-/// Why it did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// Nobody there listens, or speaks TCP.
-    Refused,
-    /// There is no way to the host.
-    Unreachable,
-    /// A router would have to fragment it; what it could forward, 0 if it did not say.
-    TooLarge { mtu: u16 },
-}
+use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
 
 impl Network {
     /// An ICMP message from `source` arrived.
@@ -67,14 +44,21 @@ impl Network {
                     return None;
                 }
                 counters.icmp_out_echo_replies += 1;
-                let mut reply: SmallVec<[u8; 8]> = SmallVec::from_slice(&message[..ICMP_BYTES]);
+                let mut reply = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
                 reply[0] = u8::from(Icmpv4Message::EchoReply);
                 self.send_icmp(now, source, reply, &message[ICMP_BYTES..], counters);
                 None
             }
             Icmpv4Message::DstUnreachable => {
                 counters.icmp_in_unreachables += 1;
-                let undelivered = self.undelivered(packet.msg_code(), message);
+                let why = match packet.msg_code() {
+                    2 | 3 => Why::Refused,
+                    // RFC 1191 4: the low half of the second word.
+                    4 => Why::TooLarge { mtu: u16::from_be_bytes([message[6], message[7]]) },
+                    _ => Why::Unreachable,
+                };
+                let quoted = message.get(ICMP_BYTES..).unwrap_or_default();
+                let undelivered = self.undelivered(quoted, why);
                 counters.icmp_in_errors += u64::from(undelivered.is_none());
                 undelivered.map(Arrival::Undelivered)
             }
@@ -82,54 +66,43 @@ impl Network {
         }
     }
 
-    /// What a "destination unreachable" says; `None` if it is not about a TCP segment from this host.
-    fn undelivered(&self, code: u8, message: &[u8]) -> Option<Undelivered> {
-        let quoted = message.get(ICMP_BYTES..)?;
-        // A quotation is cut short: only the header is held against its length.
-        let header = Ipv4Packet::new_unchecked(quoted.get(..IP_BYTES)?);
-        let header_bytes = usize::from(header.header_len());
-        if header.version() != 4 || header_bytes < IP_BYTES || header.src_addr() != self.address() {
-            return None;
-        }
-        if header.next_header() != IpProtocol::Tcp || header.frag_offset() != 0 {
-            return None;
-        }
-        // RFC 792: at least eight bytes of what came behind the header.
-        let ports = quoted.get(header_bytes..header_bytes + 8)?;
-        let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
-        let end = |address: Ipv4Addr, port: u16| SocketAddr::V4(SocketAddrV4::new(address, port));
-        let why = match code {
-            2 | 3 => Why::Refused,
-            // RFC 1191 4: the low half of the second word.
-            4 => Why::TooLarge { mtu: u16::from_be_bytes([message[6], message[7]]) },
-            _ => Why::Unreachable,
-        };
-        Some(Undelivered {
-            flow: FlowKey::tcp(end(header.src_addr(), port(0)), end(header.dst_addr(), port(2))),
-            seq: Seq(u32::from_be_bytes([ports[4], ports[5], ports[6], ports[7]])),
-            length: header.total_len(),
-            why,
-        })
-    }
-
-    /// Tells the sender of a packet, given from its IP header on, that nobody wants it here.
+    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here.
     pub(super) fn refuse(&mut self, now: Instant, packet: &[u8], refusal: Refusal, counters: &mut HostCounters) {
+        let Ok(headers) = IpHeaders::walk(packet) else {
+            // Headers that cannot be walked are refused in IPv6 only.
+            return self.refuse_six(now, packet, None, refusal, counters);
+        };
+        let IpAddr::V4(source) = headers.source(packet) else {
+            return self.refuse_six(now, packet, Some(&headers), refusal, counters);
+        };
+        let (kind, code) = match refusal {
+            Refusal::Protocol => (Icmpv4Message::DstUnreachable, 2),
+            Refusal::Port => (Icmpv4Message::DstUnreachable, 3),
+            Refusal::Incomplete => (Icmpv4Message::TimeExceeded, 1),
+            Refusal::Problem { .. } => return,
+        };
+        let is_echo =
+            |kind: u8| matches!(Icmpv4Message::from(kind), Icmpv4Message::EchoRequest | Icmpv4Message::EchoReply);
+        if headers.protocol == ICMP && !packet.get(headers.upper).is_some_and(|kind| is_echo(*kind)) {
+            return;
+        }
         if !self.refusals.allow(now) {
             counters.icmp_out_limited += 1;
             return;
         }
-        counters.icmp_out_unreachables += 1;
-        let message = smallvec![u8::from(Icmpv4Message::DstUnreachable), refusal as u8, 0, 0, 0, 0, 0, 0];
+        match kind {
+            Icmpv4Message::TimeExceeded => counters.icmp_out_time_exceeded += 1,
+            _ => counters.icmp_out_unreachables += 1,
+        }
         let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
-        let source = Ipv4Packet::new_unchecked(packet).src_addr();
-        self.send_icmp(now, source, message, quoted, counters);
+        self.send_icmp(now, source, smallvec![u8::from(kind), code, 0, 0, 0, 0, 0, 0], quoted, counters);
     }
 
     fn send_icmp(
         &mut self,
         now: Instant,
         to: Ipv4Addr,
-        mut message: SmallVec<[u8; 8]>,
+        mut message: IcmpHeader,
         rest: &[u8],
         counters: &mut HostCounters,
     ) {
@@ -138,23 +111,45 @@ impl Network {
         sum.add(&message);
         sum.add(rest);
         message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-        let mut header = Header::from_elem(0, ETHERNET_BYTES + IP_BYTES);
-        self.write_ip(&mut header, to, IpProtocol::Icmp, message.len() + rest.len());
-        header.extend_from_slice(&message);
+        let source = IpAddr::V4(self.addresses.four());
+        self.send_message(now, (source, to.into()), ICMP, &message, rest, counters);
+    }
+
+    /// Sends an ICMP message of either IP, its checksum made.
+    pub(super) fn send_message(
+        &mut self,
+        now: Instant,
+        (source, destination): (IpAddr, IpAddr),
+        protocol: u8,
+        message: &[u8],
+        rest: &[u8],
+        counters: &mut HostCounters,
+    ) {
+        let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::of(&destination).header_bytes());
+        self.write_ip(&mut header, source, destination, protocol, message.len() + rest.len());
+        header.extend_from_slice(message);
         let _scope = cost::work(Work::Copy);
         let fragments = if rest.is_empty() { SmallVec::new() } else { smallvec![Bytes::copy_from_slice(rest)] };
-        self.answer(now, to, TxPacket { header, fragments, ask: TxAsk::default() }, counters);
+        self.answer(now, destination, TxPacket { header, fragments, ask: TxAsk::default() }, counters);
     }
 }
 
-/// Why a packet is not wanted: the codes of "destination unreachable".
+/// The header that all messages have, and all of some.
+pub(super) type IcmpHeader = SmallVec<[u8; 8]>;
+
+/// Why a packet is not wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
-    Protocol = 2,
-    Port = 3,
+    /// Nobody speaks what it carries.
+    Protocol,
+    /// Nobody listens at its port.
+    Port,
+    /// Others of its fragments did not come in time.
+    Incomplete,
+    /// Something in IPv6's headers is not acceptable.
+    Problem { code: u8, pointer: u32 },
 }
 
-/// The header that all messages have.
-const ICMP_BYTES: usize = 8;
+pub(super) const ICMP_BYTES: usize = 8;
 /// RFC 1812 4.3.2.3: as much of the packet as makes 576 bytes with the headers in front of it.
-const QUOTED_BYTES: usize = 576 - IP_BYTES - ICMP_BYTES;
+const QUOTED_BYTES: usize = 576 - 20 - ICMP_BYTES;

@@ -1,54 +1,64 @@
-//! Ethernet and IPv4: from a frame to the segment in it, and from a segment to a packet for the device.
+//! Ethernet and IP of both versions: from a frame to the segment in it, and from a segment to a packet for the device.
 //!
-//! - [`arp`], [`neighbours`]: which Ethernet address the next hop has;
-//! - [`icmp`]: echoes, errors in and out; [`paths`]: how large a packet may be; [`udp`]: datagrams.
+//! - [`addresses`]: what the interface is called, and whom it reaches how;
+//! - [`arp`], [`ndp`], [`neighbours`]: which Ethernet address the next hop has;
+//! - [`icmp`], [`icmp_six`], [`quoted`]: echoes, errors in and out; [`paths`]: how large a packet may be;
+//! - [`fragments`]: packets in pieces; [`udp`]: datagrams.
 //!
 //! What leaves of its own accord (requests, answers, packets whose next hop is known at last) waits in the outbox
 //! until the stack hands it to the device.
 //!
-//! Invariant: what [`Network::receive`] lets through is a whole, unfragmented packet for this host, and nothing
-//! behind its IP length is looked at.
+//! Invariant: what [`Network::receive`] lets through is a whole packet for this host, and nothing behind its IP length
+//! is looked at.
 
+mod addresses;
 mod arp;
+mod fragments;
 mod icmp;
+mod icmp_six;
+mod ndp;
 mod neighbours;
 mod paths;
+mod quoted;
 mod udp;
 
-pub(crate) use icmp::{Undelivered, Why};
+pub(crate) use quoted::{Undelivered, Why};
 
 use crate::config::Config;
-use crate::counters::HostCounters;
+use crate::counters::{HostCounters, Ip};
 use crate::limit::RateLimit;
 use crate::tcp::segment::Segment;
+use addresses::Addresses;
 use bytes::Bytes;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::ops::Range;
+use fragments::Fragments;
 use icmp::Refusal;
-use ip_packets::Sum;
-use neighbours::{Hop, Neighbours};
+use ip_packets::{HeaderError, IpHeaders, Sum, Version};
+use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
-use offload_api::{FlowKey, Handle, Header, PathCaps, TxAsk, TxPacket};
+use offload_api::{FlowKey, Handle, Header, PathCaps, RxMeta, RxPacket, TxAsk, TxPacket};
 use offload_base::Instant;
+use offload_base::time::earliest;
 use paths::Paths;
 use smallvec::SmallVec;
-use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, TcpPacket};
+use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
 use std::collections::VecDeque;
 
 /// The interface's addresses and whom it reaches.
 #[derive(Debug)]
 pub(crate) struct Network {
     mac: EthernetAddress,
-    address: Ipv4Addr,
-    prefix_len: u8,
-    gateway: Option<Ipv4Addr>,
+    addresses: Addresses,
     neighbours: Neighbours,
     paths: Paths,
+    fragments: Fragments,
     outbox: VecDeque<TxPacket>,
-    arp_answers: RateLimit,
+    /// To ARP requests and neighbour solicitations.
+    address_answers: RateLimit,
     echoes: RateLimit,
     refusals: RateLimit,
-    /// The identification of the next packet that belongs to no connection.
+    /// The identification of the next IPv4 packet that belongs to no connection.
     ident: u16,
 }
 
@@ -59,7 +69,7 @@ pub(crate) enum Arrival {
     Tcp(Parsed),
     /// A datagram for `port`.
     Datagram { port: u16, from: SocketAddr, payload: Range<usize> },
-    /// Word of a TCP segment that did not get through.
+    /// Word of a packet that did not get through.
     Undelivered(Undelivered),
 }
 
@@ -81,7 +91,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) segment: &'a Segment,
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
     pub(crate) context: Option<Handle>,
-    /// The identification of the first packet cut from this one.
+    /// The identification of the first packet cut from this one; IPv6 has none.
     pub(crate) ident: u16,
     /// The most payload bytes a packet may have; a longer payload is for the device to cut.
     pub(crate) mss: usize,
@@ -93,73 +103,68 @@ impl Network {
         config.neighbours.iter().for_each(|(address, mac)| neighbours.fix(*address, EthernetAddress(*mac)));
         Network {
             mac: EthernetAddress(config.mac),
-            address: config.address,
-            prefix_len: config.prefix_len.min(32),
-            gateway: config.gateway,
+            addresses: Addresses::new(config),
             neighbours,
             paths: Paths::default(),
+            fragments: Fragments::new(config.seed.stream("host-stack fragments")),
             outbox: VecDeque::new(),
-            arp_answers: RateLimit::new(ARP_ANSWERS_A_SECOND),
+            address_answers: RateLimit::new(ADDRESS_ANSWERS_A_SECOND),
             echoes: RateLimit::new(ECHOES_A_SECOND),
             refusals: RateLimit::new(REFUSALS_A_SECOND),
             ident: config.seed.stream("host-stack idents").next_u32() as u16,
         }
     }
 
+    /// The interface's IPv4 address.
     pub(crate) fn address(&self) -> Ipv4Addr {
-        self.address
+        self.addresses.four()
+    }
+
+    /// The address under which `destination` is spoken to, if the interface has one of its kind.
+    pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        self.addresses.source_for(destination)
     }
 
     /// Whether packets for `destination` can be sent at all.
     pub(crate) fn reaches(&self, destination: IpAddr) -> bool {
-        matches!(destination, IpAddr::V4(address) if self.next_hop(address).is_some())
+        self.next_hop(destination).is_some()
     }
 
     /// The neighbour to which packets for `destination` go.
-    fn next_hop(&self, destination: Ipv4Addr) -> Option<Ipv4Addr> {
-        if self.is_on_link(destination) || self.neighbours.is_fixed(destination) {
-            return Some(destination);
-        }
-        let nobody = destination.is_broadcast()
-            || destination.is_multicast()
-            || destination.is_unspecified()
-            || destination.is_loopback();
-        let elsewhere = !nobody && !self.shares_prefix(destination);
-        self.gateway.filter(|_| elsewhere)
-    }
-
-    /// Whether `address` can be another host on this Ethernet.
-    fn is_on_link(&self, address: Ipv4Addr) -> bool {
-        let host_bits = u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0);
-        let host = address.to_bits() & host_bits;
-        // RFC 3021: in a network of two there is neither a broadcast address nor one of the network's own.
-        let usable = self.prefix_len >= 31 || (host != 0 && host != host_bits);
-        self.shares_prefix(address) && usable && address != self.address
-    }
-
-    fn shares_prefix(&self, address: Ipv4Addr) -> bool {
-        let host_bits = u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0);
-        (address.to_bits() ^ self.address.to_bits()) & !host_bits == 0
+    fn next_hop(&self, destination: IpAddr) -> Option<IpAddr> {
+        self.addresses.next_hop(destination, self.neighbours.is_fixed(destination))
     }
 
     /// The largest packet that may be sent to `destination` where the interface takes `mtu`.
     pub(crate) fn path_mtu(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
-        match destination {
-            IpAddr::V4(address) => self.paths.find(now, address).map_or(mtu, |(narrow, _)| narrow.min(mtu)),
-            IpAddr::V6(_) => mtu,
-        }
+        self.paths.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
     }
 
     /// A packet of `length` bytes was too large for the path to `destination`, which is `told` to take `mtu`. Returns
     /// what will be believed.
     pub(crate) fn narrow_path(&mut self, now: Instant, destination: IpAddr, length: u16, told: u16) -> Option<u16> {
-        let IpAddr::V4(address) = destination else { return None };
-        self.paths.narrow(now, address, length, told)
+        self.paths.narrow(now, destination, length, told)
     }
 
     /// When [`handle_timeouts`](Self::handle_timeouts) wants to be called.
     pub(crate) fn next_event(&self) -> Option<Instant> {
-        self.neighbours.next_event()
+        earliest(self.neighbours.next_event(), self.fragments.next_event())
+    }
+
+    /// Asks for the addresses that are due, and gives up fragments whose time is over. Returns the TCP flows whose
+    /// packets go nowhere, for nobody answered.
+    pub(crate) fn handle_timeouts(&mut self, now: Instant, counters: &mut HostCounters) -> Vec<FlowKey> {
+        let mut lost = Vec::new();
+        while let Some(due) = self.neighbours.pop_due(now) {
+            match due {
+                Due::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),
+                Due::Ask { address: IpAddr::V6(address), at } => self.solicit(address, at, counters),
+                Due::GiveUp { waiting } => lost.extend(waiting.iter().filter_map(|packet| flow_of(&packet.header))),
+            }
+        }
+        counters.unresolved_discards += self.neighbours.take_lost();
+        self.expire_fragments(now, counters);
+        lost
     }
 
     /// Whether datagrams find space in the outbox.
@@ -171,89 +176,154 @@ impl Network {
         !self.outbox.is_empty()
     }
 
-    /// The next packet that is ready for the device.
-    pub(crate) fn next_mail(&mut self) -> Option<TxPacket> {
-        self.outbox.pop_front()
-    }
-
-    /// Finds what a frame holds for the layers above; `None`, and answered or counted, if it is nothing for them.
+    /// Finds what a packet holds for the layers above; `None`, and answered or counted, if it is nothing for them. A
+    /// fragment that was the last to come becomes the whole, of which the device has said nothing.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
-        frame: &[u8],
-        checksums: Checksums,
+        received: &mut RxPacket,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
-        let Ok(ethernet) = EthernetFrame::new_checked(frame) else {
+        let Ok(ethernet) = EthernetFrame::new_checked(&received.frame) else {
             counters.ip_in_receives += 1;
             counters.ip_in_header_errors += 1;
             return None;
         };
-        let mine = ethernet.dst_addr() == self.mac;
-        if ethernet.ethertype() == EthernetProtocol::Arp && (mine || ethernet.dst_addr().is_broadcast()) {
-            self.on_arp(now, ethernet.payload(), counters);
-            return None;
-        }
-        counters.ip_in_receives += 1;
-        if !mine {
-            counters.ip_in_address_errors += 1;
-            return None;
-        }
-        if ethernet.ethertype() != EthernetProtocol::Ipv4 {
-            counters.ip_in_unknown_protocols += 1;
-            return None;
-        }
-        let Some(ip) = Ipv4Packet::new_checked(ethernet.payload()).ok().filter(|ip| ip.version() == 4) else {
-            counters.ip_in_header_errors += 1;
-            return None;
-        };
-        if checksums == Checksums::Bad || (checksums == Checksums::Unchecked && !ip.verify_checksum()) {
-            counters.checksum_errors += 1;
-            return None;
-        }
-        if ip.dst_addr() != self.address {
-            counters.ip_in_address_errors += 1;
-            return None;
-        }
-        // RFC 1122 3.2.1.3: a broadcast, multicast or unspecified address is nobody's source.
-        let source = ip.src_addr();
-        if source.is_broadcast() || source.is_multicast() || source.is_unspecified() {
-            counters.ip_in_address_errors += 1;
-            return None;
-        }
-        if ip.more_frags() || ip.frag_offset() != 0 {
-            counters.ip_fragments_dropped += 1;
-            return None;
-        }
-        let start = ETHERNET_BYTES + usize::from(ip.header_len());
-        let end = ETHERNET_BYTES + usize::from(ip.total_len());
-        let destination = ip.dst_addr();
-        match ip.next_header() {
-            IpProtocol::Tcp => {}
-            IpProtocol::Udp => return self.on_udp(source, frame, start..end, checksums, counters),
-            IpProtocol::Icmp => return self.on_icmp(now, source, &frame[start..end], counters),
-            _ => {
-                counters.ip_in_unknown_protocols += 1;
-                self.refuse(now, &frame[ETHERNET_BYTES..end], Refusal::Protocol, counters);
+        let (mine, to) = (ethernet.dst_addr() == self.mac, ethernet.dst_addr());
+        let version = match ethernet.ethertype() {
+            EthernetProtocol::Arp if mine || to.is_broadcast() => {
+                self.on_arp(now, ethernet.payload(), counters);
                 return None;
             }
+            EthernetProtocol::Ipv6 if self.addresses.speaks_six() => Version::Six,
+            EthernetProtocol::Ipv4 => Version::Four,
+            _ => {
+                counters.ip_in_receives += 1;
+                match mine {
+                    true => counters.ip_in_unknown_protocols += 1,
+                    false => counters.ip_in_address_errors += 1,
+                }
+                return None;
+            }
+        };
+        counters.count(version, Ip::InReceives);
+        // RFC 2464 7: what is for many has an address that begins like this.
+        let for_many = version == Version::Six && to.0[..2] == [0x33, 0x33];
+        if !(mine || for_many) {
+            counters.count(version, Ip::InAddressErrors);
+            return None;
         }
+        match self.receive_packet(now, received, version, counters) {
+            Step::Whole => match self.receive_packet(now, received, version, counters) {
+                Step::Arrived(arrival) => Some(arrival),
+                Step::Nothing => None,
+                Step::Whole => {
+                    // A fragment within a fragment: nobody sends such in earnest.
+                    counters.count(version, Ip::InHeaderErrors);
+                    None
+                }
+            },
+            Step::Arrived(arrival) => Some(arrival),
+            Step::Nothing => None,
+        }
+    }
+
+    fn receive_packet(
+        &mut self,
+        now: Instant,
+        received: &mut RxPacket,
+        version: Version,
+        counters: &mut HostCounters,
+    ) -> Step {
+        let checksums = received.meta.checksums;
+        let packet = &received.frame[ETHERNET_BYTES..];
+        let headers = match IpHeaders::parse(packet) {
+            Ok(headers) if headers.version == version => headers,
+            Err(HeaderError::Unacceptable(problem)) if version == Version::Six => {
+                counters.count(version, Ip::InHeaderErrors);
+                let to = Ipv6Packet::new_unchecked(packet).dst_addr();
+                if self.addresses.are(to.into()) || self.addresses.are_among(to) {
+                    self.report_problem(now, packet, problem, to.is_multicast(), counters);
+                }
+                return Step::Nothing;
+            }
+            _ => {
+                counters.count(version, Ip::InHeaderErrors);
+                return Step::Nothing;
+            }
+        };
+        if version == Version::Four && checksums == Checksums::Unchecked {
+            let mut sum = Sum::default();
+            sum.add(&packet[..headers.upper]);
+            if !sum.is_right() {
+                counters.checksum_errors += 1;
+                return Step::Nothing;
+            }
+        }
+        // A device that says "bad" speaks of IPv4's header or of the transport's; who cares which.
+        if checksums == Checksums::Bad && headers.protocol != UDP {
+            counters.checksum_errors += 1;
+            return Step::Nothing;
+        }
+        let (source, destination) = (headers.source(packet), headers.destination(packet));
+        let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.are_among(address));
+        if !(self.addresses.are(destination) || for_many) || !may_be_source(source, headers.protocol) {
+            counters.count(version, Ip::InAddressErrors);
+            return Step::Nothing;
+        }
+        if headers.fragment.is_some() {
+            let Some(whole) = self.on_fragment(now, &received.frame, version, counters) else { return Step::Nothing };
+            *received = RxPacket { frame: whole, meta: RxMeta::default() };
+            return Step::Whole;
+        }
+        let arrival = match (headers.protocol, version) {
+            (ICMP, Version::Four) => {
+                let IpAddr::V4(source) = source else { return Step::Nothing };
+                self.on_icmp(now, source, &packet[headers.upper..headers.end], counters)
+            }
+            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, counters),
+            _ if for_many => {
+                counters.count(version, Ip::InAddressErrors);
+                None
+            }
+            (TCP, _) => self.on_tcp(packet, &headers, checksums, counters),
+            (UDP, _) => self.on_udp(packet, &headers, checksums, counters),
+            (NO_NEXT_HEADER, Version::Six) => None,
+            _ => {
+                counters.count(version, Ip::InUnknownProtocols);
+                self.refuse(now, &packet[..headers.end], Refusal::Protocol, counters);
+                None
+            }
+        };
+        arrival.map_or(Step::Nothing, Step::Arrived)
+    }
+
+    fn on_tcp(
+        &self,
+        packet: &[u8],
+        headers: &IpHeaders,
+        checksums: Checksums,
+        counters: &mut HostCounters,
+    ) -> Option<Arrival> {
+        let (source, destination) = (headers.source(packet), headers.destination(packet));
+        let bytes = &packet[headers.upper..headers.end];
         if checksums == Checksums::Unchecked {
-            let mut sum = Sum::pseudo_header(TCP, source.into(), destination.into(), end - start);
-            sum.add(&frame[start..end]);
+            let mut sum = Sum::pseudo_header(TCP, source, destination, bytes.len());
+            sum.add(bytes);
             if !sum.is_right() {
                 counters.checksum_errors += 1;
                 return None;
             }
         }
         counters.in_segments += 1;
-        let Some((segment, header_bytes)) = Segment::parse(&frame[start..end]) else {
+        let Some((segment, header_bytes)) = Segment::parse(bytes) else {
             counters.in_errors += 1;
             return None;
         };
-        let address = |ip: Ipv4Addr, port: u16| SocketAddr::V4(SocketAddrV4::new(ip, port));
-        let flow = FlowKey::tcp(address(destination, segment.destination_port), address(source, segment.source_port));
-        Some(Arrival::Tcp(Parsed { flow, segment, payload: start + header_bytes..end }))
+        let local = SocketAddr::new(destination, segment.destination_port);
+        let flow = FlowKey::tcp(local, SocketAddr::new(source, segment.source_port));
+        let payload = ETHERNET_BYTES + headers.upper + header_bytes..ETHERNET_BYTES + headers.end;
+        Some(Arrival::Tcp(Parsed { flow, segment, payload }))
     }
 
     /// The packet for a segment. `None` if there is nothing to hand to the device now: there is no way to the
@@ -268,21 +338,22 @@ impl Network {
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
         let Outgoing { flow, segment, fragments, context, ident, mss } = outgoing;
-        let (IpAddr::V4(source), IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
-            counters.ip_out_no_routes += 1;
-            return None;
-        };
+        let (source, destination) = (flow.local.ip(), flow.remote.ip());
+        let version = Version::of(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
+        let tcp_at = ETHERNET_BYTES + version.header_bytes();
         let tcp_bytes = segment.header_bytes();
-        let mut header = Header::from_elem(0, ETHERNET_BYTES + IP_BYTES + tcp_bytes);
-        self.write_ip(&mut header, destination, IpProtocol::Tcp, tcp_bytes + payload_bytes);
-        let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
-        ip.set_ident(ident);
-        ip.set_checksum(0);
-        ip.set_dont_frag(!self.paths.find(now, destination).is_some_and(|(_, may_fragment)| may_fragment));
-        segment.emit(&mut header[ETHERNET_BYTES + IP_BYTES..]);
+        let mut header = Header::from_elem(0, tcp_at + tcp_bytes);
+        self.write_ip(&mut header, source, destination, TCP, tcp_bytes + payload_bytes);
+        if version == Version::Four {
+            let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
+            ip.set_ident(ident);
+            ip.set_checksum(0);
+            ip.set_dont_frag(!self.paths.find(now, destination).is_some_and(|(_, may_fragment)| may_fragment));
+        }
+        segment.emit(&mut header[tcp_at..]);
         if !caps.checksum {
-            fill_checksums(&mut header, source, destination, &fragments);
+            fill_checksums(&mut header, version, source, destination, &fragments);
         }
         let ask = TxAsk {
             seq: segment.seq + u32::from(segment.flags.syn),
@@ -294,19 +365,28 @@ impl Network {
         self.address_to(now, destination, TxPacket { header, fragments, ask }, counters)
     }
 
+    /// `address` was heard of at `mac`. What waited for that is sent.
+    fn learn(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, create: bool) {
+        for mut packet in self.neighbours.learn(now, address, mac, create) {
+            EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
+            self.outbox.push_back(packet);
+        }
+    }
+
     /// Puts the next hop's address on `packet`; keeps it if that is not known.
     fn address_to(
         &mut self,
         now: Instant,
-        destination: Ipv4Addr,
+        destination: IpAddr,
         mut packet: TxPacket,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
+        let version = Version::of(&destination);
         let Some(next_hop) = self.next_hop(destination) else {
-            counters.ip_out_no_routes += 1;
+            counters.count(version, Ip::OutNoRoutes);
             return None;
         };
-        counters.ip_out_requests += 1;
+        counters.count(version, Ip::OutRequests);
         match self.neighbours.find(now, next_hop) {
             Hop::Known(mac) => {
                 EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
@@ -316,35 +396,54 @@ impl Network {
                 if packet.ask.context.is_none() {
                     self.neighbours.keep(next_hop, packet);
                 } else {
-                    counters.arp_unresolved_discards += 1;
+                    counters.unresolved_discards += 1;
                 }
                 None
             }
         }
     }
 
-    /// Writes Ethernet and IPv4 headers for `bytes` bytes of what comes behind them, but for the next hop's address.
-    fn write_ip(&self, header: &mut [u8], destination: Ipv4Addr, protocol: IpProtocol, bytes: usize) {
+    /// Writes Ethernet and IP headers for `bytes` bytes of what comes behind them, but for the next hop's address.
+    fn write_ip(&self, header: &mut [u8], source: IpAddr, destination: IpAddr, protocol: u8, bytes: usize) {
         let mut ethernet = EthernetFrame::new_unchecked(&mut header[..]);
         ethernet.set_src_addr(self.mac);
-        ethernet.set_ethertype(EthernetProtocol::Ipv4);
-        let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..ETHERNET_BYTES + IP_BYTES]);
-        ip.set_version(4);
-        ip.set_header_len(IP_BYTES as u8);
-        ip.set_total_len((IP_BYTES + bytes) as u16);
-        ip.set_hop_limit(64);
-        ip.set_next_header(protocol);
-        ip.set_src_addr(self.address);
-        ip.set_dst_addr(destination);
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                ethernet.set_ethertype(EthernetProtocol::Ipv4);
+                let mut ip = Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
+                let header_bytes = Version::Four.header_bytes();
+                ip.set_version(4);
+                ip.set_header_len(header_bytes as u8);
+                ip.set_total_len((header_bytes + bytes) as u16);
+                ip.set_hop_limit(HOP_LIMIT);
+                ip.set_next_header(protocol.into());
+                ip.set_src_addr(source);
+                ip.set_dst_addr(destination);
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                ethernet.set_ethertype(EthernetProtocol::Ipv6);
+                let mut ip = Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
+                ip.set_version(6);
+                ip.set_payload_len(bytes as u16);
+                ip.set_hop_limit(HOP_LIMIT);
+                ip.set_next_header(protocol.into());
+                ip.set_src_addr(source);
+                ip.set_dst_addr(destination);
+            }
+            _ => debug_assert!(false, "both ends of a flow speak one IP"),
+        }
     }
 
-    /// Sends an answer that belongs to no connection to `destination`, its IP header finished here.
-    fn answer(&mut self, now: Instant, destination: Ipv4Addr, mut packet: TxPacket, counters: &mut HostCounters) {
-        // It may be fragmented, so its identification must tell it from others.
-        self.ident = self.ident.wrapping_add(1);
-        let mut ip = Ipv4Packet::new_unchecked(&mut packet.header[ETHERNET_BYTES..ETHERNET_BYTES + IP_BYTES]);
-        ip.set_ident(self.ident);
-        ip.fill_checksum();
+    /// Sends what belongs to no connection to `destination`, an IPv4 header finished here.
+    fn answer(&mut self, now: Instant, destination: IpAddr, mut packet: TxPacket, counters: &mut HostCounters) {
+        if destination.is_ipv4() {
+            // It may be fragmented, so its identification must tell it from others.
+            self.ident = self.ident.wrapping_add(1);
+            let ip = &mut packet.header[ETHERNET_BYTES..ETHERNET_BYTES + Version::Four.header_bytes()];
+            let mut ip = Ipv4Packet::new_unchecked(ip);
+            ip.set_ident(self.ident);
+            ip.fill_checksum();
+        }
         if let Some(packet) = self.address_to(now, destination, packet, counters) {
             self.post(packet, counters);
         }
@@ -360,26 +459,41 @@ impl Network {
     }
 }
 
-/// The flow of a TCP packet that this host has made.
-fn flow_of(header: &[u8]) -> Option<FlowKey> {
-    let ip = Ipv4Packet::new_unchecked(header.get(ETHERNET_BYTES..)?.get(..IP_BYTES)?);
-    if ip.next_header() != IpProtocol::Tcp {
-        return None;
-    }
-    let ports = header.get(ETHERNET_BYTES + IP_BYTES..)?.get(..4)?;
-    let end = |address: Ipv4Addr, port: [u8; 2]| SocketAddr::V4(SocketAddrV4::new(address, u16::from_be_bytes(port)));
-    let local = end(ip.src_addr(), [ports[0], ports[1]]);
-    Some(FlowKey::tcp(local, end(ip.dst_addr(), [ports[2], ports[3]])))
+/// How far a packet has got.
+enum Step {
+    /// To the layers above.
+    Arrived(Arrival),
+    /// It was the last fragment that was missing, and is the whole now.
+    Whole,
+    Nothing,
 }
 
-fn fill_checksums(header: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr, fragments: &[Bytes]) {
-    let ip_header = &mut header[ETHERNET_BYTES..ETHERNET_BYTES + IP_BYTES];
-    let mut ip_sum = Sum::default();
-    ip_sum.add(ip_header);
-    Ipv4Packet::new_unchecked(ip_header).set_checksum(ip_sum.finish());
-    let tcp_header = &mut header[ETHERNET_BYTES + IP_BYTES..];
+/// Whether a host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: nobody is many, nor nobody; but
+/// (RFC 4861 7.1.1) one who has no address yet solicits neighbours.
+fn may_be_source(address: IpAddr, protocol: u8) -> bool {
+    match address {
+        IpAddr::V4(address) => !(address.is_broadcast() || address.is_multicast() || address.is_unspecified()),
+        IpAddr::V6(address) => addresses::is_somebody(address) || (address.is_unspecified() && protocol == ICMPV6),
+    }
+}
+
+/// The flow of a TCP packet that this host has made.
+fn flow_of(header: &[u8]) -> Option<FlowKey> {
+    let packet = header.get(ETHERNET_BYTES..)?;
+    let headers = IpHeaders::walk(packet).ok().filter(|headers| headers.protocol == TCP)?;
+    let ports = packet.get(headers.upper..headers.upper + 4)?;
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    let local = SocketAddr::new(headers.source(packet), port(0));
+    Some(FlowKey::tcp(local, SocketAddr::new(headers.destination(packet), port(2))))
+}
+
+fn fill_checksums(header: &mut [u8], version: Version, source: IpAddr, destination: IpAddr, fragments: &[Bytes]) {
+    let (in_front, tcp_header) = header.split_at_mut(ETHERNET_BYTES + version.header_bytes());
+    if version == Version::Four {
+        Ipv4Packet::new_unchecked(&mut in_front[ETHERNET_BYTES..]).fill_checksum();
+    }
     let bytes = tcp_header.len() + fragments.iter().map(Bytes::len).sum::<usize>();
-    let mut sum = Sum::pseudo_header(TCP, source.into(), destination.into(), bytes);
+    let mut sum = Sum::pseudo_header(TCP, source, destination, bytes);
     sum.add(tcp_header);
     for fragment in fragments {
         sum.add(fragment);
@@ -387,17 +501,21 @@ fn fill_checksums(header: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr, fr
     TcpPacket::new_unchecked(tcp_header).set_checksum(sum.finish());
 }
 
-/// The protocols' numbers.
-pub(crate) const TCP: u8 = 6;
-pub(crate) const UDP: u8 = 17;
 /// Ethernet header, without a VLAN tag.
 pub(crate) const ETHERNET_BYTES: usize = 14;
-/// IPv4 header, without options.
-pub(crate) const IP_BYTES: usize = 20;
-/// Answers, requests and resolved packets that wait for the device's room; packets that ARP let go come on top.
+/// What the protocols are called.
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+const NO_NEXT_HEADER: u8 = 59;
+/// Routers that a packet may pass.
+const HOP_LIMIT: u8 = 64;
+/// Answers, requests and resolved packets that wait for the device's room; packets that the answer to a question lets
+/// go come on top, and fragments of one packet.
 const OUTBOX_PACKETS: usize = 256;
-/// ARP requests answered in a second.
-const ARP_ANSWERS_A_SECOND: u32 = 1000;
+/// Questions for this host's Ethernet address answered in a second.
+const ADDRESS_ANSWERS_A_SECOND: u32 = 1000;
 /// Echo requests answered in a second: enough for a flood of pings, not for all that a wire can carry.
 const ECHOES_A_SECOND: u32 = 10_000;
 /// Errors sent in a second (RFC 1812 4.3.2.8): Linux's icmp_msgs_per_sec.

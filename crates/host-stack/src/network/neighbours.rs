@@ -1,13 +1,14 @@
-//! Address resolution (RFC 826): which Ethernet address a neighbour has, and the packets that wait to know.
+//! Address resolution, by ARP (RFC 826) for IPv4 and NDP (RFC 4861) for IPv6: which Ethernet address a neighbour has,
+//! and the packets that wait to know.
 //!
-//! An entry is asked for by broadcast, three times a second apart, longer each time; once known, it is asked for
+//! An entry is asked for by broadcast or multicast, three times a second apart, longer each time; once known, it is asked for
 //! again, directly, when it is used after half a minute without news. Whoever asks for this host is remembered too,
 //! while there is space; whoever speaks unasked can only change an entry that is there.
 //!
 //! Invariants: an entry with a deadline is among the deadlines once, under that deadline; entries, the packets that
 //! wait, and their bytes are bounded; a static entry never changes.
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use core::time::Duration;
 use offload_api::TxPacket;
 use offload_base::Instant;
@@ -17,10 +18,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The neighbours that are known or asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    entries: BTreeMap<Ipv4Addr, Neighbour>,
-    deadlines: BTreeSet<(Instant, Ipv4Addr)>,
+    entries: BTreeMap<IpAddr, Neighbour>,
+    deadlines: BTreeSet<(Instant, IpAddr)>,
     /// Entries that are not static, in the order they were made.
-    order: VecDeque<Ipv4Addr>,
+    order: VecDeque<IpAddr>,
     /// Bytes of all packets that wait.
     waiting_bytes: usize,
     /// Packets that waited in vain, or found no space to wait.
@@ -34,6 +35,8 @@ struct Neighbour {
     fixed: bool,
     /// When it was last heard of.
     confirmed: Instant,
+    /// What was heard then may not be so.
+    doubted: bool,
     /// Requests since then.
     requests: u32,
     /// When the next request, or giving up, is due.
@@ -54,14 +57,14 @@ pub(crate) enum Hop {
 #[derive(Debug)]
 pub(crate) enum Due {
     /// A request, to all or to the last known address.
-    Ask { address: Ipv4Addr, at: Option<EthernetAddress> },
+    Ask { address: IpAddr, at: Option<EthernetAddress> },
     /// Nobody answered: these packets go nowhere.
     GiveUp { waiting: VecDeque<TxPacket> },
 }
 
 impl Neighbours {
     /// Adds a neighbour that stays.
-    pub(crate) fn fix(&mut self, address: Ipv4Addr, mac: EthernetAddress) {
+    pub(crate) fn fix(&mut self, address: IpAddr, mac: EthernetAddress) {
         // The first one given for an address counts.
         self.entries
             .entry(address)
@@ -69,12 +72,12 @@ impl Neighbours {
     }
 
     /// Whether `address` was set up by hand.
-    pub(crate) fn is_fixed(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_fixed(&self, address: IpAddr) -> bool {
         self.entries.get(&address).is_some_and(|neighbour| neighbour.fixed)
     }
 
     /// Where packets for `address` go; if that is not known, it is asked for from now on.
-    pub(crate) fn find(&mut self, now: Instant, address: Ipv4Addr) -> Hop {
+    pub(crate) fn find(&mut self, now: Instant, address: IpAddr) -> Hop {
         if !self.entries.contains_key(&address) {
             self.make_space();
             self.order.push_back(address);
@@ -83,7 +86,8 @@ impl Neighbours {
         }
         let Some(neighbour) = self.entries.get_mut(&address) else { return Hop::Asked };
         let Some(mac) = neighbour.mac else { return Hop::Asked };
-        if !neighbour.fixed && neighbour.deadline.is_none() && now - neighbour.confirmed >= REACHABLE {
+        let stale = neighbour.doubted || now - neighbour.confirmed >= REACHABLE;
+        if !neighbour.fixed && neighbour.deadline.is_none() && stale {
             neighbour.deadline = Some(now);
             self.deadlines.insert((now, address));
         }
@@ -92,7 +96,7 @@ impl Neighbours {
 
     /// Keeps `packet` until the address of `address` is known, which is being asked for. The oldest that wait give
     /// way to it.
-    pub(crate) fn keep(&mut self, address: Ipv4Addr, packet: TxPacket) {
+    pub(crate) fn keep(&mut self, address: IpAddr, packet: TxPacket) {
         let Some(neighbour) = self.entries.get_mut(&address).filter(|neighbour| neighbour.mac.is_none()) else {
             self.lost += 1;
             return;
@@ -120,12 +124,24 @@ impl Neighbours {
         core::mem::take(&mut self.lost)
     }
 
+    /// The address that `address` has, as far as is known.
+    pub(crate) fn known(&self, address: IpAddr) -> Option<EthernetAddress> {
+        self.entries.get(&address)?.mac
+    }
+
+    /// Whoever is at `address` said so unasked: it is asked for again when it is used.
+    pub(crate) fn doubt(&mut self, address: IpAddr) {
+        if let Some(neighbour) = self.entries.get_mut(&address).filter(|neighbour| neighbour.mac.is_some()) {
+            neighbour.doubted = true;
+        }
+    }
+
     /// `address` was heard of at `mac`. `create`: it is to be remembered even if it was not asked for. Returns the
     /// packets that waited.
     pub(crate) fn learn(
         &mut self,
         now: Instant,
-        address: Ipv4Addr,
+        address: IpAddr,
         mac: EthernetAddress,
         create: bool,
     ) -> VecDeque<TxPacket> {
@@ -142,6 +158,7 @@ impl Neighbours {
         }
         neighbour.mac = Some(mac);
         neighbour.confirmed = now;
+        neighbour.doubted = false;
         neighbour.requests = 0;
         if let Some(deadline) = neighbour.deadline.take() {
             self.deadlines.remove(&(deadline, address));
@@ -187,7 +204,7 @@ impl Neighbours {
         }
     }
 
-    fn remove(&mut self, address: Ipv4Addr) -> VecDeque<TxPacket> {
+    fn remove(&mut self, address: IpAddr) -> VecDeque<TxPacket> {
         let Some(neighbour) = self.entries.remove(&address) else { return VecDeque::new() };
         if let Some(deadline) = neighbour.deadline {
             self.deadlines.remove(&(deadline, address));
@@ -203,6 +220,7 @@ impl Neighbour {
             mac: Some(mac),
             fixed: false,
             confirmed: now,
+            doubted: false,
             requests: 0,
             deadline: None,
             waiting: VecDeque::new(),
@@ -214,6 +232,7 @@ impl Neighbour {
             mac: None,
             fixed: false,
             confirmed: Instant::ZERO,
+            doubted: false,
             requests: 0,
             deadline: Some(now),
             waiting: VecDeque::new(),
@@ -241,6 +260,7 @@ const REACHABLE: Duration = Duration::from_secs(30);
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use core::net::{Ipv4Addr, Ipv6Addr};
 
     const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
     const OTHER: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 8]);
@@ -249,8 +269,13 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    fn address(last: u16) -> Ipv4Addr {
-        Ipv4Addr::from_bits(0x0a00_0000 + u32::from(last))
+    /// Every other one of IPv6: to the table it is all the same.
+    fn address(last: u16) -> IpAddr {
+        if last.is_multiple_of(2) {
+            IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + u32::from(last)))
+        } else {
+            IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last))
+        }
     }
 
     fn packet(bytes: usize) -> TxPacket {

@@ -7,7 +7,7 @@ use core::task::{Context, Poll};
 use std::io;
 use std::sync::Arc;
 
-/// A port at which connections are taken. Dropping it closes the port and resets what nobody accepted.
+/// A port at which connections are taken, by either IP. Dropping it closes the port and resets what nobody accepted.
 ///
 /// ```
 /// use host_stack::Host;

@@ -21,7 +21,7 @@ use crate::flow_table::ConnectionId;
 use crate::stack::Stack;
 use core::fmt;
 use core::future::{Future, poll_fn};
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
 use offload_api::NetDevice;
 use offload_base::{Instant, Timers, time::earliest};
@@ -150,9 +150,14 @@ impl Host {
         Ok(UdpSocket::new(self.shard.clone(), port))
     }
 
-    /// The host's address.
-    pub fn address(&self) -> core::net::Ipv4Addr {
+    /// The host's IPv4 address.
+    pub fn address(&self) -> Ipv4Addr {
         self.shard.with(|inner, _| inner.stack.config().address)
+    }
+
+    /// The host's IPv6 address, if it speaks IPv6.
+    pub fn ipv6_address(&self) -> Option<Ipv6Addr> {
+        self.shard.with(|inner, _| inner.stack.config().ipv6.map(|six| six.address))
     }
 
     /// What was counted so far.

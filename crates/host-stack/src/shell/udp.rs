@@ -42,7 +42,7 @@ impl UdpSocket {
         UdpSocket { shard, port }
     }
 
-    /// This end's address and port.
+    /// This end's address and port. The socket takes datagrams for the host's IPv6 addresses as well.
     pub fn local_addr(&self) -> SocketAddr {
         let address = self.shard.with(|inner, _| inner.stack.config().address);
         SocketAddr::V4(SocketAddrV4::new(address, self.port))
@@ -73,7 +73,8 @@ impl UdpSocket {
     /// Sends `data` to `to`, as soon as the device takes it. Whether it arrives, nobody says.
     ///
     /// # Errors
-    /// `HostUnreachable` if there is no way to `to`, `InvalidInput` if `data` do not fit one packet.
+    /// `HostUnreachable` if there is no way to `to`, `InvalidInput` if no packet has space for `data`. What a path does not
+    /// take as one packet goes in fragments.
     pub async fn send_to(&self, data: Bytes, to: SocketAddr) -> io::Result<()> {
         poll_fn(|cx| self.poll_send_to(cx, &data, to)).await
     }

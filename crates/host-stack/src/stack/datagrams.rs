@@ -33,10 +33,11 @@ impl Stack {
         self.sockets.close(port);
     }
 
-    /// Sends `data` from the UDP socket at `port`, at the next [`transmit`](Self::transmit).
+    /// Sends `data` from the UDP socket at `port`, at the next [`transmit`](Self::transmit): in fragments, if the path
+    /// takes no packet of their size.
     ///
     /// # Errors
-    /// If there is no way to `to`, the datagram does not fit one packet, or the device has fallen behind.
+    /// If there is no way to `to`, no packet has space for so many bytes, or the device has fallen behind.
     pub fn send_datagram(
         &mut self,
         now: Instant,
@@ -45,8 +46,8 @@ impl Stack {
         data: Bytes,
         device: &dyn NetDevice,
     ) -> Result<(), SendError> {
-        let mtu = device.path(&self.nobodys_flow()).mtu;
-        let sent = self.network.send_datagram(now, port, to, data, mtu, &mut self.counters);
+        let caps = device.path(&self.nobodys_flow());
+        let sent = self.network.send_datagram(now, port, to, data, &caps, &mut self.counters);
         if sent == Err(SendError::Full) {
             self.sockets.block(port);
         }

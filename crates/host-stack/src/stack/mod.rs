@@ -25,7 +25,7 @@ use crate::tcp::state::State;
 use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::SocketAddr;
 use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
 use offload_base::{Instant, Rng, time::earliest};
 use opening::Listener;
@@ -112,9 +112,9 @@ impl Stack {
 
     /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
-    pub fn receive(&mut self, now: Instant, packet: RxPacket, device: &mut dyn NetDevice) {
+    pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
+        let arrival = self.network.receive(now, &mut packet, &mut self.counters);
         let RxPacket { mut frame, meta } = packet;
-        let arrival = self.network.receive(now, &frame, meta.checksums, &mut self.counters);
         let Parsed { flow, segment, payload } = match arrival {
             Some(Arrival::Tcp(parsed)) => parsed,
             Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
@@ -264,11 +264,12 @@ impl Stack {
         if self.network.next_event().is_some_and(|at| at <= now) {
             self.handle_timeouts(now);
         }
+        let mtu = if self.network.has_mail() { device.path(&self.nobodys_flow()).mtu } else { 0 };
         while self.network.has_mail() {
             if device.room(&self.nobodys_flow()) == 0 {
                 break;
             }
-            let Some(packet) = self.network.next_mail() else { break };
+            let Some(packet) = self.network.next_mail(now, mtu, &mut self.counters) else { break };
             if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
                 self.counters.device_drops += 1;
             }
@@ -280,7 +281,7 @@ impl Stack {
 
     /// What packets that belong to no flow are sent under.
     fn nobodys_flow(&self) -> FlowKey {
-        let nobody = SocketAddr::V4(SocketAddrV4::new(self.network.address(), 0));
+        let nobody = SocketAddr::new(self.network.address().into(), 0);
         FlowKey { protocol: Protocol::Udp, local: nobody, remote: nobody }
     }
 

@@ -6,7 +6,7 @@ use crate::tcp::connection::Connection;
 use crate::tcp::segment::Segment;
 use crate::tcp::state::State;
 use core::hash::{BuildHasher, Hasher};
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, SocketAddr};
 use offload_api::FlowKey;
 use offload_base::{Instant, Rng, Seq};
 use std::collections::VecDeque;
@@ -67,18 +67,20 @@ impl Stack {
         local_port: Option<u16>,
         remote: SocketAddr,
     ) -> Result<ConnectionId, OpenError> {
-        if !self.network.reaches(remote.ip()) || remote.port() == 0 {
-            return Err(OpenError::Unreachable);
-        }
+        // There is one interface: which one, and what a flow label says, is no part of a flow's name.
+        let remote = SocketAddr::new(remote.ip(), remote.port());
+        let local = self.network.source_for(remote.ip());
+        let local = local.filter(|_| self.network.reaches(remote.ip()) && remote.port() != 0);
+        let local = local.ok_or(OpenError::Unreachable)?;
         if self.flows.len() >= self.config.max_connections {
             return Err(OpenError::TooMany);
         }
         let flow = match local_port {
             Some(port) => {
-                let flow = self.flow_from(port, remote);
+                let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
                 self.flows.find(&flow).is_none().then_some(flow)
             }
-            None => self.free_flow(remote),
+            None => self.free_flow(local, remote),
         };
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
         let connection = self.new_connection(now, flow, State::SynSent);
@@ -180,23 +182,20 @@ impl Stack {
         let mut hasher = self.key.build_hasher();
         hasher.write(b"sequence");
         for end in [flow.local, flow.remote] {
-            if let SocketAddr::V4(end) = end {
-                hasher.write(&end.ip().octets());
+            match end.ip() {
+                IpAddr::V4(address) => hasher.write(&address.octets()),
+                IpAddr::V6(address) => hasher.write(&address.octets()),
             }
             hasher.write(&end.port().to_be_bytes());
         }
         hasher.finish()
     }
 
-    fn flow_from(&self, port: u16, remote: SocketAddr) -> FlowKey {
-        FlowKey::tcp(SocketAddr::V4(SocketAddrV4::new(self.network.address(), port)), remote)
-    }
-
-    /// A flow to `remote` from a random port (RFC 6056).
-    fn free_flow(&mut self, remote: SocketAddr) -> Option<FlowKey> {
+    /// A flow from a random port of `local` to `remote` (RFC 6056).
+    fn free_flow(&mut self, local: IpAddr, remote: SocketAddr) -> Option<FlowKey> {
         for _ in 0..PORTS_TRIED {
             let port = random_port(&mut self.ports);
-            let flow = self.flow_from(port, remote);
+            let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
             if self.flows.find(&flow).is_none() && !self.listeners.contains_key(&port) {
                 return Some(flow);
             }

@@ -5,7 +5,7 @@ use crate::network::{Outgoing, Undelivered, Why};
 use crate::tcp::connection::ConnectionError;
 use crate::tcp::input::reset_for;
 use crate::tcp::segment::Segment;
-use offload_api::{FlowKey, NetDevice, NoRecords};
+use offload_api::{FlowKey, NetDevice, NoRecords, Protocol};
 use offload_base::Instant;
 use smallvec::SmallVec;
 
@@ -25,9 +25,12 @@ impl Stack {
         }
     }
 
-    /// Somebody says that a segment did not get through. Only who has seen it can know its sequence number.
+    /// Somebody says that a packet did not get through. Only who has seen it can know a segment's sequence number.
     pub(super) fn on_undelivered(&mut self, now: Instant, undelivered: &Undelivered) {
         let Undelivered { flow, seq, length, why } = *undelivered;
+        if flow.protocol == Protocol::Udp {
+            return self.on_undelivered_datagram(now, undelivered);
+        }
         let id = self.flows.find(&flow).filter(|id| self.connection(*id).is_under_way(seq));
         let Some(id) = id else {
             self.counters.stray_icmp_errors += 1;
@@ -51,6 +54,22 @@ impl Stack {
         }
         self.mark_dirty(id);
         self.settle(id);
+    }
+
+    /// Of datagrams nothing is remembered: that one left from a port that is open is all there is to go by. What a
+    /// path takes is believed (RFC 8201 4); that nobody listens is a matter for the application's own protocol.
+    fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &Undelivered) {
+        let Undelivered { flow, length, why, .. } = *undelivered;
+        let narrowed = match why {
+            Why::TooLarge { mtu } if self.sockets.is_bound(flow.local.port()) => {
+                self.network.narrow_path(now, flow.remote.ip(), length, mtu)
+            }
+            _ => None,
+        };
+        match narrowed {
+            Some(_) => self.counters.paths_narrowed += 1,
+            None => self.counters.stray_icmp_errors += 1,
+        }
     }
 
     /// Sends a reset that belongs to no connection.

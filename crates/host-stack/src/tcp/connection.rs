@@ -16,11 +16,12 @@ use super::state::State;
 use crate::config::TcpConfig;
 use crate::counters::HostCounters;
 use crate::limit::RateLimit;
-use crate::network::{IP_BYTES, Network};
+use crate::network::Network;
 use crate::timers::TimerSlot;
 use bytes::Bytes;
 use core::ops::Range;
 use core::time::Duration;
+use ip_packets::Version;
 use offload_api::{DeviceEvent, FlowKey, Handle, Layer, PathCaps, RxSegment, Sealer, SentBytes, TxTag};
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
@@ -284,7 +285,7 @@ impl Connection {
     /// A connection in SYN-SENT (or SYN-RECEIVED, for a listener), nothing sent yet. `fingerprint` is a keyed hash of
     /// the flow: where packet identifications and timestamps begin.
     pub(crate) fn new(flow: FlowKey, state: State, initial: Seq, fingerprint: u64, config: &TcpConfig) -> Connection {
-        let mss = DEFAULT_MSS;
+        let mss = default_mss(&flow);
         Connection {
             flow,
             state,
@@ -320,7 +321,7 @@ impl Connection {
             timestamp_offset: (fingerprint >> 32) as u32,
             retransmits: 0,
             sent_bytes: SentBytes::default(),
-            peer: Peer { mss: DEFAULT_MSS as u16, ..Peer::default() },
+            peer: Peer { mss: mss as u16, ..Peer::default() },
             receive: ReceiveQueue::new(Seq(0), config.receive_buffer),
             peer_fin: None,
             ack: AckState { now: false, quick: QUICK_ACKS, answered: None },
@@ -573,8 +574,8 @@ impl Connection {
     pub(super) fn learn(&mut self, env: &mut Env<'_>, segment: &Segment) {
         let options = &segment.options;
         self.receive = ReceiveQueue::new(segment.seq, env.config.receive_buffer);
-        // RFC 9293 3.7.1: 536 if the peer does not say. A lower bound keeps a peer from asking for crumbs.
-        self.peer.mss = options.mss.unwrap_or(DEFAULT_MSS as u16).max(LEAST_MSS);
+        // A lower bound keeps a peer from asking for crumbs.
+        self.peer.mss = options.mss.unwrap_or(default_mss(&self.flow) as u16).max(LEAST_MSS);
         self.peer.sack = env.config.sack && options.sack_permitted;
         if env.config.window_scaling
             && let Some(shift) = options.window_scale
@@ -605,8 +606,13 @@ impl Connection {
         }
     }
 
+    /// Bytes of the IP header in front of its segments.
+    pub(super) fn ip_bytes(&self) -> usize {
+        Version::of(&self.flow.remote.ip()).header_bytes()
+    }
+
     fn mss_for(&self, mtu: u16) -> usize {
-        let path = usize::from(mtu).saturating_sub(IP_BYTES + HEADER_BYTES);
+        let path = usize::from(mtu).saturating_sub(self.ip_bytes() + HEADER_BYTES);
         let options = if self.peer.timestamp.is_some() { TIMESTAMPS_BYTES } else { 0 };
         path.min(usize::from(self.peer.mss)).saturating_sub(options).max(1)
     }
@@ -700,13 +706,19 @@ pub(super) fn timestamp(offset: u32, now: Instant) -> u32 {
     offset.wrapping_add(now.as_millis() as u32)
 }
 
+/// What a peer takes that does not say (RFC 9293 3.7.1).
+fn default_mss(flow: &FlowKey) -> usize {
+    match Version::of(&flow.remote.ip()) {
+        Version::Four => 536,
+        Version::Six => 1220,
+    }
+}
+
 /// The shift by which a window of `bytes` fits into 16 bits.
 fn shift_for(bytes: usize) -> u8 {
     (0..14).find(|shift| bytes >> shift <= usize::from(u16::MAX)).unwrap_or(14)
 }
 
-/// RFC 9293 3.7.1.
-const DEFAULT_MSS: usize = 536;
 /// Linux's tcp_min_snd_mss, after CVE-2019-11479.
 const LEAST_MSS: u16 = 48;
 /// Linux's TCP_MAX_QUICKACKS.

@@ -4,10 +4,10 @@
 //! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
 
 use super::connection::{Connection, ConnectionError, Env, timestamp};
-use super::segment::{Flags, Options, Segment, Timestamps};
+use super::segment::{Flags, HEADER_BYTES, Options, Segment, Timestamps};
 use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
 use super::state::State;
-use crate::network::{IP_BYTES, Outgoing};
+use crate::network::Outgoing;
 use core::ops::Range;
 use offload_api::{DropReason, NetDevice, PathCaps, Sent};
 use smallvec::SmallVec;
@@ -251,7 +251,8 @@ impl Connection {
         let first = self.state == State::SynSent;
         segment.window = self.receive.window(self.mss).min(u64::from(u16::MAX)) as u16;
         segment.options = Options {
-            mss: Some(caps.mtu.saturating_sub(SYN_HEADERS)),
+            // RFC 6691: what the MTU leaves beside the headers without options.
+            mss: Some(caps.mtu.saturating_sub((self.ip_bytes() + HEADER_BYTES) as u16)),
             window_scale: (if first { env.config.window_scaling } else { self.peer.scales })
                 .then_some(self.window_scale),
             sack_permitted: if first { env.config.sack } else { self.peer.sack },
@@ -497,7 +498,5 @@ impl Connection {
 
 /// Packets that a connection may send before others have their turn.
 const PACKETS_A_TURN: usize = 16;
-/// IPv4's total length is 16 bits, and a TCP header at most 60 bytes.
-const MAX_PACKET_PAYLOAD: u64 = u16::MAX as u64 - IP_BYTES as u64 - 60;
-/// What a SYN's MSS option leaves out of the MTU: the headers without options (RFC 6691).
-const SYN_HEADERS: u16 = 40;
+/// IPv4's total length is 16 bits, its header 20 bytes (which IPv6 does not count), and a TCP header at most 60.
+const MAX_PACKET_PAYLOAD: u64 = u16::MAX as u64 - 20 - 60;

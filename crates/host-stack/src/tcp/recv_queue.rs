@@ -279,7 +279,8 @@ impl ReceiveQueue {
             self.density = (bytes * 256 / charge).clamp(1, 256);
         }
         let short = self.charged + charge > self.limit;
-        let copy = roomy && (bytes <= SMALL_BYTES || short);
+        // The peer was told that there is room for what is next, by an estimate: it has to get as far as that.
+        let copy = short && in_order || roomy && (bytes <= SMALL_BYTES || short);
         if copy {
             charge = bytes + OVERHEAD_BYTES;
             received.collapsed = short;

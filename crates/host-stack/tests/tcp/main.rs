@@ -1,8 +1,12 @@
 //! The stack against itself, against smoltcp, and against whatever a network may do, in virtual time.
 
 mod nic;
+mod packets;
 mod pair;
 mod wire;
+
+/// What of it IPv6 has too is tested once more over IPv6.
+const OVER_SIX: bool = false;
 
 mod goodput;
 mod hostile;

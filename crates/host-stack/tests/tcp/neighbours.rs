@@ -1,6 +1,7 @@
 //! Hosts that find each other by ARP, and answer pings.
 
-use crate::pair::{ADDRESS, MAC, PORT, Pair, Setup, config};
+use crate::packets::{answers, ethernet, packet};
+use crate::pair::{FOUR as ADDRESS, MAC, PORT, Pair, Setup, config};
 use crate::wire::WireConfig;
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -8,22 +9,12 @@ use host_stack::{ConnectionError, Stack, State, TcpConfig};
 use offload_base::{Instant, Seed};
 use proptest::prelude::*;
 use smoltcp::wire::{
-    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Message, Icmpv4Packet,
-    IpProtocol, Ipv4Packet,
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetProtocol, Icmpv4Message, Icmpv4Packet, IpProtocol,
+    Ipv4Packet,
 };
 
 fn strangers() -> Setup {
     Setup { acquainted: false, ..Setup::default() }
-}
-
-fn ethernet(to: [u8; 6], ethertype: EthernetProtocol, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0; 14];
-    let mut header = EthernetFrame::new_unchecked(&mut frame[..]);
-    header.set_dst_addr(EthernetAddress(to));
-    header.set_src_addr(EthernetAddress(MAC[0]));
-    header.set_ethertype(ethertype);
-    frame.extend_from_slice(payload);
-    frame
 }
 
 /// What a host at `sender` says of itself, or asks.
@@ -41,20 +32,8 @@ fn arp(operation: ArpOperation, mac: [u8; 6], sender: [u8; 4], target: [u8; 4]) 
 }
 
 /// An IPv4 packet from side 0 to `to`, in a frame for side 1.
-pub(crate) fn ip(to: [u8; 4], protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0; 20];
-    packet.extend_from_slice(payload);
-    let length = packet.len() as u16;
-    let mut ip = Ipv4Packet::new_unchecked(&mut packet[..]);
-    ip.set_version(4);
-    ip.set_header_len(20);
-    ip.set_total_len(length);
-    ip.set_hop_limit(64);
-    ip.set_next_header(protocol);
-    ip.set_src_addr(ADDRESS[0].into());
-    ip.set_dst_addr(to.into());
-    ip.fill_checksum();
-    ethernet(MAC[1], EthernetProtocol::Ipv4, &packet)
+fn ip(to: [u8; 4], protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    packet(ADDRESS[0].into(), to.into(), protocol, payload)
 }
 
 fn echo_request(number: u16, data: &[u8]) -> Vec<u8> {
@@ -66,13 +45,6 @@ fn echo_request(number: u16, data: &[u8]) -> Vec<u8> {
     icmp.set_echo_seq_no(number);
     icmp.fill_checksum();
     message
-}
-
-/// Gives side 1 a frame and returns what it sends.
-pub(crate) fn answers(pair: &mut Pair, frame: &[u8]) -> Vec<Vec<u8>> {
-    pair.nics[1].port().deliver(frame);
-    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
-    pair.nics[1].port().drain().into()
 }
 
 #[test]
@@ -113,7 +85,7 @@ fn nobody_has_the_address() {
     assert_eq!(pair.now.as_millis(), 7000);
     let counters = pair.stacks[0].counters();
     assert_eq!((counters.arp_requests, counters.attempt_fails), (3, 1));
-    assert_eq!(counters.arp_unresolved_discards, 3, "the SYN, and twice again");
+    assert_eq!(counters.unresolved_discards, 3, "the SYN, and twice again");
 }
 
 #[test]

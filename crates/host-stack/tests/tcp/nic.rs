@@ -10,7 +10,7 @@ use offload_api::{
     SealError, Sealer, Sent, TxPacket, Unit,
 };
 use offload_base::{Instant, Seq};
-use smoltcp::wire::{EthernetFrame, EthernetProtocol, IpAddress, IpProtocol, Ipv4Packet, TcpPacket};
+use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -95,20 +95,10 @@ impl Port {
         if self.verdict != Checksums::Good {
             return self.verdict;
         }
-        let good = || -> Option<bool> {
-            let ethernet = EthernetFrame::new_checked(frame).ok()?;
-            let ip = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
-            if ip.next_header() != IpProtocol::Tcp {
-                return None;
-            }
-            let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
-            let (from, to) = (IpAddress::Ipv4(ip.src_addr()), IpAddress::Ipv4(ip.dst_addr()));
-            Some(ip.verify_checksum() && tcp.verify_checksum(&from, &to))
-        };
-        match good() {
-            Some(true) => Checksums::Good,
-            Some(false) => Checksums::Bad,
-            None => Checksums::Unchecked, // it knows TCP only
+        match Transport::of(frame) {
+            Some(transport) if transport.header_is_right(frame) && transport.is_right(frame) => Checksums::Good,
+            Some(_) => Checksums::Bad,
+            None => Checksums::Unchecked, // it knows whole TCP and UDP only
         }
     }
 
@@ -120,44 +110,132 @@ impl Port {
 
     /// Cuts a packet into segments, each with its own headers.
     fn segment(&mut self, packet: &TxPacket, payload: &[u8]) {
-        let other = EthernetFrame::new_unchecked(&packet.header[..]).ethertype() != EthernetProtocol::Ipv4
-            || Ipv4Packet::new_unchecked(&packet.header[14..]).next_header() != IpProtocol::Tcp;
-        if other {
-            assert!(!packet.ask.checksum && packet.ask.mss.is_none(), "the device knows TCP only");
+        let Some(transport) = Transport::of_headers(&packet.header) else {
+            assert!(!packet.ask.checksum && packet.ask.mss.is_none(), "the device knows TCP and UDP only");
             self.sent.push_back([&packet.header[..], payload].concat());
             return;
-        }
+        };
         let mss = packet.ask.mss.map_or(usize::MAX, usize::from);
         let most = usize::from(self.caps.mtu) + 14 - packet.header.len();
         assert!(mss.min(payload.len()) <= most, "a segment larger than the MTU: {} of {most}", payload.len());
-        let whole = TcpPacket::new_unchecked(&packet.header[34..]);
-        let (seq, fin, psh) = (whole.seq_number(), whole.fin(), whole.psh());
         let pieces: Vec<&[u8]> = if payload.is_empty() { vec![payload] } else { payload.chunks(mss).collect() };
         let count = pieces.len();
         let mut at = 0;
         for (index, piece) in pieces.into_iter().enumerate() {
             let mut frame = packet.header.to_vec();
             frame.extend_from_slice(piece);
-            let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
-            let (from, to) = (IpAddress::Ipv4(ip.src_addr()), IpAddress::Ipv4(ip.dst_addr()));
-            let length = packet.header.len() - 14 + piece.len();
             if packet.ask.checksum {
-                ip.set_total_len(length as u16);
-                ip.set_ident(ip.ident().wrapping_add(index as u16));
-                ip.fill_checksum();
-                let mut tcp = TcpPacket::new_unchecked(&mut frame[34..]);
-                tcp.set_seq_number(seq + at);
-                tcp.set_fin(fin && index + 1 == count);
-                tcp.set_psh(psh && index + 1 == count);
-                tcp.fill_checksum(&from, &to);
+                transport.set_length(&mut frame, index as u16);
+                transport.finish(&mut frame, at, index + 1 == count);
             } else {
-                assert_eq!(usize::from(ip.total_len()), length);
-                assert!(count == 1 && ip.verify_checksum());
-                assert!(TcpPacket::new_unchecked(&frame[34..]).verify_checksum(&from, &to));
+                assert!(count == 1 && transport.header_is_right(&frame) && transport.is_right(&frame));
             }
             at += piece.len();
             self.sent.push_back(frame);
         }
+    }
+}
+
+/// What a frame carries, as far as the device knows it.
+#[derive(Clone, Copy)]
+struct Transport {
+    six: bool,
+    udp: bool,
+    ends: [IpAddress; 2],
+    at: usize,
+}
+
+impl Transport {
+    fn of(frame: &[u8]) -> Option<Transport> {
+        let transport = Transport::of_headers(frame)?;
+        let ip = &frame[14..];
+        let whole = match transport.six {
+            true => Ipv6Packet::new_checked(ip).ok()?.total_len(),
+            false => usize::from(Ipv4Packet::new_checked(ip).ok()?.total_len()),
+        };
+        let bytes = &ip[..whole][transport.at - 14..];
+        let valid = match transport.udp {
+            // RFC 768: without a checksum there is nothing to check.
+            true => UdpPacket::new_checked(bytes).is_ok_and(|udp| udp.checksum() != 0),
+            false => TcpPacket::new_checked(bytes).is_ok(),
+        };
+        valid.then_some(transport)
+    }
+
+    fn of_headers(frame: &[u8]) -> Option<Transport> {
+        let ip = frame.get(14..)?;
+        let (six, ends, next, bytes) = match (frame[12], frame[13]) {
+            (0x08, 0x00) if ip.len() >= 20 && ip[0] == 0x45 => {
+                let ip = Ipv4Packet::new_unchecked(ip);
+                let whole = !ip.more_frags() && ip.frag_offset() == 0;
+                (
+                    false,
+                    [ip.src_addr().into(), ip.dst_addr().into()],
+                    ip.next_header(),
+                    if whole { 20 } else { return None },
+                )
+            }
+            (0x86, 0xdd) if ip.len() >= 40 && ip[0] >> 4 == 6 => {
+                let ip = Ipv6Packet::new_unchecked(ip);
+                (true, [ip.src_addr().into(), ip.dst_addr().into()], ip.next_header(), 40)
+            }
+            _ => return None,
+        };
+        let udp = next == IpProtocol::Udp;
+        (udp || next == IpProtocol::Tcp).then_some(Transport { six, udp, ends, at: 14 + bytes })
+    }
+
+    fn header_is_right(&self, frame: &[u8]) -> bool {
+        let bytes = frame.len() - 14;
+        match self.six {
+            true => Ipv6Packet::new_unchecked(&frame[14..]).total_len() <= bytes,
+            false => {
+                let ip = Ipv4Packet::new_unchecked(&frame[14..]);
+                ip.verify_checksum() && usize::from(ip.total_len()) <= bytes
+            }
+        }
+    }
+
+    fn is_right(&self, frame: &[u8]) -> bool {
+        let whole = match self.six {
+            true => Ipv6Packet::new_unchecked(&frame[14..]).total_len(),
+            false => usize::from(Ipv4Packet::new_unchecked(&frame[14..]).total_len()),
+        };
+        let ([from, to], bytes) = (self.ends, &frame[self.at..14 + whole]);
+        match self.udp {
+            true => UdpPacket::new_unchecked(bytes).verify_checksum(&from, &to),
+            false => TcpPacket::new_unchecked(bytes).verify_checksum(&from, &to),
+        }
+    }
+
+    /// Gives the `index`th frame of a packet its own length, and IPv4's header its checksum.
+    fn set_length(&self, frame: &mut [u8], index: u16) {
+        let bytes = frame.len() - 14;
+        if self.six {
+            Ipv6Packet::new_unchecked(&mut frame[14..]).set_payload_len((bytes - 40) as u16);
+            return;
+        }
+        let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+        ip.set_total_len(bytes as u16);
+        ip.set_ident(ip.ident().wrapping_add(index));
+        ip.fill_checksum();
+    }
+
+    /// Finishes the header in front of the data that are `at` bytes into the packet's.
+    fn finish(&self, frame: &mut [u8], at: usize, last: bool) {
+        let ([from, to], bytes) = (self.ends, &mut frame[self.at..]);
+        if self.udp {
+            let length = bytes.len() as u16;
+            let mut udp = UdpPacket::new_unchecked(bytes);
+            udp.set_len(length);
+            udp.fill_checksum(&from, &to);
+            return;
+        }
+        let mut tcp = TcpPacket::new_unchecked(bytes);
+        tcp.set_seq_number(tcp.seq_number() + at);
+        tcp.set_fin(tcp.fin() && last);
+        tcp.set_psh(tcp.psh() && last);
+        tcp.fill_checksum(&from, &to);
     }
 }
 

@@ -2,11 +2,24 @@
 
 use crate::nic::Nic;
 use crate::wire::{Wire, WireConfig};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use host_stack::{Config, ConnectionId, Stack, State, TcpConfig};
+use host_stack::{Config, ConnectionId, Ipv6Config, Stack, State, TcpConfig};
 use offload_base::{Instant, Seed};
 
-pub(crate) const ADDRESS: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+/// The hosts' addresses in IPv4 and in IPv6, both of which they speak.
+pub(crate) const FOUR: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+pub(crate) const SIX: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2)];
+/// Those that they speak to each other by in this run of the tests.
+pub(crate) const ADDRESS: [IpAddr; 2] = match crate::OVER_SIX {
+    false => [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))],
+    true => [IpAddr::V6(SIX[0]), IpAddr::V6(SIX[1])],
+};
+/// Where in a frame TCP starts.
+pub(crate) const TCP: usize = if crate::OVER_SIX { 54 } else { 34 };
+/// Bytes of data in a full segment with timestamps, at an MTU of 1500 bytes.
+pub(crate) const FULL: usize = 1514 - TCP - 32;
 pub(crate) const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 pub(crate) const PORT: u16 = 443;
 
@@ -46,8 +59,10 @@ pub(crate) struct Pair {
 }
 
 pub(crate) fn config(side: usize, seed: Seed, tcp: TcpConfig) -> Config {
-    let mut config = Config::new(ADDRESS[side].into(), MAC[side], seed.derive(&format!("host {side}")))
-        .with_neighbour(ADDRESS[1 - side].into(), MAC[1 - side]);
+    let mut config = Config::new(FOUR[side].into(), MAC[side], seed.derive(&format!("host {side}")))
+        .with_ipv6(Ipv6Config::new(SIX[side]))
+        .with_neighbour(FOUR[1 - side].into(), MAC[1 - side])
+        .with_neighbour(SIX[1 - side].into(), MAC[1 - side]);
     config.tcp = tcp;
     config
 }

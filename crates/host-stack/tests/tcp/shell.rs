@@ -317,7 +317,7 @@ fn udp_sockets_wait_for_datagrams() {
             let (data, from) = client.recv_from().await.unwrap();
             assert_eq!((&data[..], from), (&[number; 100][..], (ADDRESS[1], 53).into()));
         }
-        let long = client.send_to(Bytes::from(vec![0; 2000]), (ADDRESS[1], 53).into()).await;
+        let long = client.send_to(Bytes::from(vec![0; 65_536]), (ADDRESS[1], 53).into()).await;
         assert_eq!(long.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     });
     world.run(false);

@@ -79,7 +79,7 @@ impl Mixed {
         settings.random_seed = 1;
         let mut interface = Interface::new(settings, &mut queues, SmolInstant::from_micros(0));
         interface.update_ip_addrs(|addresses| {
-            addresses.push(IpCidr::new(IpAddress::Ipv4(ADDRESS[1].into()), 24)).unwrap();
+            addresses.push(IpCidr::new(ADDRESS[1].into(), if crate::OVER_SIX { 64 } else { 24 })).unwrap();
         });
         let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
         let mut sockets = SocketSet::new(Vec::new());
@@ -116,18 +116,11 @@ impl Mixed {
             self.interface.poll(now, &mut self.queues, &mut self.sockets);
             for frame in self.nic.port().drain() {
                 moved = true;
-                if frame[12..14] == [8, 0] {
-                    self.wire.send(self.now, 0, frame);
-                }
+                self.wire.send(self.now, 0, frame);
             }
             for frame in core::mem::take(&mut self.queues.sent) {
                 moved = true;
-                if frame[12..14] == [8, 6] {
-                    // It asks for our Ethernet address, and our stack speaks no ARP.
-                    self.queues.received.push_back(arp_answer(&frame));
-                } else {
-                    self.wire.send(self.now, 1, frame);
-                }
+                self.wire.send(self.now, 1, frame);
             }
             if !moved {
                 break;
@@ -183,19 +176,6 @@ impl Mixed {
     }
 }
 
-/// The answer to an ARP request (RFC 826), as if side 0 had given it.
-fn arp_answer(request: &[u8]) -> Vec<u8> {
-    let mut answer = request.to_vec();
-    answer[..6].copy_from_slice(&MAC[1]);
-    answer[6..12].copy_from_slice(&MAC[0]);
-    answer[21] = 2;
-    answer[22..28].copy_from_slice(&MAC[0]);
-    answer[28..32].copy_from_slice(&ADDRESS[0]);
-    answer[32..38].copy_from_slice(&MAC[1]);
-    answer[38..42].copy_from_slice(&ADDRESS[1]);
-    answer
-}
-
 fn wires() -> [WireConfig; 2] {
     [WireConfig::default(), WireConfig { loss: 0.03, reorder: 0.03, duplicate: 0.01, ..WireConfig::default() }]
 }
@@ -218,7 +198,7 @@ fn smoltcp_connects() {
     for wire in wires() {
         let mut mixed = Mixed::new(wire, Seed(4));
         mixed.stack.listen(PORT, 4).unwrap();
-        let remote = (IpAddress::Ipv4(ADDRESS[0].into()), PORT);
+        let remote = (IpAddress::from(ADDRESS[0]), PORT);
         let socket = mixed.sockets.get_mut::<Socket<'_>>(mixed.socket);
         socket.connect(mixed.interface.context(), remote, 5000).unwrap();
         let id = loop {

@@ -1,6 +1,6 @@
 //! Opening, closing, and what goes wrong with either.
 
-use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use crate::pair::{ADDRESS, PORT, Pair, Setup, TCP};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Loses every frame of `side` that `unwanted` says, up to `count` of them.
 fn lose(pair: &mut Pair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
     pair.wire.filter = Some(Box::new(move |from, frame| {
-        let hit = from == side && count > 0 && unwanted(&TcpPacket::new_unchecked(&frame[34..]));
+        let hit = from == side && count > 0 && unwanted(&TcpPacket::new_unchecked(&frame[TCP..]));
         count -= u32::from(hit);
         hit
     }));

@@ -1,12 +1,14 @@
 //! Datagrams between hosts.
 
-use crate::neighbours::{answers, ip};
-use crate::pair::{ADDRESS, Pair, Setup};
+use crate::packets::{across, answers, ip_of};
+use crate::pair::{ADDRESS, Pair, Setup, TCP};
+use crate::transfer::pattern;
 use bytes::Bytes;
 use host_stack::{OpenError, SendError};
 use offload_api::rx::Checksums;
+use offload_base::Seed;
 use proptest::prelude::*;
-use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, UdpPacket};
+use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
 
 const SERVICE: u16 = 53;
 
@@ -19,7 +21,7 @@ fn datagram(port: u16, data: &[u8]) -> Vec<u8> {
     udp.set_src_port(1000);
     udp.set_dst_port(port);
     udp.set_len(length);
-    udp.fill_checksum(&IpAddress::Ipv4(ADDRESS[0].into()), &IpAddress::Ipv4(ADDRESS[1].into()));
+    udp.fill_checksum(&IpAddress::from(ADDRESS[0]), &IpAddress::from(ADDRESS[1]));
     bytes
 }
 
@@ -33,23 +35,31 @@ fn datagrams_go_both_ways_between_strangers() {
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Ok(SERVICE));
     assert_eq!(pair.stacks[1].bind_udp(Some(SERVICE)), Err(OpenError::InUse));
     let port = pair.stacks[0].bind_udp(None).unwrap();
-    for data in [&b"question"[..], b"", &[7; 1472]] {
-        send(&mut pair, port, Bytes::copy_from_slice(data)).unwrap();
+    let most = if crate::OVER_SIX { 65_527 } else { 65_507 };
+    let one_packet = 1514 - TCP - 8;
+    let sizes = [8, 0, one_packet, one_packet + 1, 20_000, most];
+    for size in sizes {
+        send(&mut pair, port, Bytes::from(pattern(Seed(size as u64), size))).unwrap();
     }
-    assert_eq!(send(&mut pair, port, Bytes::from(vec![0; 1473])), Err(SendError::TooLong { most: 1472 }));
+    assert_eq!(send(&mut pair, port, Bytes::from(vec![0; most + 1])), Err(SendError::TooLong { most }));
     let mut got = Vec::new();
     pair.run_until(|pair| {
         got.extend(core::iter::from_fn(|| pair.stacks[1].take_datagram(SERVICE)));
-        got.len() == 3
+        got.len() == sizes.len()
     });
-    assert_eq!(got.iter().map(|datagram| datagram.data.len()).collect::<Vec<_>>(), [8, 0, 1472]);
+    for (datagram, size) in got.iter().zip(sizes) {
+        assert!(datagram.data[..] == pattern(Seed(size as u64), size), "{size} bytes");
+    }
     assert_eq!(got[0].from, (ADDRESS[0], port).into());
     let (now, from) = (pair.now, got[0].from);
     pair.stacks[1].send_datagram(now, SERVICE, from, Bytes::from_static(b"answer"), &pair.nics[1]).unwrap();
     pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
     assert_eq!(pair.stacks[0].take_datagram(port).unwrap().data[..], b"answer"[..]);
     let counters = pair.stacks[1].counters();
-    assert_eq!((counters.udp_in_datagrams, counters.udp_out_datagrams, counters.udp_no_ports), (3, 1, 0));
+    assert_eq!((counters.udp_in_datagrams, counters.udp_out_datagrams, counters.udp_no_ports), (6, 1, 0));
+    let oks = counters.ip_reassembly_oks + counters.ip6_reassembly_oks;
+    let requests = counters.ip_reassembly_requests + counters.ip6_reassembly_requests;
+    assert_eq!((oks, requests), (3, if crate::OVER_SIX { 2 + 14 + 46 } else { 2 + 14 + 45 }));
 }
 
 #[test]
@@ -57,7 +67,7 @@ fn a_socket_that_is_not_read_keeps_a_bounded_number() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
     for _ in 0..200 {
-        pair.nics[1].port().deliver(&ip(ADDRESS[1], IpProtocol::Udp, &datagram(SERVICE, b"spam")));
+        pair.nics[1].port().deliver(&across(IpProtocol::Udp, &datagram(SERVICE, b"spam")));
         pair.run_now();
     }
     let counters = *pair.stacks[1].counters();
@@ -65,7 +75,7 @@ fn a_socket_that_is_not_read_keeps_a_bounded_number() {
     assert_eq!(pair.stacks[1].next_udp_ready(), Some(SERVICE));
     assert_eq!(pair.stacks[1].next_udp_ready(), None);
     while pair.stacks[1].take_datagram(SERVICE).is_some() {}
-    pair.nics[1].port().deliver(&ip(ADDRESS[1], IpProtocol::Udp, &datagram(SERVICE, b"ham")));
+    pair.nics[1].port().deliver(&across(IpProtocol::Udp, &datagram(SERVICE, b"ham")));
     pair.run_now();
     assert_eq!(pair.stacks[1].take_datagram(SERVICE).unwrap().data[..], b"ham"[..]);
 }
@@ -77,20 +87,23 @@ fn checksums_are_checked_and_made() {
     pair.nics[1].port().verdict = Checksums::Unchecked;
     let mut broken = datagram(SERVICE, b"data");
     broken[9] ^= 1;
-    assert!(answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Udp, &broken)).is_empty());
+    assert!(answers(&mut pair, &across(IpProtocol::Udp, &broken)).is_empty());
     assert_eq!(pair.stacks[1].counters().udp_in_checksum_errors, 1);
     broken[6..8].fill(0); // there is none
-    assert!(answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Udp, &broken)).is_empty());
-    assert_eq!(pair.stacks[1].take_datagram(SERVICE).unwrap().data.len(), 4);
+    assert!(answers(&mut pair, &across(IpProtocol::Udp, &broken)).is_empty());
+    // RFC 8200 8.1: over IPv6 there has to be one.
+    let taken = pair.stacks[1].take_datagram(SERVICE).map(|datagram| datagram.data.len());
+    assert_eq!(taken, if crate::OVER_SIX { None } else { Some(4) });
+    assert_eq!(pair.stacks[1].counters().udp_in_checksum_errors, if crate::OVER_SIX { 2 } else { 1 });
     let port = pair.stacks[0].bind_udp(None).unwrap();
-    for number in 0..2000u16 {
+    for number in 0..4000u16 {
+        pair.nics[0].port().caps.checksum = number % 2 == 0;
         send(&mut pair, port, Bytes::copy_from_slice(&number.to_be_bytes())).unwrap();
         while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
         let frame = pair.nics[0].port().drain().pop_front().unwrap();
-        let packet = Ipv4Packet::new_checked(&frame[14..]).unwrap();
-        let udp = UdpPacket::new_checked(packet.payload()).unwrap();
-        assert!(packet.verify_checksum() && udp.checksum() != 0);
-        assert!(udp.verify_checksum(&packet.src_addr().into(), &packet.dst_addr().into()));
+        let packet = ip_of(&frame);
+        let udp = UdpPacket::new_checked(&frame[TCP..]).unwrap();
+        assert!(udp.checksum() != 0 && udp.verify_checksum(&packet.src_addr(), &packet.dst_addr()));
     }
 }
 
@@ -119,6 +132,6 @@ proptest! {
             bytes[2..4].copy_from_slice(&SERVICE.to_be_bytes());
             bytes[6..8].fill(0);
         }
-        prop_assert!(answers(&mut pair, &ip(ADDRESS[1], IpProtocol::Udp, &bytes)).len() <= 1);
+        prop_assert!(answers(&mut pair, &across(IpProtocol::Udp, &bytes)).len() <= 1);
     }
 }

@@ -1,0 +1,157 @@
+//! ICMPv6 (RFC 4443): echo requests are answered, errors about this host's packets are passed on, and packets that
+//! nobody here wants are refused. Neighbour discovery goes to [`ndp`](super::ndp).
+//!
+//! Invariant: an ICMPv6 error is never answered, nor is anything that came for many, but for what RFC 4443 2.4 (e)
+//! lets through; how many answers leave in a second is bounded.
+
+use super::addresses::is_somebody;
+use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
+use super::{Arrival, ICMPV6, Network, Why};
+use crate::counters::HostCounters;
+use core::net::{IpAddr, Ipv6Addr};
+use ip_packets::{IpHeaders, Sum, Version};
+use offload_base::Instant;
+use smallvec::smallvec;
+use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
+
+impl Network {
+    /// An ICMPv6 message, in `packet`, arrived.
+    pub(super) fn on_icmp_six(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        headers: &IpHeaders,
+        counters: &mut HostCounters,
+    ) -> Option<Arrival> {
+        let message = &packet[headers.upper..headers.end];
+        let (source, destination) = (headers.source(packet), headers.destination(packet));
+        counters.icmp6_in_messages += 1;
+        if message.len() < ICMP_BYTES {
+            counters.icmp6_in_errors += 1;
+            return None;
+        }
+        let mut sum = Sum::pseudo_header(ICMPV6, source, destination, message.len());
+        sum.add(message);
+        if !sum.is_right() {
+            counters.icmp6_in_checksum_errors += 1;
+            return None;
+        }
+        let (kind, code) = (Icmpv6Message::from(message[0]), message[1]);
+        let why = match kind {
+            Icmpv6Message::EchoRequest if code == 0 => {
+                counters.icmp6_in_echos += 1;
+                self.answer_echo(now, source, destination, message, counters);
+                return None;
+            }
+            Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert => {
+                self.on_neighbour_message(now, packet, headers, counters);
+                return None;
+            }
+            Icmpv6Message::DstUnreachable => {
+                counters.icmp6_in_unreachables += 1;
+                if code == PORT_UNREACHABLE { Why::Refused } else { Why::Unreachable }
+            }
+            Icmpv6Message::PktTooBig => {
+                counters.icmp6_in_too_bigs += 1;
+                let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
+                Why::TooLarge { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) }
+            }
+            Icmpv6Message::ParamProblem if code == UNKNOWN_NEXT_HEADER => Why::Refused,
+            _ => return None,
+        };
+        let undelivered = self.undelivered(&message[ICMP_BYTES..], why);
+        counters.icmp6_in_errors += u64::from(undelivered.is_none());
+        undelivered.map(Arrival::Undelivered)
+    }
+
+    fn answer_echo(&mut self, now: Instant, from: IpAddr, to: IpAddr, message: &[u8], counters: &mut HostCounters) {
+        // RFC 4443 4.2: from the address that was asked, or, if many were, from one of this host's.
+        let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from) };
+        let Some(source) = source else { return };
+        if !self.echoes.allow(now) {
+            counters.icmp_out_limited += 1;
+            return;
+        }
+        counters.icmp6_out_echo_replies += 1;
+        let mut reply = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
+        reply[0] = u8::from(Icmpv6Message::EchoReply);
+        self.send_icmp_six(now, (source, from), reply, &message[ICMP_BYTES..], counters);
+    }
+
+    /// Tells the sender of `packet`, whose headers could be walked if there are any, that nobody wants it here.
+    pub(super) fn refuse_six(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        headers: Option<&IpHeaders>,
+        refusal: Refusal,
+        counters: &mut HostCounters,
+    ) {
+        let Some(fixed) = packet.get(..Version::Six.header_bytes()).map(Ipv6Packet::new_unchecked) else { return };
+        let (from, to) = (fixed.src_addr(), IpAddr::V6(fixed.dst_addr()));
+        let (kind, code, value) = match refusal {
+            Refusal::Protocol => {
+                let pointer = headers.map_or(0, IpHeaders::protocol_at);
+                (Icmpv6Message::ParamProblem, UNKNOWN_NEXT_HEADER, pointer as u32)
+            }
+            Refusal::Port => (Icmpv6Message::DstUnreachable, PORT_UNREACHABLE, 0),
+            Refusal::Incomplete => (Icmpv6Message::TimeExceeded, 1, 0),
+            Refusal::Problem { code, pointer } => (Icmpv6Message::ParamProblem, code, pointer),
+        };
+        let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from.into()) };
+        let Some(source) = source.filter(|_| is_somebody(from)) else { return };
+        // RFC 4443 2.4 (e.1): errors beget no errors.
+        let is_error = |headers: &IpHeaders| {
+            headers.protocol == ICMPV6 && packet.get(headers.upper).is_none_or(|kind| kind & 0x80 == 0)
+        };
+        if headers.is_some_and(is_error) {
+            return;
+        }
+        if !self.refusals.allow(now) {
+            counters.icmp_out_limited += 1;
+            return;
+        }
+        match kind {
+            Icmpv6Message::ParamProblem => counters.icmp6_out_parameter_problems += 1,
+            Icmpv6Message::TimeExceeded => counters.icmp6_out_time_exceeded += 1,
+            _ => counters.icmp6_out_unreachables += 1,
+        }
+        let mut message: IcmpHeader = smallvec![u8::from(kind), code, 0, 0];
+        message.extend_from_slice(&value.to_be_bytes());
+        let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
+        self.send_icmp_six(now, (source, from.into()), message, quoted, counters);
+    }
+
+    fn send_icmp_six(
+        &mut self,
+        now: Instant,
+        ends: (IpAddr, IpAddr),
+        mut message: IcmpHeader,
+        rest: &[u8],
+        counters: &mut HostCounters,
+    ) {
+        fill_checksum(&mut message, rest, ends);
+        self.send_message(now, ends, ICMPV6, &message, rest, counters);
+    }
+}
+
+/// Makes the checksum of a message of which `rest` is what does not lie in `message`.
+pub(super) fn fill_checksum(message: &mut [u8], rest: &[u8], (source, destination): (IpAddr, IpAddr)) {
+    message[2..4].fill(0);
+    let mut sum = Sum::pseudo_header(ICMPV6, source, destination, message.len() + rest.len());
+    sum.add(message);
+    sum.add(rest);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// The Ethernet address of all who listen at a multicast address (RFC 2464 7).
+pub(super) fn ethernet_of(multicast: Ipv6Addr) -> [u8; 6] {
+    let [.., a, b, c, d] = multicast.octets();
+    [0x33, 0x33, a, b, c, d]
+}
+
+/// Codes of "destination unreachable" and of "parameter problem".
+const PORT_UNREACHABLE: u8 = 4;
+const UNKNOWN_NEXT_HEADER: u8 = 1;
+/// RFC 4443 3.1: as much of the packet as fits the least that every link takes.
+const QUOTED_BYTES: usize = 1280 - Version::Six.header_bytes() - ICMP_BYTES;

@@ -1,0 +1,196 @@
+//! Neighbour discovery (RFC 4861): what ARP is to IPv4.
+//!
+//! Routers are not discovered: a gateway is set up. Nor is it found out whether somebody else has this host's address
+//! (RFC 4862 5.4), but whoever wants to know that of it is told.
+//!
+//! Invariant: nothing is believed that has passed a router (7.1).
+
+use super::addresses::{ALL_NODES, is_somebody, solicited_node};
+use super::icmp_six::{ethernet_of, fill_checksum};
+use super::{ETHERNET_BYTES, ICMPV6, Network};
+use crate::counters::HostCounters;
+use core::net::{IpAddr, Ipv6Addr};
+use ip_packets::{IpHeaders, Version};
+use offload_api::{Header, TxAsk, TxPacket};
+use offload_base::Instant;
+use smallvec::SmallVec;
+use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message, Ipv6Packet};
+
+/// A solicitation or an advertisement, as far as this host has use for it.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    target: Ipv6Addr,
+    /// The Ethernet address of the source of a solicitation, of the target of an advertisement.
+    mac: Option<EthernetAddress>,
+    /// RFC 4861 4.4: an answer; and one that is to replace what was known.
+    solicited: bool,
+    overrides: bool,
+}
+
+impl Network {
+    /// A solicitation or advertisement arrived in `packet`, its checksum right.
+    pub(super) fn on_neighbour_message(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        headers: &IpHeaders,
+        counters: &mut HostCounters,
+    ) {
+        let message = &packet[headers.upper..headers.end];
+        let (IpAddr::V6(source), IpAddr::V6(destination)) = (headers.source(packet), headers.destination(packet))
+        else {
+            return;
+        };
+        let hop_limit = packet[7];
+        let asks = message[0] == u8::from(Icmpv6Message::NeighborSolicit);
+        match asks {
+            true => counters.neighbour_solicits_in += 1,
+            false => counters.neighbour_advertisements_in += 1,
+        }
+        let parsed = (hop_limit == FRESH && message[1] == 0).then(|| Message::parse(message, asks)).flatten();
+        let Some(message) = parsed.filter(|message| is_somebody(message.target)) else {
+            counters.ndp_in_errors += 1;
+            return;
+        };
+        match asks {
+            true => self.on_solicitation(now, source, destination, message, counters),
+            false => self.on_advertisement(now, source, destination, message, counters),
+        }
+    }
+
+    fn on_solicitation(
+        &mut self,
+        now: Instant,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        message: Message,
+        counters: &mut HostCounters,
+    ) {
+        // RFC 4861 7.1.1: whoever has no address yet asks the solicited ones, and does not say where it is.
+        let nobody = source.is_unspecified();
+        let wrong = if nobody {
+            destination != solicited_node(message.target) || message.mac.is_some()
+        } else {
+            !is_somebody(source) || self.addresses.are(source.into())
+        };
+        if wrong {
+            counters.ndp_in_errors += 1;
+            return;
+        }
+        if !self.addresses.are(message.target.into()) {
+            return;
+        }
+        if let Some(mac) = message.mac {
+            let create = self.addresses.is_on_link(source.into());
+            self.learn(now, source.into(), mac, create);
+        }
+        if !self.address_answers.allow(now) {
+            counters.icmp_out_limited += 1;
+            return;
+        }
+        counters.neighbour_advertisements_out += 1;
+        let flags = OVERRIDE | if nobody { 0 } else { SOLICITED };
+        let to = if nobody { ALL_NODES } else { source };
+        let mut packet = self.message_about(Icmpv6Message::NeighborAdvert, flags, (message.target, to), message.target);
+        let mac = if nobody { Some(EthernetAddress(ethernet_of(ALL_NODES))) } else { message.mac };
+        match mac {
+            Some(mac) => {
+                EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
+                self.post(packet, counters);
+            }
+            // It did not say where it is.
+            None => self.answer(now, source.into(), packet, counters),
+        }
+    }
+
+    fn on_advertisement(
+        &mut self,
+        now: Instant,
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        message: Message,
+        counters: &mut HostCounters,
+    ) {
+        let target = IpAddr::V6(message.target);
+        // RFC 4861 7.1.2; and nobody else speaks for this host.
+        if (destination.is_multicast() && message.solicited) || !is_somebody(source) || self.addresses.are(target) {
+            counters.ndp_in_errors += 1;
+            return;
+        }
+        let known = self.neighbours.known(target);
+        let Some(mac) = message.mac.or(known) else { return };
+        // RFC 4861 7.2.5: what does not override another address only casts doubt on it.
+        if known.is_some_and(|known| known != mac) && !message.overrides {
+            self.neighbours.doubt(target);
+            return;
+        }
+        self.learn(now, target, mac, false);
+        if !message.solicited {
+            self.neighbours.doubt(target);
+        }
+    }
+
+    /// Asks for the Ethernet address of `target`: all who might have it, or the one who had it last.
+    pub(super) fn solicit(&mut self, target: Ipv6Addr, at: Option<EthernetAddress>, counters: &mut HostCounters) {
+        let Some(IpAddr::V6(source)) = self.addresses.source_for(target.into()) else { return };
+        counters.neighbour_solicits_out += 1;
+        let (to, mac) = match at {
+            Some(mac) => (target, mac),
+            None => (solicited_node(target), EthernetAddress(ethernet_of(solicited_node(target)))),
+        };
+        let mut packet = self.message_about(Icmpv6Message::NeighborSolicit, 0, (source, to), target);
+        EthernetFrame::new_unchecked(&mut packet.header[..]).set_dst_addr(mac);
+        self.post(packet, counters);
+    }
+
+    /// A message about `target` that says where this host is, its Ethernet destination left out.
+    fn message_about(
+        &self,
+        kind: Icmpv6Message,
+        flags: u8,
+        (source, to): (Ipv6Addr, Ipv6Addr),
+        target: Ipv6Addr,
+    ) -> TxPacket {
+        let own = if kind == Icmpv6Message::NeighborSolicit { SOURCE_MAC } else { TARGET_MAC };
+        let mut message: SmallVec<[u8; 32]> = SmallVec::new();
+        message.extend_from_slice(&[u8::from(kind), 0, 0, 0, flags, 0, 0, 0]);
+        message.extend_from_slice(&target.octets());
+        message.extend_from_slice(&[own, 1]);
+        message.extend_from_slice(&self.mac.0);
+        let ends = (IpAddr::V6(source), IpAddr::V6(to));
+        fill_checksum(&mut message, &[], ends);
+        let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::Six.header_bytes());
+        self.write_ip(&mut header, ends.0, ends.1, ICMPV6, message.len());
+        Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_hop_limit(FRESH);
+        header.extend_from_slice(&message);
+        TxPacket { header, fragments: SmallVec::new(), ask: TxAsk::default() }
+    }
+}
+
+impl Message {
+    /// RFC 4861 4.3, 4.4 and 4.6; 7.1: an option of no length spoils all of it.
+    fn parse(bytes: &[u8], asks: bool) -> Option<Message> {
+        let target: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
+        let wanted = if asks { SOURCE_MAC } else { TARGET_MAC };
+        let (mut options, mut mac) = (&bytes[24..], None);
+        while let [kind, eighths, ..] = *options {
+            let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
+            if kind == wanted && eighths == 1 {
+                let address = EthernetAddress::from_bytes(&option[2..8]);
+                mac = Some(address).filter(EthernetAddress::is_unicast);
+            }
+            options = &options[option.len()..];
+        }
+        let flags = if asks { 0 } else { bytes[4] };
+        let (solicited, overrides) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
+        options.is_empty().then_some(Message { target: target.into(), mac, solicited, overrides })
+    }
+}
+
+/// The hop limit of what has passed no router.
+const FRESH: u8 = 255;
+const SOLICITED: u8 = 0x40;
+const OVERRIDE: u8 = 0x20;
+/// Options: the Ethernet address of the source, of the target.
+const SOURCE_MAC: u8 = 1;
+const TARGET_MAC: u8 = 2;

@@ -1,0 +1,50 @@
+//! Frames made by hand, and what a host says to them.
+
+use crate::pair::{ADDRESS, MAC, Pair};
+use core::net::IpAddr;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr};
+
+/// A frame from side 0.
+pub(crate) fn ethernet(to: [u8; 6], ethertype: EthernetProtocol, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; 14];
+    let mut header = EthernetFrame::new_unchecked(&mut frame[..]);
+    header.set_dst_addr(EthernetAddress(to));
+    header.set_src_addr(EthernetAddress(MAC[0]));
+    header.set_ethertype(ethertype);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+/// An IP packet, in a frame from side 0 to side 1.
+pub(crate) fn packet(from: IpAddr, to: IpAddr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    let ip = IpRepr::new(from.into(), to.into(), protocol, payload.len(), 64);
+    let mut bytes = vec![0; ip.header_len()];
+    ip.emit(&mut bytes[..], &ChecksumCapabilities::default());
+    bytes.extend_from_slice(payload);
+    let ethertype = if to.is_ipv4() { EthernetProtocol::Ipv4 } else { EthernetProtocol::Ipv6 };
+    ethernet(MAC[1], ethertype, &bytes)
+}
+
+/// The same from side 0's address to side 1's.
+pub(crate) fn across(protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    packet(ADDRESS[0], ADDRESS[1], protocol, payload)
+}
+
+/// Gives side 1 a frame and returns what it sends.
+pub(crate) fn answers(pair: &mut Pair, frame: &[u8]) -> Vec<Vec<u8>> {
+    pair.nics[1].port().deliver(frame);
+    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+    pair.nics[1].port().drain().into()
+}
+
+/// The IP packet in a frame.
+pub(crate) fn ip_of(frame: &[u8]) -> IpRepr {
+    use smoltcp::wire::{Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr};
+    if frame[12..14] == [0x86, 0xdd] {
+        IpRepr::Ipv6(Ipv6Repr::parse(&Ipv6Packet::new_checked(&frame[14..]).unwrap()).unwrap())
+    } else {
+        let packet = Ipv4Packet::new_checked(&frame[14..]).unwrap();
+        IpRepr::Ipv4(Ipv4Repr::parse(&packet, &ChecksumCapabilities::default()).unwrap())
+    }
+}
