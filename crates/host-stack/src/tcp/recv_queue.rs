@@ -32,9 +32,9 @@ pub(crate) struct ReceiveQueue {
     taken: usize,
     taken_charge: usize,
     /// Payload bytes a charged byte holds, in 256ths, as the last full segments showed.
-    density: usize,
+    density: u32,
     /// The largest payload so far: the peer's segment size.
-    largest: usize,
+    largest: u32,
     /// The right edge of the window that the peer was told, as a position.
     edge: u64,
 }
@@ -108,7 +108,7 @@ impl ReceiveQueue {
 
     /// The largest payload of a segment so far.
     pub(crate) fn largest(&self) -> usize {
-        self.largest
+        self.largest as usize
     }
 
     /// Whether there are bytes beyond a hole.
@@ -125,7 +125,7 @@ impl ReceiveQueue {
     pub(crate) fn insert(&mut self, start: u64, mut data: BytesMut, meta: RxMeta) -> Received {
         let mut received = Received::default();
         let end = start + data.len() as u64;
-        self.largest = self.largest.max(data.len());
+        self.largest = self.largest.max(data.len() as u32);
         if end <= self.next {
             received.duplicate = Some(start..end);
             return received;
@@ -275,8 +275,8 @@ impl ReceiveQueue {
         let bytes = data.len();
         let roomy = data.capacity() > 2 * bytes + SMALL_BYTES / 4;
         let mut charge = data.capacity() + OVERHEAD_BYTES;
-        if 2 * bytes >= self.largest {
-            self.density = (bytes * 256 / charge).clamp(1, 256);
+        if 2 * bytes >= self.largest as usize {
+            self.density = (bytes * 256 / charge).clamp(1, 256) as u32;
         }
         let short = self.charged + charge > self.limit;
         // The peer was told that there is room for what is next, by an estimate: it has to get as far as that.
@@ -354,12 +354,12 @@ impl ReceiveQueue {
 
     /// Payload bytes that the memory would hold if all of it were free.
     fn whole_space(&self) -> u64 {
-        (self.limit as u64 * self.density as u64) / 256
+        (self.limit as u64 * u64::from(self.density)) / 256
     }
 
     /// Payload bytes that the free memory will hold.
     fn space(&self) -> u64 {
-        (self.limit.saturating_sub(self.charged) as u64 * self.density as u64) / 256
+        (self.limit.saturating_sub(self.charged) as u64 * u64::from(self.density)) / 256
     }
 }
 
@@ -389,7 +389,7 @@ const SMALL_BYTES: usize = 256;
 /// What a held segment takes beside its data.
 const OVERHEAD_BYTES: usize = size_of::<Held>();
 /// Before the first full segment: half of the memory holds payload (Linux's guess).
-const INITIAL_DENSITY: usize = 128;
+const INITIAL_DENSITY: u32 = 128;
 /// An empty queue keeps room for this many segments.
 const IDLE_SEGMENTS: usize = 4;
 /// What an empty queue takes beside itself.
