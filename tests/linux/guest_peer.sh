@@ -4,7 +4,7 @@
 #   tests/linux/guest_peer.sh [MIB]        how much goes each way; 8 by default, for QEMU interprets the guest
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-server=${TAP_SERVER:-target/release/examples/tap_server} mib=${1:-8}
+server=${HTTPS_SERVER:-target/release/examples/https_server} mib=${1:-8}
 work=$(mktemp -d) pid=
 clean_up() {
     [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
@@ -54,5 +54,5 @@ run() { # scheme, options of the server, of QEMU
 hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
 server=$(realpath "$server") ca=$(realpath "$here/../../crates/testbed/identity/ca.pem")
 run http "--dgram port guest" dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port
-run https "--stream port --tls --loss 0.01" stream,id=n0,server=off,addr.type=unix,addr.path=port
+run https "--stream port --loss 0.01" stream,id=n0,server=off,addr.type=unix,addr.path=port
 echo "done: $mib MiB each way"

@@ -1,7 +1,7 @@
 # What the scripts here share: a network namespace with a TAP in it, and an emulated host behind the TAP.
 # Needs root and /dev/net/tun; without, `require` says so and exits with 77, which stands for "skipped".
 set -euo pipefail
-server=${TAP_SERVER:-target/release/examples/tap_server}
+server=${HTTPS_SERVER:-target/release/examples/https_server}
 work=$(mktemp -d) namespace=nic-offload-$$ pid=
 
 require() {
@@ -18,9 +18,9 @@ require() {
 
 inside() { ip netns exec "$namespace" "$@"; }
 
-start() { # options of tap_server
+start() { # options of https_server
     : >"$work/log" # the last one's is not this one's
-    ip netns exec "$namespace" "$server" "$work/site" "$@" >>"$work/log" 2>&1 & pid=$!
+    ip netns exec "$namespace" "$server" "$work/site" --tap nic0 "$@" >>"$work/log" 2>&1 & pid=$!
     until grep -q '^Ctrl-C' "$work/log"; do
         kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
         sleep 0.05

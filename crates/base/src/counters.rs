@@ -65,6 +65,11 @@ impl CounterSet {
         counters.visit(&mut |name, value| *self.values.entry(name).or_default() += value);
     }
 
+    /// Adds every counter of another set.
+    pub fn add_set(&mut self, other: &CounterSet) {
+        other.iter().for_each(|(name, value)| *self.values.entry(name).or_default() += value);
+    }
+
     /// The value under `name`; zero if nothing by that name was ever added.
     pub fn value(&self, name: &str) -> u64 {
         self.values.get(name).copied().unwrap_or(0)

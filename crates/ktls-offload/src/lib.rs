@@ -43,6 +43,6 @@ pub use counters::TlsCounters;
 pub use error::TlsError;
 pub use handshake::{HandshakeError, Negotiated, accept, connect};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, send_file};
+pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, WriteCounters, send_file};
 pub use stream::KtlsStream;
 pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};

@@ -14,7 +14,7 @@ mod shared_writes;
 
 pub use blocking::{Blocking, InPlace};
 pub use pieces::FilePieces;
-pub use shared_writes::{LentPieces, SharedWrites};
+pub use shared_writes::{LentPieces, SharedWrites, WriteCounters};
 
 use core::future::poll_fn;
 use offload_api::{SegmentStream, TxTag};

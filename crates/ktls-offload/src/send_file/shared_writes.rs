@@ -87,18 +87,46 @@ fn end(slice: &[u8]) -> *const u8 {
 pub struct SharedWrites<S> {
     stream: S,
     pieces: LentPieces,
+    counters: WriteCounters,
+}
+
+offload_base::counters! {
+    /// What became of the bytes written to a [`SharedWrites`].
+    ///
+    /// ```
+    /// use ktls_offload::SharedWrites;
+    ///
+    /// let (stream, _) = SharedWrites::new(());
+    /// assert_eq!(stream.counters().shared, 0);
+    /// ```
+    pub struct WriteCounters {
+        /// Bytes that went on where they lay.
+        pub shared: "write_shared_bytes",
+        /// Bytes that were copied.
+        pub copied: "write_copied_bytes",
+    }
 }
 
 impl<S> SharedWrites<S> {
     /// Wraps `stream`; the second is what lends to it.
     pub fn new(stream: S) -> (SharedWrites<S>, LentPieces) {
         let pieces = LentPieces::default();
-        (SharedWrites { stream, pieces: pieces.clone() }, pieces)
+        (SharedWrites { stream, pieces: pieces.clone(), counters: WriteCounters::default() }, pieces)
     }
 
     /// The stream inside.
     pub fn get_ref(&self) -> &S {
         &self.stream
+    }
+
+    /// What became of what was written so far.
+    pub fn counters(&self) -> &WriteCounters {
+        &self.counters
+    }
+
+    /// The stream inside, by itself again.
+    pub fn into_inner(self) -> S {
+        self.stream
     }
 }
 
@@ -118,10 +146,12 @@ impl<S: SegmentStream> SharedWrites<S> {
                     if !copied.is_empty() {
                         self.stream.send(copied.split().freeze(), TxTag::PLAIN);
                     }
+                    self.counters.shared += share.len() as u64;
                     self.stream.send(share, TxTag::PLAIN);
                 }
                 None => {
                     let _copy = cost::work(Work::Copy);
+                    self.counters.copied += slice.len() as u64;
                     copied.extend_from_slice(slice);
                 }
             }
@@ -261,6 +291,7 @@ mod tests {
         assert_eq!(sent[1].as_ptr(), body.as_ptr());
         assert_eq!(sent[2].as_ptr(), body[4_000..].as_ptr());
         assert_ne!(sent[3].as_ptr(), stranger.as_ptr());
+        assert_eq!((stream.counters().shared, stream.counters().copied), (10_000, 5_004));
         assert!(lent.lock().is_empty(), "nothing is kept longer than it is looked for");
     }
 

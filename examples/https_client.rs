@@ -1,0 +1,200 @@
+//! Fetches a file over HTTP or HTTPS with an emulated host, from a server outside the emulation.
+//!
+//! `cargo run --release --features tap --example https_client -- https://NAME:PORT/PATH --connect 10.77.0.2`
+
+use clap::Parser;
+use core::net::{IpAddr, SocketAddr};
+use hyper::Uri;
+use hyper::http::uri::Scheme;
+use offload_base::counters::CounterSet;
+use offload_bench::options::WireOptions;
+use offload_examples::web::client::{ClientTls, Session, read_body};
+use offload_examples::web::outside::{Outside, OutsideOptions, begin_capture, listed};
+use offload_examples::web::pin::{Pin, trust};
+use offload_examples::web::{Failure, hexadecimal};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use testbed::BedHost;
+use testbed::identity::{self, Randomness};
+
+/// Fetches a file with an emulated host whose NIC does the TLS, and prints what arrived and what was counted.
+///
+/// Exit status: 0; 1 if it did not arrive, or the server's certificate is not to be trusted; 2 if an option is bad or the
+/// TAP cannot be opened.
+#[derive(Debug, Parser)]
+#[command(name = "https_client", version)]
+struct Options {
+    /// What to fetch; nobody looks names up, so a name needs --connect
+    #[arg(required = true)]
+    urls: Vec<Uri>,
+    /// Where the server really is
+    #[arg(long, value_name = "ADDRESS")]
+    connect: Option<IpAddr>,
+    /// Trust the authorities in this file (PEM) instead of the testbed's own
+    #[arg(long, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// And of what they signed, only the certificate with this SHA-256
+    #[arg(long, value_name = "SHA256")]
+    pin: Option<Pin>,
+    /// Only this part: bytes=0-99
+    #[arg(long)]
+    range: Option<String>,
+    /// Keep the file (the last URL's)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// TLS on the CPU, not on the NIC
+    #[arg(long)]
+    cpu: bool,
+    /// Change the transmit key after so many records
+    #[arg(long, value_name = "RECORDS", value_parser = clap::value_parser!(u64).range(2..))]
+    records_per_key: Option<u64>,
+    /// Capture what the NIC sends and receives (pcapng, TLS secrets inside)
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    #[command(flatten)]
+    outside: OutsideOptions,
+    #[command(flatten)]
+    wire: WireOptions,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let (message, status) = match run(&options) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Stop::Unusable(message)) => (message, UNUSABLE),
+        Err(Stop::NotFetched(error)) => (error.to_string(), NOT_FETCHED),
+    };
+    eprintln!("https_client: {message}");
+    ExitCode::from(status)
+}
+
+/// Why nothing was fetched.
+enum Stop {
+    /// An option, a file or the TAP is of no use.
+    Unusable(String),
+    /// The server is not there, is not to be trusted, or did not give it.
+    NotFetched(Failure),
+}
+
+fn unusable(message: impl ToString) -> Stop {
+    Stop::Unusable(message.to_string())
+}
+
+fn run(options: &Options) -> Result<(), Stop> {
+    if options.wire.virtual_time {
+        return Err(unusable("what is outside the emulation has no virtual time"));
+    }
+    let target = Target::of(options).map_err(unusable)?;
+    let outside = Outside::open(&options.outside).map_err(unusable)?;
+    let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
+    let key_log = capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
+    let tls = if target.secure { Some(client_tls(options, &target, key_log).map_err(unusable)?) } else { None };
+    let mut bed = outside.bed("client", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
+    let host = bed.host(0).clone();
+    print!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
+    let fetched = bed.run(fetch(options, &host, &target, tls));
+    let mut counters = bed.counters();
+    outside.count(&mut counters);
+    if let Ok(tls) = &fetched {
+        counters.add_set(tls);
+    }
+    print!("{}", listed(&counters));
+    if let Some(capture) = capture {
+        capture.finish().map_err(|error| unusable(format!("the capture: {error}")))?;
+    }
+    fetched.map(drop).map_err(Stop::NotFetched)
+}
+
+/// Where to go, and whom to expect there.
+struct Target {
+    secure: bool,
+    address: SocketAddr,
+    name: String,
+    authority: String,
+}
+
+impl Target {
+    /// All URLs must name the same server, for there is one connection.
+    fn of(options: &Options) -> Result<Target, String> {
+        let first = &options.urls[0];
+        let server = |url: &Uri| (url.scheme().cloned(), url.authority().map(ToString::to_string));
+        if let Some(other) = options.urls.iter().find(|other| server(other) != server(first)) {
+            return Err(format!("{other}: is at another server than {first}"));
+        }
+        let secure = match first.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTPS => true,
+            Some(scheme) if *scheme == Scheme::HTTP => false,
+            _ => return Err(format!("{first}: is no http:// or https:// URL")),
+        };
+        let (Some(host), Some(authority)) = (first.host(), first.authority()) else {
+            return Err(format!("{first}: names no server"));
+        };
+        let name = host.trim_start_matches('[').trim_end_matches(']').to_string();
+        let address = options.connect.or_else(|| name.parse().ok()).ok_or("a name needs --connect ADDRESS")?;
+        let port = first.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        Ok(Target { secure, address: (address, port).into(), name, authority: authority.to_string() })
+    }
+}
+
+fn client_tls(
+    options: &Options,
+    target: &Target,
+    key_log: Option<Arc<dyn rustls::KeyLog>>,
+) -> Result<ClientTls, String> {
+    let roots = match &options.cacert {
+        None => vec![identity::authority()],
+        Some(path) => CertificateDer::pem_file_iter(path)
+            .and_then(|certificates| certificates.collect())
+            .map_err(|error| format!("{}: {error}", path.display()))?,
+    };
+    let mut config = identity::client_config(Randomness::System, key_log);
+    trust(&mut config, roots, options.pin).map_err(|error| error.to_string())?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let name = ServerName::try_from(target.name.clone()).map_err(|error| error.to_string())?;
+    Ok(ClientTls { config: Arc::new(config), name, nic: !options.cpu, records_per_key: options.records_per_key })
+}
+
+/// Fetches one URL after the other; gives what TLS counted.
+async fn fetch(
+    options: &Options,
+    host: &BedHost,
+    target: &Target,
+    tls: Option<ClientTls>,
+) -> Result<CounterSet, Failure> {
+    let mut session = Session::open(host, target.address, &target.authority, tls).await?;
+    if target.secure {
+        println!("{}: {}", target.authority, session.suite());
+    }
+    for url in &options.urls {
+        let path = url.path_and_query().map_or("/", |path| path.as_str());
+        let response = session.get(path, options.range.as_deref()).await?;
+        let status = response.status();
+        let mut out: Box<dyn Write + Send> = match &options.out {
+            Some(path) => Box::new(BufWriter::new(File::create(path)?)),
+            None => Box::new(io::sink()),
+        };
+        let mut hash = Sha256::new();
+        let bytes = read_body(response, |chunk| {
+            hash.update(chunk);
+            Ok(out.write_all(chunk)?)
+        })
+        .await?;
+        out.flush()?;
+        println!("{url}: {status}, {bytes} bytes, SHA-256 {}", hexadecimal(&hash.finalize()));
+        if !status.is_success() {
+            return Err(format!("{url}: {status}").into());
+        }
+    }
+    session.close().await
+}
+
+/// It did not arrive.
+const NOT_FETCHED: u8 = 1;
+/// A bad option, a file that cannot be used, or no right to open the TAP.
+const UNUSABLE: u8 = 2;

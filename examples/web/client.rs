@@ -1,0 +1,140 @@
+//! Fetches from a web server, over plain TCP or over TLS, on one connection that is kept alive.
+
+use super::Failure;
+use bytes::Bytes;
+use core::future::poll_fn;
+use core::net::SocketAddr;
+use host_stack::TcpStream;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{HOST, RANGE};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use ktls_offload::{KtlsStream, Offload};
+use offload_api::SegmentStream;
+use offload_base::counters::CounterSet;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::sync::Arc;
+use testbed::{BedHost, JoinHandle};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How a client speaks TLS.
+#[derive(Clone)]
+pub struct ClientTls {
+    /// What it trusts, and more.
+    pub config: Arc<ClientConfig>,
+    /// Whom it wants to speak to.
+    pub name: ServerName<'static>,
+    /// Whether the NIC seals and opens.
+    pub nic: bool,
+    /// After how many records it changes its key.
+    pub records_per_key: Option<u64>,
+}
+
+/// A connection to a web server.
+pub struct Session {
+    requests: SendRequest<Empty<Bytes>>,
+    driver: JoinHandle<(hyper::Result<()>, CounterSet)>,
+    authority: String,
+    /// What the handshake agreed on; empty without TLS.
+    suite: String,
+}
+
+impl Session {
+    /// Connects `host` to `to`, where `authority` is served.
+    ///
+    /// # Errors
+    /// If nobody is there, or the handshake fails: the certificate is none to be trusted, for example.
+    pub async fn open(
+        host: &BedHost,
+        to: SocketAddr,
+        authority: &str,
+        tls: Option<ClientTls>,
+    ) -> Result<Session, Failure> {
+        let stream = host.stack().connect(None, to).await?;
+        let Some(tls) = tls else {
+            return Session::over(host, stream, authority, |_| CounterSet::default()).await;
+        };
+        let mut stream = ktls_offload::connect(stream, tls.config, tls.name).await?;
+        if let Some(records) = tls.records_per_key {
+            stream.set_records_per_key(records);
+        }
+        if tls.nic {
+            stream.offload(Offload::BOTH);
+        }
+        let suite = stream.negotiated().suite.map_or_else(String::new, |suite| format!("{suite:?}"));
+        let count = |stream: &KtlsStream<TcpStream>| {
+            let mut set = CounterSet::default();
+            set.add(stream.counters());
+            set
+        };
+        Ok(Session { suite, ..Session::over(host, stream, authority, count).await? })
+    }
+
+    async fn over<S: SegmentStream + AsyncRead + AsyncWrite + 'static>(
+        host: &BedHost,
+        stream: S,
+        authority: &str,
+        count: fn(&S) -> CounterSet,
+    ) -> Result<Session, Failure> {
+        let (requests, mut connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let driver = host.spawn("http", async move {
+            let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+            let mut stream = connection.into_parts().io.into_inner();
+            stream.finish();
+            (ended, count(&stream))
+        });
+        Ok(Session { requests, driver, authority: authority.into(), suite: String::new() })
+    }
+
+    /// The cipher suite, as rustls calls it; empty without TLS.
+    pub fn suite(&self) -> &str {
+        &self.suite
+    }
+
+    /// Asks for what is at `path`, or for the part of it that `range` says (`bytes=0-99`).
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub async fn get(&mut self, path: &str, range: Option<&str>) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::get(path).header(HOST, &self.authority);
+        if let Some(range) = range {
+            request = request.header(RANGE, range);
+        }
+        let request = request.body(Empty::new())?;
+        self.requests.ready().await?;
+        Ok(self.requests.send_request(request).await?)
+    }
+
+    /// Ends the connection; gives what its TLS counted.
+    ///
+    /// # Errors
+    /// If it had failed.
+    pub async fn close(self) -> Result<CounterSet, Failure> {
+        drop(self.requests);
+        let (ended, counters) = self.driver.await;
+        ended?;
+        Ok(counters)
+    }
+}
+
+/// Gives every chunk of an answer's body to `take`, in order.
+///
+/// # Errors
+/// If the body is cut off; what `take` fails with.
+pub async fn read_body(
+    response: Response<Incoming>,
+    mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let mut body = response.into_body();
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            bytes += data.len() as u64;
+            take(&data)?;
+        }
+    }
+    Ok(bytes)
+}

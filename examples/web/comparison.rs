@@ -1,0 +1,349 @@
+//! A server and a client on two hosts joined by a wire: everything that is served is fetched, whole and in ranges, over a
+//! few connections at once that are kept alive. Once for each mode, with what that cost the hosts.
+
+use super::client::{ClientTls, Session, read_body};
+use super::pin::{Pin, trust};
+use super::server::Server;
+use super::site::Site;
+use super::{Failure, Mode};
+use core::net::SocketAddr;
+use futures_util::future::try_join_all;
+use host_stack::TcpConfig;
+use hyper::StatusCode;
+use ktls_offload::{Blocking, InPlace};
+use nic_sim::wire::LinkConfig;
+use nic_sim::{Delays, NicConfig};
+use offload_base::Seed;
+use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::counters::CounterSet;
+use offload_bench::facts::HostCost;
+use offload_bench::table::align;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use testbed::bed::{ClockKind, Testbed};
+use testbed::identity::{self, Randomness};
+use testbed::{BedHost, Capture};
+
+/// What is to be compared.
+#[derive(Clone)]
+pub struct Comparison {
+    /// What is served: its files, but no folders in it.
+    pub folder: PathBuf,
+    /// Connections at once.
+    pub connections: usize,
+    /// The clock.
+    pub clock: ClockKind,
+    /// The seed of everything random.
+    pub seed: Seed,
+    /// Each direction of the wire.
+    pub link: LinkConfig,
+    /// Both NICs.
+    pub nic: NicConfig,
+    /// The only certificate that the client takes.
+    pub pin: Option<Pin>,
+    /// After how many records each end changes its key.
+    pub records_per_key: Option<u64>,
+    /// Where what the server's NIC sends and receives is captured.
+    pub capture: Option<Capture>,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Who did the TLS.
+    pub mode: Mode,
+    /// Requests answered.
+    pub requests: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Those per second, from the first request to the last answer, in 10^9 bits.
+    pub goodput_gbps: f64,
+    /// The server's CPU time per byte of body.
+    pub server: HostCost,
+    /// The client's.
+    pub client: HostCost,
+    /// CPU time of both devices per byte: what emulating them cost.
+    pub device: f64,
+    /// What all of it counted.
+    pub counters: CounterSet,
+}
+
+impl Comparison {
+    /// A comparison in virtual time over a clean wire, with four connections.
+    pub fn new(folder: &Path) -> Comparison {
+        Comparison {
+            folder: folder.to_owned(),
+            connections: 4,
+            clock: ClockKind::Virtual,
+            seed: Seed(1),
+            link: LinkConfig::default(),
+            nic: NicConfig::default(),
+            pin: None,
+            records_per_key: None,
+            capture: None,
+        }
+    }
+
+    /// Makes the run for `mode`. Every byte that arrives is compared with what is in the folder.
+    ///
+    /// # Errors
+    /// If anything that was asked for did not arrive as it should.
+    pub fn run(&self, mode: Mode) -> Result<Row, Failure> {
+        let meter = Meter::new();
+        let nic = match self.clock {
+            ClockKind::Virtual => self.nic.clone(),
+            // A host thread that waits for a core must not cost packets: the longest ring there is.
+            ClockKind::Real => {
+                NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..self.nic.clone() }
+            }
+        };
+        let mut builder = Testbed::builder(self.seed)
+            .clock(self.clock)
+            .meter(&meter)
+            .host("server", nic.clone(), TcpConfig::default())
+            .host("client", nic, TcpConfig::default())
+            .wire(SERVER, CLIENT, self.link.clone());
+        if let Some(capture) = &self.capture {
+            builder = builder.captured(capture);
+        }
+        let mut bed = builder.build()?;
+        let key_log = self.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
+        let site = Site::new(&self.folder, self.pool())?;
+        let mut server = Server::new(site, mode, identity::server_config(self.randomness("server"), key_log))
+            .with_records_per_key(self.records_per_key);
+        if self.clock == ClockKind::Virtual {
+            server = server.without_dates();
+        }
+        let files = Arc::new(files_of(&self.folder)?);
+        let (host, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
+        let attached = meter.attach();
+        let _listens_on = server.listen(&host, mode.port())?;
+        let fetching = client.spawn("application", {
+            let (client, meter, this) = (client.clone(), meter.clone(), self.clone());
+            async move { this.fetch(mode, client, host, files, meter).await }
+        });
+        let fetched = bed.run(fetching);
+        if fetched.is_ok() {
+            bed.run(server.idle());
+        }
+        drop(attached);
+        let Fetched { requests, bytes, nanoseconds, tls } = fetched?;
+
+        let mut counters = bed.counters();
+        counters.add_set(&server.counters());
+        counters.add_set(&tls);
+        if let Some(capture) = &self.capture {
+            capture.finish()?;
+        }
+        // Threads report what they spent when they end.
+        drop(bed);
+        let report = meter.take();
+        let of = |host: usize| HostCost::of(&report, Domain::Host(host as u8), bytes);
+        let devices = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
+        Ok(Row {
+            mode,
+            requests,
+            bytes,
+            goodput_gbps: bytes as f64 * 8.0 / nanoseconds.max(1) as f64,
+            server: of(SERVER),
+            client: of(CLIENT),
+            device: devices.as_nanos() as f64 / bytes.max(1) as f64,
+            counters,
+        })
+    }
+
+    async fn fetch(
+        self,
+        mode: Mode,
+        client: BedHost,
+        server: BedHost,
+        files: Arc<Vec<(String, Vec<u8>)>>,
+        meter: Meter,
+    ) -> Result<Fetched, Failure> {
+        let to = SocketAddr::from((server.address(), mode.port()));
+        let tls = match mode.is_secure() {
+            true => Some(self.client_tls(mode)?),
+            false => None,
+        };
+        let mut sessions = Vec::new();
+        for _ in 0..self.connections {
+            sessions.push(Session::open(&client, to, "server.nic-offload.test", tls.clone()).await?);
+        }
+        meter.restart();
+        let started = client.now();
+        let fetching = sessions.into_iter().map(|session| fetch_everything(session, files.clone()));
+        let tasks: Vec<_> = fetching.map(|fetching| client.spawn("fetch", fetching)).collect();
+        let all = try_join_all(tasks).await?;
+        let nanoseconds = (client.now() - started).as_nanos();
+        let (mut fetched, mut tls) = (Fetched { nanoseconds, ..Fetched::default() }, CounterSet::default());
+        for (session, requests, bytes) in all {
+            fetched.requests += requests;
+            fetched.bytes += bytes;
+            tls.add_set(&session.close().await?);
+        }
+        Ok(Fetched { tls, ..fetched })
+    }
+
+    fn client_tls(&self, mode: Mode) -> Result<ClientTls, Failure> {
+        let mut config = identity::client_config(self.randomness("client"), None);
+        trust(&mut config, vec![identity::authority()], self.pin)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let nic = mode == Mode::HttpsNic;
+        let records_per_key = self.records_per_key;
+        Ok(ClientTls { config: Arc::new(config), name: identity::server_name(), nic, records_per_key })
+    }
+
+    /// Where an end's secrets come from.
+    fn randomness(&self, end: &str) -> Randomness {
+        match self.clock {
+            ClockKind::Virtual => Randomness::Seeded(self.seed.derive(end)),
+            ClockKind::Real => Randomness::System,
+        }
+    }
+
+    fn pool(&self) -> Arc<dyn Blocking> {
+        match self.clock {
+            ClockKind::Virtual => Arc::new(InPlace),
+            ClockKind::Real => tokio_pool(),
+        }
+    }
+}
+
+/// Tokio's threads for work that blocks, for whoever is run by tokio.
+pub fn tokio_pool() -> Arc<dyn Blocking> {
+    Arc::new(|work: Box<dyn FnOnce() + Send>| drop(tokio::task::spawn_blocking(work)))
+}
+
+/// What the client can tell afterwards.
+#[derive(Default)]
+struct Fetched {
+    requests: u64,
+    bytes: u64,
+    nanoseconds: u128,
+    tls: CounterSet,
+}
+
+/// Every file whole, then its first bytes, its middle half and its last bytes; how many requests and bytes that was.
+async fn fetch_everything(
+    mut session: Session,
+    files: Arc<Vec<(String, Vec<u8>)>>,
+) -> Result<(Session, u64, u64), Failure> {
+    let (mut requests, mut bytes) = (0, 0);
+    for (path, content) in files.iter() {
+        let length = content.len();
+        let edge = length.min(EDGE);
+        let mut wanted = vec![(None, 0..length)];
+        if length > 0 {
+            let middle = length / 4..length - length / 4;
+            wanted.push((Some(format!("bytes=0-{}", edge - 1)), 0..edge));
+            wanted.push((Some(format!("bytes={}-{}", middle.start, middle.end - 1)), middle));
+            wanted.push((Some(format!("bytes=-{edge}")), length - edge..length));
+        }
+        for (range, expected) in wanted {
+            let response = session.get(path, range.as_deref()).await?;
+            let status = if range.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+            if response.status() != status {
+                return Err(format!("{path}: {} where {status} should be", response.status()).into());
+            }
+            let mut left = &content[expected];
+            bytes += read_body(response, |chunk| {
+                let _application = cost::work(Work::Application);
+                let same = left.get(..chunk.len()) == Some(chunk);
+                left = left.get(chunk.len()..).unwrap_or_default();
+                if same { Ok(()) } else { Err(format!("{path}: what arrived is NOT what is there").into()) }
+            })
+            .await?;
+            if !left.is_empty() {
+                return Err(format!("{path}: {} bytes did not arrive", left.len()).into());
+            }
+            requests += 1;
+        }
+    }
+    Ok((session, requests, bytes))
+}
+
+/// The files in a folder, by the paths they are served at.
+fn files_of(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_file() && path.canonicalize()?.starts_with(folder.canonicalize()?) {
+            let escaped: String = name.bytes().map(escape).collect();
+            files.push((format!("/{escaped}"), std::fs::read(&path)?));
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{}: has no files to fetch", folder.display()).into());
+    }
+    Ok(files)
+}
+
+/// As it may stand in a URL (RFC 3986 2.3).
+fn escape(byte: u8) -> String {
+    match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    }
+}
+
+/// A row for each mode, and what it means.
+///
+/// ```
+/// assert!(offload_examples::web::comparison::table(&[]).contains("mode requests bytes"));
+/// ```
+pub fn table(rows: &[Row]) -> String {
+    let mut cells: Vec<Vec<String>> = vec![HEADING.map(String::from).to_vec()];
+    for row in rows {
+        let mut line = vec![
+            row.mode.to_string(),
+            row.requests.to_string(),
+            row.bytes.to_string(),
+            format!("{:.2}", row.goodput_gbps),
+        ];
+        for cost in [row.server, row.client] {
+            line.extend([cost.stack, cost.copy, cost.framing, cost.crypto, cost.total].map(|ns| format!("{ns:.3}")));
+        }
+        line.push(format!("{:.3}", row.device));
+        cells.push(line);
+    }
+    align(&cells) + CAPTION + &saved(rows)
+}
+
+const CAPTION: &str = "server, client: CPU time of that host in nanoseconds per byte of the answers' bodies; device: that of both \
+                       devices; reading files and comparing what arrived not counted\n";
+
+const HEADING: [&str; 15] = [
+    "mode",
+    "requests",
+    "bytes",
+    "Gb/s",
+    "server stack",
+    "server copy",
+    "server framing",
+    "server crypto",
+    "server total",
+    "client stack",
+    "client copy",
+    "client framing",
+    "client crypto",
+    "client total",
+    "device",
+];
+
+/// What the server spends in each mode, in words; nothing if one of the three was not run.
+fn saved(rows: &[Row]) -> String {
+    let find = |mode| rows.iter().find(|row| row.mode == mode).map(|row| row.server.total);
+    let (Some(http), Some(cpu), Some(nic)) = (find(Mode::Http), find(Mode::HttpsCpu), find(Mode::HttpsNic)) else {
+        return String::new();
+    };
+    format!(
+        "Of the server's time a byte takes {http:.3} ns without TLS, {cpu:.3} with TLS in software, {nic:.3} with TLS by the NIC.\n"
+    )
+}
+
+const SERVER: usize = 0;
+const CLIENT: usize = 1;
+/// Bytes fetched from either end of a file.
+const EDGE: usize = 1000;

@@ -1,0 +1,85 @@
+//! HTTP/1.1 between emulated hosts, or between one and the rest of the world.
+//!
+//! - [`site`]: a folder as a web site, with ranges; [`range`]: which bytes a request is for;
+//! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
+//! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
+//! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost;
+//! - [`outside`]: a host whose wire ends at a TAP of this machine or at a QEMU's network card.
+
+pub mod client;
+pub mod comparison;
+pub mod outside;
+pub mod pin;
+pub mod range;
+pub mod server;
+pub mod site;
+
+use core::fmt;
+use core::str::FromStr;
+
+/// Who does the TLS.
+///
+/// ```
+/// use offload_examples::web::Mode;
+///
+/// assert_eq!("https-nic".parse(), Ok(Mode::HttpsNic));
+/// assert_eq!(Mode::Http.port(), 80);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nobody: plain HTTP.
+    Http,
+    /// The hosts, with ring.
+    HttpsCpu,
+    /// The NICs.
+    HttpsNic,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 3] = [Mode::Http, Mode::HttpsCpu, Mode::HttpsNic];
+
+    /// What it is called in tables and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Http => "http",
+            Mode::HttpsCpu => "https-cpu",
+            Mode::HttpsNic => "https-nic",
+        }
+    }
+
+    /// Where it is served if nothing else is said.
+    pub const fn port(self) -> u16 {
+        match self {
+            Mode::Http => 80,
+            Mode::HttpsCpu => 8443,
+            Mode::HttpsNic => 443,
+        }
+    }
+
+    /// Whether there is TLS at all.
+    pub const fn is_secure(self) -> bool {
+        !matches!(self, Mode::Http)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mode, String> {
+        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| "http, https-cpu or https-nic".into())
+    }
+}
+
+/// What goes wrong at one end of a connection, in whichever layer.
+pub type Failure = Box<dyn core::error::Error + Send + Sync>;
+
+/// As many as there are hexadecimal digits for: for checksums.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

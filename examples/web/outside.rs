@@ -1,0 +1,164 @@
+//! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
+
+use clap::Args;
+use core::net::Ipv4Addr;
+use host_stack::TcpConfig;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, NicConfig};
+use offload_base::Seed;
+use offload_base::counters::CounterSet;
+use offload_bench::options::WireOptions;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use testbed::attach::{AttachCounters, DgramPort, StreamPort};
+use testbed::bed::ClockKind;
+use testbed::{Capture, Testbed};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Where the wire ends, and who is there.
+#[derive(Args, Clone, Debug)]
+pub struct OutsideOptions {
+    /// The wire ends at this TAP, which is made if it is not there
+    #[arg(long, value_name = "NAME", group = "end")]
+    pub tap: Option<String>,
+    /// The wire ends at a QEMU's `-netdev dgram`: the socket this side receives at, and the other side's
+    #[arg(long, value_names = ["OURS", "THEIRS"], num_args = 2, group = "end")]
+    pub dgram: Vec<PathBuf>,
+    /// The wire ends at a QEMU's `-netdev stream`, which connects to this socket
+    #[arg(long, value_name = "PATH", group = "end")]
+    pub stream: Option<PathBuf>,
+    /// The emulated host's address
+    #[arg(long, default_value = "10.77.0.1")]
+    pub address: Ipv4Addr,
+    /// The address that whoever is at the other end is told to take
+    #[arg(long, default_value = "10.77.0.2")]
+    pub peer: Ipv4Addr,
+}
+
+impl OutsideOptions {
+    /// Whether any end was asked for.
+    pub fn is_asked_for(&self) -> bool {
+        self.tap.is_some() || self.stream.is_some() || !self.dgram.is_empty()
+    }
+
+    /// The network device at the other end, as far as one can know.
+    fn device(&self) -> &str {
+        self.tap.as_deref().unwrap_or("eth0")
+    }
+
+    /// What makes the other end a neighbour, a line each.
+    pub fn set_up(&self, mtu: u16) -> String {
+        let (peer, device) = (self.peer, self.device());
+        format!("  ip addr add {peer}/24 dev {device}\n  ip link set {device} mtu {mtu} up\n")
+    }
+}
+
+/// What the wire leads to.
+pub struct Outside {
+    name: String,
+    port: Arc<Mutex<dyn Port>>,
+    counters: Box<dyn Fn() -> AttachCounters>,
+}
+
+impl Outside {
+    /// Opens the end that was asked for.
+    ///
+    /// # Errors
+    /// In words, if it cannot be opened.
+    pub fn open(options: &OutsideOptions) -> Result<Outside, String> {
+        if let [ours, theirs] = &options.dgram[..] {
+            let port = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
+            return Ok(Outside::with("guest", port, DgramPort::counters));
+        }
+        if let Some(path) = &options.stream {
+            let port = StreamPort::listen_unix(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            return Ok(Outside::with("guest", port, StreamPort::counters));
+        }
+        Outside::tap(options.device())
+    }
+
+    #[cfg(feature = "tap")]
+    fn tap(name: &str) -> Result<Outside, String> {
+        use testbed::attach::{TapConfig, TapPort};
+        let port = TapPort::open(TapConfig::named(name)).map_err(|error| error.to_string())?;
+        Ok(Outside::with(name, port, TapPort::counters))
+    }
+
+    #[cfg(not(feature = "tap"))]
+    fn tap(_: &str) -> Result<Outside, String> {
+        Err("this was built without TAPs: build with --features tap, or use --dgram or --stream".into())
+    }
+
+    fn with<P: Port + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters) -> Outside {
+        let port = Arc::new(Mutex::new(port));
+        let looked_at = port.clone();
+        let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
+        Outside { name: name.into(), port, counters }
+    }
+
+    /// A testbed of one host, called `host`, with this at the other end of its wire.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn bed(
+        &self,
+        host: &str,
+        options: &OutsideOptions,
+        wire: &WireOptions,
+        capture: Option<&Capture>,
+    ) -> io::Result<Testbed> {
+        let nic = NicConfig {
+            mtu: wire.mtu,
+            delays: Delays::NONE,
+            line_rate: None,
+            // A host thread that waits for a core must not cost packets.
+            receive_ring: 8192,
+            ..NicConfig::default()
+        };
+        let wire = WireOptions { real: true, ..wire.clone() };
+        let mut builder = Testbed::builder(Seed(wire.seed))
+            .clock(ClockKind::Real)
+            .host(host, nic, TcpConfig::default())
+            .address(options.address)
+            .attach(0, &self.name, self.port.clone(), wire.link());
+        if let Some(capture) = capture {
+            builder = builder.captured(capture);
+        }
+        builder.build()
+    }
+
+    /// Adds what passed to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        set.add(&(self.counters)());
+    }
+}
+
+/// Begins a capture in the file at `path`.
+///
+/// # Errors
+/// In words, if it cannot be written.
+pub fn begin_capture(path: &Path) -> Result<Capture, String> {
+    let begun = File::create(path).and_then(|file| Capture::new(BufWriter::new(file)));
+    begun.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Ready when somebody wants the program to end.
+///
+/// # Errors
+/// If signals cannot be waited for.
+pub async fn interrupted() -> io::Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        biased;
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+/// Counters, a line each.
+pub fn listed(counters: &CounterSet) -> String {
+    counters.moved().map(|(name, value)| format!("{name:28} {value}\n")).collect()
+}

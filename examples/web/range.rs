@@ -1,0 +1,76 @@
+//! Which bytes of a file a request is for (RFC 9110 section 14).
+
+use core::ops::Range;
+
+/// What a `Range` header comes to for a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selected {
+    /// All of it: the header says nothing that is to be heeded.
+    Whole,
+    /// A part of it.
+    Part(Range<u64>),
+    /// Bytes that it does not have.
+    Nothing,
+}
+
+/// Reads a `Range` header for a file of `length` bytes. More than one range at once may be ignored (section 14.2), and is.
+///
+/// ```
+/// use offload_examples::web::range::{Selected, select};
+///
+/// assert_eq!(select("bytes=10-19", 15), Selected::Part(10..15));
+/// assert_eq!(select("bytes=-4", 15), Selected::Part(11..15));
+/// assert_eq!(select("bytes=15-", 15), Selected::Nothing);
+/// assert_eq!(select("bytes=0-1,3-4", 15), Selected::Whole);
+/// ```
+pub fn select(header: &str, length: u64) -> Selected {
+    let Some((first, last)) = header.strip_prefix("bytes=").and_then(|range| range.split_once('-')) else {
+        return Selected::Whole;
+    };
+    let (first, last) = (first.trim(), last.trim());
+    let range = match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => first..last.saturating_add(1).min(length),
+        (Some(first), None) if last.is_empty() => first..length,
+        // The last so many bytes (section 14.1.2), or all if there are not so many.
+        (None, Some(count)) if first.is_empty() => length.saturating_sub(count)..length,
+        _ => return Selected::Whole,
+    };
+    if range.start >= range.end { Selected::Nothing } else { Selected::Part(range) }
+}
+
+/// Digits and nothing else; a number too long for any file stands for one that is.
+fn number(text: &str) -> Option<u64> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_there_is() {
+        let cases = [
+            ("bytes=0-0", Selected::Part(0..1)),
+            ("bytes=0-", Selected::Part(0..100)),
+            ("bytes=99-99", Selected::Part(99..100)),
+            ("bytes=99-99999999999999999999999", Selected::Part(99..100)),
+            ("bytes=-1", Selected::Part(99..100)),
+            ("bytes=-1000", Selected::Part(0..100)),
+            ("bytes=-0", Selected::Nothing),
+            ("bytes=100-", Selected::Nothing),
+            ("bytes=100-200", Selected::Nothing),
+            ("bytes=5-4", Selected::Whole),
+            ("bytes=-", Selected::Whole),
+            ("bytes=a-b", Selected::Whole),
+            ("bytes=+1-2", Selected::Whole),
+            ("bytes=1-2,4-5", Selected::Whole),
+            ("lines=1-2", Selected::Whole),
+            ("", Selected::Whole),
+        ];
+        for (header, expected) in cases {
+            assert_eq!(select(header, 100), expected, "{header}");
+        }
+        assert_eq!(select("bytes=0-", 0), Selected::Nothing);
+    }
+}
