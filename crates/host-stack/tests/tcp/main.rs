@@ -16,6 +16,7 @@ mod path_mtu;
 mod records;
 mod room;
 mod shell;
+mod six;
 mod smoltcp_peer;
 mod states;
 mod transfer;
