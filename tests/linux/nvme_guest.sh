@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# A stock Linux kernel in a QEMU guest as the host of nvme_target: discovery, the four digest settings under fio, what
+# nvme-cli can ask, and a target that is killed in mid-write and started again. Needs no root.
+#   tests/linux/nvme_guest.sh [all|cli|digests|kill]
+# Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default); PORT on this machine (14420).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+target=$(realpath "${NVME_TARGET:-target/release/examples/nvme_target}") port=${PORT:-14420} part=${1:-all}
+nqn=nqn.2026-01.test:disk
+work=$(mktemp -d) pid=
+clean_up() {
+    [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
+    wait 2>/dev/null
+    rm -rf "$work"
+}
+trap clean_up EXIT
+status=0
+"$here/guest/build.sh" || status=$?
+[ "$status" = 0 ] || exit "$status"
+
+serve() { # options of nvme_target
+    : >"$work/log"
+    "$target" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn" "$@" >"$work/log" 2>&1 & pid=$!
+    until grep -q '^ready' "$work/log"; do
+        kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the target did not start"; exit 1; }
+        sleep 0.05
+    done
+}
+stop() { kill -9 "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; pid=; }
+
+guest() { # script -> its output, line by line; what it asks of this end is done
+    local status=0
+    { cat "$work/prologue"; cat "$1"; } >"$work/script"
+    "$here/guest/boot.sh" -t 240 -e "PORT=$port" -e "NQN=$nqn" "$work/script" \
+        -netdev user,id=n0,net=10.0.2.0/24,host=10.0.2.2 -device virtio-net-pci,netdev=n0 >"$work/fifo" & local boot=$!
+    while IFS= read -r line; do
+        echo "$line" | tee -a "$work/output"
+        case $line in
+        "please kill the target") stop ;;
+        "please start the target") serve "${again[@]}" ;;
+        esac
+    done <"$work/fifo"
+    wait "$boot" || status=$?
+    [ "$status" = 0 ] || { cat "$work/log"; exit "$status"; }
+}
+mkfifo "$work/fifo"
+
+cat >"$work/prologue" <<'SCRIPT'
+set -euo pipefail
+ip addr add 10.0.2.15/24 dev eth0
+ip link set eth0 up
+mkdir -p /etc/nvme
+id=11111111-2222-3333-4444-555555555555
+echo "nqn.2014-08.org.nvmexpress:uuid:$id" >/etc/nvme/hostnqn
+echo "$id" >/etc/nvme/hostid
+modprobe nvme-tcp
+disk=/dev/nvme0n1
+fail() { echo "NOT SO: $*"; dmesg | grep -i nvme | tail -30; exit 1; }
+connect() { timeout 30 nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n "$NQN" --nr-io-queues=2 "$@" >/dev/null
+    for _ in {1..100}; do if [ -b "$disk" ]; then return 0; fi; sleep 0.1; done; fail "a disk after connect $*"; }
+disconnect() { has 'disconnected 1' nvme disconnect -n "$NQN"; }
+has() { "${@:2}" >answer 2>&1 || fail "${*:2}: $(cat answer)"; grep -qE "$1" answer || fail "${*:2} says $1: $(cat answer)"; }
+fails() { ! "$@" >/dev/null 2>&1 || fail "this should have failed: $*"; }
+SCRIPT
+
+cat >"$work/cli" <<'SCRIPT'
+echo "== discovery and nvme-cli"
+nvme discover -t tcp -a 10.0.2.2 -s "$PORT" >found
+grep -q "subnqn: *$NQN" found || fail "discovery finds the subsystem: $(cat found)"
+grep -q 'traddr: *10.0.2.2' found || fail "discovery tells the advertised address"
+connect
+has 'mn *: nic-offload' nvme id-ctrl /dev/nvme0
+has 'lbads:9 .*in use' nvme id-ns "$disk"
+has '0x2$' nvme list-ns /dev/nvme0
+has 'uuid' nvme ns-descs "$disk"
+has 'critical_warning.*: 0' nvme smart-log /dev/nvme0
+has 'frs1' nvme fw-log /dev/nvme0
+has 'ACS6 .*Identify' nvme effects-log /dev/nvme0
+has success nvme flush "$disk"
+head -c 4096 /dev/urandom >a
+head -c 4096 /dev/urandom >b
+nvme write "$disk" -s 8 -c 7 -z 4096 -d a >/dev/null
+nvme compare "$disk" -s 8 -c 7 -z 4096 -d a >/dev/null
+fails nvme compare "$disk" -s 8 -c 7 -z 4096 -d b
+nvme verify "$disk" -s 8 -c 7 >/dev/null
+nvme write-uncor "$disk" -s 9 -c 0 >/dev/null
+fails nvme read "$disk" -s 8 -c 7 -z 4096 -d c
+fails nvme verify "$disk" -s 8 -c 7
+nvme write-zeroes "$disk" -s 8 -c 3 >/dev/null
+nvme read "$disk" -s 8 -c 7 -z 4096 -d c >/dev/null
+{ head -c 2048 /dev/zero; tail -c 2048 a; } | cmp - c || fail "write-zeroes makes zeros, and no more"
+nvme dsm "$disk" --ad --slbs=12 --blocks=4 >/dev/null
+nvme read "$disk" -s 8 -c 7 -z 4096 -d c >/dev/null
+head -c 4096 /dev/zero | cmp - c || fail "dsm deallocates"
+nvme set-feature /dev/nvme0 -f 4 --value=350 >/dev/null
+has '0x0*15e' nvme get-feature /dev/nvme0 -f 4
+has 'alue' nvme get-feature /dev/nvme0 -f 7
+has 'Compare Failure|COMPARE_FAILED|0x0?285' nvme error-log /dev/nvme0 -e 8
+nvme ns-rescan /dev/nvme0
+nvme reset /dev/nvme0
+for _ in {1..100}; do [ "$(cat /sys/class/nvme/nvme0/state)" = live ] && break; sleep 0.1; done
+[ "$(cat /sys/class/nvme/nvme0/state)" = live ] || fail "alive after a reset"
+nvme write "$disk" -s 8 -c 7 -z 4096 -d b >/dev/null
+nvme compare "$disk" -s 8 -c 7 -z 4096 -d b >/dev/null
+fails nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n nqn.2026-01.test:none
+disconnect
+SCRIPT
+
+cat >"$work/digests" <<'SCRIPT'
+for digests in "" "--hdr-digest" "--data-digest" "--hdr-digest --data-digest"; do
+    echo "== fio, digests: ${digests:-none}"
+    connect $digests
+    fio --eta=never --name=mixed --filename="$disk" --rw=randrw --bsrange=512-128k --bs_unaligned=0 --blockalign=512 --size=6m --iodepth=16 \
+        --ioengine=libaio --direct=1 --verify=crc32c --verify_fatal=1 --output=out || { cat out; fail "fio, $digests"; }
+    grep -q 'err= 0' out || fail "fio: $(cat out)"
+    fio --eta=never --name=large --filename=/dev/nvme0n2 --rw=write --bs=1m --size=16m --iodepth=4 --ioengine=libaio --direct=1 \
+        --verify=crc32c --verify_fatal=1 --output=out || { cat out; fail "fio, large, $digests"; }
+    grep -E 'READ|WRITE' out
+    disconnect
+done
+! dmesg | grep -iE 'digest error|unexpected|protocol error' || fail "the kernel had nothing to complain about"
+SCRIPT
+
+cat >"$work/kill" <<'SCRIPT'
+echo "== the target is killed in mid-write"
+connect --hdr-digest --data-digest --reconnect-delay=1 --ctrl-loss-tmo=120 --keep-alive-tmo=5
+head -c 2097152 /dev/urandom >flushed
+dd if=flushed of="$disk" bs=64k oflag=direct conv=fsync status=none
+fio --eta=never --name=through --filename="$disk" --offset=2m --rw=randwrite --bsrange=4k-64k --size=14m --iodepth=8 --ioengine=libaio \
+    --direct=1 --fsync=16 --rate=3m --verify=crc32c --verify_fatal=1 --output=out & fio=$!
+sleep 2
+echo "please kill the target"
+for _ in {1..100}; do [ "$(cat /sys/class/nvme/nvme0/state)" = live ] || break; sleep 0.1; done
+[ "$(cat /sys/class/nvme/nvme0/state)" != live ] || fail "the kernel noticed"
+kill -0 $fio || fail "fio goes on"
+echo "please start the target"
+wait $fio || { cat out; fail "fio, through a restart"; }
+grep -q 'err= 0' out || fail "fio: $(cat out)"
+dd if="$disk" bs=64k count=32 iflag=direct status=none | cmp - flushed || fail "what was flushed is there"
+dd if="$disk" bs=64k iflag=direct status=none | sha256sum | sed 's/^/holds /'
+disconnect
+SCRIPT
+
+if [ "$part" = all ] || [ "$part" = cli ] || [ "$part" = digests ]; then
+    serve --block-size 512 --memory 64MiB --memory 64MiB --request 256KiB --data-pdu 64KiB
+    : >"$work/both"
+    [ "$part" = digests ] || cat "$work/cli" >>"$work/both"
+    [ "$part" = cli ] || cat "$work/digests" >>"$work/both"
+    guest "$work/both"
+    stop
+fi
+if [ "$part" = all ] || [ "$part" = kill ]; then
+    truncate -s 16M "$work/disk"
+    again=(--file "$work/disk")
+    serve "${again[@]}"
+    guest "$work/kill"
+    hash=$(sed -n 's/^holds \([0-9a-f]*\).*/\1/p' "$work/output")
+    [ -n "$hash" ] || { echo "NOT SO: the guest told what it reads"; exit 1; }
+    [ "$(sha256sum <"$work/disk")" = "$hash  -" ] || { echo "NOT SO: the file holds what the guest reads"; exit 1; }
+fi
+echo "done"
