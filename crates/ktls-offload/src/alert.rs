@@ -1,4 +1,4 @@
-//! Alert codes (RFC 8446 section 6).
+//! Alert codes (RFC 8446 section 6, RFC 5246 section 7.2).
 
 use core::fmt;
 
@@ -45,6 +45,7 @@ descriptions! {
     PROTOCOL_VERSION = 70, "protocol_version", "A version that is not supported.";
     INTERNAL_ERROR = 80, "internal_error", "The sender is to blame itself.";
     USER_CANCELED = 90, "user_canceled", "The handshake was cancelled; a close_notify follows.";
+    NO_RENEGOTIATION = 100, "no_renegotiation", "The sender will not negotiate anew (TLS 1.2).";
     CERTIFICATE_REQUIRED = 116, "certificate_required", "A client certificate is required.";
 }
 

@@ -64,6 +64,9 @@ pub enum TlsError {
     /// The peer keeps changing keys and sends nothing with them.
     #[error("peer's fault: too many KeyUpdates")]
     TooManyKeyUpdates,
+    /// The peer keeps asking to negotiate anew.
+    #[error("peer's fault: too many wishes to negotiate anew")]
+    TooManyRenegotiations,
     /// The peer sent an alert that cannot be parsed.
     #[error("peer's fault: an alert cannot be parsed")]
     MalformedAlert,
@@ -79,6 +82,9 @@ pub enum TlsError {
     /// The key schedule could not go on.
     #[error("no next key: {0}")]
     Schedule(#[from] ScheduleError),
+    /// Caller's fault: TLS 1.2 has no key updates. The stream goes on.
+    #[error("caller's fault: TLS 1.2 has no key updates")]
+    NoKeyUpdates,
     /// The key protected as many records as it may.
     #[error("the key is used up")]
     KeyExhausted,
@@ -99,6 +105,7 @@ impl TlsError {
             | TlsError::UnexpectedHandshake(_)
             | TlsError::KeyUpdateInsideRecord
             | TlsError::TooManyKeyUpdates
+            | TlsError::TooManyRenegotiations
             | TlsError::TooManyWarnings => AlertDescription::UNEXPECTED_MESSAGE,
             TlsError::UnknownVersion(_)
             | TlsError::MalformedHandshake
@@ -106,7 +113,7 @@ impl TlsError {
             | TlsError::MalformedAlert => AlertDescription::DECODE_ERROR,
             TlsError::InvalidKeyUpdate(_) => AlertDescription::ILLEGAL_PARAMETER,
             TlsError::Schedule(ScheduleError::BadTicket) => AlertDescription::DECODE_ERROR,
-            TlsError::Schedule(_) | TlsError::KeyExhausted => AlertDescription::INTERNAL_ERROR,
+            TlsError::Schedule(_) | TlsError::KeyExhausted | TlsError::NoKeyUpdates => AlertDescription::INTERNAL_ERROR,
             TlsError::AlertReceived(_) | TlsError::Truncated => return None,
         })
     }
@@ -115,6 +122,7 @@ impl TlsError {
         match self {
             TlsError::Truncated => io::ErrorKind::UnexpectedEof,
             TlsError::AlertReceived(_) => io::ErrorKind::ConnectionAborted,
+            TlsError::NoKeyUpdates => io::ErrorKind::Unsupported,
             TlsError::Schedule(ScheduleError::BadTicket) => io::ErrorKind::InvalidData,
             TlsError::Schedule(_) | TlsError::KeyExhausted => io::ErrorKind::Other,
             _ => io::ErrorKind::InvalidData,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 /// Shakes hands as a client, over a stream on which nothing was sent yet, and gives the stream of data.
 ///
-/// `config` needs [`enable_secret_extraction`](ClientConfig::enable_secret_extraction), and TLS 1.3. Records begin in
+/// `config` needs [`enable_secret_extraction`](ClientConfig::enable_secret_extraction), and TLS 1.2 or 1.3. Records begin in
 /// software; [`KtlsStream::offload`] hands them to a device. Dropping the future gives the connection up.
 ///
 /// ```
@@ -158,6 +158,8 @@ impl From<HandshakeError> for io::Error {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Negotiated {
+    /// The protocol version.
+    pub version: Option<ProtocolVersion>,
     /// The application protocol.
     pub alpn: Option<Vec<u8>>,
     /// The cipher suite.
@@ -171,18 +173,23 @@ pub struct Negotiated {
 /// Runs the handshake to its end; on failure tells the peer and closes.
 async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> Result<KtlsStream<S>, HandshakeError> {
     let mut handshake = Handshake { connection, inbox: Inbox::default(), incoming: Vec::new(), next: None };
-    let error = match handshake.drive(&mut stream).await {
-        Ok(()) => match handshake.conclude() {
-            Ok(established) => {
-                stream.flush();
-                if C::PEER_WAITS {
-                    // If it is gone, what it said last is still to be read.
-                    let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
-                }
-                return Ok(KtlsStream::established(stream, established));
+    let concluded = match handshake.drive(&mut stream).await {
+        Ok(()) => {
+            // With TLS 1.2 either end may be the last to speak.
+            let is_12 = handshake.connection.common().protocol_version() == Some(ProtocolVersion::TLSv1_2);
+            handshake.conclude().map(|established| (established, C::PEER_WAITS || is_12))
+        }
+        Err(error) => Err(error),
+    };
+    let error = match concluded {
+        Ok((established, peer_waits)) => {
+            stream.flush();
+            if peer_waits {
+                // If it is gone, what it said last is still to be read.
+                let _ = poll_fn(|cx| stream.poll_committed(cx)).await;
             }
-            Err(error) => error,
-        },
+            return Ok(KtlsStream::established(stream, established));
+        }
         Err(error) => error,
     };
     stream.finish();
@@ -218,15 +225,7 @@ enum Step {
 impl<C: Connection> Handshake<C> {
     async fn drive<S: SegmentStream>(&mut self, stream: &mut S) -> Result<(), HandshakeError> {
         loop {
-            let step = self.step();
-            if let Some(version) = self.connection.common().protocol_version()
-                && version != ProtocolVersion::TLSv1_3
-            {
-                // Known before anything is encrypted, so the alert is not either.
-                self.send(stream, PROTOCOL_VERSION_ALERT.to_vec());
-                return Err(HandshakeError::UnsupportedVersion(version));
-            }
-            match step {
+            match self.step() {
                 Err(error) => {
                     self.send_alerts(stream);
                     return Err(error.into());
@@ -319,6 +318,7 @@ impl<C: Connection> Handshake<C> {
         let common = self.connection.common();
         let suite = common.negotiated_cipher_suite().map(|suite| suite.suite());
         let negotiated = Negotiated {
+            version: common.protocol_version(),
             alpn: common.alpn_protocol().map(<[u8]>::to_vec),
             suite,
             peer_certificates: common
@@ -327,9 +327,15 @@ impl<C: Connection> Handshake<C> {
                 .unwrap_or_default(),
             kind: common.handshake_kind(),
         };
+        let version = match common.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => TlsVersion::Tls12,
+            Some(ProtocolVersion::TLSv1_3) => TlsVersion::Tls13,
+            other => return Err(HandshakeError::UnsupportedVersion(other.unwrap_or(ProtocolVersion::Unknown(0)))),
+        };
         let unsupported = HandshakeError::UnsupportedSuite(suite.unwrap_or(CipherSuite::Unknown(0)));
         let (secrets, schedule) = self.connection.into_keys()?;
-        let (Some(transmit), Some(receive)) = (traffic_key(secrets.tx.1), traffic_key(secrets.rx.1)) else {
+        let (Some(transmit), Some(receive)) = (traffic_key(version, secrets.tx.1), traffic_key(version, secrets.rx.1))
+        else {
             return Err(unsupported);
         };
         let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
@@ -416,10 +422,10 @@ impl KeySchedule for ServerSchedule {
 }
 
 fn next_key(updated: Result<(u64, ConnectionTrafficSecrets), rustls::Error>) -> Result<TlsKey, ScheduleError> {
-    updated.ok().and_then(|(_, secrets)| traffic_key(secrets)).ok_or(ScheduleError::NoMoreKeys)
+    updated.ok().and_then(|(_, secrets)| traffic_key(TlsVersion::Tls13, secrets)).ok_or(ScheduleError::NoMoreKeys)
 }
 
-fn traffic_key(secrets: ConnectionTrafficSecrets) -> Option<TlsKey> {
+fn traffic_key(version: TlsVersion, secrets: ConnectionTrafficSecrets) -> Option<TlsKey> {
     let (suite, key, iv) = match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (TlsSuite::Aes128Gcm, key, iv),
         ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (TlsSuite::Aes256Gcm, key, iv),
@@ -427,11 +433,10 @@ fn traffic_key(secrets: ConnectionTrafficSecrets) -> Option<TlsKey> {
         _ => return None,
     };
     let iv: [u8; 12] = iv.as_ref().try_into().ok()?;
-    TlsKey::new(TlsVersion::Tls13, suite, key.as_ref(), iv)
+    // With AES-GCM of TLS 1.2, the salt and where rustls' explicit nonces start: ours go on from there.
+    TlsKey::new(version, suite, key.as_ref(), iv)
 }
 
-/// RFC 8446 section 6: a plaintext record of version 3.3 with a fatal protocol_version alert.
-const PROTOCOL_VERSION_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 70];
 /// Records of a handshake may be as long as those of TLS 1.2.
 const RECORD_MAX: usize = (1 << 14) + 2048;
 /// A handshake message has at most 2^16 bytes here; a record may begin before it and end after it.

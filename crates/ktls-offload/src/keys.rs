@@ -1,10 +1,14 @@
 //! Traffic keys: what protects the records of one direction, and where the next ones come from.
 //!
-//! Invariant: a nonce is the static IV combined with a record number (RFC 8446 section 5.3), so a key never meets
-//! the same nonce twice as long as no number is used for two different records.
+//! Invariant: a nonce of ours is the static IV combined with a record number (in all formats: see
+//! [`RecordFormat`]), so a key never meets the same nonce twice as long as no number is used for two different records.
 
-use offload_api::{TlsKey, TlsSuite, TlsVersion};
+use crate::record::HEADER_LEN;
+use offload_api::record::RecordAad;
+use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
+use resumable_aead::State;
 use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
+use smallvec::SmallVec;
 use zeroize::Zeroize;
 
 /// The keys of both directions with the number of the next record of each.
@@ -109,16 +113,20 @@ pub struct UnsupportedKey {
     pub suite: TlsSuite,
 }
 
+/// What comes before the body of a record: its header, and the explicit nonce where there is one.
+pub(crate) type Prefix = SmallVec<[u8; 16]>;
+
 /// A key ready for whole records on the CPU. ring keeps the key schedule to itself and does not wipe it.
 pub(crate) struct RecordKey {
     key: LessSafeKey,
+    format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
 
 impl RecordKey {
     pub(crate) fn new(key: &TlsKey) -> Result<RecordKey, UnsupportedKey> {
         let unsupported = UnsupportedKey { version: key.version(), suite: key.suite() };
-        if key.version() != TlsVersion::Tls13 {
+        if !matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) {
             return Err(unsupported);
         }
         let algorithm = match key.suite() {
@@ -128,12 +136,25 @@ impl RecordKey {
             _ => return Err(unsupported),
         };
         let unbound = UnboundKey::new(algorithm, key.key()).map_err(|_| unsupported)?;
-        Ok(RecordKey { key: LessSafeKey::new(unbound), iv: *key.iv() })
+        Ok(RecordKey { key: LessSafeKey::new(unbound), format: key.format(), iv: *key.iv() })
     }
 
-    /// Encrypts `body` (content and its type) in place and gives the tag.
-    pub(crate) fn seal(&self, number: u64, header: [u8; 5], body: &mut [u8]) -> [u8; TAG_LEN] {
-        let tag = self.key.seal_in_place_separate_tag(self.nonce(number), Aad::from(header), body);
+    pub(crate) fn format(&self) -> RecordFormat {
+        self.format
+    }
+
+    /// What comes before the `body` bytes of body of record `number`.
+    pub(crate) fn prefix(&self, number: u64, content_type: u8, body: usize) -> Prefix {
+        let mut prefix = Prefix::from_slice(&self.format.header(content_type, body));
+        let explicit = self.format.explicit_nonce(&self.iv, number);
+        prefix.extend_from_slice(&explicit[..self.format.explicit_nonce_len()]);
+        prefix
+    }
+
+    /// Encrypts `body` in place and gives the tag.
+    pub(crate) fn seal(&self, number: u64, prefix: &[u8], body: &mut [u8]) -> [u8; TAG_LEN] {
+        let (nonce, aad) = self.nonce_and_aad(number, prefix);
+        let tag = self.key.seal_in_place_separate_tag(nonce, aad, body);
         let mut bytes = [0; TAG_LEN];
         bytes.copy_from_slice(tag.expect("a record is far shorter than the algorithm's limit").as_ref());
         bytes
@@ -141,13 +162,32 @@ impl RecordKey {
 
     /// Decrypts a body with its tag in place; false if they do not belong together.
     #[must_use]
-    pub(crate) fn open(&self, number: u64, header: [u8; 5], body_and_tag: &mut [u8]) -> bool {
-        self.key.open_in_place(self.nonce(number), Aad::from(header), body_and_tag).is_ok()
+    pub(crate) fn open(&self, number: u64, prefix: &[u8], body_and_tag: &mut [u8]) -> bool {
+        let (nonce, aad) = self.nonce_and_aad(number, prefix);
+        self.key.open_in_place(nonce, aad, body_and_tag).is_ok()
     }
 
-    fn nonce(&self, number: u64) -> Nonce {
-        Nonce::assume_unique_for_key(nonce(&self.iv, number))
+    fn nonce_and_aad(&self, number: u64, prefix: &[u8]) -> (Nonce, Aad<RecordAadBytes>) {
+        let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
+        (Nonce::assume_unique_for_key(nonce), Aad::from(RecordAadBytes(aad)))
     }
+}
+
+/// Additional data, as ring wants it.
+struct RecordAadBytes(RecordAad);
+
+impl AsRef<[u8]> for RecordAadBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Nonce and additional data of the record `number` that begins with `prefix`.
+fn protection(format: RecordFormat, iv: &[u8; NONCE_LEN], number: u64, prefix: &[u8]) -> ([u8; NONCE_LEN], RecordAad) {
+    let mut header = [0; HEADER_LEN];
+    let (start, explicit) = prefix.split_at(HEADER_LEN);
+    header.copy_from_slice(start);
+    (format.nonce(iv, number, explicit), format.aad(number, &header))
 }
 
 impl Drop for RecordKey {
@@ -159,6 +199,7 @@ impl Drop for RecordKey {
 /// A key for records that are worked on piece by piece.
 pub(crate) struct PieceKey {
     pub(crate) key: resumable_aead::Key,
+    format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
 
@@ -172,11 +213,29 @@ impl PieceKey {
             _ => return Err(unsupported),
         };
         let expanded = resumable_aead::Key::new(algorithm, key.key()).map_err(|_| unsupported)?;
-        Ok(PieceKey { key: expanded, iv: *key.iv() })
+        Ok(PieceKey { key: expanded, format: key.format(), iv: *key.iv() })
     }
 
-    pub(crate) fn nonce(&self, number: u64) -> [u8; NONCE_LEN] {
-        nonce(&self.iv, number)
+    /// The work on the record `number` that begins with `prefix`.
+    pub(crate) fn begin(&self, number: u64, prefix: &[u8]) -> State {
+        let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
+        State::new(&self.key, &nonce, &aad)
+    }
+
+    /// Undoes, or does, the counter mode on the bytes at `at` of the record `number`'s body. Only keys that others follow
+    /// need this, and those are TLS 1.3's, where a nonce is known from the number.
+    ///
+    /// # Errors
+    /// If the record is too long for the algorithm, which none is.
+    pub(crate) fn apply_keystream(
+        &self,
+        number: u64,
+        at: u64,
+        data: &mut [u8],
+    ) -> Result<(), resumable_aead::MessageTooLong> {
+        let explicit = self.format.explicit_nonce(&self.iv, number);
+        let nonce = self.format.nonce(&self.iv, number, &explicit[..self.format.explicit_nonce_len()]);
+        self.key.apply_keystream(&nonce, at, data)
     }
 }
 
@@ -186,22 +245,13 @@ impl Drop for PieceKey {
     }
 }
 
-/// How many records a key may protect: RFC 8446 section 5.5 gives 2^24.5 full ones for AES-GCM, and ChaCha20 runs
-/// out of numbers first.
+/// How many records a key may protect: RFC 8446 section 5.5 gives 2^24.5 full ones for AES-GCM (RFC 9325 section 4.4 has
+/// TLS 1.2 keep to that as well), and ChaCha20 runs out of numbers first.
 pub(crate) fn record_limit(suite: TlsSuite) -> u64 {
     match suite {
         TlsSuite::ChaCha20Poly1305 => u64::MAX - 1,
         _ => 1 << 24,
     }
-}
-
-/// RFC 8446 section 5.3.
-fn nonce(iv: &[u8; NONCE_LEN], number: u64) -> [u8; NONCE_LEN] {
-    let mut nonce = *iv;
-    for (byte, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
-        *byte ^= number;
-    }
-    nonce
 }
 
 /// Bytes of an authentication tag, the same for all suites.
@@ -213,26 +263,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_goes_into_the_last_eight_bytes_of_the_nonce() {
-        let iv = [0xff; 12];
-        assert_eq!(nonce(&iv, 0x0102), [255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0xfe, 0xfd]);
-        assert_eq!(nonce(&[0; 12], u64::MAX), [0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
-    }
-
-    #[test]
-    fn both_kinds_of_key_agree_for_every_suite() {
-        for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
-            let key = TlsKey::new(TlsVersion::Tls13, suite, &vec![3; suite.key_len()], [5; 12]).unwrap();
-            let (whole, pieces) = (RecordKey::new(&key).unwrap(), PieceKey::new(&key).unwrap());
-            let header = [23, 3, 3, 0, 27];
-            let mut one = *b"hello world";
-            let mut other = one;
-            let tag = whole.seal(9, header, &mut one);
-            assert_eq!(pieces.key.seal_in_place(&pieces.nonce(9), &header, &mut other).unwrap(), tag);
-            assert_eq!(one, other, "{suite:?}");
+    fn both_kinds_of_key_agree_for_every_format() {
+        for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
+            for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
+                let key = TlsKey::new(version, suite, &vec![3; suite.key_len()], [5; 12]).unwrap();
+                let (whole, pieces) = (RecordKey::new(&key).unwrap(), PieceKey::new(&key).unwrap());
+                let prefix = whole.prefix(9, 23, 11);
+                assert_eq!(prefix.len(), key.format().prefix_len());
+                let mut one = *b"hello world";
+                let mut other = one;
+                let tag = whole.seal(9, &prefix, &mut one);
+                let mut state = pieces.begin(9, &prefix);
+                state.encrypt(&pieces.key, &mut other).unwrap();
+                assert_eq!(state.tag(&pieces.key).unwrap(), tag);
+                assert_eq!(one, other, "{version:?} {suite:?}");
+                pieces.apply_keystream(9, 0, &mut other).unwrap();
+                assert_eq!(&other, b"hello world");
+                assert!(whole.open(9, &prefix, &mut [&one[..], &tag].concat()));
+                assert!(!whole.open(8, &prefix, &mut [&one[..], &tag].concat()), "another number");
+            }
         }
-        assert!(
-            RecordKey::new(&TlsKey::new(TlsVersion::Tls12, TlsSuite::Aes128Gcm, &[0; 16], [0; 12]).unwrap()).is_err()
-        );
     }
 }

@@ -16,8 +16,8 @@
 //!   SegmentStream   a TCP with metadata, or adapter.rs around any other stream
 //! ```
 //!
-//! [`connect`] has an example of a whole connection. TLS 1.3 with AES-128-GCM, AES-256-GCM or ChaCha20-Poly1305;
-//! TLS 1.2 is refused.
+//! [`connect`] has an example of a whole connection. TLS 1.2 and TLS 1.3, with AES-128-GCM, AES-256-GCM or
+//! ChaCha20-Poly1305. Who wants to negotiate anew (TLS 1.2) is told no.
 //!
 //! [`send_file`] sends files without copying them, and [`SharedWrites`] does it below an HTTP library.
 //!

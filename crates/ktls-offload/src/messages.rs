@@ -1,18 +1,22 @@
-//! What comes after the handshake beside data: alerts, tickets, key updates (RFC 8446 sections 4.6 and 6).
+//! What comes after the handshake beside data: alerts, tickets, key updates (RFC 8446 sections 4.6 and 6); in TLS 1.2
+//! alerts, and wishes to negotiate anew (RFC 5246 section 7), which are refused.
 //!
 //! Invariant: a handshake message is whole before it is acted on, nothing comes between its pieces, and however the
 //! peer behaves at most [`HANDSHAKE_MAX`] bytes are kept.
 
 use crate::alert::AlertDescription;
 use crate::error::TlsError;
+use offload_api::TlsVersion;
 
 /// Puts handshake messages together and keeps the peer within bounds.
 #[derive(Debug)]
 pub(crate) struct Messages {
+    version: TlsVersion,
     fragment: Vec<u8>,
     empty_records: u8,
     warnings: u8,
     key_updates: u8,
+    renegotiations: u8,
 }
 
 /// A handshake message after the handshake.
@@ -25,6 +29,8 @@ pub(crate) enum Message {
         /// It wants the same of us.
         requested: bool,
     },
+    /// The peer wants to negotiate anew (TLS 1.2).
+    Renegotiate,
 }
 
 /// What an alert means.
@@ -37,8 +43,8 @@ pub(crate) enum Alert {
 }
 
 impl Messages {
-    pub(crate) fn new() -> Messages {
-        Messages { fragment: Vec::new(), empty_records: 0, warnings: 0, key_updates: 0 }
+    pub(crate) fn new(version: TlsVersion) -> Messages {
+        Messages { version, fragment: Vec::new(), empty_records: 0, warnings: 0, key_updates: 0, renegotiations: 0 }
     }
 
     /// A record of application data with `length` bytes.
@@ -58,13 +64,22 @@ impl Messages {
     pub(crate) fn alert(&mut self, content: &[u8]) -> Result<Alert, TlsError> {
         self.nothing_pending()?;
         // RFC 8446 section 5.1: an alert is one record, neither fragmented nor together with another.
-        let [_level, code] = content else {
+        let [level, code] = content else {
             return Err(if content.is_empty() { TlsError::TooManyEmptyRecords } else { TlsError::MalformedAlert });
         };
-        // RFC 8446 section 6: the level says nothing any more; all alerts are fatal but these two.
+        let is_warning = match self.version {
+            // RFC 5246 section 7.2.
+            TlsVersion::Tls12 => match level {
+                1 => true,
+                2 => false,
+                _ => return Err(TlsError::MalformedAlert),
+            },
+            // RFC 8446 section 6: the level says nothing any more; all alerts are fatal but this and close_notify.
+            _ => AlertDescription(*code) == AlertDescription::USER_CANCELED,
+        };
         match AlertDescription(*code) {
             AlertDescription::CLOSE_NOTIFY => Ok(Alert::Close),
-            AlertDescription::USER_CANCELED => {
+            _ if is_warning => {
                 self.warnings += 1;
                 if self.warnings > WARNINGS_MAX { Err(TlsError::TooManyWarnings) } else { Ok(Alert::Ignored) }
             }
@@ -87,8 +102,9 @@ impl Messages {
             return Ok(None);
         };
         let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-        match kind {
-            NEW_SESSION_TICKET | KEY_UPDATE => {}
+        match (self.version, kind) {
+            (TlsVersion::Tls13, NEW_SESSION_TICKET | KEY_UPDATE)
+            | (TlsVersion::Tls12, HELLO_REQUEST | CLIENT_HELLO) => {}
             _ => return Err(TlsError::UnexpectedHandshake(kind)),
         }
         if length > HANDSHAKE_MAX {
@@ -100,13 +116,23 @@ impl Messages {
         let Some(body) = rest.get(..length) else {
             return Ok(None);
         };
-        let message = if kind == NEW_SESSION_TICKET { Message::Ticket(body.to_vec()) } else { self.key_update(body)? };
+        let message = match kind {
+            NEW_SESSION_TICKET => Message::Ticket(body.to_vec()),
+            KEY_UPDATE => self.key_update(body)?,
+            _ => Message::Renegotiate,
+        };
         self.fragment.drain(..4 + length);
         if self.fragment.is_empty() {
             self.fragment = Vec::new(); // an idle connection keeps none
         } else if matches!(message, Message::KeyUpdate { .. }) {
             // RFC 8446 section 5.1: messages may not span key changes.
             return Err(TlsError::KeyUpdateInsideRecord);
+        }
+        if message == Message::Renegotiate {
+            self.renegotiations += 1;
+            if self.renegotiations > RENEGOTIATIONS_MAX {
+                return Err(TlsError::TooManyRenegotiations);
+            }
         }
         if let Message::KeyUpdate { .. } = message {
             self.key_updates += 1;
@@ -137,10 +163,10 @@ pub(crate) fn key_update(request: bool) -> [u8; 5] {
     [KEY_UPDATE, 0, 0, 1, u8::from(request)]
 }
 
-/// A fatal alert, or close_notify.
+/// A fatal alert, or one of those that are none.
 pub(crate) fn alert(description: AlertDescription) -> [u8; 2] {
-    let level = if description == AlertDescription::CLOSE_NOTIFY { 1 } else { 2 };
-    [level, description.0]
+    let is_warning = [AlertDescription::CLOSE_NOTIFY, AlertDescription::NO_RENEGOTIATION].contains(&description);
+    [if is_warning { 1 } else { 2 }, description.0]
 }
 
 /// Most bytes of a handshake message after the handshake: a ticket has at most 2^16 - 1 bytes and a few fields
@@ -150,6 +176,10 @@ const EMPTY_RECORDS_MAX: u8 = 32;
 const WARNINGS_MAX: u8 = 4;
 /// Between two records of data.
 const KEY_UPDATES_MAX: u8 = 32;
+/// In the life of a connection: whoever was told no has no business asking on.
+const RENEGOTIATIONS_MAX: u8 = 4;
+const HELLO_REQUEST: u8 = 0;
+const CLIENT_HELLO: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
@@ -169,7 +199,7 @@ mod tests {
         stream.extend(ticket(0));
         stream.extend(key_update(true));
         for size in 1..stream.len() {
-            let mut messages = Messages::new();
+            let mut messages = Messages::new(TlsVersion::Tls13);
             let mut seen = Vec::new();
             for fragment in stream.chunks(size) {
                 messages.handshake(fragment).unwrap();
@@ -186,7 +216,7 @@ mod tests {
     #[test]
     fn every_misbehaviour_has_its_error() {
         let one = |bytes: &[u8]| {
-            let mut messages = Messages::new();
+            let mut messages = Messages::new(TlsVersion::Tls13);
             messages.handshake(bytes).and_then(|()| messages.next_message())
         };
         assert_eq!(one(&[]), Err(TlsError::TooManyEmptyRecords));
@@ -197,12 +227,12 @@ mod tests {
         assert_eq!(one(&[24, 0, 0, 1, 0, 4]), Err(TlsError::KeyUpdateInsideRecord));
         assert_eq!(one(&[24, 0, 0]), Ok(None));
 
-        let mut messages = Messages::new();
+        let mut messages = Messages::new(TlsVersion::Tls13);
         messages.handshake(&[4, 0]).unwrap();
         assert_eq!(messages.data(5), Err(TlsError::Interleaved));
         assert_eq!(messages.alert(&[1, 0]), Err(TlsError::Interleaved));
 
-        let mut messages = Messages::new();
+        let mut messages = Messages::new(TlsVersion::Tls13);
         assert_eq!(messages.alert(&[1, 0]), Ok(Alert::Close));
         assert_eq!(messages.alert(&[2, 20]), Err(TlsError::AlertReceived(AlertDescription::BAD_RECORD_MAC)));
         assert_eq!(messages.alert(&[2]), Err(TlsError::MalformedAlert));
@@ -211,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_costs_the_peer_nothing_is_bounded() {
-        let mut messages = Messages::new();
+        let mut messages = Messages::new(TlsVersion::Tls13);
         for _ in 0..3 {
             assert!((0..EMPTY_RECORDS_MAX).all(|_| messages.data(0).is_ok()));
             messages.data(1).unwrap();
@@ -224,5 +254,33 @@ mod tests {
         assert_eq!(update(), Err(TlsError::TooManyKeyUpdates));
         assert!((0..WARNINGS_MAX).all(|_| messages.alert(&[1, 90]) == Ok(Alert::Ignored)));
         assert_eq!(messages.alert(&[1, 90]), Err(TlsError::TooManyWarnings));
+    }
+
+    #[test]
+    fn tls12_has_other_messages_and_its_alerts_have_levels() {
+        let mut messages = Messages::new(TlsVersion::Tls12);
+        for kind in [4, 24, 20] {
+            messages.handshake(&[kind, 0, 0, 0]).unwrap();
+            assert_eq!(messages.next_message(), Err(TlsError::UnexpectedHandshake(kind)));
+            messages.fragment.clear();
+        }
+        messages.handshake(&[0, 0, 0, 0, 1, 0, 0, 3, 7, 7]).unwrap();
+        assert_eq!(messages.next_message(), Ok(Some(Message::Renegotiate)));
+        assert_eq!(messages.next_message(), Ok(None));
+        messages.handshake(&[7]).unwrap();
+        assert_eq!(messages.next_message(), Ok(Some(Message::Renegotiate)));
+        for _ in 2..RENEGOTIATIONS_MAX {
+            messages.handshake(&[0; 4]).unwrap();
+            assert_eq!(messages.next_message(), Ok(Some(Message::Renegotiate)));
+        }
+        messages.handshake(&[0; 4]).unwrap();
+        assert_eq!(messages.next_message(), Err(TlsError::TooManyRenegotiations));
+
+        let mut messages = Messages::new(TlsVersion::Tls12);
+        assert_eq!(messages.alert(&[1, 100]), Ok(Alert::Ignored));
+        assert_eq!(messages.alert(&[1, 41]), Ok(Alert::Ignored));
+        assert_eq!(messages.alert(&[2, 100]), Err(TlsError::AlertReceived(AlertDescription(100))));
+        assert_eq!(messages.alert(&[3, 100]), Err(TlsError::MalformedAlert));
+        assert_eq!(messages.alert(&[1, 0]), Ok(Alert::Close));
     }
 }

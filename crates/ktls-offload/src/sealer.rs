@@ -5,7 +5,7 @@
 //! that is not a record as this crate frames them, for sealing twice would give the plaintext away.
 
 use crate::keys::{RecordKey, TAG_LEN};
-use crate::record::{HEADER_LEN, OVERHEAD, is_data_header};
+use crate::record::HEADER_LEN;
 use bytes::{Bytes, BytesMut};
 use offload_api::{SealError, Sealer, Unit};
 use offload_base::cost::{self, Work};
@@ -33,7 +33,8 @@ impl Sealer for RecordSealer {
             return Err(SealError::KeyExhausted { number });
         }
         let length: usize = plain.iter().map(Bytes::len).sum();
-        if number < self.first || length < OVERHEAD || length != unit.len() as usize {
+        let format = self.key.format();
+        if number < self.first || length < format.overhead() || length != unit.len() as usize {
             return Err(malformed);
         }
         let mut record = BytesMut::with_capacity(length);
@@ -41,15 +42,19 @@ impl Sealer for RecordSealer {
             let _copy = cost::work(Work::Copy);
             plain.iter().for_each(|piece| record.extend_from_slice(piece));
         }
-        let (header, rest) = record.split_at_mut(HEADER_LEN);
-        let (body, tag) = rest.split_at_mut(length - HEADER_LEN - TAG_LEN);
-        let header: [u8; HEADER_LEN] = (&*header).try_into().map_err(|_| malformed)?;
+        let (prefix, rest) = record.split_at_mut(format.prefix_len());
+        let (body, tag) = rest.split_at_mut(rest.len() - TAG_LEN);
+        let header = prefix.first_chunk::<HEADER_LEN>().ok_or(malformed)?;
+        let framed =
+            format.record_len(header) == Some(length) && *prefix == *self.key.prefix(number, header[0], body.len());
+        // Behind the content comes its type, and nothing but zeros after it.
+        let typed = format.inner_type_len() == 0 || body.iter().any(|byte| *byte != 0);
         // A tag that is there already means a record that is sealed already. The counter mode would undo it.
-        if !is_data_header(header, length) || tag != [0; TAG_LEN] || body.last() == Some(&0) {
+        if !framed || !typed || tag != [0; TAG_LEN] {
             return Err(malformed);
         }
         let _crypto = cost::work(Work::Crypto);
-        tag.copy_from_slice(&self.key.seal(number, header, body));
+        tag.copy_from_slice(&self.key.seal(number, prefix, body));
         Ok(record.freeze())
     }
 }
@@ -102,9 +107,9 @@ mod tests {
             spoilt(0, 22),
             spoilt(1, 2),
             spoilt(4, 32),
-            spoilt(19, 0), // the content type
             spoilt(good.len() - 1, 1),
             good[..21].to_vec(),
+            [&good[..5], &[0; 31]].concat(), // not even a content type
             Vec::new(),
         ];
         for bytes in bad {

@@ -5,9 +5,9 @@ mod rig;
 
 use ktls_offload::{AlertDescription, FixedKeys, KtlsStream, TlsError};
 use offload_api::rx::TlsVerdict;
-use offload_api::{Handle, RxMeta, TlsSuite};
+use offload_api::{Handle, RxMeta, TlsSuite, TlsVersion};
 use proptest::prelude::*;
-use rig::{Counting, End, Wire, counted, data, record};
+use rig::{CIPHERS, Cipher, Counting, End, Wire, counted, data, record};
 use std::io;
 use tokio::io::AsyncReadExt;
 
@@ -15,8 +15,12 @@ const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
 
 /// An end whose peer is the test.
 fn victim() -> (Wire, KtlsStream<End>) {
+    victim_with(SUITE.into())
+}
+
+fn victim_with(cipher: Cipher) -> (Wire, KtlsStream<End>) {
     let wire = Wire::new(0);
-    let (_, schedule, keys) = Counting::pair(SUITE);
+    let (_, schedule, keys) = Counting::pair(cipher);
     let (_, b) = wire.ends();
     let victim = KtlsStream::new(b, keys.swapped(), Box::new(schedule)).unwrap();
     (wire, victim)
@@ -40,8 +44,8 @@ async fn read(victim: &mut KtlsStream<End>) -> (Vec<u8>, io::Result<()>) {
 }
 
 /// Feeds bytes, in segments of any size, and gives what was read, the error and the alert that was sent.
-async fn feed(bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
-    let (wire, mut victim) = victim();
+async fn feed(cipher: Cipher, bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<AlertDescription>) {
+    let (wire, mut victim) = victim_with(cipher);
     for segment in bytes.chunks(cut) {
         wire.inject(1, segment, RxMeta::default());
     }
@@ -50,27 +54,31 @@ async fn feed(bytes: &[u8], cut: usize) -> (Vec<u8>, Option<TlsError>, Option<Al
     let error = end.err().map(|error| error.get_ref().unwrap().downcast_ref::<TlsError>().unwrap().clone());
     drop(victim);
     let sent = wire.lock()[1].wire.clone();
-    let mut alert = sent.clone();
-    let description = (alert.len() == 5 + 2 + 17).then(|| {
-        let key = counted(SUITE, 101);
-        let (header, body) = alert.split_at_mut(5);
-        let (body, tag) = body.split_at_mut(3);
-        let tag: &[u8; 16] = (&*tag).try_into().unwrap();
-        rig::device::aead(&key).open_in_place(&rig::device::nonce(&key, 0), header, body, tag).unwrap();
-        assert_eq!(body[2], 21);
+    let description = (sent.len() == cipher.overhead() + 2).then(|| {
+        let key = counted(cipher, 101);
+        let (prefix, rest) = sent.split_at(rig::device::prefix_len(&key));
+        let (body, tag) = rest.split_at(rest.len() - 16);
+        let (nonce, aad) = rig::device::protection(&key, 0, prefix);
+        let mut body = body.to_vec();
+        rig::device::aead(&key).open_in_place(&nonce, &aad, &mut body, tag.try_into().unwrap()).unwrap();
+        assert_eq!(if rig::device::is_12(&key) { prefix[0] } else { body[2] }, 21);
         AlertDescription(body[1])
     });
     (content, error, description)
 }
 
 async fn expect(bytes: &[u8], content: &[u8], error: Option<TlsError>) {
+    expect_with(SUITE.into(), bytes, content, error).await;
+}
+
+async fn expect_with(cipher: Cipher, bytes: &[u8], content: &[u8], error: Option<TlsError>) {
     for cut in [1, 7, 1 << 20] {
         let alert = match &error {
             Some(error) => error.alert(),
             // Nothing went wrong, so the drop said goodbye.
             None => Some(AlertDescription::CLOSE_NOTIFY),
         };
-        let (got, got_error, got_alert) = feed(bytes, cut).await;
+        let (got, got_error, got_alert) = feed(cipher, bytes, cut).await;
         assert_eq!((got_error, got_alert), (error.clone(), alert.or(got_alert)), "cut {cut}");
         assert!(got == content, "cut {cut}");
     }
@@ -111,6 +119,81 @@ async fn each_offence_has_its_error_and_its_alert() {
     ];
     for (bytes, error) in cases {
         expect(&after_good(&bytes), b"good", Some(error)).await;
+    }
+}
+
+#[tokio::test]
+async fn offences_against_tls12_have_theirs() {
+    for cipher in CIPHERS.into_iter().filter(|cipher| cipher.version == TlsVersion::Tls12) {
+        let of = |number, content_type, content: &[u8]| record(&counted(cipher, 1), number, content_type, content, 0);
+        let good = of(0, 23, b"good");
+        expect_with(cipher, &[&good[..], &of(1, 21, &[1, 0])].concat(), b"good", None).await;
+        expect_with(
+            cipher,
+            &[&good[..], &of(1, 23, b""), &of(2, 23, &[9; 16384])].concat(),
+            &[b"good", &[9; 16384][..]].concat(),
+            Some(TlsError::Truncated),
+        )
+        .await;
+        let longest = 16384 + cipher.overhead() - 5;
+        let header = |length: usize| vec![23, 3, 3, (length >> 8) as u8, length as u8];
+        let mut turned = of(1, 23, b"a record of another type");
+        turned[0] = 22;
+        let mut shorter = of(1, 23, b"nonce");
+        shorter[6] ^= 1;
+        let cases = [
+            (header(longest + 1), TlsError::RecordOverflow { length: longest + 1 }),
+            (header(cipher.overhead() - 6), TlsError::BadRecordMac),
+            (vec![20, 3, 3, 0, 1, 1], TlsError::UnexpectedRecord(20)),
+            (vec![24, 3, 3, 0, 40], TlsError::UnexpectedRecord(24)),
+            (vec![23, 3, 1, 0, 40], TlsError::UnknownVersion(0x0301)),
+            (of(2, 23, b"wrong number"), TlsError::BadRecordMac),
+            (turned, TlsError::BadRecordMac),
+            (shorter, TlsError::BadRecordMac),
+            (of(1, 21, &[2, 20]), TlsError::AlertReceived(AlertDescription::BAD_RECORD_MAC)),
+            (of(1, 21, &[9, 20]), TlsError::MalformedAlert),
+            (of(1, 22, &[24, 0, 0, 1, 0]), TlsError::UnexpectedHandshake(24)),
+            (of(1, 22, &[4, 0, 0, 0]), TlsError::UnexpectedHandshake(4)),
+            (of(1, 22, b""), TlsError::TooManyEmptyRecords),
+        ];
+        for (bytes, error) in cases {
+            expect_with(cipher, &[&good[..], &bytes].concat(), b"good", Some(error)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn renegotiation_is_refused_with_a_warning_and_the_stream_goes_on() {
+    for cipher in CIPHERS.into_iter().filter(|cipher| cipher.version == TlsVersion::Tls12) {
+        let (wire, mut victim) = victim_with(cipher);
+        let key = counted(cipher, 1);
+        wire.inject(1, &record(&key, 0, 22, &[0, 0, 0, 0], 0), RxMeta::default());
+        wire.inject(1, &record(&key, 1, 22, &[1, 0, 0, 2, 3, 3], 0), RxMeta::default());
+        wire.inject(1, &record(&key, 2, 23, b"still here", 0), RxMeta::default());
+        assert_eq!(victim.next_chunk().await.unwrap().unwrap(), "still here");
+        let sent = wire.lock()[1].wire.clone();
+        let key = counted(cipher, 101);
+        let mut rest = &sent[..];
+        for number in 0..2 {
+            let (alert, after) = rest.split_at(cipher.overhead() + 2);
+            let (prefix, sealed) = alert.split_at(rig::device::prefix_len(&key));
+            let (body, tag) = sealed.split_at(2);
+            let (nonce, aad) = rig::device::protection(&key, number, prefix);
+            let mut body = body.to_vec();
+            rig::device::aead(&key).open_in_place(&nonce, &aad, &mut body, tag.try_into().unwrap()).unwrap();
+            assert_eq!((prefix[0], &body[..]), (21, &[1, 100][..]));
+            rest = after;
+        }
+        assert!(rest.is_empty());
+        let error = victim.update_keys(true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        let key = counted(cipher, 1);
+        for number in 3..6 {
+            wire.inject(1, &record(&key, number, 22, &[0, 0, 0, 0], 0), RxMeta::default());
+        }
+        let error = victim.next_chunk().await.unwrap_err();
+        let expected = TlsError::TooManyRenegotiations;
+        assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
     }
 }
 
@@ -172,14 +255,19 @@ async fn a_strangers_word_about_decryption_counts_for_nothing() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_a_typed_error(bytes in prop::collection::vec(any::<u8>(), 0..500), cut in 1usize..60) {
-        let (content, error, _) = block_on(feed(&bytes, cut));
+    fn any_bytes_are_a_typed_error(
+        cipher in prop::sample::select(CIPHERS.to_vec()),
+        bytes in prop::collection::vec(any::<u8>(), 0..500),
+        cut in 1usize..60,
+    ) {
+        let (content, error, _) = block_on(feed(cipher, &bytes, cut));
         prop_assert_eq!(content, b"");
         prop_assert!(error.is_some());
     }
 
     #[test]
     fn one_flipped_bit_and_nothing_of_its_record_is_read(
+        cipher in prop::sample::select(CIPHERS.to_vec()),
         lengths in prop::collection::vec(0usize..200, 1..6),
         flip: prop::sample::Index,
         bit in 0u8..8,
@@ -189,14 +277,14 @@ proptest! {
         let mut ends = Vec::new();
         let mut content = Vec::new();
         for (number, length) in lengths.iter().enumerate() {
-            bytes.extend(protected(number as u64, 23, &data(number as u64, *length), number));
+            bytes.extend(record(&counted(cipher, 1), number as u64, 23, &data(number as u64, *length), number));
             content.extend(data(number as u64, *length));
             ends.push((bytes.len(), content.len()));
         }
         let at = flip.index(bytes.len());
         bytes[at] ^= 1 << bit;
         let before = ends.iter().take_while(|(end, _)| *end <= at).last().map_or(0, |(_, content)| *content);
-        let (got, error, _) = block_on(feed(&bytes, cut));
+        let (got, error, _) = block_on(feed(cipher, &bytes, cut));
         prop_assert_eq!(&got[..], &content[..before]);
         prop_assert!(error.is_some());
     }

@@ -18,16 +18,21 @@ const KEY: [u8; 32] = *b"sixteen key bytes, sixteen more.";
 const IV: [u8; 12] = [0x5a; 12];
 const HEADERS: usize = 54;
 
+type Cipher = (TlsVersion, TlsSuite);
+
+const AES_128: Cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
+
 fn key() -> TlsKey {
-    key_for(TlsSuite::Aes128Gcm)
+    key_for(AES_128)
 }
 
-fn key_for(suite: TlsSuite) -> TlsKey {
-    TlsKey::new(TlsVersion::Tls13, suite, &KEY[..suite.key_len()], IV).unwrap()
+fn key_for((version, suite): Cipher) -> TlsKey {
+    TlsKey::new(version, suite, &KEY[..suite.key_len()], IV).unwrap()
 }
 
-fn suites() -> impl Strategy<Value = TlsSuite> {
-    prop_oneof![Just(TlsSuite::Aes128Gcm), Just(TlsSuite::Aes256Gcm), Just(TlsSuite::ChaCha20Poly1305)]
+fn ciphers() -> impl Strategy<Value = Cipher> {
+    let version = prop_oneof![Just(TlsVersion::Tls12), Just(TlsVersion::Tls13)];
+    (version, prop_oneof![Just(TlsSuite::Aes128Gcm), Just(TlsSuite::Aes256Gcm), Just(TlsSuite::ChaCha20Poly1305)])
 }
 
 fn sender() -> FlowKey {
@@ -48,10 +53,10 @@ struct Stream {
 
 impl Stream {
     fn new(start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
-        Stream::sealed_with(TlsSuite::Aes128Gcm, start, first_number, lengths)
+        Stream::sealed_with(AES_128, start, first_number, lengths)
     }
 
-    fn sealed_with(suite: TlsSuite, start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
+    fn sealed_with((version, suite): Cipher, start: Seq, first_number: u64, lengths: &[usize]) -> Stream {
         let algorithm = match suite {
             TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
             TlsSuite::Aes256Gcm => &ring::aead::AES_256_GCM,
@@ -62,17 +67,19 @@ impl Stream {
         let (mut queued, mut wire, mut units) = (Vec::new(), Vec::new(), Vec::new());
         for (number, length) in (first_number..).zip(lengths) {
             let unit_start = start + wire.len() as u32;
-            let header = [23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
-            let mut body: Vec<u8> = b"MARKER".iter().copied().cycle().take(*length).collect();
-            queued.extend_from_slice(&header);
-            queued.extend_from_slice(&body);
-            queued.extend_from_slice(&[0; 16]);
+            let is_12 = version == TlsVersion::Tls12;
             let mut nonce = IV;
             nonce.iter_mut().skip(4).zip(number.to_be_bytes()).for_each(|(byte, part)| *byte ^= part);
+            let explicit = if is_12 && suite != TlsSuite::ChaCha20Poly1305 { nonce[4..].to_vec() } else { Vec::new() };
+            let after = length + explicit.len() + 16;
+            let header = [23, 3, 3, (after >> 8) as u8, after as u8];
+            let mut body: Vec<u8> = b"MARKER".iter().copied().cycle().take(*length).collect();
+            queued.extend_from_slice(&[&header[..], &explicit, &body, &[0; 16]].concat());
+            let long = [&number.to_be_bytes()[..], &header[..3], &(*length as u16).to_be_bytes()].concat();
+            let aad = if is_12 { &long[..] } else { &header };
             let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
-            sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(header), &mut body).unwrap();
-            wire.extend_from_slice(&header);
-            wire.extend_from_slice(&body);
+            sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(aad), &mut body).unwrap();
+            wire.extend_from_slice(&[&header[..], &explicit, &body].concat());
             units.push(Unit { layer: Layer::Tls, number, start: unit_start, end: start + wire.len() as u32 });
         }
         Stream { start, units, queued: queued.into(), wire }
@@ -160,15 +167,15 @@ proptest! {
     /// Transmission in any order, with any segment size, with resets: nothing but the right ciphertext leaves.
     #[test]
     fn whatever_leaves_is_what_software_would_have_sent(
-        suite in suites(),
+        cipher in ciphers(),
         lengths in lengths(),
         start: u32,
         first_number in 0u64..1 << 40,
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, 0u8..20), 1..40),
     ) {
-        let stream = Stream::sealed_with(suite, Seq(start), first_number, &lengths);
+        let stream = Stream::sealed_with(cipher, Seq(start), first_number, &lengths);
         let (mut device, mut driver) = nic(fast(NicConfig::default()));
-        let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(suite)).unwrap();
+        let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
         let mut seen = 0;
         for (at, bytes, mss, fate) in sends {
             let at = at.index(stream.wire.len());
@@ -200,7 +207,7 @@ proptest! {
                 let refused = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
                 let unit = stream.units.iter().find(|unit| unit.contains(stream.start + at as u32)).unwrap();
                 prop_assert_eq!(refused, Sent::NeedsSoftware(*unit));
-                context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(suite)).unwrap();
+                context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
             }
         }
         prop_assert!(seen > 0 || device.counters().resets > 0);
@@ -279,14 +286,14 @@ proptest! {
     /// Arrival in any order, with losses and repetitions.
     #[test]
     fn a_verdict_says_what_the_bytes_are(
-        suite in suites(),
+        cipher in ciphers(),
         lengths in lengths(),
         start: u32,
         mss in 100usize..1460,
         moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..4),
         corrupt in prop::option::of((any::<prop::sample::Index>(), HEADERS..200usize)),
     ) {
-        let stream = Stream::sealed_with(suite, Seq(start), 3, &lengths);
+        let stream = Stream::sealed_with(cipher, Seq(start), 3, &lengths);
         let mut frames = segments(&stream, mss);
         let in_order = moves.is_empty();
         for (from, to) in moves {
@@ -303,7 +310,7 @@ proptest! {
         }
         let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 4, ..NicConfig::default() }));
         let flow = sender().reversed();
-        let context = driver.add(&flow, Direction::Receive, stream.start, 3, &key_for(suite)).unwrap();
+        let context = driver.add(&flow, Direction::Receive, stream.start, 3, &key_for(cipher)).unwrap();
         device.process(Instant::ZERO);
         prop_assert!(device.poll_frame(Instant::ZERO).is_none());
         prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle: context }));
@@ -337,7 +344,7 @@ proptest! {
     /// back in the middle of records, and nothing changes but what that costs.
     #[test]
     fn evicted_contexts_go_on_where_they_were(
-        flows in prop::collection::vec((suites(), lengths(), any::<u32>()), 2..6),
+        flows in prop::collection::vec((ciphers(), lengths(), any::<u32>()), 2..6),
         fits in 1usize..4,
         turns in prop::collection::vec((any::<prop::sample::Index>(), 1usize..3000), 1..80),
     ) {
@@ -345,10 +352,10 @@ proptest! {
         let (mut sends, mut sender_driver) = nic(config.clone());
         let (mut receives, mut receiver_driver) = nic(config);
         let mut streams = Vec::new();
-        for (number, (suite, lengths, start)) in flows.iter().enumerate() {
-            let stream = Stream::sealed_with(*suite, Seq(*start), 9, lengths);
+        for (number, (cipher, lengths, start)) in flows.iter().enumerate() {
+            let stream = Stream::sealed_with(*cipher, Seq(*start), 9, lengths);
             let flow = flow(5000 + number as u16);
-            let key = key_for(*suite);
+            let key = key_for(*cipher);
             let context = sender_driver.add(&flow, Direction::Transmit, stream.start, 9, &key).unwrap();
             receiver_driver.add(&flow.reversed(), Direction::Receive, stream.start, 9, &key).unwrap();
             streams.push((stream, flow, context, 0));

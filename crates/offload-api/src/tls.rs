@@ -1,6 +1,7 @@
 //! The TLS face of a device.
 
 use crate::flow::FlowKey;
+use crate::record::RecordFormat;
 use crate::unit::Handle;
 use core::fmt;
 use offload_base::Seq;
@@ -67,7 +68,8 @@ pub struct TlsKey {
 }
 
 impl TlsKey {
-    /// A key for `suite` with its static IV (TLS 1.2 GCM: salt, then anything). `None` if `key` is not as long
+    /// A key for `suite` with its static IV (TLS 1.2 with AES-GCM: the salt, then where explicit nonces start, see
+    /// [`explicit_nonce`](RecordFormat::explicit_nonce)). `None` if `key` is not as long
     /// as the suite's keys are.
     pub fn new(version: TlsVersion, suite: TlsSuite, key: &[u8], iv: [u8; 12]) -> Option<TlsKey> {
         if key.len() != suite.key_len() {
@@ -86,6 +88,11 @@ impl TlsKey {
     /// The algorithm.
     pub fn suite(&self) -> TlsSuite {
         self.suite
+    }
+
+    /// How its records are framed and protected.
+    pub fn format(&self) -> RecordFormat {
+        RecordFormat::new(self.version, self.suite)
     }
 
     /// The key itself.

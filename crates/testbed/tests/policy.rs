@@ -8,7 +8,7 @@ use keyed::{accept, connect};
 use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::{Crossing, Impairment, LinkConfig};
-use offload_api::TlsSuite;
+use offload_api::{TlsSuite, TlsVersion};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed};
 use std::io;
@@ -60,7 +60,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let sender = server.clone();
     let serving = server.spawn("application", async move {
-        let mut stream = accept(&sender, 1, TlsSuite::Aes128Gcm).await?;
+        let mut stream = accept(&sender, 1, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await?;
         stream.set_retransmit_limit(limit);
         stream.offload(Offload { tx: true, rx: false });
         let mut after = [TlsCounters::default(); 3];
@@ -75,7 +75,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
     });
     let receiver = client.clone();
     let fetching = client.spawn("application", async move {
-        let mut stream = connect(&receiver, &server, 1, TlsSuite::Aes128Gcm).await?;
+        let mut stream = connect(&receiver, &server, 1, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await?;
         stream.offload(Offload { tx: false, rx: true });
         let mut bytes = 0;
         while let Some(chunk) = stream.next_chunk().await? {

@@ -10,7 +10,7 @@ use keyed::{accept, connect};
 use ktls_offload::{FilePieces, InPlace, Offload, SendFileError, send_file};
 use nic_sim::NicConfig;
 use nic_sim::wire::{Impairments, LinkConfig, Recorder};
-use offload_api::TlsSuite;
+use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use rig::{MARKER, Who, marked, streams};
@@ -47,7 +47,7 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
     let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
     let (sender, path) = (server.clone(), sample.0.clone());
     let serving = server.spawn("application", async move {
-        let mut stream = accept(&sender, 7, TlsSuite::Aes128Gcm).await.unwrap();
+        let mut stream = accept(&sender, 7, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await.unwrap();
         stream.set_retransmit_limit(None);
         if who == Who::Nic {
             stream.offload(Offload { tx: true, rx: false });
@@ -65,7 +65,7 @@ fn sent_over_a_bad_wire(name: &str, who: Who, spoil: Spoil) -> Outcome {
         Ok(sent)
     });
     let fetching = client.clone().spawn("application", async move {
-        let mut stream = connect(&client, &server, 7, TlsSuite::Aes128Gcm).await.unwrap();
+        let mut stream = connect(&client, &server, 7, (TlsVersion::Tls13, TlsSuite::Aes128Gcm)).await.unwrap();
         if who == Who::Nic {
             stream.offload(Offload { tx: false, rx: true });
         }

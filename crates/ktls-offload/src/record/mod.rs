@@ -1,4 +1,5 @@
-//! TLS 1.3 records (RFC 8446 section 5), made and taken apart, in software or with a device.
+//! TLS records (RFC 8446 section 5; RFC 5246 section 6.2 with the AEADs of RFC 5288 and RFC 7905), made and taken apart,
+//! in software or with a device. What differs between versions is a [`RecordFormat`](offload_api::RecordFormat).
 //!
 //! ```text
 //!  write --> Sender --> (bytes, tag) --> transport        transport --> Inbox --> Receiver --> Record --> read
@@ -17,6 +18,8 @@ pub(crate) mod inbox;
 pub(crate) mod receive;
 pub(crate) mod send;
 mod starts;
+
+use offload_api::record;
 
 /// What a record holds (RFC 8446 section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,30 +48,12 @@ impl ContentType {
     }
 }
 
-/// The header of a protected record of `length` bytes, header included.
-pub(crate) fn data_header(length: usize) -> [u8; HEADER_LEN] {
-    let [high, low] = ((length - HEADER_LEN) as u16).to_be_bytes();
-    [APPLICATION_DATA, VERSION[0], VERSION[1], high, low]
-}
-
-/// Whether `header` is that of a protected record of `length` bytes, header included.
-pub(crate) fn is_data_header(header: [u8; HEADER_LEN], length: usize) -> bool {
-    (OVERHEAD..=WIRE_MAX).contains(&length) && header == data_header(length)
-}
-
 /// Bytes of a record header.
-pub(crate) const HEADER_LEN: usize = 5;
-/// Bytes a record has beside its content: header, content type, tag.
-pub(crate) const OVERHEAD: usize = HEADER_LEN + TRAILER_LEN;
-/// Bytes after the content: its type and the tag.
-pub(crate) const TRAILER_LEN: usize = 1 + crate::keys::TAG_LEN;
+pub(crate) const HEADER_LEN: usize = record::RECORD_HEADER_LEN;
 /// Most bytes of content in a record (RFC 8446 section 5.1).
-pub(crate) const CONTENT_MAX: usize = 1 << 14;
-/// Most bytes after the header of a protected record (RFC 8446 section 5.2).
-pub(crate) const CIPHERTEXT_MAX: usize = CONTENT_MAX + 256;
-/// Most bytes of a protected record.
-pub(crate) const WIRE_MAX: usize = HEADER_LEN + CIPHERTEXT_MAX;
-/// legacy_record_version of every protected record (RFC 8446 section 5.2).
+pub(crate) const CONTENT_MAX: usize = record::RECORD_CONTENT_MAX;
+/// Most bytes of a protected record of any version.
+pub(crate) const WIRE_MAX: usize = HEADER_LEN + CONTENT_MAX + 256;
+/// legacy_record_version of every protected record (RFC 8446 section 5.2), and the version of TLS 1.2.
 pub(crate) const VERSION: [u8; 2] = [3, 3];
-/// The outer type of every protected record.
-pub(crate) const APPLICATION_DATA: u8 = 23;
+const APPLICATION_DATA: u8 = 23;

@@ -5,16 +5,15 @@
 
 use super::inbox::Inbox;
 use super::starts::RecordStarts;
-use super::{APPLICATION_DATA, CIPHERTEXT_MAX, CONTENT_MAX, ContentType, HEADER_LEN, TRAILER_LEN, VERSION};
+use super::{CONTENT_MAX, ContentType, HEADER_LEN, VERSION};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
-use crate::keys::{PieceKey, RecordKey, TAG_LEN, UnsupportedKey};
+use crate::keys::{PieceKey, Prefix, RecordKey, TAG_LEN, UnsupportedKey};
 use bytes::BytesMut;
 use offload_api::rx::{Checksums, TlsVerdict};
-use offload_api::{Handle, RxMeta, RxSegment, TlsKey};
+use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
-use resumable_aead::State;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -150,15 +149,15 @@ impl Receiver {
         let Some(header) = self.inbox.header_at(0) else {
             return Ok(None);
         };
-        let length = check_header(header)?;
-        let wire_len = HEADER_LEN + length;
+        let format = self.key.format();
+        let wire_len = HEADER_LEN + check_header(format, header)?;
         if self.inbox.len() < wire_len {
             return Ok(None);
         }
         let before = content.len();
         let start = self.inbox.start().unwrap_or_default();
-        let opened = self.open(header, wire_len, content, counters);
-        let opened = match opened.and_then(|by| finish_content(content, before, wire_len).map(|()| by)) {
+        let opened = self.open(wire_len, content, counters);
+        let opened = match opened.and_then(|by| check_body(format, wire_len).map(|()| by)) {
             Ok(by) => by,
             Err(error) => {
                 content.truncate(before);
@@ -171,50 +170,25 @@ impl Receiver {
         self.given += wire_len as u64;
         self.known = self.known.behind_record(wire_len);
         self.number = number.checked_add(1).ok_or(TlsError::KeyExhausted)?;
-        let (content_type, content_len) = self.strip(content, before)?;
+        let (content_type, content_len) = match format.version() {
+            TlsVersion::Tls12 => {
+                content.retain(|range| !range.data.is_empty());
+                let content_type = ContentType::from_code(header[0]).ok_or(TlsError::UnexpectedRecord(header[0]))?;
+                (content_type, wire_len - format.overhead())
+            }
+            _ => strip(content, before)?,
+        };
         Ok(Some(Record { start, number, opened, content_type, content_len, wire_len }))
-    }
-
-    /// Removes padding and content type (RFC 8446 section 5.4) from an opened record; gives that type, and how much is left.
-    fn strip(&self, content: &mut Vec<RxSegment>, before: usize) -> Result<(ContentType, usize), TlsError> {
-        let mut content_type = None;
-        while content.len() > before && content_type.is_none() {
-            let last = content.last_mut().expect("there are more than before");
-            match last.data.iter().rposition(|byte| *byte != 0) {
-                Some(at) => {
-                    content_type = Some(last.data[at]);
-                    last.truncate(at);
-                }
-                None => last.truncate(0),
-            }
-            if last.data.is_empty() {
-                content.pop();
-            }
-        }
-        let Some(code) = content_type else {
-            return Err(TlsError::OnlyPadding);
-        };
-        let Some(content_type) = ContentType::from_code(code) else {
-            content.truncate(before);
-            return Err(TlsError::UnexpectedContent(code));
-        };
-        let content_len = content[before..].iter().map(|range| range.data.len()).sum();
-        if content_len > CONTENT_MAX {
-            content.truncate(before);
-            return Err(TlsError::RecordOverflow { length: content_len });
-        }
-        Ok((content_type, content_len))
     }
 
     /// Cuts a record off and appends its body, content type and padding included, to `content`.
     fn open(
         &mut self,
-        header: [u8; HEADER_LEN],
         wire_len: usize,
         content: &mut Vec<RxSegment>,
         counters: &mut TlsCounters,
     ) -> Result<Opened, TlsError> {
-        let body_end = wire_len - TAG_LEN;
+        let (body_start, body_end) = (self.key.format().prefix_len(), wire_len - TAG_LEN);
         let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
         // The context that decrypted all of it: only one that saw all of it has checked the tag.
         let mut by_one = self.inbox.runs(wire_len).next().and_then(|(_, meta)| meta.context);
@@ -224,38 +198,37 @@ impl Receiver {
                 by_one = None;
             }
             if !matches!(side, Side::Ciphertext) {
-                changed_bytes += overlap(at, at + run, HEADER_LEN, body_end);
+                changed_bytes += overlap(at, at + run, body_start, body_end);
             }
             at += run;
             pieces += 1;
         }
+        let prefix = self.take_prefix();
         if by_one.is_some() {
             counters.rx_records_device += 1;
-            self.inbox.copy_off(&mut [0; HEADER_LEN]);
-            self.inbox.take(body_end - HEADER_LEN, |range| content.push(range));
+            self.inbox.take(body_end - body_start, |range| content.push(range));
             self.inbox.copy_off(&mut [0; TAG_LEN]);
             return Ok(Opened::ByDevice);
         }
         if changed_bytes == 0 {
             counters.rx_records_sw += 1;
-            self.open_whole(header, wire_len, pieces == 1, content)?;
+            self.open_whole(&prefix, wire_len, pieces == 1, content)?;
             return Ok(Opened::InSoftware);
         }
         counters.rx_records_partial += 1;
-        self.open_pieces(header, body_end, content, counters)?;
+        self.open_pieces(&prefix, body_end - body_start, content, counters)?;
         Ok(Opened::InPart)
     }
 
     /// Opens a record no byte of which was decrypted: where it is if it is in one piece, else in a copy.
     fn open_whole(
         &mut self,
-        header: [u8; HEADER_LEN],
+        prefix: &Prefix,
         wire_len: usize,
         one_piece: bool,
         content: &mut Vec<RxSegment>,
     ) -> Result<(), TlsError> {
-        self.inbox.copy_off(&mut [0; HEADER_LEN]);
-        let length = wire_len - HEADER_LEN;
+        let length = wire_len - prefix.len();
         let mut whole = None;
         if one_piece {
             self.inbox.take(length, |range| whole = Some(range));
@@ -272,7 +245,7 @@ impl Receiver {
         }
         let mut whole = whole.expect("a record has at least a tag");
         let _crypto = cost::work(Work::Crypto);
-        if !self.key.open(self.number, header, whole.data.bytes_mut()) {
+        if !self.key.open(self.number, prefix, whole.data.bytes_mut()) {
             return Err(TlsError::BadRecordMac);
         }
         whole.truncate(length - TAG_LEN);
@@ -283,21 +256,19 @@ impl Receiver {
     /// Opens a record that is decrypted in part: what is plaintext stays, the rest is decrypted where it is.
     fn open_pieces(
         &mut self,
-        header: [u8; HEADER_LEN],
-        body_end: usize,
+        prefix: &Prefix,
+        body: usize,
         content: &mut Vec<RxSegment>,
         counters: &mut TlsCounters,
     ) -> Result<(), TlsError> {
-        self.inbox.copy_off(&mut [0; HEADER_LEN]);
         let before = content.len();
-        self.inbox.take(body_end - HEADER_LEN, |range| content.push(range));
+        self.inbox.take(body, |range| content.push(range));
         let mut tag = [0; TAG_LEN];
         self.inbox.copy_off(&mut tag);
 
         let _crypto = cost::work(Work::Crypto);
         let piece_key = self.piece_key()?;
-        let nonce = piece_key.nonce(self.number);
-        let mut state = State::new(&piece_key.key, &nonce, &header);
+        let mut state = piece_key.begin(self.number, prefix);
         let mut at = 0u64;
         for range in &mut content[before..] {
             let side = self.side(&range.meta);
@@ -309,8 +280,7 @@ impl Receiver {
                     // Counter mode undoes itself: the same keystream again gives the bytes of the wire.
                     counters.rx_restored_bytes += data.len() as u64;
                     earlier
-                        .key
-                        .apply_keystream(&earlier.nonce(number), at, data)
+                        .apply_keystream(number, at, data)
                         .map_err(Into::into)
                         .and_then(|()| state.decrypt(&piece_key.key, data))
                 }
@@ -320,6 +290,13 @@ impl Receiver {
             at += range.data.len() as u64;
         }
         state.verify(&piece_key.key, &tag).map_err(|_| TlsError::BadRecordMac)
+    }
+
+    /// Cuts off what comes before the body.
+    fn take_prefix(&mut self) -> Prefix {
+        let mut prefix = Prefix::from_elem(0, self.key.format().prefix_len());
+        self.inbox.copy_off(&mut prefix);
+        prefix
     }
 
     /// How bytes with this `meta`, in the record at hand, relate to the wire.
@@ -350,6 +327,7 @@ impl Receiver {
     /// # Errors
     /// [`TlsError::Schedule`] if the key is for something unknown.
     pub(crate) fn rekey(&mut self, traffic: TlsKey) -> Result<(), TlsError> {
+        debug_assert_eq!(traffic.version(), self.traffic.version(), "a version is not changed");
         let key = RecordKey::new(&traffic).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
         // A device that does not know of the change counts on, and decrypts the first packets of a record before it
         // comes to the tag that is wrong. What its number will be has to be known to undo that.
@@ -378,8 +356,9 @@ impl Receiver {
     /// while that header's place is not known.
     pub(crate) fn next_boundary(&mut self) -> Option<(Seq, u64)> {
         let start = self.inbox.start()?;
+        let format = self.key.format();
         while self.known.bytes < self.inbox.len() {
-            self.known = self.known.next(&self.inbox).ok()??;
+            self.known = self.known.next(format, &self.inbox).ok()??;
         }
         Some((start + self.known.bytes as u32, self.number.checked_add(self.known.records)?))
     }
@@ -402,7 +381,7 @@ impl Receiver {
             if boundary.bytes == place {
                 break Located::Record(self.number.wrapping_add(boundary.records));
             }
-            match boundary.next(&self.inbox) {
+            match boundary.next(self.key.format(), &self.inbox) {
                 Ok(Some(next)) if next.bytes <= place => boundary = next,
                 Ok(Some(_)) | Err(_) => break Located::Nothing,
                 Ok(None) => break Located::NotYet,
@@ -446,9 +425,9 @@ impl Receiver {
 
 impl Boundary {
     /// The place where the record after this one begins; `None` while this one's header is not all here.
-    fn next(self, inbox: &Inbox) -> Result<Option<Boundary>, TlsError> {
+    fn next(self, format: RecordFormat, inbox: &Inbox) -> Result<Option<Boundary>, TlsError> {
         let Some(header) = inbox.header_at(self.bytes) else { return Ok(None) };
-        let bytes = self.bytes + HEADER_LEN + check_header(header)?;
+        let bytes = self.bytes + HEADER_LEN + check_header(format, header)?;
         Ok(Some(Boundary { bytes, records: self.records + 1 }))
     }
 
@@ -458,31 +437,62 @@ impl Boundary {
     }
 }
 
+/// Removes padding and content type (RFC 8446 section 5.4) from an opened record; gives that type, and how much is left.
+fn strip(content: &mut Vec<RxSegment>, before: usize) -> Result<(ContentType, usize), TlsError> {
+    let mut content_type = None;
+    while content.len() > before && content_type.is_none() {
+        let last = content.last_mut().expect("there are more than before");
+        match last.data.iter().rposition(|byte| *byte != 0) {
+            Some(at) => {
+                content_type = Some(last.data[at]);
+                last.truncate(at);
+            }
+            None => last.truncate(0),
+        }
+        if last.data.is_empty() {
+            content.pop();
+        }
+    }
+    let Some(code) = content_type else {
+        return Err(TlsError::OnlyPadding);
+    };
+    let Some(content_type) = ContentType::from_code(code) else {
+        content.truncate(before);
+        return Err(TlsError::UnexpectedContent(code));
+    };
+    let content_len = content[before..].iter().map(|range| range.data.len()).sum();
+    if content_len > CONTENT_MAX {
+        content.truncate(before);
+        return Err(TlsError::RecordOverflow { length: content_len });
+    }
+    Ok((content_type, content_len))
+}
+
 /// The length that a protected record's header tells.
-fn check_header(header: [u8; HEADER_LEN]) -> Result<usize, TlsError> {
+fn check_header(format: RecordFormat, header: [u8; HEADER_LEN]) -> Result<usize, TlsError> {
     let [outer, major, minor, high, low] = header;
     let length = usize::from(u16::from_be_bytes([high, low]));
-    if outer != APPLICATION_DATA {
+    if !format.has_outer_type(outer) {
         return Err(TlsError::UnexpectedRecord(outer));
     }
     if [major, minor] != VERSION {
         return Err(TlsError::UnknownVersion(u16::from_be_bytes([major, minor])));
     }
-    if length > CIPHERTEXT_MAX {
+    if length > format.longest() {
         return Err(TlsError::RecordOverflow { length });
     }
-    if length < TRAILER_LEN {
+    if length < format.shortest() {
         // Nothing that short can verify.
         return Err(TlsError::BadRecordMac);
     }
     Ok(length)
 }
 
-/// RFC 8446 section 5.4: content, type and padding together are at most one byte longer than the content may be.
-fn finish_content(content: &[RxSegment], before: usize, wire_len: usize) -> Result<(), TlsError> {
-    let length = wire_len - HEADER_LEN - TAG_LEN;
-    debug_assert_eq!(length, content[before..].iter().map(|range| range.data.len()).sum::<usize>());
-    if length > CONTENT_MAX + 1 { Err(TlsError::RecordOverflow { length }) } else { Ok(()) }
+/// RFC 8446 section 5.4: content, type and padding together are at most one byte longer than the content may be. (Records
+/// of TLS 1.2 have no room for more than content from the start.)
+fn check_body(format: RecordFormat, wire_len: usize) -> Result<(), TlsError> {
+    let length = wire_len - format.prefix_len() - TAG_LEN;
+    if length > CONTENT_MAX + format.inner_type_len() { Err(TlsError::RecordOverflow { length }) } else { Ok(()) }
 }
 
 /// How many bytes two ranges share.
@@ -502,7 +512,7 @@ const CONTEXTS_MAX: usize = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::{TlsSuite, TlsVersion};
+    use offload_api::TlsSuite;
 
     const FIRST: Seq = Seq(u32::MAX - 10_000);
     const NUMBER: u64 = 7;
@@ -514,7 +524,7 @@ mod tests {
 
     /// Records of one byte of content each, never to be opened.
     fn tiny_records(count: usize) -> Vec<u8> {
-        let mut record = vec![APPLICATION_DATA, VERSION[0], VERSION[1], 0, TINY as u8 - 5];
+        let mut record = vec![23, VERSION[0], VERSION[1], 0, TINY as u8 - 5];
         record.resize(TINY, 0);
         record.repeat(count)
     }

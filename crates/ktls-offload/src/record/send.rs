@@ -3,13 +3,13 @@
 //! Invariant: the same contents in the same order make the same bytes on the wire, whoever seals them; each number
 //! goes to one record.
 
-use super::{CONTENT_MAX, ContentType, HEADER_LEN, OVERHEAD, TRAILER_LEN, data_header};
+use super::{CONTENT_MAX, ContentType};
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
-use crate::keys::{RecordKey, UnsupportedKey, record_limit};
+use crate::keys::{RecordKey, TAG_LEN, UnsupportedKey, record_limit};
 use crate::sealer::RecordSealer;
 use bytes::{Bytes, BytesMut};
-use offload_api::{Handle, Layer, TlsKey, TxTag, UnitTag};
+use offload_api::{Handle, Layer, TlsKey, TlsVersion, TxTag, UnitTag};
 use offload_base::cost::{self, Work};
 use std::sync::Arc;
 
@@ -39,8 +39,12 @@ pub(crate) struct Sender {
     protection: Protection,
     /// The number from which on the transport has a sealer for this key.
     sealed_from: Option<u64>,
-    /// The header made last: most records of a stream are of one length.
-    header: Bytes,
+    /// What inner plaintext is padded to a multiple of; 1: it is not.
+    pad_to: usize,
+    /// The prefix made last: most records of a stream are of one length.
+    prefix: Bytes,
+    /// The padded trailer made last, likewise.
+    trailer: Bytes,
 }
 
 impl Sender {
@@ -51,7 +55,9 @@ impl Sender {
             limit: record_limit(traffic.suite()),
             protection: Protection::Software,
             sealed_from: None,
-            header: Bytes::new(),
+            pad_to: 1,
+            prefix: Bytes::new(),
+            trailer: Bytes::new(),
             traffic,
         })
     }
@@ -96,18 +102,22 @@ impl Sender {
             Content::Lent(bytes) => *bytes,
         };
         debug_assert!(content.len() <= CONTENT_MAX);
-        let length = content.len() + OVERHEAD;
-        let header = data_header(length);
+        let trailer = self.trailer_len(content.len());
+        let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer - TAG_LEN);
+        let length = prefix.len() + content.len() + trailer;
         let mut record = BytesMut::with_capacity(length);
-        record.extend_from_slice(&header);
+        record.extend_from_slice(&prefix);
         {
             let _copy = cost::work(Work::Copy);
             record.extend_from_slice(content);
         }
-        record.extend_from_slice(&[content_type.code()]);
+        if trailer > TAG_LEN {
+            record.extend_from_slice(&[content_type.code()]);
+        }
+        record.resize(length - TAG_LEN, 0);
         let tag = {
             let _crypto = cost::work(Work::Crypto);
-            self.key.seal(number, header, &mut record[HEADER_LEN..])
+            self.key.seal(number, &prefix, &mut record[prefix.len()..])
         };
         record.extend_from_slice(&tag);
         let mut place = TxTag::PLAIN;
@@ -131,28 +141,69 @@ impl Sender {
                 Bytes::copy_from_slice(bytes)
             }
         };
-        let length = content.len() + OVERHEAD;
-        let header = data_header(length);
-        if self.header[..] != header {
-            self.header = Bytes::copy_from_slice(&header);
+        let trailer = self.trailer(content_type, content.len());
+        let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer.len() - TAG_LEN);
+        if self.prefix[..] != prefix[..] {
+            self.prefix = Bytes::copy_from_slice(&prefix);
         }
+        let length = prefix.len() + content.len() + trailer.len();
         let place =
             |at: usize| TxTag::device(handle, Layer::Tls, UnitTag { number, at: at as u32, len: length as u32 });
-        queue(self.header.clone(), place(0));
-        let after = HEADER_LEN + content.len();
+        queue(self.prefix.clone(), place(0));
+        let after = prefix.len() + content.len();
         if !content.is_empty() {
-            let mut tag = place(HEADER_LEN);
+            let mut tag = place(prefix.len());
             for (unit, above) in tag.units.iter_mut().zip(upper.units).skip(1) {
                 *unit = above;
             }
             queue(content, tag);
         }
-        queue(trailer(content_type), place(after));
+        queue(trailer, place(after));
+    }
+
+    /// Bytes that follow `content` bytes of content: its type where that is inside, padding, and the tag.
+    fn trailer_len(&self, content: usize) -> usize {
+        let inner = self.key.format().inner_type_len();
+        if inner == 0 {
+            return TAG_LEN; // there is no padding to an AEAD of TLS 1.2
+        }
+        // RFC 8446 section 5.4: padding must not take the inner plaintext beyond 2^14 + 1 bytes.
+        let padded = (content + inner).next_multiple_of(self.pad_to).min(CONTENT_MAX + inner);
+        padded - content + TAG_LEN
+    }
+
+    /// What follows the content on its way to a device, with room for the tag, which it fills in.
+    fn trailer(&mut self, content_type: ContentType, content: usize) -> Bytes {
+        let length = self.trailer_len(content);
+        if let Some(bytes) = short_trailer(content_type, length) {
+            return Bytes::from_static(bytes);
+        }
+        if self.trailer.len() != length || self.trailer[0] != content_type.code() {
+            let mut bytes = vec![0; length];
+            bytes[0] = content_type.code();
+            self.trailer = bytes.into();
+        }
+        self.trailer.clone()
     }
 
     /// Whether the next record has to be a KeyUpdate, for the key has room for no more than that.
     pub(crate) fn must_update(&self) -> bool {
-        self.number.saturating_add(1) >= self.limit
+        self.has_key_updates() && self.number.saturating_add(1) >= self.limit
+    }
+
+    /// Whether the version knows key updates.
+    pub(crate) fn has_key_updates(&self) -> bool {
+        self.traffic.version() == TlsVersion::Tls13
+    }
+
+    /// Bytes of a record before its content.
+    pub(crate) fn prefix_len(&self) -> usize {
+        self.key.format().prefix_len()
+    }
+
+    /// Pads inner plaintext to a multiple of `bytes` from the next record on.
+    pub(crate) fn set_pad_to(&mut self, bytes: usize) {
+        self.pad_to = bytes.max(1);
     }
 
     /// Whether not even a KeyUpdate can be protected any more.
@@ -205,34 +256,43 @@ impl Sender {
     }
 }
 
-/// Content type and room for the tag, which the device fills in.
-fn trailer(content_type: ContentType) -> Bytes {
-    const fn room(code: u8) -> [u8; TRAILER_LEN] {
-        let mut trailer = [0; TRAILER_LEN];
+/// Without padding: content type, where that is inside, and room for the tag.
+fn short_trailer(content_type: ContentType, length: usize) -> Option<&'static [u8]> {
+    const fn room(code: u8) -> [u8; TAG_LEN + 1] {
+        let mut trailer = [0; TAG_LEN + 1];
         trailer[0] = code;
         trailer
     }
-    static ALERT: [u8; TRAILER_LEN] = room(21);
-    static HANDSHAKE: [u8; TRAILER_LEN] = room(22);
-    static DATA: [u8; TRAILER_LEN] = room(23);
-    Bytes::from_static(match content_type {
-        ContentType::Alert => &ALERT,
-        ContentType::Handshake => &HANDSHAKE,
-        ContentType::ApplicationData => &DATA,
-    })
+    static TAG: [u8; TAG_LEN] = [0; TAG_LEN];
+    static ALERT: [u8; TAG_LEN + 1] = room(21);
+    static HANDSHAKE: [u8; TAG_LEN + 1] = room(22);
+    static DATA: [u8; TAG_LEN + 1] = room(23);
+    match (length, content_type) {
+        (TAG_LEN, _) => Some(&TAG),
+        (SHORT, ContentType::Alert) => Some(&ALERT),
+        (SHORT, ContentType::Handshake) => Some(&HANDSHAKE),
+        (SHORT, ContentType::ApplicationData) => Some(&DATA),
+        _ => None,
+    }
 }
+
+const SHORT: usize = TAG_LEN + 1;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::{Sealer, TlsSuite, TlsVersion, Unit};
+    use offload_api::{Sealer, TlsSuite, Unit};
     use offload_base::Seq;
     use proptest::prelude::*;
 
     const HANDLE: Handle = Handle { index: 4, generation: 2 };
 
     fn sender(suite: TlsSuite) -> Sender {
-        let key = TlsKey::new(TlsVersion::Tls13, suite, &vec![8; suite.key_len()], [6; 12]).unwrap();
+        sender_of(TlsVersion::Tls13, suite)
+    }
+
+    fn sender_of(version: TlsVersion, suite: TlsSuite) -> Sender {
+        let key = TlsKey::new(version, suite, &vec![8; suite.key_len()], [6; 12]).unwrap();
         Sender::new(3, key).unwrap()
     }
 
@@ -267,10 +327,14 @@ mod tests {
         #[test]
         fn software_and_sealed_device_records_are_the_same(
             writes in prop::collection::vec((0u8..3, prop::collection::vec(any::<u8>(), 0..3000), any::<bool>()), 1..8),
+            version in prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]),
             suite in prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]),
+            pad_to in prop_oneof![Just(1usize), 2usize..600, Just(20_000)],
         ) {
-            let mut software = sender(suite);
-            let mut device = sender(suite);
+            let mut software = sender_of(version, suite);
+            let mut device = sender_of(version, suite);
+            software.set_pad_to(pad_to);
+            device.set_pad_to(pad_to);
             let mut sealer = device.sealer().unwrap();
             prop_assert!(device.sealer().is_none(), "one sealer a key");
             device.hand_over(HANDLE);
@@ -281,7 +345,12 @@ mod tests {
                 };
                 let one = wire(&mut software, kind, content(shared), None);
                 let other = wire(&mut device, kind, content(!shared), Some(&mut sealer));
-                prop_assert_eq!(one, other);
+                prop_assert_eq!(&one, &other);
+                let format = device.key().format();
+                let inner = one.len() - format.overhead() + format.inner_type_len();
+                let padded = format.inner_type_len() == 0 || inner.is_multiple_of(pad_to) || inner == CONTENT_MAX + 1;
+                prop_assert!(padded, "{} bytes at a multiple of {}", inner, pad_to);
+                prop_assert_eq!(format.record_len(one[..5].try_into().unwrap()), Some(one.len()));
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::messages::{self, Alert, Message, Messages};
 use crate::record::inbox::Inbox;
 use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
-use crate::record::{CONTENT_MAX, ContentType, HEADER_LEN, WIRE_MAX};
+use crate::record::{CONTENT_MAX, ContentType, WIRE_MAX};
 use bytes::Bytes;
 use contexts::Contexts;
 use core::fmt;
@@ -96,6 +96,7 @@ pub struct KtlsStream<S: SegmentStream> {
     acks: AckLog,
     record_size: usize,
     records_per_key: u64,
+    pad_to: usize,
     /// The peer is to get a KeyUpdate before the next data.
     update_owed: bool,
     /// It got one since the last data.
@@ -148,10 +149,10 @@ impl<S: SegmentStream> KtlsStream<S> {
         let Established { sender, receiver, schedule, next, negotiated } = handshake;
         KtlsStream {
             stream,
+            messages: Messages::new(receiver.key().version()),
             sender,
             receiver,
             schedule,
-            messages: Messages::new(),
             negotiated,
             counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
             read: Side::Open,
@@ -168,6 +169,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
             record_size: CONTENT_MAX,
             records_per_key: u64::MAX,
+            pad_to: 1,
             update_owed: false,
             update_answered: false,
         }
@@ -221,9 +223,13 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// device comes back to software.
     ///
     /// # Errors
-    /// If there is no next key, which fails the stream; `BrokenPipe` after closing.
+    /// If there is no next key, which fails the stream; `BrokenPipe` after closing; `Unsupported`, and the stream goes
+    /// on, with TLS 1.2.
     pub fn update_keys(&mut self, both: bool) -> std::io::Result<()> {
         self.check_writable()?;
+        if !self.sender.has_key_updates() {
+            return Err(TlsError::NoKeyUpdates.into());
+        }
         self.send_key_update(both)?;
         self.stream.flush();
         Ok(())
@@ -234,8 +240,17 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.record_size = bytes.clamp(1, CONTENT_MAX);
     }
 
+    /// Pads records so that what is encrypted of each, content and type, has a multiple of `bytes` bytes, as far as a
+    /// record may be as long (RFC 8446 section 5.4): then their lengths say less. 1, as at first: no padding. Records of
+    /// TLS 1.2 are never padded.
+    pub fn set_padding(&mut self, bytes: usize) {
+        self.pad_to = bytes.max(1);
+        self.sender.set_pad_to(self.pad_to);
+    }
+
     /// Changes the transmit key at least every `records` records, two or more; before the next data, if the present key
-    /// had as many. Without it, keys last as long as RFC 8446 section 5.5 lets them.
+    /// had as many. Without it, keys last as long as RFC 8446 section 5.5 lets them. With TLS 1.2, which has no key updates,
+    /// the stream fails then instead.
     pub fn set_records_per_key(&mut self, records: u64) {
         self.records_per_key = records.max(2);
         self.sender.lower_limit(self.records_per_key);
@@ -353,9 +368,17 @@ impl<S: SegmentStream> KtlsStream<S> {
                     other => other.into(),
                 })?,
                 Message::KeyUpdate { requested } => self.receive_key_update(requested)?,
+                Message::Renegotiate => self.refuse_renegotiation(),
             }
         }
         Ok(())
+    }
+
+    /// RFC 5246 section 7.2.2: a warning says no, and both go on with what they have.
+    fn refuse_renegotiation(&mut self) {
+        if self.write == Side::Open {
+            self.alert(AlertDescription::NO_RENEGOTIATION);
+        }
     }
 
     fn receive_key_update(&mut self, requested: bool) -> Result<(), TlsError> {
@@ -413,7 +436,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Err(TlsError::KeyExhausted);
         }
         let key = self.schedule.next_transmit_key()?;
-        let fresh = Sender::new(0, key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
+        let mut fresh = Sender::new(0, key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
+        fresh.set_pad_to(self.pad_to);
         self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)), TxTag::PLAIN)?;
         Ok(fresh)
     }
@@ -478,7 +502,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             acks.wire(length);
             *next = Some(seq + length as u32);
         })?;
-        Ok(first.unwrap_or_default() + HEADER_LEN as u32)
+        Ok(first.unwrap_or_default() + self.sender.prefix_len() as u32)
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, NetDevice, PathCaps, RecordSource, Refused, RxMeta, RxPacket, Sent,
-    TlsDevice, TlsKey, TlsResync, TlsSuite, TxPacket,
+    TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxPacket,
 };
 use offload_base::{Instant, Rng, Seq};
 use resumable_aead::{Algorithm, Key, State};
@@ -91,11 +91,13 @@ impl MockDevice {
         assert!(at != *start || number == *first, "the first record has another number");
         let mut record = plain.concat();
         let length = record.len();
-        assert_eq!(record[..5], [23, 3, 3, ((length - 5) >> 8) as u8, (length - 5) as u8]);
-        let (header, rest) = record.split_at_mut(5);
-        let (body, tag) = rest.split_at_mut(length - 21);
+        assert_eq!(record[1..5], [3, 3, ((length - 5) >> 8) as u8, (length - 5) as u8]);
+        assert!(record[0] == 23 || is_12(key) && matches!(record[0], 21 | 22));
+        let (prefix, rest) = record.split_at_mut(prefix_len(key));
+        let (body, tag) = rest.split_at_mut(rest.len() - 16);
         assert_eq!(tag, [0; 16]);
-        tag.copy_from_slice(&aead(key).seal_in_place(&nonce(key, number), header, body).unwrap());
+        let (nonce, aad) = protection(key, number, prefix);
+        tag.copy_from_slice(&aead(key).seal_in_place(&nonce, &aad, body).unwrap());
         Some(record.into())
     }
 
@@ -137,12 +139,14 @@ impl Tracker {
             let Some(state) = &mut self.state else {
                 self.head.push(bytes[at]);
                 at += 1;
-                if self.head.len() == 5 {
-                    self.state = Some(State::new(&key, &nonce(&self.key, self.number), &self.head));
+                if self.head.len() == prefix_len(&self.key) {
+                    let (nonce, aad) = protection(&self.key, self.number, &self.head);
+                    self.state = Some(State::new(&key, &nonce, &aad));
                 }
                 continue;
             };
-            let body = usize::from(u16::from_be_bytes([self.head[3], self.head[4]])).saturating_sub(16);
+            let length = usize::from(u16::from_be_bytes([self.head[3], self.head[4]]));
+            let body = (length + 5).saturating_sub(prefix_len(&self.key) + 16);
             let left = body - state.position() as usize;
             let take = left.min(bytes.len() - at);
             state.decrypt(&key, &mut bytes[at..at + take]).unwrap();
@@ -254,8 +258,28 @@ pub(crate) fn aead(key: &TlsKey) -> Key {
     Key::new(algorithm, key.key()).unwrap()
 }
 
-pub(crate) fn nonce(key: &TlsKey, number: u64) -> [u8; 12] {
+pub(crate) fn is_12(key: &TlsKey) -> bool {
+    key.version() == TlsVersion::Tls12
+}
+
+/// Header, and the explicit nonce of AES-GCM in TLS 1.2 (RFC 5288 section 3).
+pub(crate) fn prefix_len(key: &TlsKey) -> usize {
+    if is_12(key) && key.suite() != TlsSuite::ChaCha20Poly1305 { 13 } else { 5 }
+}
+
+/// Nonce and additional data of a record that begins with `prefix`, as RFC 8446 section 5, RFC 5288 section 3, RFC 5246
+/// section 6.2.3.3 and RFC 7905 section 2 have them.
+pub(crate) fn protection(key: &TlsKey, number: u64, prefix: &[u8]) -> ([u8; 12], Vec<u8>) {
     let mut nonce = *key.iv();
-    nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
-    nonce
+    let (header, explicit) = prefix.split_at(5);
+    if explicit.is_empty() {
+        nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+    } else {
+        nonce[4..].copy_from_slice(explicit);
+    }
+    if !is_12(key) {
+        return (nonce, header.to_vec());
+    }
+    let content = u16::from_be_bytes([header[3], header[4]]).wrapping_sub(explicit.len() as u16 + 16);
+    (nonce, [&number.to_be_bytes()[..], &header[..3], &content.to_be_bytes()].concat())
 }

@@ -384,17 +384,18 @@ impl Drop for End {
 /// Keys that both ends can go on from without a handshake.
 #[derive(Clone)]
 pub(crate) struct Counting {
-    suite: TlsSuite,
+    cipher: Cipher,
     transmit: u8,
     receive: u8,
 }
 
 impl Counting {
     /// The schedules of the two ends, and the first keys of the first end.
-    pub(crate) fn pair(suite: TlsSuite) -> (Counting, Counting, TrafficKeys) {
-        let keys = TrafficKeys { transmit: (0, counted(suite, 1)), receive: (0, counted(suite, 101)) };
-        let one = Counting { suite, transmit: 1, receive: 101 };
-        let other = Counting { suite, transmit: 101, receive: 1 };
+    pub(crate) fn pair(cipher: impl Into<Cipher>) -> (Counting, Counting, TrafficKeys) {
+        let cipher = cipher.into();
+        let keys = TrafficKeys { transmit: (0, counted(cipher, 1)), receive: (0, counted(cipher, 101)) };
+        let one = Counting { cipher, transmit: 1, receive: 101 };
+        let other = Counting { cipher, transmit: 101, receive: 1 };
         (one, other, keys)
     }
 }
@@ -402,12 +403,12 @@ impl Counting {
 impl KeySchedule for Counting {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
         self.transmit += 1;
-        Ok(counted(self.suite, self.transmit))
+        Ok(counted(self.cipher, self.transmit))
     }
 
     fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
         self.receive += 1;
-        Ok(counted(self.suite, self.receive))
+        Ok(counted(self.cipher, self.receive))
     }
 
     fn store_ticket(&mut self, _: &[u8]) -> Result<(), ScheduleError> {
@@ -416,28 +417,38 @@ impl KeySchedule for Counting {
 }
 
 /// The key that goes by a number.
-pub(crate) fn counted(suite: TlsSuite, number: u8) -> TlsKey {
-    TlsKey::new(TlsVersion::Tls13, suite, &vec![number; suite.key_len()], [number; 12]).unwrap()
+pub(crate) fn counted(cipher: impl Into<Cipher>, number: u8) -> TlsKey {
+    let Cipher { version, suite } = cipher.into();
+    TlsKey::new(version, suite, &vec![number; suite.key_len()], [number; 12]).unwrap()
 }
 
 /// Two streams over `wire`.
-pub(crate) fn streams(wire: &Wire, suite: TlsSuite) -> (KtlsStream<End>, KtlsStream<End>) {
-    let (one, other, keys) = Counting::pair(suite);
+pub(crate) fn streams(wire: &Wire, cipher: impl Into<Cipher>) -> (KtlsStream<End>, KtlsStream<End>) {
+    let (one, other, keys) = Counting::pair(cipher);
     let (a, b) = wire.ends();
     let near = KtlsStream::new(a, keys.clone(), Box::new(one)).unwrap();
     let far = KtlsStream::new(b, keys.swapped(), Box::new(other)).unwrap();
     (near, far)
 }
 
-/// A protected record with any content and padding.
+/// A protected record with any content and padding. (TLS 1.2 has none of the latter.)
 pub(crate) fn record(key: &TlsKey, number: u64, content_type: u8, content: &[u8], padding: usize) -> Vec<u8> {
     let mut body = content.to_vec();
-    body.push(content_type);
-    body.resize(body.len() + padding, 0);
-    let length = (body.len() + 16) as u16;
-    let header = [23, 3, 3, (length >> 8) as u8, length as u8];
-    let tag = device::aead(key).seal_in_place(&device::nonce(key, number), &header, &mut body).unwrap();
-    [&header[..], &body, &tag].concat()
+    let mut prefix = vec![content_type, 3, 3, 0, 0];
+    if device::is_12(key) {
+        // Any explicit nonce will do; the peer need not choose as this crate does.
+        prefix.extend(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+        prefix.truncate(device::prefix_len(key));
+    } else {
+        prefix[0] = 23;
+        body.push(content_type);
+        body.resize(body.len() + padding, 0);
+    }
+    let length = (prefix.len() - 5 + body.len() + 16) as u16;
+    prefix[3..5].copy_from_slice(&length.to_be_bytes());
+    let (nonce, aad) = device::protection(key, number, &prefix);
+    let tag = device::aead(key).seal_in_place(&nonce, &aad, &mut body).unwrap();
+    [&prefix[..], &body, &tag].concat()
 }
 
 /// Seeded bytes.
@@ -448,3 +459,40 @@ pub(crate) fn data(seed: u64, length: usize) -> Vec<u8> {
 }
 
 pub(crate) const SUITES: [TlsSuite; 3] = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305];
+
+/// What protects records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cipher {
+    pub(crate) version: TlsVersion,
+    pub(crate) suite: TlsSuite,
+}
+
+impl From<TlsSuite> for Cipher {
+    fn from(suite: TlsSuite) -> Cipher {
+        Cipher { version: TlsVersion::Tls13, suite }
+    }
+}
+
+impl Cipher {
+    /// Bytes of a record beside its content, without padding.
+    pub(crate) fn overhead(self) -> usize {
+        match (self.version, self.suite) {
+            (TlsVersion::Tls12, TlsSuite::ChaCha20Poly1305) => 21,
+            (TlsVersion::Tls12, _) => 29,
+            _ => 22,
+        }
+    }
+}
+
+pub(crate) const CIPHERS: [Cipher; 6] = {
+    let [a, b, c] = SUITES;
+    let (v2, v3) = (TlsVersion::Tls12, TlsVersion::Tls13);
+    [
+        Cipher { version: v2, suite: a },
+        Cipher { version: v2, suite: b },
+        Cipher { version: v2, suite: c },
+        Cipher { version: v3, suite: a },
+        Cipher { version: v3, suite: b },
+        Cipher { version: v3, suite: c },
+    ]
+};

@@ -3,6 +3,7 @@
 use crate::context::TlsEngine;
 use crate::device::Device;
 use crate::dma;
+use crate::engine::tls_record::Protection;
 use crate::engine::tls_rx::TlsReceive;
 use crate::engine::tls_tx::TlsTransmit;
 use crate::packet::{ControlCommand, ControlCompletion};
@@ -94,11 +95,11 @@ impl Device {
         }
         let expanded = Key::new(algorithm(key.suite())?, key.key()).ok()?;
         let engine = match direction {
-            Direction::Transmit => TlsEngine::Transmit(TlsTransmit::new(*key.iv())),
+            Direction::Transmit => TlsEngine::Transmit(TlsTransmit::new(Protection::of(key))),
             Direction::Receive => {
                 self.steering.insert(flow, handle);
                 let asks = self.config.tls_resync != TlsResync::CoreHint;
-                TlsEngine::Receive(TlsReceive::new(*key.iv(), start, number, asks))
+                TlsEngine::Receive(TlsReceive::new(Protection::of(key), start, number, asks))
             }
         };
         self.contexts.insert(handle, flow, expanded, engine, &mut self.dma);
@@ -115,7 +116,7 @@ impl Device {
 
 /// Whether the engines know the version and suite.
 pub(crate) fn knows(key: &TlsKey) -> bool {
-    key.version() == TlsVersion::Tls13 && algorithm(key.suite()).is_some()
+    matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) && algorithm(key.suite()).is_some()
 }
 
 fn algorithm(suite: TlsSuite) -> Option<Algorithm> {

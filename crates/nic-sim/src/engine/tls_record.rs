@@ -1,11 +1,61 @@
-//! The walk over TLS 1.3 records, a byte range at a time: header, body, tag, and the next.
+//! The walk over TLS records, a byte range at a time: header, explicit nonce where there is one, body, tag, and the next.
 //!
 //! Invariant: the cursor stands at one byte of one record, knows that record's number, and has been through all
 //! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
-//! RFC 8446 5.2 gives the layout, 5.3 the nonce.
+//! [`RecordFormat`] gives layout, nonce and additional data.
 
 use crate::context::{ImageReader, ImageWriter};
+use offload_api::record::EXPLICIT_NONCE_LEN;
+use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
+
+/// What protects the records of a context, beside the key itself, which is referred to.
+#[derive(Clone, Debug)]
+pub(crate) struct Protection {
+    format: RecordFormat,
+    iv: [u8; NONCE_LEN],
+}
+
+impl Protection {
+    pub(crate) fn of(key: &TlsKey) -> Protection {
+        Protection { format: key.format(), iv: *key.iv() }
+    }
+
+    /// Bytes of the whole record, if this is the header of one.
+    pub(crate) fn record_bytes(&self, header: &[u8; HEADER]) -> Option<u32> {
+        self.format.record_len(header).map(|bytes| bytes as u32)
+    }
+
+    /// Writes it out, 14 bytes.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put_u8(match self.format.version() {
+            TlsVersion::Tls12 => 2,
+            _ => 3,
+        });
+        image.put_u8(match self.format.suite() {
+            TlsSuite::Aes128Gcm => 1,
+            TlsSuite::Aes256Gcm => 2,
+            _ => 3,
+        });
+        image.put(&self.iv);
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<Protection> {
+        let version = match image.take_u8()? {
+            2 => TlsVersion::Tls12,
+            3 => TlsVersion::Tls13,
+            _ => return None,
+        };
+        let suite = match image.take_u8()? {
+            1 => TlsSuite::Aes128Gcm,
+            2 => TlsSuite::Aes256Gcm,
+            3 => TlsSuite::ChaCha20Poly1305,
+            _ => return None,
+        };
+        Some(Protection { format: RecordFormat::new(version, suite), iv: image.take()? })
+    }
+}
 
 /// Where in which record a stream engine stands.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +68,7 @@ pub(crate) struct RecordCursor {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Header { have: u8, bytes: [u8; HEADER] },
+    Nonce { header: [u8; HEADER], have: u8, bytes: [u8; EXPLICIT_NONCE_LEN], body: u16 },
     Body { state: State, left: u16 },
     Tag { tag: [u8; TAG_LEN], at: u8, difference: u8 },
 }
@@ -61,6 +112,9 @@ impl RecordCursor {
     pub(crate) fn bytes_left(&self) -> Option<u32> {
         match self.phase {
             Phase::Header { .. } => None,
+            Phase::Nonce { have, body, .. } => {
+                Some(EXPLICIT_NONCE_LEN as u32 - u32::from(have) + u32::from(body) + TAG_LEN as u32)
+            }
             Phase::Body { left, .. } => Some(u32::from(left) + TAG_LEN as u32),
             Phase::Tag { at, .. } => Some(TAG_LEN as u32 - u32::from(at)),
         }
@@ -74,6 +128,13 @@ impl RecordCursor {
                 image.put_u8(IN_HEADER);
                 image.put_u8(*have);
                 image.put(bytes);
+            }
+            Phase::Nonce { header, have, bytes, body } => {
+                image.put_u8(IN_NONCE);
+                image.put(header);
+                image.put_u8(*have);
+                image.put(bytes);
+                image.put_u16(*body);
             }
             Phase::Body { state, left } => {
                 image.put_u8(IN_BODY);
@@ -97,6 +158,11 @@ impl RecordCursor {
                 let have = image.take_u8().filter(|have| usize::from(*have) < HEADER)?;
                 Phase::Header { have, bytes: image.take()? }
             }
+            IN_NONCE => {
+                let header = image.take()?;
+                let have = image.take_u8().filter(|have| usize::from(*have) < EXPLICIT_NONCE_LEN)?;
+                Phase::Nonce { header, have, bytes: image.take()?, body: image.take_u16()? }
+            }
             IN_BODY => {
                 let left = image.take_u16()?;
                 Phase::Body { state: State::from_bytes(&image.take()?).ok()?, left }
@@ -117,7 +183,7 @@ impl RecordCursor {
         &mut self,
         mode: Mode,
         key: &Key,
-        iv: &[u8; NONCE_LEN],
+        protection: &Protection,
         mut source: &[u8],
         mut destination: &mut [u8],
     ) -> Result<Walked, RecordError> {
@@ -132,9 +198,22 @@ impl RecordCursor {
                     *have += taken as u8;
                     if usize::from(*have) == HEADER {
                         let header = *bytes;
-                        let left = body_bytes(&header).ok_or(RecordError::NotARecord)?;
-                        let state = State::new(key, &nonce(iv, self.number), &header);
-                        self.phase = Phase::Body { state, left };
+                        let body = protection.format.body_len(&header).ok_or(RecordError::NotARecord)? as u16;
+                        self.phase = match protection.format.explicit_nonce_len() {
+                            0 => body_phase(key, protection, self.number, &header, &[], body),
+                            _ => Phase::Nonce { header, have: 0, bytes: [0; EXPLICIT_NONCE_LEN], body },
+                        };
+                    }
+                    taken
+                }
+                Phase::Nonce { header, have, bytes, body } => {
+                    let start = usize::from(*have);
+                    let taken = source.len().min(EXPLICIT_NONCE_LEN - start);
+                    bytes[start..start + taken].copy_from_slice(&source[..taken]);
+                    destination[..taken].copy_from_slice(&source[..taken]);
+                    *have += taken as u8;
+                    if usize::from(*have) == EXPLICIT_NONCE_LEN {
+                        self.phase = body_phase(key, protection, self.number, header, bytes, *body);
                     }
                     taken
                 }
@@ -184,56 +263,88 @@ impl RecordCursor {
     }
 }
 
-/// RFC 8446 5.3: the record number, padded on the left, exclusive-or the IV.
-fn nonce(iv: &[u8; NONCE_LEN], number: u64) -> [u8; NONCE_LEN] {
-    let mut nonce = *iv;
-    for (byte, part) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
-        *byte ^= part;
-    }
-    nonce
-}
-
-/// The bytes between header and tag, if it is the header of an encrypted record: outer type application data,
-/// legacy version 1.2, room for the inner type and the tag, and no more than RFC 8446 5.2 allows.
-fn body_bytes(header: &[u8; HEADER]) -> Option<u16> {
-    let [APPLICATION_DATA, 3, 3, high, low] = *header else { return None };
-    let length = u16::from_be_bytes([high, low]);
-    (TAG_LEN as u16 + 1..=MAX_ENCRYPTED).contains(&length).then(|| length - TAG_LEN as u16)
-}
-
-/// The bytes of the whole record, if this is the header of one.
-pub(crate) fn record_bytes(header: &[u8; HEADER]) -> Option<u32> {
-    body_bytes(header).map(|body| u32::from(body) + (HEADER + TAG_LEN) as u32)
+/// At the first byte of a record's body.
+fn body_phase(
+    key: &Key,
+    protection: &Protection,
+    number: u64,
+    header: &[u8; HEADER],
+    explicit: &[u8],
+    body: u16,
+) -> Phase {
+    let Protection { format, iv } = protection;
+    let state = State::new(key, &format.nonce(iv, number, explicit), &format.aad(number, header));
+    Phase::Body { state, left: body }
 }
 
 const IN_HEADER: u8 = 1;
 const IN_BODY: u8 = 2;
 const IN_TAG: u8 = 3;
+const IN_NONCE: u8 = 4;
 /// Bytes of a record header.
-pub(crate) const HEADER: usize = 5;
-const APPLICATION_DATA: u8 = 23;
-/// RFC 8446 5.2: 2^14 + 256.
-const MAX_ENCRYPTED: u16 = (1 << 14) + 256;
+pub(crate) const HEADER: usize = offload_api::record::RECORD_HEADER_LEN;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
     use resumable_aead::Algorithm;
 
-    /// Records as software would send them, sealed by ring, and the same with plaintext and empty tags.
-    fn records(key: &[u8; 16], iv: [u8; 12], first: u64, lengths: &[usize]) -> (Vec<u8>, Vec<u8>) {
-        let sealing = ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_128_GCM, key).unwrap());
+    /// The protection that these tests use.
+    pub(crate) fn protection(version: TlsVersion, suite: TlsSuite, iv: [u8; 12]) -> Protection {
+        Protection { format: RecordFormat::new(version, suite), iv }
+    }
+
+    fn ciphers() -> impl Strategy<Value = (TlsVersion, TlsSuite)> {
+        let version = prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]);
+        (version, prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]))
+    }
+
+    fn key_of(suite: TlsSuite) -> Key {
+        let algorithm = match suite {
+            TlsSuite::Aes128Gcm => Algorithm::Aes128Gcm,
+            TlsSuite::Aes256Gcm => Algorithm::Aes256Gcm,
+            _ => Algorithm::ChaCha20Poly1305,
+        };
+        Key::new(algorithm, &vec![7; suite.key_len()]).unwrap()
+    }
+
+    /// Records as software would send them, sealed by ring, and the same with plaintext and empty tags. Nonces and
+    /// additional data are put together here from the RFCs' words.
+    fn records(version: TlsVersion, suite: TlsSuite, first: u64, lengths: &[usize]) -> (Vec<u8>, Vec<u8>) {
+        let algorithm = match suite {
+            TlsSuite::Aes128Gcm => &ring::aead::AES_128_GCM,
+            TlsSuite::Aes256Gcm => &ring::aead::AES_256_GCM,
+            _ => &ring::aead::CHACHA20_POLY1305,
+        };
+        let key = ring::aead::UnboundKey::new(algorithm, &vec![7; suite.key_len()]).unwrap();
+        let sealing = ring::aead::LessSafeKey::new(key);
         let (mut plain, mut sealed) = (Vec::new(), Vec::new());
         for (number, length) in (first..).zip(lengths) {
-            let header = [23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
+            let is_12 = version == TlsVersion::Tls12;
+            // Any explicit nonce will do.
+            let explicit = (number ^ 0xa5a5_0000).to_be_bytes();
+            let explicit = if is_12 && suite != TlsSuite::ChaCha20Poly1305 { &explicit[..] } else { &[] };
+            let kind = if is_12 { 21 + (number % 3) as u8 } else { 23 };
+            let after = length + explicit.len() + 16;
+            let header = [kind, 3, 3, (after >> 8) as u8, after as u8];
             let mut body: Vec<u8> = (0..*length).map(|at| (at as u64 * 31 + number) as u8).collect();
             plain.extend_from_slice(&header);
+            plain.extend_from_slice(explicit);
             plain.extend_from_slice(&body);
             plain.extend_from_slice(&[0; 16]);
-            let nonce = ring::aead::Nonce::assume_unique_for_key(super::nonce(&iv, number));
-            sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(header), &mut body).unwrap();
+            let mut nonce = [9; 12];
+            if explicit.is_empty() {
+                nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, part)| *byte ^= part);
+            } else {
+                nonce[4..].copy_from_slice(explicit);
+            }
+            let long = [&number.to_be_bytes()[..], &header[..3], &(*length as u16).to_be_bytes()].concat();
+            let aad = if is_12 { &long[..] } else { &header };
+            let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
+            sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(aad), &mut body).unwrap();
             sealed.extend_from_slice(&header);
+            sealed.extend_from_slice(explicit);
             sealed.extend_from_slice(&body);
         }
         (plain, sealed)
@@ -241,18 +352,19 @@ mod tests {
 
     fn walk_in_pieces(
         mode: Mode,
-        key: &Key,
+        (version, suite): (TlsVersion, TlsSuite),
         first: u64,
         stream: &[u8],
         cuts: &[usize],
     ) -> Result<(Vec<u8>, Walked), RecordError> {
+        let (key, protection) = (key_of(suite), protection(version, suite, [9; 12]));
         let mut cursor = RecordCursor::at_record(first);
         let (mut out, mut total, mut at) = (Vec::new(), Walked::default(), 0);
         let mut cuts = cuts.iter().cycle();
         while at < stream.len() {
             let piece = &stream[at..stream.len().min(at + cuts.next().unwrap())];
             let mut written = vec![0xee; piece.len()];
-            let walked = cursor.walk(mode, key, &[9; 12], piece, &mut written)?;
+            let walked = cursor.walk(mode, &key, &protection, piece, &mut written)?;
             total.body_bytes += walked.body_bytes;
             total.records += walked.records;
             out.extend(written);
@@ -264,49 +376,55 @@ mod tests {
     proptest! {
         #[test]
         fn any_cuts_give_what_ring_gives(
-            lengths in prop::collection::vec(1usize..3000, 1..6),
+            cipher in ciphers(),
+            lengths in prop::collection::vec(prop_oneof![1usize..3000, Just(1), 16_000usize..16_384], 1..6),
+            empty in any::<bool>(),
             cuts in prop::collection::vec(1usize..2000, 1..8),
             first: u64,
         ) {
             let first = first >> 1;
-            let key = Key::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
-            let (plain, sealed) = records(&[7; 16], [9; 12], first, &lengths);
-            let (out, walked) = walk_in_pieces(Mode::Seal, &key, first, &plain, &cuts).unwrap();
+            let (version, suite) = cipher;
+            let mut lengths = lengths;
+            if empty && version == TlsVersion::Tls12 {
+                lengths[0] = 0;
+            }
+            let (plain, sealed) = records(version, suite, first, &lengths);
+            let (out, walked) = walk_in_pieces(Mode::Seal, cipher, first, &plain, &cuts).unwrap();
             prop_assert_eq!(&out, &sealed);
             prop_assert_eq!(walked.records, lengths.len() as u64);
             prop_assert_eq!(walked.body_bytes, lengths.iter().sum::<usize>() as u64);
 
-            let (out, _) = walk_in_pieces(Mode::Open, &key, first, &sealed, &cuts).unwrap();
+            let (out, _) = walk_in_pieces(Mode::Open, cipher, first, &sealed, &cuts).unwrap();
             let mut at = 0;
             for length in lengths {
-                let body = at + HEADER..at + HEADER + length;
-                prop_assert_eq!(&out[body.clone()], &plain[body.clone()]);
-                prop_assert_eq!(&out[body.end..body.end + 16], &sealed[body.end..body.end + 16], "the tag stays");
-                at = body.end + 16;
+                let end = at + RecordFormat::new(version, suite).prefix_len() + length;
+                prop_assert_eq!(&out[at..end], &plain[at..end]);
+                prop_assert_eq!(&out[end..end + 16], &sealed[end..end + 16], "the tag stays");
+                at = end + 16;
             }
         }
 
         #[test]
-        fn one_wrong_bit_is_found(at in 0usize..2000, bit in 0u8..8) {
-            let key = Key::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
-            let (_, mut sealed) = records(&[7; 16], [9; 12], 0, &[1000, 958]);
+        fn one_wrong_bit_is_found(cipher in ciphers(), at in 0usize..2000, bit in 0u8..8) {
+            let (_, mut sealed) = records(cipher.0, cipher.1, 0, &[1000, 958]);
             sealed[at] ^= 1 << bit;
-            let result = walk_in_pieces(Mode::Open, &key, 0, &sealed, &[700]);
+            let result = walk_in_pieces(Mode::Open, cipher, 0, &sealed, &[700]);
             // A longer length makes the walk wait for bytes that are not there; everything else is found.
-            let in_length = [3, 4].contains(&(at % 1021));
+            let first = RecordFormat::new(cipher.0, cipher.1).prefix_len() + 1000 + 16;
+            let in_length = [3, 4].contains(&(at % first));
             prop_assert!(result.is_err() || in_length);
         }
     }
 
     #[test]
     fn headers_that_are_none() {
-        for header in [[22, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 16], [23, 3, 3, 0x41, 1]] {
-            let key = Key::new(Algorithm::Aes128Gcm, &[7; 16]).unwrap();
-            assert_eq!(
-                walk_in_pieces(Mode::Open, &key, 0, &header, &[5]).unwrap_err(),
-                RecordError::NotARecord,
-                "{header:?}"
-            );
+        let gcm = |version| (version, TlsSuite::Aes128Gcm);
+        let tls13 = [[22, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 16], [23, 3, 3, 0x41, 1]];
+        let tls12 = [[20, 3, 3, 1, 0], [24, 3, 3, 1, 0], [23, 3, 1, 1, 0], [23, 3, 3, 0, 23], [23, 3, 3, 0x40, 25]];
+        let cases = tls13.map(|header| (gcm(TlsVersion::Tls13), header)).into_iter();
+        for (cipher, header) in cases.chain(tls12.map(|header| (gcm(TlsVersion::Tls12), header))) {
+            let walked = walk_in_pieces(Mode::Open, cipher, 0, &header, &[5]);
+            assert_eq!(walked.unwrap_err(), RecordError::NotARecord, "{header:?}");
         }
     }
 }

@@ -23,15 +23,15 @@
 //! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
 
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::tls_record::{HEADER, Mode, RecordCursor, Walked, record_bytes};
+use crate::engine::tls_record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
-use resumable_aead::{Key, NONCE_LEN};
+use resumable_aead::Key;
 
 /// A receive context's state.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsReceive {
-    iv: [u8; NONCE_LEN],
+    protection: Protection,
     /// It searches, and asks; or else it waits to be told.
     asks: bool,
     place: Place,
@@ -94,13 +94,13 @@ impl Received {
 
 impl TlsReceive {
     /// A context that waits for the record `number` at `start`. If it loses its place it `asks`, or waits to be told.
-    pub(crate) fn new(iv: [u8; NONCE_LEN], start: Seq, number: u64, asks: bool) -> TlsReceive {
-        TlsReceive { iv, asks, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
+    pub(crate) fn new(protection: Protection, start: Seq, number: u64, asks: bool) -> TlsReceive {
+        TlsReceive { protection, asks, place: Place::Known { next: start, cursor: RecordCursor::at_record(number) } }
     }
 
     /// Writes the state out.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
-        image.put(&self.iv);
+        self.protection.write(image);
         image.put_u8(u8::from(self.asks));
         match &self.place {
             Place::Known { next, cursor } => {
@@ -134,7 +134,7 @@ impl TlsReceive {
 
     /// Reads back what [`write`](Self::write) wrote.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsReceive> {
-        let (iv, asks) = (image.take()?, image.take_u8()? != 0);
+        let (protection, asks) = (Protection::read(image)?, image.take_u8()? != 0);
         let place = match image.take_u8()? {
             KNOWN => Place::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
             SEARCHING => Place::Searching { seen: Header::read(image)? },
@@ -149,7 +149,7 @@ impl TlsReceive {
             EXPECTING => Place::Expecting { header: image.take_seq()?, number: image.take_u64()? },
             _ => return None,
         };
-        Some(TlsReceive { iv, asks, place })
+        Some(TlsReceive { protection, asks, place })
     }
 
     /// Decrypts `source`, the payload at `seq`, into `destination`, which is as long. Only with the verdict
@@ -206,7 +206,7 @@ impl TlsReceive {
     /// The next packet in order.
     fn decrypt(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Received {
         let Place::Known { next, cursor } = &mut self.place else { return Received::UNTOUCHED };
-        match cursor.walk(Mode::Open, key, &self.iv, source, destination) {
+        match cursor.walk(Mode::Open, key, &self.protection, source, destination) {
             Ok(walked) => {
                 *next += source.len() as u32;
                 Received { verdict: TlsVerdict::Decrypted, walked, ..Received::UNTOUCHED }
@@ -274,7 +274,7 @@ impl TlsReceive {
     /// engine only needs to have been through them.
     fn enter(&mut self, key: &Key, record: RecordCursor, source: &[u8], end: Seq, scratch: &mut [u8]) -> Received {
         let mut cursor = record;
-        match cursor.walk(Mode::Open, key, &self.iv, source, &mut scratch[..source.len()]) {
+        match cursor.walk(Mode::Open, key, &self.protection, source, &mut scratch[..source.len()]) {
             Ok(_) => {
                 self.place = Place::Known { next: end, cursor };
                 Received { found: true, ..Received::UNTOUCHED }
@@ -298,10 +298,10 @@ impl TlsReceive {
         };
         for (offset, byte) in source.iter().enumerate() {
             seen.push_sliding(seq + offset as u32, *byte);
-            if seen.is_complete() && record_bytes(&seen.bytes).is_some() {
+            if seen.is_complete() && self.protection.record_bytes(&seen.bytes).is_some() {
                 let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: seen };
                 let rest = seen.end();
-                if track.follow(rest, &source[rest.distance_from(seq) as usize..]).is_some() {
+                if track.follow(&self.protection, rest, &source[rest.distance_from(seq) as usize..]).is_some() {
                     self.place = Place::Tracking(track);
                     return Received { verdict: TlsVerdict::ResyncRequested, ..so_far };
                 }
@@ -330,7 +330,7 @@ impl TlsReceive {
             return self.enter(key, record, &source[at..], end, scratch);
         }
         let asked_at = track.headers / RECORDS_BETWEEN_QUESTIONS;
-        match track.follow(wanted, &source[wanted.distance_from(seq) as usize..]) {
+        match track.follow(&self.protection, wanted, &source[wanted.distance_from(seq) as usize..]) {
             Some(()) => {
                 self.place = Place::Tracking(track);
                 if track.confirmed.is_none() && track.headers / RECORDS_BETWEEN_QUESTIONS > asked_at {
@@ -346,10 +346,10 @@ impl TlsReceive {
 
 impl Track {
     /// Follows lengths through `source`, which comes where the header stands. `None`: a length led to no header.
-    fn follow(&mut self, mut at: Seq, mut source: &[u8]) -> Option<()> {
+    fn follow(&mut self, protection: &Protection, mut at: Seq, mut source: &[u8]) -> Option<()> {
         loop {
             if self.header.is_complete() {
-                let length = record_bytes(&self.header.bytes)?;
+                let length = protection.record_bytes(&self.header.bytes)?;
                 self.headers += 1;
                 if self.headers > RECORDS_TO_WAIT {
                     return None;
@@ -424,10 +424,14 @@ const RECORDS_TO_WAIT: u64 = 65_535;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_api::{TlsSuite, TlsVersion};
     use proptest::prelude::*;
     use resumable_aead::Algorithm;
 
-    const IV: [u8; 12] = [3; 12];
+    fn protection() -> Protection {
+        crate::engine::tls_record::tests::protection(TlsVersion::Tls13, TlsSuite::Aes128Gcm, [3; 12])
+    }
+
     const START: Seq = Seq(u32::MAX - 500);
 
     fn key() -> Key {
@@ -439,7 +443,7 @@ mod tests {
         let mut record = vec![23, 3, 3, ((length + 16) >> 8) as u8, (length + 16) as u8];
         record.resize(5 + length + 16, number as u8);
         let mut out = vec![0; record.len()];
-        RecordCursor::at_record(number).walk(Mode::Seal, &key(), &IV, &record, &mut out).unwrap();
+        RecordCursor::at_record(number).walk(Mode::Seal, &key(), &protection(), &record, &mut out).unwrap();
         out
     }
 
@@ -453,7 +457,7 @@ mod tests {
     impl Rig {
         fn new(records: u64, length: usize) -> Rig {
             let stream = (5..5 + records).flat_map(|number| sealed(number, length)).collect();
-            Rig { key: key(), stream, engine: TlsReceive::new(IV, START, 5, true) }
+            Rig { key: key(), stream, engine: TlsReceive::new(protection(), START, 5, true) }
         }
 
         fn feed(&mut self, from: usize, to: usize) -> Received {
@@ -595,7 +599,7 @@ mod tests {
         let record = sealed(9, 100);
         stream.extend_from_slice(&record);
         stream.extend_from_slice(&sealed(10, 300));
-        let mut rig = Rig { key: key(), engine: TlsReceive::new(IV, START - 1000, 1, true), stream };
+        let mut rig = Rig { key: key(), engine: TlsReceive::new(protection(), START - 1000, 1, true), stream };
         assert_eq!(rig.verdict(0, 100), ResyncRequested);
         assert_eq!(rig.engine.question(), Some(START + 50));
         assert_eq!(rig.verdict(100, 200), ResyncRequested);
@@ -632,7 +636,7 @@ mod tests {
                 starts.push((START + stream.len() as u32, number, *length));
                 stream.extend(sealed(number, *length));
             }
-            let mut engine = TlsReceive::new(IV, START, 5, asks);
+            let mut engine = TlsReceive::new(protection(), START, 5, asks);
             let (mut at, mut question) = (0, None);
             for (step, cut) in cuts.iter().enumerate() {
                 let piece = &stream[at..stream.len().min(at + cut)];

@@ -4,14 +4,14 @@
 //! rebuilds the state with parameters and DUMPs when they are not; a packet that breaks the promise is refused.
 
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::tls_record::{Mode, RecordCursor, RecordError, Walked};
+use crate::engine::tls_record::{Mode, Protection, RecordCursor, RecordError, Walked};
 use offload_base::Seq;
-use resumable_aead::{Key, NONCE_LEN};
+use resumable_aead::Key;
 
 /// A transmit context's state.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsTransmit {
-    iv: [u8; NONCE_LEN],
+    protection: Protection,
     /// From static parameters: the number of the record that progress parameters point at.
     initial_number: u64,
     position: Option<Position>,
@@ -34,8 +34,8 @@ pub(crate) enum TransmitError {
 
 impl TlsTransmit {
     /// A context without parameters: it encrypts nothing yet.
-    pub(crate) fn new(iv: [u8; NONCE_LEN]) -> TlsTransmit {
-        TlsTransmit { iv, initial_number: 0, position: None }
+    pub(crate) fn new(protection: Protection) -> TlsTransmit {
+        TlsTransmit { protection, initial_number: 0, position: None }
     }
 
     pub(crate) fn set_static(&mut self, number: u64) {
@@ -48,7 +48,7 @@ impl TlsTransmit {
 
     /// Writes the state out.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
-        image.put(&self.iv);
+        self.protection.write(image);
         image.put_u64(self.initial_number);
         image.put_u8(u8::from(self.position.is_some()));
         if let Some(position) = &self.position {
@@ -59,12 +59,12 @@ impl TlsTransmit {
 
     /// Reads back what [`write`](Self::write) wrote.
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<TlsTransmit> {
-        let (iv, initial_number) = (image.take()?, image.take_u64()?);
+        let (protection, initial_number) = (Protection::read(image)?, image.take_u64()?);
         let position = match image.take_u8()? {
             0 => None,
             _ => Some(Position { next: image.take_seq()?, cursor: RecordCursor::read(image)? }),
         };
-        Some(TlsTransmit { iv, initial_number, position })
+        Some(TlsTransmit { protection, initial_number, position })
     }
 
     /// Whether the byte at `seq` is the next.
@@ -82,8 +82,10 @@ impl TlsTransmit {
         destination: &mut [u8],
     ) -> Result<Walked, TransmitError> {
         let mut position = self.position.take().filter(|at| at.next == seq).ok_or(TransmitError::OutOfOrder)?;
-        let walked =
-            position.cursor.walk(Mode::Seal, key, &self.iv, source, destination).map_err(TransmitError::Record)?;
+        let walked = position
+            .cursor
+            .walk(Mode::Seal, key, &self.protection, source, destination)
+            .map_err(TransmitError::Record)?;
         position.next += source.len() as u32;
         self.position = Some(position);
         Ok(walked)

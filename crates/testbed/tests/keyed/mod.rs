@@ -10,6 +10,9 @@ use offload_base::Seed;
 use std::io;
 use testbed::BedHost;
 
+/// What protects records.
+pub(crate) type Cipher = (TlsVersion, TlsSuite);
+
 /// The two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -29,9 +32,9 @@ impl Side {
 }
 
 /// Accepts a connection at port 443 and speaks TLS on it at once.
-pub(crate) async fn accept(host: &BedHost, seed: u64, suite: TlsSuite) -> io::Result<KtlsStream<TcpStream>> {
+pub(crate) async fn accept(host: &BedHost, seed: u64, cipher: Cipher) -> io::Result<KtlsStream<TcpStream>> {
     let stream = host.stack().listen(443, 4)?.accept().await?;
-    Ok(keyed(stream, Side::Server, seed, suite))
+    Ok(keyed(stream, Side::Server, seed, cipher))
 }
 
 /// The other end of [`accept`].
@@ -39,14 +42,14 @@ pub(crate) async fn connect(
     host: &BedHost,
     server: &BedHost,
     seed: u64,
-    suite: TlsSuite,
+    cipher: Cipher,
 ) -> io::Result<KtlsStream<TcpStream>> {
     let stream = host.stack().connect(None, (server.address(), 443).into()).await?;
-    Ok(keyed(stream, Side::Client, seed, suite))
+    Ok(keyed(stream, Side::Client, seed, cipher))
 }
 
-fn keyed(stream: TcpStream, side: Side, seed: u64, suite: TlsSuite) -> KtlsStream<TcpStream> {
-    let mut ratchet = Ratchet { side, seed: Seed(seed), suite, generations: [0, 0] };
+fn keyed(stream: TcpStream, side: Side, seed: u64, cipher: Cipher) -> KtlsStream<TcpStream> {
+    let mut ratchet = Ratchet { side, seed: Seed(seed), cipher, generations: [0, 0] };
     let keys = TrafficKeys { transmit: (0, ratchet.next(side)), receive: (0, ratchet.next(side.peer())) };
     KtlsStream::new(stream, keys, Box::new(ratchet)).expect("the record layer knows the suite")
 }
@@ -55,7 +58,7 @@ fn keyed(stream: TcpStream, side: Side, seed: u64, suite: TlsSuite) -> KtlsStrea
 struct Ratchet {
     side: Side,
     seed: Seed,
-    suite: TlsSuite,
+    cipher: Cipher,
     /// How many keys of each side's sending direction were given out.
     generations: [u32; 2],
 }
@@ -67,7 +70,8 @@ impl Ratchet {
         self.seed.stream(&format!("{sender:?} key {generation}")).fill(&mut secret);
         *generation += 1;
         let iv = secret[32..].try_into().expect("12 bytes");
-        TlsKey::new(TlsVersion::Tls13, self.suite, &secret[..self.suite.key_len()], iv).expect("a key's length")
+        let (version, suite) = self.cipher;
+        TlsKey::new(version, suite, &secret[..suite.key_len()], iv).expect("a key's length")
     }
 }
 
