@@ -16,6 +16,7 @@ use host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use nic_sim::dma::DmaBytes;
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
 use nic_sim::{Device, Driver, NicConfig, nic};
+use offload_api::NetDevice;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seed};
@@ -52,8 +53,22 @@ struct Plan {
     tcp: TcpConfig,
     address: Ipv4Addr,
     ipv6: Ipv6Config,
+    /// What is between the driver and the stack.
+    layer: Option<Layer>,
     /// Besides the other hosts.
     neighbours: Vec<(IpAddr, [u8; 6])>,
+}
+
+/// Makes what is between a driver and a stack.
+#[derive(Clone)]
+struct Layer(Arc<Around>);
+
+type Around = dyn Fn(Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync;
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Layer")
+    }
 }
 
 #[derive(Debug)]
@@ -99,7 +114,7 @@ impl Builder {
         let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
         let address = Ipv4Addr::new(10, 0, 0, number);
         let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()));
-        self.hosts.push(Plan { name: name.into(), nic, tcp, address, ipv6, neighbours: Vec::new() });
+        self.hosts.push(Plan { name: name.into(), nic, tcp, address, ipv6, layer: None, neighbours: Vec::new() });
         self
     }
 
@@ -120,6 +135,19 @@ impl Builder {
     #[must_use]
     pub fn ipv6(mut self, ipv6: Ipv6Config) -> Builder {
         self.last_host().ipv6 = ipv6;
+        self
+    }
+
+    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn layer(
+        mut self,
+        around: impl Fn(Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync + 'static,
+    ) -> Builder {
+        self.last_host().layer = Some(Layer(Arc::new(around)));
         self
     }
 
@@ -236,7 +264,11 @@ impl Builder {
         for (address, mac) in &plan.neighbours {
             config = config.with_neighbour(*address, *mac);
         }
-        let host = Host::new(config, Box::new(driver), runtime.clone());
+        let device_of_stack: Box<dyn NetDevice> = match &plan.layer {
+            Some(Layer(around)) => around(Box::new(driver)),
+            None => Box::new(driver),
+        };
+        let host = Host::new(config, device_of_stack, runtime.clone());
         let bed_host = BedHost {
             number,
             name: plan.name.clone(),
