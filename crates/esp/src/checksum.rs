@@ -53,24 +53,27 @@ pub fn fill(packet: &mut [u8], view: &IpView) {
     if !view.is_ipv6() {
         fill_ipv4_header(packet);
     }
-    let field = view.header
-        + match view.protocol {
-            PROTOCOL_TCP => 16,
-            PROTOCOL_UDP => 6,
-            _ => return,
-        };
-    if field + 2 > view.total || view.fragment {
+    if !view.fragment {
+        fill_transport(&mut packet[view.header..view.total], view.protocol, view.source, view.destination);
+    }
+}
+
+/// Fills in the checksum of what is behind an IP header, if it is TCP or UDP.
+pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination: IpAddr) {
+    let field = match protocol {
+        PROTOCOL_TCP => 16,
+        PROTOCOL_UDP => 6,
+        _ => return,
+    };
+    if field + 2 > text.len() {
         return;
     }
-    packet[field..field + 2].fill(0);
-    let mut sum = finish(add(
-        pseudo_header(view.source, view.destination, view.protocol, view.total - view.header),
-        &packet[view.header..view.total],
-    ));
-    if view.protocol == PROTOCOL_UDP && sum == 0 {
+    text[field..field + 2].fill(0);
+    let mut sum = finish(add(pseudo_header(source, destination, protocol, text.len()), text));
+    if protocol == PROTOCOL_UDP && sum == 0 {
         sum = 0xffff; // RFC 768: zero says that there is none
     }
-    packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    text[field..field + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// RFC 9293 3.1, RFC 8200 8.1.

@@ -29,6 +29,15 @@ pub struct Trailer {
     pub next_header: u8,
 }
 
+impl Trailer {
+    /// The trailer at the end of `data`.
+    fn of(data: &[u8]) -> Result<Trailer, OpenError> {
+        let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
+        let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
+        Ok(Trailer { payload, next_header })
+    }
+}
+
 /// Why a packet could not be opened: the peer's fault, or the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -101,9 +110,7 @@ impl Cipher {
             let aad = self.gmac_aad(head, number, data);
             self.key.open_in_place(&nonce, &aad, &mut [], &icv).map_err(|_| OpenError::Icv)?;
         }
-        let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
-        let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
-        Ok(Trailer { payload, next_header })
+        Trailer::of(data)
     }
 
     fn icv_of(&self, head: &[u8], number: u64, data: &mut [u8]) -> [u8; ICV] {

@@ -3,7 +3,8 @@
 
 use crate::ip::IpView;
 use crate::{
-    Cipher, ESP_AND_IV, ETHERNET, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_UDP, checksum, trailer_len,
+    Cipher, ESP_AND_IV, ETHERNET, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP, checksum,
+    trailer_len,
 };
 use bytes::BytesMut;
 use core::net::IpAddr;
@@ -22,6 +23,8 @@ pub struct Outer {
     ip: usize,
     udp: bool,
     tunnel: bool,
+    /// Where it is said what the IP header has behind it.
+    protocol_at: usize,
     /// Bytes of the plain packet that are not protected: they are in `bytes`, as far as they are needed.
     taken: usize,
     next_header: u8,
@@ -52,8 +55,7 @@ impl Outer {
             EspMode::Transport => Outer::own_header(&view, packet),
             EspMode::Tunnel => Outer::new_header(sa, &view),
         };
-        let protocol_at = if outer.tunnel { if outer.is_ipv6() { 6 } else { 9 } } else { view.protocol_at };
-        outer.bytes[protocol_at] = if sa.encapsulation.is_some() { PROTOCOL_UDP } else { PROTOCOL_ESP };
+        outer.bytes[outer.protocol_at] = if sa.encapsulation.is_some() { PROTOCOL_UDP } else { PROTOCOL_ESP };
         if let Some(UdpEncapsulation { source_port, destination_port }) = sa.encapsulation {
             outer.udp = true;
             outer.bytes.extend_from_slice(&source_port.to_be_bytes());
@@ -61,20 +63,6 @@ impl Outer {
             outer.bytes.extend_from_slice(&[0; 4]);
         }
         Ok(outer)
-    }
-
-    /// Reads back the headers of a packet that [`write_headers`](Self::write_headers) made, up to the ESP header at
-    /// `esp` in the frame: what a device needs to know of them.
-    pub fn of_headers(frame: &[u8], esp: usize, sa: &SaParams, next_header: u8) -> Option<Outer> {
-        let bytes = frame.get(ETHERNET..esp)?;
-        let view = IpView::parse_headers(bytes)?;
-        let udp = sa.encapsulation.is_some();
-        if view.header + if udp { 8 } else { 0 } != bytes.len() {
-            return None;
-        }
-        let tunnel = sa.mode == EspMode::Tunnel;
-        let taken = if tunnel { 0 } else { view.header };
-        Some(Outer { bytes: bytes.into(), ip: view.header, udp, tunnel, taken, next_header })
     }
 
     /// Bytes in front of the ESP header, the Ethernet header not counted.
@@ -109,26 +97,30 @@ impl Outer {
         (room - room % 4).checked_sub(2).map_or(0, |payload| payload + self.taken)
     }
 
-    /// Puts Ethernet header, outer headers and room for ESP header and IV into an empty `frame`; `ethernet` is the plain
-    /// frame's.
-    pub fn write_headers(&self, ethernet: &[u8], frame: &mut BytesMut) {
-        frame.extend_from_slice(&ethernet[..ETHERNET - 2]);
+    /// The largest packet of one family, without options or extensions, that an SA can carry in packets of `mtu` bytes.
+    pub fn plain_mtu(sa: &SaParams, ipv6: bool, mtu: usize) -> usize {
+        let mut header = [0; 40];
+        header[0] = if ipv6 { 0x60 } else { 0x45 };
+        header[6] = if ipv6 { PROTOCOL_NONE } else { 0 };
+        Outer::for_packet(sa, &header).map_or(0, |outer| outer.plain_len(mtu))
+    }
+
+    /// Puts Ethernet header, outer headers and room for ESP header and IV into an empty `frame`. `plain` is the plain
+    /// frame, its headers at least: in transport mode, the IP header is this very packet's.
+    pub fn write_headers(&self, plain: &[u8], frame: &mut BytesMut) {
+        frame.extend_from_slice(&plain[..ETHERNET - 2]);
         frame.extend_from_slice(if self.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
         frame.extend_from_slice(&self.bytes);
+        if !self.tunnel {
+            frame[ETHERNET..ETHERNET + self.ip].copy_from_slice(&plain[ETHERNET..ETHERNET + self.ip]);
+            frame[ETHERNET + self.protocol_at] = self.bytes[self.protocol_at];
+        }
         frame.resize(frame.len() + ESP_AND_IV, 0);
     }
 
     /// Wraps a whole plain frame into an empty one.
     pub fn wrap(&self, cipher: &Cipher, plain: &[u8], number: u64, frame: &mut BytesMut) {
         self.write_headers(plain, frame);
-        if !self.tunnel {
-            // Headers of its own: those of one segment differ from the next one's, but for what ESP changes.
-            let protocol = self.protocol_at().map(|at| (at, self.bytes[at]));
-            frame[ETHERNET..ETHERNET + self.ip].copy_from_slice(&plain[ETHERNET..ETHERNET + self.ip]);
-            if let Some((at, protocol)) = protocol {
-                frame[ETHERNET + at] = protocol;
-            }
-        }
         let packet = &plain[ETHERNET..];
         let total = IpView::parse(packet).map_or(packet.len(), |view| view.total);
         frame.extend_from_slice(&packet[self.taken..total]);
@@ -176,6 +168,7 @@ impl Outer {
             ip: view.header,
             udp: false,
             tunnel: false,
+            protocol_at: view.protocol_at,
             taken: view.header,
             next_header: view.protocol,
         }
@@ -210,15 +203,12 @@ impl Outer {
             }
         }
         let next_header = if view.is_ipv6() { PROTOCOL_IPV6 } else { PROTOCOL_IPV4 };
-        Outer { ip: bytes.len(), bytes, udp: false, tunnel: true, taken: 0, next_header }
+        let protocol_at = if bytes[0] >> 4 == 6 { 6 } else { 9 };
+        Outer { ip: bytes.len(), bytes, udp: false, tunnel: true, protocol_at, taken: 0, next_header }
     }
 
     fn is_ipv6(&self) -> bool {
         self.bytes[0] >> 4 == 6
-    }
-
-    fn protocol_at(&self) -> Option<usize> {
-        IpView::parse_headers(&self.bytes).map(|view| view.protocol_at)
     }
 }
 

@@ -194,7 +194,7 @@ pub struct SaParams {
     pub destination: IpAddr,
     /// What of a packet it wraps.
     pub mode: EspMode,
-    /// By which policies find it; 0 fits every policy.
+    /// By which policies find it.
     pub reqid: u32,
     /// Algorithm and key.
     pub key: EspKey,
@@ -663,6 +663,9 @@ pub trait IpsecDevice {
     /// # Errors
     /// Whatever the device cannot take.
     fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused>;
+
+    /// Gives an SA another lifetime, counted from now on.
+    fn update_sa(&mut self, sa: Handle, lifetime: Lifetime);
 
     /// Gives up an SA after everything that was posted before.
     fn remove_sa(&mut self, sa: Handle);

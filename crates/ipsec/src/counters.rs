@@ -1,0 +1,61 @@
+//! What is counted, under the names of Linux's `/proc/net/xfrm_stat` where those exist.
+
+offload_base::counters! {
+    /// What the IPsec layer counts.
+    ///
+    /// ```
+    /// use ipsec::SecureDevice;
+    /// use nic_sim::{NicConfig, nic};
+    ///
+    /// let (_device, driver) = nic(NicConfig::default());
+    /// assert_eq!(SecureDevice::new(Box::new(driver)).counters().out_no_states, 0);
+    /// ```
+    pub struct IpsecCounters {
+        /// Packets protected in software.
+        pub out_software: "ipsec_sw_tx_pkts",
+        /// Bytes of those, as lifetimes count them.
+        pub out_software_bytes: "ipsec_sw_tx_bytes",
+        /// Packets opened in software.
+        pub in_software: "ipsec_sw_rx_pkts",
+        /// Bytes of those, as lifetimes count them.
+        pub in_software_bytes: "ipsec_sw_rx_bytes",
+        /// Dummy packets discarded.
+        pub in_dummy: "ipsec_rx_dummy",
+        /// NAT keep-alives discarded.
+        pub in_keep_alive: "ipsec_rx_keepalive",
+        /// Fragments that never became a packet.
+        pub in_reassembly_failed: "ipsec_rx_reasm_fails",
+        /// Received packets dropped: no header that makes sense.
+        pub in_header_error: "XfrmInHdrError",
+        /// No SA has this SPI.
+        pub in_no_states: "XfrmInNoStates",
+        /// The ICV is wrong.
+        pub in_state_proto_error: "XfrmInStateProtoError",
+        /// It is authentic, and not what its SA carries.
+        pub in_state_mode_error: "XfrmInStateModeError",
+        /// A replay, or too old.
+        pub in_state_seq_error: "XfrmInStateSeqError",
+        /// The SA is used up.
+        pub in_state_expired: "XfrmInStateExpired",
+        /// ESP in UDP where the SA has none, or the other way round.
+        pub in_state_mismatch: "XfrmInStateMismatch",
+        /// The policy asks for another protection than the packet had.
+        pub in_template_mismatch: "XfrmInTmplMismatch",
+        /// No policy lets it in.
+        pub in_no_policies: "XfrmInNoPols",
+        /// A policy discards it.
+        pub in_policy_block: "XfrmInPolBlock",
+        /// Packets to be sent that were dropped: no headers that make sense.
+        pub out_error: "XfrmOutError",
+        /// There is no SA for the policy.
+        pub out_no_states: "XfrmOutNoStates",
+        /// The SA's numbers are used up.
+        pub out_state_seq_error: "XfrmOutStateSeqError",
+        /// The SA is used up.
+        pub out_state_expired: "XfrmOutStateExpired",
+        /// The SA cannot carry the packet: too large, or a fragment in transport mode.
+        pub out_state_mode_error: "XfrmOutStateModeError",
+        /// A policy discards it, or there is none.
+        pub out_policy_block: "XfrmOutPolBlock",
+    }
+}

@@ -1,0 +1,77 @@
+//! SAs and policies come and go.
+
+use super::SecureDevice;
+use offload_api::ipsec::{SaAdded, SaUse};
+use offload_api::{
+    Direction, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, SaRefused, Selector,
+};
+use offload_base::Instant;
+
+impl Keying for SecureDevice {
+    fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
+        let offload = params.offload;
+        let id = self.sad.add(now, params)?;
+        let refused = (offload != OffloadKind::None).then_some(SaRefused::NoDevice);
+        self.changed();
+        Ok(SaAdded { sa: id, refused })
+    }
+
+    fn update_sa(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
+        let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
+        sa.meter.renew(now, lifetime);
+        self.sad.note_deadline(id);
+        Ok(())
+    }
+
+    fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
+        self.sad.remove(id).ok_or(KeyingError::NotFound)?;
+        self.changed();
+        Ok(())
+    }
+
+    fn sa_use(&self, id: SaId) -> Option<SaUse> {
+        let sa = self.sad.find(id)?;
+        Some(SaUse { bytes: sa.meter.bytes(), packets: sa.meter.packets(), number: sa.number() })
+    }
+
+    fn add_policy(&mut self, policy: Policy) -> Result<(), KeyingError> {
+        self.policies[policy.direction as usize].add(policy)?;
+        self.changed();
+        Ok(())
+    }
+
+    fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
+        let removed = self.policies[direction as usize].remove(selector, priority);
+        removed.ok_or(KeyingError::NotFound)?;
+        self.changed();
+        Ok(())
+    }
+
+    fn set_default(&mut self, direction: Direction, bypass: bool) {
+        self.bypass[direction as usize] = bypass;
+        self.changed();
+    }
+
+    fn poll_sa_event(&mut self) -> Option<SaEvent> {
+        self.events.pop_front()
+    }
+}
+
+impl SecureDevice {
+    /// Paths may be others now, and what waited for an SA may go.
+    fn changed(&mut self) {
+        self.epoch += 1;
+        self.wake();
+    }
+
+    /// Ends lifetimes whose time is up.
+    pub(super) fn expire_lifetimes(&mut self, now: Instant) {
+        while let Some(id) = self.sad.next_due(now) {
+            let Some(sa) = self.sad.find_mut(id) else { return };
+            let reached = sa.meter.handle_timeout(now);
+            self.sad.note_deadline(id);
+            let Some(reached) = reached else { return };
+            self.on_limit(id, reached);
+        }
+    }
+}

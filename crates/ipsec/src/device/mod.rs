@@ -1,0 +1,248 @@
+//! A [`NetDevice`] around a [`NetDevice`]: plain packets towards the stack, protected ones towards the wire.
+//!
+//! - `transmit`: by policy, past, away, or through an SA; `segment`: large packets cut into those that ESP wraps;
+//! - `receive`: ESP opened; policies held to what arrives; fragments put together before;
+//! - `keying`: SAs and policies come and go.
+//!
+//! Invariants: nothing that a policy wants protected reaches the device but wrapped; no sequence number is used twice.
+
+mod keying;
+mod receive;
+mod segment;
+mod transmit;
+
+use crate::counters::IpsecCounters;
+use crate::sad::Sad;
+use crate::spd::Spd;
+use core::fmt;
+use core::task::Waker;
+use ip_packets::{Limits, Reassembler, Version};
+use offload_api::ipsec::Packet;
+use offload_api::{
+    Action, DeviceEvent, Direction, FlowKey, Handle, Keying, NetDevice, PathCaps, Protocol, RecordSource, Refused,
+    RxPacket, SaEvent, Sent, TlsDevice, TlsKey, TxPacket,
+};
+use offload_base::counters::CounterSet;
+use offload_base::time::earliest;
+use offload_base::{BufferPool, Instant, Seq};
+use std::collections::VecDeque;
+
+/// An IPsec layer over a device.
+///
+/// Until it has policies, all IP packets are discarded, both ways (RFC 4301 4.4.1); what they do not say is decided by
+/// [`Keying::set_default`]. ARP and IPv6's neighbour discovery always pass.
+///
+/// See the [crate] for an example.
+pub struct SecureDevice {
+    inner: Box<dyn NetDevice>,
+    sad: Sad,
+    /// For packets sent, and for packets received.
+    policies: [Spd; 2],
+    /// Whether packets pass that no policy is about.
+    bypass: [bool; 2],
+    /// Packets that are wrapped and wait for room in the device: what is left of one that was cut.
+    backlog: VecDeque<(FlowKey, TxPacket)>,
+    frames: BufferPool,
+    reassembly: [Reassembler; 2],
+    events: VecDeque<SaEvent>,
+    counters: IpsecCounters,
+    /// Moves with policies and SAs.
+    epoch: u64,
+    /// Somebody waits, and is to hear of new keys.
+    waiting: Option<Waker>,
+}
+
+impl SecureDevice {
+    /// An IPsec layer over `inner`, without SAs and policies.
+    pub fn new(inner: Box<dyn NetDevice>) -> SecureDevice {
+        SecureDevice {
+            inner,
+            sad: Sad::default(),
+            policies: [Spd::default(), Spd::default()],
+            bypass: [false; 2],
+            backlog: VecDeque::new(),
+            frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
+            reassembly: [Version::Four, Version::Six].map(|version| Reassembler::new(Limits::of(version))),
+            events: VecDeque::new(),
+            counters: IpsecCounters::default(),
+            epoch: 0,
+            waiting: None,
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> IpsecCounters {
+        self.counters
+    }
+
+    /// The SAs.
+    pub fn sad(&self) -> &Sad {
+        &self.sad
+    }
+
+    /// The policies of one direction.
+    pub fn spd(&self, direction: Direction) -> &Spd {
+        &self.policies[direction as usize]
+    }
+
+    /// What is done with a packet.
+    fn action(&self, direction: Direction, packet: &Packet) -> Option<Action> {
+        let bypass = self.bypass[direction as usize].then_some(Action::Bypass);
+        self.policies[direction as usize].action(packet).or(bypass)
+    }
+
+    /// Notes an event, unless nobody has asked for so many.
+    fn tell(&mut self, event: SaEvent) {
+        if self.events.len() < EVENTS {
+            self.events.push_back(event);
+            self.wake();
+        }
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waiting.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A flow as policies see it.
+fn packet_of(flow: &FlowKey) -> Packet {
+    Packet {
+        source: flow.local.ip(),
+        destination: flow.remote.ip(),
+        protocol: match flow.protocol {
+            Protocol::Tcp => esp::PROTOCOL_TCP,
+            _ => esp::PROTOCOL_UDP,
+        },
+        ports: Some((flow.local.port(), flow.remote.port())),
+    }
+}
+
+impl NetDevice for SecureDevice {
+    fn path(&self, flow: &FlowKey) -> PathCaps {
+        let caps = self.inner.path(flow);
+        // Both only grow, so their sum moves when one of them does.
+        let caps = PathCaps { epoch: caps.epoch + self.epoch, ..caps };
+        match self.action(Direction::Transmit, &packet_of(flow)) {
+            Some(Action::Protect(template)) => self.protected_path(flow, &template, caps),
+            _ => caps,
+        }
+    }
+
+    fn room(&self, flow: &FlowKey) -> usize {
+        let room = self.inner.room(flow);
+        // A packet may become many. One is taken at a time, then; what does not fit at once waits here.
+        match self.action(Direction::Transmit, &packet_of(flow)) {
+            Some(Action::Protect(_)) if !self.backlog.is_empty() => 0,
+            Some(Action::Protect(_)) => room.min(1),
+            _ => room,
+        }
+    }
+
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        self.drain_backlog(now);
+        self.send(now, packet, source)
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.drain_backlog(now);
+        self.inner.flush(now);
+    }
+
+    fn receive(&mut self, now: Instant) -> Option<RxPacket> {
+        self.drain_backlog(now);
+        // Whoever sends what is dropped here does not keep the stack from its other work.
+        for _ in 0..DROPPED_A_CALL {
+            let packet = self.inner.receive(now)?;
+            if let Some(packet) = self.take_in(now, packet) {
+                return Some(packet);
+            }
+        }
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.inner.poll_event()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.waiting = Some(waker.clone());
+        self.inner.arm(waker)
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let fragments = earliest(self.reassembly[0].next_event(), self.reassembly[1].next_event());
+        earliest(earliest(self.inner.next_event(), fragments), self.sad.next_event())
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.inner.next_event().is_some_and(|at| at <= now) {
+            self.inner.handle_timeout(now);
+        }
+        self.expire_fragments(now);
+        self.expire_lifetimes(now);
+    }
+
+    fn count(&self, set: &mut CounterSet) {
+        set.add(&self.counters);
+        self.inner.count(set);
+    }
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        self.inner.tls()?;
+        Some(self)
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        Some(self)
+    }
+}
+
+/// Flows that pass as they are have the device's TLS; below ESP, a device cannot follow a stream (it is refused).
+impl TlsDevice for SecureDevice {
+    fn add(
+        &mut self,
+        flow: &FlowKey,
+        direction: offload_api::Direction,
+        start: Seq,
+        number: u64,
+        key: &TlsKey,
+    ) -> Result<Handle, Refused> {
+        let plain = |secured: &SecureDevice, direction, packet: &Packet| {
+            matches!(secured.action(direction, packet), Some(Action::Bypass))
+        };
+        let both = plain(self, Direction::Transmit, &packet_of(flow))
+            && plain(self, Direction::Receive, &packet_of(&flow.reversed()));
+        match self.inner.tls() {
+            Some(tls) if both => tls.add(flow, direction, start, number, key),
+            _ => Err(Refused::Unsupported),
+        }
+    }
+
+    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        if let Some(tls) = self.inner.tls() {
+            tls.answer_resync(handle, header, number);
+        }
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        if let Some(tls) = self.inner.tls() {
+            tls.remove(handle);
+        }
+    }
+}
+
+impl fmt::Debug for SecureDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("SecureDevice");
+        debug.field("sas", &self.sad.len()).field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
+/// What waits for somebody to ask; more are not kept.
+const EVENTS: usize = 1024;
+const DROPPED_A_CALL: usize = 256;
+/// Most frames are no longer than this; what is gets a buffer of its own.
+const FRAME_BYTES: usize = 2048;
+const FRAMES_PER_SLAB: usize = 64;

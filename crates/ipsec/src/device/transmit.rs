@@ -1,0 +1,272 @@
+//! From the stack to the device.
+
+use super::segment::{Segment, Segments};
+use super::{FRAME_BYTES, SecureDevice, packet_of};
+use crate::sad::Sequence;
+use bytes::{Buf, BytesMut};
+use core::net::SocketAddr;
+use esp::inner::ip_packet;
+use esp::{ETHERNET, IpView, Outer, PROTOCOL_TCP, Reached, WrapError, checksum};
+use ip_packets::Taken;
+use offload_api::ipsec::Packet;
+use offload_api::{
+    Action, Direction, DropReason, FlowKey, Layer, Lookup, PathCaps, Protocol, RecordSource, SaEvent, SaId, Sent,
+    Template, TxAsk, TxPacket,
+};
+use offload_base::Instant;
+use offload_base::cost::{self, Work};
+
+impl SecureDevice {
+    /// What a flow can have whose packets are protected.
+    pub(super) fn protected_path(&self, flow: &FlowKey, template: &Template, caps: PathCaps) -> PathCaps {
+        let ipv6 = flow.local.is_ipv6();
+        let sa = self.sad.find_wanted(template, &packet_of(flow)).and_then(|id| self.sad.find(id));
+        // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
+        let Some(sa) = sa else { return caps };
+        let mtu = sa.plain_mtu(ipv6, caps.mtu);
+        PathCaps { mtu, checksum: true, tso_max_bytes: SOFTWARE_TSO_BYTES, pacing: false, ..caps }
+    }
+
+    /// Does with a packet what its policy says.
+    pub(super) fn send(&mut self, now: Instant, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        let ether_type = packet.header.get(12..14).map(|bytes| [bytes[0], bytes[1]]);
+        if ether_type == Some(ARP) {
+            return self.inner.transmit(now, packet, source);
+        }
+        show_headers(&mut packet);
+        let Some(view) = ip_packet(&packet.header).and_then(IpView::parse_headers) else {
+            self.counters.out_error += 1;
+            return Sent::Dropped(DropReason::Policy);
+        };
+        if view.is_neighbour_discovery(&packet.header[ETHERNET..]) {
+            return self.inner.transmit(now, packet, source);
+        }
+        let selectors = view.selectors(&packet.header[ETHERNET..]);
+        match self.action(Direction::Transmit, &selectors) {
+            Some(Action::Bypass) => self.inner.transmit(now, packet, source),
+            Some(Action::Protect(template)) => {
+                if packet.ask.context.is_some() {
+                    return self.send_back(&packet, source);
+                }
+                if view.fragment && template.mode == offload_api::EspMode::Transport {
+                    return self.gather(now, packet, source);
+                }
+                self.protect(now, packet, view, &template, &selectors)
+            }
+            Some(Action::Discard) | None => {
+                self.counters.out_policy_block += 1;
+                Sent::Dropped(DropReason::Policy)
+            }
+        }
+    }
+
+    /// A packet that a TLS context was to work on, and whose flow is under ESP by now: it has to be sealed in software.
+    fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> Sent {
+        match source.unit_at(Layer::Tls, packet.ask.seq) {
+            Lookup::In(unit) => Sent::NeedsSoftware(unit),
+            Lookup::BeforeStart | Lookup::Released => {
+                self.counters.out_policy_block += 1;
+                Sent::Dropped(DropReason::Policy)
+            }
+        }
+    }
+
+    /// RFC 4301 7.1: transport mode is for whole packets, so fragments are put together first.
+    fn gather(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
+        frame.extend_from_slice(&packet.header);
+        packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
+        let version = usize::from(frame[ETHERNET] >> 4 == 6);
+        match self.reassembly[version].insert(now, &frame, ETHERNET) {
+            Taken::Whole(mut whole) => {
+                let header = whole.split_to(whole.len().min(HEADERS_SHOWN))[..].into();
+                let fragments = [whole.freeze()].into_iter().collect();
+                self.send(now, TxPacket { header, fragments, ask: TxAsk::default() }, source)
+            }
+            Taken::Kept | Taken::Duplicate => Sent::Posted,
+            Taken::Refused(_) => {
+                self.counters.out_error += 1;
+                Sent::Dropped(DropReason::Policy)
+            }
+        }
+    }
+
+    /// Sends a packet by the SA that its policy asks for.
+    fn protect(
+        &mut self,
+        now: Instant,
+        packet: TxPacket,
+        view: IpView,
+        template: &Template,
+        selectors: &Packet,
+    ) -> Sent {
+        let Some(id) = self.sad.find_wanted(template, selectors) else {
+            self.counters.out_no_states += 1;
+            self.tell(SaEvent::Acquire { template: *template, packet: *selectors });
+            return Sent::Dropped(DropReason::Policy);
+        };
+        let mtu = self.inner.path(&flow_of(selectors)).mtu;
+        let Some(sa) = self.sad.find_mut(id) else { return Sent::Dropped(DropReason::Policy) };
+        let outer = match Outer::for_packet(&sa.params, &packet.header[ETHERNET..]) {
+            Ok(outer) => outer,
+            Err(WrapError::Fragment) => return self.refuse(|counters| &mut counters.out_state_mode_error),
+            Err(_) => return self.refuse(|counters| &mut counters.out_error),
+        };
+        let packets = Segments::count(&packet);
+        let in_front = packet.header.len() - ETHERNET;
+        let largest = in_front + packet.ask.mss.map_or(packet.payload_len(), usize::from);
+        if in_front < outer.taken() || largest > usize::from(u16::MAX) {
+            return self.refuse(|counters| &mut counters.out_error);
+        }
+        let too_large = outer.wrapped_len(largest) > usize::from(mtu);
+        // RFC 4301 8.2: what must not be fragmented and does not fit is not sent. The stack knows by its path.
+        if too_large && (view.dont_fragment || packet.ask.mss.is_some()) {
+            return self.refuse(|counters| &mut counters.out_state_mode_error);
+        }
+        if !sa.meter.allows(u64::from(packets)) {
+            return self.refuse(|counters| &mut counters.out_state_expired);
+        }
+        let Sequence::Send(numbers) = &mut sa.sequence else { return Sent::Dropped(DropReason::Policy) };
+        let Some(number) = numbers.peek(packets) else {
+            self.sad.retire(id);
+            self.epoch += 1;
+            self.tell(SaEvent::SequenceExhausted { sa: id });
+            return self.refuse(|counters| &mut counters.out_state_seq_error);
+        };
+        let bytes = (in_front - outer.taken()) as u64 * u64::from(packets) + packet.payload_len() as u64;
+        let flow = flow_of(selectors);
+        self.counters.out_software += u64::from(packets);
+        self.counters.out_software_bytes += bytes;
+        numbers.take(packets);
+        self.wrap(now, id, packet, view, &outer, (number, mtu, flow));
+        self.spend(id, u64::from(packets), bytes);
+        Sent::Posted
+    }
+
+    /// Wraps a packet, cut if it is to be, and queues the results.
+    fn wrap(
+        &mut self,
+        now: Instant,
+        id: SaId,
+        packet: TxPacket,
+        view: IpView,
+        outer: &Outer,
+        (number, mtu, flow): (u64, u16, FlowKey),
+    ) {
+        let framing = cost::work(Work::Framing);
+        let Some(sa) = self.sad.find(id) else { return };
+        for (segment, number) in Segments::new(&packet, view).zip(number..) {
+            let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();
+            let wrapped = ETHERNET + outer.wrapped_len(bytes - ETHERNET);
+            let mut frame = if wrapped <= FRAME_BYTES { self.frames.take() } else { BytesMut::with_capacity(wrapped) };
+            outer.write_headers(&segment.header, &mut frame);
+            put_protected(&segment, &view, outer, packet.ask.checksum, &mut frame);
+            outer.finish(&sa.cipher, number, &mut frame);
+            let headers = (ETHERNET + outer.len() + esp::ESP_AND_IV).min(frame.len());
+            let header = frame[..headers].into();
+            frame.advance(headers);
+            let wrapped_packet =
+                TxPacket { header, fragments: [frame.freeze()].into_iter().collect(), ask: TxAsk::default() };
+            if wrapped - ETHERNET <= usize::from(mtu) {
+                self.backlog.push_back((flow, wrapped_packet));
+            } else {
+                // RFC 4303 3.3.4: fragmented after ESP.
+                let fragments = ip_packets::fragment(wrapped_packet, ETHERNET, mtu, number as u32);
+                let Ok(fragments) = fragments else {
+                    self.counters.out_state_mode_error += 1;
+                    continue;
+                };
+                self.backlog.extend(fragments.into_iter().map(|fragment| (flow, fragment)));
+            }
+        }
+        drop(framing);
+        self.drain_backlog(now);
+    }
+
+    /// Hands wrapped packets to the device as long as it has room.
+    pub(super) fn drain_backlog(&mut self, now: Instant) {
+        while let Some((flow, _)) = self.backlog.front() {
+            if self.inner.room(flow) == 0 {
+                return;
+            }
+            let Some((_, packet)) = self.backlog.pop_front() else { return };
+            // A packet the device does not take is a packet lost on its way; it has counted it.
+            let _lost_if_dropped = self.inner.transmit(now, packet, &offload_api::NoRecords);
+        }
+    }
+
+    /// Counts what an SA did against its lifetime.
+    pub(super) fn spend(&mut self, id: SaId, packets: u64, bytes: u64) {
+        let Some(sa) = self.sad.find_mut(id) else { return };
+        if let Some(reached) = sa.meter.spend(packets, bytes) {
+            self.on_limit(id, reached);
+        }
+    }
+
+    pub(super) fn on_limit(&mut self, id: SaId, reached: Reached) {
+        match reached {
+            Reached::Soft(limit) => self.tell(SaEvent::SoftLimit { sa: id, limit }),
+            Reached::Hard(limit) => {
+                self.sad.retire(id);
+                self.epoch += 1;
+                self.tell(SaEvent::HardLimit { sa: id, limit });
+            }
+        }
+    }
+
+    fn refuse(&mut self, counter: impl FnOnce(&mut crate::IpsecCounters) -> &mut u64) -> Sent {
+        *counter(&mut self.counters) += 1;
+        Sent::Dropped(DropReason::Policy)
+    }
+}
+
+/// Puts what ESP protects of a segment behind the room for ESP header and IV.
+fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: bool, frame: &mut BytesMut) {
+    let protected_at = frame.len();
+    frame.extend_from_slice(&segment.header[ETHERNET + outer.taken()..]);
+    {
+        let _copy = cost::work(Work::Copy);
+        segment.pieces.iter().for_each(|piece| frame.extend_from_slice(piece));
+    }
+    if !checksum {
+        return;
+    }
+    let _stack = cost::work(Work::Stack);
+    let transport = protected_at + view.header - outer.taken();
+    if outer.taken() == 0 && !view.is_ipv6() {
+        checksum::fill_ipv4_header(&mut frame[protected_at..]);
+    }
+    checksum::fill_transport(&mut frame[transport..], view.protocol, view.source, view.destination);
+}
+
+/// Moves as much of the payload of a packet of one piece into its header as policies look at.
+fn show_headers(packet: &mut TxPacket) {
+    while packet.ask.mss.is_none() && packet.header.len() < HEADERS_SHOWN && !packet.fragments.is_empty() {
+        let wanted = HEADERS_SHOWN - packet.header.len();
+        let first = &mut packet.fragments[0];
+        let taken = first.split_to(wanted.min(first.len()));
+        if first.is_empty() {
+            packet.fragments.remove(0);
+        }
+        packet.header.extend_from_slice(&taken);
+    }
+}
+
+/// What a device is asked about for packets of these addresses.
+pub(super) fn flow_of(packet: &Packet) -> FlowKey {
+    let (from, to) = packet.ports.unwrap_or_default();
+    FlowKey {
+        protocol: match packet.protocol {
+            PROTOCOL_TCP => Protocol::Tcp,
+            _ => Protocol::Udp,
+        },
+        local: SocketAddr::new(packet.source, from),
+        remote: SocketAddr::new(packet.destination, to),
+    }
+}
+
+const ARP: [u8; 2] = [0x08, 0x06];
+/// As much of a packet as policies may look at: Ethernet, IPv6 with some extensions, ports.
+const HEADERS_SHOWN: usize = ETHERNET + 40 + 24 + 8;
+/// The most payload that is cut here, where the device does not see what it would have to cut.
+const SOFTWARE_TSO_BYTES: u32 = 64 * 1024 - 1;

@@ -1,0 +1,53 @@
+//! IPsec (RFC 4301) below a host's stack: security associations, policies and ESP, in software.
+//!
+//! ```text
+//!   stack                      plain packets
+//!     | NetDevice
+//!   SecureDevice -- Spd: bypass, discard or protect -- Sad: by which SA     keys: Keying, or a KeyFile
+//!     | NetDevice              ESP packets
+//!   driver
+//! ```
+//!
+//! - [`SecureDevice`] (`device/`): a [`NetDevice`](offload_api::NetDevice) around another one;
+//! - [`Spd`]: policies; [`Sad`]: security associations and what finds them;
+//! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
+//! - [`IpsecCounters`]: what is counted, under Linux's names.
+//!
+//! The packet formats, windows and lifetimes are in the crate [`esp`], which know nothing of tables.
+//!
+//! Invariant: a packet that a policy wants protected never leaves in any other way: it is dropped, and counted, when
+//! there is no security association for it, or it is used up.
+//!
+//! ```
+//! use ipsec::{KeyFile, SecureDevice};
+//! use nic_sim::{NicConfig, nic};
+//! use offload_api::{FlowKey, NetDevice};
+//! use offload_base::Instant;
+//!
+//! let file: KeyFile = "
+//!     state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 reqid 1 mode transport
+//!         aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0faabbccdd 128
+//!     policy add src 10.0.0.1 dst 10.0.0.2 dir out tmpl proto esp reqid 1 mode transport
+//! ".parse()?;
+//! let (_device, driver) = nic(NicConfig::default());
+//! let mut secure = SecureDevice::new(Box::new(driver));
+//! file.apply(Instant::ZERO, secure.keying().unwrap(), &["10.0.0.1".parse()?])?;
+//!
+//! let flow = FlowKey::tcp("10.0.0.1:5000".parse()?, "10.0.0.2:80".parse()?);
+//! assert_eq!(secure.path(&flow).mtu, 1466, "ESP takes its share");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod counters;
+mod device;
+pub mod keyfile;
+pub mod sad;
+pub mod spd;
+
+pub use counters::IpsecCounters;
+pub use device::SecureDevice;
+pub use keyfile::KeyFile;
+pub use sad::Sad;
+pub use spd::Spd;

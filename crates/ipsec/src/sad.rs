@@ -1,0 +1,399 @@
+//! The security association database (RFC 4301 4.4.2).
+//!
+//! A packet to be sent finds its SA by what a policy's template asks for; of several, the newest. A received one finds
+//! it by SPI, destination and source, or by SPI and destination, or by SPI alone: the most specific first
+//! (RFC 4301 4.1).
+//!
+//! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber};
+use offload_api::ipsec::Packet;
+use offload_api::{Direction, EspMode, Handle, KeyingError, SaId, SaParams, Template};
+use offload_base::Instant;
+use smallvec::SmallVec;
+use std::collections::{BTreeSet, HashMap};
+
+/// A security association and what has become of it.
+#[derive(Debug)]
+pub struct Sa {
+    /// As it was added.
+    pub params: SaParams,
+    /// Its key.
+    pub cipher: Cipher,
+    /// Its lifetime.
+    pub meter: Meter,
+    /// Its sequence numbers.
+    pub sequence: Sequence,
+}
+
+/// The sequence numbers of an SA, by direction.
+#[derive(Debug)]
+pub enum Sequence {
+    /// Counted up.
+    Send(SendNumber),
+    /// Held to a window.
+    Receive(ReplayWindow),
+}
+
+impl Sa {
+    fn new(now: Instant, params: SaParams) -> Sa {
+        let sequence = match params.direction {
+            Direction::Transmit => Sequence::Send(SendNumber::new(params.last_number, params.esn)),
+            Direction::Receive => {
+                Sequence::Receive(ReplayWindow::new(params.replay_window, params.esn, params.last_number))
+            }
+        };
+        let cipher = Cipher::new(&params);
+        Sa { cipher, meter: Meter::new(now, params.lifetime), sequence, params }
+    }
+
+    /// The largest packet of a family that it can carry in packets of `mtu` bytes.
+    pub fn plain_mtu(&self, ipv6: bool, mtu: u16) -> u16 {
+        Outer::plain_mtu(&self.params, ipv6, usize::from(mtu)) as u16
+    }
+
+    /// The number sent last, or received highest.
+    pub fn number(&self) -> u64 {
+        match &self.sequence {
+            Sequence::Send(numbers) => numbers.last(),
+            Sequence::Receive(window) => window.top(),
+        }
+    }
+
+    /// Whether a packet that came by this SA is one that a policy with this template lets in.
+    pub fn fits(&self, template: &Template) -> bool {
+        let address = |wanted: Option<IpAddr>, own: IpAddr| wanted.is_none_or(|wanted| wanted == own || is_any(own));
+        self.params.mode == template.mode
+            && (template.reqid == 0 || template.reqid == self.params.reqid)
+            && (template.mode == EspMode::Transport
+                || (address(template.source, self.params.source)
+                    && address(template.destination, self.params.destination)))
+    }
+}
+
+/// All SAs.
+///
+/// ```
+/// use ipsec::Sad;
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
+/// use offload_base::Instant;
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let (here, there) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+/// let mut sad = Sad::default();
+/// let any_source = SaParams::new(Direction::Receive, 0x1000, "0.0.0.0".parse().unwrap(), here, key.clone());
+/// let any_source = sad.add(Instant::ZERO, any_source)?;
+/// let special = sad.add(Instant::ZERO, SaParams::new(Direction::Receive, 0x1000, there, here, key))?;
+/// assert_eq!(sad.find_received(0x1000, there, here), Some(special));
+/// assert_eq!(sad.find_received(0x1000, "10.0.0.9".parse().unwrap(), here), Some(any_source));
+/// # Ok::<(), offload_api::KeyingError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Sad {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    /// Transmitting: which SAs a template asks for, the newest last. Each is there under its own reqid and under 0.
+    wanted: HashMap<Wanted, SmallVec<[SaId; 2]>>,
+    received: HashMap<Received, SaId>,
+    /// When lifetimes end.
+    deadlines: BTreeSet<(Instant, SaId)>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    sa: Option<Box<Sa>>,
+    /// When it is in `deadlines`.
+    deadline: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Wanted {
+    mode: EspMode,
+    source: IpAddr,
+    destination: IpAddr,
+    reqid: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Received {
+    spi: u32,
+    destination: Option<IpAddr>,
+    source: Option<IpAddr>,
+}
+
+impl Sad {
+    /// Adds an SA.
+    ///
+    /// # Errors
+    /// If there is one that the same packets would find, or its parameters do not go together.
+    pub fn add(&mut self, now: Instant, params: SaParams) -> Result<SaId, KeyingError> {
+        check(&params)?;
+        if params.direction == Direction::Receive && self.received.contains_key(&Received::of(&params)) {
+            return Err(KeyingError::Exists);
+        }
+        if params.direction == Direction::Transmit
+            && let Some(others) = self.wanted.get(&Wanted::of(&params, params.reqid))
+            && others.iter().any(|other| self.find(*other).is_some_and(|other| other.params.spi == params.spi))
+        {
+            return Err(KeyingError::Exists);
+        }
+        let id = self.occupy(Sa::new(now, params));
+        self.connect(id);
+        self.note_deadline(id);
+        Ok(id)
+    }
+
+    /// The SA of this name.
+    pub fn find(&self, id: SaId) -> Option<&Sa> {
+        let place = self.places.get(id.0.index as usize).filter(|place| place.generation == id.0.generation)?;
+        place.sa.as_deref()
+    }
+
+    /// The SA of this name, to be changed. After a change of its lifetime, see [`note_deadline`](Self::note_deadline).
+    pub fn find_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+        let place = self.places.get_mut(id.0.index as usize).filter(|place| place.generation == id.0.generation)?;
+        place.sa.as_deref_mut()
+    }
+
+    /// Takes an SA out.
+    pub fn remove(&mut self, id: SaId) -> Option<Box<Sa>> {
+        let params = &self.find(id)?.params;
+        if params.direction == Direction::Receive {
+            let key = Received::of(params);
+            self.received.remove(&key);
+        }
+        self.retire(id);
+        let place = &mut self.places[id.0.index as usize];
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(id.0.index);
+        place.sa.take()
+    }
+
+    /// No packet finds the SA any more: it is used up.
+    pub fn retire(&mut self, id: SaId) {
+        let Some(sa) = self.find(id) else { return };
+        // A receiving one is still found: its packets are told from those that nobody ever knew.
+        if sa.params.direction == Direction::Transmit {
+            let keys = [Wanted::of(&sa.params, sa.params.reqid), Wanted::of(&sa.params, 0)];
+            for key in keys {
+                if let Some(ids) = self.wanted.get_mut(&key) {
+                    ids.retain(|other| *other != id);
+                    if ids.is_empty() {
+                        self.wanted.remove(&key);
+                    }
+                }
+            }
+        }
+        if let Some(at) = self.places[id.0.index as usize].deadline.take() {
+            self.deadlines.remove(&(at, id));
+        }
+    }
+
+    /// The newest SA for packets of these addresses that a policy wants protected so.
+    pub fn find_wanted(&self, template: &Template, packet: &Packet) -> Option<SaId> {
+        let (source, destination) = match template.mode {
+            EspMode::Transport => (packet.source, packet.destination),
+            EspMode::Tunnel => (template.source?, template.destination?),
+        };
+        let key = Wanted { mode: template.mode, source, destination, reqid: template.reqid };
+        self.wanted.get(&key)?.last().copied()
+    }
+
+    /// The SA of a received packet: the most specific one.
+    pub fn find_received(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
+        let (source, destination) = (Some(source), Some(destination));
+        let keys = [(destination, source), (destination, None), (None, None)];
+        keys.into_iter()
+            .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
+    }
+
+    /// How many SAs there are.
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// When the next lifetime ends.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// The next SA some of whose time is up by `now`.
+    pub fn next_due(&self, now: Instant) -> Option<SaId> {
+        self.deadlines.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id)
+    }
+
+    /// Looks anew at when the SA's time is up.
+    pub fn note_deadline(&mut self, id: SaId) {
+        let Some(at) = self.find(id).map(|sa| sa.meter.next_event()) else { return };
+        let place = &mut self.places[id.0.index as usize];
+        if let Some(old) = place.deadline.take() {
+            self.deadlines.remove(&(old, id));
+        }
+        if let Some(at) = at {
+            place.deadline = Some(at);
+            self.deadlines.insert((at, id));
+        }
+    }
+
+    /// The names of all SAs, in the order of their places.
+    pub fn ids(&self) -> impl Iterator<Item = SaId> + '_ {
+        let places = self.places.iter().enumerate().filter(|(_, place)| place.sa.is_some());
+        places.map(|(index, place)| SaId(Handle { index: index as u32, generation: place.generation }))
+    }
+
+    fn occupy(&mut self, sa: Sa) -> SaId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        place.sa = Some(Box::new(sa));
+        SaId(Handle { index, generation: place.generation })
+    }
+
+    fn connect(&mut self, id: SaId) {
+        let Some(params) = self.find(id).map(|sa| &sa.params) else { return };
+        match params.direction {
+            Direction::Transmit => {
+                let mut keys: SmallVec<[Wanted; 2]> = SmallVec::new();
+                keys.push(Wanted::of(params, params.reqid));
+                if params.reqid != 0 {
+                    keys.push(Wanted::of(params, 0));
+                }
+                for key in keys {
+                    self.wanted.entry(key).or_default().push(id);
+                }
+            }
+            Direction::Receive => {
+                let key = Received::of(params);
+                self.received.insert(key, id);
+            }
+        }
+    }
+}
+
+impl Wanted {
+    fn of(params: &SaParams, reqid: u32) -> Wanted {
+        Wanted { mode: params.mode, source: params.source, destination: params.destination, reqid }
+    }
+}
+
+impl Received {
+    /// RFC 4301 4.1: by SPI, by SPI and destination, or by all three.
+    fn of(params: &SaParams) -> Received {
+        let destination = (!is_any(params.destination)).then_some(params.destination);
+        let source = (!is_any(params.source)).then_some(params.source).filter(|_| destination.is_some());
+        Received { spi: params.spi, destination, source }
+    }
+}
+
+fn check(params: &SaParams) -> Result<(), KeyingError> {
+    if params.spi < FIRST_SPI {
+        return Err(KeyingError::Spi(params.spi));
+    }
+    if params.source.is_ipv4() != params.destination.is_ipv4() {
+        return Err(KeyingError::Addresses);
+    }
+    if params.direction == Direction::Transmit && (is_any(params.source) || is_any(params.destination)) {
+        return Err(KeyingError::Addresses);
+    }
+    if !(REPLAY_WINDOW_LEAST..=REPLAY_WINDOW_MOST).contains(&params.replay_window) {
+        return Err(KeyingError::ReplayWindow(params.replay_window));
+    }
+    if params.last_number > esp::number::limit(params.esn) {
+        return Err(KeyingError::Number(params.last_number));
+    }
+    Ok(())
+}
+
+fn is_any(address: IpAddr) -> bool {
+    address == IpAddr::V4(Ipv4Addr::UNSPECIFIED) || address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+}
+
+/// RFC 4303 2.1: those below are reserved.
+const FIRST_SPI: u32 = 256;
+/// RFC 4303 3.4.3: 32 must be supported.
+const REPLAY_WINDOW_LEAST: u32 = 32;
+const REPLAY_WINDOW_MOST: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use offload_api::{EspKey, EspSuite, Lifetime, Limits};
+
+    fn sa(direction: Direction, spi: u32) -> SaParams {
+        let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+        SaParams::new(direction, spi, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key)
+    }
+
+    fn packet() -> Packet {
+        Packet { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into(), protocol: 6, ports: None }
+    }
+
+    #[test]
+    fn the_newest_takes_over_and_the_older_comes_back() {
+        let mut sad = Sad::default();
+        let template = Template::transport(5);
+        let old = sad.add(Instant::ZERO, SaParams { reqid: 5, ..sa(Direction::Transmit, 256) }).unwrap();
+        let new = sad.add(Instant::ZERO, SaParams { reqid: 5, ..sa(Direction::Transmit, 257) }).unwrap();
+        let other = sad.add(Instant::ZERO, SaParams { reqid: 6, ..sa(Direction::Transmit, 258) }).unwrap();
+        assert_eq!(sad.find_wanted(&template, &packet()), Some(new));
+        assert_eq!(sad.find_wanted(&Template::transport(0), &packet()), Some(other), "any reqid");
+        assert_eq!(sad.find_wanted(&Template::transport(7), &packet()), None);
+        sad.retire(new);
+        assert_eq!(sad.find_wanted(&template, &packet()), Some(old));
+        assert!(sad.find(new).is_some(), "retired, not deleted");
+        assert!(sad.remove(old).is_some() && sad.remove(old).is_none());
+        assert_eq!(sad.find_wanted(&template, &packet()), None);
+        assert_eq!(sad.len(), 2);
+        let again = sad.add(Instant::ZERO, SaParams { reqid: 5, ..sa(Direction::Transmit, 259) }).unwrap();
+        assert!(again.0.index == old.0.index && again != old, "a place used again has another name");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let mut sad = Sad::default();
+        let mut add = |params| sad.add(Instant::ZERO, params).map(|_| ());
+        assert_eq!(add(sa(Direction::Receive, 255)), Err(KeyingError::Spi(255)));
+        assert_eq!(
+            add(SaParams { replay_window: 31, ..sa(Direction::Receive, 256) }),
+            Err(KeyingError::ReplayWindow(31))
+        );
+        let mixed = SaParams { source: "::1".parse().unwrap(), ..sa(Direction::Receive, 256) };
+        assert_eq!(add(mixed), Err(KeyingError::Addresses));
+        let nowhere = SaParams { destination: [0, 0, 0, 0].into(), ..sa(Direction::Transmit, 256) };
+        assert_eq!(add(nowhere), Err(KeyingError::Addresses));
+        let late = SaParams { last_number: 1 << 32, ..sa(Direction::Transmit, 256) };
+        assert_eq!(add(late.clone()), Err(KeyingError::Number(1 << 32)));
+        assert_eq!(add(SaParams { esn: true, ..late }), Ok(()));
+        assert_eq!(add(sa(Direction::Receive, 256)), Ok(()));
+        assert_eq!(add(sa(Direction::Receive, 256)), Err(KeyingError::Exists));
+        assert_eq!(add(sa(Direction::Transmit, 256)), Err(KeyingError::Exists));
+    }
+
+    #[test]
+    fn deadlines_follow_lifetimes() {
+        let mut sad = Sad::default();
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let hard = |seconds| Lifetime {
+            hard: Limits { time: Some(Duration::from_secs(seconds)), ..Limits::default() },
+            ..Lifetime::default()
+        };
+        let late = sad.add(Instant::ZERO, SaParams { lifetime: hard(9), ..sa(Direction::Receive, 256) }).unwrap();
+        let soon = sad.add(Instant::ZERO, SaParams { lifetime: hard(3), ..sa(Direction::Receive, 257) }).unwrap();
+        assert_eq!((sad.next_event(), sad.next_due(at(2)), sad.next_due(at(3))), (Some(at(3)), None, Some(soon)));
+        sad.remove(soon);
+        assert_eq!(sad.next_event(), Some(at(9)));
+        sad.find_mut(late).unwrap().meter.renew(at(1), hard(1));
+        sad.note_deadline(late);
+        assert_eq!(sad.next_event(), Some(at(2)));
+    }
+}

@@ -1,0 +1,117 @@
+//! The key file: what it takes, and how it says what it does not.
+
+use ipsec::KeyFile;
+use offload_api::{
+    Action, Direction, DontFragment, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, Prefix, Selector,
+    Template, UdpEncapsulation,
+};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const KEY: &str = "0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1faabbccdd";
+
+#[test]
+fn says_everything_there_is_to_say() {
+    let text = format!(
+        "# both ways\n\
+         ip xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 reqid 7 mode tunnel \\\n\
+         \x20  replay-window 128 flag esn nopmtudisc # a comment\n\
+         \x20  aead 'rfc4106(gcm(aes))' {KEY} 128 encap espinudp 4500 4501 0.0.0.0\n\
+         \x20  limit packet-soft 10 limit packet-hard 20 limit byte-hard 99 limit time-soft 60\n\
+         \x20  replay-oseq 5 replay-oseq-hi 1 offload packet dir out\n\
+         \n\
+         policy add src 10.0.0.0/24 dst 10.0.0.2 proto tcp sport 80 dport 443 dir out priority 3 \
+         tmpl src 10.0.0.1 dst 10.0.0.2 proto esp reqid 7 mode tunnel\n\
+         policy add src fd00::/64 dir in action block\n\
+         policy add dir fwd action block\n\
+         policy setdefault in block fwd block out accept\n"
+    );
+    let file: KeyFile = text.parse().unwrap();
+    let [sa] = &file.sas().collect::<Vec<_>>()[..] else { panic!("one SA") };
+    assert_eq!((sa.spi, sa.reqid, sa.mode, sa.replay_window, sa.esn), (0x1001, 7, EspMode::Tunnel, 128, true));
+    assert_eq!((sa.direction, sa.offload, sa.last_number), (Direction::Transmit, OffloadKind::Packet, 0x1_0000_0005));
+    assert_eq!(sa.dont_fragment, DontFragment::Clear);
+    assert_eq!((sa.key.suite(), sa.key.salt()), (EspSuite::Aes256Gcm, &[0xaa, 0xbb, 0xcc, 0xdd]));
+    assert_eq!(sa.encapsulation, Some(UdpEncapsulation { source_port: 4500, destination_port: 4501 }));
+    let soft = Limits { packets: Some(10), time: Some(Duration::from_secs(60)), ..Limits::default() };
+    let hard = Limits { packets: Some(20), bytes: Some(99), ..Limits::default() };
+    assert_eq!(sa.lifetime, Lifetime { soft, hard });
+    let address = |text: &str| text.parse().unwrap();
+    let tunnel = Template::tunnel(address("10.0.0.1"), address("10.0.0.2"), 7);
+    let out = Policy {
+        direction: Direction::Transmit,
+        selector: Selector {
+            source: Prefix::new(address("10.0.0.0"), 24),
+            destination: Some(Prefix::host(address("10.0.0.2"))),
+            protocol: Some(6),
+            source_port: Some(80),
+            destination_port: Some(443),
+        },
+        priority: 3,
+        action: Action::Protect(tunnel),
+    };
+    let block = Policy {
+        direction: Direction::Receive,
+        selector: Selector { source: Prefix::new(address("fd00::"), 64), ..Selector::ANY },
+        priority: 0,
+        action: Action::Discard,
+    };
+    assert_eq!(file.policies().copied().collect::<Vec<_>>(), [out, block]);
+    let mirrored = file.mirrored();
+    assert_eq!(mirrored.policies().next().unwrap().direction, Direction::Receive);
+    assert_eq!(mirrored.sas().next().unwrap().direction, Direction::Receive);
+}
+
+#[test]
+fn what_is_wrong_is_said_where_it_is() {
+    let state = |rest: &str| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
+    let gcm = format!("aead rfc4106(gcm(aes)) {KEY} 128");
+    let cases = [
+        ("hello".into(), "line 1: the statement ends where add or setdefault should be"),
+        ("hello add".into(), "line 1: `hello`: not state or policy"),
+        ("\n\nstate flush".into(), "line 3: `flush`: not known here"),
+        (state(""), "line 1: the statement ends where aead should be"),
+        (state("spi 300"), "line 1: `spi` is there twice"),
+        (state("\n\n mode sideways"), "line 3: `sideways`: not transport or tunnel"),
+        (
+            state("aead rfc4106(gcm(aes)) 0x0011 128"),
+            "line 1: the key has 2 bytes, salt included, where the algorithm takes 20 or 36",
+        ),
+        (state("aead rfc4106(gcm(aes)) 0x001 128"), "line 1: `0x001`: not a key in hexadecimal digits"),
+        (state(&format!("aead rfc4106(gcm(aes)) {KEY} 96")), "line 1: `96`: not an ICV of 128 bits"),
+        (state("aead rfc4309(ccm(aes)) 0x00 128"), "line 1: `rfc4309(ccm(aes))`: not known here"),
+        (state("aead 'rfc4106(gcm(aes)) 0x00 128"), "line 1: a quotation mark without its partner"),
+        (
+            state(&format!("{gcm} flag wildrecv")),
+            "line 1: `wildrecv`: not a flag that is known here: esn, noecn, nopmtudisc, af-unspec",
+        ),
+        (state(&format!("{gcm} replay-seq-hi 1")), "line 1: the upper half of a sequence number without `flag esn`"),
+        (state(&format!("{gcm} encap espintcp 1 1 0.0.0.0")), "line 1: `espintcp`: not espinudp"),
+        (state(&format!("{gcm} limit time-use-soft 1")), "line 1: `time-use-soft`: not known here"),
+        ("state add src 10.0.0.1/8".into(), "line 1: `10.0.0.1/8`: not an address"),
+        (
+            "policy add src 10.0.0.0/33 dir out".into(),
+            "line 1: `10.0.0.0/33`: not an address, or one with a prefix length",
+        ),
+        ("policy add src 10.0.0.0/8 dst fd00::/8 dir out".into(), "line 1: addresses of two families"),
+        ("policy add src 10.0.0.0/8".into(), "line 1: the statement ends where dir should be"),
+        ("policy add dir out tmpl proto esp mode tunnel".into(), "line 1: a tunnel without both of its ends"),
+        ("policy add dir out tmpl mode transport".into(), "line 1: the statement ends where proto esp should be"),
+        ("policy add dir out tmpl proto esp level use".into(), "line 1: `level`: not known here"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(text.parse::<KeyFile>().expect_err(&text).to_string(), expected, "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "(state|policy|add|src|dst|tmpl|proto esp|spi|0x[0-9a-f]{0,80}|10\\.0\\.0\\.1|dir out|'|[ \n#\\\\])*") {
+        let _either = text.parse::<KeyFile>();
+    }
+
+    #[test]
+    fn any_characters_are_read_or_refused(text in any::<String>()) {
+        let _either = text.parse::<KeyFile>();
+    }
+}

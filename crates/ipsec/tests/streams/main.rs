@@ -1,0 +1,151 @@
+//! TCP over ESP between two hosts, over wires of every kind: what arrives is what was sent, and the wire sees ESP and
+//! nothing else.
+
+mod rig;
+
+use core::time::Duration;
+use nic_sim::wire::LinkConfig;
+use offload_api::{DontFragment, EspMode, EspSuite, Lifetime, Limit, Limits, OffloadKind, SaEvent, SaParams};
+use rig::{Pair, lossy, only_esp};
+
+const SUITES: [EspSuite; 5] =
+    [EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305, EspSuite::Aes128Gmac, EspSuite::Aes256Gmac];
+
+#[test]
+fn every_suite_and_mode_carries_a_stream() {
+    for suite in SUITES {
+        for mode in [EspMode::Transport, EspMode::Tunnel] {
+            let pair = Pair { suite, mode, ..Pair::default() };
+            let outcome = pair.run(300_000);
+            assert_eq!(outcome.received, outcome.sent, "{suite:?} {mode:?}");
+            assert!(only_esp(&outcome.seen, false), "{suite:?} {mode:?}");
+            if suite.encrypts() {
+                assert!(!outcome.saw_plaintext(), "{suite:?} {mode:?}");
+            } else {
+                assert!(outcome.saw_plaintext(), "the check would find it: GMAC hides nothing");
+            }
+            assert_eq!(outcome.counters.value("XfrmInStateProtoError"), 0);
+        }
+    }
+}
+
+#[test]
+fn a_bad_wire_is_no_obstacle() {
+    for (esn, udp, window) in [(false, false, 32), (true, false, 64), (true, true, 1024), (false, true, 4096)] {
+        let pair = Pair { esn, udp, window, link: lossy(0.01, 0.01, 0.01, 0.002), ..Pair::default() };
+        let outcome = pair.run(2_000_000);
+        assert_eq!(outcome.received, outcome.sent, "esn {esn}, udp {udp}, window {window}");
+        assert!(only_esp(&outcome.seen, udp) && !outcome.saw_plaintext());
+        assert!(outcome.counters.value("XfrmInStateSeqError") > 0, "duplicates were replays");
+        assert!(outcome.counters.value("XfrmInStateProtoError") > 0, "corrupted packets were forgeries");
+    }
+}
+
+#[test]
+fn numbers_cross_the_edge_of_32_bits() {
+    let pair = Pair { esn: true, last_number: 0xffff_ff80, link: lossy(0.02, 0.02, 0.01, 0.0), ..Pair::default() };
+    let outcome = pair.run(1_000_000);
+    assert_eq!(outcome.received, outcome.sent);
+    assert!(outcome.used.iter().any(|used| used.number > 1 << 32));
+}
+
+#[test]
+fn without_extended_numbers_they_end_and_nothing_leaves_plain() {
+    let pair = Pair { last_number: u64::from(u32::MAX) - 100, rekey_on_events: true, ..Pair::default() };
+    let outcome = pair.run(1_000_000);
+    assert_eq!(outcome.received, outcome.sent, "a successor took over");
+    assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SequenceExhausted { .. })));
+    assert!(outcome.counters.value("XfrmOutStateSeqError") > 0);
+    assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext());
+}
+
+#[test]
+fn rekeying_under_load_loses_nothing() {
+    let soft = Limits { packets: Some(100), ..Limits::default() };
+    let lifetime = Lifetime { soft, ..Lifetime::default() };
+    let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
+    let outcome = pair.run(3_000_000);
+    assert_eq!(outcome.received, outcome.sent);
+    assert!(outcome.rekeys >= 10, "{} rekeys", outcome.rekeys);
+    assert_eq!(outcome.counters.value("TcpRetransSegs"), 0, "not a packet was lost");
+    for name in ["XfrmInNoStates", "XfrmOutNoStates", "XfrmOutStateExpired", "XfrmInStateExpired"] {
+        assert_eq!(outcome.counters.value(name), 0, "{name}");
+    }
+    assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext());
+}
+
+#[test]
+fn a_dead_sa_stops_its_packets_until_there_is_another() {
+    let hard = Limits { bytes: Some(200_000), ..Limits::default() };
+    let lifetime = Lifetime { hard, ..Lifetime::default() };
+    let pair = Pair { lifetime, rekey_on_events: true, ..Pair::default() };
+    let outcome = pair.run(1_000_000);
+    assert_eq!(outcome.received, outcome.sent);
+    assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::HardLimit { limit: Limit::Bytes, .. })));
+    assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext());
+}
+
+#[test]
+fn time_is_up_in_time() {
+    // A full queue in the device is 40 ms of this line: what it holds has to come in by the old SA.
+    let limits = |millis| Limits { time: Some(Duration::from_millis(millis)), ..Limits::default() };
+    let lifetime = Lifetime { soft: limits(50), hard: limits(150) };
+    let link = LinkConfig { rate: Some(100_000_000), ..LinkConfig::default() };
+    let pair = Pair { lifetime, link, rekey_on_events: true, ..Pair::default() };
+    let outcome = pair.run(3_000_000);
+    assert_eq!(outcome.received, outcome.sent);
+    assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::SoftLimit { limit: Limit::Time, .. })));
+    assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::HardLimit { limit: Limit::Time, .. })));
+    assert_eq!(outcome.counters.value("TcpRetransSegs"), 0, "successors came in time");
+    assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext());
+}
+
+#[test]
+fn without_an_sa_nothing_leaves_until_one_comes() {
+    let pair = Pair { keys_after: Some(Duration::from_millis(1500)), ..Pair::default() };
+    let outcome = pair.run(100_000);
+    assert_eq!(outcome.received, outcome.sent);
+    assert!(outcome.events.iter().any(|event| matches!(event, SaEvent::Acquire { .. })));
+    assert!(outcome.counters.value("XfrmOutNoStates") > 0);
+    assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext());
+}
+
+#[test]
+fn packets_of_esp_fit_the_wire() {
+    // The stack hears how much there is room for: nothing has to be dropped or fragmented for its size.
+    for mtu in [1280, 1500, 9000] {
+        for mode in [EspMode::Transport, EspMode::Tunnel] {
+            let pair = Pair { mode, mtu, udp: true, ..Pair::default() };
+            let outcome = pair.run(200_000);
+            assert_eq!(outcome.received, outcome.sent);
+            let longest = outcome.seen.iter().map(|seen| seen.frame.len() - 14).max().unwrap();
+            assert!(longest <= usize::from(mtu) && longest + 4 > usize::from(mtu), "{longest} of {mtu}, {mode:?}");
+            assert_eq!(outcome.counters.value("XfrmOutStateModeError"), 0);
+        }
+    }
+}
+
+#[test]
+fn settings_of_tunnels_reach_the_wire() {
+    let pair = Pair { mode: EspMode::Tunnel, dont_fragment: DontFragment::Clear, dscp: Some(46), ..Pair::default() };
+    let outcome = pair.run(50_000);
+    assert_eq!(outcome.received, outcome.sent);
+    for seen in outcome.seen.iter().filter(|seen| seen.frame.data[12..14] == [8, 0]) {
+        assert_eq!((seen.frame.data[15] >> 2, seen.frame.data[20] & 0x40), (46, 0));
+    }
+}
+
+#[test]
+fn what_no_device_takes_is_done_in_software() {
+    let pair = Pair { offload: OffloadKind::Packet, ..Pair::default() };
+    let outcome = pair.run(100_000);
+    assert_eq!(outcome.received, outcome.sent);
+    assert!(outcome.refused.is_some());
+    assert!(outcome.counters.value("ipsec_sw_tx_pkts") > 0 && !outcome.saw_plaintext());
+}
+
+#[test]
+fn an_sa_is_told_by_its_parameters() {
+    let params: SaParams = Pair::default().sa(offload_api::Direction::Receive, 0, 0);
+    assert!(!format!("{params:?}").contains("[7, 7"), "a key is never printed");
+}

@@ -1,0 +1,257 @@
+//! Two hosts with IPsec between stack and driver, in virtual time; a stream from one to the other and a word back.
+
+use core::net::IpAddr;
+use core::time::Duration;
+use host_stack::TcpConfig;
+use ipsec::SecureDevice;
+use nic_sim::NicConfig;
+use nic_sim::wire::tap::Seen;
+use nic_sim::wire::{Impairments, LinkConfig, Recorder, Reorder, Share};
+use offload_api::ipsec::SaUse;
+use offload_api::{
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Keying, Lifetime, OffloadKind, Policy, SaEvent, SaId,
+    SaParams, SaRefused, Selector, Template, UdpEncapsulation,
+};
+use offload_base::Seed;
+use offload_base::counters::CounterSet;
+use testbed::{BedHost, Testbed};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A stream to be sent, and how it is protected.
+#[derive(Clone)]
+pub(crate) struct Pair {
+    pub(crate) suite: EspSuite,
+    pub(crate) mode: EspMode,
+    pub(crate) esn: bool,
+    pub(crate) udp: bool,
+    pub(crate) window: u32,
+    pub(crate) last_number: u64,
+    pub(crate) lifetime: Lifetime,
+    pub(crate) dont_fragment: DontFragment,
+    pub(crate) dscp: Option<u8>,
+    pub(crate) offload: OffloadKind,
+    pub(crate) mtu: u16,
+    pub(crate) link: LinkConfig,
+    /// Both hosts get their SAs so much later.
+    pub(crate) keys_after: Option<Duration>,
+    /// A new pair of SAs comes whenever an event asks for one.
+    pub(crate) rekey_on_events: bool,
+    pub(crate) seed: u64,
+}
+
+impl Default for Pair {
+    fn default() -> Pair {
+        Pair {
+            suite: EspSuite::Aes128Gcm,
+            mode: EspMode::Transport,
+            esn: false,
+            udp: false,
+            window: 64,
+            last_number: 0,
+            lifetime: Lifetime::default(),
+            dont_fragment: DontFragment::Copy,
+            dscp: None,
+            offload: OffloadKind::None,
+            mtu: 1500,
+            link: LinkConfig::default(),
+            keys_after: None,
+            rekey_on_events: false,
+            seed: 1,
+        }
+    }
+}
+
+/// What came of it.
+pub(crate) struct Outcome {
+    pub(crate) sent: Vec<u8>,
+    pub(crate) received: Vec<u8>,
+    pub(crate) seen: Vec<Seen>,
+    pub(crate) counters: CounterSet,
+    pub(crate) events: Vec<SaEvent>,
+    pub(crate) rekeys: u32,
+    pub(crate) used: Vec<SaUse>,
+    pub(crate) refused: Option<SaRefused>,
+}
+
+impl Outcome {
+    /// Whether any part of what was sent was on the wire as it is.
+    pub(crate) fn saw_plaintext(&self) -> bool {
+        self.seen.iter().any(|seen| seen.frame.data.windows(MARK.len()).any(|window| window == MARK))
+    }
+}
+
+/// A wire with everything that can happen on one.
+pub(crate) fn lossy(loss: f64, reorder: f64, duplicate: f64, corrupt: f64) -> LinkConfig {
+    let share = |share: f64| Share::new(share).unwrap();
+    let reorder = Reorder { share: share(reorder), hold: Duration::from_micros(30) };
+    let impairments = Impairments {
+        loss: share(loss),
+        reorder: Some(reorder),
+        duplicate: share(duplicate),
+        corrupt: share(corrupt),
+        ..Impairments::default()
+    };
+    LinkConfig { impairments, ..LinkConfig::default() }
+}
+
+/// Whether all frames are ARP or ESP, or ESP in UDP.
+pub(crate) fn only_esp(seen: &[Seen], udp: bool) -> bool {
+    assert!(!seen.is_empty());
+    seen.iter().all(|seen| {
+        let data = &seen.frame.data;
+        data[12..14] == [8, 6] || data[23] == if udp { 17 } else { 50 }
+    })
+}
+
+/// What a payload is full of, so that one piece of it in the clear is noticed.
+const MARK: &[u8] = b"never in the clear ";
+
+fn address(host: usize) -> IpAddr {
+    [10, 0, 0, host as u8 + 1].into()
+}
+
+impl Pair {
+    /// The SA of the `round`th keys from `from` to the other host.
+    pub(crate) fn sa(&self, direction: Direction, from: usize, round: u32) -> SaParams {
+        let byte = (7 + from as u32 * 2 + round * 4) as u8;
+        let material = vec![byte; self.suite.key_len() + 4];
+        let key = EspKey::new(self.suite, &material).unwrap();
+        let spi = 0x1000 + round * 2 + from as u32;
+        let encapsulation = self.udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+        SaParams {
+            mode: self.mode,
+            reqid: 1,
+            esn: self.esn,
+            replay_window: self.window,
+            encapsulation,
+            lifetime: self.lifetime,
+            dont_fragment: self.dont_fragment,
+            dscp: self.dscp,
+            offload: self.offload,
+            last_number: if round == 0 { self.last_number } else { 0 },
+            ..SaParams::new(direction, spi, address(from), address(1 - from), key)
+        }
+    }
+
+    fn policies(&self, host: usize) -> Vec<Policy> {
+        let template = |from: usize| match self.mode {
+            EspMode::Transport => Template::transport(1),
+            EspMode::Tunnel => Template::tunnel(address(from), address(1 - from), 1),
+        };
+        [(Direction::Transmit, host), (Direction::Receive, 1 - host)]
+            .map(|(direction, from)| Policy {
+                direction,
+                selector: Selector::ANY,
+                priority: 0,
+                action: Action::Protect(template(from)),
+            })
+            .into()
+    }
+
+    /// Gives both hosts the `round`th keys; receiving first, so that nothing comes too early.
+    fn key(&self, hosts: &[BedHost; 2], round: u32) -> Option<SaRefused> {
+        let mut refused = None;
+        for (direction, at) in
+            [(Direction::Receive, 0), (Direction::Receive, 1), (Direction::Transmit, 0), (Direction::Transmit, 1)]
+        {
+            let from = if direction == Direction::Transmit { at } else { 1 - at };
+            let added = with_keying(&hosts[at], |keying| {
+                keying.add_sa(hosts[at].now(), self.sa(direction, from, round)).expect("a good SA")
+            });
+            refused = refused.or(added.refused);
+        }
+        refused
+    }
+
+    pub(crate) fn run(&self, bytes: usize) -> Outcome {
+        let recorder = Recorder::default();
+        let nic = NicConfig { mtu: self.mtu, ..NicConfig::default() };
+        let secure = |driver| Box::new(SecureDevice::new(driver)) as Box<dyn offload_api::NetDevice>;
+        let mut bed = Testbed::builder(Seed(self.seed))
+            .host("server", nic.clone(), TcpConfig::default())
+            .layer(secure)
+            .host("client", nic, TcpConfig::default())
+            .layer(secure)
+            .wire(0, 1, self.link.clone())
+            .recorded(&recorder)
+            .build()
+            .unwrap();
+        let hosts = [bed.host(0).clone(), bed.host(1).clone()];
+        for (number, host) in hosts.iter().enumerate() {
+            for policy in self.policies(number) {
+                with_keying(host, |keying| keying.add_policy(policy)).unwrap();
+            }
+        }
+        let refused = if self.keys_after.is_none() { self.key(&hosts, 0) } else { None };
+        let sent: Vec<u8> = MARK.iter().copied().cycle().take(bytes).collect();
+        let mut listener = hosts[0].stack().listen(7, 1).unwrap();
+        let data = sent.clone();
+        let serving = hosts[0].spawn("server", async move {
+            let mut stream = listener.accept().await?;
+            stream.write_all(&data).await?;
+            stream.shutdown().await?;
+            let mut word = Vec::new();
+            stream.read_to_end(&mut word).await?;
+            std::io::Result::Ok(word)
+        });
+        let client = hosts[1].clone();
+        let fetching = hosts[1].spawn("client", async move {
+            let mut stream = client.stack().connect(None, (core::net::Ipv4Addr::new(10, 0, 0, 1), 7).into()).await?;
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).await?;
+            stream.write_all(MARK).await?;
+            stream.shutdown().await?;
+            std::io::Result::Ok(received)
+        });
+        let (pair, keyed) = (self.clone(), hosts.clone());
+        let (runtime, mut round) = (bed.runtime(), 0);
+        let (report, reports) = std::sync::mpsc::channel();
+        hosts[0].spawn("keys", async move {
+            let mut ticks = 0u64;
+            loop {
+                testbed_sleep(&*runtime, TICK).await;
+                ticks += 1;
+                if pair.keys_after.is_some_and(|after| after <= TICK * ticks as u32) && round == 0 {
+                    pair.key(&keyed, 1);
+                    round = 1;
+                }
+                let mut wanted = false;
+                for host in &keyed {
+                    while let Some(event) = with_keying(host, |keying| keying.poll_sa_event()) {
+                        wanted |= !matches!(event, SaEvent::Acquire { .. } | SaEvent::Crossed { .. });
+                        let _nobody_listens_at_the_end = report.send(event);
+                    }
+                }
+                if wanted && pair.rekey_on_events {
+                    round += 1;
+                    pair.key(&keyed, round);
+                }
+            }
+        });
+        let received = bed.run(fetching).unwrap();
+        assert_eq!(bed.run(serving).unwrap(), MARK, "the word back");
+        let mut used = Vec::new();
+        for host in &hosts {
+            for index in 0..64 {
+                let id = SaId(offload_api::Handle { index, generation: 0 });
+                used.extend(with_keying(host, |keying| keying.sa_use(id)));
+            }
+        }
+        let events = reports.try_iter().collect();
+        let rekeys = used.len() as u32 / 4 - u32::from(self.keys_after.is_none());
+        Outcome { sent, received, seen: recorder.seen(), counters: bed.counters(), events, rekeys, used, refused }
+    }
+}
+
+async fn testbed_sleep(runtime: &dyn testbed::Runtime, span: Duration) {
+    let mut alarm = runtime.alarm();
+    let until = runtime.now() + span;
+    core::future::poll_fn(|cx| alarm.poll(cx, Some(until))).await;
+}
+
+/// How often somebody looks after the keys.
+const TICK: Duration = Duration::from_micros(10);
+
+pub(crate) fn with_keying<T>(host: &BedHost, f: impl FnOnce(&mut dyn Keying) -> T) -> T {
+    host.stack().with_device(|device| f(device.keying().expect("an IPsec layer")))
+}
