@@ -4,34 +4,7 @@
 use crate::ip::IpView;
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
-
-/// The one's complement sum of `bytes`, added to `sum`. Ranges of odd length only at the end.
-fn add(sum: u64, bytes: &[u8]) -> u64 {
-    // Four 32-bit words a turn into 64-bit sums: carries fold at the end, and the loop vectorises.
-    let mut blocks = bytes.chunks_exact(16);
-    let mut sums = [0u64; 4];
-    for block in &mut blocks {
-        for (sum, word) in sums.iter_mut().zip(block.chunks_exact(4)) {
-            *sum += u64::from(u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
-        }
-    }
-    let mut total = sums.iter().sum::<u64>();
-    let mut pairs = blocks.remainder().chunks_exact(2);
-    for pair in &mut pairs {
-        total += u64::from(u16::from_be_bytes([pair[0], pair[1]]));
-    }
-    if let [last] = pairs.remainder() {
-        total += u64::from(*last) << 8;
-    }
-    sum + (total >> 32) + (total & 0xffff_ffff)
-}
-
-fn finish(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    !(sum as u16)
-}
+use ip_packets::Sum;
 
 /// Fills in the checksum of the IPv4 header that `packet` starts with.
 ///
@@ -43,8 +16,9 @@ fn finish(mut sum: u64) -> u16 {
 pub fn fill_ipv4_header(packet: &mut [u8]) {
     let header = usize::from(packet[0] & 0x0f) * 4;
     packet[10..12].fill(0);
-    let sum = finish(add(0, &packet[..header]));
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    let mut sum = Sum::default();
+    sum.add(&packet[..header]);
+    packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
 /// Fills in the TCP or UDP checksum of a whole packet that `view` was read from, and that of its IPv4 header. Other
@@ -69,21 +43,13 @@ pub fn fill_transport(text: &mut [u8], protocol: u8, source: IpAddr, destination
         return;
     }
     text[field..field + 2].fill(0);
-    let mut sum = finish(add(pseudo_header(source, destination, protocol, text.len()), text));
-    if protocol == PROTOCOL_UDP && sum == 0 {
-        sum = 0xffff; // RFC 768: zero says that there is none
-    }
-    text[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// RFC 9293 3.1, RFC 8200 8.1.
-fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, bytes: usize) -> u64 {
-    let sum = match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => add(add(0, &source.octets()), &destination.octets()),
-        (IpAddr::V6(source), IpAddr::V6(destination)) => add(add(0, &source.octets()), &destination.octets()),
-        _ => 0,
+    let mut sum = Sum::pseudo_header(protocol, source, destination, text.len());
+    sum.add(text);
+    let sum = match sum.finish() {
+        0 if protocol == PROTOCOL_UDP => 0xffff, // RFC 768: zero says that there is none
+        sum => sum,
     };
-    sum + u64::from(protocol) + bytes as u64
+    text[field..field + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 #[cfg(test)]

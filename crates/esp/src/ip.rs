@@ -1,9 +1,10 @@
-//! The IP headers of a packet, IPv4 (RFC 791) and IPv6 (RFC 8200), as far as ESP and its policies look at them.
+//! The IP headers of a packet as ESP and its policies look at them; walked by [`ip_packets`].
 //!
 //! Invariant: the offsets of a view lie in the bytes it was read from.
 
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
+use ip_packets::{IpHeaders, Version};
 use offload_api::ipsec::Packet;
 
 /// Where things are in an IP packet.
@@ -25,13 +26,13 @@ pub struct IpView {
     /// Destination address.
     pub destination: IpAddr,
     /// Bytes of the headers in front of what a transport mode SA protects: the IP header, and of IPv6 the hop-by-hop,
-    /// routing and destination options (RFC 4303 3.1.1).
+    /// routing and destination options (RFC 4303 3.1.1); of a fragment, those in front of its data.
     pub header: usize,
     /// Bytes of the packet.
     pub total: usize,
     /// What is behind those headers.
     pub protocol: u8,
-    /// Where that is said.
+    /// Where that is said; in a fragment, where it is said that it is one.
     pub protocol_at: usize,
     /// Type of service, or traffic class: DSCP and ECN.
     pub traffic_class: u8,
@@ -44,15 +45,29 @@ pub struct IpView {
 impl IpView {
     /// Reads a packet that is all there. Bytes behind its end do not matter.
     pub fn parse(packet: &[u8]) -> Option<IpView> {
-        IpView::parse_headers(packet).filter(|view| view.header <= view.total && view.total <= packet.len())
+        IpHeaders::parse(packet).ok().map(|headers| IpView::of(&headers, packet))
     }
 
     /// Reads headers whose length field may say anything: `total` is what it says.
     pub fn parse_headers(packet: &[u8]) -> Option<IpView> {
-        match packet.first()? >> 4 {
-            4 => IpView::parse_4(packet),
-            6 => IpView::parse_6(packet),
-            _ => None,
+        IpHeaders::walk(packet).ok().map(|headers| IpView::of(&headers, packet))
+    }
+
+    fn of(headers: &IpHeaders, packet: &[u8]) -> IpView {
+        let (traffic_class, dont_fragment) = match headers.version {
+            Version::Four => (packet[1], packet[6] & 0x40 != 0),
+            Version::Six => (packet[0] << 4 | packet[1] >> 4, true),
+        };
+        IpView {
+            source: headers.source(packet),
+            destination: headers.destination(packet),
+            header: headers.upper,
+            total: headers.end,
+            protocol: headers.protocol,
+            protocol_at: headers.protocol_at(),
+            traffic_class,
+            dont_fragment,
+            fragment: headers.fragment.is_some(),
         }
     }
 
@@ -79,62 +94,6 @@ impl IpView {
             && packet[7] == 255
             && discovers(packet.get(self.header))
     }
-
-    fn parse_4(packet: &[u8]) -> Option<IpView> {
-        let header = usize::from(packet[0] & 0x0f) * 4;
-        if header < 20 || packet.len() < header {
-            return None;
-        }
-        let word = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-        let address = |at: usize| IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]));
-        Some(IpView {
-            source: address(12),
-            destination: address(16),
-            header,
-            total: usize::from(word(2)),
-            protocol: packet[9],
-            protocol_at: 9,
-            traffic_class: packet[1],
-            dont_fragment: word(6) & 0x4000 != 0,
-            fragment: word(6) & 0x3fff != 0,
-        })
-    }
-
-    fn parse_6(packet: &[u8]) -> Option<IpView> {
-        if packet.len() < 40 {
-            return None;
-        }
-        let address = |at: usize| {
-            let bytes: [u8; 16] = packet[at..at + 16].try_into().ok()?;
-            Some(IpAddr::V6(Ipv6Addr::from(bytes)))
-        };
-        let (mut header, mut protocol_at) = (40, 6);
-        for _ in 0..EXTENSION_HEADERS {
-            if !matches!(packet[protocol_at], HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
-                break;
-            }
-            protocol_at = header;
-            header += (usize::from(*packet.get(header + 1)?) + 1) * 8;
-            if packet.len() < header {
-                return None;
-            }
-        }
-        let protocol = packet[protocol_at];
-        if matches!(protocol, HOP_BY_HOP | ROUTING | DESTINATION_OPTIONS) {
-            return None;
-        }
-        Some(IpView {
-            source: address(8)?,
-            destination: address(24)?,
-            header,
-            total: 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
-            protocol,
-            protocol_at,
-            traffic_class: packet[0] << 4 | packet[1] >> 4,
-            dont_fragment: true,
-            fragment: protocol == FRAGMENT,
-        })
-    }
 }
 
 /// Gives a packet another traffic class, and an IPv4 header the checksum that goes with it.
@@ -152,12 +111,6 @@ const ICMPV6: u8 = 58;
 const DCCP: u8 = 33;
 const SCTP: u8 = 132;
 const UDP_LITE: u8 = 136;
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const DESTINATION_OPTIONS: u8 = 60;
-/// More than RFC 8200 4.1 knows of; who sends more wants to keep somebody busy.
-const EXTENSION_HEADERS: usize = 6;
 
 #[cfg(test)]
 mod tests {
@@ -166,9 +119,9 @@ mod tests {
 
     #[test]
     fn extension_headers_stay_in_front() {
-        let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, HOP_BY_HOP, 64];
+        let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, 0, 64];
         packet.extend_from_slice(&[0x20; 32]);
-        packet.extend_from_slice(&[ROUTING, 0, 1, 4, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[43, 0, 1, 4, 0, 0, 0, 0]);
         packet.extend_from_slice(&[PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 0]);
         packet.extend_from_slice(&[0, 80, 1, 2, 3, 4, 5, 6]);
         let view = IpView::parse(&packet).unwrap();
