@@ -209,8 +209,10 @@ impl Driver {
                     && segment <= usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER
             }
         };
+        // It has no IPsec engine: what is to be protected would leave as it is.
+        let plain = packet.ask.esp.is_none();
         let paced = packet.ask.rate.is_none() || (self.config.pacing && sender(packet).is_some());
-        fits && paced && (self.config.checksum_offload || !packet.ask.checksum)
+        fits && plain && paced && (self.config.checksum_offload || !packet.ask.checksum)
     }
 
     /// A packet whose context the device does not have any more: its unit has to be sealed in software.
