@@ -48,6 +48,9 @@ pub struct WireOptions {
     /// Share of packets lost in bursts of four on average
     #[arg(long, value_name = "SHARE", default_value = "0")]
     pub burst_loss: Share,
+    /// Share of packets marked "congestion experienced" (ECN), or lost if they may not be
+    #[arg(long, value_name = "SHARE", default_value = "0")]
+    pub mark: Share,
     /// Share of packets held back for four times the delay (20 us at least), so that others overtake them
     #[arg(long, value_name = "SHARE", default_value = "0")]
     pub reorder: Share,
@@ -77,6 +80,7 @@ impl WireOptions {
             impairments: Impairments {
                 loss: self.loss,
                 burst_loss: Some(Burst { share: self.burst_loss, mean_length: 4.0 }),
+                mark: self.mark,
                 duplicate: self.duplicate,
                 corrupt: self.corrupt,
                 jitter: Duration::ZERO,

@@ -5,19 +5,21 @@
 //! them at work, each drawing from a random stream of its own, so that one more rule does not change what the
 //! others do. All of them are off by default, and each counts what it did.
 //!
-//! The order of the chain: [`Loss`], [`BurstLoss`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A copy
+//! The order of the chain: [`Loss`], [`BurstLoss`], [`Mark`], [`Duplicate`], [`Corrupt`], [`Jitter`], [`Reorder`]. A copy
 //! is corrupted or held back independently of its original; jitter keeps the order, so what is reordered is
 //! reordered after it.
 
 mod corrupt;
 mod duplicate;
 mod loss;
+mod mark;
 mod share;
 mod timing;
 
 pub use corrupt::Corrupt;
 pub use duplicate::Duplicate;
 pub use loss::{Burst, BurstLoss, Loss};
+pub use mark::Mark;
 pub use share::{InvalidShare, Share};
 pub use timing::{Jitter, Reorder, Reordering};
 
@@ -95,6 +97,8 @@ pub struct Impairments {
     pub loss: Share,
     /// Frames lost in bursts.
     pub burst_loss: Option<Burst>,
+    /// Packets marked "congestion experienced" (RFC 3168), or lost if they are not ECN-capable.
+    pub mark: Share,
     /// Frames that arrive twice.
     pub duplicate: Share,
     /// Frames in which one bit is flipped.
@@ -114,6 +118,9 @@ impl Impairments {
         }
         if let Some(burst) = self.burst_loss.filter(|burst| burst.share != Share::NEVER) {
             chain.push(Box::new(BurstLoss::new(burst, seed.stream("burst loss"))));
+        }
+        if self.mark != Share::NEVER {
+            chain.push(Box::new(Mark::new(self.mark, seed.stream("mark"))));
         }
         if self.duplicate != Share::NEVER {
             chain.push(Box::new(Duplicate::new(self.duplicate, seed.stream("duplicate"))));
@@ -184,6 +191,7 @@ mod tests {
         Impairments {
             loss: share,
             burst_loss: Some(Burst { share, mean_length: 3.0 }),
+            mark: share,
             duplicate: share,
             corrupt: share,
             jitter: Duration::from_micros(3),
@@ -234,9 +242,16 @@ mod tests {
     #[test]
     fn what_was_counted_explains_how_many_frames_came_out() {
         let (out, set) = run(all(), Seed(6));
-        let lost = set.value("wire_lost") + set.value("wire_burst_lost");
+        let lost = set.value("wire_lost") + set.value("wire_burst_lost") + set.value("wire_not_ect_dropped");
         assert_eq!(out.len() as u64, 20_000 - lost + set.value("wire_duplicated"));
-        for name in ["wire_lost", "wire_burst_lost", "wire_duplicated", "wire_corrupted", "wire_reordered"] {
+        for name in [
+            "wire_lost",
+            "wire_burst_lost",
+            "wire_not_ect_dropped",
+            "wire_duplicated",
+            "wire_corrupted",
+            "wire_reordered",
+        ] {
             assert!(set.value(name) > 1000, "{name}: {}", set.value(name));
         }
     }
