@@ -118,6 +118,42 @@ impl Ipv6Config {
     }
 }
 
+/// How a connection finds out how much the network takes.
+///
+/// ```
+/// use host_stack::{CongestionAlgorithm, TcpConfig};
+///
+/// let reno = TcpConfig { congestion: CongestionAlgorithm::NewReno, ..TcpConfig::default() };
+/// assert_ne!(reno.congestion, CongestionAlgorithm::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CongestionAlgorithm {
+    /// CUBIC (RFC 9438), with HyStart++ (RFC 9406).
+    #[default]
+    Cubic,
+    /// NewReno (RFC 5681), with HyStart++.
+    NewReno,
+}
+
+/// Whether congestion may be marked rather than answered with loss (ECN, RFC 3168).
+///
+/// ```
+/// use host_stack::{Ecn, TcpConfig};
+///
+/// assert_eq!(TcpConfig::default().ecn, Ecn::Accept);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Ecn {
+    /// No.
+    Off,
+    /// If the peer asks for it.
+    #[default]
+    Accept,
+    /// This side asks for it, too.
+    Request,
+}
+
 /// The knobs of TCP. The defaults are Linux's, where Linux has the knob.
 ///
 /// ```
@@ -142,6 +178,10 @@ pub struct TcpConfig {
     pub window_scaling: bool,
     /// Whether small segments leave at once on new connections, without waiting for an ACK (Nagle).
     pub nodelay: bool,
+    /// What controls congestion on new connections.
+    pub congestion: CongestionAlgorithm,
+    /// Explicit congestion notification.
+    pub ecn: Ecn,
     /// Segments in the initial congestion window (RFC 6928).
     pub initial_window: u32,
     /// How long an acknowledgment may wait for company.
@@ -208,6 +248,8 @@ impl Default for TcpConfig {
             timestamps: true,
             window_scaling: true,
             nodelay: false,
+            congestion: CongestionAlgorithm::Cubic,
+            ecn: Ecn::Accept,
             initial_window: 10,
             delayed_ack: Duration::from_millis(40),
             initial_rto: Duration::from_secs(1),

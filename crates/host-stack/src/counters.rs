@@ -194,6 +194,10 @@ offload_base::counters! {
         pub loss_probes: "TcpExtTCPLossProbes",
         /// Losses that a probe repaired.
         pub loss_probe_recoveries: "TcpExtTCPLossProbeRecovery",
+        /// Data segments received that the network had marked (RFC 3168).
+        pub in_marked: "IpExtInCEPkts",
+        /// Times the window was cut because the peer reported marks.
+        pub window_cuts_for_marks: "HostTcpEcnCuts",
         /// Congestion responses taken back because duplicate reports showed that nothing was lost.
         pub dsack_undos: "TcpExtTCPDSACKUndo",
         /// Congestion responses taken back because timestamps showed that nothing was lost.

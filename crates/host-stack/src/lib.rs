@@ -32,7 +32,7 @@ mod tcp;
 mod timers;
 mod udp;
 
-pub use config::{Config, Ipv6Config, KeepAlive, TcpConfig};
+pub use config::{Config, CongestionAlgorithm, Ecn, Ipv6Config, KeepAlive, TcpConfig};
 pub use counters::HostCounters;
 pub use flow_table::ConnectionId;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};

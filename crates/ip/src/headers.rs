@@ -37,6 +37,34 @@ impl Version {
         }
     }
 
+    /// Writes the two bits of explicit congestion notification (RFC 3168 5) into an IP header, whose checksum is not
+    /// mended.
+    ///
+    /// # Panics
+    /// If the header's first two bytes are not there.
+    ///
+    /// ```
+    /// use ip_packets::{IpHeaders, Version};
+    ///
+    /// let mut packet = [0; 40];
+    /// packet[0] = 0x60; // IPv6, of no next header
+    /// packet[6] = 59;
+    /// Version::Six.set_ecn(&mut packet, 0b10);
+    /// assert_eq!(IpHeaders::walk(&packet).unwrap().ecn(&packet), 0b10);
+    /// ```
+    pub fn set_ecn(self, packet: &mut [u8], ecn: u8) {
+        let shift = self.ecn_shift();
+        packet[1] = packet[1] & !(ECN << shift) | (ecn & ECN) << shift;
+    }
+
+    /// Where the two bits lie in the header's second byte: IPv6's traffic class begins in the first.
+    const fn ecn_shift(self) -> u32 {
+        match self {
+            Version::Four => 0,
+            Version::Six => 4,
+        }
+    }
+
     /// What Ethernet calls it.
     pub const fn ether_type(self) -> u16 {
         match self {
@@ -190,6 +218,11 @@ impl IpHeaders {
         self.address(packet, 1)
     }
 
+    /// The two bits of explicit congestion notification (RFC 3168 5) of the packet these are the headers of.
+    pub fn ecn(&self, packet: &[u8]) -> u8 {
+        packet[1] >> self.version.ecn_shift() & ECN
+    }
+
     fn address(&self, packet: &[u8], which: usize) -> IpAddr {
         match self.version {
             Version::Four => {
@@ -331,6 +364,8 @@ pub(crate) fn number(bytes: &[u8], at: usize) -> u16 {
 }
 
 const IPV4_BYTES: usize = 20;
+/// Both bits of explicit congestion notification.
+const ECN: u8 = 0b11;
 const IPV6_BYTES: usize = 40;
 /// IPv6's extension headers (RFC 8200 4); others (ESP, AH, mobility) are for whoever speaks them.
 const HOP_BY_HOP: u8 = 0;

@@ -358,7 +358,8 @@ impl Partial {
             (kept, piece)
         };
         let charged = kept.len() + PIECE_OVERHEAD;
-        self.congestion |= is_marked(&frame[network..]);
+        // RFC 3168 5.3: the whole is marked if a part of it was.
+        self.congestion |= headers.ecn(&frame[network..]) == CONGESTION;
         if start == 0 {
             self.first = Some((kept, *headers));
             self.network = network;
@@ -419,22 +420,19 @@ fn assemble<'a>(
     }
     let ip = &mut whole[network..];
     let bytes = ip.len();
+    if congestion {
+        headers.version.set_ecn(ip, CONGESTION);
+    }
     match headers.version {
         Version::Four => {
             ip[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
             ip[6] &= 0x40; // neither more fragments nor an offset
             ip[7] = 0;
-            if congestion {
-                ip[1] |= CONGESTION;
-            }
             fill_header_checksum(&mut ip[..headers.unfragmentable]);
         }
         Version::Six => {
             ip[4..6].copy_from_slice(&((bytes - Version::Six.header_bytes()) as u16).to_be_bytes());
             ip[headers.named_at] = headers.protocol;
-            if congestion {
-                ip[1] |= CONGESTION << 4;
-            }
         }
     }
     whole
@@ -446,12 +444,6 @@ pub(crate) fn fill_header_checksum(header: &mut [u8]) {
     let mut sum = Sum::default();
     sum.add(header);
     header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
-}
-
-/// Whether a router marked the packet on its way (RFC 3168 5).
-fn is_marked(packet: &[u8]) -> bool {
-    let traffic_class = if packet[0] >> 4 == 4 { packet[1] } else { packet[1] >> 4 };
-    traffic_class & CONGESTION == CONGESTION
 }
 
 /// RFC 3168 5: congestion experienced.

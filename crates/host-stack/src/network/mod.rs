@@ -95,6 +95,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) ident: u16,
     /// The most payload bytes a packet may have; a longer payload is for the device to cut.
     pub(crate) mss: usize,
+    /// Routers may mark the packet rather than drop it (RFC 3168 5).
+    pub(crate) ecn_capable: bool,
 }
 
 impl Network {
@@ -316,10 +318,11 @@ impl Network {
             }
         }
         counters.in_segments += 1;
-        let Some((segment, header_bytes)) = Segment::parse(bytes) else {
+        let Some((mut segment, header_bytes)) = Segment::parse(bytes) else {
             counters.in_errors += 1;
             return None;
         };
+        segment.marked = headers.ecn(packet) == CONGESTION_EXPERIENCED;
         let local = SocketAddr::new(destination, segment.destination_port);
         let flow = FlowKey::tcp(local, SocketAddr::new(source, segment.source_port));
         let payload = ETHERNET_BYTES + headers.upper + header_bytes..ETHERNET_BYTES + headers.end;
@@ -337,7 +340,7 @@ impl Network {
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let Outgoing { flow, segment, fragments, context, ident, mss } = outgoing;
+        let Outgoing { flow, segment, fragments, context, ident, mss, ecn_capable } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
         let version = Version::of(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
@@ -350,6 +353,9 @@ impl Network {
             ip.set_ident(ident);
             ip.set_checksum(0);
             ip.set_dont_frag(!self.paths.find(now, destination).is_some_and(|(_, may_fragment)| may_fragment));
+        }
+        if ecn_capable {
+            version.set_ecn(&mut header[ETHERNET_BYTES..], ECN_CAPABLE);
         }
         segment.emit(&mut header[tcp_at..]);
         if !caps.checksum {
@@ -511,6 +517,9 @@ const ICMPV6: u8 = 58;
 const NO_NEXT_HEADER: u8 = 59;
 /// Routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
+/// RFC 3168 5: ECT(0), and CE.
+const ECN_CAPABLE: u8 = 0b10;
+const CONGESTION_EXPERIENCED: u8 = 0b11;
 /// Answers, requests and resolved packets that wait for the device's room; packets that the answer to a question lets
 /// go come on top, and fragments of one packet.
 const OUTBOX_PACKETS: usize = 256;

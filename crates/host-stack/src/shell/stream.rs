@@ -1,7 +1,7 @@
 //! A connection in an application's hands: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
 
 use super::{Inner, Shard, Waiting};
-use crate::config::KeepAlive;
+use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
 use crate::tcp::{ConnectionError, State, TcpStats};
 use bytes::Bytes;
@@ -94,6 +94,11 @@ impl TcpStream {
             inner.stack.set_user_timeout(self.id, timeout);
             inner.transmit(now);
         });
+    }
+
+    /// What controls congestion from now on; the window stays.
+    pub fn set_congestion(&self, algorithm: CongestionAlgorithm) {
+        self.shard.with(|inner, _| inner.stack.set_congestion(self.id, algorithm));
     }
 
     /// Figures of the connection.

@@ -1,7 +1,7 @@
 //! What an application asks of a connection, and what the device tells about its flow.
 
 use super::Stack;
-use crate::config::KeepAlive;
+use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
 use crate::tcp::connection::{ConnectionError, TcpStats};
 use crate::tcp::state::State;
@@ -67,6 +67,12 @@ impl Stack {
     pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) {
         self.mark_dirty(id);
         self.connection_mut(id).set_nodelay(nodelay);
+    }
+
+    /// What controls congestion from now on; the window stays.
+    pub fn set_congestion(&mut self, id: ConnectionId, algorithm: CongestionAlgorithm) {
+        let connection = self.flows.get_mut(id).expect("a connection's name is good until it is detached");
+        connection.set_congestion(algorithm, &self.config.tcp);
     }
 
     /// Whether the peer is probed when nothing has been heard of it for long (SO_KEEPALIVE).

@@ -1,7 +1,8 @@
 //! What an acknowledgment tells: which bytes arrived, how long it took, how much more may come.
 
+use super::congestion::Acked;
 use super::connection::{Connection, Env, timestamp};
-use super::flight::Sent;
+use super::flight::{Fate, Sent};
 use super::recovery::Delivery;
 use super::segment::Segment;
 use super::send_queue::FIRST_BYTE;
@@ -55,8 +56,17 @@ impl Connection {
             self.advance(env, position);
         }
         self.recover(env, segment, &delivery, acked);
-        if self.window_limited && acked > 0 && self.recovery.grows_window() {
-            self.congestion.on_ack(env.now, acked);
+        self.on_echo(env, segment, acked);
+        if acked > 0 && self.recovery.grows_window() {
+            self.congestion.on_ack(&Acked {
+                now: env.now,
+                bytes: acked,
+                una: self.una,
+                next: self.next,
+                rtt: delivery.rtt,
+                smoothed_rtt: self.rtt.smoothed(),
+                limited: self.window_limited,
+            });
         }
         if self.flight.is_empty() {
             self.deadlines.retransmit = None;
@@ -105,6 +115,7 @@ impl Connection {
                 delivery.late |= rack.on_delivered(now, sent, forward, original, rtt);
                 if !sent.retransmitted {
                     sample = sample.max(Some(sent.sent_at));
+                    delivery.given_up |= sent.state == Fate::Lost;
                 }
             };
             self.flight.acknowledge(position, |sent| deliver(sent, older(sent.sent_at)));
@@ -135,7 +146,9 @@ impl Connection {
             }
         }
         if let Some(sent_at) = sample {
-            self.rtt.sample(now, now - sent_at);
+            let rtt = now - sent_at;
+            self.rtt.sample(now, rtt);
+            delivery.rtt = Some(rtt);
         }
         if delivery.late {
             env.counters.sack_reorders += 1;

@@ -3,7 +3,8 @@
 //! Positions count a stream's bytes without wrapping: the SYN is at 0, the first byte at 1, the FIN behind the
 //! last byte. Invariant: `una <= next <= send.end() + 1`, and the flight covers exactly `una..next`.
 
-use super::congestion::{CongestionControl, NewReno};
+use super::congestion::{self, CongestionControl};
+use super::ecn::EcnState;
 use super::flight::Flight;
 use super::liveness::Liveness;
 use super::loss::Rack;
@@ -13,7 +14,7 @@ use super::rtt::RttEstimator;
 use super::segment::{HEADER_BYTES, Segment, TIMESTAMPS_BYTES};
 use super::send_queue::{FIRST_BYTE, SendQueue};
 use super::state::State;
-use crate::config::TcpConfig;
+use crate::config::{CongestionAlgorithm, TcpConfig};
 use crate::counters::HostCounters;
 use crate::limit::RateLimit;
 use crate::network::Network;
@@ -64,6 +65,9 @@ pub(crate) struct Connection {
     pub(super) rtt: RttEstimator,
     pub(super) rack: Rack,
     pub(super) congestion: Box<dyn CongestionControl>,
+    /// What was sent before this position belongs to the window that was cut last.
+    pub(super) cut_until: u64,
+    pub(super) ecn: EcnState,
     pub(super) recovery: Recovery,
     pub(super) undo: Option<Undo>,
     pub(super) tail_probe: Option<TailProbe>,
@@ -303,7 +307,9 @@ impl Connection {
             flight: Flight::default(),
             rtt: RttEstimator::new(),
             rack: Rack::new(),
-            congestion: Box::new(NewReno::new(mss as u64, config.initial_window)),
+            congestion: congestion::controller(config.congestion, mss as u64, config.initial_window),
+            cut_until: 0,
+            ecn: EcnState::default(),
             recovery: Recovery::Open,
             undo: None,
             tail_probe: None,
@@ -397,6 +403,13 @@ impl Connection {
 
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
         self.nodelay = nodelay;
+    }
+
+    /// Hands congestion control over, with the window as it is.
+    pub(crate) fn set_congestion(&mut self, algorithm: CongestionAlgorithm, config: &TcpConfig) {
+        let mut controller = congestion::controller(algorithm, self.mss as u64, config.initial_window);
+        controller.adopt(self.congestion.window(), self.congestion.threshold());
+        self.congestion = controller;
     }
 
     pub(crate) fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
@@ -590,6 +603,7 @@ impl Connection {
         {
             self.peer.timestamp = Some((timestamps.value, env.now));
         }
+        self.learn_ecn(env, segment);
         // RFC 7323 2.2: the window of a SYN is not scaled.
         self.peer.window = u64::from(segment.window);
         self.peer.max_window = self.peer.window;
@@ -726,6 +740,7 @@ pub(super) const QUICK_ACKS: u8 = 16;
 
 #[cfg(test)]
 mod tests {
+    use super::super::congestion::{Cubic, NewReno};
     use super::super::recv_queue::IDLE_BYTES;
     use super::*;
     use crate::flow_table::ConnectionId;
@@ -758,7 +773,7 @@ mod tests {
         // Beside the struct: the boxed congestion controller, what the receive queue keeps room for (the other
         // queues keep nothing), and the entries in the tables.
         let tables = 2 * size_of::<(FlowKey, ConnectionId)>() + 64;
-        let all = size_of::<Connection>() + size_of::<NewReno>() + IDLE_BYTES + tables;
+        let all = size_of::<Connection>() + size_of::<Cubic>().max(size_of::<NewReno>()) + IDLE_BYTES + tables;
         assert!(all <= 2048, "{all} bytes, {} of them the struct", size_of::<Connection>());
     }
 }

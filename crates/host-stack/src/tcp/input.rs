@@ -133,6 +133,7 @@ impl Connection {
             self.set_peer_window(segment, self.una);
         }
         self.remember_timestamp(env, segment, start);
+        self.note_mark(env, segment, payload.len());
         if !self.on_ack(env, segment, ack) || self.state == State::Closed {
             return None;
         }

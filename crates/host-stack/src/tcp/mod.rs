@@ -15,12 +15,13 @@
 //! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives; [`liveness`]: for how
 //!   long;
 //! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
-//! - [`flight`], [`loss`], [`rtt`], [`congestion`]: the network, as far as it can be known.
+//! - [`flight`], [`loss`], [`rtt`], [`congestion`], [`ecn`]: the network, as far as it can be known.
 
 pub(crate) mod acknowledge;
 pub(crate) mod congestion;
 pub(crate) mod connection;
 pub(crate) mod deadlines;
+pub(crate) mod ecn;
 pub(crate) mod flight;
 pub(crate) mod input;
 mod liveness;

@@ -91,10 +91,12 @@ impl Connection {
         Turn::Done
     }
 
-    /// Sends an acknowledgment at once, if the device has room: duplicate ones may not be put together, for the
-    /// sender counts them (RFC 5681 4.2), and each reports another block.
+    /// Sends an acknowledgment at once, if the device has room, where one for a whole batch of packets would not do:
+    /// duplicate ones may not be put together, for the sender counts them (RFC 5681 4.2), and each reports another
+    /// block; and in the round trip after a hole, when the sender may have nothing else under way, a single one that is
+    /// lost would leave it to its timeout.
     pub(crate) fn acknowledge_at_once(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) {
-        let must = self.receive.has_holes() || self.duplicate.is_some();
+        let must = self.receive.has_holes() || self.duplicate.is_some() || self.ack.quick > 0;
         if must
             && self.ack.now
             && !self.state.is_opening()
@@ -166,8 +168,8 @@ impl Connection {
             let fin_alone = fin && waiting == 0 && window > 0;
             return fin_alone.then_some(Plan::New(self.next..self.next + 1));
         }
-        if self.flight.is_empty() && env.now - self.last_sent > self.timeout(env.config) {
-            self.congestion.on_idle();
+        if self.flight.is_empty() {
+            self.congestion.on_idle(env.now - self.last_sent > self.timeout(env.config));
         }
         if allowance < usable.min(mss) {
             self.window_limited = true;
@@ -225,7 +227,7 @@ impl Connection {
             Plan::New(range) => self.send_range(range, false, env, device, caps),
             Plan::Probe => {
                 // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
-                let probe = self.header(env, self.una - 1, Flags::default());
+                let probe = self.header(env, self.una - 1, self.ecn_flags(false));
                 if !self.send_bare(probe, env, device, caps) {
                     return Outcome::NoRoom;
                 }
@@ -247,8 +249,8 @@ impl Connection {
 
     fn send_syn(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
         let again = self.next > 0;
-        let mut segment = self.header(env, 0, Flags { syn: true, ..Flags::default() });
         let first = self.state == State::SynSent;
+        let mut segment = self.header(env, 0, self.ecn_syn_flags(env, first, again));
         segment.window = self.receive.window(self.mss).min(u64::from(u16::MAX)) as u16;
         segment.options = Options {
             // RFC 6691: what the MTU leaves beside the headers without options.
@@ -297,7 +299,8 @@ impl Connection {
             if end == range.start {
                 return Outcome::Incomplete;
             }
-            let flags = Flags { fin, psh: cut.len > 0 && at_end, ..Flags::default() };
+            let fresh = !again && cut.len > 0;
+            let flags = Flags { fin, psh: cut.len > 0 && at_end, ..self.ecn_flags(fresh) };
             let segment = self.header(env, range.start, flags);
             let segments = cut.len.div_ceil(self.mss).max(1);
             let outgoing = Outgoing {
@@ -307,6 +310,8 @@ impl Connection {
                 context: cut.context,
                 ident: self.ident,
                 mss: self.mss,
+                // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
+                ecn_capable: fresh && self.ecn_capable(),
             };
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
@@ -327,6 +332,9 @@ impl Connection {
             }
             self.ident = self.ident.wrapping_add(segments as u16);
             self.note_header_sent(env, &segment);
+            if segment.flags.cwr {
+                self.note_cut_told();
+            }
             self.note_range_sent(range.start..end, again, segments as u64, segment.options.timestamps, env);
             if !again {
                 self.arm_tail_probe(env);
@@ -393,7 +401,7 @@ impl Connection {
     /// Sends an acknowledgment without data, with whatever there is to report. False if the device had no room after
     /// all.
     fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
-        let mut segment = self.header(env, self.next, Flags::default());
+        let mut segment = self.header(env, self.next, self.ecn_flags(false));
         if self.peer.sack {
             segment.options.sack = self.receive.sack_blocks(self.duplicate.as_ref());
         }
@@ -428,6 +436,7 @@ impl Connection {
             context: None,
             ident: self.ident,
             mss: self.mss,
+            ecn_capable: false,
         };
         if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
             match device.transmit(env.now, packet, &self.send) {
@@ -460,6 +469,7 @@ impl Connection {
                     .then(|| Timestamps { value: timestamp(self.timestamp_offset, env.now), echo: echo.unwrap_or(0) }),
                 ..Options::default()
             },
+            marked: false,
         }
     }
 

@@ -2,6 +2,7 @@
 //! probes (RFC 8985 7), and taking it all back when nothing was lost (RFC 3522's timestamps, RFC 3708's
 //! duplicates).
 
+use super::congestion::Signal;
 use super::connection::{Connection, Env};
 use super::loss::DUPLICATE_THRESHOLD;
 use super::segment::Segment;
@@ -69,6 +70,10 @@ pub(super) struct Delivery {
     pub(super) plain_duplicate: bool,
     /// Bytes in flight before the ACK.
     pub(super) prior_flight: u64,
+    /// Something arrived that was taken for lost, and had not been sent again.
+    pub(super) given_up: bool,
+    /// The round-trip time of what was sent last, if that was sent once.
+    pub(super) rtt: Option<Duration>,
 }
 
 impl Recovery {
@@ -111,7 +116,7 @@ impl Connection {
             env.counters.sack_reneging += 1;
             self.flight.forget_sacks();
         }
-        if self.was_spurious(segment, acked) {
+        if self.was_spurious(segment, delivery, acked) {
             self.take_back(env, delivery.duplicate.is_some());
         }
         match self.recovery {
@@ -120,7 +125,7 @@ impl Connection {
         }
         let lost = self.detect_losses(env, delivery, acked);
         if lost && self.recovery.is_open() {
-            self.begin_fast_recovery(env);
+            self.begin_fast_recovery(env, delivery.bytes);
         }
         let (pipe, threshold, mss) = (self.pipe(), self.congestion.threshold(), self.mss as u64);
         let missing = self.flight.lost() > 0;
@@ -171,23 +176,36 @@ impl Connection {
     /// A loss was found without an ACK: its first segment may leave at once.
     pub(super) fn on_late_loss(&mut self, env: &mut Env<'_>) {
         if self.recovery.is_open() {
-            self.begin_fast_recovery(env);
+            self.begin_fast_recovery(env, 0);
         } else if let Recovery::Fast { pace, .. } = &mut self.recovery {
             pace.allowance = pace.allowance.max(self.mss as u64);
         }
     }
 
-    fn begin_fast_recovery(&mut self, env: &mut Env<'_>) {
+    /// Cuts the window, unless it was cut for something sent in the same round trip (RFC 5681 3.2, RFC 3168 6.1.2).
+    pub(super) fn cut_window(&mut self, signal: Signal, outstanding: u64) -> bool {
+        let first = self.una >= self.cut_until;
+        if first {
+            self.congestion.on_congestion(signal, outstanding);
+            self.cut_until = self.next;
+            self.owe_cut_notice();
+        }
+        first
+    }
+
+    /// `delivered`: bytes that arrived with the news.
+    fn begin_fast_recovery(&mut self, env: &mut Env<'_>, delivered: u64) {
         if self.peer.sack {
             env.counters.sack_recoveries += 1;
         } else {
             env.counters.reno_recoveries += 1;
         }
         let outstanding = self.outstanding();
-        self.congestion.on_loss(env.now, outstanding);
+        self.cut_window(Signal::Loss, outstanding);
         self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
         let pace = ProportionalRate {
-            flight_at_start: outstanding.max(1),
+            // RFC 9937 6.1: what had arrived before is not delivered again.
+            flight_at_start: (outstanding - self.flight.sacked() + delivered).max(1),
             delivered: 0,
             sent: 0,
             latest: 0,
@@ -201,8 +219,18 @@ impl Connection {
 
     /// The retransmission timer fired: everything is taken for lost (RFC 6298 5.4, RFC 5681 3.1).
     pub(super) fn begin_timeout_recovery(&mut self, env: &mut Env<'_>) {
+        if !self.state.is_opening() {
+            // RFC 5681 (4): the threshold is held when the window was cut already, and what is missing was sent again
+            // since.
+            let first = self.una >= self.cut_until;
+            self.congestion.on_timeout(first.then(|| self.outstanding()));
+            self.cut_until = self.next;
+            self.owe_cut_notice();
+        } else if self.backoff > 0 {
+            // RFC 6928 2: one lost SYN says little, two say that one segment is enough to begin with.
+            self.congestion.adopt(self.mss as u64, u64::MAX);
+        }
         if !matches!(self.recovery, Recovery::Timeout { .. }) || self.backoff == 0 {
-            self.congestion.on_timeout(env.now, self.outstanding());
             self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
         }
         if self.una_is_sacked() {
@@ -260,8 +288,9 @@ impl Connection {
     }
 
     /// Whether what was sent again had arrived the first time: the echoed timestamp is older than the first
-    /// retransmission (RFC 3522), or every retransmission was reported as a duplicate (RFC 3708).
-    fn was_spurious(&self, segment: &Segment, acked: u64) -> bool {
+    /// retransmission (RFC 3522), every retransmission was reported as a duplicate (RFC 3708), or something that was
+    /// not sent again after a timeout arrives (RFC 5682 3.1, F-RTO with selective acknowledgments).
+    fn was_spurious(&self, segment: &Segment, delivery: &Delivery, acked: u64) -> bool {
         let Some(undo) = self.undo.filter(|undo| undo.resent) else { return false };
         let echoed_older = match (undo.first_retransmit, segment.options.timestamps) {
             (Some(first), Some(timestamps)) => {
@@ -269,12 +298,14 @@ impl Connection {
             }
             _ => false,
         };
-        echoed_older || undo.unreported == 0
+        let still_came = delivery.given_up && matches!(self.recovery, Recovery::Timeout { .. });
+        echoed_older || undo.unreported == 0 || still_came
     }
 
     fn take_back(&mut self, env: &mut Env<'_>, by_duplicates: bool) {
         self.undo = None;
         self.congestion.on_spurious();
+        self.cut_until = self.una;
         if by_duplicates {
             env.counters.dsack_undos += 1;
         } else {
@@ -301,7 +332,7 @@ impl Connection {
             if probe.retransmission && self.recovery.is_open() {
                 // The probe repaired a loss that nothing else will tell of.
                 env.counters.loss_probe_recoveries += 1;
-                self.congestion.on_loss(env.now, delivery.prior_flight);
+                self.cut_window(Signal::Loss, delivery.prior_flight);
                 self.undo = None;
             }
         }
@@ -352,7 +383,7 @@ impl ProportionalRate {
     fn allow(&mut self, pipe: u64, threshold: u64, mss: u64, missing: bool) {
         let budget = if pipe > threshold {
             // RFC 9937 6: in proportion to the reduction.
-            let share = u128::from(self.delivered) * u128::from(threshold) / u128::from(self.flight_at_start);
+            let share = (u128::from(self.delivered) * u128::from(threshold)).div_ceil(u128::from(self.flight_at_start));
             u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(self.sent)
         } else {
             // As in slow start as long as acknowledgments show no further loss, else one for one.

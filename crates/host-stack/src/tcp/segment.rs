@@ -19,6 +19,8 @@ pub(crate) struct Segment {
     /// The window field as it is in the header, not scaled.
     pub(crate) window: u16,
     pub(crate) options: Options,
+    /// The network has marked the packet (RFC 3168 5: CE); it is no part of this header.
+    pub(crate) marked: bool,
 }
 
 /// The flags, ACK left out.
@@ -28,6 +30,9 @@ pub(crate) struct Flags {
     pub(crate) fin: bool,
     pub(crate) rst: bool,
     pub(crate) psh: bool,
+    /// RFC 3168 6.1: congestion was experienced; the window was cut.
+    pub(crate) ece: bool,
+    pub(crate) cwr: bool,
 }
 
 /// The options.
@@ -60,9 +65,17 @@ impl Segment {
             destination_port: packet.dst_port(),
             seq: Seq(packet.seq_number().0 as u32),
             ack: packet.ack().then(|| Seq(packet.ack_number().0 as u32)),
-            flags: Flags { syn: packet.syn(), fin: packet.fin(), rst: packet.rst(), psh: packet.psh() },
+            flags: Flags {
+                syn: packet.syn(),
+                fin: packet.fin(),
+                rst: packet.rst(),
+                psh: packet.psh(),
+                ece: packet.ece(),
+                cwr: packet.cwr(),
+            },
             window: packet.window_len(),
             options: Options::parse(packet.options()),
+            marked: false,
         };
         Some((segment, usize::from(packet.header_len())))
     }
@@ -86,6 +99,8 @@ impl Segment {
         packet.set_fin(self.flags.fin);
         packet.set_rst(self.flags.rst);
         packet.set_psh(self.flags.psh);
+        packet.set_ece(self.flags.ece);
+        packet.set_cwr(self.flags.cwr);
         packet.set_ack(self.ack.is_some());
         packet.set_window_len(self.window);
         packet.set_urgent_at(0);
@@ -183,7 +198,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_reads_back_as_it_was_written(
-            seq: u32, ack: Option<u32>, flags: [bool; 4], window: u16, mss: Option<u16>, scale in proptest::option::of(0u8..=14),
+            seq: u32, ack: Option<u32>, flags: [bool; 6], window: u16, mss: Option<u16>, scale in proptest::option::of(0u8..=14),
             sack_permitted: bool, stamps: Option<(u32, u32)>, blocks in proptest::collection::vec(any::<(u32, u32)>(), 0..=3),
         ) {
             let syn = mss.is_some() || scale.is_some() || sack_permitted;
@@ -192,7 +207,14 @@ mod tests {
                 destination_port: 2,
                 seq: Seq(seq),
                 ack: ack.map(Seq),
-                flags: Flags { syn: flags[0], fin: flags[1], rst: flags[2], psh: flags[3] },
+                flags: Flags {
+                    syn: flags[0],
+                    fin: flags[1],
+                    rst: flags[2],
+                    psh: flags[3],
+                    ece: flags[4],
+                    cwr: flags[5],
+                },
                 window,
                 options: Options {
                     mss,
@@ -201,6 +223,7 @@ mod tests {
                     timestamps: stamps.map(|(value, echo)| Timestamps { value, echo }),
                     sack: if syn { SmallVec::new() } else { blocks.into_iter().map(|(a, b)| (Seq(a), Seq(b))).collect() },
                 },
+                marked: false,
             };
             let mut header = vec![0; segment.header_bytes()];
             segment.emit(&mut header);

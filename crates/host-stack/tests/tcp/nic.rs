@@ -126,7 +126,7 @@ impl Port {
             frame.extend_from_slice(piece);
             if packet.ask.checksum {
                 transport.set_length(&mut frame, index as u16);
-                transport.finish(&mut frame, at, index + 1 == count);
+                transport.finish(&mut frame, at, index == 0, index + 1 == count);
             } else {
                 assert!(count == 1 && transport.header_is_right(&frame) && transport.is_right(&frame));
             }
@@ -222,7 +222,7 @@ impl Transport {
     }
 
     /// Finishes the header in front of the data that are `at` bytes into the packet's.
-    fn finish(&self, frame: &mut [u8], at: usize, last: bool) {
+    fn finish(&self, frame: &mut [u8], at: usize, first: bool, last: bool) {
         let ([from, to], bytes) = (self.ends, &mut frame[self.at..]);
         if self.udp {
             let length = bytes.len() as u16;
@@ -235,6 +235,7 @@ impl Transport {
         tcp.set_seq_number(tcp.seq_number() + at);
         tcp.set_fin(tcp.fin() && last);
         tcp.set_psh(tcp.psh() && last);
+        tcp.set_cwr(tcp.cwr() && first);
         tcp.fill_checksum(&from, &to);
     }
 }

@@ -3,7 +3,7 @@
 use crate::pair::{Pair, Setup};
 use crate::wire::WireConfig;
 use core::time::Duration;
-use host_stack::{ConnectionId, State, TcpConfig};
+use host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfig};
 use offload_base::{Instant, Seed};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -94,12 +94,13 @@ prop_compose! {
         reorder in prop_oneof![Just(0.0), 0.0..0.3],
         duplicate in prop_oneof![Just(0.0), 0.0..0.1],
         corrupt in prop_oneof![Just(0.0), 0.0..0.05],
+        mark in prop_oneof![Just(0.0), 0.0..0.1],
         held in 1u64..2000,
         delay in 0u64..5000,
         rate in prop_oneof![Just(0), Just(10_000_000), Just(1_000_000_000u64)],
     ) -> WireConfig {
         WireConfig {
-            loss, reorder, duplicate, corrupt, rate,
+            loss, reorder, duplicate, corrupt, mark, rate,
             held: Duration::from_micros(held),
             delay: Duration::from_micros(delay),
             queue: Duration::from_millis(20),
@@ -109,12 +110,13 @@ prop_compose! {
 
 prop_compose! {
     fn any_tcp()(
-        sack: bool, timestamps: bool, window_scaling: bool, nodelay: bool,
+        sack: bool, timestamps: bool, reno: bool, ecn in prop_oneof![Just(Ecn::Off), Just(Ecn::Accept), Just(Ecn::Request)], window_scaling: bool, nodelay: bool,
         receive_buffer in prop_oneof![Just(6 << 20), 1000usize..200_000],
         send_buffer in prop_oneof![Just(4 << 20), 1usize..100_000],
         initial_sequence in prop_oneof![Just(None), any::<u32>().prop_map(Some), (u32::MAX - 50_000..=u32::MAX).prop_map(Some)],
     ) -> TcpConfig {
-        TcpConfig { sack, timestamps, window_scaling, nodelay, receive_buffer, send_buffer, initial_sequence, ..TcpConfig::default() }
+        let congestion = if reno { CongestionAlgorithm::NewReno } else { CongestionAlgorithm::Cubic };
+        TcpConfig { sack, timestamps, window_scaling, nodelay, receive_buffer, send_buffer, initial_sequence, congestion, ecn, ..TcpConfig::default() }
     }
 }
 

@@ -1,7 +1,9 @@
 //! A wire in both directions, with what can go wrong on one.
 
 use core::time::Duration;
+use ip_packets::{IpHeaders, Version};
 use offload_base::{Instant, Rng, Seed};
+use smoltcp::wire::Ipv4Packet;
 use std::collections::BTreeMap;
 
 /// What a wire does to frames. Off by default: none of it.
@@ -18,6 +20,8 @@ pub(crate) struct WireConfig {
     pub(crate) held: Duration,
     pub(crate) duplicate: f64,
     pub(crate) corrupt: f64,
+    /// The share of ECN-capable packets that are marked.
+    pub(crate) mark: f64,
 }
 
 impl Default for WireConfig {
@@ -31,6 +35,7 @@ impl Default for WireConfig {
             held: Duration::from_micros(60),
             duplicate: 0.0,
             corrupt: 0.0,
+            mark: 0.0,
         }
     }
 }
@@ -44,6 +49,8 @@ pub(crate) struct Wire {
     frames: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     number: u64,
     free_at: [Instant; 2],
+    /// Packets marked.
+    pub(crate) marked: u64,
     /// Called with each frame: true loses it.
     pub(crate) filter: Option<Filter>,
 }
@@ -56,6 +63,7 @@ impl Wire {
             frames: BTreeMap::new(),
             number: 0,
             free_at: [Instant::ZERO; 2],
+            marked: 0,
             filter: None,
         }
     }
@@ -86,6 +94,9 @@ impl Wire {
             let bit = self.rng.below(frame.len() as u64 * 8) as usize;
             frame[bit / 8] ^= 1 << (bit % 8);
         }
+        if self.config.mark > 0.0 && self.rng.chance(self.config.mark) {
+            self.marked += u64::from(mark(&mut frame));
+        }
         if self.rng.chance(self.config.duplicate) {
             let later = Duration::from_nanos(self.rng.below(200_000));
             self.put(at + later, 1 - from, frame.clone());
@@ -107,4 +118,18 @@ impl Wire {
         let first = self.frames.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())
     }
+}
+
+/// Marks an ECN-capable packet (RFC 3168 5); false: it is none.
+fn mark(frame: &mut [u8]) -> bool {
+    let packet = &mut frame[14..];
+    let Ok(headers) = IpHeaders::walk(packet) else { return false };
+    let capable = headers.ecn(packet) != 0;
+    if capable {
+        headers.version.set_ecn(packet, 0b11);
+        if headers.version == Version::Four {
+            Ipv4Packet::new_unchecked(packet).fill_checksum();
+        }
+    }
+    capable
 }

@@ -9,6 +9,8 @@ mod pair;
 #[path = "../tcp/wire.rs"]
 mod wire;
 
+#[path = "../tcp/ecn.rs"]
+mod ecn;
 #[path = "../tcp/hostile.rs"]
 mod hostile;
 #[path = "../tcp/path_mtu.rs"]

@@ -1,0 +1,418 @@
+//! CUBIC (RFC 9438): after a loss the window returns to where it was along a cubic curve of time, stays near it, and
+//! then looks for more; where that is slower than Reno would be, it does as Reno does.
+//!
+//! ```text
+//! W_cubic(t) = C * (t - K)^3 + W_max        t: since congestion avoidance began; K: when the curve is at W_max
+//! ```
+//!
+//! The names of the RFC's section 4.1.2 are kept. Windows are in bytes, times on the curve in microseconds; what a
+//! division leaves over is kept for the next one, so small acknowledgments count in full.
+
+use super::slow_start::SlowStart;
+use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
+use core::time::Duration;
+use offload_base::Instant;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cubic {
+    mss: u64,
+    initial: u64,
+    window: u64,
+    threshold: u64,
+    slow_start: SlowStart,
+    /// The window just before it was cut last; less if it had not come back to where it was before.
+    w_max: u64,
+    /// The window just before it was cut last.
+    cwnd_prior: u64,
+    epoch: Option<Epoch>,
+    before: Option<Before>,
+}
+
+/// Congestion avoidance, from its beginning to the next cut.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    /// When it began; later by the time in which the window was not used.
+    began: Instant,
+    /// When the window was last used, and whether it is not now.
+    used_at: Instant,
+    unused: bool,
+    /// When the curve reaches `origin`, in microseconds.
+    k: u64,
+    origin: u64,
+    /// Reno's window.
+    w_est: u64,
+    /// What divisions left over.
+    rest: u64,
+    est_rest: u64,
+}
+
+/// What a cut can be taken back to.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    window: u64,
+    threshold: u64,
+    w_max: u64,
+    cwnd_prior: u64,
+    epoch: Option<Epoch>,
+}
+
+impl Cubic {
+    pub(crate) fn new(mss: u64, initial_segments: u32) -> Cubic {
+        let initial = u64::from(initial_segments);
+        Cubic {
+            mss,
+            initial,
+            window: initial * mss,
+            threshold: u64::MAX,
+            slow_start: SlowStart::default(),
+            w_max: 0,
+            cwnd_prior: 0,
+            epoch: None,
+            before: None,
+        }
+    }
+
+    fn begin_epoch(&self, now: Instant) -> Epoch {
+        // RFC 9438 4.8, 4.10: after a timeout, or after a slow start without a loss, the curve begins at its middle.
+        let (k, origin) = if self.window >= self.w_max {
+            (0, self.window)
+        } else {
+            (self.k_for(self.w_max - self.window), self.w_max)
+        };
+        Epoch { began: now, used_at: now, unused: false, k, origin, w_est: self.window, rest: 0, est_rest: 0 }
+    }
+
+    /// RFC 9438 (2), in microseconds: the cube root of `below` bytes, in segments, divided by C.
+    fn k_for(&self, below: u64) -> u64 {
+        let cube = u128::from(below) * MICROS_CUBED * C_DENOMINATOR / (C_NUMERATOR * u128::from(self.mss));
+        cube_root(cube)
+    }
+
+    /// RFC 9438 (1), `t` microseconds into the epoch.
+    fn w_cubic(&self, epoch: &Epoch, t: u64) -> u64 {
+        let distance = u128::from(t.abs_diff(epoch.k).min(FARTHEST_MICROS));
+        let bytes = C_NUMERATOR * u128::from(self.mss) * distance.pow(3) / (C_DENOMINATOR * MICROS_CUBED);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        if t < epoch.k { epoch.origin.saturating_sub(bytes) } else { epoch.origin.saturating_add(bytes) }
+    }
+
+    /// RFC 9438 4.2 to 4.5.
+    fn avoid_congestion(&mut self, ack: &Acked, acked: u64) {
+        let mut epoch = self.epoch.unwrap_or_else(|| self.begin_epoch(ack.now));
+        if core::mem::take(&mut epoch.unused) {
+            // RFC 9438 5.8: t leaves out the time in which the window was not what limited the sender.
+            epoch.began += ack.now - epoch.used_at;
+        }
+        epoch.used_at = ack.now;
+        let t = micros(ack.now - epoch.began);
+        // RFC 9438 (4), with alpha = 3 * (1 - beta) / (1 + beta) = 9 / 17 until Reno would be where it was before.
+        let (gain, share) = if epoch.w_est < self.cwnd_prior { (9, 17) } else { (1, 1) };
+        let earned = gain * u128::from(acked) * u128::from(self.mss) + u128::from(epoch.est_rest);
+        let price = share * u128::from(self.window);
+        epoch.w_est = epoch.w_est.saturating_add((earned / price) as u64).min(MAX_WINDOW);
+        epoch.est_rest = (earned % price) as u64;
+        if self.w_cubic(&epoch, t) < epoch.w_est {
+            self.window = self.window.max(epoch.w_est);
+        } else {
+            let ahead = t + micros(ack.smoothed_rtt.unwrap_or_default());
+            let target = self.w_cubic(&epoch, ahead).clamp(self.window, self.window + self.window / 2);
+            let earned = u128::from(target - self.window) * u128::from(acked) + u128::from(epoch.rest);
+            let growth = (earned / u128::from(self.window)) as u64;
+            epoch.rest = (earned % u128::from(self.window)) as u64;
+            self.window += growth.min(self.window / 2);
+        }
+        self.epoch = Some(epoch);
+    }
+}
+
+impl CongestionControl for Cubic {
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
+    fn set_mss(&mut self, mss: u64) {
+        self.window = rescaled(self.window, self.mss, mss);
+        self.mss = mss;
+        // The curve is in segments.
+        self.epoch = None;
+    }
+
+    fn on_ack(&mut self, ack: &Acked) {
+        if !ack.limited {
+            if let Some(epoch) = &mut self.epoch {
+                epoch.unused = true;
+            }
+            return;
+        }
+        let mut acked = ack.bytes;
+        if self.window < self.threshold {
+            acked = self.slow_start.grow(ack, &mut self.window, &mut self.threshold);
+        }
+        if self.window >= self.threshold && acked > 0 {
+            self.avoid_congestion(ack, acked);
+        }
+        self.window = self.window.min(MAX_WINDOW);
+    }
+
+    fn on_congestion(&mut self, signal: Signal, outstanding: u64) {
+        // A mark is no guess: nothing takes it back.
+        self.before = (signal == Signal::Loss).then_some(Before {
+            window: self.window,
+            threshold: self.threshold,
+            w_max: self.w_max,
+            cwnd_prior: self.cwnd_prior,
+            epoch: self.epoch,
+        });
+        // RFC 9438 4.7: a window that has not come back gives way to others, who may be new.
+        self.w_max = if self.window < self.w_max { (self.window * 10 + self.window * 7) / 20 } else { self.window };
+        self.cwnd_prior = self.window;
+        // RFC 9438 4.6.
+        let cut = outstanding.min(self.window) * 7 / 10;
+        self.threshold = cut.max(2 * self.mss);
+        self.window = match signal {
+            Signal::Loss => self.threshold,
+            Signal::Mark => cut.max(self.mss),
+        };
+        self.epoch = None;
+    }
+
+    fn on_timeout(&mut self, outstanding: Option<u64>) {
+        if let Some(outstanding) = outstanding {
+            self.on_congestion(Signal::Loss, outstanding);
+        }
+        // RFC 9438 4.8: the next epoch has K = 0, and W_max where it begins.
+        self.w_max = 0;
+        self.epoch = None;
+        self.window = self.mss;
+    }
+
+    fn on_spurious(&mut self) {
+        // RFC 9438 4.9.
+        if let Some(before) = self.before.take() {
+            self.window = self.window.max(before.window);
+            self.threshold = before.threshold;
+            self.w_max = before.w_max;
+            self.cwnd_prior = before.cwnd_prior;
+            self.epoch = before.epoch;
+        }
+    }
+
+    fn on_idle(&mut self, long: bool) {
+        if let Some(epoch) = &mut self.epoch {
+            epoch.unused = true;
+        }
+        if long {
+            // RFC 5681 4.1: the restart window.
+            self.window = self.window.min(self.initial * self.mss);
+        }
+    }
+
+    fn adopt(&mut self, window: u64, threshold: u64) {
+        (self.window, self.threshold) = (window, threshold);
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX / 2)
+}
+
+/// The largest number whose cube is at most `cube`.
+fn cube_root(cube: u128) -> u64 {
+    // One bit at a time, from the highest that a root of 128 bits has.
+    let mut root = 0u128;
+    for bit in (0..=CUBE_ROOT_BITS).rev() {
+        let candidate = root | 1 << bit;
+        if candidate.pow(3) <= cube {
+            root = candidate;
+        }
+    }
+    root as u64
+}
+
+/// RFC 9438 5: C = 0.4 segments per second cubed.
+const C_NUMERATOR: u128 = 4;
+const C_DENOMINATOR: u128 = 10;
+/// Cubic microseconds of a cubic second.
+const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
+/// Two hours from the middle of the curve its cube fits 128 bits with any segment size, and the window was beyond all
+/// bounds long before.
+const FARTHEST_MICROS: u64 = 7_200_000_000;
+/// 2^41 cubed fits 128 bits, and so does the cube of the next number of as many bits.
+const CUBE_ROOT_BITS: u32 = 41;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::acked;
+    use super::*;
+    use proptest::prelude::*;
+
+    const MSS: u64 = 1000;
+
+    /// After a loss with `window` bytes outstanding, and what was before forgotten.
+    fn cut(window: u64) -> Cubic {
+        let mut cubic = Cubic::new(MSS, 10);
+        (cubic.window, cubic.threshold) = (window, window);
+        cubic.on_congestion(Signal::Loss, window);
+        cubic
+    }
+
+    /// W_cubic(t), in segments, as the RFC writes it.
+    fn curve(t: f64, w_max: f64, cwnd_epoch: f64) -> f64 {
+        let k = ((w_max - cwnd_epoch) / 0.4).cbrt();
+        0.4 * (t - k).powi(3) + w_max
+    }
+
+    /// Windows acknowledged one after the other, each taking 100 ms, for `millis`.
+    fn run(cubic: &mut Cubic, from: u64, millis: u64) {
+        for round in 0..millis / 100 {
+            let segments = cubic.window / MSS;
+            for segment in 0..segments {
+                cubic.on_ack(&acked(from + round * 100 + segment * 100 / segments, MSS));
+            }
+        }
+    }
+
+    #[test]
+    fn the_curve_is_that_of_the_formula() {
+        let mut cubic = cut(10_000 * MSS);
+        assert_eq!((cubic.window, cubic.threshold), (7_000 * MSS, 7_000 * MSS), "beta is 0.7");
+        let epoch = cubic.begin_epoch(Instant::ZERO);
+        let k = (3_000.0f64 / 0.4).cbrt();
+        assert!((epoch.k as f64 / 1e6 - k).abs() < 1e-5, "K is {} and should be {k}", epoch.k);
+        for tenths in 0..600u64 {
+            let t = tenths as f64 / 10.0;
+            let (ours, formula) = (cubic.w_cubic(&epoch, tenths * 100_000) as f64 / MSS as f64, curve(t, 1e4, 7e3));
+            assert!((ours - formula).abs() < 0.1, "W_cubic({t}) = {ours}, not {formula}");
+        }
+        // What is on the curve is what the window follows: concave up to K, flat there, convex behind.
+        let mut at = 0;
+        for seconds in [5, 10, 15, 19, 20, 25, 30] {
+            run(&mut cubic, at * 1000, (seconds - at) * 1000);
+            at = seconds;
+            let (window, formula) = (cubic.window as f64 / MSS as f64, curve(seconds as f64, 1e4, 7e3));
+            assert!((window / formula - 1.0).abs() < 0.01, "at {seconds} s {window}, the curve is at {formula}");
+        }
+    }
+
+    #[test]
+    fn a_small_window_grows_as_renos() {
+        // RFC 9438 4.3: with RTT 100 ms and 10 segments the cubic curve takes seconds; Reno's share is 9/17 of a
+        // segment each round trip, up to the window that was, and then a whole one.
+        let mut cubic = cut(10 * MSS);
+        assert_eq!(cubic.window, 7 * MSS);
+        run(&mut cubic, 0, 100);
+        assert!(cubic.window.abs_diff(7 * MSS + MSS * 9 / 17) < 30, "{}", cubic.window);
+        run(&mut cubic, 100, 500);
+        let six_rounds = 7 * MSS + 6 * MSS * 9 / 17;
+        assert!(cubic.window.abs_diff(six_rounds) < 300, "{} is not near {six_rounds}", cubic.window);
+        let mut cubic = cut(10 * MSS);
+        let epoch = Epoch { w_est: 10 * MSS, ..cubic.begin_epoch(Instant::ZERO) };
+        cubic.epoch = Some(epoch);
+        cubic.window = 10 * MSS;
+        cubic.on_ack(&acked(0, 10 * MSS));
+        assert_eq!(cubic.window, 11 * MSS, "alpha is 1 from cwnd_prior on");
+    }
+
+    #[test]
+    fn a_window_that_did_not_come_back_leaves_room_for_others() {
+        let mut cubic = cut(1000 * MSS);
+        assert_eq!(cubic.w_max, 1000 * MSS);
+        cubic.on_congestion(Signal::Loss, cubic.window);
+        // RFC 9438 (5): cwnd * (1 + beta) / 2.
+        assert_eq!((cubic.w_max, cubic.cwnd_prior), (595 * MSS, 700 * MSS));
+        cubic.window = 600 * MSS;
+        cubic.on_congestion(Signal::Loss, cubic.window);
+        assert_eq!(cubic.w_max, 600 * MSS, "it had come back");
+    }
+
+    #[test]
+    fn after_a_timeout_the_curve_begins_at_its_middle() {
+        let mut cubic = Cubic::new(MSS, 10);
+        (cubic.window, cubic.threshold) = (100 * MSS, 50 * MSS);
+        cubic.on_timeout(Some(100 * MSS));
+        assert_eq!((cubic.window, cubic.threshold), (MSS, 70 * MSS));
+        run(&mut cubic, 0, 1000);
+        let epoch = cubic.epoch.expect("congestion avoidance has begun");
+        assert_eq!((epoch.k, epoch.origin), (0, 70 * MSS));
+    }
+
+    #[test]
+    fn the_time_in_which_the_window_is_not_used_does_not_count() {
+        let mut busy = cut(1000 * MSS);
+        let mut idle = busy;
+        run(&mut busy, 0, 2000);
+        run(&mut idle, 0, 1000);
+        let before = idle.window;
+        let unused = |millis| Acked { limited: false, ..acked(millis, MSS) };
+        (1000..61_000).step_by(100).for_each(|millis| idle.on_ack(&unused(millis)));
+        assert_eq!(idle.window, before);
+        run(&mut idle, 61_000, 1000);
+        assert!(idle.window.abs_diff(busy.window) < 10 * MSS, "{} and {}", idle.window, busy.window);
+    }
+
+    #[test]
+    fn what_was_no_loss_is_taken_back() {
+        let mut cubic = cut(1000 * MSS);
+        run(&mut cubic, 0, 3000);
+        let before = cubic;
+        cubic.on_congestion(Signal::Loss, cubic.window);
+        cubic.on_spurious();
+        assert_eq!(
+            (cubic.window, cubic.threshold, cubic.w_max, cubic.cwnd_prior),
+            (before.window, before.threshold, before.w_max, before.cwnd_prior)
+        );
+        run(&mut cubic, 3000, 3000);
+        let mut undisturbed = before;
+        run(&mut undisturbed, 3000, 3000);
+        assert_eq!(cubic.window, undisturbed.window, "on the same curve");
+    }
+
+    #[test]
+    fn a_mark_may_leave_one_segment_and_a_loss_two() {
+        let mut cubic = Cubic::new(MSS, 1);
+        let mut marked = cubic;
+        cubic.on_congestion(Signal::Loss, MSS);
+        marked.on_congestion(Signal::Mark, MSS);
+        assert_eq!([cubic.window, marked.window, cubic.threshold, marked.threshold], [2000, 1000, 2000, 2000]);
+    }
+
+    proptest! {
+        #[test]
+        fn cube_roots_are_exact(root in 0u64..1 << 41, below: u64) {
+            let cube = u128::from(root).pow(3);
+            prop_assert_eq!(cube_root(cube), root);
+            let next = u128::from(root + 1).pow(3);
+            prop_assert_eq!(cube_root(cube + u128::from(below) % (next - cube)), root);
+        }
+
+        #[test]
+        fn nothing_makes_a_window_of_no_segment_or_without_bound(
+            steps in proptest::collection::vec((0u8..8, 0u64..10_000_000, 0u64..100_000), 1..200),
+            mss in 1u64..9000,
+        ) {
+            let mut cubic = Cubic::new(mss, 10);
+            let mut millis = 0;
+            for (step, bytes, wait) in steps {
+                millis += wait;
+                match step {
+                    0 => cubic.on_congestion(Signal::Loss, bytes),
+                    1 => cubic.on_congestion(Signal::Mark, bytes),
+                    2 => cubic.on_timeout(Some(bytes)),
+                    3 => cubic.on_spurious(),
+                    4 => cubic.set_mss(bytes % 9000 + 1),
+                    5 => cubic.on_ack(&Acked { limited: false, ..acked(millis, bytes) }),
+                    _ => {
+                        let before = cubic.window;
+                        cubic.on_ack(&acked(millis, bytes));
+                        prop_assert!(cubic.window >= before);
+                    }
+                }
+                prop_assert!(cubic.window >= cubic.mss && cubic.window <= MAX_WINDOW);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! NewReno: RFC 5681 with the byte counting of RFC 3465. As in Linux, slow start counts all bytes of an ACK, for
+//! receivers that process packets in batches acknowledge many segments at once.
+
+use super::slow_start::SlowStart;
+use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewReno {
+    mss: u64,
+    initial: u64,
+    window: u64,
+    threshold: u64,
+    slow_start: SlowStart,
+    /// Bytes acknowledged towards the next segment of growth.
+    counted: u64,
+    before: Option<(u64, u64)>,
+}
+
+impl NewReno {
+    pub(crate) fn new(mss: u64, initial_segments: u32) -> NewReno {
+        let initial = u64::from(initial_segments);
+        NewReno {
+            mss,
+            initial,
+            window: initial * mss,
+            threshold: u64::MAX,
+            slow_start: SlowStart::default(),
+            counted: 0,
+            before: None,
+        }
+    }
+}
+
+impl CongestionControl for NewReno {
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn threshold(&self) -> u64 {
+        self.threshold
+    }
+
+    fn set_mss(&mut self, mss: u64) {
+        self.window = rescaled(self.window, self.mss, mss);
+        self.mss = mss;
+    }
+
+    fn on_ack(&mut self, ack: &Acked) {
+        if !ack.limited {
+            return;
+        }
+        let mut acked = ack.bytes;
+        if self.window < self.threshold {
+            acked = self.slow_start.grow(ack, &mut self.window, &mut self.threshold);
+        }
+        // RFC 3465 2.1: a segment for every window's worth of bytes.
+        self.counted += acked;
+        if self.counted >= self.window {
+            self.counted -= self.window;
+            self.window += self.mss;
+        }
+        self.window = self.window.min(MAX_WINDOW);
+    }
+
+    fn on_congestion(&mut self, signal: Signal, outstanding: u64) {
+        // A mark is no guess: nothing takes it back.
+        self.before = (signal == Signal::Loss).then_some((self.window, self.threshold));
+        // RFC 5681 (4).
+        self.threshold = (outstanding.min(self.window) / 2).max(2 * self.mss);
+        self.window = self.threshold;
+        self.counted = 0;
+    }
+
+    fn on_timeout(&mut self, outstanding: Option<u64>) {
+        if let Some(outstanding) = outstanding {
+            self.on_congestion(Signal::Loss, outstanding);
+        }
+        self.window = self.mss;
+        self.counted = 0;
+    }
+
+    fn on_spurious(&mut self) {
+        if let Some((window, threshold)) = self.before.take() {
+            self.window = self.window.max(window);
+            self.threshold = threshold;
+        }
+    }
+
+    fn on_idle(&mut self, long: bool) {
+        if long {
+            // RFC 5681 4.1: the restart window.
+            self.window = self.window.min(self.initial * self.mss);
+        }
+    }
+
+    fn adopt(&mut self, window: u64, threshold: u64) {
+        (self.window, self.threshold) = (window, threshold);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::acked;
+    use super::*;
+
+    #[test]
+    fn doubles_then_grows_by_a_segment_a_window() {
+        let mut reno = NewReno::new(1000, 10);
+        reno.on_ack(&acked(0, 10_000));
+        assert_eq!(reno.window(), 20_000);
+        reno.on_congestion(Signal::Loss, 20_000);
+        assert_eq!((reno.window(), reno.threshold()), (10_000, 10_000));
+        (0..10).for_each(|_| reno.on_ack(&acked(0, 1000)));
+        assert_eq!(reno.window(), 11_000);
+        (0..20).for_each(|_| reno.on_ack(&Acked { limited: false, ..acked(0, 1000) }));
+        assert_eq!(reno.window(), 11_000, "a window that is not used says nothing of the network");
+    }
+
+    #[test]
+    fn a_timeout_that_was_none_is_taken_back() {
+        let mut reno = NewReno::new(1000, 10);
+        reno.on_timeout(Some(10_000));
+        assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
+        reno.on_spurious();
+        assert_eq!((reno.window(), reno.threshold()), (10_000, u64::MAX));
+        reno.on_congestion(Signal::Loss, 1000);
+        assert_eq!(reno.window(), 2000, "never under two segments");
+    }
+
+    #[test]
+    fn a_timeout_within_a_recovery_cuts_no_threshold_twice() {
+        let mut reno = NewReno::new(1000, 10);
+        reno.on_congestion(Signal::Loss, 10_000);
+        reno.on_timeout(None);
+        assert_eq!((reno.window(), reno.threshold()), (1000, 5000));
+        reno.on_spurious();
+        assert_eq!((reno.window(), reno.threshold()), (10_000, u64::MAX));
+    }
+}
