@@ -4,7 +4,7 @@
 //! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
 //! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
 //! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost;
-//! - [`outside`]: a host whose wire ends at a TAP of this machine or at a QEMU's network card.
+//! - [`outside`]: a host whose wire ends at a TAP of this machine or at a QEMU's network card; [`tcp`]: its TCP's knobs.
 
 pub mod client;
 pub mod comparison;
@@ -13,6 +13,7 @@ pub mod pin;
 pub mod range;
 pub mod server;
 pub mod site;
+pub mod tcp;
 
 use core::fmt;
 use core::str::FromStr;

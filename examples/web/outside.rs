@@ -1,8 +1,8 @@
 //! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
 
+use super::tcp::TcpOptions;
 use clap::Args;
 use core::net::Ipv4Addr;
-use host_stack::TcpConfig;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
@@ -35,6 +35,8 @@ pub struct OutsideOptions {
     /// The address that whoever is at the other end is told to take
     #[arg(long, default_value = "10.77.0.2")]
     pub peer: Ipv4Addr,
+    #[command(flatten)]
+    tcp: TcpOptions,
 }
 
 impl OutsideOptions {
@@ -120,7 +122,7 @@ impl Outside {
         let wire = WireOptions { real: true, ..wire.clone() };
         let mut builder = Testbed::builder(Seed(wire.seed))
             .clock(ClockKind::Real)
-            .host(host, nic, TcpConfig::default())
+            .host(host, nic, options.tcp.config())
             .address(options.address)
             .attach(0, &self.name, self.port.clone(), wire.link());
         if let Some(capture) = capture {

@@ -1,0 +1,46 @@
+//! What of the emulated host's TCP can be chosen on the command line.
+
+use clap::{Args, ValueEnum};
+use host_stack::{CongestionAlgorithm, Ecn, TcpConfig};
+use offload_bench::options::bytes;
+
+/// The knobs of TCP.
+#[derive(Args, Clone, Debug)]
+pub struct TcpOptions {
+    /// What controls congestion
+    #[arg(long, default_value = "cubic", requires = "end")]
+    pub congestion: Congestion,
+    /// Ask for marks instead of losses (ECN); that others ask for them is accepted in any case
+    #[arg(long, requires = "end")]
+    pub ecn: bool,
+    /// Bytes of a connection's send buffer, and of its receive buffer: 16MiB. Default: 4 MiB and 6 MiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "end")]
+    pub buffers: Option<u64>,
+}
+
+/// What may control congestion.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Congestion {
+    /// RFC 9438.
+    Cubic,
+    /// RFC 5681.
+    NewReno,
+}
+
+impl TcpOptions {
+    /// A TCP with these options, and otherwise the usual one.
+    pub fn config(&self) -> TcpConfig {
+        let usual = TcpConfig::default();
+        let buffer = |usual| self.buffers.map_or(usual, |bytes| bytes as usize);
+        TcpConfig {
+            send_buffer: buffer(usual.send_buffer),
+            receive_buffer: buffer(usual.receive_buffer),
+            congestion: match self.congestion {
+                Congestion::Cubic => CongestionAlgorithm::Cubic,
+                Congestion::NewReno => CongestionAlgorithm::NewReno,
+            },
+            ecn: if self.ecn { Ecn::Request } else { usual.ecn },
+            ..usual
+        }
+    }
+}
