@@ -78,8 +78,15 @@ impl Stack {
             return;
         }
         let caps = device.path(flow);
-        let outgoing =
-            Outgoing { flow, segment: reset, fragments: SmallVec::new(), context: None, ident: 0, mss: usize::MAX, ecn_capable: false };
+        let outgoing = Outgoing {
+            flow,
+            segment: reset,
+            fragments: SmallVec::new(),
+            context: None,
+            ident: 0,
+            mss: usize::MAX,
+            ecn_capable: false,
+        };
         if let Some(packet) = self.network.packet(now, outgoing, &caps, &mut self.counters) {
             self.counters.out_resets += 1;
             if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {

@@ -72,6 +72,9 @@ impl Connection {
             self.deadlines.retransmit = None;
             self.deadlines.probe = None;
             self.deadlines.reorder = None;
+            // What an idle connection need not remember.
+            self.undo = None;
+            self.congestion.on_quiet();
         } else if acked > 0 {
             self.arm_after_progress(env);
         }

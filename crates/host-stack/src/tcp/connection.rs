@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     pub(super) cut_until: u64,
     pub(super) ecn: EcnState,
     pub(super) recovery: Recovery,
-    pub(super) undo: Option<Undo>,
+    pub(super) undo: Option<Box<Undo>>,
     pub(super) tail_probe: Option<TailProbe>,
     /// Duplicate ACKs in a row, for peers without selective ones.
     pub(super) duplicate_acks: u32,

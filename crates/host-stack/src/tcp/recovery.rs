@@ -11,13 +11,13 @@ use core::time::Duration;
 use offload_base::Seq;
 
 /// Where recovery stands.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum Recovery {
     /// Nothing is known to be missing.
     #[default]
     Open,
     /// A loss was found; everything sent before `until` belongs to the same event.
-    Fast { until: u64, pace: ProportionalRate },
+    Fast { until: u64, pace: Box<ProportionalRate> },
     /// The retransmission timer fired; what was sent before `until` is sent again as acknowledgments come in.
     Timeout { until: u64 },
 }
@@ -202,7 +202,7 @@ impl Connection {
         }
         let outstanding = self.outstanding();
         self.cut_window(Signal::Loss, outstanding);
-        self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
+        self.undo = Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         let pace = ProportionalRate {
             // RFC 9937 6.1: what had arrived before is not delivered again.
             flight_at_start: (outstanding - self.flight.sacked() + delivered).max(1),
@@ -212,7 +212,7 @@ impl Connection {
             good: false,
             allowance: self.mss as u64,
         };
-        self.recovery = Recovery::Fast { until: self.next, pace };
+        self.recovery = Recovery::Fast { until: self.next, pace: Box::new(pace) };
         self.tail_probe = None;
         self.deadlines.probe = None;
     }
@@ -231,7 +231,7 @@ impl Connection {
             self.congestion.adopt(self.mss as u64, u64::MAX);
         }
         if !matches!(self.recovery, Recovery::Timeout { .. }) || self.backoff == 0 {
-            self.undo = Some(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false });
+            self.undo = Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         }
         if self.una_is_sacked() {
             env.counters.sack_reneging += 1;
@@ -291,7 +291,7 @@ impl Connection {
     /// retransmission (RFC 3522), every retransmission was reported as a duplicate (RFC 3708), or something that was
     /// not sent again after a timeout arrives (RFC 5682 3.1, F-RTO with selective acknowledgments).
     fn was_spurious(&self, segment: &Segment, delivery: &Delivery, acked: u64) -> bool {
-        let Some(undo) = self.undo.filter(|undo| undo.resent) else { return false };
+        let Some(undo) = self.undo.as_deref().filter(|undo| undo.resent) else { return false };
         let echoed_older = match (undo.first_retransmit, segment.options.timestamps) {
             (Some(first), Some(timestamps)) => {
                 acked > 0 && timestamps.echo != 0 && Seq(timestamps.echo).before(Seq(first))

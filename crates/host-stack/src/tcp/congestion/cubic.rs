@@ -13,10 +13,11 @@ use super::{Acked, CongestionControl, MAX_WINDOW, Signal, rescaled};
 use core::time::Duration;
 use offload_base::Instant;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Cubic {
     mss: u64,
-    initial: u64,
+    /// Bytes of the window to begin with, in segments.
+    initial: u32,
     window: u64,
     threshold: u64,
     slow_start: SlowStart,
@@ -24,6 +25,13 @@ pub(crate) struct Cubic {
     w_max: u64,
     /// The window just before it was cut last.
     cwnd_prior: u64,
+    /// An idle connection has none.
+    course: Option<Box<Course>>,
+}
+
+/// What matters while something is under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Course {
     epoch: Option<Epoch>,
     before: Option<Before>,
 }
@@ -58,18 +66,24 @@ struct Before {
 
 impl Cubic {
     pub(crate) fn new(mss: u64, initial_segments: u32) -> Cubic {
-        let initial = u64::from(initial_segments);
         Cubic {
             mss,
-            initial,
-            window: initial * mss,
+            initial: initial_segments,
+            window: u64::from(initial_segments) * mss,
             threshold: u64::MAX,
             slow_start: SlowStart::default(),
             w_max: 0,
             cwnd_prior: 0,
-            epoch: None,
-            before: None,
+            course: None,
         }
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.course.as_ref().and_then(|course| course.epoch)
+    }
+
+    fn course(&mut self) -> &mut Course {
+        self.course.get_or_insert_default()
     }
 
     fn begin_epoch(&self, now: Instant) -> Epoch {
@@ -98,7 +112,7 @@ impl Cubic {
 
     /// RFC 9438 4.2 to 4.5.
     fn avoid_congestion(&mut self, ack: &Acked, acked: u64) {
-        let mut epoch = self.epoch.unwrap_or_else(|| self.begin_epoch(ack.now));
+        let mut epoch = self.epoch().unwrap_or_else(|| self.begin_epoch(ack.now));
         if core::mem::take(&mut epoch.unused) {
             // RFC 9438 5.8: t leaves out the time in which the window was not what limited the sender.
             epoch.began += ack.now - epoch.used_at;
@@ -121,7 +135,7 @@ impl Cubic {
             epoch.rest = (earned % u128::from(self.window)) as u64;
             self.window += growth.min(self.window / 2);
         }
-        self.epoch = Some(epoch);
+        self.course().epoch = Some(epoch);
     }
 }
 
@@ -138,12 +152,12 @@ impl CongestionControl for Cubic {
         self.window = rescaled(self.window, self.mss, mss);
         self.mss = mss;
         // The curve is in segments.
-        self.epoch = None;
+        self.course().epoch = None;
     }
 
     fn on_ack(&mut self, ack: &Acked) {
         if !ack.limited {
-            if let Some(epoch) = &mut self.epoch {
+            if let Some(epoch) = self.course.as_mut().and_then(|course| course.epoch.as_mut()) {
                 epoch.unused = true;
             }
             return;
@@ -160,12 +174,12 @@ impl CongestionControl for Cubic {
 
     fn on_congestion(&mut self, signal: Signal, outstanding: u64) {
         // A mark is no guess: nothing takes it back.
-        self.before = (signal == Signal::Loss).then_some(Before {
+        let before = (signal == Signal::Loss).then_some(Before {
             window: self.window,
             threshold: self.threshold,
             w_max: self.w_max,
             cwnd_prior: self.cwnd_prior,
-            epoch: self.epoch,
+            epoch: self.epoch(),
         });
         // RFC 9438 4.7: a window that has not come back gives way to others, who may be new.
         self.w_max = if self.window < self.w_max { (self.window * 10 + self.window * 7) / 20 } else { self.window };
@@ -177,7 +191,7 @@ impl CongestionControl for Cubic {
             Signal::Loss => self.threshold,
             Signal::Mark => cut.max(self.mss),
         };
-        self.epoch = None;
+        *self.course() = Course { epoch: None, before };
     }
 
     fn on_timeout(&mut self, outstanding: Option<u64>) {
@@ -186,29 +200,31 @@ impl CongestionControl for Cubic {
         }
         // RFC 9438 4.8: the next epoch has K = 0, and W_max where it begins.
         self.w_max = 0;
-        self.epoch = None;
+        self.course().epoch = None;
         self.window = self.mss;
     }
 
     fn on_spurious(&mut self) {
         // RFC 9438 4.9.
-        if let Some(before) = self.before.take() {
+        if let Some(before) = self.course.as_mut().and_then(|course| course.before.take()) {
             self.window = self.window.max(before.window);
             self.threshold = before.threshold;
             self.w_max = before.w_max;
             self.cwnd_prior = before.cwnd_prior;
-            self.epoch = before.epoch;
+            self.course().epoch = before.epoch;
         }
     }
 
     fn on_idle(&mut self, long: bool) {
-        if let Some(epoch) = &mut self.epoch {
-            epoch.unused = true;
-        }
         if long {
             // RFC 5681 4.1: the restart window.
-            self.window = self.window.min(self.initial * self.mss);
+            self.window = self.window.min(u64::from(self.initial) * self.mss);
         }
+    }
+
+    fn on_quiet(&mut self) {
+        // RFC 9438 5.8: time goes on along the curve when the window is used again, from where the window is then.
+        self.course = None;
     }
 
     fn adopt(&mut self, window: u64, threshold: u64) {
@@ -311,7 +327,7 @@ mod tests {
         assert!(cubic.window.abs_diff(six_rounds) < 300, "{} is not near {six_rounds}", cubic.window);
         let mut cubic = cut(10 * MSS);
         let epoch = Epoch { w_est: 10 * MSS, ..cubic.begin_epoch(Instant::ZERO) };
-        cubic.epoch = Some(epoch);
+        cubic.course().epoch = Some(epoch);
         cubic.window = 10 * MSS;
         cubic.on_ack(&acked(0, 10 * MSS));
         assert_eq!(cubic.window, 11 * MSS, "alpha is 1 from cwnd_prior on");
@@ -336,14 +352,14 @@ mod tests {
         cubic.on_timeout(Some(100 * MSS));
         assert_eq!((cubic.window, cubic.threshold), (MSS, 70 * MSS));
         run(&mut cubic, 0, 1000);
-        let epoch = cubic.epoch.expect("congestion avoidance has begun");
+        let epoch = cubic.epoch().expect("congestion avoidance has begun");
         assert_eq!((epoch.k, epoch.origin), (0, 70 * MSS));
     }
 
     #[test]
     fn the_time_in_which_the_window_is_not_used_does_not_count() {
         let mut busy = cut(1000 * MSS);
-        let mut idle = busy;
+        let mut idle = busy.clone();
         run(&mut busy, 0, 2000);
         run(&mut idle, 0, 1000);
         let before = idle.window;
@@ -358,7 +374,7 @@ mod tests {
     fn what_was_no_loss_is_taken_back() {
         let mut cubic = cut(1000 * MSS);
         run(&mut cubic, 0, 3000);
-        let before = cubic;
+        let before = cubic.clone();
         cubic.on_congestion(Signal::Loss, cubic.window);
         cubic.on_spurious();
         assert_eq!(
@@ -366,7 +382,7 @@ mod tests {
             (before.window, before.threshold, before.w_max, before.cwnd_prior)
         );
         run(&mut cubic, 3000, 3000);
-        let mut undisturbed = before;
+        let mut undisturbed = before.clone();
         run(&mut undisturbed, 3000, 3000);
         assert_eq!(cubic.window, undisturbed.window, "on the same curve");
     }
@@ -374,7 +390,7 @@ mod tests {
     #[test]
     fn a_mark_may_leave_one_segment_and_a_loss_two() {
         let mut cubic = Cubic::new(MSS, 1);
-        let mut marked = cubic;
+        let mut marked = cubic.clone();
         cubic.on_congestion(Signal::Loss, MSS);
         marked.on_congestion(Signal::Mark, MSS);
         assert_eq!([cubic.window, marked.window, cubic.threshold, marked.threshold], [2000, 1000, 2000, 2000]);

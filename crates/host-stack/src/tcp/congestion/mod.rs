@@ -49,6 +49,9 @@ pub(crate) trait CongestionControl: Debug + Send {
     /// Nothing is in flight, and something is to be sent; `long`: nothing was for more than the retransmission timeout.
     fn on_idle(&mut self, long: bool);
 
+    /// Everything that was sent is acknowledged.
+    fn on_quiet(&mut self);
+
     /// Takes over in the middle of a connection.
     fn adopt(&mut self, window: u64, threshold: u64);
 }

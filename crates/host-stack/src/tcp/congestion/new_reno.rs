@@ -93,6 +93,8 @@ impl CongestionControl for NewReno {
         }
     }
 
+    fn on_quiet(&mut self) {}
+
     fn adopt(&mut self, window: u64, threshold: u64) {
         (self.window, self.threshold) = (window, threshold);
     }

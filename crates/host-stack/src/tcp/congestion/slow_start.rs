@@ -18,8 +18,8 @@ pub(super) struct SlowStart {
     /// The one that made growth conservative; [`NONE`]: it is not.
     baseline: u64,
     /// Rounds of conservative growth, the one in which it began included.
-    careful_rounds: u32,
-    samples: u32,
+    careful_rounds: u8,
+    samples: u8,
     /// RFC 9406 4.3: only the first slow start is watched, the later ones have a threshold that was found out.
     first: bool,
     /// Acknowledged bytes that were not enough for a byte of growth.
@@ -75,7 +75,7 @@ impl SlowStart {
         }
         let Some(rtt) = ack.rtt else { return false };
         self.least = self.least.min(u64::try_from(rtt.as_nanos()).unwrap_or(NONE - 1));
-        self.samples += 1;
+        self.samples = self.samples.saturating_add(1);
         if self.samples < SAMPLES_OF_A_ROUND {
             return false;
         }
@@ -99,9 +99,9 @@ const NONE: u64 = u64::MAX;
 const LEAST_RISE: u64 = 4_000_000;
 const MOST_RISE: u64 = 16_000_000;
 const RTT_DIVISOR: u64 = 8;
-const SAMPLES_OF_A_ROUND: u32 = 8;
+const SAMPLES_OF_A_ROUND: u8 = 8;
 const GROWTH_DIVISOR: u64 = 4;
-const CAREFUL_ROUNDS: u32 = 5;
+const CAREFUL_ROUNDS: u8 = 5;
 
 #[cfg(test)]
 mod tests {
