@@ -38,6 +38,8 @@ pub struct NicConfig {
     pub tls_contexts: u32,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
+    /// What is done about a packet that a TLS transmit context does not stand at.
+    pub tls_transmit_resync: TransmitResync,
     /// How TLS receive contexts that lost their place find it again.
     pub tls_resync: TlsResync,
     /// How long things take inside.
@@ -59,10 +61,31 @@ impl Default for NicConfig {
             checksum_offload: true,
             tls_contexts: 1 << 18,
             context_cache_bytes: 4 << 20,
+            tls_transmit_resync: TransmitResync::Dump,
             tls_resync: TlsResync::DriverRequest,
             delays: Delays::default(),
         }
     }
+}
+
+/// What a driver does about a packet that is not the next of its TLS transmit context: one that is sent again, or that
+/// comes after one.
+///
+/// ```
+/// use nic_sim::{NicConfig, TransmitResync};
+///
+/// let config = NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() };
+/// assert_ne!(config.tls_transmit_resync, TransmitResync::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TransmitResync {
+    /// It has the device go to that place: the bytes of the record before it are read once more (DUMPs). The host's CPU
+    /// has nothing to do, the bus has.
+    #[default]
+    Dump,
+    /// It has software seal the record, and the device goes on where it stood, or begins afresh at the next record. The
+    /// bus has nothing to do, the host's CPU has.
+    NextRecord,
 }
 
 /// Time that passes between host and wire, beside the line's own. Assumed figures of the order that PCIe 4

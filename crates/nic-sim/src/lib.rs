@@ -35,7 +35,7 @@ pub mod stats;
 mod steering;
 pub mod wire;
 
-pub use config::{Delays, NicConfig};
+pub use config::{Delays, NicConfig, TransmitResync};
 pub use device::Device;
 pub use driver::Driver;
 pub use nic::nic;

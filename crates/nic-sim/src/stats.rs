@@ -85,8 +85,10 @@ offload_base::counters! {
         pub tx_tls_ctx: "tx_tls_ctx",
         /// Transmit contexts given up.
         pub tx_tls_del: "tx_tls_del",
-        /// Packets that were not the next of their context, so that it had to be rebuilt.
+        /// Packets that were not the next of their context, so that it had to be rebuilt, or they to be sealed in software.
         pub tx_tls_ooo: "tx_tls_ooo",
+        /// Times a context began afresh at a record, what was before it sealed in software.
+        pub tx_tls_next_record: "tx_tls_next_record",
         /// DUMPs posted.
         pub tx_tls_dump_packets: "tx_tls_dump_packets",
         /// Bytes in DUMPs.

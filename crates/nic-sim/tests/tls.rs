@@ -5,7 +5,7 @@ use bytes::Bytes;
 use core::task::Waker;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, Driver, NicConfig, nic};
+use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Refused, Sent, TlsDevice, TlsKey,
@@ -49,6 +49,8 @@ struct Stream {
     units: Vec<Unit>,
     queued: Bytes,
     wire: Vec<u8>,
+    /// Units that software sealed in the queue.
+    sealed: Vec<bool>,
 }
 
 impl Stream {
@@ -82,16 +84,33 @@ impl Stream {
             wire.extend_from_slice(&[&header[..], &explicit, &body].concat());
             units.push(Unit { layer: Layer::Tls, number, start: unit_start, end: start + wire.len() as u32 });
         }
-        Stream { start, units, queued: queued.into(), wire }
+        Stream { start, sealed: vec![false; units.len()], units, queued: queued.into(), wire }
     }
 
+    /// A packet of up to `bytes` bytes: sealed and unsealed ones never share one.
     fn packet(&self, at: usize, bytes: usize, mss: u16, context: Handle) -> TxPacket {
         let seq = self.start + at as u32;
+        let first = self.unit_of(at);
+        let sealed = self.sealed[first];
+        let alike = (first..self.units.len()).take_while(|unit| self.sealed[*unit] == sealed).last().unwrap();
+        let end = (at + bytes).min(self.units[alike].end.distance_from(self.start) as usize);
+        let queued = if sealed { Bytes::copy_from_slice(&self.wire[at..end]) } else { self.queued.slice(at..end) };
+        let context = (!sealed).then_some(context);
         TxPacket {
             header: headers(sender(), seq).into(),
-            fragments: [self.queued.slice(at..at + bytes)].into_iter().collect(),
-            ask: TxAsk { seq, context: Some(context), checksum: true, mss: Some(mss), ..TxAsk::default() },
+            fragments: [queued].into_iter().collect(),
+            ask: TxAsk { seq, context, checksum: true, mss: Some(mss), ..TxAsk::default() },
         }
+    }
+
+    fn unit_of(&self, at: usize) -> usize {
+        self.units.iter().position(|unit| unit.contains(self.start + at as u32)).unwrap()
+    }
+
+    /// Does what a transport does when a driver says that a packet needs software.
+    fn seal(&mut self, unit: Unit) {
+        let number = self.units.iter().position(|other| *other == unit).unwrap();
+        assert!(!core::mem::replace(&mut self.sealed[number], true), "sealed twice");
     }
 }
 
@@ -168,22 +187,31 @@ proptest! {
     #[test]
     fn whatever_leaves_is_what_software_would_have_sent(
         cipher in ciphers(),
+        next_record in any::<bool>(),
         lengths in lengths(),
         start: u32,
         first_number in 0u64..1 << 40,
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..9000, 100u16..1460, 0u8..20), 1..40),
     ) {
-        let stream = Stream::sealed_with(cipher, Seq(start), first_number, &lengths);
-        let (mut device, mut driver) = nic(fast(NicConfig::default()));
+        let mut stream = Stream::sealed_with(cipher, Seq(start), first_number, &lengths);
+        let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+        let (mut device, mut driver) = nic(fast(NicConfig { tls_transmit_resync, ..NicConfig::default() }));
         let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
         let mut seen = 0;
         for (at, bytes, mss, fate) in sends {
             let at = at.index(stream.wire.len());
-            let bytes = bytes.min(stream.wire.len() - at);
             prop_assert!(driver.room(&sender()) > 0);
-            let sent = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
+            let mut packet = stream.packet(at, bytes, mss, context);
+            let mut sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
+            if let Sent::NeedsSoftware(unit) = sent {
+                prop_assert!(next_record, "the device can be brought to any place");
+                stream.seal(unit);
+                packet = stream.packet(at, bytes, mss, context);
+                sent = driver.transmit(Instant::ZERO, packet.clone(), &stream);
+            }
             driver.flush(Instant::ZERO);
             prop_assert_eq!(sent, Sent::Posted);
+            let bytes = packet.payload_len();
             if fate == 0 {
                 device.reset(Instant::ZERO);
             }
@@ -199,18 +227,24 @@ proptest! {
             prop_assert!(whole || fate == 0, "without a reset all of it leaves");
             if fate == 0 {
                 // Until the driver has heard of it, packets are lost; then they are for software; then all is new.
-                let lost = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
-                driver.flush(Instant::ZERO);
-                prop_assert_eq!(lost, Sent::Posted);
-                prop_assert!(frames(&mut device).is_empty());
+                let unit = stream.units[stream.unit_of(at)];
+                if packet.ask.context.is_some() {
+                    let unheard = driver.transmit(Instant::ZERO, packet.clone(), &stream);
+                    driver.flush(Instant::ZERO);
+                    prop_assert!(unheard == Sent::Posted || next_record && unheard == Sent::NeedsSoftware(unit));
+                    prop_assert!(frames(&mut device).is_empty());
+                }
                 prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
-                let refused = driver.transmit(Instant::ZERO, stream.packet(at, bytes, mss, context), &stream);
-                let unit = stream.units.iter().find(|unit| unit.contains(stream.start + at as u32)).unwrap();
-                prop_assert_eq!(refused, Sent::NeedsSoftware(*unit));
+                let refused = driver.transmit(Instant::ZERO, packet.clone(), &stream);
+                let expected = if packet.ask.context.is_some() { Sent::NeedsSoftware(unit) } else { Sent::Posted };
+                prop_assert_eq!(refused, expected);
+                driver.flush(Instant::ZERO);
+                frames(&mut device);
                 context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
             }
         }
         prop_assert!(seen > 0 || device.counters().resets > 0);
+        prop_assert!(!next_record || device.dma().tx_resync == 0, "nothing is read twice");
         prop_assert_eq!(driver.poll_event(), None);
         prop_assert!(driver.arm(Waker::noop()), "everything posted was reported done");
     }
@@ -649,4 +683,38 @@ fn the_last_segment_of_a_long_record_costs_ten_times_its_bytes() {
     let dma = device.dma();
     assert!(dma.tx_resync > 10 * 1448, "{dma:?}");
     assert_eq!(dma.tx_payload, 1448);
+}
+
+/// The alternative, step by step: what is behind the context goes to software and disturbs nothing; a record that was
+/// in the middle of being sent is given up; the next one is the device's again.
+#[test]
+fn next_record_sync_reads_nothing_twice() {
+    let mut stream = Stream::new(Seq(0), 0, &[2000; 4]);
+    let config = NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() };
+    let (mut device, mut driver) = nic(fast(config));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let mut send = |stream: &Stream, at: usize, bytes: usize| {
+        let packet = stream.packet(at, bytes, 1448, context);
+        let by_device = packet.ask.context.is_some();
+        let sent = driver.transmit(Instant::ZERO, packet, stream);
+        driver.flush(Instant::ZERO);
+        let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
+        assert!(stream.wire[at..].starts_with(&left));
+        (sent, by_device, left.len())
+    };
+    assert_eq!(send(&stream, 0, 3000), (Sent::Posted, true, 3000), "a record of 2021 bytes and part of the next");
+    // The first record's middle again: the whole of it is sealed.
+    assert_eq!(send(&stream, 1000, 500), (Sent::NeedsSoftware(stream.units[0]), true, 0));
+    stream.seal(stream.units[0]);
+    assert_eq!(send(&stream, 1000, 500), (Sent::Posted, false, 500));
+    assert_eq!(send(&stream, 3000, 500), (Sent::Posted, true, 500), "the device is where it was");
+    // The second's start again. It is a record's, but behind the context.
+    assert_eq!(send(&stream, 2021, 500), (Sent::NeedsSoftware(stream.units[1]), true, 0));
+    stream.seal(stream.units[1]);
+    assert_eq!(send(&stream, 2021, 2021), (Sent::Posted, false, 2021));
+    assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "afresh at the third");
+    let (counted, dma) = (driver.counters(), device.dma());
+    assert_eq!((counted.tx_tls_ooo, counted.tx_tls_needs_software, counted.tx_tls_next_record), (2, 2, 1));
+    assert_eq!((counted.tx_tls_dump_packets, dma.tx_resync), (0, 0));
+    assert_eq!(device.counters().tx_drop_out_of_sync, 0);
 }

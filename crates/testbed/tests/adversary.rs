@@ -19,10 +19,10 @@ use core::time::Duration;
 use host_stack::{TcpConfig, TcpStream};
 use keyed::{Cipher, Side, accept, connect};
 use ktls_offload::{KtlsStream, Offload};
-use nic_sim::NicConfig;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
+use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{Direction as Half, FlowKey, TlsKey, TlsResync, TlsSuite, TlsVersion};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
@@ -41,6 +41,7 @@ struct Schedule {
     contexts: u32,
     cached: usize,
     resync: TlsResync,
+    transmit_resync: TransmitResync,
     impairments: Impairments,
     overlap: f64,
     /// Segments in which two words change places, which TCP's checksum does not see.
@@ -109,6 +110,7 @@ impl Schedule {
             tls_contexts: self.contexts,
             context_cache_bytes: self.cached * 208,
             tls_resync: self.resync,
+            tls_transmit_resync: self.transmit_resync,
             ..NicConfig::default()
         };
         let recorder = Recorder::default();
@@ -527,22 +529,27 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let cipher = (version, suite);
     let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
     let resync = prop::sample::select(vec![TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous]);
-    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, resync);
+    let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
+    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, resync, transmit_resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
     (any::<u64>(), cipher, nic, impairments(), 0.0..0.1f64, swap, [resets(), resets()], [plan(), plan()]).prop_map(
-        |(seed, cipher, (mtu, tso, contexts, cached, resync), impairments, overlap, swap, resets, plans)| Schedule {
-            seed,
-            cipher,
-            mtu,
-            tso,
-            contexts,
-            cached,
-            resync,
-            impairments,
-            overlap,
-            swap,
-            resets,
-            plans,
+        |(seed, cipher, nic, impairments, overlap, swap, resets, plans)| {
+            let (mtu, tso, contexts, cached, resync, transmit_resync) = nic;
+            Schedule {
+                seed,
+                cipher,
+                mtu,
+                tso,
+                contexts,
+                cached,
+                resync,
+                transmit_resync,
+                impairments,
+                overlap,
+                swap,
+                resets,
+                plans,
+            }
         },
     )
 }

@@ -6,9 +6,9 @@ mod rig;
 use bytes::Bytes;
 use core::time::Duration;
 use host_stack::TcpConfig;
-use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
+use nic_sim::{NicConfig, TransmitResync};
 use offload_base::Seed;
 use offload_base::cost::{Domain, Meter, Work};
 use proptest::prelude::*;
@@ -59,6 +59,39 @@ fn cpu_and_nic_make_the_same_records() {
         assert!(by_nic.counters.value("tx_tls_encrypted_bytes") >= 156_000, "the NIC did it");
         assert_eq!(by_cpu.counters.value("tx_tls_encrypted_bytes"), 0);
     }
+}
+
+/// The two ways to go on after a retransmission: what the peer sees is the same, who pays is not.
+#[test]
+fn dumps_and_next_record_sync_make_the_same_wire() {
+    let writes = vec![random(1, 300_000), random(2, 1), random(3, 500_000)];
+    let mut afresh = 0;
+    for record_size in [500, 4_000, 16_384] {
+        for seed in 0..3 {
+            let cpu = Transfer { record_size, ..Transfer::new(Who::Cpu, seed, writes.clone()) };
+            let by_cpu = cpu.run();
+            let runs = [TransmitResync::Dump, TransmitResync::NextRecord].map(|tls_transmit_resync| {
+                let nic = NicConfig { tls_transmit_resync, ..NicConfig::default() };
+                let outcome = Transfer { who: Who::Nic, link: rough(0.02, 0.01), nic, ..cpu.clone() }.run();
+                assert!(outcome.received == cpu.sent(), "{tls_transmit_resync:?}, seed {seed}");
+                outcome
+            });
+            let expected = streams(&by_cpu.seen);
+            for run in &runs {
+                assert!(streams(&run.seen) == expected, "records of {record_size} bytes, seed {seed}");
+            }
+            let [dumps, next] = &runs;
+            assert!(dumps.counters.value("tx_tls_dump_bytes") > 0);
+            assert_eq!(next.counters.value("tx_tls_dump_bytes"), 0);
+            afresh += next.counters.value("tx_tls_next_record");
+            let (sealed, by_device) = (next.counters.value("tx_tls_needs_software"), 800_000 / record_size as u64);
+            assert!(
+                (1..by_device / 2).contains(&sealed),
+                "{sealed} of {by_device} records: most are still the device's"
+            );
+        }
+    }
+    assert!(afresh > 0, "records that were under way when part of them was sent again");
 }
 
 #[test]
@@ -227,6 +260,7 @@ proptest! {
         client_resets in prop::collection::vec(0u64..2_000, 0..2),
         end in prop_oneof![Just(End::Close), Just(End::Drop), Just(End::Forget)],
         tso in any::<bool>(),
+        next_record in any::<bool>(),
     ) {
         let mut transfer = Transfer::new(if nic { Who::Nic } else { Who::Cpu }, seed, Vec::new());
         transfer.writes = writes.iter().zip(0..).map(|(bytes, number)| random(number, *bytes)).collect();
@@ -236,6 +270,7 @@ proptest! {
         transfer.writes.retain(|write| { left = left.saturating_sub(write.len()); left > 0 });
         transfer.record_size = record_size;
         transfer.nic.mtu = mtu;
+        transfer.nic.tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
         transfer.nic.tso_max_bytes = if tso { 65_536 } else { 0 };
         transfer.tcp.receive_buffer = receive_buffer;
         // A burst may take every repetition of a lone segment: nobody gives up here.

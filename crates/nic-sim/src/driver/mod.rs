@@ -1,12 +1,13 @@
 //! The driver: the host's side of the rings, a [`NetDevice`].
 //!
 //! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
-//! - `transmit`: packets to descriptors; when a packet is not what the device expects next, parameters, fence
-//!   and DUMPs before it, on the same ring.
+//! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
+//!   on the same ring.
 //!
 //! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
 //! way than the ring has entries; so nothing the device reports lacks room.
 
+mod resync;
 mod tls;
 mod transmit;
 
@@ -83,7 +84,7 @@ impl Driver {
 
     /// Entries of the send ring that one packet may need, the longest resync included.
     pub(crate) fn descriptors_at_most(config: &NicConfig) -> usize {
-        transmit::descriptors_at_most(config)
+        resync::descriptors_at_most(config)
     }
 
     /// What the driver counted.

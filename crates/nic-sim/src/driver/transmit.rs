@@ -1,20 +1,17 @@
 //! Packets to descriptors.
 //!
 //! The driver shadows, for every transmit context, the sequence number the device expects next. A packet that
-//! starts there is posted as it is. Any other makes the driver rebuild the context first: static parameters
-//! (skipped when the record number is the one the device counts from already), progress parameters, a fence,
-//! DUMPs with the record's bytes before the packet, all on the ring the packet goes to; and the shadow moves
-//! when all are posted.
+//! starts there is posted as it is; what any other takes is in `resync`.
 
 use crate::config::NicConfig;
 use crate::driver::Driver;
+use crate::driver::resync::descriptors_at_most;
 use crate::engine::layout::Layout;
 use crate::packet::{SendDescriptor, SendEntry};
-use bytes::Bytes;
 use core::cell::Cell;
 use core::num::NonZeroU64;
-use offload_api::{DropReason, FlowKey, Handle, Layer, Lookup, RecordSource, Sent, TxPacket, Unit};
-use offload_base::{Instant, Seq};
+use offload_api::{DropReason, FlowKey, Handle, RecordSource, Sent, TxPacket};
+use offload_base::Instant;
 use std::collections::HashMap;
 
 /// What is on its way to the device.
@@ -215,73 +212,7 @@ impl Driver {
         fits && plain && paced && (self.config.checksum_offload || !packet.ask.checksum)
     }
 
-    /// A packet whose context the device does not have any more: its unit has to be sealed in software.
-    fn send_back(&mut self, seq: Seq, source: &dyn RecordSource) -> Sent {
-        match source.unit_at(Layer::Tls, seq) {
-            Lookup::In(unit) => {
-                self.counters.tx_tls_needs_software += 1;
-                Sent::NeedsSoftware(unit)
-            }
-            Lookup::BeforeStart | Lookup::Released => {
-                self.counters.tx_tls_drop_bypass_req += 1;
-                Sent::Dropped(DropReason::DeviceGone)
-            }
-        }
-    }
-
-    /// Brings the device's context to `seq`.
-    fn resync(&mut self, handle: Handle, seq: Seq, bytes: u32, source: &dyn RecordSource) -> Result<(), Sent> {
-        let Lookup::In(unit) = source.unit_at(Layer::Tls, seq) else {
-            self.counters.tx_tls_drop_no_sync_data += 1;
-            return Err(Sent::Dropped(DropReason::NoSyncData));
-        };
-        let Some(dumps) = self.dumps_of(handle, unit, seq, source) else {
-            return Err(self.send_back(seq, source));
-        };
-        if self.contexts.has_sent(handle) {
-            self.counters.tx_tls_ooo += 1;
-            self.counters.tx_tls_resync_bytes += u64::from(bytes);
-        }
-        if self.contexts.counts_from(handle) != Some(unit.number) {
-            self.post(SendDescriptor::TlsStatic { handle, number: unit.number });
-            self.contexts.note_counts_from(handle, unit.number);
-        }
-        self.post(SendDescriptor::TlsProgress { handle, start: unit.start });
-        self.post(SendDescriptor::Fence);
-        for dump in dumps {
-            self.post(dump);
-        }
-        Ok(())
-    }
-
-    /// The bytes of `unit` before `seq`, each DUMP at most an MTU of them. `None`: it takes too many.
-    fn dumps_of(
-        &mut self,
-        handle: Handle,
-        unit: Unit,
-        seq: Seq,
-        source: &dyn RecordSource,
-    ) -> Option<Vec<SendDescriptor>> {
-        let mut dumps = Vec::new();
-        let mut at = unit.start;
-        let most = usize::from(self.config.mtu);
-        source.bytes(Layer::Tls, unit.start, seq, &mut |mut bytes: Bytes| {
-            while !bytes.is_empty() {
-                let piece = bytes.split_to(bytes.len().min(most));
-                let piece_seq = at;
-                at += piece.len() as u32;
-                dumps.push(SendDescriptor::Dump { handle, seq: piece_seq, bytes: piece });
-            }
-        });
-        if at != seq || dumps.len() > dumps_at_most(&self.config) {
-            return None;
-        }
-        self.counters.tx_tls_dump_packets += dumps.len() as u64;
-        self.counters.tx_tls_dump_bytes += u64::from(seq.distance_from(unit.start));
-        Some(dumps)
-    }
-
-    fn post(&mut self, descriptor: SendDescriptor) {
+    pub(super) fn post(&mut self, descriptor: SendDescriptor) {
         let (bytes, context, paced) = match &descriptor {
             SendDescriptor::Packet(packet) => {
                 let paced = packet.ask.rate.and_then(|_| sender(packet));
@@ -308,20 +239,6 @@ fn sender(packet: &TxPacket) -> Option<FlowKey> {
     Some(Layout::of_headers(&packet.header)?.flow_of_receiver(&packet.header).reversed())
 }
 
-/// Static parameters, progress parameters, fence, DUMPs, and the packet itself.
-pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
-    3 + dumps_at_most(config) + 1
-}
-
-/// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
-/// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software.
-fn dumps_at_most(config: &NicConfig) -> usize {
-    LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT
-}
-
-/// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
-const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
-const PIECES_OF_A_UNIT: usize = 16;
 /// Packets that ask for a rate, of one flow in the device: one that leaves and one behind it. More if both together are
 /// less than a millisecond's worth, as Linux's TCP small queues have it.
 const PACED_PACKETS: usize = 2;

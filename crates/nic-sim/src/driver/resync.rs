@@ -1,0 +1,131 @@
+//! Transmit contexts that do not stand where a packet begins.
+//!
+//! - **DUMP** rebuilds the context at the packet: static parameters (skipped when the record number is the one the device
+//!   counts from already), progress parameters, a fence, DUMPs with the record's bytes before the packet, all on the ring
+//!   that the packet goes to.
+//! - **Next record** leaves what is behind the context, or in the middle of a record, to software, and begins afresh where
+//!   a packet ahead of it begins a record: parameters and a fence. Nothing is read twice. A record that software sealed
+//!   stays sealed in the send queue, so however often it is sent again, that is done once.
+//!
+//! Invariant: the driver's shadow of the context moves when all is posted, and not when the packet is for software.
+
+use crate::config::{NicConfig, TransmitResync};
+use crate::driver::Driver;
+use crate::packet::SendDescriptor;
+use bytes::Bytes;
+use offload_api::{DropReason, Handle, Layer, Lookup, RecordSource, Sent, Unit};
+use offload_base::Seq;
+
+impl Driver {
+    /// A packet whose context is not of use to it: its unit has to be sealed in software.
+    pub(super) fn send_back(&mut self, seq: Seq, source: &dyn RecordSource) -> Sent {
+        match source.unit_at(Layer::Tls, seq) {
+            Lookup::In(unit) => {
+                self.counters.tx_tls_needs_software += 1;
+                Sent::NeedsSoftware(unit)
+            }
+            Lookup::BeforeStart | Lookup::Released => {
+                self.counters.tx_tls_drop_bypass_req += 1;
+                Sent::Dropped(DropReason::DeviceGone)
+            }
+        }
+    }
+
+    /// Brings the device's context to `seq`.
+    ///
+    /// # Errors
+    /// What becomes of the packet otherwise.
+    pub(super) fn resync(
+        &mut self,
+        handle: Handle,
+        seq: Seq,
+        bytes: u32,
+        source: &dyn RecordSource,
+    ) -> Result<(), Sent> {
+        let Lookup::In(unit) = source.unit_at(Layer::Tls, seq) else {
+            self.counters.tx_tls_drop_no_sync_data += 1;
+            return Err(Sent::Dropped(DropReason::NoSyncData));
+        };
+        let begun = self.contexts.has_sent(handle);
+        if self.config.tls_transmit_resync == TransmitResync::NextRecord {
+            let ahead = self.contexts.expected(handle).is_none_or(|expected| seq.after(expected));
+            if !ahead || seq != unit.start {
+                self.counters.tx_tls_ooo += 1;
+                return Err(self.send_back(seq, source));
+            }
+            self.counters.tx_tls_next_record += u64::from(begun);
+            self.post_parameters(handle, unit);
+            return Ok(());
+        }
+        let Some(dumps) = self.dumps_of(handle, unit, seq, source) else {
+            return Err(self.send_back(seq, source));
+        };
+        if begun {
+            self.counters.tx_tls_ooo += 1;
+            self.counters.tx_tls_resync_bytes += u64::from(bytes);
+        }
+        self.post_parameters(handle, unit);
+        for dump in dumps {
+            self.post(dump);
+        }
+        Ok(())
+    }
+
+    /// Puts the context at the first byte of `unit`.
+    fn post_parameters(&mut self, handle: Handle, unit: Unit) {
+        if self.contexts.counts_from(handle) != Some(unit.number) {
+            self.post(SendDescriptor::TlsStatic { handle, number: unit.number });
+            self.contexts.note_counts_from(handle, unit.number);
+        }
+        self.post(SendDescriptor::TlsProgress { handle, start: unit.start });
+        self.post(SendDescriptor::Fence);
+    }
+
+    /// The bytes of `unit` before `seq`, each DUMP at most an MTU of them. `None`: it takes too many.
+    fn dumps_of(
+        &mut self,
+        handle: Handle,
+        unit: Unit,
+        seq: Seq,
+        source: &dyn RecordSource,
+    ) -> Option<Vec<SendDescriptor>> {
+        let mut dumps = Vec::new();
+        let mut at = unit.start;
+        let most = usize::from(self.config.mtu);
+        source.bytes(Layer::Tls, unit.start, seq, &mut |mut bytes: Bytes| {
+            while !bytes.is_empty() {
+                let piece = bytes.split_to(bytes.len().min(most));
+                let piece_seq = at;
+                at += piece.len() as u32;
+                dumps.push(SendDescriptor::Dump { handle, seq: piece_seq, bytes: piece });
+            }
+        });
+        if at != seq || dumps.len() > dumps_at_most(&self.config) {
+            return None;
+        }
+        self.counters.tx_tls_dump_packets += dumps.len() as u64;
+        self.counters.tx_tls_dump_bytes += u64::from(seq.distance_from(unit.start));
+        Some(dumps)
+    }
+}
+
+/// Descriptors that a packet and what it may need before it take.
+pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
+    let dumps = match config.tls_transmit_resync {
+        TransmitResync::Dump => dumps_at_most(config),
+        TransmitResync::NextRecord => 0,
+    };
+    PARAMETERS + dumps + 1
+}
+
+/// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
+/// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software.
+fn dumps_at_most(config: &NicConfig) -> usize {
+    LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT
+}
+
+/// Static parameters, progress parameters, fence.
+const PARAMETERS: usize = 3;
+/// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
+const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
+const PIECES_OF_A_UNIT: usize = 16;
