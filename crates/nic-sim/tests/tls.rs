@@ -639,6 +639,7 @@ fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     assert_eq!(frames(&mut device).len(), 3 * 6);
     assert!(!driver.arm(Waker::noop()), "the device has caught up");
     driver.poll_event();
+    assert!(driver.arm(Waker::noop()), "who was told that there is no room may be gone: it is not said for ever");
     assert!(driver.room(&sender()) > 0);
     assert_eq!(driver.counters().tx_tls_ooo, 2, "the first is where the context begins");
     assert_eq!(driver.counters().tx_tls_dump_bytes, 3 * 8000);

@@ -175,8 +175,9 @@ impl NetDevice for Driver {
             self.rings.send_interrupt.rearm();
         }
         let reported = waits_for_sends && !self.rings.send_completions.is_empty();
+        let room_again = self.send.may_have_room_again();
         let nothing_there = !reported
-            && !self.send.may_have_room_again()
+            && !room_again
             && self.events.is_empty()
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();

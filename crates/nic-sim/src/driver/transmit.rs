@@ -77,9 +77,10 @@ impl SendQueue {
         self.note_room(of_flow.min(of_all).min(self.packets(config)))
     }
 
-    /// Whether there may be room for whoever was told that there is none.
+    /// Whether there may be room for whoever was told that there is none. It is said once: who was told may be gone,
+    /// and whoever still wants to send asks for room, and is told again.
     pub(super) fn may_have_room_again(&self) -> bool {
-        self.room_again.get()
+        self.room_again.take()
     }
 
     pub(super) fn is_starved(&self) -> bool {
