@@ -1,5 +1,7 @@
-//! Demos of nic-offload, one file each beside this one, and in [`web`] what those of them share that speak HTTP.
+//! Demos of nic-offload, one file each beside this one; [`web`] has what those of them share that speak HTTP, [`story`]
+//! what `resync_story` tells.
 
 #![forbid(unsafe_code)]
 
+pub mod story;
 pub mod web;

@@ -1,0 +1,168 @@
+//! Two hosts with NICs on a wire that loses one packet and holds one back, and a server that sends records.
+
+use crate::story::reading::Reading;
+use crate::story::watch::{Fate, FateCounters, Log, Role, WatchedDriver, WatchedPort};
+use crate::story::{Opened, Story, What};
+use bytes::Bytes;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use host_stack::{Config, Host, TcpConfig, TcpListener, TcpStream};
+use ktls_offload::{KtlsStream, Offload, TlsCounters};
+use nic_sim::wire::{Link, LinkConfig};
+use nic_sim::{Device, NicConfig, nic};
+use offload_api::TlsResync;
+use offload_base::cost::Domain;
+use offload_base::{Instant, Seed};
+use std::io;
+use std::sync::Arc;
+use testbed::identity::{self, Randomness};
+use testbed::{Runtime, Station, VirtualTime, connect};
+
+/// A story to be told. The same course is the same story, every time and everywhere.
+///
+/// See [`Story`] for an example.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// How many records the server sends.
+    pub records: u64,
+    /// How many more when the client has them all.
+    pub more: u64,
+    /// Content bytes of each.
+    pub record_size: u16,
+    /// The packet that is lost, counted from 1.
+    pub lose: Option<usize>,
+    /// The packet that the next one overtakes, counted from 1.
+    pub hold_back: Option<usize>,
+    /// How the client's NIC finds its place again.
+    pub resync: TlsResync,
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course {
+            records: 6,
+            more: 3,
+            record_size: 4000,
+            lose: Some(12),
+            hold_back: Some(4),
+            resync: TlsResync::DriverRequest,
+        }
+    }
+}
+
+impl Course {
+    /// Lets it happen, in virtual time.
+    ///
+    /// # Errors
+    /// If the connection is lost.
+    pub fn run(&self) -> io::Result<Story> {
+        let mut time = VirtualTime::new();
+        let runtime: Arc<dyn Runtime> = Arc::new(time.handle());
+        let log = Log::default();
+        let (server, server_device) = self.host(Role::Server, &runtime, &log);
+        let (client, client_device) = self.host(Role::Client, &runtime, &log);
+        let watched = WatchedPort { device: client_device, reading: Reading::default(), log: log.clone() };
+        let link = LinkConfig::default();
+        let (there, back) = (Link::new(&link, Seed(1)), Link::new(&link, Seed(2)));
+        let left = Station::new("server", Domain::Device(0), server_device);
+        let right = Station::new("client", Domain::Device(1), watched);
+        let cable = connect(&runtime, left, right, there, back);
+        let fate = Fate {
+            lose: self.lose,
+            hold_back: self.hold_back,
+            by: HELD_BACK,
+            log: log.clone(),
+            counters: FateCounters::default(),
+        };
+        cable.left_to_right.lock().expect("nobody panicked with it").impair(Box::new(fate));
+        let serving = time.spawn("server", serve(*self, server.listen(PORT, 1)?, log.clone()));
+        let fetching = fetch(*self, client, runtime, log.clone());
+        time.block_on(fetching)?;
+        time.block_on(serving)?;
+        Ok(log.story())
+    }
+
+    /// A host of the two, and the device of its NIC.
+    fn host(&self, role: Role, runtime: &Arc<dyn Runtime>, log: &Log) -> (Host, Device) {
+        let ((own, mac), (other, other_mac)) = match role {
+            Role::Server => (SERVER, CLIENT),
+            Role::Client => (CLIENT, SERVER),
+        };
+        // Pacing and the like would spread out what is to be seen close together.
+        let (device, driver) = nic(NicConfig { mac, tls_resync: self.resync, pacing: false, ..NicConfig::default() });
+        let driver = WatchedDriver { driver, role, log: log.clone(), now: Instant::ZERO };
+        let config = Config::new(own, mac, Seed(u64::from(mac[5]))).with_neighbour(IpAddr::from(other), other_mac);
+        let tcp = TcpConfig { nodelay: true, ..TcpConfig::default() };
+        let host = Host::new(Config { tcp, ..config }, Box::new(driver), runtime.clone());
+        let _serves_on = runtime.spawn("stack", host.serve());
+        (host, device)
+    }
+}
+
+async fn serve(course: Course, mut listener: TcpListener, log: Log) -> io::Result<()> {
+    let mut config = identity::server_config(Randomness::Seeded(Seed(1)), None);
+    // Tickets are records as well: without any, the first of the story is number 0.
+    config.send_tls13_tickets = 0;
+    let stream = listener.accept().await?;
+    let mut stream = offloaded(ktls_offload::accept(stream, Arc::new(config)).await?).await?;
+    stream.set_record_size(course.record_size.into());
+    log.begin();
+    for records in [course.records, course.more] {
+        stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let content = vec![b'.'; records as usize * usize::from(course.record_size)];
+        stream.send_chunk(content.into()).await?;
+    }
+    while stream.next_chunk().await?.is_some() {}
+    stream.close().await
+}
+
+async fn fetch(course: Course, host: Host, runtime: Arc<dyn Runtime>, log: Log) -> io::Result<()> {
+    let config = Arc::new(identity::client_config(Randomness::Seeded(Seed(2)), None));
+    let stream = host.connect(None, (SERVER.0, PORT).into()).await?;
+    let mut stream = offloaded(ktls_offload::connect(stream, config, identity::server_name()).await?).await?;
+    let mut before = *stream.counters();
+    let mut number = 0;
+    while number < course.records + course.more {
+        if number == 0 || number == course.records {
+            stream.send_chunk(Bytes::from_static(b"go on")).await?;
+        }
+        stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let after = *stream.counters();
+        for by in opened_between(&before, &after) {
+            log.note(runtime.now(), What::Opened { number, by });
+            number += 1;
+        }
+        before = after;
+    }
+    log.end();
+    stream.close().await?;
+    while stream.next_chunk().await?.is_some() {}
+    Ok(())
+}
+
+/// Both directions on the NIC, and left there however much is sent again.
+async fn offloaded(mut stream: KtlsStream<TcpStream>) -> io::Result<KtlsStream<TcpStream>> {
+    stream.set_retransmit_limit(None);
+    stream.offload(Offload::BOTH);
+    stream.ready().await?;
+    Ok(stream)
+}
+
+/// Who opened the records that were counted meanwhile.
+fn opened_between(before: &TlsCounters, after: &TlsCounters) -> impl Iterator<Item = Opened> {
+    let counts = [
+        (Opened::ByNic, after.rx_records_device - before.rx_records_device),
+        (Opened::InPart, after.rx_records_partial - before.rx_records_partial),
+        (Opened::InSoftware, after.rx_records_sw - before.rx_records_sw),
+    ];
+    counts.into_iter().flat_map(|(by, count)| core::iter::repeat_n(by, count as usize))
+}
+
+/// An IP and an Ethernet address.
+type End = (Ipv4Addr, [u8; 6]);
+
+const SERVER: End = (Ipv4Addr::new(10, 0, 0, 1), [0x02, 0, 0, 0, 0, 1]);
+const CLIENT: End = (Ipv4Addr::new(10, 0, 0, 2), [0x02, 0, 0, 0, 0, 2]);
+const PORT: u16 = 443;
+/// Longer than a full packet takes on the line, shorter than two.
+const HELD_BACK: Duration = Duration::from_nanos(200);

@@ -1,0 +1,75 @@
+//! The story in words: a line for each thing that happened.
+
+use crate::story::{Opened, Rebuilt, Story, What};
+use core::fmt::Write;
+use offload_base::Instant;
+
+/// When, where, which packet or record, and what, line by line.
+///
+/// ```
+/// use offload_examples::story::{course::Course, table};
+///
+/// let story = Course::default().run()?;
+/// assert!(table::of(&story).contains("P12, records 3 and 4      lost"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn of(story: &Story) -> String {
+    let mut text = format!("{:>6}  {:13}  {:24}  what\n", "us", "where", "which");
+    for (index, event) in story.events.iter().enumerate() {
+        let (micros, place) = (micros(event.at), place_of(event.what));
+        let (which, what) = (which(story, index), in_words(event.what));
+        let _infallible = writeln!(text, "{micros:>6}  {place:13}  {which:24}  {what}");
+    }
+    text
+}
+
+/// Microseconds from the beginning on.
+pub(super) fn micros(at: Instant) -> String {
+    format!("{:.2}", at.as_nanos() as f64 / 1000.0)
+}
+
+/// Who it happened to.
+const fn place_of(what: What) -> &'static str {
+    match what {
+        What::Posted { .. } => "server driver",
+        What::Lost(_) | What::HeldBack(_) => "wire",
+        What::Arrived { .. } => "client NIC",
+        What::Asked { .. } => "client driver",
+        What::Answered { .. } | What::Opened { .. } => "client TLS",
+    }
+}
+
+/// What the event at `index` happened to.
+pub(super) fn which(story: &Story, index: usize) -> String {
+    match story.events[index].what {
+        What::Posted { bytes, .. } if story.is_again(index, bytes) => format!("{} again", story.name(bytes)),
+        What::Posted { bytes, .. } => story.name(bytes),
+        What::Lost(bytes) | What::HeldBack(bytes) | What::Arrived { bytes, .. } => {
+            format!("{}, {}", story.name(bytes), story.records_of(bytes))
+        }
+        What::Asked { header } | What::Answered { header, .. } => format!("byte {header}"),
+        What::Opened { number, .. } => format!("record {number}"),
+    }
+}
+
+/// What happened to it.
+pub(super) fn in_words(what: What) -> String {
+    match what {
+        What::Posted { rebuilt: None, .. } => "posted: what the NIC expects next".into(),
+        What::Posted { rebuilt: Some(Rebuilt { dumps: 0, .. }), .. } => {
+            "not the next: parameters and a fence first".into()
+        }
+        What::Posted { rebuilt: Some(Rebuilt { dumps, dumped_bytes }), .. } => {
+            format!("not the next: parameters, a fence, {dumps} DUMPs of {dumped_bytes} bytes first")
+        }
+        What::Lost(_) => "lost".into(),
+        What::HeldBack(_) => "held back".into(),
+        What::Arrived { made, .. } => made.in_words().into(),
+        What::Asked { .. } => "asks TLS for the NIC: does a record begin there?".into(),
+        What::Answered { number: Some(number), .. } => format!("tells the NIC: record {number} begins there"),
+        What::Answered { number: None, .. } => "tells the NIC: no record begins there".into(),
+        What::Opened { by: Opened::ByNic, .. } => "decrypted and verified by the NIC".into(),
+        What::Opened { by: Opened::InPart, .. } => "in part by the NIC; the rest, and the tag, in software".into(),
+        What::Opened { by: Opened::InSoftware, .. } => "opened in software".into(),
+    }
+}

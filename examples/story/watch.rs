@@ -1,0 +1,334 @@
+//! Who looks on: wrappers around what a host and a wire are made of, and the log they write.
+
+use crate::story::reading::{Moved, Reading};
+use crate::story::{Event, Rebuilt, Span, Story, What};
+use core::task::Waker;
+use ip_packets::IpHeaders;
+use nic_sim::frame::Frame;
+use nic_sim::wire::{Crossing, Impairment, Port};
+use nic_sim::{Device, Driver};
+use offload_api::{
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, PathCaps, RecordSource, Refused, RxPacket, Sent,
+    TlsDevice, TlsKey, TlsResync, TxPacket,
+};
+use offload_base::counters::{CounterSet, Counters};
+use offload_base::{Instant, Seq};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What is written down, for all that look on.
+///
+/// Invariant: before [`begin`](Log::begin) and after [`end`](Log::end) nothing is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Log(Arc<Mutex<Pages>>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    is_open: bool,
+    /// When the first packet was posted, and the sequence number of its first byte.
+    first: Option<(Instant, Seq)>,
+    events: Vec<Event>,
+    packets: Vec<Span>,
+    records: BTreeMap<u64, Span>,
+}
+
+impl Log {
+    /// The server's next packet is the first of the story.
+    pub(super) fn begin(&self) {
+        self.pages().is_open = true;
+    }
+
+    /// The rest does not belong to it.
+    pub(super) fn end(&self) {
+        self.pages().is_open = false;
+    }
+
+    /// What was written.
+    pub(super) fn story(&self) -> Story {
+        let pages = self.pages();
+        let mut events = pages.events.clone();
+        // What the wire does is written down early, with the time of an arrival.
+        events.sort_by_key(|event| event.at);
+        Story { events, packets: pages.packets.clone(), records: pages.records.values().copied().collect() }
+    }
+
+    pub(super) fn note(&self, at: Instant, what: What) {
+        let mut pages = self.pages();
+        if let (true, Some((first, _))) = (pages.is_open, pages.first) {
+            let at = Instant::ZERO + (at - first);
+            pages.events.push(Event { at, what });
+        }
+    }
+
+    /// Where the story's stream has the byte at `seq`; `None` before its first one was sent.
+    fn place(&self, seq: Seq) -> Option<u32> {
+        let (_, first) = self.pages().first?;
+        seq.at_or_after(first).then(|| seq.distance_from(first))
+    }
+
+    fn span(&self, seq: Seq, bytes: u32) -> Option<Span> {
+        let from = self.place(seq)?;
+        (bytes > 0).then_some(Span { from, to: from + bytes })
+    }
+
+    /// The server's driver has posted bytes of records.
+    fn note_posted(&self, now: Instant, seq: Seq, records: &[(u64, Seq, Seq)], bytes: u32, rebuilt: Option<Rebuilt>) {
+        if !self.pages().is_open {
+            return;
+        }
+        self.pages().first.get_or_insert((now, seq));
+        let Some(posted) = self.span(seq, bytes) else { return };
+        for (number, start, end) in records {
+            if let Some(record) = self.span(*start, end.distance_from(*start)) {
+                self.pages().records.insert(*number, record);
+            }
+        }
+        self.note(now, What::Posted { bytes: posted, rebuilt });
+    }
+
+    /// The number of a packet that passes for the first time; those of a stream pass in order at first.
+    fn number_if_new(&self, bytes: Span) -> Option<usize> {
+        let mut pages = self.pages();
+        let is_new = pages.is_open && pages.packets.last().is_none_or(|last| last.to <= bytes.from);
+        is_new.then(|| {
+            pages.packets.push(bytes);
+            pages.packets.len()
+        })
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whose driver it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Sends: what it posts is part of the story.
+    Server,
+    /// Receives: what its NIC asks, and is told, is.
+    Client,
+}
+
+/// A driver that is looked at.
+pub(super) struct WatchedDriver {
+    pub(super) driver: Driver,
+    pub(super) role: Role,
+    pub(super) log: Log,
+    /// When the host last came.
+    pub(super) now: Instant,
+}
+
+impl NetDevice for WatchedDriver {
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        self.now = now;
+        let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
+        if self.role == Role::Client || packet.ask.context.is_none() || bytes == 0 {
+            return self.driver.transmit(now, packet, source);
+        }
+        let records = records_of(source, seq, seq + bytes);
+        let before = self.driver.counters();
+        let sent = self.driver.transmit(now, packet, source);
+        let after = self.driver.counters();
+        let rebuilt = (after.tx_tls_ooo > before.tx_tls_ooo).then(|| Rebuilt {
+            dumps: after.tx_tls_dump_packets - before.tx_tls_dump_packets,
+            dumped_bytes: after.tx_tls_dump_bytes - before.tx_tls_dump_bytes,
+        });
+        self.log.note_posted(now, seq, &records, bytes, rebuilt);
+        sent
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        let event = self.driver.poll_event()?;
+        if self.role == Role::Client
+            && let DeviceEvent::ResyncRequested { header, .. } = event
+            && let Some(header) = self.log.place(header)
+        {
+            self.log.note(self.now, What::Asked { header });
+        }
+        Some(event)
+    }
+
+    fn receive(&mut self, now: Instant) -> Option<RxPacket> {
+        self.now = now;
+        self.driver.receive(now)
+    }
+
+    fn path(&self, flow: &FlowKey) -> PathCaps {
+        self.driver.path(flow)
+    }
+
+    fn room(&self, flow: &FlowKey) -> usize {
+        self.driver.room(flow)
+    }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.driver.room_paced(flow)
+    }
+
+    fn flush(&mut self, now: Instant) {
+        self.driver.flush(now);
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.driver.arm(waker)
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.driver.next_event()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        self.driver.handle_timeout(now);
+    }
+
+    fn count(&self, set: &mut CounterSet) {
+        self.driver.count(set);
+    }
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        self.driver.tls().is_some().then_some(self as &mut dyn TlsDevice)
+    }
+}
+
+impl TlsDevice for WatchedDriver {
+    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        if self.role == Role::Client
+            && let Some(header) = self.log.place(header)
+        {
+            self.log.note(self.now, What::Answered { header, number });
+        }
+        self.driver.answer_resync(handle, header, number);
+    }
+
+    fn add(
+        &mut self,
+        flow: &FlowKey,
+        direction: Direction,
+        start: Seq,
+        number: u64,
+        key: &TlsKey,
+    ) -> Result<Handle, Refused> {
+        self.driver.add(flow, direction, start, number, key)
+    }
+
+    fn resync(&self) -> TlsResync {
+        self.driver.resync()
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        self.driver.remove(handle);
+    }
+}
+
+/// The records that the bytes from `seq` to `end` belong to.
+fn records_of(source: &dyn RecordSource, mut seq: Seq, end: Seq) -> Vec<(u64, Seq, Seq)> {
+    let mut records = Vec::new();
+    while seq.before(end) {
+        let Lookup::In(record) = source.unit_at(Layer::Tls, seq) else { break };
+        records.push((record.number, record.start, record.end));
+        seq = record.end;
+    }
+    records
+}
+
+/// A device that is looked at as it works on what arrives.
+pub(super) struct WatchedPort {
+    pub(super) device: Device,
+    pub(super) reading: Reading,
+    pub(super) log: Log,
+}
+
+impl Port for WatchedPort {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        let data = tcp_data(&frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
+        let before = self.device.counters();
+        self.device.receive_frame(now, frame);
+        let after = self.device.counters();
+        if let Some(bytes) = data {
+            let moved = Moved {
+                decrypted: after.rx_tls_decrypted_packets > before.rx_tls_decrypted_packets,
+                asked: after.rx_tls_resync_req_pkt > before.rx_tls_resync_req_pkt,
+                failed: after.rx_tls_err > before.rx_tls_err,
+                lost: after.rx_tls_lost > before.rx_tls_lost,
+                found: after.rx_tls_found > before.rx_tls_found,
+            };
+            self.log.note(now, What::Arrived { bytes, made: self.reading.note(bytes, moved) });
+        }
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        self.device.poll_frame(now)
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.device.process(now);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.device.next_event()
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.device.register_doorbell(waker);
+    }
+}
+
+offload_base::counters! {
+    /// What the wire did to the two packets.
+    pub(super) struct FateCounters {
+        /// Packets lost.
+        pub lost: "wire_lost",
+        /// Packets held back.
+        pub held_back: "wire_reordered",
+    }
+}
+
+/// Loses one packet and holds another back, each the first time that it comes by. Packets are counted from 1 on.
+#[derive(Debug)]
+pub(super) struct Fate {
+    pub(super) lose: Option<usize>,
+    pub(super) hold_back: Option<usize>,
+    pub(super) by: core::time::Duration,
+    pub(super) log: Log,
+    pub(super) counters: FateCounters,
+}
+
+impl Impairment for Fate {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        let data = tcp_data(&crossing.frame).and_then(|(seq, bytes)| self.log.span(seq, bytes));
+        let Some(bytes) = data else { return onward(crossing) };
+        let number = self.log.number_if_new(bytes);
+        if number.is_none() {
+            onward(crossing);
+        } else if number == self.lose {
+            self.counters.lost += 1;
+            self.log.note(crossing.arrives, What::Lost(bytes));
+        } else if number == self.hold_back {
+            self.counters.held_back += 1;
+            self.log.note(crossing.arrives, What::HeldBack(bytes));
+            onward(Crossing { arrives: crossing.arrives + self.by, ..crossing });
+        } else {
+            onward(crossing);
+        }
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}
+
+/// Sequence number and length of what a frame carries, if that is TCP.
+fn tcp_data(frame: &Frame) -> Option<(Seq, u32)> {
+    let packet = frame.data.get(ETHERNET_HEADER..)?;
+    let ip = IpHeaders::parse(packet).ok().filter(|ip| ip.protocol == PROTOCOL_TCP)?;
+    let tcp = &packet[ip.upper..ip.end];
+    let seq = u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?);
+    let header = usize::from(*tcp.get(12)? >> 4) * 4;
+    Some((Seq(seq), tcp.len().checked_sub(header)? as u32))
+}
+
+const ETHERNET_HEADER: usize = 14;
+/// IANA's number.
+const PROTOCOL_TCP: u8 = 6;
