@@ -1,8 +1,9 @@
 //! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
 
 use super::tcp::TcpOptions;
+use crate::keys;
 use clap::Args;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
@@ -35,6 +36,9 @@ pub struct OutsideOptions {
     /// The address that whoever is at the other end is told to take
     #[arg(long, default_value = "10.77.0.2")]
     pub peer: Ipv4Addr,
+    /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
     #[command(flatten)]
     tcp: TcpOptions,
 }
@@ -123,8 +127,13 @@ impl Outside {
         let mut builder = Testbed::builder(Seed(wire.seed))
             .clock(ClockKind::Real)
             .host(host, nic, options.tcp.config())
-            .address(options.address)
-            .attach(0, &self.name, self.port.clone(), wire.link());
+            .address(options.address);
+        if let Some(path) = &options.keys {
+            let addresses: [IpAddr; 2] = [options.address.into(), [0xfd00, 0, 0, 0, 0, 0, 0, 1].into()];
+            let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
+            builder = builder.layer(move |driver| keys::tried(&keys, driver, &addresses));
+        }
+        let mut builder = builder.attach(0, &self.name, self.port.clone(), wire.link());
         if let Some(capture) = capture {
             builder = builder.captured(capture);
         }

@@ -16,6 +16,7 @@ use host_stack::TcpListener;
 use ktls_offload::{HandshakeError, Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
+use offload_api::NetDevice;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Seed};
 use sha2::{Digest, Sha256};
@@ -24,7 +25,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use testbed::Capture;
-use testbed::bed::{BedHost, ClockKind, Testbed};
+use testbed::bed::{BedHost, Builder, ClockKind, Testbed};
 use testbed::identity::{self, Randomness};
 
 /// A transfer to be made.
@@ -59,6 +60,8 @@ pub struct Bulk {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+    /// What is between each host's stack and its driver, such as IPsec: of the server (0) and of the client (1).
+    pub layer: Option<LayerOfHost>,
     /// Where what the server's NIC sends and receives is captured.
     pub capture: Option<Capture>,
     /// Where what arrived is kept.
@@ -66,6 +69,9 @@ pub struct Bulk {
     /// Called with the number of bytes that arrived so far.
     pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
+
+/// Makes what is between the stack and the driver of a host.
+pub type LayerOfHost = Arc<dyn Fn(usize, Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync>;
 
 impl Bulk {
     /// A transfer in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
@@ -80,9 +86,17 @@ impl Bulk {
             seed: Seed(1),
             nic: NicConfig::default(),
             link: LinkConfig::default(),
+            layer: None,
             capture: None,
             out: None,
             progress: None,
+        }
+    }
+
+    fn with_layer(&self, builder: Builder, host: usize) -> Builder {
+        match self.layer.clone() {
+            Some(layer) => builder.layer(move |driver| layer(host, driver)),
+            None => builder,
         }
     }
 
@@ -106,12 +120,10 @@ impl Bulk {
         let meter = Meter::new();
         let nic = nic_on(self.clock, &self.nic);
         let tcp = tcp();
-        let mut builder = Testbed::builder(self.seed)
-            .clock(self.clock)
-            .meter(&meter)
-            .host("server", nic.clone(), tcp.clone())
-            .host("client", nic, tcp)
-            .wire(SERVER, CLIENT, self.link.clone());
+        let mut builder =
+            Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
+        builder = self.with_layer(builder, SERVER).host("client", nic, tcp);
+        builder = self.with_layer(builder, CLIENT).wire(SERVER, CLIENT, self.link.clone());
         if let Some(capture) = &self.capture {
             builder = builder.captured(capture);
         }

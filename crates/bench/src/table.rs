@@ -21,6 +21,23 @@ pub fn runs(runs: &[Run]) -> String {
     align(&rows) + CAPTION
 }
 
+/// One row for each run: what a packet cost, whichever way it went.
+///
+/// ```
+/// assert!(offload_bench::table::per_packet(&[]).contains("mode"));
+/// ```
+pub fn per_packet(runs: &[Run]) -> String {
+    let mut rows = vec![["mode", "bytes", "tx", "rx", "device"].map(String::from).to_vec()];
+    for run in runs {
+        let bytes = run.bytes as f64 / run.packets.max(1) as f64;
+        let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total, run.device_ns_per_byte];
+        let mut row = vec![run.mode.clone(), format!("{bytes:.0}")];
+        row.extend(costs.map(|cost| format!("{:.0}", cost * bytes)));
+        rows.push(row);
+    }
+    align(&rows) + "a packet on the wire, acknowledgements included: bytes of user data, and CPU time in nanoseconds\n"
+}
+
 const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
                        both devices; dma: bytes over PCIe\n";
 
