@@ -45,6 +45,23 @@ offload_base::counters! {
         pub rx_rekey_error: "TlsRxRekeyError",
         /// KeyUpdates received.
         pub rx_rekey_received: "TlsRxRekeyReceived",
+        /// Changed transmit keys that a device got. This, [`tx_rekey_sw`](Self::tx_rekey_sw) and
+        /// [`tx_rekey_aborted`](Self::tx_rekey_aborted) make [`tx_rekey_ok`](Self::tx_rekey_ok), when the direction has
+        /// ended.
+        pub tx_rekey_device: "TlsTxRekeyDevice",
+        /// Changed transmit keys that stayed in software: the direction was there, the device would not have them or was
+        /// reset, or they changed again first.
+        pub tx_rekey_sw: "TlsTxRekeySw",
+        /// Transmit directions that ended while a changed key waited for the device.
+        pub tx_rekey_aborted: "TlsTxRekeyAborted",
+        /// Changed receive keys that a device got. This, [`rx_rekey_sw`](Self::rx_rekey_sw) and
+        /// [`rx_rekey_aborted`](Self::rx_rekey_aborted) make [`rx_rekey_ok`](Self::rx_rekey_ok), when the direction has
+        /// ended.
+        pub rx_rekey_device: "TlsRxRekeyDevice",
+        /// Changed receive keys that stayed in software.
+        pub rx_rekey_sw: "TlsRxRekeySw",
+        /// Receive directions that ended while a changed key waited for the device.
+        pub rx_rekey_aborted: "TlsRxRekeyAborted",
         /// Times a transmit direction left its device for it sent too much again.
         pub tx_policy_sw: "TlsTxPolicySw",
         /// Times it was given back, for that was over.

@@ -4,12 +4,14 @@ mod rig;
 
 use bytes::Bytes;
 use ktls_offload::{
-    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsError,
-    TrafficKeys,
+    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsCounters,
+    TlsError, TrafficKeys,
 };
-use offload_api::{SegmentStream, TlsKey};
+use offload_api::{Refused, SegmentStream, TlsKey};
+use proptest::prelude::*;
 use rig::{Counting, Cut, SUITES, Wire, data, streams};
 use std::future::poll_fn;
+use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test]
@@ -151,6 +153,172 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
     far.read_to_end(&mut got).await.unwrap();
     assert!(got == [data(1, 50_000), data(2, 50_000), data(3, 50_000)].concat());
     assert_eq!(wire.lock()[0].sealed_units, 0);
+}
+
+/// As Linux has it: software with the new key, and the device again when the old one's records are acknowledged.
+#[tokio::test]
+async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowledgment() {
+    let wire = Wire::new(5).with_devices(0.0, 5);
+    let (mut near, mut far) = streams(&wire, SUITES[0]);
+    near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+    wire.lock()[0].hold = true;
+    near.send_chunk("old".into()).await.unwrap();
+    near.update_keys(false).unwrap();
+    near.send_chunk("new, software".into()).await.unwrap();
+    assert_eq!(near.transmit_context(), None, "what the old context is for is still under way");
+    assert_eq!(near.counters().tx_rekey_device, 0);
+    wire.lock()[0].hold = false;
+    wire.pump(0, usize::MAX);
+    near.send_chunk("new, device".into()).await.unwrap();
+    assert!(near.transmit_context().is_some());
+    assert_eq!((near.counters().tx_rekey_ok, near.counters().tx_rekey_device), (1, 1));
+    // A key that changes again before the device has it stays in software, and so does one that it refuses.
+    wire.lock()[0].hold = true;
+    near.update_keys(false).unwrap();
+    near.update_keys(false).unwrap();
+    wire.lock()[0].hold = false;
+    wire.pump(0, usize::MAX);
+    wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
+    near.send_chunk("software".into()).await.unwrap();
+    assert_eq!((near.counters().tx_rekey_sw, near.counters().curr_tx_sw), (2, 1));
+    // One that waits when the direction ends is neither.
+    wire.lock()[0].device.as_mut().unwrap().refuse = None;
+    near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+    near.update_keys(false).unwrap();
+    near.close().await.unwrap();
+    check_rekeys(near.counters());
+    assert_eq!(near.counters().tx_rekey_aborted, 1);
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"oldnew, softwarenew, devicesoftware");
+    assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_sw), (4, 4));
+}
+
+#[tokio::test]
+async fn a_receive_key_goes_to_the_device_by_itself() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITES[1]);
+    near.send_chunk("go".into()).await.unwrap();
+    far.next_chunk().await.unwrap();
+    far.offload(Offload { tx: false, rx: true });
+    far.ready().await.unwrap();
+    for round in 1..5 {
+        near.update_keys(false).unwrap();
+        near.send_chunk("in software: it arrived with the KeyUpdate".into()).await.unwrap();
+        far.next_chunk().await.unwrap();
+        near.send_chunk(Bytes::from(data(round, 500))).await.unwrap();
+        assert!(far.next_chunk().await.unwrap().unwrap() == data(round, 500));
+        assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_device), (round, round));
+        assert_eq!(far.counters().rx_records_device, 2 * round);
+    }
+}
+
+/// What becomes of changed keys adds up, once both directions have ended.
+fn check_rekeys(counters: &TlsCounters) {
+    let TlsCounters { tx_rekey_device, tx_rekey_sw, tx_rekey_aborted, .. } = *counters;
+    assert_eq!(tx_rekey_device + tx_rekey_sw + tx_rekey_aborted, counters.tx_rekey_ok, "{counters:?}");
+    let TlsCounters { rx_rekey_device, rx_rekey_sw, rx_rekey_aborted, .. } = *counters;
+    assert_eq!(rx_rekey_device + rx_rekey_sw + rx_rekey_aborted, counters.rx_rekey_ok, "{counters:?}");
+    assert!(tx_rekey_aborted <= 1 && rx_rekey_aborted <= 1, "{counters:?}");
+}
+
+#[derive(Clone, Debug)]
+enum Turn {
+    Write(usize),
+    Rekey(bool),
+    Offload(Offload),
+    Read,
+    Refuse(bool),
+    Reset,
+    Hold(bool),
+}
+
+fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Turn::Offload(Offload { tx, rx }));
+    let turn = prop_oneof![
+        4 => (1usize..3_000).prop_map(Turn::Write),
+        4 => any::<bool>().prop_map(Turn::Rekey),
+        2 => Just(Turn::Offload(Offload::BOTH)),
+        1 => ask,
+        3 => Just(Turn::Read),
+        1 => any::<bool>().prop_map(Turn::Refuse),
+        1 => Just(Turn::Reset),
+        1 => any::<bool>().prop_map(Turn::Hold),
+    ];
+    prop::collection::vec((0usize..2, turn), 1..60)
+}
+
+proptest! {
+    /// The oracle of rekeying: keys that the device got, that stayed in software and that nobody waited for any more are
+    /// the KeyUpdates sent, in both directions; and every byte arrives.
+    #[test]
+    fn what_becomes_of_keys_adds_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
+        let wire = Wire::new(seed).with_devices(miss, seed);
+        let streams = streams(&wire, SUITES[0]);
+        let mut ends = [streams.0, streams.1];
+        let (mut written, mut read) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for (side, turn) in turns {
+                let end = &mut ends[side];
+                match turn {
+                    Turn::Write(bytes) => {
+                        let payload = data(written[side].len() as u64, bytes);
+                        written[side].extend_from_slice(&payload);
+                        end.send_chunk(payload.into()).await.unwrap();
+                    }
+                    // Without data in between there may not be many.
+                    Turn::Rekey(both) => {
+                        let payload = data(7, 1);
+                        written[side].extend_from_slice(&payload);
+                        end.update_keys(both).unwrap();
+                        end.send_chunk(payload.into()).await.unwrap();
+                    }
+                    Turn::Offload(ask) => {
+                        end.offload(ask);
+                    }
+                    Turn::Read => read_what_is_there(end, &mut read[side]).await,
+                    Turn::Refuse(refuse) => {
+                        let mut wire = wire.lock();
+                        wire[side].device.as_mut().unwrap().refuse = refuse.then_some(Refused::NoSpace);
+                    }
+                    Turn::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
+                    Turn::Hold(hold) => {
+                        wire.lock()[side].hold = hold;
+                        if !hold {
+                            wire.pump(side, usize::MAX);
+                        }
+                    }
+                }
+            }
+            for side in 0..2 {
+                wire.lock()[side].hold = false;
+                wire.pump(side, usize::MAX);
+            }
+            for end in &mut ends {
+                end.close().await.unwrap();
+            }
+            for (end, read) in ends.iter_mut().zip(&mut read) {
+                end.read_to_end(read).await.unwrap();
+            }
+        });
+        prop_assert!(read[1] == written[0] && read[0] == written[1]);
+        for (end, peer) in [(0, 1), (1, 0)] {
+            check_rekeys(ends[end].counters());
+            prop_assert_eq!(ends[end].counters().tx_rekey_ok, ends[peer].counters().rx_rekey_received);
+        }
+    }
+}
+
+async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) {
+    loop {
+        let chunk = poll_fn(|cx| match end.poll_chunk(cx) {
+            Poll::Ready(chunk) => Poll::Ready(chunk),
+            Poll::Pending => Poll::Ready(Ok(None)),
+        });
+        let Some(chunk) = chunk.await.unwrap() else { return };
+        read.extend_from_slice(&chunk);
+    }
 }
 
 #[tokio::test]

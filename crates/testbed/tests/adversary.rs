@@ -4,6 +4,7 @@
 //!
 //! - each end reads what the other wrote, to the byte and to the end, or a TLS error where the wire changed bytes so
 //!   that TCP's checksum could not tell;
+//! - what became of changed keys adds up;
 //! - the wire never shows plaintext, and never a byte that was sent again as another;
 //! - in the end no device and no driver has a context left, no stack a connection, and what was written belongs to its
 //!   writer alone again.
@@ -18,7 +19,7 @@ use core::task::Poll;
 use core::time::Duration;
 use host_stack::{TcpConfig, TcpStream};
 use keyed::{Cipher, Side, accept, connect};
-use ktls_offload::{KtlsStream, Offload};
+use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
@@ -96,6 +97,8 @@ struct Ended {
     /// How reading ended, if it went on to the end.
     read_to_end: Option<io::Result<()>>,
     forgotten: Option<Box<KtlsStream<TcpStream>>>,
+    /// What a stream that was closed had counted.
+    counters: Option<TlsCounters>,
 }
 
 impl Schedule {
@@ -148,6 +151,7 @@ impl Schedule {
         let swapped = bed.counters().value("wire_swapped") > 0;
         for side in Side::BOTH {
             self.check_read(side, &ends[side as usize], &ends[side.peer() as usize], swapped)?;
+            check_rekeys(&ends[side as usize])?;
         }
         check_wire(&recorder.take(), swapped)?;
         for (host, end) in hosts.iter().zip(&ends) {
@@ -193,11 +197,13 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
         End::Forget => {
             // What went wrong, if anything did, the other end shows.
             let _ = stream.close().await;
+            ended.counters = Some(*stream.counters());
             ended.forgotten = Some(Box::new(stream));
         }
         End::Close => {
             let _ = stream.close().await;
             ended.read_to_end = Some(read_to_end(&mut stream, &mut ended.read).await);
+            ended.counters = Some(*stream.counters());
         }
     }
     Ok(ended)
@@ -247,6 +253,20 @@ async fn take_steps(
 async fn read_to_end(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>) -> io::Result<()> {
     while let Some(chunk) = stream.next_chunk().await? {
         read.extend_from_slice(&chunk);
+    }
+    Ok(())
+}
+
+/// Each changed key was taken by the device, or stayed in software, or was the last of a direction that ended.
+fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
+    let Some(counters) = ended.counters else { return Ok(()) };
+    let settled = counters.tx_rekey_device + counters.tx_rekey_sw + counters.tx_rekey_aborted;
+    prop_assert_eq!(settled, counters.tx_rekey_ok);
+    prop_assert!(counters.tx_rekey_aborted <= 1);
+    if let Some(Ok(())) = ended.read_to_end {
+        let settled = counters.rx_rekey_device + counters.rx_rekey_sw + counters.rx_rekey_aborted;
+        prop_assert_eq!(settled, counters.rx_rekey_ok);
+        prop_assert!(counters.rx_rekey_aborted <= 1);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! - this file: the stream itself, its two sides and how they end;
 //! - [`offload`]: handing directions to a device, and taking them back; [`policy`]: when that is done unasked;
 //!   [`contexts`]: who owns what the device has for the stream; [`resync`]: helping it to find its place again;
+//! - [`rekey`]: keys that change, and how the device gets the new ones;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
@@ -11,6 +12,7 @@ mod contexts;
 mod io;
 pub(crate) mod offload;
 mod policy;
+mod rekey;
 mod resync;
 mod segments;
 
@@ -34,6 +36,7 @@ use offload_api::{RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
+use rekey::Rekeys;
 use resync::Resync;
 use segments::AckLog;
 use std::collections::VecDeque;
@@ -90,6 +93,7 @@ pub struct KtlsStream<S: SegmentStream> {
     contexts: Contexts,
     policy: RetransmitPolicy,
     resync: Resync,
+    rekeys: Rekeys,
 
     /// Where the next byte queued goes, once a byte was queued.
     next: Option<Seq>,
@@ -165,6 +169,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             contexts: Contexts::default(),
             policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
             resync: Resync::default(),
+            rekeys: Rekeys::default(),
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
             record_size: CONTENT_MAX,
@@ -220,7 +225,8 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Changes the transmit key, and asks the peer for the same if `both` (RFC 8446 section 4.6.3). A direction on a
-    /// device comes back to software.
+    /// device comes back to software, and goes to the device again with the new key: with the first write after the last
+    /// record of the old key is acknowledged. [`TlsCounters`] tell what became of each key.
     ///
     /// # Errors
     /// If there is no next key, which fails the stream; `BrokenPipe` after closing; `Unsupported`, and the stream goes
@@ -259,7 +265,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Takes the transmit direction off its device while more than the share `most` of the bytes sent had been sent
     /// before, and gives it back when that is down to half of it; `None`: never. At first the limit is 2 %.
     ///
-    /// A direction that a new key or a reset brought back to software stays there until somebody asks again.
+    /// A direction that a reset brought back to software stays there until somebody asks again.
     pub fn set_retransmit_limit(&mut self, most: Option<f64>) {
         self.policy.set_most(most);
     }
@@ -295,12 +301,15 @@ impl<S: SegmentStream> KtlsStream<S> {
             let opened = match self.receiver.next_record(&mut self.scratch, &mut self.counters) {
                 Ok(Some(record)) => {
                     self.note_record(&record);
-                    self.receive(record)
+                    let received = self.receive(record);
+                    self.add_deferred(cx);
+                    received
                 }
                 Ok(None) => {
                     if !ready!(self.poll_more(cx))? {
                         // RFC 8446 section 6.1: without close_notify, what arrived may have been cut short.
                         self.read = Side::Failed(TlsError::Truncated);
+                        self.abort_receive_rekey();
                     }
                     continue;
                 }
@@ -357,6 +366,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.read = Side::Closed;
                 self.receiver.clear();
                 self.leave_receive_context();
+                self.abort_receive_rekey();
             }
             return Ok(());
         }
@@ -379,67 +389,6 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.write == Side::Open {
             self.alert(AlertDescription::NO_RENEGOTIATION);
         }
-    }
-
-    fn receive_key_update(&mut self, requested: bool) -> Result<(), TlsError> {
-        self.counters.rx_rekey_received += 1;
-        let rekeyed = match self.schedule.next_receive_key() {
-            Ok(key) => self.receiver.rekey(key),
-            Err(error) => Err(error.into()),
-        };
-        match &rekeyed {
-            Ok(()) => self.counters.rx_rekey_ok += 1,
-            Err(_) => self.counters.rx_rekey_error += 1,
-        }
-        rekeyed?;
-        self.leave_receive_context();
-        if requested && self.write == Side::Open {
-            // RFC 8446 section 4.6.3: before our next data at the latest, and once for any number of requests. The
-            // first goes at once; the peer cannot have the queue grow by asking on.
-            self.update_owed = true;
-            if !self.update_answered {
-                self.send_key_update(false)?;
-                self.stream.flush();
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends a KeyUpdate and goes on with the next key, in software.
-    fn send_key_update(&mut self, request: bool) -> Result<(), TlsError> {
-        let was_on_device = self.sender.context().is_some();
-        match self.announce_next_key(request) {
-            Ok(fresh) => self.sender = fresh,
-            Err(error) => {
-                self.counters.tx_rekey_error += 1;
-                self.fail(error.clone());
-                return Err(error);
-            }
-        }
-        self.sender.lower_limit(self.records_per_key);
-        self.give_back_unused();
-        if was_on_device {
-            self.count_transmit_software();
-        }
-        self.policy.begin(self.stream.sent());
-        self.counters.tx_rekey_ok += 1;
-        self.update_owed = false;
-        self.update_answered = true;
-        Ok(())
-    }
-
-    /// Sends a KeyUpdate; gives what has the key that comes after it. What can go wrong does so before the peer hears of
-    /// a new key: the alert about it has the old one.
-    fn announce_next_key(&mut self, request: bool) -> Result<Sender, TlsError> {
-        // The schedule does not go back, so it is asked only if the record about it can be made.
-        if self.sender.is_used_up() {
-            return Err(TlsError::KeyExhausted);
-        }
-        let key = self.schedule.next_transmit_key()?;
-        let mut fresh = Sender::new(0, key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
-        fresh.set_pad_to(self.pad_to);
-        self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)), TxTag::PLAIN)?;
-        Ok(fresh)
     }
 
     /// Ready when something may be written.
@@ -481,6 +430,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.update_owed || self.sender.must_update() {
             self.send_key_update(false)?;
         }
+        self.install_transmit_key();
         if self.policy.note_queued(length as u64) {
             self.consult_policy();
         }
@@ -517,6 +467,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn finish_writing(&mut self) {
         if self.write == Side::Open {
             self.write = Side::Closed;
+            self.abort_transmit_rekey();
             self.alert(AlertDescription::CLOSE_NOTIFY);
             self.stream.finish();
         }
@@ -534,6 +485,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.read = Side::Failed(error);
         self.receiver.clear();
         self.leave_receive_context();
+        self.abort_receive_rekey();
+        self.abort_transmit_rekey();
     }
 
     fn alert(&mut self, description: AlertDescription) {

@@ -164,6 +164,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                     if !ready!(self.poll_more(cx))? {
                         self.ended = Some(Ok(()));
                         self.rx = RxOffload::Refused(NotOffloaded::Closed);
+                        self.abort_receive_rekey();
                     }
                 }
             }
@@ -183,7 +184,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    fn offload_transmit(&mut self) -> Outcome {
+    pub(super) fn offload_transmit(&mut self) -> Outcome {
         if let Some(handle) = self.sender.context() {
             return Outcome::Device(handle);
         }
@@ -203,6 +204,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.counters.tx_device += 1;
                 self.counters.curr_tx_device = 1;
                 self.counters.curr_tx_sw = 0;
+                self.note_transmit_key_on_device();
                 Outcome::Device(handle)
             }
             Err(reason) => {
@@ -210,6 +212,16 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Outcome::Refused(reason)
             }
         }
+    }
+
+    /// Whether the receive direction is on a device, or on its way there.
+    pub(super) fn wants_receive_context(&self) -> bool {
+        matches!(self.rx, RxOffload::Deferred | RxOffload::Adding(_) | RxOffload::Device(_))
+    }
+
+    /// Has the receive direction go to the device as soon as it is known where its next record begins.
+    pub(super) fn defer_receive_context(&mut self) {
+        self.rx = RxOffload::Deferred;
     }
 
     fn offload_receive(&mut self, cx: &mut Context<'_>) -> Outcome {
@@ -274,13 +286,15 @@ impl<S: SegmentStream> KtlsStream<S> {
             Err(reason) => {
                 self.counters.offload_refused += 1;
                 self.rx = RxOffload::Refused(reason);
+                self.keep_receive_key_in_software();
             }
         }
     }
 
     /// Acts on what happened to the device, if the stream has anything there.
     pub(super) fn watch_device(&mut self, cx: &mut Context<'_>) {
-        if self.sender.context().is_some() || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
+        let uses = self.sender.context().is_some() || self.waits_to_install();
+        if uses || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
             self.poll_events(cx);
         }
     }
@@ -294,6 +308,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.counters.rx_device += 1;
                     self.counters.curr_rx_device = 1;
                     self.counters.curr_rx_sw = 0;
+                    self.note_receive_key_on_device();
                 }
                 DeviceEvent::ResyncRequested { handle, header, .. } => match self.resync.log.resolve(header) {
                     Some(number) => self.answer(handle, header, Some(number)),
@@ -312,6 +327,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 DeviceEvent::ResyncCancelled { .. } => self.resync.log.cancel(),
                 DeviceEvent::Removed { handle, .. } => {
                     self.contexts.is_gone(handle);
+                    self.note_context_gone(handle);
                     if self.sender.context() == Some(handle) {
                         self.lose_transmit();
                     }
@@ -404,6 +420,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.sender.come_back() {
             self.count_transmit_software();
         }
+        self.keep_transmit_key_in_software();
     }
 
     /// The device no longer has the receive context. What it decrypted before still counts.
@@ -411,6 +428,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.count_receive_software();
         if !matches!(self.rx, RxOffload::Software | RxOffload::Refused(_)) {
             self.rx = RxOffload::Refused(NotOffloaded::Lost);
+            self.keep_receive_key_in_software();
         }
     }
 
