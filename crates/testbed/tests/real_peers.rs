@@ -82,15 +82,17 @@ fn peers_do_not_notice_resets_of_nics() {
 
 #[test]
 fn either_side_may_change_keys() {
-    let turns =
-        vec![(200, Turn::UpdateKeys), (300, Turn::OffloadAgain), (600, Turn::OffloadAgain), (700, Turn::UpdateKeys)];
+    let turns = vec![(200, Turn::UpdateKeys), (700, Turn::UpdateKeys)];
     let talk = Talk { link: rough(), peer_updates_keys: true, turns, ..Talk::default() };
     for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
         outcome.check(&talk);
         for ours in outcome.ours.iter().flatten() {
             // Each asks the other for the same: two of ours and one of theirs.
             assert_eq!((ours.tls.tx_rekey_ok, ours.tls.rx_rekey_ok), (3, 3), "{who}: {:?}", ours.tls);
-            assert_eq!(ours.tls.tx_device, 3, "{who}: offloaded again each time, {:?}", ours.tls);
+            // The NIC gets each of them, unless the next comes first.
+            let on_device = (ours.tls.tx_rekey_device, ours.tls.rx_rekey_device);
+            assert!(on_device.0 > 0 && on_device.1 > 0, "{who}: {:?}", ours.tls);
+            assert_eq!(on_device.0 + ours.tls.tx_rekey_sw + ours.tls.tx_rekey_aborted, 3, "{who}: {:?}", ours.tls);
         }
     }
 }
