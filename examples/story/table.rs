@@ -25,7 +25,7 @@ pub fn of(story: &Story) -> String {
 
 /// Microseconds from the beginning on.
 pub(super) fn micros(at: Instant) -> String {
-    format!("{:.2}", at.as_nanos() as f64 / 1000.0)
+    format!("{:.1}", at.as_nanos() as f64 / 1000.0)
 }
 
 /// Who it happened to.
