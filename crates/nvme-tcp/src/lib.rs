@@ -2,6 +2,7 @@
 //!
 //! - [`nvme`]: what NVMe itself defines: commands, completions, status;
 //! - [`pdu`]: the PDUs of NVMe/TCP: typed, framed for sending, taken from a stream however it is cut;
+//! - [`host`]: what sends commands: one connection of a host;
 //! - [`controller`]: what serves commands: subsystems, controllers, queues;
 //! - [`namespace`]: blocks in memory or in a file;
 //! - [`shell`]: the futures around the cores;
@@ -14,6 +15,7 @@
 
 pub mod controller;
 pub mod digest;
+pub mod host;
 pub mod namespace;
 pub mod nvme;
 pub mod pdu;

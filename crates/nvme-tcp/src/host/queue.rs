@@ -1,0 +1,584 @@
+//! One connection of a host, which is one queue: commands and PDUs in, PDUs and completions out.
+//!
+//! Invariants: a command identifier is in use from its capsule until the response is here and all data that were asked
+//! for have left. Its upper bits change with each use, so what is late for an earlier command is not taken for a later
+//! one's. Nothing the controller sends makes the queue hold more than the caller submitted.
+
+use super::Buffer;
+use crate::namespace::Pieces;
+use crate::nvme::{Command, Completion, Sgl, Status};
+use crate::pdu::{
+    DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, ReadyToTransfer,
+    Received, Receiver, Side, Termination, WirePdu,
+};
+use bytes::Bytes;
+use core::time::Duration;
+use offload_api::RxSegment;
+use offload_base::{Instant, time};
+use std::collections::VecDeque;
+
+/// How a connection is opened and used.
+///
+/// See [`Queue`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Commands at a time, 1 to 4095.
+    pub depth: u16,
+    /// Asks for header digests. A controller that does not agree is not insisted with.
+    pub header_digest: bool,
+    /// Asks for data digests.
+    pub data_digest: bool,
+    /// HPDA: the controller begins data at a multiple of `(alignment + 1) * 4` bytes.
+    pub alignment: u8,
+    /// Requests to transfer (R2T) that a command may have outstanding, at least one.
+    pub requests: u32,
+    /// Most data that go along in a command's capsule.
+    pub in_capsule: u32,
+    /// In which a command has to be answered. A connection on which one is not is given up.
+    pub command_timeout: Duration,
+}
+
+/// What a command brings along.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// No data.
+    #[default]
+    None,
+    /// Data for the controller.
+    Write(Pieces),
+    /// Where data from the controller go.
+    Read(Buffer),
+}
+
+/// A command for a [`Queue`].
+#[derive(Debug)]
+pub struct Submission {
+    /// The command; identifier and SGL are filled in.
+    pub command: Command,
+    /// Its data, or the room for them.
+    pub payload: Payload,
+}
+
+/// A command that has come to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// The identifier it had.
+    pub id: u16,
+    /// What the controller answered.
+    pub completion: Completion,
+    /// The command, as it was submitted.
+    pub submission: Submission,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The controller's fault, and it was told so.
+    #[error(transparent)]
+    Misbehaved(#[from] FatalError),
+    /// The controller says that the fault is the host's.
+    #[error("the controller ended the connection with error status {}", .0.status)]
+    Terminated(Termination),
+    /// The controller closed the connection.
+    #[error("the controller closed the connection")]
+    Closed,
+    /// No answer in time.
+    #[error("the controller does not answer")]
+    TimedOut,
+}
+
+/// The state machine of one connection.
+///
+/// ```
+/// use nvme_tcp::host::{Payload, Queue, QueueConfig, Submission, commands};
+/// use offload_base::Instant;
+///
+/// let mut queue = Queue::new(Instant::ZERO, QueueConfig { depth: 16, ..QueueConfig::default() });
+/// assert_eq!(queue.poll_transmit().unwrap().head[0], 0x00, "ICReq");
+/// assert!(!queue.is_open(), "the controller has not answered");
+/// assert_eq!(queue.room(), 0);
+/// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+/// assert!(queue.submit(Instant::ZERO, submission).is_err());
+/// ```
+#[derive(Debug)]
+pub struct Queue {
+    config: QueueConfig,
+    receiver: Receiver,
+    framing: Framing,
+    state: State,
+    /// MAXH2CDATA.
+    max_data: u32,
+    /// By the lower bits of the identifier.
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    submitted: u64,
+    /// When what was submitted is overdue; some of it is finished already.
+    deadlines: VecDeque<(Instant, u16)>,
+    opening_until: Instant,
+    receiving: Option<Receiving>,
+    out: VecDeque<Outgoing>,
+    finished: VecDeque<Finished>,
+    error: Option<QueueError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Waits for ICResp.
+    Opening,
+    Open,
+    /// Sends what is left, then closes.
+    Closing,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    uses: u16,
+    active: Option<Active>,
+}
+
+#[derive(Debug)]
+struct Active {
+    id: u16,
+    /// Which submission it was.
+    order: u64,
+    submission: Submission,
+    /// Bytes of its data, either way.
+    total: u32,
+    /// Where the data that were asked for last end.
+    asked: u32,
+    /// Requests whose data have not all left.
+    outstanding: u32,
+    received: u32,
+    damaged: bool,
+    response: Option<Completion>,
+    /// Nobody waits for it any more.
+    abandoned: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Receiving {
+    id: u16,
+    offset: u32,
+    success: bool,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    pdu: WirePdu,
+    /// With this PDU, a request of this command is answered.
+    answers: Option<u16>,
+}
+
+impl Slot {
+    fn is(&self, id: u16) -> bool {
+        self.active.as_ref().is_some_and(|active| active.id == id)
+    }
+}
+
+impl Default for QueueConfig {
+    fn default() -> QueueConfig {
+        QueueConfig {
+            depth: 128,
+            header_digest: false,
+            data_digest: false,
+            alignment: 0,
+            requests: 1,
+            in_capsule: 8192,
+            command_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Queue {
+    /// A queue whose stream was opened at `now`.
+    ///
+    /// # Panics
+    /// If the depth is not within its bounds.
+    pub fn new(now: Instant, config: QueueConfig) -> Queue {
+        assert!((1..=MAX_DEPTH).contains(&config.depth), "a queue has room for 1 to {MAX_DEPTH} commands");
+        let request = InitializeRequest {
+            version: 0,
+            alignment: config.alignment,
+            header_digest: config.header_digest,
+            data_digest: config.data_digest,
+            max_requests: config.requests.max(1) - 1,
+        };
+        // What a PDU may carry is found out by the command it is for.
+        let limits = Limits { max_data: u32::MAX, ..Limits::default() };
+        let pdu = Framing::default().frame(&Pdu::InitializeRequest(request), []);
+        Queue {
+            config,
+            receiver: Receiver::new(Side::Host, limits),
+            framing: Framing::default(),
+            state: State::Opening,
+            max_data: 0,
+            slots: (0..config.depth).map(|_| Slot::default()).collect(),
+            free: (0..config.depth).rev().collect(),
+            submitted: 0,
+            deadlines: VecDeque::new(),
+            opening_until: now + OPENING_TIME,
+            receiving: None,
+            out: VecDeque::from([Outgoing { pdu, answers: None }]),
+            finished: VecDeque::new(),
+            error: None,
+        }
+    }
+
+    /// The connection is opened: commands can be submitted.
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// How many commands can be submitted now.
+    pub fn room(&self) -> usize {
+        if self.state == State::Open { self.free.len() } else { 0 }
+    }
+
+    /// From now on, data up to this many bytes go along in capsules.
+    pub fn set_in_capsule(&mut self, bytes: u32) {
+        self.config.in_capsule = bytes;
+    }
+
+    /// Sends a command; returns its identifier.
+    ///
+    /// # Errors
+    /// Without [room](Self::room) the command comes back.
+    #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
+    pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, Submission> {
+        let index = match self.state {
+            State::Open => self.free.pop(),
+            _ => None,
+        };
+        let Some(index) = index else { return Err(submission) };
+        let slot = &mut self.slots[usize::from(index)];
+        slot.uses = slot.uses.wrapping_add(1);
+        let id = index | slot.uses << INDEX_BITS;
+        let (total, sgl, in_capsule) = match &submission.payload {
+            Payload::None => (0, Sgl::transport(0), Pieces::new()),
+            Payload::Read(buffer) => (buffer.len() as u32, Sgl::transport(buffer.len() as u32), Pieces::new()),
+            Payload::Write(pieces) => {
+                let total = pieces.iter().map(Bytes::len).sum::<usize>() as u32;
+                match total <= self.config.in_capsule {
+                    true => (total, Sgl::in_capsule(total), pieces.clone()),
+                    false => (total, Sgl::transport(total), Pieces::new()),
+                }
+            }
+        };
+        let asked = if in_capsule.is_empty() { 0 } else { total };
+        let command = submission.command.with_identifier(id).with_sgl(sgl);
+        slot.active = Some(Active {
+            id,
+            order: self.submitted,
+            submission,
+            total,
+            asked,
+            outstanding: 0,
+            received: 0,
+            damaged: false,
+            response: None,
+            abandoned: false,
+        });
+        self.submitted += 1;
+        if self.deadlines.len() >= 4 * self.slots.len() {
+            // Behind a command that takes its time; at least three of four go.
+            let slots = &self.slots;
+            self.deadlines.retain(|(_, id)| slots[usize::from(id & INDEX_MASK)].is(*id));
+        }
+        self.deadlines.push_back((now + self.config.command_timeout, id));
+        self.send(&Pdu::Command(command), in_capsule, None);
+        Ok(id)
+    }
+
+    /// Nobody waits for the command any more: its buffer comes back, its data are dropped as they come, and it will not
+    /// [finish](Self::poll_finished). `None`: it has finished.
+    pub fn abandon(&mut self, id: u16) -> Option<Payload> {
+        let active = self.active(id).filter(|active| !active.abandoned)?;
+        active.abandoned = true;
+        Some(match &mut active.submission.payload {
+            // May be asked for yet.
+            Payload::Write(pieces) => Payload::Write(pieces.clone()),
+            payload => core::mem::take(payload),
+        })
+    }
+
+    /// Takes the next range of the stream.
+    pub fn handle_segment(&mut self, segment: RxSegment) {
+        if self.state == State::Closing {
+            return;
+        }
+        self.receiver.push(segment);
+        while self.state != State::Closing {
+            match self.receiver.poll().and_then(|received| self.handle_received(received)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    self.out.clear();
+                    self.send(&error.pdu(Side::Host), Pieces::from_iter([error.header.clone()]), None);
+                    self.close(error.into());
+                }
+            }
+        }
+    }
+
+    /// The stream has ended, or was lost.
+    pub fn handle_end(&mut self) {
+        self.out.clear();
+        self.close(QueueError::Closed);
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.next_event().is_some_and(|due| due <= now) {
+            self.close(QueueError::TimedOut);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub fn next_event(&mut self) -> Option<Instant> {
+        while let Some((_, id)) = self.deadlines.front() {
+            let id = *id;
+            if self.active(id).is_some() {
+                break;
+            }
+            self.deadlines.pop_front();
+        }
+        let opening = (self.state == State::Opening).then_some(self.opening_until);
+        let overdue = self.deadlines.front().map(|(due, _)| *due);
+        if self.state == State::Closing { None } else { time::earliest(opening, overdue) }
+    }
+
+    /// The next PDU to send.
+    pub fn poll_transmit(&mut self) -> Option<WirePdu> {
+        let Outgoing { pdu, answers } = self.out.pop_front()?;
+        if let Some(id) = answers
+            && let Some(active) = self.active(id)
+        {
+            active.outstanding -= 1;
+            self.finish_if_done(id);
+        }
+        Some(pdu)
+    }
+
+    /// The next command that has come to its end.
+    pub fn poll_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    /// Why the connection is over, once it is; [`poll_transmit`](Self::poll_transmit) may have a last word for the
+    /// controller.
+    pub fn error(&self) -> Option<&QueueError> {
+        self.error.as_ref()
+    }
+
+    /// What was submitted and has not finished, in that order, to be submitted again elsewhere: identifiers and
+    /// commands. Nothing will finish any more.
+    pub fn take_unfinished(&mut self) -> Vec<(u16, Submission)> {
+        self.close(QueueError::Closed);
+        let mut actives: Vec<Active> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
+        actives.retain(|active| !active.abandoned);
+        actives.sort_by_key(|active| active.order);
+        actives.into_iter().map(|active| (active.id, active.submission)).collect()
+    }
+
+    /// Returns whether there may be more.
+    fn handle_received(&mut self, received: Option<Received>) -> Result<bool, FatalError> {
+        match received {
+            None => return Ok(false),
+            Some(Received::Header { pdu, .. }) => match (self.state, pdu) {
+                (State::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
+                (State::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
+                (State::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
+                (State::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
+                (_, Pdu::ControllerTermination(termination)) => {
+                    self.out.clear();
+                    self.close(QueueError::Terminated(termination));
+                }
+                _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
+            },
+            Some(Received::Data(segment)) => self.take_data(&segment),
+            Some(Received::DataEnd { intact }) => self.end_data(intact),
+        }
+        Ok(true)
+    }
+
+    fn initialize(&mut self, response: &InitializeResponse) -> Result<(), FatalError> {
+        if response.version != 0 {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        }
+        if response.alignment > MAX_ALIGNMENT {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
+        }
+        let (header_digest, data_digest) = (response.header_digest, response.data_digest);
+        if (header_digest && !self.config.header_digest) || (data_digest && !self.config.data_digest) {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 11));
+        }
+        // NVMe/TCP Transport Specification 1.0, 3.6.2.3: MAXH2CDATA is at least 4096, and a multiple of 4.
+        if response.max_data < LEAST_MAX_DATA || !response.max_data.is_multiple_of(4) {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 12));
+        }
+        self.framing = Framing { header_digest, data_digest, alignment: response.alignment };
+        let limits = self.receiver.limits();
+        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
+        self.max_data = response.max_data;
+        self.state = State::Open;
+        Ok(())
+    }
+
+    fn handle_response(&mut self, completion: Completion) -> Result<(), FatalError> {
+        let Some(active) = self.active(completion.command).filter(|active| active.response.is_none()) else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8 + 12));
+        };
+        active.response = Some(completion);
+        self.finish_if_done(completion.command);
+        Ok(())
+    }
+
+    fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
+        let Some(active) = self.active(header.command).filter(|active| active.response.is_none()) else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        };
+        let reads = matches!(active.submission.payload, Payload::Read(_)) || active.abandoned;
+        let (received, total) = (active.received, active.total);
+        if !reads || header.offset != received {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        }
+        if header.length > total - received {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
+        }
+        if header.success && !header.last {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
+        }
+        self.receiving = Some(Receiving { id: header.command, offset: header.offset, success: header.success });
+        Ok(())
+    }
+
+    fn take_data(&mut self, segment: &RxSegment) {
+        let Some(mut receiving) = self.receiving else { return };
+        let Some(active) = self.active(receiving.id) else { return };
+        if let Payload::Read(buffer) = &mut active.submission.payload {
+            buffer.put(receiving.offset as usize, &segment.data);
+        }
+        active.received += segment.data.len() as u32;
+        receiving.offset += segment.data.len() as u32;
+        self.receiving = Some(receiving);
+    }
+
+    fn end_data(&mut self, intact: bool) {
+        let Some(receiving) = self.receiving.take() else { return };
+        let Some(active) = self.active(receiving.id) else { return };
+        active.damaged |= !intact;
+        if receiving.success {
+            active.response = Some(Completion { command: receiving.id, ..Completion::default() });
+            self.finish_if_done(receiving.id);
+        }
+    }
+
+    fn handle_request(&mut self, request: &ReadyToTransfer) -> Result<(), FatalError> {
+        let (requests, max_data) = (self.config.requests.max(1), self.max_data);
+        let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        };
+        let Payload::Write(pieces) = &active.submission.payload else {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        };
+        let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
+        let (asked, outstanding) = (active.asked, active.outstanding);
+        if request.length == 0 {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 16));
+        }
+        if request.offset < asked {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        }
+        let Some(end) = end else {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
+        };
+        if outstanding >= requests {
+            return Err(self.fatal(FatalStatus::LimitExceeded, 0));
+        }
+        let pieces = slice(pieces, request.offset as usize, request.length as usize);
+        active.asked = end;
+        active.outstanding += 1;
+        let mut offset = request.offset;
+        while offset < end {
+            let length = (end - offset).min(max_data);
+            let last = offset + length == end;
+            let header =
+                DataHeader { command: request.command, tag: request.tag, offset, length, last, success: false };
+            let data = slice(&pieces, (offset - request.offset) as usize, length as usize);
+            self.send(&Pdu::HostData(header), data, last.then_some(request.command));
+            offset += length;
+        }
+        Ok(())
+    }
+
+    /// Hands the command out if it is answered and all data that were asked for have left.
+    fn finish_if_done(&mut self, id: u16) {
+        let index = id & INDEX_MASK;
+        let slot = &mut self.slots[usize::from(index)];
+        let Some(active) =
+            slot.active.take_if(|active| active.id == id && active.response.is_some() && active.outstanding == 0)
+        else {
+            return;
+        };
+        self.free.push(index);
+        let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
+        let reads = matches!(active.submission.payload, Payload::Read(_));
+        if completion.status.is_success() && active.damaged {
+            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
+            completion.status = Status::TRANSIENT_TRANSPORT_ERROR;
+        } else if completion.status.is_success() && reads && active.received < active.total {
+            completion.status = Status::DATA_TRANSFER_ERROR;
+        }
+        self.finished.push_back(Finished { id, completion, submission: active.submission });
+    }
+
+    fn active(&mut self, id: u16) -> Option<&mut Active> {
+        self.slots.get_mut(usize::from(id & INDEX_MASK))?.active.as_mut().filter(|active| active.id == id)
+    }
+
+    fn send(&mut self, pdu: &Pdu, data: Pieces, answers: Option<u16>) {
+        self.out.push_back(Outgoing { pdu: self.framing.frame(pdu, data), answers });
+    }
+
+    fn close(&mut self, error: QueueError) {
+        self.state = State::Closing;
+        self.error.get_or_insert(error);
+    }
+
+    /// An error about the field at `offset` of the PDU received last.
+    fn fatal(&self, status: FatalStatus, offset: u32) -> FatalError {
+        FatalError::new(status, offset, self.receiver.header())
+    }
+}
+
+/// `length` bytes of `pieces` from `offset` on, shared.
+fn slice(pieces: &Pieces, offset: usize, length: usize) -> Pieces {
+    let (mut skip, mut left) = (offset, length);
+    let mut taken = Pieces::new();
+    for piece in pieces {
+        if left == 0 {
+            break;
+        }
+        if skip >= piece.len() {
+            skip -= piece.len();
+            continue;
+        }
+        let part = piece.slice(skip..piece.len().min(skip + left));
+        (skip, left) = (0, left - part.len());
+        taken.push(part);
+    }
+    taken
+}
+
+/// The lower bits of an identifier name the slot.
+const INDEX_BITS: u32 = 12;
+const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
+/// So that no identifier is FFFFh, which stands for none.
+const MAX_DEPTH: u16 = INDEX_MASK;
+/// In which a controller has to answer ICReq.
+const OPENING_TIME: Duration = Duration::from_secs(10);
+/// HPDA and CPDA go up to here.
+const MAX_ALIGNMENT: u8 = 31;
+/// The least MAXH2CDATA.
+const LEAST_MAX_DATA: u32 = 4096;
