@@ -1,6 +1,7 @@
 //! Serves a target on streams.
 
 use super::blocking::Blocking;
+use super::lock;
 use crate::controller::{Connection, ConnectionId, Done, Target};
 use core::future::Future;
 use core::pin::Pin;
@@ -11,7 +12,7 @@ use offload_base::cost::{self, Work};
 use offload_base::{Alarm, Instant, Timers};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A target, its connections and what drives them. Clones serve the same target.
 ///
@@ -303,10 +304,6 @@ impl<S> Drop for Serve<S> {
         self.connection.handle_end(&mut target);
         self.shared.wake(&mut target);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Segments received before answers are sent.

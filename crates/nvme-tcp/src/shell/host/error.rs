@@ -1,0 +1,82 @@
+//! What can go wrong, and whose fault it is.
+
+use crate::host::{Buffer, QueueError};
+use crate::nvme::Status;
+use std::io;
+use std::sync::Arc;
+
+/// A host is not connected to its controller.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The stream could not be opened, or was lost.
+    #[error("stream: {0}")]
+    Stream(Arc<io::Error>),
+    /// A connection ended.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The controller refused a command without which nothing goes on.
+    #[error("the controller refuses {command}: {status} (result {result:#x})")]
+    Refused {
+        /// Which.
+        command: &'static str,
+        /// Why.
+        status: Status,
+        /// What it said beside it.
+        result: u64,
+    },
+    /// The controller cannot be used by this host.
+    #[error("the controller cannot be used: {0}")]
+    Unsuitable(&'static str),
+    /// It took too long.
+    #[error("{0} took too long")]
+    TimedOut(&'static str),
+    /// The caller's wish.
+    #[error("the host was closed")]
+    Closed,
+}
+
+impl HostError {
+    /// Trying again would come to the same.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            HostError::Refused { status, .. } => status.do_not_retry(),
+            HostError::Unsuitable(_) | HostError::Closed => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<io::Error> for HostError {
+    fn from(error: io::Error) -> HostError {
+        HostError::Stream(Arc::new(error))
+    }
+}
+
+/// A command failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// The controller says so.
+    #[error("{0}")]
+    Status(Status),
+    /// The controller is out of reach, and the host has given up.
+    #[error("the controller is out of reach: {0}")]
+    Lost(HostError),
+    /// The caller's wish.
+    #[error("the command was cancelled")]
+    Cancelled,
+    /// The caller's fault: the command was not sent.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+/// A command that was to fill a buffer failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Failed {
+    /// Why.
+    pub error: CommandError,
+    /// The buffer; what is in it means nothing.
+    pub buffer: Buffer,
+}

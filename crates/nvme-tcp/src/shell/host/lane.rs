@@ -1,0 +1,299 @@
+//! Commands on their way to a queue, and back: they wait here while there is none.
+//!
+//! Invariant: every ticket is settled once: with the command's end, or with its cancellation.
+
+use super::error::{CommandError, Failed, HostError};
+use super::{Association, Outcome, lock};
+use crate::host::{Buffer, Payload, Submission};
+use crate::nvme::Completion;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+/// A command that comes to an end without a buffer. Dropped, nobody waits for the end any more.
+#[derive(Debug)]
+#[must_use = "a command is given up when its future is dropped"]
+pub struct Done(pub(super) Pending);
+
+/// A command that fills a buffer, and gives it back however it ends. Dropped, nobody waits for the end any more.
+#[derive(Debug)]
+#[must_use = "a command is given up when its future is dropped"]
+pub struct Read(pub(super) Pending);
+
+/// One queue's commands.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    state: Mutex<LaneState>,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
+    pending: VecDeque<Entry>,
+    cancelled: Vec<Arc<Ticket>>,
+    news: Option<News>,
+    ended: Option<HostError>,
+    waker: Option<Waker>,
+}
+
+/// What the task of a queue is told.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    /// There is a controller to connect to.
+    Open(Arc<Association>),
+    /// Its connections are given up.
+    Cut,
+    /// For good.
+    End,
+}
+
+/// A command that waits for room.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) submission: Submission,
+    pub(super) ticket: Arc<Ticket>,
+    /// How often it was tried.
+    pub(super) attempts: u32,
+}
+
+/// By which a command's end finds who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Ticket {
+    state: Mutex<TicketState>,
+}
+
+#[derive(Debug, Default)]
+struct TicketState {
+    outcome: Option<Outcome>,
+    settled: bool,
+    cancelled: bool,
+    /// Its identifier in the queue it is in.
+    id: Option<u16>,
+    waker: Option<Waker>,
+}
+
+/// A command without its end.
+#[derive(Debug)]
+pub(super) struct Pending {
+    ticket: Arc<Ticket>,
+    lane: Option<Arc<Lane>>,
+}
+
+/// What the task of a queue has to do.
+#[derive(Debug, Default)]
+pub(super) struct Mail {
+    pub(super) news: Option<News>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) cancelled: Vec<Arc<Ticket>>,
+}
+
+impl Done {
+    /// Gives the command up: the future ends with [`CommandError::Cancelled`], unless the command has ended before.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+impl Read {
+    /// Gives the command up: the future ends with [`CommandError::Cancelled`] and the buffer, unless the command has
+    /// ended before.
+    pub fn cancel(&self) {
+        self.0.cancel();
+    }
+}
+
+impl Future for Done {
+    type Output = Result<Completion, CommandError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map(|(result, _)| result)
+    }
+}
+
+impl Future for Read {
+    type Output = Result<Buffer, Failed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map(|(result, payload)| {
+            let buffer = match payload {
+                Payload::Read(buffer) => buffer,
+                Payload::None | Payload::Write(_) => Buffer::default(),
+            };
+            match result {
+                Ok(_) => Ok(buffer),
+                Err(error) => Err(Failed { error, buffer }),
+            }
+        })
+    }
+}
+
+impl Pending {
+    /// A command that is not even sent.
+    pub(super) fn refused(error: CommandError, payload: Payload) -> Pending {
+        let ticket = Arc::<Ticket>::default();
+        ticket.settle(Err(error), payload);
+        Pending { ticket, lane: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let mut state = lock(&self.ticket.state);
+        if let Some(outcome) = state.outcome.take() {
+            return Poll::Ready(outcome);
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn cancel(&self) {
+        if let Some(lane) = &self.lane {
+            lane.cancel(&self.ticket);
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.cancel();
+    }
+}
+
+impl Lane {
+    /// Queues a command.
+    pub(super) fn submit(self: &Arc<Lane>, submission: Submission) -> Pending {
+        let ticket = Arc::<Ticket>::default();
+        let mut state = lock(&self.state);
+        if let Some(error) = state.ended.clone() {
+            drop(state);
+            ticket.settle(Err(CommandError::Lost(error)), submission.payload);
+        } else {
+            state.pending.push_back(Entry { submission, ticket: ticket.clone(), attempts: 0 });
+            wake(state.waker.take(), state);
+        }
+        Pending { ticket, lane: Some(self.clone()) }
+    }
+
+    /// Tells the queue's task something; the last word counts, but nothing counts more than the end.
+    pub(super) fn tell(&self, news: News) {
+        let mut state = lock(&self.state);
+        if !matches!(state.news, Some(News::End)) {
+            state.news = Some(news);
+        }
+        wake(state.waker.take(), state);
+    }
+
+    /// What there is to do: news, commands for at most `room` places, cancellations of what is in the queue.
+    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize) -> Mail {
+        let mut state = lock(&self.state);
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => state.waker = Some(cx.waker().clone()),
+        }
+        let count = room.min(state.pending.len());
+        Mail {
+            // The end stays: whoever asks is to hear of it.
+            news: if matches!(state.news, Some(News::End)) { Some(News::End) } else { state.news.take() },
+            entries: state.pending.drain(..count).collect(),
+            cancelled: core::mem::take(&mut state.cancelled),
+        }
+    }
+
+    /// Puts commands back in front, in their order.
+    pub(super) fn put_back(&self, entries: Vec<Entry>) {
+        let mut state = lock(&self.state);
+        for entry in entries.into_iter().rev() {
+            if lock(&entry.ticket.state).cancelled {
+                entry.ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
+            } else if let Some(error) = state.ended.clone() {
+                entry.ticket.settle(Err(CommandError::Lost(error)), entry.submission.payload);
+            } else {
+                lock(&entry.ticket.state).id = None;
+                state.pending.push_front(entry);
+            }
+        }
+        wake(state.waker.take(), state);
+    }
+
+    /// Takes everything that waits.
+    pub(super) fn take_all(&self) -> Vec<Entry> {
+        lock(&self.state).pending.drain(..).collect()
+    }
+
+    /// Fails everything that waits, and whatever comes.
+    pub(super) fn end(&self, error: &HostError) {
+        let entries: Vec<Entry> = {
+            let mut state = lock(&self.state);
+            state.ended = Some(error.clone());
+            state.news = Some(News::End);
+            let entries = state.pending.drain(..).collect();
+            wake(state.waker.take(), state);
+            entries
+        };
+        for entry in entries {
+            entry.ticket.settle(Err(CommandError::Lost(error.clone())), entry.submission.payload);
+        }
+    }
+
+    fn cancel(&self, ticket: &Arc<Ticket>) {
+        let mut state = lock(&self.state);
+        {
+            let mut ticket = lock(&ticket.state);
+            if ticket.settled || ticket.cancelled {
+                return;
+            }
+            ticket.cancelled = true;
+        }
+        match state.pending.iter().position(|entry| Arc::ptr_eq(&entry.ticket, ticket)) {
+            Some(place) => {
+                let entry = state.pending.remove(place);
+                drop(state);
+                if let Some(entry) = entry {
+                    ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
+                }
+            }
+            None => {
+                state.cancelled.push(ticket.clone());
+                wake(state.waker.take(), state);
+            }
+        }
+    }
+}
+
+impl Ticket {
+    /// It is in the queue under `id`. False: nobody waits for it any more.
+    pub(super) fn enter(&self, id: u16) {
+        lock(&self.state).id = Some(id);
+    }
+
+    /// Its identifier in the queue.
+    pub(super) fn id(&self) -> Option<u16> {
+        lock(&self.state).id
+    }
+
+    /// Whether it was given up.
+    pub(super) fn is_cancelled(&self) -> bool {
+        lock(&self.state).cancelled
+    }
+
+    /// The command's end.
+    pub(super) fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) {
+        let waker = {
+            let mut state = lock(&self.state);
+            debug_assert!(!state.settled, "a command ends once");
+            state.settled = true;
+            state.outcome = Some((result, payload));
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Wakes without the lock.
+fn wake<T>(waker: Option<Waker>, locked: T) {
+    drop(locked);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

@@ -1,0 +1,191 @@
+//! One queue's work: commands from its lane to the controller, and their ends back.
+
+use super::Shared;
+use super::error::{CommandError, HostError};
+use super::lane::{Entry, Lane, Mail, News, Ticket};
+use super::link::Link;
+use super::lock;
+use crate::host::{Finished, Payload, Submission, commands};
+use crate::nvme::Command;
+use core::future::poll_fn;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use offload_base::Instant;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Why a queue is served no longer.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The host is to be closed.
+    Wanted,
+    /// The connections of this controller are given up.
+    Cut,
+    /// This one failed.
+    Failed(HostError),
+}
+
+/// Serves the lane `number` on `link` until that ends. What had not finished by then waits in the lane again.
+pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, keep_alive: Option<Duration>) -> Ended {
+    let lane = &shared.lanes[number];
+    let mut serving = Serving {
+        shared,
+        lane,
+        may_retry: number > 0,
+        jobs: BTreeMap::new(),
+        keep_alive: keep_alive.map(|every| KeepAlive { every, due: shared.timers.now() + every, outstanding: None }),
+    };
+    let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
+    let mut jobs = serving.jobs;
+    let mut unfinished = Vec::new();
+    for (id, submission) in link.queue.take_unfinished() {
+        if let Some((ticket, attempts)) = jobs.remove(&id) {
+            unfinished.push(Entry { submission, ticket, attempts: attempts + 1 });
+        }
+    }
+    if !unfinished.is_empty() {
+        lock(&shared.central).stats.replays += unfinished.len() as u64;
+    }
+    lane.put_back(unfinished);
+    if number == 0 && matches!(ended, Ended::Wanted) {
+        shared.say_goodbye(link).await;
+    } else {
+        link.finish().await;
+    }
+    ended
+}
+
+struct Serving<'a> {
+    shared: &'a Shared,
+    lane: &'a Lane,
+    may_retry: bool,
+    /// By identifier.
+    jobs: BTreeMap<u16, (Arc<Ticket>, u32)>,
+    keep_alive: Option<KeepAlive>,
+}
+
+struct KeepAlive {
+    every: Duration,
+    due: Instant,
+    outstanding: Option<u16>,
+}
+
+impl Serving<'_> {
+    fn poll(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<Ended> {
+        for _ in 0..ROUNDS {
+            match self.round(link, cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(ended) => return Poll::Ready(ended),
+            }
+        }
+        // Others want to run, too.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Does what can be done; false if nothing could.
+    fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
+        // A place is kept for the keep-alive.
+        let room = link.queue.room().saturating_sub(usize::from(self.keep_alive.is_some()));
+        let Mail { news, entries, cancelled } = self.lane.take_mail(cx, room);
+        let mut progress = !entries.is_empty();
+        let now = self.shared.timers.now();
+        let mut unsent = Vec::new();
+        for entry in entries {
+            let Entry { submission, ticket, attempts } = entry;
+            match link.queue.submit(now, submission) {
+                Ok(id) => {
+                    ticket.enter(id);
+                    self.jobs.insert(id, (ticket, attempts));
+                }
+                Err(submission) => unsent.push(Entry { submission, ticket, attempts }),
+            }
+        }
+        if !unsent.is_empty() {
+            self.lane.put_back(unsent);
+        }
+        for ticket in cancelled {
+            if let Some(id) = ticket.id()
+                && self.jobs.get(&id).is_some_and(|(job, _)| Arc::ptr_eq(job, &ticket))
+                && let Some(payload) = link.queue.abandon(id)
+            {
+                self.jobs.remove(&id);
+                ticket.settle(Err(CommandError::Cancelled), payload);
+            }
+        }
+        match news {
+            Some(News::End) => return Err(Ended::Wanted),
+            Some(News::Cut) => return Err(Ended::Cut),
+            Some(News::Open(association)) => {
+                // The cut before it was overtaken.
+                self.lane.tell(News::Open(association));
+                return Err(Ended::Cut);
+            }
+            None => {}
+        }
+        self.stay_alive(link, now)?;
+        let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
+        let worked = link.poll(cx, due);
+        while let Some(finished) = link.queue.poll_finished() {
+            self.settle(finished);
+        }
+        progress |= worked.map_err(Ended::Failed)?;
+        Ok(progress)
+    }
+
+    fn stay_alive(&mut self, link: &mut Link, now: Instant) -> Result<(), Ended> {
+        let Some(keep_alive) = &mut self.keep_alive else { return Ok(()) };
+        if now < keep_alive.due {
+            return Ok(());
+        }
+        if keep_alive.outstanding.is_some() {
+            return Err(Ended::Failed(HostError::TimedOut("a keep-alive")));
+        }
+        let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+        keep_alive.outstanding = link.queue.submit(now, submission).ok();
+        keep_alive.due = now + keep_alive.every;
+        Ok(())
+    }
+
+    fn settle(&mut self, finished: Finished) {
+        let Finished { id, completion, submission } = finished;
+        if let Some(keep_alive) = &mut self.keep_alive
+            && keep_alive.outstanding == Some(id)
+        {
+            keep_alive.outstanding = None;
+            return;
+        }
+        let Some((ticket, attempts)) = self.jobs.remove(&id) else { return };
+        let status = completion.status;
+        if status.is_success() {
+            ticket.settle(Ok(completion), submission.payload);
+        } else if self.may_retry
+            && !status.do_not_retry()
+            && attempts < self.shared.config.retries
+            && !ticket.is_cancelled()
+        {
+            lock(&self.shared.central).stats.retries += 1;
+            self.lane.put_back(vec![Entry { submission, ticket, attempts: attempts + 1 }]);
+        } else {
+            ticket.settle(Err(CommandError::Status(status)), submission.payload);
+        }
+    }
+}
+
+impl Shared {
+    /// Shuts the controller down, as far as it still answers.
+    async fn say_goodbye(&self, mut link: Link) {
+        if link.queue.is_open() {
+            let shutdown: Command = commands::property_set(crate::nvme::fabrics::property::CC, SHUTDOWN);
+            // Whatever it answers, this is the end.
+            let _answer = link.execute("shutdown", shutdown, Payload::None).await;
+        }
+        link.finish().await;
+    }
+}
+
+/// CC: enabled, entries of 64 and 16 bytes, SHN 01b: a normal shutdown.
+const SHUTDOWN: u32 = 1 | 6 << 16 | 4 << 20 | 1 << 14;
+/// Rounds before others get their turn.
+const ROUNDS: usize = 16;

@@ -1,0 +1,318 @@
+//! The tasks of a host: one keeps the admin queue, and with it the controller; the others keep an I/O queue each.
+//!
+//! ```text
+//!   admin task:  connect, enable, identify -> tell the others -> serve -> lost -> cut the others -> back off -> again
+//!   I/O task:    wait to be told -> connect -> serve -> lost -> have the admin task begin again
+//! ```
+
+use super::error::HostError;
+use super::lane::News;
+use super::link::Link;
+use super::serving::{Ended, serve};
+use super::{Association, HostConfig, Shared, lock};
+use crate::host::{Buffer, Payload, commands};
+use crate::nvme::fabrics::{CC_ENABLE, CSTS_READY, ConnectData, DISCOVERY_NQN, property};
+use crate::nvme::identify::{self, ControllerData};
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::Ordering;
+use core::task::Poll;
+use core::time::Duration;
+use offload_base::{Instant, Timers};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What does a part of a host's work: to be spawned, and left alone.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One task for each lane.
+pub(super) fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
+    let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(shared.clone(), number)) as Task);
+    core::iter::once(Box::pin(keep_controller(shared.clone())) as Task).chain(io).collect()
+}
+
+async fn keep_controller(shared: Arc<Shared>) {
+    let (mut delay, mut before) = (shared.config.reconnect_delay, None);
+    loop {
+        let generation = shared.begin();
+        let ended = match open_controller(&shared, generation).await {
+            Ok((link, association)) => {
+                shared.publish(Arc::new(association));
+                // Half the time it may take, so that one may be lost.
+                let every = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
+                serve(&shared, 0, link, every).await
+            }
+            Err(error) => Ended::Failed(error),
+        };
+        match ended {
+            Ended::Wanted => return shared.end(&HostError::Closed),
+            Ended::Cut => {}
+            Ended::Failed(error) => shared.lose(generation, error),
+        }
+        let (error, was_live, lost_since) = shared.loss();
+        let too_long = shared.timers.now() - lost_since > shared.config.give_up_after;
+        if !was_live || error.is_final() || too_long {
+            return shared.end(&error);
+        }
+        // From a loss to the next, each failure doubles the delay.
+        delay = if before == Some(lost_since) { delay * 2 } else { shared.config.reconnect_delay };
+        delay = delay.min(shared.config.reconnect_delay_max);
+        before = Some(lost_since);
+        if shared.back_off(delay).await {
+            return shared.end(&HostError::Closed);
+        }
+    }
+}
+
+async fn keep_queue(shared: Arc<Shared>, number: usize) {
+    loop {
+        let Some(association) = shared.wait_for_controller(number).await else { return };
+        if number > usize::from(association.queues) {
+            continue;
+        }
+        let ended = match open_queue(&shared, &association, number as u16).await {
+            Ok(link) => {
+                shared.connected(&association);
+                serve(&shared, number, link, None).await
+            }
+            Err(error) => Ended::Failed(error),
+        };
+        match ended {
+            Ended::Wanted => return,
+            Ended::Cut => {}
+            Ended::Failed(error) => shared.lose(association.generation, error),
+        }
+    }
+}
+
+impl Shared {
+    fn begin(&self) -> u64 {
+        let mut central = lock(&self.central);
+        central.generation += 1;
+        central.connected = 0;
+        let now = self.timers.now();
+        central.lost_since.get_or_insert(now);
+        central.generation
+    }
+
+    /// There is a controller: the other tasks may connect.
+    fn publish(&self, association: Arc<Association>) {
+        let queues = usize::from(association.queues);
+        self.queues.store(queues.max(1), Ordering::Relaxed);
+        // Told under the lock, so that a cut is not overtaken by what is newer.
+        let mut central = lock(&self.central);
+        central.association = Some(association.clone());
+        self.note_if_live(&mut central);
+        for (number, lane) in self.lanes.iter().enumerate().skip(1) {
+            if number > queues {
+                self.lanes[1].put_back(lane.take_all());
+            }
+            lane.tell(News::Open(association.clone()));
+        }
+    }
+
+    fn connected(&self, association: &Association) {
+        let mut central = lock(&self.central);
+        if central.generation == association.generation && central.association.is_some() {
+            central.connected += 1;
+            self.note_if_live(&mut central);
+        }
+    }
+
+    fn note_if_live(&self, central: &mut super::Central) {
+        if central.is_live() {
+            central.was_live = true;
+            central.lost_since = None;
+            central.stats.connects += 1;
+            central.wake();
+        }
+    }
+
+    /// A queue of the controller is lost, and so all are.
+    fn lose(&self, generation: u64, error: HostError) {
+        let mut central = lock(&self.central);
+        if central.generation != generation || central.lost == generation {
+            return; // not the first to say so
+        }
+        let now = self.timers.now();
+        central.lost = generation;
+        central.association = None;
+        central.lost_since.get_or_insert(now);
+        central.last_error = Some(error);
+        self.lanes.iter().for_each(|lane| lane.tell(News::Cut));
+    }
+
+    /// The last error, whether the host was ever connected, and since when it has not been.
+    fn loss(&self) -> (HostError, bool, Instant) {
+        let central = lock(&self.central);
+        let error = central.last_error.clone().unwrap_or(HostError::Closed);
+        (error, central.was_live, central.lost_since.unwrap_or(self.timers.now()))
+    }
+
+    fn end(&self, error: &HostError) {
+        self.lanes.iter().for_each(|lane| lane.end(error));
+        let mut central = lock(&self.central);
+        central.association = None;
+        central.ended = Some(error.clone());
+        central.wake();
+    }
+
+    /// Waits; true if the host was closed meanwhile.
+    async fn back_off(&self, delay: Duration) -> bool {
+        let mut alarm = self.timers.alarm();
+        let until = self.timers.now() + delay;
+        poll_fn(|cx| match self.lanes[0].take_mail(cx, 0).news {
+            Some(News::End) => Poll::Ready(true),
+            _ => alarm.poll(cx, Some(until)).map(|()| false),
+        })
+        .await
+    }
+
+    /// `None`: the host is closed.
+    async fn wait_for_controller(&self, number: usize) -> Option<Arc<Association>> {
+        poll_fn(|cx| {
+            loop {
+                match self.lanes[number].take_mail(cx, 0).news {
+                    Some(News::End) => return Poll::Ready(None),
+                    Some(News::Open(association)) => return Poll::Ready(Some(association)),
+                    Some(News::Cut) => {}
+                    None => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+}
+
+async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Association), HostError> {
+    let config = &shared.config;
+    let (mut link, Controller { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
+    if data.command_capsule < 4 || data.response_capsule < 1 {
+        return Err(HostError::Unsuitable("its capsules are too small for commands"));
+    }
+    if data.sgl_support & 3 == 0 {
+        return Err(HostError::Unsuitable("it does not know SGLs"));
+    }
+    let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
+    let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
+    let queues = submission.min(completion).saturating_add(1).min(config.queues);
+    let association = Association {
+        generation,
+        queues,
+        depth: config.depth.clamp(1, entries.min(MAX_DEPTH)),
+        in_capsule: (data.command_capsule - 4).saturating_mul(16),
+        max_transfer: match data.max_transfer {
+            0 => MAX_TRANSFER,
+            shift => 4096u32.checked_shl(shift.into()).filter(|bytes| *bytes > 0).unwrap_or(MAX_TRANSFER),
+        },
+        data,
+    };
+    Ok((link, association))
+}
+
+/// A controller that is ready.
+pub(super) struct Controller {
+    data: ControllerData,
+    /// How many entries its queues have at most, less one.
+    entries: u16,
+}
+
+/// Connects an admin queue, and brings the controller up.
+pub(super) async fn open_admin(
+    connector: &dyn super::Connector,
+    timers: &Arc<dyn Timers>,
+    config: &HostConfig,
+) -> Result<(Link, Controller), HostError> {
+    let queue_config = config.queue_config(ADMIN_DEPTH, ADMIN_CAPSULE);
+    let mut link = Link::open(connector, timers, queue_config, config.connect_timeout).await?;
+    let id = connect(&mut link, config, 0, ADMIN_DEPTH, 0xffff).await?;
+    let discovery = config.subsystem == DISCOVERY_NQN;
+    let capabilities = property_get(&mut link, property::CAP, true).await?;
+    link.execute("to be enabled", commands::property_set(property::CC, ENABLE), Payload::None).await?;
+    // CAP.TO@24, in units of 500 ms.
+    let ready_by = timers.now() + Duration::from_millis(500) * ((capabilities >> 24) as u8 as u32 + 1);
+    loop {
+        let status = property_get(&mut link, property::CSTS, false).await? as u32;
+        if status & CSTS_READY != 0 {
+            break;
+        }
+        if status & FATAL != 0 {
+            return Err(HostError::Unsuitable("it has failed"));
+        }
+        if timers.now() >= ready_by {
+            return Err(HostError::TimedOut("the controller's start"));
+        }
+        sleep(timers, READY_POLL).await;
+    }
+    let buffer = Payload::Read(Buffer::zeroed(identify::LEN));
+    let finished = link.execute("Identify", commands::identify(CONTROLLER, 0), buffer).await?;
+    let Payload::Read(buffer) = finished.submission.payload else {
+        return Err(HostError::Unsuitable("it does not tell what it is"));
+    };
+    let data = ControllerData::parse(&buffer.to_vec()).ok_or(HostError::Unsuitable("it does not tell what it is"))?;
+    if data.controller != id {
+        return Err(HostError::Unsuitable("it is another than the one that was connected to"));
+    }
+    if data.keep_alive == 0 && !discovery && !config.keep_alive.is_zero() {
+        return Err(HostError::Unsuitable("it knows no keep-alive"));
+    }
+    Ok((link, Controller { data, entries: capabilities as u16 }))
+}
+
+async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Result<Link, HostError> {
+    let config = &shared.config;
+    // Connect's own data may always go along; the rest as the controller says.
+    let queue_config = config.queue_config(association.depth, ADMIN_CAPSULE.max(association.in_capsule));
+    let mut link = Link::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
+    connect(&mut link, config, id, association.depth, association.data.controller).await?;
+    link.queue.set_in_capsule(association.in_capsule);
+    Ok(link)
+}
+
+/// The Connect command; returns the controller's identifier.
+async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, controller: u16) -> Result<u16, HostError> {
+    let data = ConnectData {
+        host_id: config.host_id,
+        controller,
+        subsystem: config.subsystem.clone(),
+        host: config.host.clone(),
+    };
+    let command = commands::connect(id, depth, config.keep_alive);
+    let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
+    let finished = link.execute("a connection", command, payload).await?;
+    let result = finished.completion.result;
+    if result & AUTHENTICATION_REQUIRED != 0 {
+        return Err(HostError::Unsuitable("it asks for authentication"));
+    }
+    Ok(result as u16)
+}
+
+async fn property_get(link: &mut Link, offset: u32, wide: bool) -> Result<u64, HostError> {
+    let finished = link.execute("a property", commands::property_get(offset, wide), Payload::None).await?;
+    Ok(finished.completion.result)
+}
+
+async fn sleep(timers: &Arc<dyn Timers>, span: Duration) {
+    let mut alarm = timers.alarm();
+    let until = timers.now() + span;
+    poll_fn(|cx| alarm.poll(cx, Some(until))).await;
+}
+
+/// Commands in the admin queue at a time.
+const ADMIN_DEPTH: u16 = 31;
+/// Admin and Fabrics commands may always have this much data in their capsule (NVMe/TCP 3.3.2.1).
+const ADMIN_CAPSULE: u32 = 8192;
+/// CC: enabled, I/O queue entries of 64 and 16 bytes.
+const ENABLE: u32 = CC_ENABLE | 6 << 16 | 4 << 20;
+/// CSTS.CFS.
+const FATAL: u32 = 1 << 1;
+/// CNS.
+const CONTROLLER: u8 = 0x01;
+/// ATR and ASCR of Connect's result.
+const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
+/// How often a controller that is not ready is asked.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// Of a controller that knows no limit.
+const MAX_TRANSFER: u32 = 1 << 30;
+/// Of a queue here.
+const MAX_DEPTH: u16 = 4095;

@@ -1,0 +1,192 @@
+//! A host and a target, each on an emulated host of a testbed in virtual time.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use bytes::{Bytes, BytesMut};
+use core::future::Future;
+use core::time::Duration;
+use host_stack::TcpConfig;
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
+use nvme_tcp::namespace::{MemoryStorage, Namespace};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig};
+use nvme_tcp::shell::{Server, Threads};
+use offload_api::SegmentStream;
+use offload_base::{Seed, Timers};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use testbed::identity::{Randomness, client_config, server_config, server_name};
+use testbed::{BedHost, JoinHandle, Runtime, Testbed};
+
+pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
+const PORT: u16 = 4420;
+
+/// What is between NVMe/TCP and the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layers {
+    Tcp,
+    Tls,
+}
+
+pub(crate) struct Bed {
+    bed: Testbed,
+    layers: Layers,
+    seed: Seed,
+    /// Set: streams accepted are reset at once, and so are those there are.
+    away: Arc<AtomicBool>,
+    resets: Arc<Mutex<u64>>,
+}
+
+impl Bed {
+    /// A target with 8192 blocks of 512 bytes on host 0, reached from host 1 over a wire with `loss`.
+    pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
+        let seed = Seed(seed);
+        let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
+        let impairments =
+            Impairments { loss: Share::new(loss).unwrap(), reorder: Some(reorder), ..Impairments::default() };
+        let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
+        let bed = Testbed::builder(seed)
+            .host("target", NicConfig::default(), TcpConfig::default())
+            .host("host", NicConfig::default(), TcpConfig::default())
+            .wire(0, 1, link)
+            .build()
+            .unwrap();
+        let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
+        target.add_subsystem(DISK, None).unwrap();
+        let storage = Arc::new(MemoryStorage::new(8192 * 512));
+        target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();
+        target.advertise((bed.host(0).address(), PORT).into());
+        let runtime = bed.host(0).runtime();
+        let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap()));
+        let (away, resets) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let _runs_on = bed.host(0).spawn("accept", accept(bed.host(0).clone(), server, layers, seed, away.clone()));
+        Bed { bed, layers, seed, away, resets }
+    }
+
+    pub(crate) fn host_config(&self) -> HostConfig {
+        HostConfig { queues: 1, ..HostConfig::new(DISK) }
+    }
+
+    pub(crate) fn connector(&self) -> impl Connector + 'static {
+        let (near, far) = (self.bed.host(1).clone(), self.bed.host(0).address());
+        let (layers, seed, resets) = (self.layers, self.seed, self.resets.clone());
+        Opens { near, far: (far, PORT).into(), layers, seed, count: Mutex::new(0), resets }
+    }
+
+    pub(crate) fn timers(&self) -> Arc<dyn Timers> {
+        self.bed.host(1).runtime()
+    }
+
+    pub(crate) fn runtime(&self) -> Arc<dyn Runtime> {
+        self.bed.host(1).runtime()
+    }
+
+    /// A host, whose tasks run.
+    pub(crate) fn connect(&self, config: HostConfig) -> Host {
+        let (host, tasks) = Host::new(self.connector(), self.timers(), config);
+        for task in tasks {
+            let _runs_on = self.bed.host(1).spawn("nvme", task);
+        }
+        host
+    }
+
+    pub(crate) fn run<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
+        let running = self.bed.host(1).spawn("application", future);
+        self.bed.run(running)
+    }
+
+    /// Cuts the streams there are at each of these times, in milliseconds from now on.
+    pub(crate) fn cutter(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+        let (runtime, host, away) = (self.bed.host(0).runtime(), self.bed.host(0).clone(), self.away.clone());
+        let times: Vec<u64> = times.into_iter().collect();
+        let start = runtime.now();
+        host.spawn("cutter", async move {
+            for time in times {
+                runtime.sleep_until(start + Duration::from_millis(time)).await;
+                away.store(true, Ordering::Relaxed);
+                runtime.sleep(Duration::from_millis(2)).await;
+                away.store(false, Ordering::Relaxed);
+            }
+        })
+    }
+
+    /// The target is gone for good after `delay`.
+    pub(crate) fn go_away_after(&self, delay: Duration) -> JoinHandle<()> {
+        let (runtime, away) = (self.bed.host(0).runtime(), self.away.clone());
+        self.bed.host(0).spawn("leaver", async move {
+            runtime.sleep(delay).await;
+            away.store(true, Ordering::Relaxed);
+            runtime.sleep(Duration::from_millis(5)).await;
+        })
+    }
+}
+
+struct Opens {
+    near: BedHost,
+    far: std::net::SocketAddr,
+    layers: Layers,
+    seed: Seed,
+    /// So that no two handshakes draw the same.
+    count: Mutex<u64>,
+    resets: Arc<Mutex<u64>>,
+}
+
+impl Connector for Opens {
+    fn connect(&self) -> Connecting {
+        let number = {
+            let mut count = self.count.lock().unwrap();
+            *count += 1;
+            *count
+        };
+        let (near, far, layers) = (self.near.clone(), self.far, self.layers);
+        let seed = self.seed.derive(&format!("client {number}"));
+        Box::pin(async move {
+            let stream = near.stack().connect(None, far).await?;
+            stream.set_nodelay(true);
+            Ok(match layers {
+                Layers::Tcp => Box::new(stream) as Box<dyn SegmentStream>,
+                Layers::Tls => {
+                    let config = Arc::new(client_config(Randomness::Seeded(seed), None));
+                    Box::new(ktls_offload::connect(stream, config, server_name()).await?)
+                }
+            })
+        })
+    }
+}
+
+async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away: Arc<AtomicBool>) {
+    let mut listener = host.stack().listen(PORT, 64).unwrap();
+    for number in 0.. {
+        let Ok(stream) = listener.accept().await else { continue };
+        stream.set_nodelay(true);
+        let (server, away, runtime) = (server.clone(), away.clone(), host.runtime());
+        let seed = seed.derive(&format!("server {number}"));
+        let _runs_on = host.spawn("serve", async move {
+            let serving = async move {
+                match layers {
+                    Layers::Tcp => drop(server.serve(stream).await),
+                    Layers::Tls => {
+                        let config = Arc::new(server_config(Randomness::Seeded(seed), None));
+                        let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
+                        drop(server.serve(stream).await);
+                    }
+                }
+            };
+            let watching = async move {
+                while !away.load(Ordering::Relaxed) {
+                    runtime.sleep(Duration::from_millis(1)).await;
+                }
+            };
+            futures_util::future::select(Box::pin(serving), Box::pin(watching)).await;
+        });
+    }
+}
+
+/// `count` blocks of 512 bytes, no two the same.
+pub(crate) fn blocks(count: usize) -> Bytes {
+    let mut data = BytesMut::zeroed(count * 512);
+    Seed(count as u64).stream("blocks").fill(&mut data);
+    data.freeze()
+}

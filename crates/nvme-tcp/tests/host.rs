@@ -1,0 +1,157 @@
+//! The host against the controller, over emulated hosts in virtual time: data equal, whatever happens to the stream.
+
+mod bed;
+
+use bed::{Bed, Layers, blocks};
+use bytes::{Bytes, BytesMut};
+use core::time::Duration;
+use nvme_tcp::Status;
+use nvme_tcp::controller::TransportConfig;
+use nvme_tcp::host::Buffer;
+use nvme_tcp::shell::Exercise;
+use nvme_tcp::shell::host::{CommandError, Failed, HostError, discover};
+use offload_base::Seed;
+
+#[test]
+fn discovery_tells_what_can_be_connected_to() {
+    let mut bed = Bed::new(1, TransportConfig::default(), Layers::Tcp, 0.0);
+    let (connector, timers, config) = (bed.connector(), bed.timers(), bed.host_config());
+    let log = bed.run(async move { discover(&connector, &timers, &config).await });
+    let log = log.unwrap();
+    assert_eq!(log.entries.len(), 1);
+    assert_eq!(log.entries[0].subsystem, bed::DISK);
+    assert_eq!(log.entries[0].socket_address(), Some("10.0.0.1:4420".parse().unwrap()));
+}
+
+#[test]
+fn every_command_does_what_it_says() {
+    let mut bed = Bed::new(2, TransportConfig::default(), Layers::Tcp, 0.0);
+    let config = bed.host_config();
+    let host = bed.connect(config);
+    bed.run(async move {
+        host.ready().await.unwrap();
+        assert_eq!(host.namespaces().await.unwrap(), [1]);
+        assert!(matches!(host.disk(9).await, Err(CommandError::Invalid(_))));
+        let disk = host.disk(1).await.unwrap();
+        assert_eq!((disk.block_size(), disk.blocks()), (512, 8192));
+        let data = blocks(16);
+        disk.write(100, [data.slice(..700), data.slice(700..)]).await.unwrap();
+        disk.compare(100, [data.clone()]).await.unwrap();
+        let Err(CommandError::Status(status)) = disk.compare(101, [data.slice(..512)]).await else { panic!() };
+        assert_eq!(status, Status::COMPARE_FAILURE);
+        disk.flush().await.unwrap();
+        disk.verify(100, 16).await.unwrap();
+        disk.write_zeroes(100, 1).await.unwrap();
+        disk.deallocate(&[(101, 1), (103, 2)]).await.unwrap();
+        let buffer = Buffer::from_parts([BytesMut::zeroed(1000), BytesMut::zeroed(16 * 512 - 1000)]);
+        let read = disk.read(100, buffer).await.unwrap().to_vec();
+        for (number, (found, wrote)) in read.chunks(512).zip(data.chunks(512)).enumerate() {
+            let zero = matches!(number, 0 | 1 | 3 | 4);
+            assert_eq!(found, if zero { &[0; 512] } else { wrote }, "block {number}");
+        }
+        disk.write_uncorrectable(110, 1).await.unwrap();
+        let Err(Failed { error: CommandError::Status(status), buffer }) = disk.read(108, disk.buffer(8)).await else {
+            panic!("unreadable blocks were read")
+        };
+        assert_eq!((status, buffer.len()), (Status::UNRECOVERED_READ_ERROR, 8 * 512));
+        // The caller's fault is told before anything is sent.
+        assert!(matches!(disk.write(0, [Bytes::from_static(b"short")]).await, Err(CommandError::Invalid(_))));
+        assert!(matches!(disk.write_zeroes(0, 0).await, Err(CommandError::Invalid(_))));
+        let Err(CommandError::Status(status)) = disk.write_zeroes(8190, 3).await else { panic!() };
+        assert_eq!(status, Status::LBA_OUT_OF_RANGE);
+        host.close().await;
+        assert!(matches!(disk.flush().await, Err(CommandError::Lost(HostError::Closed))));
+    });
+}
+
+#[test]
+fn a_cancelled_command_gives_its_buffer_back() {
+    let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+    let config = bed.host_config();
+    let host = bed.connect(config);
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        let mut reads = Vec::new();
+        for _ in 0..40 {
+            let read = disk.read(0, disk.buffer(64));
+            read.cancel();
+            reads.push(read);
+            drop(disk.read(64, disk.buffer(64)));
+        }
+        for read in reads {
+            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!("it was cancelled") };
+            assert_eq!(buffer.len(), 64 * 512);
+        }
+        // What comes late for them is nobody's.
+        let data = blocks(64);
+        disk.write(0, [data.clone()]).await.unwrap();
+        assert_eq!(disk.read(0, disk.buffer(64)).await.unwrap().to_vec(), data);
+    });
+}
+
+#[test]
+fn an_unknown_subsystem_is_refused_at_once() {
+    let mut bed = Bed::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut config = bed.host_config();
+    config.subsystem = "nqn.2026-01.test:none".into();
+    let host = bed.connect(config);
+    let refused = bed.run(async move { host.ready().await });
+    let Err(HostError::Refused { status, result, .. }) = refused else { panic!("{refused:?}") };
+    assert_eq!((status, result), (Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | 256));
+}
+
+#[test]
+fn connections_that_are_lost_are_made_again_and_commands_replayed() {
+    for layers in [Layers::Tcp, Layers::Tls] {
+        let mut bed = Bed::new(5, TransportConfig::default(), layers, 0.0);
+        let mut config = bed.host_config();
+        (config.queues, config.data_digest) = (2, true);
+        config.reconnect_delay = Duration::from_millis(20);
+        let host = bed.connect(config);
+        let cutter = bed.cutter([3, 40, 41, 90, 200, 330]);
+        let stats = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let exercise = Exercise { bytes: 24 << 20, blocks: 8192, ..Exercise::new(Seed(5)) };
+            exercise.run(&disk, |_| ()).await.unwrap();
+            cutter.await;
+            disk.flush().await.unwrap();
+            host.stats()
+        });
+        assert!(stats.connects >= 3 && stats.replays > 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_target_that_stays_away_fails_commands_in_the_end() {
+    let mut bed = Bed::new(6, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut config = bed.host_config();
+    config.give_up_after = Duration::from_secs(20);
+    let host = bed.connect(config);
+    let away = bed.go_away_after(Duration::from_millis(100));
+    let failed = bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        away.await;
+        disk.read(0, disk.buffer(4)).await
+    });
+    let Err(Failed { error: CommandError::Lost(_), buffer }) = failed else { panic!("{failed:?}") };
+    assert_eq!(buffer.len(), 4 * 512);
+}
+
+#[test]
+fn an_idle_host_is_kept_alive_and_a_silent_target_noticed() {
+    let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut config = bed.host_config();
+    config.keep_alive = Duration::from_secs(2);
+    let host = bed.connect(config);
+    let runtime = bed.runtime();
+    let stats = bed.run(async move {
+        host.ready().await.unwrap();
+        runtime.sleep(Duration::from_secs(60)).await;
+        host.disk(1).await.unwrap();
+        host.stats()
+    });
+    assert_eq!(stats.connects, 1, "a minute without commands costs no connection");
+}

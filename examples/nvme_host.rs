@@ -1,0 +1,235 @@
+//! A host for NVMe/TCP targets, over the kernel's TCP: `nvme_target`, Linux's nvmet, or any other.
+//!
+//! `cargo run --release --example nvme_host -- --connect 127.0.0.1:4420 --data-digest verify`
+
+use bytesize::ByteSize;
+use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use ktls_offload::TokioSegments;
+use nvme_tcp::shell::Exercise;
+use nvme_tcp::shell::host::{Host, HostConfig, discover};
+use offload_base::{Seed, Timers};
+use std::error::Error;
+use std::io::{self, IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use testbed::{RealClock, TokioRuntime, tokio_runtime};
+use tokio::net::TcpStream;
+
+/// Looks at, reads, writes and tests what an NVMe/TCP target serves.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// Where the target listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
+    connect: SocketAddr,
+    /// The subsystem; default: the first that discovery tells of
+    #[arg(long, value_name = "NQN")]
+    nqn: Option<String>,
+    /// Who this host is
+    #[arg(long, value_name = "NQN")]
+    hostnqn: Option<String>,
+    /// Header digests
+    #[arg(long, visible_alias = "header-digest")]
+    hdgst: bool,
+    /// Data digests
+    #[arg(long, visible_alias = "data-digest")]
+    ddgst: bool,
+    /// I/O queues
+    #[arg(long, default_value_t = 2)]
+    queues: u16,
+    /// Commands in a queue at a time
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..4096))]
+    depth: u16,
+    /// Requests to transfer (R2T) that a command may have outstanding
+    #[arg(long, default_value_t = 4)]
+    requests: u32,
+    /// The namespace
+    #[arg(long, default_value_t = 1)]
+    namespace: u32,
+    /// Seconds until a target that says nothing is given up; 0: never
+    #[arg(long, default_value_t = 5)]
+    keep_alive: u64,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tells which subsystems there are
+    Discover,
+    /// Tells about the controller and its namespaces
+    Id,
+    /// Writes blocks to standard output
+    Read {
+        /// The first
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+        /// How many
+        #[arg(long, default_value_t = 1)]
+        blocks: u64,
+    },
+    /// Writes standard input to blocks; the last is filled up with zeros
+    Write {
+        /// The first
+        #[arg(long, default_value_t = 0)]
+        first: u64,
+    },
+    /// Writes at random, and reads what it wrote. What was there is lost!
+    Verify {
+        /// Bytes to write and read in all
+        #[arg(long, default_value = "256MiB")]
+        size: ByteSize,
+        /// How much of the namespace is used, from its beginning
+        #[arg(long, default_value = "64MiB")]
+        span: ByteSize,
+        /// Most bytes of a command
+        #[arg(long, default_value = "128KiB")]
+        command: ByteSize,
+        /// Everything follows from it
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Not with Write Zeroes, which some targets do not know
+        #[arg(long)]
+        no_zeroes: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let run = || -> Result<(), Box<dyn Error>> { tokio_runtime::start(2, None)?.block_on(run(&options)) };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nvme_host: {}: {error}", options.connect);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
+    let address = options.connect;
+    let connector = move || async move {
+        let stream = TcpStream::connect(address).await?;
+        // Small PDUs must not wait for acknowledgments.
+        stream.set_nodelay(true)?;
+        Ok::<_, io::Error>(TokioSegments::new(stream))
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let timers: Arc<dyn Timers> = Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new()));
+    let mut config = HostConfig {
+        queues: options.queues,
+        depth: options.depth,
+        header_digest: options.hdgst,
+        data_digest: options.ddgst,
+        requests: options.requests,
+        keep_alive: Duration::from_secs(options.keep_alive),
+        ..HostConfig::new(options.nqn.as_deref().unwrap_or_default())
+    };
+    if let Some(name) = &options.hostnqn {
+        config.host.clone_from(name);
+    }
+    if options.nqn.is_none() {
+        let log = discover(&connector, &timers, &config).await?;
+        if matches!(options.what, What::Discover) {
+            for entry in &log.entries {
+                println!("{} {} {}", entry.subsystem, entry.address, entry.service);
+            }
+            return Ok(());
+        }
+        config.subsystem = log.entries.first().ok_or("discovery tells of no subsystem")?.subsystem.clone();
+    }
+    let (host, tasks) = Host::new(connector, timers, config);
+    tasks.into_iter().for_each(|task| drop(runtime.spawn(task)));
+    host.ready().await?;
+    let done = work(options, &host).await;
+    host.close().await;
+    done
+}
+
+async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
+    if matches!(options.what, What::Id | What::Discover) {
+        return identify(host).await;
+    }
+    let disk = host.disk(options.namespace).await?;
+    let block = u64::from(disk.block_size());
+    let most = u64::from(disk.max_transfer() / disk.block_size()).min(256);
+    match options.what {
+        What::Discover | What::Id => {}
+        What::Read { first, blocks } => {
+            let mut next = first;
+            while next < first + blocks {
+                let count = most.min(first + blocks - next);
+                let buffer = disk.read(next, disk.buffer(count as u32)).await?;
+                buffer.parts().iter().try_for_each(|part| io::stdout().write_all(part))?;
+                next += count;
+            }
+            io::stdout().flush()?;
+        }
+        What::Write { first } => {
+            let mut next = first;
+            loop {
+                let mut data = Vec::new();
+                io::stdin().lock().take(most * block).read_to_end(&mut data)?;
+                if data.is_empty() {
+                    break;
+                }
+                data.resize(data.len().next_multiple_of(block as usize), 0);
+                let count = data.len() as u64 / block;
+                disk.write(next, [data.into()]).await?;
+                next += count;
+            }
+            disk.flush().await?;
+        }
+        What::Verify { size, span, command, seed, no_zeroes } => {
+            let exercise = Exercise {
+                bytes: size.as_u64(),
+                depth: usize::from(options.depth) * host.queues(),
+                command_bytes: u32::try_from(command.as_u64())?,
+                blocks: span.as_u64() / block,
+                zeroes: !no_zeroes,
+                ..Exercise::new(Seed(seed))
+            };
+            verify(exercise, host, &disk).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
+    let data = host.controller().ok_or("the controller is gone")?;
+    println!("controller {} of {}", data.controller, data.subsystem);
+    println!("model      {} (serial {}, firmware {})", data.model, data.serial, data.firmware);
+    println!("version    {}.{}", data.version >> 16, data.version >> 8 & 0xff);
+    println!("queues     {}", host.queues());
+    println!("capsule    {} bytes of data", (data.command_capsule.max(4) - 4) * 16);
+    for id in host.namespaces().await? {
+        let disk = host.disk(id).await?;
+        let bytes = ByteSize(disk.blocks() * u64::from(disk.block_size()));
+        println!("namespace  {id}: {} blocks of {} bytes, {bytes}", disk.blocks(), disk.block_size());
+    }
+    Ok(())
+}
+
+async fn verify(exercise: Exercise, host: &Host, disk: &nvme_tcp::shell::host::Disk) -> Result<(), Box<dyn Error>> {
+    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")?;
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(exercise.bytes) } else { ProgressBar::hidden() };
+    let bar = bar.with_style(style);
+    let started = Instant::now();
+    let report = exercise.run(disk, |done| bar.set_position(done)).await?;
+    bar.finish_and_clear();
+    let (stats, took) = (host.stats(), started.elapsed());
+    println!(
+        "verified: {} written, {} read and compared by {} commands in {:.2} s; {} connections, {} replays, {} retries",
+        ByteSize(report.written_bytes),
+        ByteSize(report.read_bytes),
+        report.commands,
+        took.as_secs_f64(),
+        stats.connects,
+        stats.replays,
+        stats.retries,
+    );
+    Ok(())
+}
