@@ -672,18 +672,34 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
 
+/// The law of retransmission: a segment at byte x of its record has x bytes read again, so the last one of a record of
+/// 16 KiB more than ten times its own.
 #[test]
-fn the_last_segment_of_a_long_record_costs_ten_times_its_bytes() {
-    let stream = Stream::new(Seq(0), 0, &[16_384]);
+fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
+    const MSS: usize = 1448;
+    let stream = Stream::new(Seq(0), 0, &[16_384, 16_384]);
+    let record = stream.units[0].len() as usize;
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
-    let last = stream.wire.len() - 1448;
-    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(last, 1448, 1448, context), &stream), Sent::Posted);
-    driver.flush(Instant::ZERO);
-    assert_eq!(frames(&mut device).len(), 1);
-    let dma = device.dma();
-    assert!(dma.tx_resync > 10 * 1448, "{dma:?}");
-    assert_eq!(dma.tx_payload, 1448);
+    let mut send = |at: usize| {
+        let before = (device.dma(), driver.counters());
+        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream), Sent::Posted);
+        driver.flush(Instant::ZERO);
+        let sent = frames(&mut device);
+        assert_eq!(sent[0].data[HEADERS..], stream.wire[at..at + MSS]);
+        let dma = device.dma();
+        assert_eq!(dma.tx_payload - before.0.tx_payload, MSS as u64);
+        let dumps = driver.counters().tx_tls_dump_packets - before.1.tx_tls_dump_packets;
+        dma.tx_resync - before.0.tx_resync - dumps * nic_sim::dma::DUMP_DESCRIPTOR
+    };
+    send(record);
+    for at in [MSS, 2 * MSS, 8000, record - MSS] {
+        let read_again = send(at) as usize;
+        assert_eq!(read_again, at, "a segment at byte {at} of its record");
+        // And the way back, to the second record, costs what comes before the place there.
+        assert_eq!(send(record + at) as usize, at);
+    }
+    assert!(send(record - MSS) > 10 * MSS as u64, "the last segment's ten times its own bytes");
 }
 
 /// The alternative, step by step: what is behind the context goes to software and disturbs nothing; a record that was
