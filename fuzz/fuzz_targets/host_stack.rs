@@ -108,7 +108,7 @@ fuzz_target!(|input: &[u8]| {
             _ => segment([0, 80, 19, 136], 1000, body),
         };
         let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-        stack.receive(now, RxPacket { frame: BytesMut::from(&frame[..]), meta }, &mut device);
+        stack.receive(now, RxPacket::new(BytesMut::from(&frame[..]), meta), &mut device);
         let mut rounds = 0;
         while stack.poll(now, &mut device) {
             rounds += 1;

@@ -1,5 +1,6 @@
 //! What a NIC is built with.
 
+use crate::device::ETHERNET_HEADER;
 use core::time::Duration;
 use offload_api::TlsResync;
 
@@ -21,7 +22,7 @@ pub struct NicConfig {
     pub line_rate: Option<u64>,
     /// Entries of a send ring.
     pub send_ring: usize,
-    /// Entries of a receive ring.
+    /// Received packets that may wait for the host, and frames of the MTU that there is memory for.
     pub receive_ring: usize,
     /// Entries of the control ring.
     pub control_ring: usize,
@@ -34,6 +35,9 @@ pub struct NicConfig {
     pub pacing: bool,
     /// Whether the device fills in and checks checksums.
     pub checksum_offload: bool,
+    /// Whether the device joins segments of a flow that the host would see at the same time anyway (large receive
+    /// offload). Needs `checksum_offload`.
+    pub lro: bool,
     /// TLS contexts there is room for; 0: the device has no TLS face.
     pub tls_contexts: u32,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
@@ -44,6 +48,25 @@ pub struct NicConfig {
     pub tls_resync: TlsResync,
     /// How long things take inside.
     pub delays: Delays,
+}
+
+impl NicConfig {
+    /// Bytes of a receive buffer. Without LRO it takes one frame; with it many, for what is joined is to lie in one
+    /// piece.
+    pub(crate) fn receive_buffer_bytes(&self) -> usize {
+        let frame = (usize::from(self.mtu) + ETHERNET_HEADER).next_multiple_of(64);
+        if self.lro { LRO_BUFFER_BYTES.max(frame) } else { frame }
+    }
+
+    /// How many of them the device has.
+    pub(crate) fn receive_buffers(&self) -> usize {
+        if !self.lro {
+            return self.receive_ring;
+        }
+        let bytes = self.receive_ring * (usize::from(self.mtu) + ETHERNET_HEADER);
+        // One is being filled while the host has the other.
+        bytes.div_ceil(self.receive_buffer_bytes()).max(2).min(self.receive_ring)
+    }
 }
 
 impl Default for NicConfig {
@@ -59,6 +82,7 @@ impl Default for NicConfig {
             tso_max_bytes: 64 * 1024,
             pacing: true,
             checksum_offload: true,
+            lro: true,
             tls_contexts: 1 << 18,
             context_cache_bytes: 4 << 20,
             tls_transmit_resync: TransmitResync::Dump,
@@ -118,3 +142,6 @@ impl Default for Delays {
         }
     }
 }
+
+/// Two of the largest packets there can be: segments are parted where a buffer ends.
+const LRO_BUFFER_BYTES: usize = 128 << 10;

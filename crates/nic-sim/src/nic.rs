@@ -1,7 +1,7 @@
 //! A NIC: a device and its driver, joined by rings.
 
 use crate::config::NicConfig;
-use crate::device::{Device, DeviceRings, ETHERNET_HEADER};
+use crate::device::{Device, DeviceRings};
 use crate::driver::{Driver, DriverRings};
 use crate::ring::ring;
 use crate::signal::Signal;
@@ -64,6 +64,5 @@ pub fn nic(config: NicConfig) -> (Device, Driver) {
         interrupt,
         send_interrupt,
     };
-    let frame_bytes = usize::from(config.mtu) + ETHERNET_HEADER;
-    (Device::new(config.clone(), device_rings), Driver::new(config, driver_rings, frame_bytes))
+    (Device::new(config.clone(), device_rings), Driver::new(config, driver_rings))
 }

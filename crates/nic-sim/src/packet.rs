@@ -3,6 +3,7 @@
 //! Each entry is a typed value that cannot be malformed; what it weighs on the bus is in [`crate::dma`].
 
 use bytes::{Bytes, BytesMut};
+use core::num::NonZeroU16;
 use offload_api::{Direction, FlowKey, Handle, RxMeta, TlsKey, TxPacket};
 use offload_base::Seq;
 use smallvec::SmallVec;
@@ -62,16 +63,21 @@ impl SendCompletion {
     pub const BATCH: usize = 8;
 }
 
-/// An entry of a receive ring: an empty buffer given to the device.
+/// An entry of a receive ring: an empty buffer given to the device. It takes one packet after the other, each cut off
+/// as it is completed, for as long as there is room for a frame.
 pub type ReceiveDescriptor = BytesMut;
 
-/// A receive completion: the buffer comes back with a packet in it.
+/// A receive completion: a part of a buffer comes back with a packet in it.
 #[derive(Debug)]
 pub struct ReceiveCompletion {
     /// The packet, Ethernet header first.
     pub frame: BytesMut,
     /// What the device found out about it.
     pub meta: RxMeta,
+    /// If it was joined of several segments: payload bytes of each, but for the last.
+    pub joined: Option<NonZeroU16>,
+    /// The rest of the buffer it came in is too small for another: one more may be given to the device.
+    pub ends_buffer: bool,
 }
 
 /// An entry of the control ring.

@@ -37,9 +37,13 @@ offload_base::counters! {
         pub rx_packets: "rx_packets",
         /// Bytes of frames received.
         pub rx_bytes: "rx_bytes",
+        /// Packets handed up that were joined of several frames.
+        pub rx_lro_packets: "rx_lro_packets",
+        /// Bytes of such packets, headers once.
+        pub rx_lro_bytes: "rx_lro_bytes",
         /// Frames dropped: not for this address.
         pub rx_drop_address: "rx_drop_address",
-        /// Frames dropped: no receive buffer was posted.
+        /// Frames dropped: no receive buffer was posted, or the host has too many packets to look at.
         pub rx_out_of_buffer: "rx_out_of_buffer",
         /// Frames dropped: longer than a receive buffer.
         pub rx_oversize_pkts_phy: "rx_oversize_pkts_phy",

@@ -15,9 +15,13 @@ impl Steering {
         self.flows.insert(flow, handle);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
     /// The context for packets of `flow`.
     pub(crate) fn find(&self, flow: &FlowKey) -> Option<Handle> {
-        if self.flows.is_empty() { None } else { self.flows.get(flow).copied() }
+        self.flows.get(flow).copied()
     }
 
     /// Forgets `flow` if it goes to `handle`: a newer context may have taken its place.

@@ -4,6 +4,7 @@ use crate::ipsec::EspVerdict;
 use crate::unit::Handle;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
+use core::num::NonZeroU16;
 use core::ops::Deref;
 use offload_base::Seq;
 use std::sync::Arc;
@@ -76,6 +77,17 @@ pub struct RxPacket {
     pub frame: BytesMut,
     /// What the device said.
     pub meta: RxMeta,
+    /// If the device joined several segments of a flow to this one: payload bytes of each, but for the last, which may
+    /// have fewer. All of them had the same metadata. The headers are those of the first, with the length of all, and
+    /// PSH and FIN of the last; the checksum fields are of no use, for they were checked.
+    pub joined: Option<NonZeroU16>,
+}
+
+impl RxPacket {
+    /// A packet as it was on the wire.
+    pub fn new(frame: BytesMut, meta: RxMeta) -> RxPacket {
+        RxPacket { frame, meta, joined: None }
+    }
 }
 
 /// A range of a received stream.

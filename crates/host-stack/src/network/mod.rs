@@ -275,7 +275,7 @@ impl Network {
         }
         if headers.fragment.is_some() {
             let Some(whole) = self.on_fragment(now, &received.frame, version, counters) else { return Step::Nothing };
-            *received = RxPacket { frame: whole, meta: RxMeta::default() };
+            *received = RxPacket::new(whole, RxMeta::default());
             return Step::Whole;
         }
         let arrival = match (headers.protocol, version) {

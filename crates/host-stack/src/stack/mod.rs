@@ -21,6 +21,7 @@ use crate::limit::RateLimit;
 use crate::network::{Arrival, Network, Parsed};
 use crate::tcp::connection::{Connection, ConnectionError, Env, Readiness};
 use crate::tcp::output::Turn;
+use crate::tcp::segment::Payload;
 use crate::tcp::state::State;
 use crate::timers::TimerQueue;
 use crate::udp::Sockets;
@@ -114,7 +115,7 @@ impl Stack {
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
         let arrival = self.network.receive(now, &mut packet, &mut self.counters);
-        let RxPacket { mut frame, meta } = packet;
+        let RxPacket { mut frame, meta, joined } = packet;
         let Parsed { flow, segment, payload } = match arrival {
             Some(Arrival::Tcp(parsed)) => parsed,
             Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
@@ -125,6 +126,9 @@ impl Stack {
         };
         frame.truncate(payload.end);
         frame.advance(payload.start);
+        let segment_bytes = joined.map_or(frame.len(), |bytes| usize::from(bytes.get()).min(frame.len()));
+        // What the device joined counts as what it was joined of.
+        self.counters.in_segments += (frame.len().div_ceil(segment_bytes.max(1)) as u64).saturating_sub(1);
         let Some(id) = self.find_for(now, &flow, &segment) else {
             let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
             if opens && self.listeners.contains_key(&flow.local.port()) {
@@ -138,8 +142,9 @@ impl Stack {
             self.counters.listen_overflows += 1;
             return;
         }
+        let payload = Payload { data: frame, meta, segment_bytes };
         let reset = self.with(now, id, |connection, env| {
-            let reset = connection.on_segment(env, &segment, frame, meta);
+            let reset = connection.on_segment(env, &segment, payload);
             connection.acknowledge_at_once(env, device);
             reset
         });

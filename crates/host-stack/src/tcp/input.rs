@@ -4,26 +4,18 @@
 //! that tells the peer where things stand.
 
 use super::connection::{Connection, ConnectionError, Env, QUICK_ACKS};
-use super::segment::{Flags, Segment};
+use super::segment::{Flags, Payload, Segment};
 use super::state::State;
-use bytes::BytesMut;
 use core::time::Duration;
-use offload_api::RxMeta;
 use offload_base::Seq;
 
 impl Connection {
     /// Takes in a segment. Returns a reset to be sent in answer, if the segment deserves one.
-    pub(crate) fn on_segment(
-        &mut self,
-        env: &mut Env<'_>,
-        segment: &Segment,
-        payload: BytesMut,
-        meta: RxMeta,
-    ) -> Option<Segment> {
+    pub(crate) fn on_segment(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         match self.state {
-            State::Closed => reset_for(segment, payload.len()),
-            State::SynSent => self.on_segment_in_syn_sent(env, segment, payload, meta),
-            _ => self.on_segment_synchronized(env, segment, payload, meta),
+            State::Closed => reset_for(segment, payload.data.len()),
+            State::SynSent => self.on_segment_in_syn_sent(env, segment, payload),
+            _ => self.on_segment_synchronized(env, segment, payload),
         }
     }
 
@@ -33,17 +25,11 @@ impl Connection {
     }
 
     /// RFC 9293 3.10.7.3.
-    fn on_segment_in_syn_sent(
-        &mut self,
-        env: &mut Env<'_>,
-        segment: &Segment,
-        payload: BytesMut,
-        meta: RxMeta,
-    ) -> Option<Segment> {
+    fn on_segment_in_syn_sent(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         let acknowledges = match segment.ack {
             None => false,
             Some(ack) if self.next > 0 && ack == self.first_seq() => true,
-            Some(_) => return reset_for(segment, payload.len()),
+            Some(_) => return reset_for(segment, payload.data.len()),
         };
         if segment.flags.rst {
             if acknowledges {
@@ -67,20 +53,14 @@ impl Connection {
         self.establish();
         self.ack.now = true;
         // Data with a SYN-ACK (RFC 7413 aside) are unusual, and legal.
-        if !payload.is_empty() || segment.flags.fin {
-            self.take_data(env, 1, segment, payload, meta);
+        if !payload.data.is_empty() || segment.flags.fin {
+            self.take_data(env, 1, segment, payload);
         }
         None
     }
 
     /// RFC 9293 3.10.7.4.
-    fn on_segment_synchronized(
-        &mut self,
-        env: &mut Env<'_>,
-        segment: &Segment,
-        payload: BytesMut,
-        meta: RxMeta,
-    ) -> Option<Segment> {
+    fn on_segment_synchronized(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
         let next = self.receive.next();
         if self.is_stale(env, segment) {
             env.counters.paws_drops += 1;
@@ -89,7 +69,7 @@ impl Connection {
             }
             return None;
         }
-        let length = u64::from(segment.sequence_len(payload.len()));
+        let length = u64::from(segment.sequence_len(payload.data.len()));
         let edge = self.receive.edge();
         // A segment that ends before what was acknowledged, or begins beyond the window, is not acceptable. One at the
         // edge of a closed window is: nothing of it is taken but the acknowledgment, and it is answered (RFC 9293
@@ -126,19 +106,19 @@ impl Connection {
         self.liveness.hear(env.now);
         if self.state == State::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
-                return reset_for(segment, payload.len());
+                return reset_for(segment, payload.data.len());
             }
             self.acknowledge_syn(env);
             self.establish();
             self.set_peer_window(segment, self.una);
         }
         self.remember_timestamp(env, segment, start);
-        self.note_mark(env, segment, payload.len());
+        self.note_mark(env, segment, payload.data.len());
         if !self.on_ack(env, segment, ack) || self.state == State::Closed {
             return None;
         }
         if length > 0 {
-            self.take_data(env, start, segment, payload, meta);
+            self.take_data(env, start, segment, payload);
         }
         self.settle_discarded(env);
         None
@@ -231,7 +211,7 @@ impl Connection {
     }
 
     /// Takes data and FIN, which begin at `start`, as far as they lie within the window.
-    fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, payload: BytesMut, meta: RxMeta) {
+    fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, mut payload: Payload) {
         if !self.state.may_receive() {
             // The peer's FIN came already; only it, and what came before, may be repeated.
             self.ack.now = true;
@@ -240,13 +220,12 @@ impl Connection {
             }
             return;
         }
-        let end = start + payload.len() as u64;
+        let end = start + payload.data.len() as u64;
         let was_holed = self.receive.has_holes();
         let edge = self.receive.edge();
-        let mut payload = payload;
         if end > edge {
             // The rest comes again, and what stands behind it. A probe of a closed window is waiting for the answer.
-            payload.truncate(edge.saturating_sub(start) as usize);
+            payload.data.truncate(edge.saturating_sub(start) as usize);
             self.ack.now = true;
         } else if segment.flags.fin && end >= self.receive.next() && self.peer_fin.is_none() {
             // One just beyond the last byte of the window takes no memory. One before what came already is a lie.
@@ -254,10 +233,11 @@ impl Connection {
         }
         if let Some(fin) = self.peer_fin {
             // Nothing comes after the end.
-            payload.truncate(fin.saturating_sub(start) as usize);
+            payload.data.truncate(fin.saturating_sub(start) as usize);
         }
-        if !payload.is_empty() {
-            let received = self.receive.insert(start, payload, meta);
+        if !payload.data.is_empty() {
+            self.receive.note_segment_bytes(payload.segment_bytes);
+            let received = self.receive.insert(start, payload.data, payload.meta);
             env.counters.out_of_order_pruned += received.pruned;
             env.counters.receive_collapsed += u64::from(received.collapsed);
             env.counters.out_of_order_queued += u64::from(received.out_of_order > 0);
@@ -294,10 +274,12 @@ impl Connection {
         }
     }
 
-    /// Data came in order: RFC 5681 4.2, at least every second full segment is acknowledged, and none waits long.
+    /// Data came in order: RFC 5681 4.2, at least every second full segment is acknowledged, and none waits long. More
+    /// than one is enough, as in Linux: the second may be short, with nothing behind it that the sender's congestion
+    /// window admits.
     fn owe_ack(&mut self, env: &mut Env<'_>) {
         let unacknowledged = self.receive.next() - self.acked_until;
-        if self.ack.quick > 0 || unacknowledged >= 2 * self.receive.largest().max(1) as u64 {
+        if self.ack.quick > 0 || unacknowledged > self.receive.largest() as u64 {
             self.ack.now = true;
         } else if self.deadlines.ack.is_none() {
             self.deadlines.ack = Some(env.now + env.config.delayed_ack);

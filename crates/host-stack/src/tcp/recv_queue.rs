@@ -111,6 +111,11 @@ impl ReceiveQueue {
         self.largest as usize
     }
 
+    /// The peer sent a segment with so many bytes of payload.
+    pub(crate) fn note_segment_bytes(&mut self, bytes: usize) {
+        self.largest = self.largest.max(bytes as u32);
+    }
+
     /// Whether there are bytes beyond a hole.
     pub(crate) fn has_holes(&self) -> bool {
         !self.out_of_order.is_empty()
@@ -125,7 +130,6 @@ impl ReceiveQueue {
     pub(crate) fn insert(&mut self, start: u64, mut data: BytesMut, meta: RxMeta) -> Received {
         let mut received = Received::default();
         let end = start + data.len() as u64;
-        self.largest = self.largest.max(data.len() as u32);
         if end <= self.next {
             received.duplicate = Some(start..end);
             return received;
@@ -273,14 +277,15 @@ impl ReceiveQueue {
     /// furthest beyond a hole (RFC 2018 8 allows it).
     fn afford(&mut self, data: BytesMut, in_order: bool, received: &mut Received) -> Option<RxBuf> {
         let bytes = data.len();
-        let roomy = data.capacity() > 2 * bytes + SMALL_BYTES / 4;
+        let roomy = data.capacity() > 2 * bytes;
         let mut charge = data.capacity() + OVERHEAD_BYTES;
         if 2 * bytes >= self.largest as usize {
             self.density = (bytes * 256 / charge).clamp(1, 256) as u32;
         }
         let short = self.charged + charge > self.limit;
-        // The peer was told that there is room for what is next, by an estimate: it has to get as far as that.
-        let copy = short && in_order || roomy && (bytes <= SMALL_BYTES || short);
+        // A few bytes may not keep a buffer from being used again that others lie in. And the peer was told that there is
+        // room for what is next, by an estimate: it has to get as far as that.
+        let copy = bytes <= SMALL_BYTES || short && (in_order || roomy);
         if copy {
             charge = bytes + OVERHEAD_BYTES;
             received.collapsed = short;

@@ -3,6 +3,8 @@
 //! Invariant: what [`Segment::parse`] returned had a header that lies within the packet. Options behind a
 //! malformed one are ignored, as Linux does.
 
+use bytes::BytesMut;
+use offload_api::RxMeta;
 use offload_base::Seq;
 use smallvec::SmallVec;
 use smoltcp::wire::{TcpOption, TcpPacket, TcpSeqNumber};
@@ -21,6 +23,15 @@ pub(crate) struct Segment {
     pub(crate) options: Options,
     /// The network has marked the packet (RFC 3168 5: CE); it is no part of this header.
     pub(crate) marked: bool,
+}
+
+/// What came behind a header.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    pub(crate) data: BytesMut,
+    pub(crate) meta: RxMeta,
+    /// Bytes of a segment as the peer sent it: a device may have joined several.
+    pub(crate) segment_bytes: usize,
 }
 
 /// The flags, ACK left out.

@@ -358,10 +358,7 @@ proptest! {
                 frame.truncate(usize::from(window) % frame.len());
             }
             // The device says that all is well, so that everything is looked at.
-            let packet = RxPacket {
-                frame: BytesMut::from(&frame[..]),
-                meta: RxMeta { checksums: Checksums::Good, ..RxMeta::default() },
-            };
+            let packet = RxPacket::new(BytesMut::from(&frame[..]), RxMeta { checksums: Checksums::Good, ..RxMeta::default() });
             pair.stacks[1].receive(pair.now, packet, &mut pair.nics[1]);
             let mut rounds = 0;
             while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {
@@ -399,7 +396,7 @@ proptest! {
             frame.truncate(kept);
             frame.extend_from_slice(&bytes);
             let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-            let packet = RxPacket { frame: BytesMut::from(&frame[..]), meta };
+            let packet = RxPacket::new(BytesMut::from(&frame[..]), meta);
             pair.stacks[1].receive(pair.now, packet, &mut pair.nics[1]);
         }
         pair.run_for(Duration::from_millis(10));

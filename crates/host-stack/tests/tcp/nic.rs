@@ -87,7 +87,7 @@ impl Port {
         let mut buffer = BytesMut::with_capacity(2048.max(frame.len()));
         buffer.extend_from_slice(frame);
         let meta = RxMeta { checksums: self.checked(frame), ..RxMeta::default() };
-        self.received.push_back(RxPacket { frame: buffer, meta });
+        self.received.push_back(RxPacket::new(buffer, meta));
         self.interrupt();
     }
 

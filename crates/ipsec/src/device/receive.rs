@@ -17,34 +17,33 @@ use offload_base::cost::{self, Work};
 impl SecureDevice {
     /// What the stack is to see of a received packet.
     pub(super) fn take_in(&mut self, now: Instant, packet: RxPacket) -> Option<RxPacket> {
-        let RxPacket { frame, meta } = packet;
-        if frame.get(12..14) == Some(&ARP) {
-            return Some(RxPacket { frame, meta });
+        if packet.frame.get(12..14) == Some(&ARP) {
+            return Some(packet);
         }
-        let Some(view) = ip_packet(&frame).and_then(IpView::parse) else {
+        let Some(view) = ip_packet(&packet.frame).and_then(IpView::parse) else {
             self.counters.in_header_error += 1;
             return None;
         };
         if view.fragment {
-            let whole = self.put_together(now, &frame, view.is_ipv6())?;
-            return self.take_in(now, RxPacket { frame: whole, meta: RxMeta::default() });
+            let whole = self.put_together(now, &packet.frame, view.is_ipv6())?;
+            return self.take_in(now, RxPacket::new(whole, RxMeta::default()));
         }
-        let packet = &frame[ETHERNET..];
-        if let Some(at) = EspAt::find(&frame) {
-            return self.open(frame, &at);
+        if let Some(at) = EspAt::find(&packet.frame) {
+            return self.open(packet.frame, &at);
         }
-        match shares_port(packet, &view) {
+        let ip = &packet.frame[ETHERNET..];
+        match shares_port(ip, &view) {
             Some(NotEsp::KeepAlive) => {
                 self.counters.in_keep_alive += 1;
                 return None;
             }
             Some(NotEsp::Ike) | None => {}
         }
-        if view.is_neighbour_discovery(packet) {
-            return Some(RxPacket { frame, meta });
+        if view.is_neighbour_discovery(ip) {
+            return Some(packet);
         }
-        match self.action(Direction::Receive, &view.selectors(packet)) {
-            Some(Action::Bypass) => return Some(RxPacket { frame, meta }),
+        match self.action(Direction::Receive, &view.selectors(ip)) {
+            Some(Action::Bypass) => return Some(packet),
             Some(Action::Protect(_)) => self.counters.in_template_mismatch += 1,
             Some(Action::Discard) => self.counters.in_policy_block += 1,
             None => self.counters.in_no_policies += 1,
@@ -122,7 +121,7 @@ impl SecureDevice {
                 return None;
             }
         }
-        Some(RxPacket { frame, meta })
+        Some(RxPacket::new(frame, meta))
     }
 
     fn put_together(&mut self, now: Instant, frame: &[u8], ipv6: bool) -> Option<BytesMut> {

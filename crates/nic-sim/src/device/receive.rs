@@ -1,29 +1,74 @@
 //! From the port to the receive ring.
 //!
-//! The device never holds a packet back, changes its order or drops it for what is in it: a wrong checksum or a
-//! wrong tag is reported with the packet, which is then as it was on the wire.
+//! The device never holds a packet back, changes its order within its flow or drops it for what is in it: a wrong
+//! checksum or a wrong tag is reported with the packet, which is then as it was on the wire.
+//!
+//! With large receive offload (LRO), segments that may be one packet are written one behind the other into the same
+//! buffer and shown as one. They wait for each other only as long as the host would not look anyway: until the
+//! interrupt that the first of them starts has arrived, or, if there is none to wait for, for those that came at the
+//! same time. No packet reaches the host later than it would without.
 
 use crate::context::TlsEngine;
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::checksum;
+use crate::engine::coalesce::Joint;
 use crate::engine::layout::Layout;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
 use offload_api::RxMeta;
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_base::Instant;
+use offload_base::time::earliest;
 use std::collections::VecDeque;
 
-/// The receive side's state: packets on their way into host memory, oldest first.
+/// The receive side's state.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSide {
+    /// Buffers with room for a frame at least, the one used last at the end.
+    buffers: Vec<BytesMut>,
+    /// Segments that others may still join, the oldest first; at most one packet of each flow.
+    open: Vec<Session>,
+    /// Packets on their way into host memory, in the order of their times.
     under_way: VecDeque<(Instant, ReceiveCompletion)>,
+}
+
+/// Segments being joined.
+#[derive(Debug)]
+struct Session {
+    joint: Joint,
+    meta: RxMeta,
+    /// The packet so far, and behind it the rest of its buffer.
+    buffer: BytesMut,
+    /// When the first, and when the last segment is in host memory.
+    first_due: Instant,
+    last_due: Instant,
+    /// When the host looks.
+    closes_at: Instant,
+    /// That time is known, because the first segment is there.
+    is_announced: bool,
+}
+
+impl Session {
+    fn next_event(&self) -> Instant {
+        if self.is_announced { self.closes_at } else { self.first_due }
+    }
 }
 
 impl ReceiveSide {
     pub(super) fn next_due(&self) -> Option<Instant> {
+        let open = self.open.iter().map(Session::next_event).min();
+        earliest(open, self.next_under_way())
+    }
+
+    fn next_under_way(&self) -> Option<Instant> {
         self.under_way.front().map(|(at, _)| *at)
+    }
+
+    /// Puts a packet in its place; behind those of the same time, for they came before.
+    fn put_under_way(&mut self, due: Instant, completion: ReceiveCompletion) {
+        let before = self.under_way.iter().rev().take_while(|(at, _)| *at > due).count();
+        self.under_way.insert(self.under_way.len() - before, (due, completion));
     }
 }
 
@@ -38,25 +83,41 @@ impl Device {
             self.counters.rx_oversize_pkts_phy += 1;
             return;
         }
-        // The driver posts buffers that hold an MTU.
-        let Some(mut buffer) = self.rings.receive.pop() else {
+        let due = now + self.config.delays.dma + self.config.delays.engine;
+        let (checksums, layout) = self.look_at(data);
+        if let Some(layout) = &layout
+            && let Some(place) = self.session_of(data, layout)
+        {
+            if self.joins(place, data, layout, due) {
+                self.join(place, data, layout, due);
+                return;
+            }
+            self.close(place);
+        }
+        let Some(mut buffer) = self.take_buffer() else {
             self.counters.rx_out_of_buffer += 1;
             return;
         };
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += data.len() as u64;
-        self.dma.rx_descriptors += dma::RECEIVE_DESCRIPTOR;
+        self.note_received(data);
         self.dma.rx_payload += data.len() as u64;
-        let meta = self.work_on(data, &mut buffer);
-        let due = now + self.config.delays.dma + self.config.delays.engine;
-        self.receive.under_way.push_back((due, ReceiveCompletion { frame: buffer, meta }));
+        let mut meta = RxMeta { checksums, ..RxMeta::default() };
+        match &layout {
+            Some(layout) => {
+                buffer.extend_from_slice(&data[..layout.payload]);
+                self.append_payload(data, layout, &mut buffer, &mut meta);
+                buffer.extend_from_slice(&data[layout.end..]);
+            }
+            None => buffer.extend_from_slice(data),
+        }
+        self.begin(data, layout.as_ref(), buffer, meta, due);
     }
 
     /// Shows the host what has reached its memory by `now`.
     pub(super) fn show_received(&mut self, now: Instant) {
-        while self.receive.next_due().is_some_and(|due| due <= now) {
+        self.announce_sessions(now);
+        while self.receive.next_under_way().is_some_and(|due| due <= now) {
             let Some((_, completion)) = self.receive.under_way.pop_front() else { break };
-            // As many completions fit as buffers were posted.
+            // No packet was begun that had no place there.
             let _room = self.rings.receive_completions.stage(completion);
             self.dma.completions += dma::COMPLETION;
         }
@@ -66,46 +127,183 @@ impl Device {
         }
     }
 
-    /// Writes the frame to `buffer`, decrypted if it can be, and says what was found out about it.
-    fn work_on(&mut self, data: &[u8], buffer: &mut BytesMut) -> RxMeta {
-        buffer.clear();
-        let mut meta = RxMeta::default();
+    /// Starts the interrupt that sessions are waiting for, and closes those whose time is up.
+    fn announce_sessions(&mut self, now: Instant) {
+        let mut place = 0;
+        while place < self.receive.open.len() {
+            let session = &self.receive.open[place];
+            if !session.is_announced && session.first_due <= now {
+                self.interrupt(now);
+                // Nobody waits for an interrupt: whoever is awake looks when it suits him.
+                let looks_at = self.interrupt.due.unwrap_or(now);
+                let session = &mut self.receive.open[place];
+                session.is_announced = true;
+                session.closes_at = session.closes_at.min(looks_at);
+            }
+            if self.receive.open[place].is_announced && self.receive.open[place].closes_at <= now {
+                self.close(place);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    /// Checksums, and where the headers are in a packet whose checksums are right.
+    fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Layout>) {
         let layout = if self.config.checksum_offload { Layout::of_frame(data) } else { None };
-        let Some(layout) = layout else {
-            self.counters.rx_csum_none += 1;
-            buffer.extend_from_slice(data);
-            return meta;
-        };
-        meta.checksums = checksum::check(data, &layout);
-        match meta.checksums {
+        let checksums = layout.as_ref().map_or(Checksums::Unchecked, |layout| checksum::check(data, layout));
+        match checksums {
             Checksums::Good => self.counters.rx_csum_unnecessary += 1,
             Checksums::Bad => self.counters.rx_csum_bad += 1,
             Checksums::Unchecked => self.counters.rx_csum_none += 1,
         }
-        if meta.checksums != Checksums::Good {
-            buffer.extend_from_slice(data);
-            return meta;
+        (checksums, layout.filter(|_| checksums == Checksums::Good))
+    }
+
+    /// The session of the flow that a frame belongs to.
+    fn session_of(&self, data: &[u8], layout: &Layout) -> Option<usize> {
+        self.receive.open.iter().position(|session| session.joint.is_of_flow(&session.buffer, data, layout))
+    }
+
+    /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
+    fn joins(&self, place: usize, data: &[u8], layout: &Layout, due: Instant) -> bool {
+        let session = &self.receive.open[place];
+        due <= session.closes_at
+            && self.has_place_for_packet()
+            // With headers of its own, should it need them.
+            && session.buffer.len() + layout.end <= session.buffer.capacity()
+            && session.joint.takes(&session.buffer, data, layout)
+    }
+
+    /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
+    /// be another.
+    fn join(&mut self, place: usize, data: &[u8], layout: &Layout, due: Instant) {
+        self.note_received(data);
+        self.dma.rx_payload += (layout.end - layout.payload) as u64;
+        let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
+        let joined_bytes = buffer.len();
+        let mut meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+        self.append_payload(data, layout, &mut buffer, &mut meta);
+        let session = &mut self.receive.open[place];
+        if meta == session.meta && may_be_joined(&meta) {
+            session.joint.add(data, layout);
+            session.last_due = due;
+            session.buffer = buffer;
+            if session.joint.is_complete() {
+                self.close(place);
+            }
+            return;
         }
-        self.decrypt(data, &layout, buffer, &mut meta);
+        // The rest of the buffer goes with the segment, which needs headers of its own.
+        let mut packet = buffer.split_off(joined_bytes);
+        session.buffer = buffer;
+        let (header, payload_bytes) = (&data[..layout.payload], packet.len());
+        packet.resize(header.len() + payload_bytes, 0);
+        packet.copy_within(..payload_bytes, header.len());
+        packet[..header.len()].copy_from_slice(header);
+        self.dma.rx_payload += header.len() as u64;
+        self.close_without_rest(place);
+        self.begin(data, Some(layout), packet, meta, due);
+    }
+
+    /// A packet that stands in `buffer`: others may join it, or it is on its way to the host.
+    fn begin(&mut self, data: &[u8], layout: Option<&Layout>, buffer: BytesMut, meta: RxMeta, due: Instant) {
+        let joint = layout.filter(|_| self.config.lro && may_be_joined(&meta));
+        let Some(joint) = joint.and_then(|layout| Joint::begin(data, layout)) else {
+            let (frame, ends_buffer) = self.cut_off(buffer);
+            self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, ends_buffer });
+            return;
+        };
+        if self.receive.open.len() == MOST_SESSIONS {
+            self.close(0);
+        }
+        // An interrupt that comes before this segment is there is not the one that shows it.
+        let interrupt = self.interrupt.due.filter(|at| *at >= due);
+        let closes_at = interrupt.unwrap_or(due + self.config.delays.interrupt);
+        let (first_due, last_due) = (due, due);
+        self.receive.open.push(Session { joint, meta, buffer, first_due, last_due, closes_at, is_announced: false });
+    }
+
+    /// Ends a session: nothing joins it any more.
+    fn close(&mut self, place: usize) {
+        let buffer = core::mem::take(&mut self.receive.open[place].buffer);
+        let (frame, ends_buffer) = self.cut_off(buffer);
+        self.receive.open[place].buffer = frame;
+        self.end_session(place, ends_buffer);
+    }
+
+    /// Ends a session whose buffer goes on elsewhere.
+    fn close_without_rest(&mut self, place: usize) {
+        self.end_session(place, false);
+    }
+
+    fn end_session(&mut self, place: usize, ends_buffer: bool) {
+        let Session { joint, meta, buffer: mut frame, last_due, .. } = self.receive.open.remove(place);
+        joint.finish(&mut frame);
+        let joined = joint.segment_bytes();
+        if joined.is_some() {
+            self.counters.rx_lro_packets += 1;
+            self.counters.rx_lro_bytes += frame.len() as u64;
+        }
+        self.receive.put_under_way(last_due, ReceiveCompletion { frame, meta, joined, ends_buffer });
+    }
+
+    /// A buffer with room for a frame.
+    fn take_buffer(&mut self) -> Option<BytesMut> {
+        if !self.has_place_for_packet() {
+            return None;
+        }
+        if self.receive.buffers.is_empty() {
+            if let Some(mut buffer) = self.rings.receive.pop() {
+                self.dma.rx_descriptors += dma::RECEIVE_DESCRIPTOR;
+                buffer.clear();
+                return Some(buffer);
+            }
+            // What the oldest session has not filled.
+            if !self.receive.open.is_empty() {
+                self.close(0);
+            }
+        }
+        self.receive.buffers.pop()
+    }
+
+    /// Whether one more packet will have a place for its completion, as all that were begun have.
+    fn has_place_for_packet(&self) -> bool {
+        self.receive.under_way.len() + self.receive.open.len() < self.rings.receive_completions.room()
+    }
+
+    /// Cuts a packet off its buffer; the rest takes others, unless that is too little, which is said.
+    fn cut_off(&mut self, mut buffer: BytesMut) -> (BytesMut, bool) {
+        let end = buffer.len().next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity());
+        let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_HEADER;
+        if !ends_buffer {
+            self.receive.buffers.push(buffer.split_off(end));
+        }
+        (buffer, ends_buffer)
+    }
+
+    /// Appends the payload to `buffer`, decrypted if it can be, and says what was found out about it.
+    fn append_payload(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) {
+        let payload = &data[layout.payload..layout.end];
+        let start = buffer.len();
+        if !payload.is_empty() && !self.steering.is_empty() {
+            self.decrypt(data, layout, buffer, meta);
+        }
         if meta.tls != TlsVerdict::Decrypted {
-            buffer.clear();
-            buffer.extend_from_slice(data);
+            buffer.truncate(start);
+            buffer.extend_from_slice(payload);
         }
-        meta
     }
 
     /// Runs the payload through the flow's receive engine, if it has one.
     fn decrypt(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) {
-        if layout.payload == layout.end {
-            return;
-        }
         let Some(handle) = self.steering.find(&layout.flow_of_receiver(data)) else { return };
         let Some(context) = self.contexts.get_mut(handle, &mut self.dma) else { return };
         let TlsEngine::Receive(engine) = context.engine else { return };
-        buffer.extend_from_slice(&data[..layout.payload]);
-        buffer.resize(layout.end, 0);
         let payload = &data[layout.payload..layout.end];
-        let received = engine.receive(context.key, layout.seq(data), payload, &mut buffer[layout.payload..]);
+        let start = buffer.len();
+        buffer.resize(start + payload.len(), 0);
+        let received = engine.receive(context.key, layout.seq(data), payload, &mut buffer[start..]);
         meta.tls = received.verdict;
         meta.context = Some(handle);
         match received.verdict {
@@ -120,9 +318,24 @@ impl Device {
         self.counters.rx_tls_lost += u64::from(received.lost);
         self.counters.rx_tls_found += u64::from(received.found);
     }
+
+    fn note_received(&mut self, data: &[u8]) {
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += data.len() as u64;
+    }
+}
+
+/// What asks for something is seen by itself.
+fn may_be_joined(meta: &RxMeta) -> bool {
+    matches!(meta.tls, TlsVerdict::NotDecrypted | TlsVerdict::Decrypted)
 }
 
 /// Whether the frame is for this address: its own, or for all.
 fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
     frame.len() >= ETHERNET_HEADER && (frame[..6] == mac || frame[0] & 1 == 1)
 }
+
+/// Packets being joined at a time, each of a flow of its own.
+const MOST_SESSIONS: usize = 16;
+/// Packets in a buffer begin at cache lines, but for those whose status parted them from the one before.
+const BUFFER_ALIGNMENT: usize = 64;

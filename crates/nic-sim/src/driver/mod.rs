@@ -66,9 +66,10 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(config: NicConfig, rings: DriverRings, frame_bytes: usize) -> Driver {
+    pub(crate) fn new(config: NicConfig, rings: DriverRings) -> Driver {
+        let buffer_bytes = config.receive_buffer_bytes();
         let mut driver = Driver {
-            buffers: BufferPool::new(frame_bytes.next_multiple_of(64), BUFFERS_PER_SLAB),
+            buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
             send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(config.tls_contexts),
             events: VecDeque::new(),
@@ -106,7 +107,7 @@ impl Driver {
 
     /// Gives the device as many receive buffers as it has places for.
     fn post_buffers(&mut self) {
-        while self.buffers_out < self.config.receive_ring {
+        while self.buffers_out < self.config.receive_buffers() {
             if self.rings.receive.stage(self.buffers.take()).is_err() {
                 break;
             }
@@ -149,15 +150,16 @@ impl NetDevice for Driver {
             self.post_buffers();
             return None;
         };
-        self.buffers_out -= 1;
+        self.buffers_out -= usize::from(completion.ends_buffer);
         // Buffers go out in batches; before the device has used half of them is early enough.
-        if self.buffers_out * 2 < self.config.receive_ring {
+        if self.buffers_out * 2 < self.config.receive_buffers() {
             self.post_buffers();
         }
         if completion.meta.tls == TlsVerdict::ResyncRequested {
             self.query_resync(completion.meta.context, &completion.frame);
         }
-        Some(RxPacket { frame: completion.frame, meta: completion.meta })
+        let ReceiveCompletion { frame, meta, joined, .. } = completion;
+        Some(RxPacket { frame, meta, joined })
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
@@ -203,4 +205,5 @@ impl NetDevice for Driver {
     }
 }
 
-const BUFFERS_PER_SLAB: usize = 64;
+/// Buffers are allocated so many bytes at a time, or one by one if they are larger.
+const SLAB_BYTES: usize = 96 << 10;

@@ -2,6 +2,7 @@
 //!
 //! - [`layout`](self): where the headers of a packet are (`layout.rs`);
 //! - `checksum`: the Internet checksum, made and checked;
+//! - `coalesce`: which segments may be one packet for the host (LRO);
 //! - `pacing`: lanes in which packets wait for their time;
 //! - `segmentation`: one packet in, segments out (TSO);
 //! - `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
@@ -10,6 +11,7 @@
 //! Stream engines see the payload of one flow in sequence order and keep a state of constant size.
 
 pub(crate) mod checksum;
+pub(crate) mod coalesce;
 pub(crate) mod layout;
 pub(crate) mod pacing;
 pub(crate) mod segmentation;

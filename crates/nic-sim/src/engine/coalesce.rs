@@ -1,0 +1,133 @@
+//! Large receive offload: which segments of a flow may be one packet for the host.
+//!
+//! Joined are segments that follow each other without a gap and say the same in everything but sequence number,
+//! length, IPv4 identification and checksum: so an ECN mark, another timestamp, acknowledgment, window, option or hop
+//! limit keeps them apart, as in Linux's GRO. A segment shorter than the first, or one with PSH or FIN, is the last.
+//! What the device found out about them has to be the same too; that is for the caller to see to, who knows it.
+//!
+//! Invariant: the length of what is joined fits the IP header of the first segment.
+
+use crate::engine::layout::{IP, Layout};
+use ip_packets::Version;
+use offload_api::Protocol;
+use offload_base::Seq;
+
+/// What segments that are being joined have in common, and what comes next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Joint {
+    layout: Layout,
+    /// Payload bytes of each segment but the last.
+    segment_bytes: usize,
+    payload_bytes: usize,
+    next: Seq,
+    pub(crate) segments: u16,
+    /// PSH and FIN of the last one.
+    last_flags: u8,
+}
+
+impl Joint {
+    /// Begins with `frame`, if others may follow it.
+    pub(crate) fn begin(frame: &[u8], layout: &Layout) -> Option<Joint> {
+        let payload_bytes = layout.end - layout.payload;
+        let first = layout.protocol == Protocol::Tcp
+            && layout.transport == IP + layout.version.header_bytes()
+            && flags(frame, layout) & !ECE == ACK
+            && payload_bytes > 0
+            && layout.end == frame.len();
+        first.then(|| Joint {
+            layout: Layout { end: layout.payload, ..*layout },
+            segment_bytes: payload_bytes,
+            payload_bytes,
+            next: layout.seq(frame) + payload_bytes as u32,
+            segments: 1,
+            last_flags: 0,
+        })
+    }
+
+    /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
+    pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
+        let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
+        layout.protocol == Protocol::Tcp
+            && layout.version == self.layout.version
+            && ports(frame, layout.transport) == ports(first, self.layout.transport)
+            && layout.addresses(frame) == self.layout.addresses(first)
+    }
+
+    /// Whether `frame`, of the same flow, may be the next segment.
+    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
+        let bytes = layout.end - layout.payload;
+        let whole = self.layout.payload - IP + self.payload_bytes + bytes;
+        self.last_flags == 0
+            && self.payload_bytes.is_multiple_of(self.segment_bytes)
+            && (1..=self.segment_bytes).contains(&bytes)
+            && whole <= usize::from(u16::MAX)
+            && layout.seq(frame) == self.next
+            && Layout { end: layout.payload, ..*layout } == self.layout
+            && self.says_the_same(first, frame)
+    }
+
+    /// Adds `frame`, which was found to be the next segment.
+    pub(crate) fn add(&mut self, frame: &[u8], layout: &Layout) {
+        let bytes = layout.end - layout.payload;
+        self.payload_bytes += bytes;
+        self.next += bytes as u32;
+        self.segments += 1;
+        self.last_flags = flags(frame, layout) & LAST_ONLY;
+    }
+
+    /// Whether nothing can follow.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.last_flags != 0 || !self.payload_bytes.is_multiple_of(self.segment_bytes)
+    }
+
+    /// Payload bytes of each segment but the last, if there are several.
+    pub(crate) fn segment_bytes(&self) -> Option<core::num::NonZeroU16> {
+        let several = self.segments > 1;
+        if several { core::num::NonZeroU16::new(self.segment_bytes as u16) } else { None }
+    }
+
+    /// Makes the headers of the first segment, which stand in `headers`, those of all. The checksums stay what they
+    /// were, and are of no use any more.
+    pub(crate) fn finish(&self, headers: &mut [u8]) {
+        if self.segments == 1 {
+            return;
+        }
+        let whole = (self.layout.payload - IP + self.payload_bytes) as u16;
+        match self.layout.version {
+            Version::Four => headers[IP + 2..IP + 4].copy_from_slice(&whole.to_be_bytes()),
+            Version::Six => {
+                let behind = whole - self.layout.version.header_bytes() as u16;
+                headers[IP + 4..IP + 6].copy_from_slice(&behind.to_be_bytes());
+            }
+        }
+        headers[self.layout.transport + TCP_FLAGS] |= self.last_flags;
+    }
+
+    fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
+        let same = |from: usize, to: usize| first[from..to] == frame[from..to];
+        let network = match self.layout.version {
+            // But for length, identification and checksum.
+            Version::Four => same(IP, IP + 2) && same(IP + 6, IP + 10),
+            // But for the length.
+            Version::Six => same(IP, IP + 4) && same(IP + 6, IP + 8),
+        };
+        let tcp = self.layout.transport;
+        // But for sequence number, checksum, and flags of the last.
+        let transport = same(tcp + 8, tcp + TCP_FLAGS)
+            && first[tcp + TCP_FLAGS] == frame[tcp + TCP_FLAGS] & !LAST_ONLY
+            && same(tcp + TCP_FLAGS + 1, tcp + TCP_CHECKSUM)
+            && same(tcp + TCP_CHECKSUM + 2, self.layout.payload);
+        same(0, IP) && network && transport
+    }
+}
+
+fn flags(frame: &[u8], layout: &Layout) -> u8 {
+    frame[layout.transport + TCP_FLAGS]
+}
+
+const TCP_FLAGS: usize = 13;
+const TCP_CHECKSUM: usize = 16;
+const ACK: u8 = 0x10;
+/// On all segments, or on none.
+const ECE: u8 = 0x40;
+const LAST_ONLY: u8 = 0x01 | 0x08;

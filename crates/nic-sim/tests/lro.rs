@@ -1,0 +1,366 @@
+//! Large receive offload: what may be one packet is, nothing else is, and nobody waits longer for it.
+
+use core::time::Duration;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, Driver, NicConfig, nic};
+use offload_api::rx::{Checksums, TlsVerdict};
+use offload_api::{Direction, FlowKey, NetDevice, RxPacket, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+use offload_base::{Instant, Seq};
+use proptest::prelude::*;
+
+/// What a segment says, as far as it matters here.
+#[derive(Clone, Debug, PartialEq)]
+struct Says {
+    port: u16,
+    seq: u32,
+    ack: u32,
+    flags: u8,
+    window: u16,
+    ecn: u8,
+    hops: u8,
+    stamp: Option<u32>,
+    payload: Vec<u8>,
+}
+
+impl Says {
+    fn data(seq: u32, payload: &[u8]) -> Says {
+        Says { port: 1, seq, ack: 7, flags: ACK, window: 100, ecn: 0, hops: 64, stamp: None, payload: payload.into() }
+    }
+
+    fn frame(&self, six: bool) -> Frame {
+        let mut tcp = [self.port.to_be_bytes(), 443u16.to_be_bytes()].concat();
+        tcp.extend_from_slice(&self.seq.to_be_bytes());
+        tcp.extend_from_slice(&self.ack.to_be_bytes());
+        let words = if self.stamp.is_some() { 8 } else { 5 };
+        tcp.extend_from_slice(&[words << 4, self.flags]);
+        tcp.extend_from_slice(&self.window.to_be_bytes());
+        tcp.extend_from_slice(&[0; 4]);
+        if let Some(stamp) = self.stamp {
+            tcp.extend_from_slice(&[1, 1, 8, 10]);
+            tcp.extend_from_slice(&stamp.to_be_bytes());
+            tcp.extend_from_slice(&[0; 4]);
+        }
+        tcp.extend_from_slice(&self.payload);
+        let mut frame = vec![0xff; 6];
+        frame.extend_from_slice(&[2, 0, 0, 0, 0, 9]);
+        let addresses = if six {
+            let [mut source, mut destination] = [[0u8; 16]; 2];
+            (source[0], source[15], destination[0], destination[15]) = (0xfd, 2, 0xfd, 1);
+            frame.extend_from_slice(&[0x86, 0xdd, 0x60, self.ecn << 4, 0, 0]);
+            frame.extend_from_slice(&(tcp.len() as u16).to_be_bytes());
+            frame.extend_from_slice(&[6, self.hops]);
+            [source, destination].concat()
+        } else {
+            let mut ip = vec![0x45, self.ecn];
+            ip.extend_from_slice(&(20 + tcp.len() as u16).to_be_bytes());
+            ip.extend_from_slice(&[self.seq as u8, 0, 0x40, 0, self.hops, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+            let checksum = !sum(&ip, 0);
+            ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+            frame.extend_from_slice(&[8, 0]);
+            frame.extend_from_slice(&ip);
+            ip[12..].to_vec()
+        };
+        if six {
+            frame.extend_from_slice(&addresses);
+        }
+        let pseudo = u32::from(sum(&addresses, 0)) + 6 + tcp.len() as u32;
+        let checksum = !sum(&tcp, pseudo);
+        tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
+        frame.extend_from_slice(&tcp);
+        Frame::from(frame)
+    }
+
+    /// What a packet says that was handed up.
+    fn of(frame: &[u8]) -> Says {
+        let six = frame[12..14] == [0x86, 0xdd];
+        let tcp = &frame[if six { 54 } else { 34 }..];
+        let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
+        assert_eq!(usize::from(ip_bytes) + if six { 54 } else { 14 }, frame.len(), "its length is that of all");
+        let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
+        let header = usize::from(tcp[12] >> 4) * 4;
+        Says {
+            port: u16::from_be_bytes([tcp[0], tcp[1]]),
+            seq: number(4),
+            ack: number(8),
+            flags: tcp[13],
+            window: u16::from_be_bytes([tcp[14], tcp[15]]),
+            ecn: if six { frame[15] >> 4 } else { frame[15] },
+            hops: if six { frame[21] } else { frame[22] },
+            stamp: (header > 20).then(|| number(24)),
+            payload: tcp[header..].to_vec(),
+        }
+    }
+}
+
+fn sum(bytes: &[u8], start: u32) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let mut sum = start + words.sum::<u32>();
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}
+
+fn at_once(config: NicConfig) -> (Device, Driver) {
+    nic(NicConfig { delays: Delays::NONE, line_rate: None, ..config })
+}
+
+/// Frames that arrive together, and the packets made of them.
+fn receive(device: &mut Device, driver: &mut Driver, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
+    for frame in frames {
+        device.receive_frame(Instant::ZERO, frame);
+    }
+    device.process(Instant::ZERO);
+    core::iter::from_fn(|| driver.receive(Instant::ZERO)).collect()
+}
+
+/// The length of each packet's payload that comes of segments that arrive together.
+fn payloads(segments: &[Says]) -> Vec<usize> {
+    let (mut device, mut driver) = at_once(NicConfig::default());
+    let packets = receive(&mut device, &mut driver, segments.iter().map(|segment| segment.frame(false)));
+    packets.iter().map(|packet| Says::of(&packet.frame).payload.len()).collect()
+}
+
+#[test]
+fn what_says_the_same_becomes_one_packet() {
+    for six in [false, true] {
+        let (mut device, mut driver) = at_once(NicConfig::default());
+        let stream: Vec<u8> = (0..4344u32).map(|at| (at * 7) as u8).collect();
+        let mut segments: Vec<Says> =
+            stream.chunks(1000).zip((5000..).step_by(1000)).map(|(chunk, seq)| Says::data(seq, chunk)).collect();
+        segments[4].flags = ACK | PSH;
+        let packets = receive(&mut device, &mut driver, segments.iter().map(|segment| segment.frame(six)));
+        let [packet] = &packets[..] else { panic!("{} packets", packets.len()) };
+        assert_eq!(Says::of(&packet.frame), Says { flags: ACK | PSH, payload: stream, ..segments[0].clone() });
+        assert_eq!(packet.joined.map(|bytes| bytes.get()), Some(1000));
+        assert_eq!((packet.meta.checksums, packet.meta.tls), (Checksums::Good, TlsVerdict::NotDecrypted));
+        let counted = device.counters();
+        assert_eq!((counted.rx_packets, counted.rx_lro_packets), (5, 1));
+        assert_eq!(counted.rx_lro_bytes, packet.frame.len() as u64);
+    }
+}
+
+#[test]
+fn whatever_differs_keeps_segments_apart() {
+    let (first, same) = (Says::data(0, &[1; 100]), Says::data(100, &[2; 100]));
+    assert_eq!(payloads(&[first.clone(), same.clone()]), [200]);
+    let others = [
+        Says { seq: 101, ..same.clone() },
+        Says { seq: 0, ..same.clone() },
+        Says { ack: 8, ..same.clone() },
+        Says { window: 99, ..same.clone() },
+        Says { ecn: 3, ..same.clone() },
+        Says { hops: 63, ..same.clone() },
+        Says { stamp: Some(1), ..same.clone() },
+        Says { flags: ACK | 0x40, ..same.clone() },
+        Says { flags: ACK | 0x80, ..same.clone() },
+        Says { flags: ACK | 0x20, ..same.clone() },
+        Says { flags: ACK | 0x04, ..same.clone() },
+        Says { flags: 0x08, ..same.clone() },
+        Says { payload: vec![2; 101], ..same.clone() },
+    ];
+    for other in others {
+        assert_eq!(payloads(&[first.clone(), other.clone()]), [100, other.payload.len()], "{other:?}");
+    }
+    let stamped = |segment: &Says, stamp| Says { stamp: Some(stamp), ..segment.clone() };
+    assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 1)]), [200]);
+    assert_eq!(payloads(&[stamped(&first, 1), stamped(&same, 2)]), [100, 100]);
+    // Nothing follows PSH, or a short segment; and an acknowledgment alone parts what comes before and after it.
+    let last = Says { flags: ACK | PSH, ..first.clone() };
+    assert_eq!(payloads(&[last, same.clone()]), [100, 100]);
+    assert_eq!(payloads(&[first.clone(), Says::data(100, &[2; 99]), Says::data(199, &[3; 99])]), [199, 99]);
+    assert_eq!(payloads(&[first, Says::data(100, &[]), same]), [100, 0, 100]);
+}
+
+#[test]
+fn flows_are_joined_each_by_itself_and_no_packet_exceeds_64_kib() {
+    let of = |port: u16, number: u32| Says { port, ..Says::data(number * 1400, &[port as u8; 1400]) };
+    let segments: Vec<Says> = (0..100).flat_map(|number| [of(1, number), of(2, number)]).collect();
+    let both = payloads(&segments);
+    assert_eq!(both.iter().sum::<usize>(), 200 * 1400);
+    // A packet ends where its buffer does, too.
+    assert!(both.len() <= 8 && both.iter().max() == Some(&(46 * 1400)), "{both:?}");
+    // More flows than packets are made of at a time.
+    let segments: Vec<Says> = (0..3).flat_map(|number| (1..=17).map(move |port| of(port, number))).collect();
+    assert_eq!(payloads(&segments), [1400; 51]);
+}
+
+#[test]
+fn without_it_frames_stay_what_they_are() {
+    let (mut device, mut driver) = at_once(NicConfig { lro: false, receive_ring: 4, ..NicConfig::default() });
+    let segments = (0..6).map(|number| Says::data(number * 100, &[1; 100]).frame(false));
+    let packets = receive(&mut device, &mut driver, segments);
+    assert_eq!(packets.len(), 4);
+    assert!(packets.iter().all(|packet| packet.joined.is_none()));
+    assert_eq!((device.counters().rx_out_of_buffer, device.counters().rx_lro_packets), (2, 0));
+}
+
+/// A record in three segments: what was decrypted and what was not are never one packet, and what is decrypted is.
+#[test]
+fn what_was_decrypted_is_never_joined_with_what_was_not() {
+    let key = [7; 16];
+    let sealing = ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(&ring::aead::AES_128_GCM, &key).unwrap());
+    let mut wire = Vec::new();
+    for number in 0..4u64 {
+        let header = [23, 3, 3, (2000u16 >> 8) as u8, 2000u16 as u8];
+        let mut body = vec![b'P'; 1984];
+        let mut nonce = [9u8; 12];
+        nonce.iter_mut().skip(4).zip(number.to_be_bytes()).for_each(|(byte, part)| *byte ^= part);
+        let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
+        sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(header), &mut body).unwrap();
+        wire.extend_from_slice(&header);
+        wire.extend_from_slice(&body);
+    }
+    let (mut device, mut driver) = at_once(NicConfig::default());
+    let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+    let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, [9; 12]).unwrap();
+    // The context begins with the third record: what comes before is none of its business.
+    driver.add(&flow, Direction::Receive, Seq(2 * 2005), 2, &key).unwrap();
+    device.process(Instant::ZERO);
+    assert!(device.poll_frame(Instant::ZERO).is_none());
+    let cut = |from: usize, to: usize| Says::data(from as u32, &wire[from..to]).frame(false);
+    // All segments of 401 bytes, five to a record.
+    let frames: Vec<Frame> = (0..20).map(|number| cut(number * 401, number * 401 + 401)).collect();
+    let packets = receive(&mut device, &mut driver, frames);
+    let told: Vec<(TlsVerdict, usize)> =
+        packets.iter().map(|packet| (packet.meta.tls, Says::of(&packet.frame).payload.len())).collect();
+    assert_eq!(told, [(TlsVerdict::NotDecrypted, 4010), (TlsVerdict::Decrypted, 4010)]);
+    assert_eq!(Says::of(&packets[0].frame).payload, wire[..4010]);
+    let plain = Says::of(&packets[1].frame);
+    assert_eq!(plain.seq, 4010);
+    assert!(plain.payload[5..1989].iter().all(|byte| *byte == b'P'));
+}
+
+/// With an interrupt to wait for, segments are joined until it comes, and each of them is there when it would have
+/// been without.
+#[test]
+fn nobody_waits_longer() {
+    let arrivals: Vec<(u64, Frame)> = (0..60u32)
+        .map(|number| (u64::from(number) * 130, Says::data(number * 1000, &[1; 1000]).frame(false)))
+        .collect();
+    let run = |lro: bool| {
+        let (mut device, mut driver) = nic(NicConfig { lro, ..NicConfig::default() });
+        let woken = std::sync::Arc::new(Woken::default());
+        assert!(driver.arm(&woken.clone().into()));
+        let mut arrivals = arrivals.iter().peekable();
+        let (mut seen, mut packets) = (Vec::new(), Vec::new());
+        loop {
+            let arrival = arrivals.peek().map(|(at, _)| Instant::from_nanos(*at));
+            let Some(now) = offload_base::time::earliest(arrival, device.next_event()) else { break };
+            while let Some((_, frame)) = arrivals.next_if(|(at, _)| Instant::from_nanos(*at) <= now) {
+                device.receive_frame(now, frame.clone());
+            }
+            device.process(now);
+            if woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
+                while let Some(packet) = driver.receive(now) {
+                    let says = Says::of(&packet.frame);
+                    seen.extend((says.seq..says.seq + says.payload.len() as u32).step_by(1000).map(|seq| (now, seq)));
+                    packets.push(says.payload.len());
+                }
+                assert!(driver.arm(&woken.clone().into()));
+            }
+        }
+        (seen, packets, device.counters().interrupts)
+    };
+    let ((seen_apart, packets_apart, _), (seen, packets, interrupts)) = (run(false), run(true));
+    assert_eq!(seen, seen_apart);
+    assert_eq!(packets_apart.len(), 60);
+    assert_eq!(packets.len() as u64, interrupts, "{packets:?}");
+    assert!(packets[0] > 20_000, "3 us of 130 ns each: {packets:?}");
+}
+
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: std::sync::Arc<Woken>) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+proptest! {
+    /// Whatever arrives, cut again at the segment size it is the segments that arrived, in their order in each flow;
+    /// time moves as it likes, and buffers are neither lost nor made.
+    #[test]
+    fn cut_again_it_is_what_arrived(
+        segments in prop::collection::vec(
+            (1u16..4, prop_oneof![8 => Just(300usize), 1 => 0usize..400], any::<prop::sample::Index>(), 0u64..3000),
+            1..120,
+        ),
+        six: bool,
+        lazy in 1usize..40,
+        receive_ring in 8usize..200,
+    ) {
+        let config = NicConfig { receive_ring, context_cache_bytes: 208, ..NicConfig::default() };
+        let (mut device, mut driver) = nic(config);
+        let mut next = [0u32; 4];
+        let (mut now, mut sent, mut heard) = (Instant::ZERO, vec![Vec::new(); 4], vec![Vec::new(); 4]);
+        let mut dropped = 0;
+        let mut drain = |driver: &mut Driver, now| {
+            while let Some(packet) = driver.receive(now) {
+                let says = Says::of(&packet.frame);
+                let size = packet.joined.map_or(usize::MAX, |bytes| usize::from(bytes.get()));
+                let mut rest = &says.payload[..];
+                let mut seq = says.seq;
+                loop {
+                    let (here, behind) = rest.split_at(size.min(rest.len()));
+                    let flags = if behind.is_empty() { says.flags } else { says.flags & !PSH };
+                    heard[usize::from(says.port)].push(Says { seq, flags, payload: here.into(), ..says.clone() });
+                    seq += here.len() as u32;
+                    rest = behind;
+                    if rest.is_empty() {
+                        break;
+                    }
+                }
+            }
+            let _armed = driver.arm(core::task::Waker::noop());
+        };
+        for (turn, (port, bytes, kind, after)) in segments.into_iter().enumerate() {
+            let seq = next[usize::from(port)];
+            let plain = Says { port, ..Says::data(seq, &vec![turn as u8; bytes]) };
+            let segment = match kind.index(12) {
+                0 => Says { ack: 8, ..plain },
+                1 => Says { flags: ACK | PSH, ..plain },
+                2 => Says { ecn: 3, ..plain },
+                _ => plain,
+            };
+            next[usize::from(port)] += segment.payload.len() as u32;
+            let before = device.counters().rx_out_of_buffer;
+            device.receive_frame(now, segment.frame(six));
+            if device.counters().rx_out_of_buffer == before {
+                sent[usize::from(port)].push(segment);
+            } else {
+                dropped += 1;
+            }
+            device.process(now);
+            if turn % lazy == 0 {
+                drain(&mut driver, now);
+            }
+            now += Duration::from_nanos(after);
+            while let Some(at) = device.next_event().filter(|at| *at <= now) {
+                device.process(at);
+            }
+        }
+        while let Some(at) = device.next_event() {
+            device.process(at);
+        }
+        drain(&mut driver, now);
+        prop_assert_eq!(&heard, &sent);
+        prop_assert!(dropped == 0 || receive_ring < 120);
+        // All buffers are back: as many packets fit as at the beginning.
+        let (mut fresh, _driver) = nic(NicConfig { receive_ring, ..NicConfig::default() });
+        let fit = |device: &mut Device| {
+            let before = device.counters().rx_out_of_buffer;
+            (0u16..).take_while(|port| {
+                device.receive_frame(now, Says { port: 100 + port, ..Says::data(0, &[1; 1400]) }.frame(false));
+                device.counters().rx_out_of_buffer == before
+            }).count()
+        };
+        let (fits, at_first) = (fit(&mut device), fit(&mut fresh));
+        prop_assert!(fits <= at_first && fits + 90 >= at_first, "{fits} of {at_first}");
+    }
+}
+
+const ACK: u8 = 0x10;
+const PSH: u8 = 0x08;
