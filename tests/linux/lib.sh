@@ -12,9 +12,11 @@ require() {
     [ -e /dev/net/tun ] || { mkdir -p /dev/net && mknod /dev/net/tun c 10 200; } 2>/dev/null || why="no /dev/net/tun, and it cannot be made"
     [ -n "$why" ] || (: <>/dev/net/tun) 2>/dev/null || why="/dev/net/tun cannot be opened"
     [ -n "$why" ] || ip netns add "$namespace" 2>/dev/null || why="no network namespace can be made"
-    if [ -n "$why" ]; then echo "SKIPPED: ${0##*/}: $why"; rm -rf "$work"; trap - EXIT; exit 77; fi
+    [ -z "$why" ] || skip "$why"
     inside ip link set lo up
 }
+
+skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 
 inside() { ip netns exec "$namespace" "$@"; }
 
@@ -47,7 +49,7 @@ check() { # what is claimed, command that says whether it is so
 }
 
 clean_up() {
-    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
+    ip netns pids "$namespace" 2>/dev/null | xargs -r kill 2>/dev/null || true
     wait
     ip netns del "$namespace" 2>/dev/null || true
     rm -rf "$work"

@@ -25,8 +25,8 @@ pub enum Randomness {
     System,
 }
 
-/// What a client needs: TLS 1.3, trust in the testbed's authority alone, secrets that may be extracted. It keeps
-/// no session tickets, so that every handshake is a full one.
+/// What a client needs: TLS 1.3 (and 1.2, unless it is seeded), trust in the testbed's authority alone, secrets that may
+/// be extracted. It keeps no session tickets, so that every handshake is a full one.
 ///
 /// ```
 /// use offload_base::Seed;
@@ -58,7 +58,7 @@ pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -
     roots.add(authority()).expect("the authority's certificate is a trust anchor");
     let mut config = ClientConfig::builder_with_details(Arc::new(provider), time)
         .with_safe_default_protocol_versions()
-        .expect("the suites are those of TLS 1.3")
+        .expect("there are suites of TLS 1.3")
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.resumption = Resumption::disabled();
@@ -69,15 +69,15 @@ pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -
     config
 }
 
-/// What a server needs: TLS 1.3, the testbed's certificate, secrets that may be extracted. It sends session
-/// tickets as rustls does by default, so record 0 of its application key is already used when data begin.
+/// What a server needs: TLS 1.3 (and 1.2, unless it is seeded), the testbed's certificate, secrets that may be extracted.
+/// It sends session tickets as rustls does by default, so record 0 of its application key is already used when data begin.
 ///
 /// See [`client_config`] for an example.
 pub fn server_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
     let (provider, time) = sources(randomness);
     let mut config = ServerConfig::builder_with_details(Arc::new(provider), time)
         .with_safe_default_protocol_versions()
-        .expect("the suites are those of TLS 1.3")
+        .expect("there are suites of TLS 1.3")
         .with_no_client_auth()
         .with_single_cert(vec![server_certificate()], server_key())
         .expect("certificate and key belong together");

@@ -33,23 +33,29 @@ pub fn seeded_provider(seed: Seed) -> CryptoProvider {
     let random: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls random"))));
     let key_shares: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls key shares"))));
     let group: &'static SeededX25519 = Box::leak(Box::new(SeededX25519 { key_shares }));
-    CryptoProvider { kx_groups: vec![group], secure_random: random, ..system_provider() }
+    let mut provider = system_provider();
+    provider.cipher_suites.retain(|suite| suite.tls13().is_some());
+    CryptoProvider { kx_groups: vec![group], secure_random: random, ..provider }
 }
 
-/// ring's provider with the suites in the order of [`seeded_provider`], and the system's randomness.
+/// ring's provider with the suites in the order of [`seeded_provider`], behind them those of TLS 1.2 that go with the
+/// testbed's certificate, and the system's randomness.
 ///
 /// ```
 /// let provider = testbed::secrets::system_provider();
 /// assert_eq!(provider.cipher_suites[0].suite(), rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
 /// ```
 pub fn system_provider() -> CryptoProvider {
-    use ring_provider::cipher_suite::{
-        TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
-    };
-    CryptoProvider {
-        cipher_suites: vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256],
-        ..ring_provider::default_provider()
-    }
+    use ring_provider::cipher_suite as suite;
+    let cipher_suites = vec![
+        suite::TLS13_AES_128_GCM_SHA256,
+        suite::TLS13_AES_256_GCM_SHA384,
+        suite::TLS13_CHACHA20_POLY1305_SHA256,
+        suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    ];
+    CryptoProvider { cipher_suites, ..ring_provider::default_provider() }
 }
 
 /// A line of a key log, with its end, in the format of `SSLKEYLOGFILE`.
