@@ -168,7 +168,13 @@ offload_base::counters! {
         pub attempt_fails: "TcpAttemptFails",
         /// Established connections that ended with a reset.
         pub established_resets: "TcpEstabResets",
-        /// SYNs dropped because the listener had too many half-open connections.
+        /// SYNs answered with cookies because the listener had too many half-open connections.
+        pub cookies_sent: "TcpExtSyncookiesSent",
+        /// Acknowledgments of cookies.
+        pub cookies_received: "TcpExtSyncookiesRecv",
+        /// Segments that might have been, and were not.
+        pub cookies_failed: "TcpExtSyncookiesFailed",
+        /// SYNs dropped because the listener had too many half-open connections, and a cookie would not do.
         pub request_queue_drops: "TcpExtTCPReqQFullDrop",
         /// Final ACKs of a handshake dropped because nobody accepted connections fast enough.
         pub listen_overflows: "TcpExtListenOverflows",

@@ -82,7 +82,7 @@ impl TcpStream {
     /// Whether the peer is probed when nothing has been heard of it for long.
     pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
         self.shard.with(|inner, now| {
-            inner.stack.set_keep_alive(self.id, keep_alive);
+            inner.stack.set_keep_alive(now, self.id, keep_alive);
             inner.transmit(now);
         });
     }
@@ -91,7 +91,7 @@ impl TcpStream {
     /// configured number of retransmissions takes.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         self.shard.with(|inner, now| {
-            inner.stack.set_user_timeout(self.id, timeout);
+            inner.stack.set_user_timeout(now, self.id, timeout);
             inner.transmit(now);
         });
     }

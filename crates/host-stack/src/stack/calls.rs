@@ -76,15 +76,15 @@ impl Stack {
     }
 
     /// Whether the peer is probed when nothing has been heard of it for long (SO_KEEPALIVE).
-    pub fn set_keep_alive(&mut self, id: ConnectionId, keep_alive: Option<KeepAlive>) {
+    pub fn set_keep_alive(&mut self, now: Instant, id: ConnectionId, keep_alive: Option<KeepAlive>) {
         self.mark_dirty(id);
-        self.connection_mut(id).set_keep_alive(keep_alive);
+        self.connection_mut(id).set_keep_alive(now, keep_alive);
     }
 
     /// How long bytes may wait for their acknowledgment before the connection is given up (TCP_USER_TIMEOUT).
-    pub fn set_user_timeout(&mut self, id: ConnectionId, timeout: Option<Duration>) {
+    pub fn set_user_timeout(&mut self, now: Instant, id: ConnectionId, timeout: Option<Duration>) {
         self.mark_dirty(id);
-        self.connection_mut(id).set_user_timeout(timeout);
+        self.connection_mut(id).set_user_timeout(now, timeout);
     }
 
     /// How many bytes the send queue wants.

@@ -1,12 +1,14 @@
 //! The stack: connections, listeners, and whose turn it is.
 //!
 //! Packets come in by [`Stack::receive`] and leave by [`Stack::transmit`], here. [`opening`] has how connections begin,
-//! [`calls`] what applications do with them, [`datagrams`] UDP, [`strays`] what belongs to no connection.
+//! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP, [`strays`]
+//! what belongs to no connection.
 //!
 //! Invariants: a connection with something to send is on the dirty list, once; one with news for the application
 //! is on the list of those; its timer entry is never later than its deadline. No call looks at all connections.
 
 mod calls;
+mod cookies;
 mod datagrams;
 mod opening;
 mod strays;
@@ -21,7 +23,7 @@ use crate::limit::RateLimit;
 use crate::network::{Arrival, Network, Parsed};
 use crate::tcp::connection::{Connection, ConnectionError, Env, Readiness};
 use crate::tcp::output::Turn;
-use crate::tcp::segment::Payload;
+use crate::tcp::segment::{Payload, Segment};
 use crate::tcp::state::State;
 use crate::timers::TimerQueue;
 use crate::udp::Sockets;
@@ -29,7 +31,7 @@ use bytes::Buf;
 use core::net::SocketAddr;
 use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
 use offload_base::{Instant, Rng, time::earliest};
-use opening::Listener;
+use opening::{Cookie, Listener};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A host's TCP/IP: packets in by [`receive`](Self::receive), out by [`transmit`](Self::transmit), time by
@@ -132,10 +134,17 @@ impl Stack {
         let Some(id) = self.find_for(now, &flow, &segment) else {
             let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
             if opens && self.listeners.contains_key(&flow.local.port()) {
-                self.on_syn(now, flow, &segment);
+                self.on_syn(now, flow, &segment, device);
                 return;
             }
-            self.answer_stranger(now, &flow, &segment, frame.len(), device);
+            match self.open_by_cookie(now, flow, &segment) {
+                Cookie::Opens(id) => {
+                    let payload = Payload { data: frame, meta, segment_bytes };
+                    self.take_in(now, id, &flow, &segment, payload, device);
+                }
+                Cookie::NotNow => {}
+                Cookie::None => self.answer_stranger(now, &flow, &segment, frame.len(), device),
+            }
             return;
         };
         if self.accept_queue_is_full(id, &segment) {
@@ -143,13 +152,26 @@ impl Stack {
             return;
         }
         let payload = Payload { data: frame, meta, segment_bytes };
+        self.take_in(now, id, &flow, &segment, payload, device);
+    }
+
+    /// Takes in a segment of a connection.
+    fn take_in(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        flow: &FlowKey,
+        segment: &Segment,
+        payload: Payload,
+        device: &mut dyn NetDevice,
+    ) {
         let reset = self.with(now, id, |connection, env| {
-            let reset = connection.on_segment(env, &segment, payload);
+            let reset = connection.on_segment(env, segment, payload);
             connection.acknowledge_at_once(env, device);
             reset
         });
         if let Some(reset) = reset {
-            self.send_stray(now, &flow, &reset, device);
+            self.send_stray(now, flow, &reset, device);
         }
         self.mark_dirty(id);
         self.settle(id);
@@ -301,6 +323,17 @@ impl Stack {
         };
         let connection = self.flows.get_mut(id).expect("the caller found the connection");
         f(connection, &mut env)
+    }
+
+    /// What a connection that is not in the table needs.
+    fn env(&mut self, now: Instant) -> Env<'_> {
+        Env {
+            now,
+            config: &self.config.tcp,
+            counters: &mut self.counters,
+            network: &mut self.network,
+            challenges: &mut self.challenges,
+        }
     }
 
     fn mark_dirty(&mut self, id: ConnectionId) {

@@ -1,13 +1,13 @@
 //! Connections begin: opened from here, or taken by a listener.
 
-use super::Stack;
+use super::{Stack, cookies};
 use crate::flow_table::ConnectionId;
 use crate::tcp::connection::Connection;
 use crate::tcp::segment::Segment;
 use crate::tcp::state::State;
 use core::hash::{BuildHasher, Hasher};
 use core::net::{IpAddr, SocketAddr};
-use offload_api::FlowKey;
+use offload_api::{FlowKey, NetDevice};
 use offload_base::{Instant, Rng, Seq};
 use std::collections::VecDeque;
 use std::io;
@@ -17,6 +17,20 @@ pub(super) struct Listener {
     pub(super) backlog: usize,
     pub(super) half_open: usize,
     pub(super) accepted: VecDeque<ConnectionId>,
+    /// Since when SYNs find no room.
+    pub(super) full_since: Option<Instant>,
+    /// Until when acknowledgments of cookies are looked for.
+    pub(super) cookies_until: Option<Instant>,
+}
+
+/// What a segment that belongs to no connection is to a listener.
+pub(super) enum Cookie {
+    /// It acknowledges a cookie: here is the connection.
+    Opens(ConnectionId),
+    /// It may, but there is no room for the connection; the client will ask again.
+    NotNow,
+    /// It does not.
+    None,
 }
 
 /// Why a connection or a listener could not be opened.
@@ -57,7 +71,8 @@ impl From<OpenError> for io::Error {
 }
 
 impl Stack {
-    /// Opens a connection from `local_port`, or from any port that is free.
+    /// Opens a connection from `local_port`, or from any port that is free. A connection between the same ends that is
+    /// in TIME-WAIT since a second or more, and that nobody holds, gives way if it had timestamps (RFC 6191).
     ///
     /// # Errors
     /// If there is no free port, too many connections, or no way to this address.
@@ -78,12 +93,18 @@ impl Stack {
         let flow = match local_port {
             Some(port) => {
                 let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
-                self.flows.find(&flow).is_none().then_some(flow)
+                let free = self.flows.find(&flow).is_none() || self.may_be_reopened(now, &flow).is_some();
+                free.then_some(flow)
             }
-            None => self.free_flow(local, remote),
+            None => self.free_flow(now, local, remote),
         };
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
-        let connection = self.new_connection(now, flow, State::SynSent);
+        let mut connection = self.new_connection(now, flow, State::SynSent);
+        if let Some((id, least)) = self.may_be_reopened(now, &flow) {
+            connection.begin_no_earlier_than(least);
+            self.connection_mut(id).end_wait();
+            self.settle(id);
+        }
         self.counters.active_opens += 1;
         let id = self.flows.insert(connection);
         self.mark_dirty(id);
@@ -91,10 +112,11 @@ impl Stack {
     }
 
     /// Takes connections to `port`: up to `backlog` (at least one) that nobody has accepted yet, and as many
-    /// half-open ones.
+    /// half-open ones. If SYNs beyond those keep coming, they are answered with cookies, which take no memory: a flood
+    /// of them keeps nobody out for longer than it takes to ask again. Connections from that port that are still open, or wait, are in nobody's way.
     ///
     /// # Errors
-    /// If somebody listens there.
+    /// If somebody listens there: a port has one listener.
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), OpenError> {
         if port == 0 {
             return Err(OpenError::NoPort);
@@ -102,7 +124,13 @@ impl Stack {
         if self.listeners.contains_key(&port) {
             return Err(OpenError::InUse);
         }
-        let listener = Listener { backlog: backlog.max(1), half_open: 0, accepted: VecDeque::new() };
+        let listener = Listener {
+            backlog: backlog.max(1),
+            half_open: 0,
+            accepted: VecDeque::new(),
+            full_since: None,
+            cookies_until: None,
+        };
         self.listeners.insert(port, listener);
         Ok(())
     }
@@ -134,7 +162,7 @@ impl Stack {
         Some(id)
     }
 
-    pub(super) fn on_syn(&mut self, now: Instant, flow: FlowKey, segment: &Segment) {
+    pub(super) fn on_syn(&mut self, now: Instant, flow: FlowKey, segment: &Segment, device: &mut dyn NetDevice) {
         let full = self.flows.len() >= self.config.max_connections;
         let Some(listener) = self.listeners.get_mut(&flow.local.port()) else { return };
         if listener.accepted.len() >= listener.backlog {
@@ -143,17 +171,47 @@ impl Stack {
             return;
         }
         if full || listener.half_open >= listener.backlog {
-            self.counters.request_queue_drops += 1;
-            self.counters.listen_drops += 1;
+            let full_since = *listener.full_since.get_or_insert(now);
+            let flooded =
+                listener.cookies_until.is_some_and(|until| now <= until) || now >= full_since + cookies::GRACE;
+            if flooded && !full {
+                listener.cookies_until = Some(now + cookies::TAKEN_FOR);
+            }
+            if full || !flooded || !self.answer_with_cookie(now, flow, segment, device) {
+                self.counters.request_queue_drops += 1;
+                self.counters.listen_drops += 1;
+            }
             return;
         }
         listener.half_open += 1;
+        listener.full_since = None;
         let mut connection = self.new_connection(now, flow, State::SynReceived);
         connection.listener = Some(flow.local.port());
         let id = self.flows.insert(connection);
         self.with(now, id, |connection, env| connection.on_first_syn(env, segment));
         self.mark_dirty(id);
         self.settle(id);
+    }
+
+    /// Looks whether a segment without a connection acknowledges a cookie.
+    pub(super) fn open_by_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> Cookie {
+        let port = flow.local.port();
+        let Some(listener) = self.listeners.get_mut(&port) else { return Cookie::None };
+        if listener.cookies_until.is_none_or(|until| until < now) {
+            listener.cookies_until = None;
+            return Cookie::None;
+        }
+        let no_room = listener.accepted.len() >= listener.backlog || self.flows.len() >= self.config.max_connections;
+        let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
+        if no_room {
+            self.counters.listen_overflows += 1;
+            return Cookie::NotNow;
+        }
+        connection.listener = Some(port);
+        if let Some(listener) = self.listeners.get_mut(&port) {
+            listener.half_open += 1;
+        }
+        Cookie::Opens(self.flows.insert(connection))
     }
 
     /// Whether a segment would complete a handshake that nobody has room for.
@@ -178,7 +236,7 @@ impl Stack {
         Connection::new(flow, state, initial, fingerprint, &self.config.tcp)
     }
 
-    fn fingerprint(&self, flow: &FlowKey) -> u64 {
+    pub(super) fn fingerprint(&self, flow: &FlowKey) -> u64 {
         let mut hasher = self.key.build_hasher();
         hasher.write(b"sequence");
         for end in [flow.local, flow.remote] {
@@ -192,15 +250,29 @@ impl Stack {
     }
 
     /// A flow from a random port of `local` to `remote` (RFC 6056).
-    fn free_flow(&mut self, local: IpAddr, remote: SocketAddr) -> Option<FlowKey> {
+    fn free_flow(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> Option<FlowKey> {
+        let mut second_choice = None;
         for _ in 0..PORTS_TRIED {
             let port = random_port(&mut self.ports);
+            if self.listeners.contains_key(&port) {
+                continue;
+            }
             let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
-            if self.flows.find(&flow).is_none() && !self.listeners.contains_key(&port) {
+            if self.flows.find(&flow).is_none() {
                 return Some(flow);
             }
+            if second_choice.is_none() && self.may_be_reopened(now, &flow).is_some() {
+                second_choice = Some(flow);
+            }
         }
-        None
+        second_choice
+    }
+
+    /// The connection in TIME-WAIT that a new one of the same flow may take the place of, and where it has to begin.
+    fn may_be_reopened(&mut self, now: Instant, flow: &FlowKey) -> Option<(ConnectionId, Seq)> {
+        let id = self.flows.find(flow)?;
+        let wait = self.config.tcp.time_wait;
+        Some((id, self.connection(id).may_be_reopened(now, wait)?))
     }
 }
 

@@ -110,7 +110,7 @@ pub(crate) struct Connection {
     pub(super) mss: usize,
 
     pub(super) deadlines: Deadlines,
-    pub(super) liveness: Liveness,
+    pub(super) liveness: Option<Box<Liveness>>,
 
     // For the stack and the shell.
     pub(crate) readiness: Readiness,
@@ -365,6 +365,19 @@ impl Connection {
         self.state == State::Closed && self.detached && !self.reset_owed
     }
 
+    /// Its timestamps are `millis` milliseconds behind.
+    pub(crate) fn set_back_timestamps(&mut self, millis: u32) {
+        self.timestamp_offset = self.timestamp_offset.wrapping_sub(millis);
+    }
+
+    /// Before anything was queued: the SYN's sequence number is beyond `least`, which an earlier connection of the flow
+    /// came to.
+    pub(crate) fn begin_no_earlier_than(&mut self, least: Seq) {
+        if !self.send.seq(0).after(least) {
+            self.send = SendQueue::new(least + (1 << 16) + 1);
+        }
+    }
+
     /// The sequence number of the first byte queued.
     pub(crate) fn first_seq(&self) -> Seq {
         self.send.seq(FIRST_BYTE)
@@ -545,7 +558,7 @@ impl Connection {
     pub(super) fn close(&mut self) {
         self.state = State::Closed;
         self.deadlines = Deadlines::default();
-        self.liveness.deadline = None;
+        self.liveness = None;
         self.ack.now = false;
         self.readiness = Readiness::ALL;
         self.release();
@@ -580,7 +593,8 @@ impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let Deadlines { retransmit, probe, reorder, persist, ack, state } = self.deadlines;
-        [retransmit, probe, reorder, persist, ack, state, self.liveness.deadline].into_iter().flatten().min()
+        let liveness = self.liveness.as_ref().and_then(|liveness| liveness.deadline);
+        [retransmit, probe, reorder, persist, ack, state, liveness].into_iter().flatten().min()
     }
 
     /// Learns from the peer's SYN.
@@ -716,7 +730,7 @@ fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
 }
 
 /// The timestamp of `now`: milliseconds, as Linux's (RFC 7323 5.4), from where the flow's began.
-pub(super) fn timestamp(offset: u32, now: Instant) -> u32 {
+pub(crate) fn timestamp(offset: u32, now: Instant) -> u32 {
     offset.wrapping_add(now.as_millis() as u32)
 }
 

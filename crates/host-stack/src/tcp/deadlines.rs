@@ -14,7 +14,7 @@ impl Connection {
             self.close();
             return;
         }
-        if take_due(&mut self.liveness.deadline, now) {
+        if self.liveness.as_mut().is_some_and(|liveness| take_due(&mut liveness.deadline, now)) {
             self.on_liveness_timeout(env);
             if self.state == State::Closed {
                 return;

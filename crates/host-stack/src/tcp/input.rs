@@ -5,9 +5,10 @@
 
 use super::connection::{Connection, ConnectionError, Env, QUICK_ACKS};
 use super::segment::{Flags, Payload, Segment};
+use super::send_queue::FIRST_BYTE;
 use super::state::State;
 use core::time::Duration;
-use offload_base::Seq;
+use offload_base::{Instant, Seq};
 
 impl Connection {
     /// Takes in a segment. Returns a reset to be sent in answer, if the segment deserves one.
@@ -22,6 +23,15 @@ impl Connection {
     /// The SYN of a peer, to a connection made for it.
     pub(crate) fn on_first_syn(&mut self, env: &mut Env<'_>, segment: &Segment) {
         self.learn(env, segment);
+    }
+
+    /// The SYN that a cookie was given for, and the SYN-ACK that went with it: of a connection made for who has
+    /// acknowledged both.
+    pub(crate) fn on_syn_of_cookie(&mut self, env: &mut Env<'_>, segment: &Segment) {
+        self.learn(env, segment);
+        self.next = FIRST_BYTE;
+        self.receive.advertise(self.receive.window(self.mss).min(u64::from(u16::MAX)));
+        self.acked_until = self.receive.next();
     }
 
     /// RFC 9293 3.10.7.3.
@@ -48,7 +58,7 @@ impl Connection {
             self.flight.lose_all();
             return None;
         }
-        self.liveness.hear(env.now);
+        self.hear(env.now);
         self.acknowledge_syn(env);
         self.establish();
         self.ack.now = true;
@@ -103,7 +113,7 @@ impl Connection {
             start = 1;
         }
         let ack = segment.ack?;
-        self.liveness.hear(env.now);
+        self.hear(env.now);
         if self.state == State::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
                 return reset_for(segment, payload.data.len());
@@ -310,6 +320,15 @@ impl Connection {
         self.readiness.writable = true;
     }
 
+    /// Whether this side may open the flow anew although this connection waits, as RFC 6191 has it for the other side:
+    /// timestamps tell what belongs to which, once their clock has moved on. Returns the first sequence number that is
+    /// free.
+    pub(crate) fn may_be_reopened(&self, now: Instant, time_wait: Duration) -> Option<Seq> {
+        let waits = self.state == State::TimeWait && self.detached && self.peer.timestamp.is_some();
+        let since = self.deadlines.state.filter(|_| waits)?;
+        (now + time_wait >= since + REOPENED_AFTER).then(|| self.send.seq(self.next))
+    }
+
     /// Whether a SYN may open the flow anew although this connection waits (RFC 6191, RFC 1122 4.2.2.13).
     pub(crate) fn gives_way_to(&self, segment: &Segment) -> bool {
         if self.state != State::TimeWait || !segment.flags.syn || segment.ack.is_some() || segment.flags.rst {
@@ -345,5 +364,7 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
 
 /// Between answers to segments that carry nothing and fit nowhere: shorter than any time between probes.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
+/// A second, as Linux's tcp_tw_reuse: two ticks of any timestamp clock (RFC 7323 5.4).
+const REOPENED_AFTER: Duration = Duration::from_secs(1);
 /// RFC 7323 5.5.
 const PAWS_IDLE: Duration = Duration::from_secs(24 * 24 * 3600);

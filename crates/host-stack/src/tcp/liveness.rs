@@ -10,7 +10,8 @@ use crate::config::{KeepAlive, TcpConfig};
 use core::time::Duration;
 use offload_base::{Instant, time::earliest};
 
-#[derive(Clone, Copy, Debug)]
+/// What is kept of it. Most connections are watched by nobody, and have none of it.
+#[derive(Debug)]
 pub(super) struct Liveness {
     keep_alive: Option<KeepAlive>,
     user_timeout: Option<Duration>,
@@ -27,30 +28,35 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    pub(super) fn new(config: &TcpConfig) -> Liveness {
-        Liveness {
-            keep_alive: config.keep_alive,
-            user_timeout: config.user_timeout,
-            heard: Instant::ZERO,
-            waiting: None,
-            probes: 0,
-            probed: Instant::ZERO,
-            probe_owed: false,
-            deadline: None,
-        }
+    /// What the configuration asks for.
+    pub(super) fn new(config: &TcpConfig) -> Option<Box<Liveness>> {
+        Liveness::asked(config.keep_alive, config.user_timeout, Instant::ZERO)
     }
 
-    /// The peer has acknowledged something.
-    pub(super) fn hear(&mut self, now: Instant) {
-        self.heard = now;
-        self.probes = 0;
-        self.probe_owed = false;
+    fn asked(keep_alive: Option<KeepAlive>, user_timeout: Option<Duration>, heard: Instant) -> Option<Box<Liveness>> {
+        (keep_alive.is_some() || user_timeout.is_some()).then(|| {
+            Box::new(Liveness {
+                keep_alive,
+                user_timeout,
+                heard,
+                waiting: None,
+                probes: 0,
+                probed: Instant::ZERO,
+                probe_owed: false,
+                deadline: None,
+            })
+        })
     }
 
     /// When the next probe is due, or the peer's time is up.
     fn probe_due(&self) -> Option<Instant> {
         let keep_alive = self.keep_alive?;
         Some(if self.probes == 0 { self.heard + keep_alive.idle } else { self.probed + keep_alive.interval })
+    }
+
+    /// The first of what is due; `probed`: probes are among it.
+    fn due(&self, probed: bool) -> Option<Instant> {
+        earliest(self.user_timeout_due(), if probed { self.probe_due() } else { None })
     }
 
     fn user_timeout_due(&self) -> Option<Instant> {
@@ -61,50 +67,58 @@ impl Liveness {
 
 impl Connection {
     /// Whether the peer is probed when nothing has been heard of it for long.
-    pub(crate) fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
-        self.liveness.keep_alive = keep_alive;
-        self.liveness.probes = 0;
-        self.liveness.deadline = None;
+    pub(crate) fn set_keep_alive(&mut self, now: Instant, keep_alive: Option<KeepAlive>) {
+        let user_timeout = self.liveness.as_ref().and_then(|liveness| liveness.user_timeout);
+        self.liveness = Liveness::asked(keep_alive, user_timeout, now);
     }
 
     /// How long bytes may wait for their acknowledgment before the connection is given up.
-    pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.liveness.user_timeout = timeout;
-        self.liveness.deadline = None;
+    pub(crate) fn set_user_timeout(&mut self, now: Instant, timeout: Option<Duration>) {
+        let keep_alive = self.liveness.as_ref().and_then(|liveness| liveness.keep_alive);
+        self.liveness = Liveness::asked(keep_alive, timeout, now);
+    }
+
+    /// The peer has acknowledged something.
+    pub(super) fn hear(&mut self, now: Instant) {
+        if let Some(liveness) = &mut self.liveness {
+            liveness.heard = now;
+            liveness.probes = 0;
+            liveness.probe_owed = false;
+        }
     }
 
     /// Looks whether bytes wait, and sees to it that somebody looks at the clock in time.
     pub(super) fn watch_peer(&mut self, now: Instant) {
-        let unwatched = self.liveness.keep_alive.is_none() && self.liveness.user_timeout.is_none();
-        if unwatched || self.state == State::Closed {
-            return;
+        let (una, waits, probed, over) =
+            (self.una, self.waits_for_peer(), self.is_probed(), self.state == State::Closed);
+        let Some(liveness) = self.liveness.as_mut().filter(|_| !over) else { return };
+        if !waits {
+            liveness.waiting = None;
+        } else if liveness.waiting.is_none_or(|(_, first)| first != una) {
+            liveness.waiting = Some((now, una));
         }
-        let una = self.una;
-        if !self.waits_for_peer() {
-            self.liveness.waiting = None;
-        } else if self.liveness.waiting.is_none_or(|(_, first)| first != una) {
-            self.liveness.waiting = Some((now, una));
-        }
-        self.liveness.deadline = earliest(self.liveness.deadline, self.liveness_due());
+        liveness.deadline = earliest(liveness.deadline, liveness.due(probed));
     }
 
     /// The deadline has come.
     pub(super) fn on_liveness_timeout(&mut self, env: &mut Env<'_>) {
         let now = env.now;
         self.watch_peer(now);
-        if self.liveness.user_timeout_due().is_some_and(|at| at <= now) {
+        let probed = self.is_probed();
+        let Some(liveness) = &mut self.liveness else { return };
+        let come = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if come(liveness.user_timeout_due()) {
             self.give_up(env);
             return;
         }
-        if self.is_probed()
-            && let Some(keep_alive) = self.liveness.keep_alive
-            && self.liveness.probe_due().is_some_and(|at| at <= now)
+        if probed
+            && let Some(keep_alive) = liveness.keep_alive
+            && come(liveness.probe_due())
         {
             // A user timeout is the last word on silence too, as in Linux.
-            let silent = now - self.liveness.heard;
-            let over = match self.liveness.user_timeout {
-                Some(timeout) => self.liveness.probes > 0 && silent >= timeout,
-                None => self.liveness.probes >= keep_alive.probes,
+            let over = match liveness.user_timeout {
+                Some(timeout) => liveness.probes > 0 && now - liveness.heard >= timeout,
+                None => liveness.probes >= keep_alive.probes,
             };
             if over {
                 self.give_up(env);
@@ -113,16 +127,11 @@ impl Connection {
                 return;
             }
             env.counters.keep_alives += 1;
-            self.liveness.probes += 1;
-            self.liveness.probed = now;
-            self.liveness.probe_owed = true;
+            liveness.probes += 1;
+            liveness.probed = now;
+            liveness.probe_owed = true;
         }
-        self.liveness.deadline = self.liveness_due();
-    }
-
-    fn liveness_due(&self) -> Option<Instant> {
-        let probe = if self.is_probed() { self.liveness.probe_due() } else { None };
-        earliest(self.liveness.user_timeout_due(), probe)
+        liveness.deadline = liveness.due(probed);
     }
 
     /// How often something is repeated without an answer; a user timeout says it by the clock.
@@ -131,7 +140,7 @@ impl Connection {
             State::SynSent => config.syn_retries,
             State::SynReceived => config.syn_ack_retries,
             _ if self.detached => config.orphan_retries,
-            _ if self.liveness.user_timeout.is_some() => u32::MAX,
+            _ if self.liveness.as_ref().is_some_and(|liveness| liveness.user_timeout.is_some()) => u32::MAX,
             _ => config.retries,
         }
     }

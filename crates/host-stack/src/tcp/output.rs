@@ -135,7 +135,7 @@ impl Connection {
             return None;
         }
         self.window_probe_owed &= self.peer.window == 0;
-        if self.window_probe_owed || self.liveness.probe_owed {
+        if self.window_probe_owed || self.liveness.as_ref().is_some_and(|liveness| liveness.probe_owed) {
             return Some(Plan::Probe);
         }
         if self.tail_probe_owed {
@@ -232,7 +232,9 @@ impl Connection {
                     return Outcome::NoRoom;
                 }
                 self.window_probe_owed = false;
-                self.liveness.probe_owed = false;
+                if let Some(liveness) = &mut self.liveness {
+                    liveness.probe_owed = false;
+                }
                 Outcome::Sent
             }
             Plan::TailProbe { range, again } => {

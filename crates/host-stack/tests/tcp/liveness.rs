@@ -37,7 +37,7 @@ fn a_peer_that_answers_is_probed_and_kept() {
         pair.stacks[1].send_copy(ids[1], b"still here");
         pair.run_for(SECOND * 30);
     }
-    pair.stacks[0].set_keep_alive(ids[0], None);
+    pair.stacks[0].set_keep_alive(pair.now, ids[0], None);
     pair.run_for(SECOND * 600);
     assert!(pair.stacks[0].counters().keep_alives <= 11);
 }
@@ -45,7 +45,7 @@ fn a_peer_that_answers_is_probed_and_kept() {
 #[test]
 fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
     let (mut pair, ids) = connected(TcpConfig::default());
-    pair.stacks[0].set_keep_alive(ids[0], Some(KEEP_ALIVE));
+    pair.stacks[0].set_keep_alive(pair.now, ids[0], Some(KEEP_ALIVE));
     assert_eq!(cut(&mut pair, ids[0]), 60 + 3 * 5);
     assert_eq!(pair.stacks[0].counters().keep_alives, 3);
     assert_eq!(pair.stacks[0].counters().out_resets, 1);

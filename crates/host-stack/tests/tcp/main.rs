@@ -11,6 +11,7 @@ const OVER_SIX: bool = false;
 mod ecn;
 mod goodput;
 mod hostile;
+mod listening;
 mod liveness;
 mod neighbours;
 mod path_mtu;

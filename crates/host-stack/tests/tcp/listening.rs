@@ -1,0 +1,184 @@
+//! Listeners in a flood, and ports that are used again.
+
+use crate::pair::{ADDRESS, PORT, Pair, Setup};
+use crate::transfer::{exchange, pattern};
+use core::time::Duration;
+use host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig};
+use offload_base::Seed;
+use smoltcp::wire::TcpPacket;
+
+const SECOND: Duration = Duration::from_secs(1);
+const BACKLOG: usize = 64;
+
+/// Sends `syns` SYNs to side 1 that nobody stands behind, a millisecond apart.
+fn flood(pair: &mut Pair, syns: usize) {
+    for _ in 0..syns {
+        let id = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        pair.run_now();
+        // The flooder forgets at once, and hears no answer.
+        pair.wire.filter = Some(Box::new(|from, _| from == 1));
+        pair.run_for(Duration::from_millis(1));
+        pair.wire.filter = None;
+        pair.stacks[0].detach(pair.now, id);
+    }
+}
+
+/// A client connects during a flood, and is accepted.
+fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_for(SECOND / 10);
+    assert_eq!(pair.stacks[0].state(client), State::Established, "at once, for what is known is in the cookie");
+    [client, pair.stacks[1].accept(PORT).expect("an open connection")]
+}
+
+#[test]
+fn a_flood_of_syns_takes_no_memory_and_keeps_nobody_out() {
+    for timestamps in [true, false] {
+        let tcp = TcpConfig { timestamps, ..TcpConfig::default() };
+        let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+        pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+        flood(&mut pair, 1000);
+        assert_eq!(pair.stacks[1].connections(), BACKLOG);
+        let dropped = pair.stacks[1].counters().request_queue_drops;
+        assert!((150..250).contains(&dropped), "{dropped} in the grace of 200 ms");
+        // A few come from a port that had come before.
+        let cookies = pair.stacks[1].counters().cookies_sent;
+        assert!((980..=1000).contains(&(cookies + dropped + BACKLOG as u64)), "{cookies} cookies, {dropped} dropped");
+
+        let ids = connect(&mut pair);
+        assert_eq!(pair.stacks[1].counters().cookies_received, 1);
+        assert_eq!(pair.stacks[1].stats(ids[1]).segment_size, if timestamps { 1448 } else { 1460 });
+        // The window is scaled if the SYN's option could be kept.
+        assert_eq!(pair.stacks[1].stats(ids[1]).peer_window > 65_535, timestamps);
+        let data = pattern(Seed(1), 1_000_000);
+        exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
+        pair.stacks[1].detach(pair.now, ids[1]);
+
+        flood(&mut pair, 1000);
+        assert!(pair.stacks[1].connections() <= BACKLOG + 1);
+        pair.run_for(SECOND * 200);
+        assert_eq!(pair.stacks[1].connections(), 0, "half-open connections time out");
+    }
+}
+
+#[test]
+fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+    flood(&mut pair, 400);
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    // Its acknowledgment is kept back, to be delivered as it is, with another number, and too late.
+    let held = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let hold = held.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[34..]);
+        let acknowledges = from == 0 && tcp.ack() && !tcp.syn();
+        if acknowledges {
+            hold.lock().unwrap().get_or_insert(frame.to_vec());
+        }
+        acknowledges
+    }));
+    pair.run_for(SECOND / 10);
+    assert_eq!(pair.stacks[0].state(client), State::Established);
+    let frame: Vec<u8> = held.lock().unwrap().take().expect("an acknowledgment");
+    let deliver = |pair: &mut Pair, frame: &[u8]| {
+        pair.nics[1].port().deliver(frame);
+        pair.run_now();
+        pair.stacks[1].accept(PORT)
+    };
+    for (at, bit) in [(34 + 8, 1), (34 + 11, 8), (34 + 4, 1), (34 + 7, 1)] {
+        let mut forged = frame.clone();
+        forged[at] ^= bit;
+        let sum = &mut TcpPacket::new_unchecked(&mut forged[34..]);
+        sum.fill_checksum(&ADDRESS[0].into(), &ADDRESS[1].into());
+        assert_eq!(deliver(&mut pair, &forged), None);
+    }
+    assert_eq!(pair.stacks[1].counters().cookies_failed, 4);
+    let now = pair.now;
+    assert!(deliver(&mut pair, &frame).is_some());
+    assert_eq!(deliver(&mut pair, &frame), None, "it belongs to a connection by now");
+    assert_eq!(pair.now, now);
+}
+
+#[test]
+fn cookies_expire() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+    flood(&mut pair, 400);
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[34..]);
+        from == 0 && tcp.ack() && !tcp.syn()
+    }));
+    pair.run_for(SECOND * 129);
+    pair.wire.filter = None;
+    assert_eq!(pair.stacks[0].state(client), State::Established);
+    pair.stacks[0].send_copy(client, b"am I late?");
+    pair.run_for(SECOND);
+    assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::Reset));
+    assert_eq!(pair.stacks[1].accept(PORT), None);
+}
+
+#[test]
+fn a_port_has_one_listener_and_is_free_again_at_once() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    assert_eq!(pair.stacks[1].listen(PORT, 3), Err(OpenError::InUse));
+    pair.stacks[1].close_listener(pair.now, PORT);
+    // An open connection of that port, or one that waits, is in nobody's way.
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    pair.stacks[1].detach(pair.now, ids[1]);
+    pair.run_for(SECOND / 10);
+    pair.stacks[0].detach(pair.now, ids[0]);
+    pair.run_for(SECOND / 10);
+    assert_eq!((pair.stacks[0].connections(), pair.stacks[1].connections()), (0, 1), "TIME-WAIT");
+    pair.stacks[1].close_listener(pair.now, PORT);
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    let ids = pair.open();
+    let data = pattern(Seed(1), 10_000);
+    exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
+}
+
+/// Opens a connection from port 7000, moves bytes, and closes it, this side first.
+fn use_port(pair: &mut Pair) {
+    let client = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+    pair.run_for(SECOND / 10);
+    let server = pair.stacks[1].accept(PORT).unwrap();
+    let data = pattern(Seed(1), 10_000);
+    exchange(pair, [client, server], [&data, &data], [1000, 1000]);
+    pair.stacks[0].detach(pair.now, client);
+    pair.run_for(SECOND / 10);
+    pair.stacks[1].detach(pair.now, server);
+    pair.run_for(SECOND / 10);
+}
+
+#[test]
+fn a_port_in_time_wait_is_used_again_after_a_second() {
+    for initial_sequence in [None, Some(5)] {
+        let tcp = TcpConfig { initial_sequence, ..TcpConfig::default() };
+        let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+        pair.stacks[1].listen(PORT, 3).unwrap();
+        for _ in 0..5 {
+            use_port(&mut pair);
+            if pair.stacks[0].connections() > 0 {
+                let again = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into());
+                assert_eq!(again, Err(OpenError::InUse), "too early");
+            }
+            pair.run_for(SECOND);
+        }
+    }
+}
+
+#[test]
+fn a_port_in_time_wait_stays_so_without_timestamps() {
+    let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
+    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    use_port(&mut pair);
+    pair.run_for(SECOND * 2);
+    let waits = pair.stacks[0].connections() == 1;
+    let again = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into());
+    assert_eq!((waits, again), (true, Err(OpenError::InUse)));
+    pair.run_for(SECOND * 60);
+    use_port(&mut pair);
+}
