@@ -31,6 +31,7 @@ use crate::tcp::segment::Segment;
 use addresses::Addresses;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::num::NonZeroU64;
 use core::ops::Range;
 use fragments::Fragments;
 use icmp::Refusal;
@@ -97,6 +98,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) mss: usize,
     /// Routers may mark the packet rather than drop it (RFC 3168 5).
     pub(crate) ecn_capable: bool,
+    /// Bytes a second that the device is to keep the flow to, if it can.
+    pub(crate) rate: Option<NonZeroU64>,
 }
 
 impl Network {
@@ -340,7 +343,7 @@ impl Network {
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let Outgoing { flow, segment, fragments, context, ident, mss, ecn_capable } = outgoing;
+        let Outgoing { flow, segment, fragments, context, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
         let version = Version::of(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
@@ -366,6 +369,7 @@ impl Network {
             context,
             checksum: caps.checksum,
             mss: (payload_bytes > mss).then_some(mss as u16),
+            rate: rate.filter(|_| caps.pacing),
             ..TxAsk::default()
         };
         self.address_to(now, destination, TxPacket { header, fragments, ask }, counters)

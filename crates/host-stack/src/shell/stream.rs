@@ -7,6 +7,7 @@ use crate::tcp::{ConnectionError, State, TcpStats};
 use bytes::Bytes;
 use core::fmt;
 use core::net::SocketAddr;
+use core::num::NonZeroU64;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -99,6 +100,16 @@ impl TcpStream {
     /// What controls congestion from now on; the window stays.
     pub fn set_congestion(&self, algorithm: CongestionAlgorithm) {
         self.shard.with(|inner, _| inner.stack.set_congestion(self.id, algorithm));
+    }
+
+    /// How many bytes a second leave at most, counted as [`TxAsk::rate`](offload_api::TxAsk::rate) counts them. The device
+    /// spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)), they leave as they
+    /// would without.
+    pub fn set_pacing_rate(&self, rate: Option<NonZeroU64>) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_pacing_rate(self.id, rate);
+            inner.transmit(now);
+        });
     }
 
     /// Figures of the connection.

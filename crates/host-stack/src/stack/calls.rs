@@ -6,6 +6,7 @@ use crate::flow_table::ConnectionId;
 use crate::tcp::connection::{ConnectionError, TcpStats};
 use crate::tcp::state::State;
 use bytes::Bytes;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use offload_api::{DeviceEvent, FlowKey, Handle, Layer, RxSegment, Sealer, SentBytes, TxTag};
 use offload_base::{Instant, Seq};
@@ -73,6 +74,14 @@ impl Stack {
     pub fn set_congestion(&mut self, id: ConnectionId, algorithm: CongestionAlgorithm) {
         let connection = self.flows.get_mut(id).expect("a connection's name is good until it is detached");
         connection.set_congestion(algorithm, &self.config.tcp);
+    }
+
+    /// How many bytes a second leave at most (SO_MAX_PACING_RATE), counted as [`TxAsk::rate`](offload_api::TxAsk::rate)
+    /// counts them. The device spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)),
+    /// they leave as they would without.
+    pub fn set_pacing_rate(&mut self, id: ConnectionId, rate: Option<NonZeroU64>) {
+        self.connection_mut(id).set_pacing_rate(rate);
+        self.mark_dirty(id);
     }
 
     /// Whether the peer is probed when nothing has been heard of it for long (SO_KEEPALIVE).

@@ -86,6 +86,7 @@ impl Stack {
             ident: 0,
             mss: usize::MAX,
             ecn_capable: false,
+            rate: None,
         };
         if let Some(packet) = self.network.packet(now, outgoing, &caps, &mut self.counters) {
             self.counters.out_resets += 1;

@@ -20,6 +20,7 @@ use crate::limit::RateLimit;
 use crate::network::Network;
 use crate::timers::TimerSlot;
 use bytes::Bytes;
+use core::num::NonZeroU64;
 use core::ops::Range;
 use core::time::Duration;
 use ip_packets::Version;
@@ -61,6 +62,8 @@ pub(crate) struct Connection {
     /// Everything before was flushed: short segments may leave.
     pub(super) pushed: u64,
     pub(super) nodelay: bool,
+    /// Bytes a second at most, as the device counts them; it keeps to that.
+    pub(super) pacing_rate: Option<NonZeroU64>,
     pub(super) flight: Flight,
     pub(super) rtt: RttEstimator,
     pub(super) rack: Rack,
@@ -304,6 +307,7 @@ impl Connection {
             finishing: false,
             pushed: 0,
             nodelay: config.nodelay,
+            pacing_rate: None,
             flight: Flight::default(),
             rtt: RttEstimator::new(),
             rack: Rack::new(),
@@ -423,6 +427,10 @@ impl Connection {
         let mut controller = congestion::controller(algorithm, self.mss as u64, config.initial_window);
         controller.adopt(self.congestion.window(), self.congestion.threshold());
         self.congestion = controller;
+    }
+
+    pub(crate) fn set_pacing_rate(&mut self, rate: Option<NonZeroU64>) {
+        self.pacing_rate = rate;
     }
 
     pub(crate) fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {

@@ -63,7 +63,7 @@ impl Connection {
         let (mut room, mut turns) = (0, PACKETS_A_TURN);
         self.blocked_on_unit = false;
         while let Some(plan) = self.plan(env, &caps) {
-            if !self.has_room(&mut room, device) {
+            if !self.has_room(&mut room, device, &caps) {
                 return Turn::NoRoom;
             }
             if turns == 0 {
@@ -83,7 +83,7 @@ impl Connection {
         }
         if self.ack.now
             && !self.state.is_opening()
-            && !(self.has_room(&mut room, device) && self.send_ack(env, device, &caps))
+            && !(self.has_room(&mut room, device, &caps) && self.send_ack(env, device, &caps))
         {
             return Turn::NoRoom;
         }
@@ -110,9 +110,12 @@ impl Connection {
 
     /// Whether the device has room, `room` of which was counted. It is asked again before it is given up: only one
     /// that said it has none wakes anybody when there is some.
-    fn has_room(&self, room: &mut usize, device: &dyn NetDevice) -> bool {
+    fn has_room(&self, room: &mut usize, device: &dyn NetDevice, caps: &PathCaps) -> bool {
         if *room == 0 {
-            *room = device.room(&self.flow);
+            *room = match self.pacing_rate.filter(|_| caps.pacing) {
+                Some(_) => device.room_paced(&self.flow),
+                None => device.room(&self.flow),
+            };
         }
         *room > 0
     }
@@ -314,6 +317,7 @@ impl Connection {
                 mss: self.mss,
                 // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
                 ecn_capable: fresh && self.ecn_capable(),
+                rate: self.pacing_rate,
             };
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {
@@ -439,6 +443,7 @@ impl Connection {
             ident: self.ident,
             mss: self.mss,
             ecn_capable: false,
+            rate: None,
         };
         if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
             match device.transmit(env.now, packet, &self.send) {

@@ -256,6 +256,7 @@ impl NetDevice for Nic {
             return Sent::Dropped(DropReason::RingFull);
         }
         let length = packet.payload_len();
+        assert!(packet.ask.rate.is_none(), "the device keeps to no rate");
         assert!(packet.fragments.len() <= 64 && length <= 65_535);
         assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));
         assert!(length <= (port.caps.tso_max_bytes as usize).max(usize::from(port.caps.mtu)));

@@ -45,6 +45,8 @@ pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2]
 #[test]
 fn a_stream_each_way_and_both_ends_close() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
+    // The device keeps to no rate, so nothing does.
+    pair.stacks[0].set_pacing_rate(ids[0], core::num::NonZeroU64::new(1));
     let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
     exchange(&mut pair, ids, [&data[0], &data[1]], [10_000, 100]);
     pair.run_for(Duration::from_secs(1));
