@@ -6,6 +6,7 @@
 //! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`http`]: a web server and many clients that ask it for files;
 //! - [`recovery`]: what loss and reordering leave of the offload;
+//! - [`workbench`]: a device and its driver alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
 //! - [`sweep`]: any of these over a grid; [`published`]: figures of others; [`report`]: both as one page;
 //! - [`program`]: how our programs speak.
@@ -25,3 +26,4 @@ pub mod recovery;
 pub mod report;
 pub mod sweep;
 pub mod table;
+pub mod workbench;

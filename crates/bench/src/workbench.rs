@@ -1,0 +1,221 @@
+//! A device and its driver on a workbench: no wire, no delays, packets put in and taken out by hand. What the benches
+//! of the device measure on, without a stack above or a clock beside it.
+
+use bytes::Bytes;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, Driver, NicConfig, nic};
+use offload_api::{
+    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Sent, TlsDevice, TlsKey, TlsSuite, TlsVersion,
+    TxAsk, TxPacket, Unit,
+};
+use offload_base::{Instant, Seq};
+
+/// A device, its driver, and the stream that flows through them.
+///
+/// ```
+/// use offload_bench::workbench::{Stream, Workbench, flow};
+///
+/// let stream = Stream::records(2, 16_384);
+/// let mut sender = Workbench::new(Default::default());
+/// let context = sender.transmit_context(flow(0), 0);
+/// sender.send(&stream, 0..stream.len(), 1448, Some(context));
+/// let frames = sender.frames();
+/// assert_eq!(frames.len(), stream.len().div_ceil(1448));
+///
+/// let mut receiver = Workbench::new(Default::default());
+/// receiver.receive_context(flow(0).reversed(), 0);
+/// frames.into_iter().for_each(|frame| receiver.arrive(frame));
+/// assert_eq!(receiver.drain(), stream.len());
+/// assert_eq!(receiver.device.counters().rx_tls_decrypted_bytes, 2 * 16_385, "the content type's byte is counted");
+/// ```
+#[derive(Debug)]
+pub struct Workbench {
+    /// The device.
+    pub device: Device,
+    /// Its driver.
+    pub driver: Driver,
+}
+
+impl Workbench {
+    /// A NIC as `config`, but without delays and line rate.
+    pub fn new(config: NicConfig) -> Workbench {
+        let (device, driver) = nic(NicConfig { delays: Delays::NONE, line_rate: None, ..config });
+        Workbench { device, driver }
+    }
+
+    /// A TLS context that encrypts what `flow` sends from record `number` on, which starts at sequence number 0.
+    ///
+    /// # Panics
+    /// If the device has no room for it.
+    pub fn transmit_context(&mut self, flow: FlowKey, number: u64) -> Handle {
+        self.context(flow, Direction::Transmit, number)
+    }
+
+    /// The same for what arrives on `flow`.
+    ///
+    /// # Panics
+    /// If the device has no room for it.
+    pub fn receive_context(&mut self, flow: FlowKey, number: u64) -> Handle {
+        self.context(flow, Direction::Receive, number)
+    }
+
+    /// Gives a context back, and waits until it is gone.
+    pub fn remove(&mut self, context: Handle) {
+        self.driver.remove(context);
+        self.settle();
+    }
+
+    /// Posts a range of the stream in packets as large as the device takes, to be cut at `mss`.
+    ///
+    /// # Panics
+    /// If the device takes one of them not.
+    pub fn send(&mut self, stream: &Stream, range: core::ops::Range<usize>, mss: u16, context: Option<Handle>) {
+        let most = (self.device.config().tso_max_bytes as usize / mss as usize).max(1) * mss as usize;
+        let checksum = self.device.config().checksum_offload;
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min(at + most);
+            let mss = (end - at > mss as usize).then_some(mss);
+            let ask = TxAsk { seq: Seq(at as u32), context, checksum, mss, ..TxAsk::default() };
+            let fragments = [stream.queued.slice(at..end)].into_iter().collect();
+            let packet = TxPacket { header: headers(stream.flow, at as u32).as_slice().into(), fragments, ask };
+            assert_eq!(self.driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
+            at = end;
+        }
+        self.driver.flush(Instant::ZERO);
+    }
+
+    /// Has the device do what there is to do; the frames that leave.
+    pub fn frames(&mut self) -> Vec<Frame> {
+        self.device.process(Instant::ZERO);
+        core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).collect()
+    }
+
+    /// Has the device do what there is to do, lets the frames go, and the driver look at what came of it. How many frames.
+    pub fn settle(&mut self) -> usize {
+        self.device.process(Instant::ZERO);
+        let mut left = 0;
+        while self.device.poll_frame(Instant::ZERO).is_some() {
+            left += 1;
+        }
+        while self.driver.poll_event().is_some() {}
+        left
+    }
+
+    /// A frame arrives at the device.
+    pub fn arrive(&mut self, frame: Frame) {
+        self.device.receive_frame(Instant::ZERO, frame);
+    }
+
+    /// Has the device look at what arrived, and the driver take it: payload bytes, in TCP packets without options.
+    pub fn drain(&mut self) -> usize {
+        self.device.process(Instant::ZERO);
+        let mut bytes = 0;
+        while let Some(packet) = self.driver.receive(Instant::ZERO) {
+            bytes += packet.frame.len() - HEADER_BYTES;
+        }
+        bytes
+    }
+
+    fn context(&mut self, flow: FlowKey, direction: Direction, number: u64) -> Handle {
+        let handle = self.driver.add(&flow, direction, Seq(0), number, &key()).expect("the device has room");
+        self.settle();
+        handle
+    }
+}
+
+/// A byte stream as a stack queues it, with TLS records or without.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    flow: FlowKey,
+    record: usize,
+    queued: Bytes,
+}
+
+impl Stream {
+    /// `count` TLS 1.3 records of `content` bytes each, numbered from 0 on, on [`flow`] 0.
+    pub fn records(count: usize, content: usize) -> Stream {
+        let body = (content + 1 + 16) as u16;
+        let mut queued = Vec::with_capacity(count * (content + RECORD_OVERHEAD));
+        for _ in 0..count {
+            queued.extend_from_slice(&[23, 3, 3, (body >> 8) as u8, body as u8]);
+            queued.resize(queued.len() + content, 0x5a);
+            queued.push(23);
+            queued.resize(queued.len() + 16, 0);
+        }
+        Stream { flow: flow(0), record: content + RECORD_OVERHEAD, queued: queued.into() }
+    }
+
+    /// `bytes` bytes that are no records.
+    pub fn plain(bytes: usize) -> Stream {
+        Stream { flow: flow(0), record: 0, queued: vec![0x5a; bytes].into() }
+    }
+
+    /// The same bytes on another flow.
+    pub fn on(&self, flow: FlowKey) -> Stream {
+        Stream { flow, ..self.clone() }
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        self.queued.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.queued.is_empty()
+    }
+}
+
+impl RecordSource for Stream {
+    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
+        if self.record == 0 || seq.0 as usize >= self.queued.len() {
+            return Lookup::BeforeStart;
+        }
+        let number = seq.0 as usize / self.record;
+        let start = Seq((number * self.record) as u32);
+        Lookup::In(Unit { layer: Layer::Tls, number: number as u64, start, end: start + self.record as u32 })
+    }
+
+    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
+        sink(self.queued.slice(from.0 as usize..to.0 as usize));
+    }
+}
+
+/// The flow of this number, from the sender's side: one server, a client address and port for each.
+pub fn flow(number: u32) -> FlowKey {
+    let client = Ipv4Addr::from_bits(0x0b00_0000 + number / PORTS);
+    let client = SocketAddr::new(IpAddr::V4(client), 1024 + (number % PORTS) as u16);
+    FlowKey::tcp(SocketAddr::new(IpAddr::V4(SERVER), 443), client)
+}
+
+/// Ethernet, IPv4 and TCP headers whose lengths and checksums the device fills in.
+fn headers(flow: FlowKey, seq: u32) -> [u8; HEADER_BYTES] {
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (flow.local.ip(), flow.remote.ip()) else {
+        unreachable!("the workbench has IPv4 flows only");
+    };
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0]);
+    bytes[14..26].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    bytes[26..30].copy_from_slice(&source.octets());
+    bytes[30..34].copy_from_slice(&destination.octets());
+    bytes[34..36].copy_from_slice(&flow.local.port().to_be_bytes());
+    bytes[36..38].copy_from_slice(&flow.remote.port().to_be_bytes());
+    bytes[38..42].copy_from_slice(&seq.to_be_bytes());
+    bytes[46..50].copy_from_slice(&[0x50, 0x10, 0xff, 0xff]);
+    bytes
+}
+
+fn key() -> TlsKey {
+    TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [3; 12]).expect("as long as the suite has it")
+}
+
+/// Record header, content type and tag.
+pub const RECORD_OVERHEAD: usize = 5 + 1 + 16;
+/// Ethernet, IPv4 and TCP without options.
+const HEADER_BYTES: usize = 14 + 20 + 20;
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Flows to a client address.
+const PORTS: u32 = 60_000;
