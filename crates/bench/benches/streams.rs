@@ -1,0 +1,170 @@
+//! A stream of 64 MiB from end to end, in messages of 256 KiB and records of 16 KiB: ours over emulated NICs beside
+//! tokio-rustls with ring over this machine's own loopback.
+//!
+//! - `streams/cpu`: CPU time, both ends together, that it takes the hosts, and (`devices`) what emulating the NICs takes
+//!   beside it; times are CPU times. Kernel sockets' are all that the process spends, copies in and out of the kernel
+//!   included. Seconds per GB are these times divided by 0.067.
+//! - `streams/wall`: the time until the last byte, in real time, all on this machine's cores: hosts and NICs, or two
+//!   threads and the kernel.
+//!
+//! Compare figures of one run only.
+
+use core::time::Duration;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use offload_base::Seed;
+use offload_bench::bulk::{Bulk, Mode};
+use offload_bench::payload::{Checksum, Payload};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+use std::time::Instant;
+use testbed::bed::ClockKind;
+use testbed::identity::{self, Randomness};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+fn cpu(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("streams/cpu");
+    group.throughput(Throughput::Bytes(BYTES));
+    for mode in Mode::ALL {
+        group.bench_function(format!("own/{mode}"), |bencher| {
+            bencher.iter_custom(|iterations| (0..iterations).map(|_| emulated(mode, ClockKind::Virtual).hosts).sum());
+        });
+    }
+    group.bench_function("own/tls-nic/devices", |bencher| {
+        bencher.iter_custom(|iterations| {
+            (0..iterations).map(|_| emulated(Mode::TlsNic, ClockKind::Virtual).devices).sum()
+        });
+    });
+    for (name, tls) in [("kernel/tcp", false), ("kernel/tokio-rustls", true)] {
+        group.bench_function(name, |bencher| {
+            bencher
+                .iter_custom(|iterations| (0..iterations).map(|_| kernel(tls).expect("the loopback works").cpu).sum());
+        });
+    }
+}
+
+fn wall(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("streams/wall");
+    group.throughput(Throughput::Bytes(BYTES));
+    for mode in Mode::ALL {
+        group.bench_function(format!("own/{mode}"), |bencher| {
+            bencher.iter_custom(|iterations| (0..iterations).map(|_| emulated(mode, ClockKind::Real).wall).sum());
+        });
+    }
+    for (name, tls) in [("kernel/tcp", false), ("kernel/tokio-rustls", true)] {
+        group.bench_function(name, |bencher| {
+            bencher
+                .iter_custom(|iterations| (0..iterations).map(|_| kernel(tls).expect("the loopback works").wall).sum());
+        });
+    }
+}
+
+/// What a transfer over emulated NICs takes.
+struct Emulated {
+    hosts: Duration,
+    devices: Duration,
+    wall: Duration,
+}
+
+fn emulated(mode: Mode, clock: ClockKind) -> Emulated {
+    static PAYLOAD: LazyLock<(Payload, Checksum)> = LazyLock::new(|| {
+        let payload = Payload::seeded(Seed(1), BYTES);
+        let checksum = payload.checksum().expect("it is in memory");
+        (payload, checksum)
+    });
+    let (payload, checksum) = PAYLOAD.clone();
+    let run = Bulk { clock, checksum: Some(checksum), ..Bulk::new(mode, payload) }.run();
+    let run = run.expect("the transfer can be made");
+    assert!(run.sha256_ok, "what arrived is what was sent");
+    let spent = |ns_per_byte: f64| Duration::from_secs_f64(ns_per_byte * BYTES as f64 / 1e9);
+    Emulated {
+        hosts: spent(run.tx_host_ns_per_byte.total + run.rx_host_ns_per_byte.total),
+        devices: spent(run.device_ns_per_byte),
+        wall: Duration::from_secs_f64(BYTES as f64 * 8.0 / (run.goodput_gbps * 1e9)),
+    }
+}
+
+/// What a transfer over the loopback takes.
+struct Kernel {
+    cpu: Duration,
+    wall: Duration,
+}
+
+fn kernel(tls: bool) -> io::Result<Kernel> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let serving = std::thread::spawn(move || on_a_runtime(serve(listener, tls)));
+    let measured = on_a_runtime(fetch(address, tls))?;
+    serving.join().expect("the server's thread does not panic")?;
+    Ok(measured)
+}
+
+fn on_a_runtime<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(future)
+}
+
+async fn serve(listener: std::net::TcpListener, tls: bool) -> io::Result<()> {
+    let (stream, _) = TcpListener::from_std(listener)?.accept().await?;
+    stream.set_nodelay(true)?;
+    if tls {
+        let config = identity::server_config(Randomness::System, None);
+        send(TlsAcceptor::from(Arc::new(config)).accept(stream).await?).await
+    } else {
+        send(stream).await
+    }
+}
+
+async fn send(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    let message = vec![0x5a; MESSAGE];
+    stream.read_exact(&mut [0; 2]).await?;
+    for _ in 0..BYTES / MESSAGE as u64 {
+        stream.write_all(&message).await?;
+    }
+    stream.shutdown().await
+}
+
+async fn fetch(address: SocketAddr, tls: bool) -> io::Result<Kernel> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    if tls {
+        let config = identity::client_config(Randomness::System, None);
+        receive(TlsConnector::from(Arc::new(config)).connect(identity::server_name(), stream).await?).await
+    } else {
+        receive(stream).await
+    }
+}
+
+async fn receive(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<Kernel> {
+    let mut buffer = vec![0; MESSAGE];
+    let (started, cpu_before) = (Instant::now(), process_cpu());
+    stream.write_all(b"go").await?;
+    stream.flush().await?;
+    let mut bytes = 0;
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            read => bytes += read as u64,
+        }
+    }
+    assert_eq!(bytes, BYTES, "all of it arrives");
+    Ok(Kernel { cpu: process_cpu() - cpu_before, wall: started.elapsed() })
+}
+
+fn process_cpu() -> Duration {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+const BYTES: u64 = 64 << 20;
+const MESSAGE: usize = 256 << 10;
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().without_plots().sample_size(10).warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(3));
+    targets = cpu, wall
+}
+criterion_main!(benches);
