@@ -21,7 +21,7 @@ struct Sink {
 
 impl NetDevice for Sink {
     fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, pacing: false }
+        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, udp_segmentation: true, pacing: false }
     }
 
     fn room(&self, _: &FlowKey) -> usize {

@@ -238,7 +238,7 @@ impl TlsDevice for Device {
 
 impl NetDevice for Device {
     fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 1500, checksum: false, tso_max_bytes: 0, pacing: false }
+        PathCaps { epoch: 0, mtu: 1500, checksum: false, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
     }
 
     fn room(&self, _: &FlowKey) -> usize {

@@ -45,6 +45,12 @@ pub enum SendError {
         /// The most bytes that do.
         most: usize,
     },
+    /// The path takes no packet with so many bytes, and what is one of many is not cut into fragments.
+    #[error("the path to this address takes datagrams of {most} bytes")]
+    SegmentTooLong {
+        /// The most bytes it does take.
+        most: usize,
+    },
     /// The device takes no more at the moment. The socket will be [ready](crate::Stack::next_udp_ready) when it does.
     #[error("the device takes no more at the moment")]
     Full,
@@ -54,7 +60,7 @@ impl From<SendError> for io::Error {
     fn from(error: SendError) -> io::Error {
         let kind = match error {
             SendError::Unreachable => io::ErrorKind::HostUnreachable,
-            SendError::TooLong { .. } => io::ErrorKind::InvalidInput,
+            SendError::TooLong { .. } | SendError::SegmentTooLong { .. } => io::ErrorKind::InvalidInput,
             SendError::Full => io::ErrorKind::WouldBlock,
         };
         io::Error::new(kind, error)

@@ -31,6 +31,8 @@ pub struct NicConfig {
     pub send_queue_bytes: usize,
     /// Most payload bytes of a packet to be cut into segments; 0: the device does not segment.
     pub tso_max_bytes: u32,
+    /// Whether what it cuts may be UDP datagrams as well.
+    pub udp_segmentation: bool,
     /// Whether the device sends a flow's frames no faster than its packets ask.
     pub pacing: bool,
     /// Whether the device fills in and checks checksums.
@@ -80,6 +82,7 @@ impl Default for NicConfig {
             control_ring: 256,
             send_queue_bytes: 512 * 1024,
             tso_max_bytes: 64 * 1024,
+            udp_segmentation: true,
             pacing: true,
             checksum_offload: true,
             lro: true,

@@ -22,6 +22,8 @@ pub struct PathCaps {
     pub checksum: bool,
     /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none.
     pub tso_max_bytes: u32,
+    /// It cuts UDP payload into datagrams as well, under the same bound.
+    pub udp_segmentation: bool,
     /// The device sends a flow's frames no faster than a packet asks ([`TxAsk::rate`](crate::TxAsk::rate)).
     pub pacing: bool,
 }

@@ -20,7 +20,9 @@ pub struct TxAsk {
     pub context: Option<Handle>,
     /// Fill in the IP header checksum and the transport checksum.
     pub checksum: bool,
-    /// Cut the payload into segments of at most this many bytes (TSO), each with its own headers.
+    /// Cut the payload into segments, or datagrams, of at most this many bytes, each with its own headers: TSO, and where
+    /// [`PathCaps::udp_segmentation`](crate::PathCaps::udp_segmentation) says so, UDP segmentation. The lengths in the
+    /// headers are then the device's to fill in.
     pub mss: Option<u16>,
     /// Let the flow's frames leave no faster than this (packet pacing), in bytes a second: those of Ethernet frames, from
     /// the destination address to the last byte of the payload, as Linux's fq counts. Each segment keeps its distance

@@ -172,7 +172,7 @@ impl Network {
         lost
     }
 
-    /// Whether datagrams find space in the outbox.
+    /// Whether datagrams find space in the outbox: half of it is for answers.
     pub(crate) fn takes_datagrams(&self) -> bool {
         self.outbox.len() < OUTBOX_PACKETS / 2
     }

@@ -5,7 +5,8 @@ use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, UDP};
 use crate::counters::HostCounters;
 use crate::udp::SendError;
 use bytes::Bytes;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
 use ip_packets::{IpHeaders, Sum, Version};
 use offload_api::rx::Checksums;
 use offload_api::{Header, PathCaps, TxAsk, TxPacket};
@@ -68,32 +69,96 @@ impl Network {
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Result<(), SendError> {
-        let destination = to.ip();
-        let version = Version::of(&destination);
-        let source = self.addresses.source_for(destination).filter(|_| to.port() != 0 && self.reaches(destination));
-        let source = source.ok_or(SendError::Unreachable)?;
-        // IPv4's length counts its own header.
-        let headers = UDP_BYTES + if version == Version::Four { version.header_bytes() } else { 0 };
-        let most = usize::from(u16::MAX) - headers;
+        let source = self.source_to(to)?;
+        let most = most_bytes(&to);
         if data.len() > most {
             return Err(SendError::TooLong { most });
         }
-        // Half of the outbox is for answers.
-        if self.outbox.len() >= OUTBOX_PACKETS / 2 {
+        if !self.takes_datagrams() {
             return Err(SendError::Full);
         }
+        // No device makes a checksum over fragments.
+        let fits = data.len() <= self.fits_path(now, &to, caps);
+        let ask = TxAsk { checksum: caps.checksum && fits, ..TxAsk::default() };
+        counters.udp_out_datagrams += 1;
+        self.send_packet(now, SocketAddr::new(source, port), to, data, ask, counters);
+        Ok(())
+    }
+
+    /// Puts datagrams of `bytes` bytes each, but for the last, on their way, `data` one behind the other: as packets that
+    /// the device cuts, or one by one if it does not. `caps` are the flow's.
+    pub(crate) fn send_segmented(
+        &mut self,
+        now: Instant,
+        (port, to): (u16, SocketAddr),
+        mut data: Bytes,
+        bytes: NonZeroU16,
+        caps: &PathCaps,
+        counters: &mut HostCounters,
+    ) -> Result<(), SendError> {
+        let source = self.source_to(to)?;
+        let bytes = usize::from(bytes.get());
+        let fits = self.fits_path(now, &to, caps);
+        if data.len().min(bytes) > fits {
+            return Err(SendError::SegmentTooLong { most: fits });
+        }
+        let most = most_bytes(&to).min(bytes * SEGMENTS_AT_MOST);
+        if data.len() > most {
+            return Err(SendError::TooLong { most });
+        }
+        // Where the path takes less than the device, packets that the device cuts are none the smaller for it.
+        let offered = if caps.checksum && caps.udp_segmentation { caps.tso_max_bytes as usize } else { 0 };
+        let whole = (offered / bytes * bytes).max(bytes);
+        let packets = data.len().div_ceil(whole).max(1);
+        if !self.takes_datagrams() || self.outbox.len() + packets > OUTBOX_PACKETS {
+            return Err(SendError::Full);
+        }
+        for _ in 0..packets {
+            let part = data.split_to(whole.min(data.len()));
+            let datagrams = part.len().div_ceil(bytes).max(1);
+            let mss = (datagrams > 1).then_some(bytes as u16);
+            counters.udp_out_datagrams += datagrams as u64;
+            let ask = TxAsk { checksum: caps.checksum, mss, ..TxAsk::default() };
+            self.send_packet(now, SocketAddr::new(source, port), to, part, ask, counters);
+            // Each datagram has an identification of its own, counted from the first one's.
+            self.ident = self.ident.wrapping_add(datagrams as u16 - 1);
+        }
+        Ok(())
+    }
+
+    /// The address from which `to` is reached.
+    pub(crate) fn source_to(&self, to: SocketAddr) -> Result<IpAddr, SendError> {
+        let source = self.addresses.source_for(to.ip()).filter(|_| to.port() != 0 && self.reaches(to.ip()));
+        source.ok_or(SendError::Unreachable)
+    }
+
+    /// The most bytes of a datagram that the path to `to` takes as one packet.
+    fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
+        let headers = Version::of(&to.ip()).header_bytes() + UDP_BYTES;
+        usize::from(self.path_mtu(now, to.ip(), caps.mtu)).saturating_sub(headers)
+    }
+
+    /// Puts headers on `data` and sends them. What is not asked of the device is done here.
+    fn send_packet(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        to: SocketAddr,
+        data: Bytes,
+        ask: TxAsk,
+        counters: &mut HostCounters,
+    ) {
+        let (source, destination) = (from.ip(), to.ip());
+        let version = Version::of(&destination);
         let bytes = UDP_BYTES + data.len();
         let udp_at = ETHERNET_BYTES + version.header_bytes();
         let mut header = Header::from_elem(0, udp_at + UDP_BYTES);
         self.write_ip(&mut header, source, destination, UDP, bytes);
         let mut udp = UdpPacket::new_unchecked(&mut header[udp_at..]);
-        udp.set_src_port(port);
+        udp.set_src_port(from.port());
         udp.set_dst_port(to.port());
         udp.set_len(bytes as u16);
-        // No device makes a checksum over fragments.
-        let fits = version.header_bytes() + bytes <= usize::from(self.path_mtu(now, destination, caps.mtu));
-        let checksum = caps.checksum && fits;
-        if !checksum {
+        if !ask.checksum {
             let mut sum = Sum::pseudo_header(UDP, source, destination, bytes);
             sum.add(&header[udp_at..]);
             sum.add(&data);
@@ -101,17 +166,19 @@ impl Network {
             let sum = Some(sum.finish()).filter(|sum| *sum != 0).unwrap_or(u16::MAX);
             UdpPacket::new_unchecked(&mut header[udp_at..]).set_checksum(sum);
         }
-        counters.udp_out_datagrams += 1;
         let fragments = if data.is_empty() { Default::default() } else { smallvec![data] };
-        self.answer(
-            now,
-            destination,
-            TxPacket { header, fragments, ask: TxAsk { checksum, ..TxAsk::default() } },
-            counters,
-        );
-        Ok(())
+        self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
     }
 }
 
+/// The most bytes of a datagram that a packet to `to` has space for. IPv4's length counts its own header.
+fn most_bytes(to: &SocketAddr) -> usize {
+    let version = Version::of(&to.ip());
+    let headers = UDP_BYTES + if version == Version::Four { version.header_bytes() } else { 0 };
+    usize::from(u16::MAX) - headers
+}
+
+/// Linux's UDP_MAX_SEGMENTS. One by one, they all find space in the outbox.
+const SEGMENTS_AT_MOST: usize = 128;
 /// A UDP header.
 const UDP_BYTES: usize = 8;

@@ -1,12 +1,14 @@
 //! A UDP socket in an application's hands.
 
-use super::Shard;
+use super::{Inner, Shard};
 use crate::udp::SendError;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 use core::future::poll_fn;
 use core::net::{SocketAddr, SocketAddrV4};
+use core::num::NonZeroU16;
 use core::task::{Context, Poll, Waker};
+use offload_base::Instant;
 use std::io;
 use std::sync::Arc;
 
@@ -85,18 +87,68 @@ impl UdpSocket {
     /// As for [`send_to`](Self::send_to).
     pub fn poll_send_to(&self, cx: &mut Context<'_>, data: &Bytes, to: SocketAddr) -> Poll<io::Result<()>> {
         self.shard.with(|inner, now| {
-            match inner.stack.send_datagram(now, self.port, to, data.clone(), &*inner.device) {
-                Ok(()) => {
-                    inner.transmit(now);
-                    Poll::Ready(Ok(()))
-                }
-                Err(SendError::Full) => {
-                    inner.udp_waiting(self.port).writable = Some(cx.waker().clone());
-                    Poll::Pending
-                }
-                Err(error) => Poll::Ready(Err(error.into())),
-            }
+            let sent = inner.stack.send_datagram(now, self.port, to, data.clone(), &*inner.device);
+            self.after_send(cx, inner, now, sent)
         })
+    }
+
+    /// Sends `data` to `to` as datagrams of `bytes` bytes each, but for the last, as soon as the device takes them. One
+    /// call, and with a device that segments UDP one packet for it, where there would be up to 128.
+    ///
+    /// # Errors
+    /// `HostUnreachable` if there is no way to `to`; `InvalidInput` if the path takes no packet with a datagram of that size,
+    /// or there are too many of them: 128, and together some 65,500 bytes.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use core::num::NonZeroU16;
+    /// use host_stack::Host;
+    ///
+    /// async fn burst(host: Host, to: std::net::SocketAddr) -> std::io::Result<()> {
+    ///     let socket = host.bind_udp(None)?;
+    ///     let size = NonZeroU16::new(1200).expect("not zero");
+    ///     socket.send_segmented(Bytes::from(vec![0; 40 * 1200]), size, to).await
+    /// }
+    /// ```
+    pub async fn send_segmented(&self, data: Bytes, bytes: NonZeroU16, to: SocketAddr) -> io::Result<()> {
+        poll_fn(|cx| self.poll_send_segmented(cx, &data, bytes, to)).await
+    }
+
+    /// Sends `data` to `to` as datagrams of `bytes` bytes each, or waits until the device takes them.
+    ///
+    /// # Errors
+    /// As for [`send_segmented`](Self::send_segmented).
+    pub fn poll_send_segmented(
+        &self,
+        cx: &mut Context<'_>,
+        data: &Bytes,
+        bytes: NonZeroU16,
+        to: SocketAddr,
+    ) -> Poll<io::Result<()>> {
+        self.shard.with(|inner, now| {
+            let sent = inner.stack.send_segmented(now, (self.port, to), data.clone(), bytes, &*inner.device);
+            self.after_send(cx, inner, now, sent)
+        })
+    }
+
+    fn after_send(
+        &self,
+        cx: &mut Context<'_>,
+        inner: &mut Inner,
+        now: Instant,
+        sent: Result<(), SendError>,
+    ) -> Poll<io::Result<()>> {
+        match sent {
+            Ok(()) => {
+                inner.transmit(now);
+                Poll::Ready(Ok(()))
+            }
+            Err(SendError::Full) => {
+                inner.udp_waiting(self.port).writable = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use super::{OpenError, Stack};
 use crate::udp::{Datagram, SendError};
 use bytes::{Buf, Bytes, BytesMut};
 use core::net::SocketAddr;
+use core::num::NonZeroU16;
 use core::ops::Range;
-use offload_api::NetDevice;
+use offload_api::{FlowKey, NetDevice, Protocol};
 use offload_base::Instant;
 
 impl Stack {
@@ -48,6 +49,29 @@ impl Stack {
     ) -> Result<(), SendError> {
         let caps = device.path(&self.nobodys_flow());
         let sent = self.network.send_datagram(now, port, to, data, &caps, &mut self.counters);
+        if sent == Err(SendError::Full) {
+            self.sockets.block(port);
+        }
+        sent
+    }
+
+    /// Sends `data` from the UDP socket at `port` as datagrams of `bytes` bytes each, but for the last, at the next
+    /// [`transmit`](Self::transmit): UDP segmentation, by the device if it can.
+    ///
+    /// # Errors
+    /// If there is no way to `to`, the path takes no datagrams of that size, they are more than 128 or have more bytes than
+    /// a packet has space for, or the device has fallen behind.
+    pub fn send_segmented(
+        &mut self,
+        now: Instant,
+        (port, to): (u16, SocketAddr),
+        data: Bytes,
+        bytes: NonZeroU16,
+        device: &dyn NetDevice,
+    ) -> Result<(), SendError> {
+        let local = SocketAddr::new(self.network.source_to(to)?, port);
+        let caps = device.path(&FlowKey { protocol: Protocol::Udp, local, remote: to });
+        let sent = self.network.send_segmented(now, (port, to), data, bytes, &caps, &mut self.counters);
         if sent == Err(SendError::Full) {
             self.sockets.block(port);
         }

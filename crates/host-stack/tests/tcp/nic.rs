@@ -44,7 +44,14 @@ pub(crate) struct Port {
 impl Nic {
     pub(crate) fn new(mtu: u16, tso_max_bytes: u32, checksum: bool) -> Nic {
         Nic(Arc::new(Mutex::new(Port {
-            caps: PathCaps { epoch: 0, mtu, checksum, tso_max_bytes, pacing: false },
+            caps: PathCaps {
+                epoch: 0,
+                mtu,
+                checksum,
+                tso_max_bytes,
+                udp_segmentation: tso_max_bytes > 0,
+                pacing: false,
+            },
             verdict: if checksum { Checksums::Good } else { Checksums::Unchecked },
             ring: usize::MAX,
             used: 0,

@@ -4,6 +4,7 @@ use crate::packets::{across, answers, ip_of};
 use crate::pair::{ADDRESS, Pair, Setup, TCP};
 use crate::transfer::pattern;
 use bytes::Bytes;
+use core::num::NonZeroU16;
 use host_stack::{OpenError, SendError};
 use offload_api::rx::Checksums;
 use offload_base::Seed;
@@ -60,6 +61,77 @@ fn datagrams_go_both_ways_between_strangers() {
     let oks = counters.ip_reassembly_oks + counters.ip6_reassembly_oks;
     let requests = counters.ip_reassembly_requests + counters.ip6_reassembly_requests;
     assert_eq!((oks, requests), (3, if crate::OVER_SIX { 2 + 14 + 46 } else { 2 + 14 + 45 }));
+}
+
+fn send_segmented(pair: &mut Pair, from: u16, data: Bytes, bytes: u16) -> Result<(), SendError> {
+    let bytes = NonZeroU16::new(bytes).unwrap();
+    pair.stacks[0].send_segmented(pair.now, (from, (ADDRESS[1], SERVICE).into()), data, bytes, &pair.nics[0])
+}
+
+/// The device makes of one packet the frames that the stack makes one by one.
+#[test]
+fn segments_are_the_same_datagrams_whoever_cuts_them() {
+    let fits = 1514 - TCP - 8;
+    let frames = [65_536, 20_000, 0].map(|tso| {
+        let mut pair = Pair::new(&Setup { tso, ..Setup::default() });
+        pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
+        let port = pair.stacks[0].bind_udp(Some(1000)).unwrap();
+        let mut all = Vec::new();
+        for (bytes, segment) in [(50_000, 1200), (9_000, fits as u16), (128 * 3, 3), (1200, 1200), (700, 1200), (0, 1)]
+        {
+            let data = pattern(Seed(bytes as u64), bytes);
+            send_segmented(&mut pair, port, Bytes::from(data.clone()), segment).unwrap();
+            while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+            let sent = pair.nics[0].port().drain();
+            let lengths: Vec<_> = data.chunks(usize::from(segment)).map(<[u8]>::len).collect();
+            for frame in &sent {
+                pair.nics[1].port().deliver(frame);
+            }
+            all.extend(sent);
+            while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+            let got: Vec<_> = core::iter::from_fn(|| pair.stacks[1].take_datagram(SERVICE)).collect();
+            // As many as a socket's buffer keeps.
+            let expected = lengths.len().clamp(1, 104);
+            assert_eq!(got.len(), expected, "{bytes} bytes by {segment}");
+            for (datagram, chunk) in got.iter().zip(data.chunks(usize::from(segment))) {
+                assert!(datagram.data[..] == *chunk);
+            }
+        }
+        let packets = pair.nics[0].port().packets;
+        let most = if tso == 0 { 42 + 7 + 128 + 1 + 1 + 1 } else { 4 * 6 };
+        assert!(packets <= most, "{packets} packets for the device");
+        assert_eq!(pair.stacks[0].counters().udp_out_datagrams, 42 + 7 + 128 + 1 + 1 + 1);
+        all
+    });
+    assert!(frames[0] == frames[1] && frames[1] == frames[2], "the wire shows who cut them");
+}
+
+#[test]
+fn segments_that_no_path_takes_are_refused() {
+    let mut pair = Pair::new(&Setup::default());
+    let port = pair.stacks[0].bind_udp(None).unwrap();
+    let most = 1514 - TCP - 8;
+    let data = Bytes::from(vec![0; 60_000]);
+    assert_eq!(send_segmented(&mut pair, port, data.clone(), most as u16 + 1), Err(SendError::SegmentTooLong { most }));
+    assert_eq!(send_segmented(&mut pair, port, data.clone(), 100), Err(SendError::TooLong { most: 12_800 }));
+    let all = if crate::OVER_SIX { 65_527 } else { 65_507 };
+    assert_eq!(send_segmented(&mut pair, port, vec![0; all + 1].into(), 1200), Err(SendError::TooLong { most: all }));
+    assert_eq!(send_segmented(&mut pair, port, vec![0; all].into(), 1200), Ok(()));
+}
+
+#[test]
+fn segments_wait_for_a_device_that_has_fallen_behind() {
+    let mut pair = Pair::new(&Setup { tso: 0, ..Setup::default() });
+    pair.nics[0].port().ring = 1;
+    let port = pair.stacks[0].bind_udp(None).unwrap();
+    let mut sent = 0;
+    while send_segmented(&mut pair, port, vec![0; 100].into(), 1) == Ok(()) {
+        sent += 1;
+        assert!(sent <= 2, "without bound");
+    }
+    assert_eq!(pair.stacks[0].next_udp_ready(), None);
+    pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
+    assert_eq!(send_segmented(&mut pair, port, vec![0; 100].into(), 1), Ok(()));
 }
 
 #[test]

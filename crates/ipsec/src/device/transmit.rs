@@ -24,7 +24,14 @@ impl SecureDevice {
         // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
         let Some(sa) = sa else { return caps };
         let mtu = sa.plain_mtu(ipv6, caps.mtu);
-        PathCaps { mtu, checksum: true, tso_max_bytes: SOFTWARE_TSO_BYTES, pacing: false, ..caps }
+        PathCaps {
+            mtu,
+            checksum: true,
+            tso_max_bytes: SOFTWARE_TSO_BYTES,
+            udp_segmentation: true,
+            pacing: false,
+            ..caps
+        }
     }
 
     /// Does with a packet what its policy says.

@@ -124,6 +124,7 @@ impl NetDevice for Driver {
             mtu: self.config.mtu,
             checksum: self.config.checksum_offload,
             tso_max_bytes: self.config.tso_max_bytes,
+            udp_segmentation: self.config.udp_segmentation && self.config.tso_max_bytes > 0,
             pacing: self.config.pacing,
         }
     }

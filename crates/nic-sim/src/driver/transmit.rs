@@ -10,7 +10,7 @@ use crate::engine::layout::Layout;
 use crate::packet::{SendDescriptor, SendEntry};
 use core::cell::Cell;
 use core::num::NonZeroU64;
-use offload_api::{DropReason, FlowKey, Handle, RecordSource, Sent, TxPacket};
+use offload_api::{DropReason, FlowKey, Handle, Protocol, RecordSource, Sent, TxPacket};
 use offload_base::Instant;
 use std::collections::HashMap;
 
@@ -203,6 +203,8 @@ impl Driver {
             Some(mss) => {
                 let segment = packet.header.len() + usize::from(mss);
                 mss > 0
+                    && (self.config.udp_segmentation
+                        || sender(packet).is_none_or(|flow| flow.protocol != Protocol::Udp))
                     && payload <= self.config.tso_max_bytes as usize
                     && segment <= usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER
             }

@@ -1,4 +1,5 @@
-//! TCP segmentation offload: one packet with a large payload in, segments with their own headers out.
+//! Segmentation offload, of TCP and UDP: one packet with a large payload in, segments or datagrams with their own
+//! headers out.
 //!
 //! Segments are made one at a time, as the port has room for them, payload copied (or encrypted) from the
 //! fragments straight into the frame.
@@ -95,8 +96,10 @@ impl Segmenter {
         let layout = Layout { end: frame.len(), ..layout };
         if self.packet.ask.mss.is_some() {
             self.fix_network(frame, &layout);
-            if layout.protocol == Protocol::Tcp {
-                self.fix_tcp(frame, &layout);
+            match layout.protocol {
+                Protocol::Tcp => self.fix_tcp(frame, &layout),
+                Protocol::Udp => fix_udp(frame, &layout),
+                _ => {}
             }
         }
         if self.packet.ask.checksum {
@@ -133,6 +136,12 @@ impl Segmenter {
     }
 }
 
+/// RFC 768: a datagram says how long it is.
+fn fix_udp(frame: &mut [u8], layout: &Layout) {
+    let bytes = (layout.end - layout.transport) as u16;
+    frame[layout.transport + 4..layout.transport + 6].copy_from_slice(&bytes.to_be_bytes());
+}
+
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 /// RFC 3168 6.1.2: only the first segment after the window was cut says so.
@@ -149,7 +158,7 @@ mod tests {
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::{
         EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpAddress, IpProtocol, IpRepr, Ipv4Packet,
-        Ipv6Packet, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+        Ipv6Packet, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber, UdpPacket,
     };
 
     fn addresses(six: bool) -> [IpAddress; 2] {
@@ -253,6 +262,53 @@ mod tests {
                 let flow = layout.flow_of_receiver(frame);
                 prop_assert_eq!((flow.local.ip(), flow.remote.ip()), (destination.into(), source.into()));
                 prop_assert_eq!((flow.local.port(), flow.remote.port(), layout.seq(frame)), (5000, 443, Seq(tcp.seq_number().0 as u32)));
+            }
+            prop_assert_eq!(received, payload);
+        }
+
+        #[test]
+        fn datagrams_are_right_and_carry_the_payload(
+            fragments in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 0..5),
+            mss in 1u16..3000,
+            six: bool,
+        ) {
+            let payload: Vec<u8> = fragments.concat();
+            let [source, destination] = addresses(six);
+            let ip = IpRepr::new(source, destination, IpProtocol::Udp, 8 + payload.len(), 64);
+            let mut header = vec![0; 12];
+            header.extend_from_slice(if six { &[0x86, 0xdd] } else { &[8, 0] });
+            header.resize(14 + ip.header_len() + 8, 0);
+            ip.emit(&mut header[14..], &ChecksumCapabilities::ignored());
+            let mut udp = UdpPacket::new_unchecked(&mut header[14 + ip.header_len()..]);
+            udp.set_src_port(443);
+            udp.set_dst_port(5000);
+            let packet = TxPacket {
+                header: header.into(),
+                fragments: fragments.into_iter().map(Bytes::from).collect(),
+                ask: TxAsk { checksum: true, mss: Some(mss), ..TxAsk::default() },
+            };
+            let frames = segments_of(packet);
+            prop_assert_eq!(frames.len(), payload.len().div_ceil(usize::from(mss)).max(1));
+            let mut received = Vec::new();
+            for (number, frame) in frames.iter().enumerate() {
+                let udp = if six {
+                    let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
+                    prop_assert_eq!(ip.total_len(), frame.len() - 14);
+                    &frame[54..]
+                } else {
+                    let (identification, udp) = read(frame, false);
+                    prop_assert_eq!(identification, Some(number as u16));
+                    udp
+                };
+                let udp = UdpPacket::new_checked(udp).unwrap();
+                prop_assert_eq!(usize::from(udp.len()), 8 + udp.payload().len());
+                prop_assert!(udp.checksum() != 0 && udp.verify_checksum(&source, &destination));
+                prop_assert_eq!((udp.src_port(), udp.dst_port()), (443, 5000));
+                if number + 1 < frames.len() {
+                    prop_assert_eq!(udp.payload().len(), usize::from(mss));
+                }
+                received.extend_from_slice(udp.payload());
+                prop_assert_eq!(checksum::check(frame, &Layout::of_frame(frame).unwrap()), Checksums::Good);
             }
             prop_assert_eq!(received, payload);
         }
