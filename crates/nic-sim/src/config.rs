@@ -44,6 +44,9 @@ pub struct NicConfig {
     pub tls_contexts: u32,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
+    /// TLS transmit contexts given up that the driver keeps for others, at most: those need a key only, and no answer from
+    /// the device; 0: each is created and destroyed.
+    pub tls_context_pool: usize,
     /// What is done about a packet that a TLS transmit context does not stand at.
     pub tls_transmit_resync: TransmitResync,
     /// How TLS receive contexts that lost their place find it again.
@@ -88,6 +91,7 @@ impl Default for NicConfig {
             lro: true,
             tls_contexts: 1 << 18,
             context_cache_bytes: 4 << 20,
+            tls_context_pool: 1024,
             tls_transmit_resync: TransmitResync::Dump,
             tls_resync: TlsResync::DriverRequest,
             delays: Delays::default(),

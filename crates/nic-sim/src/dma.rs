@@ -72,6 +72,10 @@ pub const RECEIVE_DESCRIPTOR: u64 = 16;
 pub const COMPLETION: u64 = 64;
 /// A question about a context, or an answer to one: a block, as on a send queue.
 pub const CONTROL_QUERY: u64 = SEND_BLOCK as u64;
+/// Giving a context from the driver's pool another key: the key, and static parameters.
+pub const CONTROL_REUSE: u64 = 3 * SEND_BLOCK as u64;
+/// Taking its key from a context that goes to the driver's pool: a block.
+pub const CONTROL_PARK: u64 = SEND_BLOCK as u64;
 /// A control command that creates or destroys a context: command, key object and context, as mailboxes.
 pub const CONTROL_COMMAND: u64 = 512;
 

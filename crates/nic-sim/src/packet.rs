@@ -122,6 +122,20 @@ pub enum ControlCommand {
         /// The number of the record that starts there; `None`: none does.
         number: Option<u64>,
     },
+    /// Make a context of one that was parked, in the same place. Nothing is reported: it cannot fail.
+    ReuseTls {
+        /// What it will be called.
+        handle: Handle,
+        /// The flow, as the host sees it.
+        flow: FlowKey,
+        /// Keys.
+        key: Box<TlsKey>,
+    },
+    /// Take the key from a transmit context, and keep its place for [`ReuseTls`](Self::ReuseTls). Nothing is reported.
+    ParkTls {
+        /// Which one.
+        handle: Handle,
+    },
     /// Give up a context.
     Destroy {
         /// Which one.

@@ -89,6 +89,10 @@ offload_base::counters! {
         pub tx_tls_ctx: "tx_tls_ctx",
         /// Transmit contexts given up.
         pub tx_tls_del: "tx_tls_del",
+        /// Transmit contexts created in the device; the others came from the driver's pool.
+        pub tx_tls_pool_alloc: "tx_tls_pool_alloc",
+        /// Transmit contexts destroyed in the device; the others went to the driver's pool.
+        pub tx_tls_pool_free: "tx_tls_pool_free",
         /// Packets that were not the next of their context, so that it had to be rebuilt, or they to be sealed in software.
         pub tx_tls_ooo: "tx_tls_ooo",
         /// Times a context began afresh at a record, what was before it sealed in software.
@@ -119,5 +123,7 @@ offload_base::counters! {
         pub rx_tls_resync_req_end: "rx_tls_resync_req_end",
         /// Requests passed over: no place on the control ring, or the device no longer waited.
         pub rx_tls_resync_req_skip: "rx_tls_resync_req_skip",
+        /// Answers that waited for a place on the control ring.
+        pub rx_tls_resync_res_retry: "rx_tls_resync_res_retry",
     }
 }

@@ -455,7 +455,8 @@ fn decrypted(stream: &Stream, at: usize, payload: &[u8]) -> bool {
 #[test]
 fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
-    let (mut device, mut driver) = nic(fast(NicConfig { tls_contexts: 1, ..NicConfig::default() }));
+    let config = NicConfig { tls_contexts: 1, tls_context_pool: 0, ..NicConfig::default() };
+    let (mut device, mut driver) = nic(fast(config));
     let first = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     assert_eq!(driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), Sent::Posted);
@@ -471,6 +472,67 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
     let sent = driver.transmit(Instant::ZERO, stream.packet(0, 100, 1000, first), &stream);
     assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
+}
+
+/// A pool spares the device what it takes to create and destroy, and the driver the wait for it.
+#[test]
+fn a_context_from_the_pool_needs_a_key_only() {
+    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let control = [0, 1].map(|tls_context_pool| {
+        let (mut device, mut driver) =
+            nic(fast(NicConfig { tls_contexts: 1, tls_context_pool, ..NicConfig::default() }));
+        for generation in 0..5 {
+            let handle = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+            assert_eq!(handle, Handle { index: 0, generation });
+            assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, handle), &stream), Sent::Posted);
+            driver.remove(handle);
+            driver.flush(Instant::ZERO);
+            let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
+            assert_eq!(left, stream.wire, "the pool's context has the new key");
+            let pooled = driver.poll_event();
+            frames(&mut device);
+            assert_eq!(device.contexts(), 0, "no key is left there");
+            let gone = Some(DeviceEvent::Removed { flow: sender(), handle });
+            assert_eq!(pooled.or_else(|| driver.poll_event()), gone);
+            assert_eq!(pooled.is_some(), tls_context_pool == 1, "there is nothing to wait for");
+        }
+        let counted = driver.counters();
+        let made = if tls_context_pool == 1 { (1, 0) } else { (5, 5) };
+        assert_eq!((counted.tx_tls_pool_alloc, counted.tx_tls_pool_free), made);
+        assert_eq!((counted.tx_tls_ctx, counted.tx_tls_del), (5, 5));
+        // What is in the pool is there for receive contexts too, and a reset empties it.
+        let flow = sender().reversed();
+        let handle = driver.add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
+        frames(&mut device);
+        assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle }));
+        assert_eq!(driver.counters().tx_tls_pool_free, made.1 + tls_context_pool as u64);
+        driver.remove(handle);
+        frames(&mut device);
+        device.reset(Instant::ZERO);
+        while driver.poll_event().is_some() {}
+        let alloc = driver.counters().tx_tls_pool_alloc;
+        driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+        assert_eq!(driver.counters().tx_tls_pool_alloc, alloc + 1);
+        (device.dma().control, device.dma().completions)
+    });
+    assert!(control[1].0 * 2 < control[0].0 && control[1].1 < control[0].1, "{control:?}");
+}
+
+#[test]
+fn an_answer_waits_for_a_place_on_the_control_ring() {
+    let (mut device, mut driver) = nic(fast(NicConfig { control_ring: 4, ..NicConfig::default() }));
+    let flow = sender().reversed();
+    let handle = driver.add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
+    for _ in 0..5 {
+        driver.answer_resync(handle, Seq(9), None);
+    }
+    assert_eq!(driver.counters().rx_tls_resync_res_retry, 3, "with the command before them, two had a place");
+    for _ in 0..4 {
+        frames(&mut device);
+        while driver.poll_event().is_some() {}
+    }
+    assert_eq!(device.counters().rx_tls_resync_res_skip, 5, "all of them came, and none was of use");
+    assert_eq!(driver.counters().rx_tls_resync_req_skip, 0);
 }
 
 /// The whole way: a gap over a header, the question, the answer, and offload again.

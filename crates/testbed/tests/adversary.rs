@@ -41,6 +41,7 @@ struct Schedule {
     tso: bool,
     contexts: u32,
     cached: usize,
+    pooled: usize,
     resync: TlsResync,
     transmit_resync: TransmitResync,
     impairments: Impairments,
@@ -112,6 +113,7 @@ impl Schedule {
             tso_max_bytes: if self.tso { 65_536 } else { 0 },
             tls_contexts: self.contexts,
             context_cache_bytes: self.cached * 208,
+            tls_context_pool: self.pooled,
             tls_resync: self.resync,
             tls_transmit_resync: self.transmit_resync,
             ..NicConfig::default()
@@ -550,11 +552,11 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
     let resync = prop::sample::select(vec![TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous]);
     let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
-    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, resync, transmit_resync);
+    let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, 0usize..4, resync, transmit_resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
     (any::<u64>(), cipher, nic, impairments(), 0.0..0.1f64, swap, [resets(), resets()], [plan(), plan()]).prop_map(
         |(seed, cipher, nic, impairments, overlap, swap, resets, plans)| {
-            let (mtu, tso, contexts, cached, resync, transmit_resync) = nic;
+            let (mtu, tso, contexts, cached, pooled, resync, transmit_resync) = nic;
             Schedule {
                 seed,
                 cipher,
@@ -562,6 +564,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
                 tso,
                 contexts,
                 cached,
+                pooled,
                 resync,
                 transmit_resync,
                 impairments,

@@ -32,6 +32,8 @@ impl Device {
             self.dma.control += match &entry.command {
                 ControlCommand::CreateTls { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
                 ControlCommand::QueryResync { .. } | ControlCommand::AnswerResync { .. } => dma::CONTROL_QUERY,
+                ControlCommand::ReuseTls { .. } => dma::CONTROL_REUSE,
+                ControlCommand::ParkTls { .. } => dma::CONTROL_PARK,
             };
             if entry.epoch != self.counters.resets {
                 continue;
@@ -42,6 +44,15 @@ impl Device {
                         Some(()) => ControlCompletion::Created(handle),
                         None => ControlCompletion::Refused(handle),
                     }
+                }
+                ControlCommand::ReuseTls { handle, flow, key } => {
+                    // The driver asks for nothing that the engines do not know.
+                    let _made = self.create(handle, flow, Direction::Transmit, (Seq(0), 0), &key);
+                    continue;
+                }
+                ControlCommand::ParkTls { handle } => {
+                    self.contexts.remove(handle);
+                    continue;
                 }
                 ControlCommand::QueryResync { handle } => {
                     let header = self.receive_engine(handle).and_then(|engine| engine.question());

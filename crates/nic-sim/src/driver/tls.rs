@@ -2,7 +2,9 @@
 //!
 //! A context is created at once as far as the host is concerned; commands and packets reach the device in order.
 //! It is given up only after everything posted with it is done, and its place is used again, under the next
-//! generation, only after the device has said that it is gone.
+//! generation, only after the device has said that it is gone. A transmit context may also go to a pool instead: the
+//! device forgets its key and keeps its place, and the next flow's key goes there, in the order of the control ring,
+//! with nothing to wait for.
 
 use crate::device::knows;
 use crate::driver::Driver;
@@ -17,13 +19,20 @@ use std::collections::VecDeque;
 pub(super) struct Contexts {
     places: Vec<Place>,
     free: Vec<u32>,
+    /// Places where the device keeps a context without a key, for transmission.
+    pool: Vec<u32>,
     limit: u32,
     /// How many contexts are to be given up when their last descriptor is done.
     leaving: usize,
     /// Contexts that nothing uses any more, to be given up as soon as a command fits.
     left: VecDeque<Handle>,
     commands_under_way: usize,
+    /// Answers to questions of the device that found no place on the control ring.
+    answers: VecDeque<Answer>,
 }
+
+/// What software says about the header at a place: the number of its record, or that there is none.
+type Answer = (Handle, Seq, Option<u64>);
 
 #[derive(Debug)]
 struct Place {
@@ -47,8 +56,16 @@ struct Shadow {
 
 impl Contexts {
     pub(super) fn new(limit: u32) -> Contexts {
-        let (places, free, left) = (Vec::new(), Vec::new(), VecDeque::new());
-        Contexts { places, free, limit, leaving: 0, left, commands_under_way: 0 }
+        Contexts {
+            places: Vec::new(),
+            free: Vec::new(),
+            pool: Vec::new(),
+            limit,
+            leaving: 0,
+            left: VecDeque::new(),
+            commands_under_way: 0,
+            answers: VecDeque::new(),
+        }
     }
 
     /// Whether packets may name this context.
@@ -117,27 +134,48 @@ impl Contexts {
         if place.generation == handle.generation { place.shadow.as_mut() } else { None }
     }
 
-    fn occupy(&mut self, shadow: Shadow) -> Option<Handle> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if (self.places.len() as u32) < self.limit => {
-                self.places.push(Place { generation: 0, shadow: None });
-                self.places.len() as u32 - 1
-            }
-            None => return None,
+    /// Takes a place: for a transmit context one from the pool, if there is any, for others only if there is no other.
+    /// True if it came from there.
+    fn occupy(&mut self, shadow: Shadow) -> Option<(Handle, bool)> {
+        let pooled = |contexts: &mut Contexts| contexts.pool.pop().map(|index| (index, true));
+        let fresh = |contexts: &mut Contexts| contexts.fresh_place().map(|index| (index, false));
+        let (index, from_pool) = match shadow.direction {
+            Direction::Transmit => pooled(self).or_else(|| fresh(self))?,
+            Direction::Receive => fresh(self).or_else(|| pooled(self))?,
         };
         let place = &mut self.places[index as usize];
         place.shadow = Some(shadow);
-        Some(Handle { index, generation: place.generation })
+        Some((Handle { index, generation: place.generation }, from_pool))
+    }
+
+    /// A place at which the device has nothing.
+    fn fresh_place(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let index = self.places.len() as u32;
+            (index < self.limit).then(|| self.places.push(Place { generation: 0, shadow: None }))?;
+            Some(index)
+        })
     }
 
     /// Empties a place; it is used again under the next generation.
     fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
+        let shadow = self.empty(handle)?;
+        self.free.push(handle.index);
+        Some(shadow)
+    }
+
+    /// The same, and the device keeps a context there.
+    fn park(&mut self, handle: Handle) -> Option<Shadow> {
+        let shadow = self.empty(handle)?;
+        self.pool.push(handle.index);
+        Some(shadow)
+    }
+
+    fn empty(&mut self, handle: Handle) -> Option<Shadow> {
         let shadow = self.shadow(handle)?;
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         let place = &mut self.places[handle.index as usize];
         place.generation = place.generation.wrapping_add(1);
-        self.free.push(handle.index);
         place.shadow.take()
     }
 
@@ -147,7 +185,9 @@ impl Contexts {
             let generation = self.places[index as usize].generation;
             self.vacate(Handle { index, generation });
         }
+        self.free.append(&mut self.pool);
         self.left.clear();
+        self.answers.clear();
         self.commands_under_way = 0;
     }
 }
@@ -181,6 +221,7 @@ impl Driver {
                 }
             }
         }
+        self.retry_answers();
         self.finish_removals();
     }
 
@@ -191,10 +232,42 @@ impl Driver {
         }
         while let Some(handle) = self.contexts.left.front().copied() {
             // The device may have refused it meanwhile.
-            if self.contexts.shadow(handle).is_some() && self.command(ControlCommand::Destroy { handle }).is_err() {
+            if self.contexts.shadow(handle).is_some() && self.give_up(handle).is_err() {
                 break;
             }
             self.contexts.left.pop_front();
+        }
+        self.ring_doorbell();
+    }
+
+    /// Has the device destroy a context, or keep it for another flow.
+    fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
+        let transmits = self.contexts.shadow(handle).is_some_and(|shadow| shadow.direction == Direction::Transmit);
+        if !transmits || self.contexts.pool.len() >= self.config.tls_context_pool {
+            self.command(ControlCommand::Destroy { handle })?;
+            self.counters.tx_tls_pool_free += u64::from(transmits);
+            return Ok(());
+        }
+        self.command_unreported(ControlCommand::ParkTls { handle })?;
+        if let Some(shadow) = self.contexts.park(handle) {
+            self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
+            // Whoever serves interrupts may be asleep, and the device will not report this.
+            self.rings.interrupt.raise();
+        }
+        Ok(())
+    }
+
+    /// Gives the answers for which there was no place on the control ring.
+    fn retry_answers(&mut self) {
+        if self.contexts.answers.is_empty() {
+            return;
+        }
+        while let Some((handle, header, number)) = self.contexts.answers.front().copied() {
+            let lives = self.contexts.shadow(handle).is_some();
+            if lives && self.command(ControlCommand::AnswerResync { handle, header, number }).is_err() {
+                break;
+            }
+            self.contexts.answers.pop_front();
         }
         self.ring_doorbell();
     }
@@ -241,10 +314,15 @@ impl Driver {
         if self.contexts.commands_under_way + 1 >= self.config.control_ring {
             return Err(Refused::Busy);
         }
-        let entry = ControlEntry { epoch: self.epoch, command };
-        self.rings.control.stage(entry).map_err(|_| Refused::Busy)?;
+        self.command_unreported(command)?;
         self.contexts.commands_under_way += 1;
         Ok(())
+    }
+
+    /// Stages a command that has no completion.
+    fn command_unreported(&mut self, command: ControlCommand) -> Result<(), Refused> {
+        let entry = ControlEntry { epoch: self.epoch, command };
+        self.rings.control.stage(entry).map_err(|_| Refused::Busy)
     }
 }
 
@@ -261,12 +339,21 @@ impl TlsDevice for Driver {
             return Err(Refused::Unsupported);
         }
         let shadow = Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, under_way: 0 };
-        let handle = self.contexts.occupy(shadow).ok_or(Refused::NoSpace)?;
+        let (handle, from_pool) = self.contexts.occupy(shadow).ok_or(Refused::NoSpace)?;
         let key = Box::new(key.clone());
-        let command = ControlCommand::CreateTls { handle, flow: *flow, direction, start, number, key };
-        if let Err(refused) = self.command(command) {
-            self.contexts.vacate(handle);
-            return Err(refused);
+        if from_pool && direction == Direction::Transmit {
+            if let Err(refused) = self.command_unreported(ControlCommand::ReuseTls { handle, flow: *flow, key }) {
+                self.contexts.park(handle);
+                return Err(refused);
+            }
+        } else {
+            let command = ControlCommand::CreateTls { handle, flow: *flow, direction, start, number, key };
+            if let Err(refused) = self.command(command) {
+                self.contexts.vacate(handle);
+                return Err(refused);
+            }
+            self.counters.tx_tls_pool_alloc += u64::from(direction == Direction::Transmit);
+            self.counters.tx_tls_pool_free += u64::from(from_pool);
         }
         match direction {
             Direction::Transmit => self.counters.tx_tls_ctx += 1,
@@ -281,10 +368,17 @@ impl TlsDevice for Driver {
     }
 
     fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
-        let answered = self.contexts.shadow(handle).is_some()
-            && self.command(ControlCommand::AnswerResync { handle, header, number }).is_ok();
-        if answered {
+        if self.contexts.shadow(handle).is_none() {
+            self.counters.rx_tls_resync_req_skip += 1;
+            return;
+        }
+        if self.command(ControlCommand::AnswerResync { handle, header, number }).is_ok() {
             self.ring_doorbell();
+            return;
+        }
+        if self.contexts.answers.len() < ANSWERS_AT_MOST {
+            self.contexts.answers.push_back((handle, header, number));
+            self.counters.rx_tls_resync_res_retry += 1;
         } else {
             // The device asks again if it still waits by then, or is told again.
             self.counters.rx_tls_resync_req_skip += 1;
@@ -310,3 +404,6 @@ impl TlsDevice for Driver {
         self.finish_removals();
     }
 }
+
+/// Answers that wait for a place on the control ring.
+const ANSWERS_AT_MOST: usize = 64;

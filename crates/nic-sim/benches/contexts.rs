@@ -1,0 +1,98 @@
+//! How many connections a second a NIC's contexts can be set up for, and given up again: transmit contexts with the
+//! driver's pool and without it, receive contexts, and both of a connection.
+//!
+//! An iteration is one connection's: `add`, whatever driver and device do about it, `remove`, likewise; a thousand other
+//! contexts live on meanwhile. Device and driver run on the one thread, so this is the sum of both. Compare the figures
+//! of one run only. `expand-key` is what the keys themselves cost, whoever keeps the contexts.
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, Driver, NicConfig, nic};
+use offload_api::{Direction, FlowKey, Handle, NetDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+use offload_base::{Instant, Seq};
+use std::collections::VecDeque;
+use std::hint::black_box;
+
+fn contexts(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("connections");
+    group.throughput(Throughput::Elements(1));
+    for (name, pool, directions) in [
+        ("tx", 0, &[Direction::Transmit][..]),
+        ("tx-pool", 1024, &[Direction::Transmit]),
+        ("rx", 0, &[Direction::Receive]),
+        ("both", 0, &[Direction::Transmit, Direction::Receive]),
+        ("both-pool", 1024, &[Direction::Transmit, Direction::Receive]),
+    ] {
+        let mut rig = Rig::new(pool);
+        group.bench_function(name, |bencher| bencher.iter(|| rig.connect(directions)));
+        rig.report(name);
+    }
+    group.bench_function("expand-key", |bencher| {
+        bencher.iter(|| resumable_aead::Key::new(resumable_aead::Algorithm::Aes128Gcm, black_box(&[7; 16])).unwrap())
+    });
+    group.finish();
+}
+
+/// A NIC with a thousand contexts, the oldest of which goes when a new one comes.
+struct Rig {
+    device: Device,
+    driver: Driver,
+    living: VecDeque<Handle>,
+    key: TlsKey,
+    port: u16,
+    added: u64,
+    control: u64,
+}
+
+impl Rig {
+    fn new(pool: usize) -> Rig {
+        let config =
+            NicConfig { delays: Delays::NONE, line_rate: None, tls_context_pool: pool, ..NicConfig::default() };
+        let (device, driver) = nic(config);
+        let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).expect("a key's length");
+        let mut rig = Rig { device, driver, living: VecDeque::new(), key, port: 0, added: 0, control: 0 };
+        while rig.living.len() < LIVING {
+            rig.add(Direction::Transmit);
+        }
+        // From here on the pool, if there is one, has what it needs.
+        rig.connect(&[Direction::Transmit]);
+        (rig.added, rig.control) = (0, rig.device.dma().control);
+        rig
+    }
+
+    fn connect(&mut self, directions: &[Direction]) {
+        for direction in directions {
+            if let Some(oldest) = self.living.pop_front() {
+                self.driver.remove(oldest);
+                self.run();
+            }
+            self.add(*direction);
+        }
+    }
+
+    fn add(&mut self, direction: Direction) {
+        self.port = self.port.wrapping_add(1);
+        let flow = FlowKey::tcp(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], self.port).into());
+        let added = self.driver.add(&flow, direction, Seq(1), 0, &self.key);
+        self.living.push_back(added.expect("there is room for a quarter of a million"));
+        self.added += 1;
+        self.run();
+    }
+
+    /// The device does its part, and the driver hears of it.
+    fn run(&mut self) {
+        self.device.process(Instant::ZERO);
+        while self.device.poll_frame(Instant::ZERO).is_some() {}
+        while self.driver.poll_event().is_some() {}
+    }
+
+    fn report(&self, name: &str) {
+        let bytes = (self.device.dma().control - self.control) as f64 / self.added.max(1) as f64;
+        println!("{name}: {bytes:.0} bytes of commands over PCIe a context");
+    }
+}
+
+const LIVING: usize = 1000;
+
+criterion_group!(benches, contexts);
+criterion_main!(benches);
