@@ -121,7 +121,8 @@ fn serve(options: &Options) -> Result<(), Stop> {
 fn instructions(options: &Options, folder: &Path) -> String {
     let address = options.outside.address;
     let mut text = format!(
-        "{address} serves {}. At the other end, as root:\n{}then\n  ping {address}\n",
+        "{address} and {} serve {}. At the other end, as root:\n{}then\n  ping {address}\n",
+        options.outside.address6,
         folder.display(),
         options.outside.set_up(options.wire.mtu)
     );

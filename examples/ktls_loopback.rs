@@ -45,6 +45,9 @@ struct Options {
     /// Keep what arrived (the last way's)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Over IPv6
+    #[arg(long)]
+    ipv6: bool,
     /// Print the facts as one JSON object
     #[arg(long)]
     json: bool,
@@ -83,6 +86,9 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         None => Payload::seeded(seed, options.size),
     };
     check_outputs(options)?;
+    if options.ipv6 && options.wire.mtu < LEAST_MTU_OF_IPV6 {
+        return Err(Failure::Unusable(format!("IPv6 needs an MTU of {LEAST_MTU_OF_IPV6} bytes at least")));
+    }
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
     let mut modes = options.mode.clone();
@@ -104,6 +110,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
             seed,
             nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
             link: options.wire.link(),
+            ipv6: options.ipv6,
             capture: capture(options, *mode)?,
             out: if Some(mode) == modes.last() { options.out.clone() } else { None },
             progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
@@ -133,6 +140,7 @@ fn facts_of(options: &Options) -> BTreeMap<String, String> {
     let own = [
         ("file", options.file.as_ref().map_or(String::new(), |file| file.display().to_string())),
         ("record_size", options.record_size.to_string()),
+        ("ipv6", options.ipv6.to_string()),
     ];
     own.into_iter().chain(options.wire.facts()).map(|(name, value)| (name.to_string(), value)).collect()
 }
@@ -185,3 +193,5 @@ fn progress_bar(mode: Mode, bytes: u64, quiet: bool) -> ProgressBar {
 }
 
 const NAME: &str = "ktls_loopback";
+/// RFC 8200 5.
+const LEAST_MTU_OF_IPV6: u16 = 1280;

@@ -88,8 +88,9 @@ impl Course {
             Role::Server => (SERVER, CLIENT),
             Role::Client => (CLIENT, SERVER),
         };
-        // Pacing and the like would spread out what is to be seen close together.
-        let (device, driver) = nic(NicConfig { mac, tls_resync: self.resync, pacing: false, ..NicConfig::default() });
+        // Each packet is to be seen by itself, and when it would have come if nobody looked.
+        let config = NicConfig { mac, tls_resync: self.resync, pacing: false, lro: false, ..NicConfig::default() };
+        let (device, driver) = nic(config);
         let driver = WatchedDriver { driver, role, log: log.clone(), now: Instant::ZERO };
         let config = Config::new(own, mac, Seed(u64::from(mac[5]))).with_neighbour(IpAddr::from(other), other_mac);
         let tcp = TcpConfig { nodelay: true, ..TcpConfig::default() };

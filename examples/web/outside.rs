@@ -3,7 +3,8 @@
 use super::tcp::TcpOptions;
 use crate::keys;
 use clap::Args;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use host_stack::Ipv6Config;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
@@ -36,6 +37,12 @@ pub struct OutsideOptions {
     /// The address that whoever is at the other end is told to take
     #[arg(long, default_value = "10.77.0.2")]
     pub peer: Ipv4Addr,
+    /// The emulated host's IPv6 address, for it has both
+    #[arg(long, value_name = "ADDRESS", default_value = "fd77::1")]
+    pub address6: Ipv6Addr,
+    /// The IPv6 address that whoever is at the other end is told to take
+    #[arg(long, value_name = "PEER", default_value = "fd77::2")]
+    pub peer6: Ipv6Addr,
     /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
@@ -56,8 +63,11 @@ impl OutsideOptions {
 
     /// What makes the other end a neighbour, a line each.
     pub fn set_up(&self, mtu: u16) -> String {
-        let (peer, device) = (self.peer, self.device());
-        format!("  ip addr add {peer}/24 dev {device}\n  ip link set {device} mtu {mtu} up\n")
+        let (peer, peer6, device) = (self.peer, self.peer6, self.device());
+        format!(
+            "  ip addr add {peer}/24 dev {device}\n  ip addr add {peer6}/64 dev {device} nodad\n  \
+             ip link set {device} mtu {mtu} up\n"
+        )
     }
 }
 
@@ -127,9 +137,10 @@ impl Outside {
         let mut builder = Testbed::builder(Seed(wire.seed))
             .clock(ClockKind::Real)
             .host(host, nic, options.tcp.config())
-            .address(options.address);
+            .address(options.address)
+            .ipv6(Ipv6Config::new(options.address6));
         if let Some(path) = &options.keys {
-            let addresses: [IpAddr; 2] = [options.address.into(), [0xfd00, 0, 0, 0, 0, 0, 0, 1].into()];
+            let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
             builder = builder.layer(move |driver| keys::tried(&keys, driver, &addresses));
         }

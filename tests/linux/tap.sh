@@ -97,6 +97,29 @@ bulk "TLS on the NIC, on a wire that loses 0.1 %" --loss 0.001
 check "the NIC encrypted" [ "$(counted tx_tls_encrypted_bytes)" -gt $((mib << 20)) ]
 check "the NIC decrypted" [ "$(counted rx_tls_decrypted_bytes)" -gt 0 ]
 
+if [ "$(cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null)" = 0 ]; then
+    tls=(-g) url='http://[fd77::1]'
+    bulk "IPv6, a wire that loses 1 %, reorders 1 % and corrupts 0.1 %" --loss 0.01 --reorder 0.01 --corrupt 0.001
+    check "it was IPv6" [ "$(counted Ip6InReceives)" -gt 1000 ]
+    check "frames were corrupted, and found out" [ "$(counted rx_csum_bad)" -gt 0 ]
+    url=https://server.nic-offload.test
+    tls=(-g --cacert crates/testbed/identity/ca.pem --resolve 'server.nic-offload.test:443:[fd77::1]')
+    bulk "IPv6, TLS on the NIC, on a wire that loses 0.1 %" --loss 0.001
+    check "it was IPv6" [ "$(counted Ip6InReceives)" -gt 1000 ]
+    check "the NIC encrypted" [ "$(counted tx_tls_encrypted_bytes)" -gt $((mib << 20)) ]
+    check "the NIC decrypted" [ "$(counted rx_tls_decrypted_bytes)" -gt 0 ]
+    check "the kernel handed over super-segments" [ "$(counted attach_rx_super_segments)" -gt 0 ]
+    start
+    if command -v ping >/dev/null; then
+        check "the emulated host answers a ping" inside ping -6 -q -c 3 -i 0.2 -W 5 fd77::1
+        check "and one in fragments" inside ping -6 -q -c 3 -i 0.2 -W 5 -s 4000 fd77::1
+    fi
+    check "a port where nobody listens refuses" [ "$(inside curl -s -g --noproxy '*' --max-time 10 'http://[fd77::1]:81/' || echo $?)" = 7 ]
+    stop
+else
+    echo "SKIPPED: this kernel has no IPv6"
+fi
+
 echo "without the right to open it"
 status=0
 setpriv --reuid 65534 --regid 65534 --clear-groups "$server" / --tap nic0 >"$work/log" 2>&1 || status=$?

@@ -10,7 +10,7 @@ use crate::facts::{HostCost, Run};
 use crate::payload::{Checksum, Payload};
 use bytes::Bytes;
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 use futures_util::future::try_join;
 use host_stack::TcpListener;
 use ktls_offload::{HandshakeError, Offload, TlsCounters};
@@ -60,6 +60,8 @@ pub struct Bulk {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+    /// Over IPv6 rather than IPv4.
+    pub ipv6: bool,
     /// What is between each host's stack and its driver, such as IPsec: of the server (0) and of the client (1).
     pub layer: Option<LayerOfHost>,
     /// Where what the server's NIC sends and receives is captured.
@@ -86,6 +88,7 @@ impl Bulk {
             seed: Seed(1),
             nic: NicConfig::default(),
             link: LinkConfig::default(),
+            ipv6: false,
             layer: None,
             capture: None,
             out: None,
@@ -134,7 +137,8 @@ impl Bulk {
         // Before anybody can connect.
         let listener = server.stack().listen(PORT, 1)?;
         let serving = server.spawn("application", serve(bulk.clone(), server.clone(), listener, meter.clone()));
-        let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), server.address()));
+        let to = if bulk.ipv6 { IpAddr::from(server.ipv6_address()) } else { server.address().into() };
+        let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), to));
         // When one of them fails, the other may wait for ever.
         let both = bed.run(try_join(serving, fetching));
         drop(attached);
@@ -242,7 +246,7 @@ struct Fetched {
     tls: Option<TlsCounters>,
 }
 
-async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: Ipv4Addr) -> Result<Fetched, BulkError> {
+async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched, BulkError> {
     let stream = host.stack().connect(None, (server, PORT).into()).await?;
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),

@@ -114,6 +114,25 @@ fn on_a_clean_wire_the_hosts_do_no_crypto() {
 }
 
 #[test]
+fn what_is_said_over_ipv6_is_what_is_said_over_ipv4() {
+    let writes = vec![random(1, 400_000), random(2, 7), random(3, 90_000)];
+    for who in [Who::Cpu, Who::Nic] {
+        let four = Transfer { link: rough(0.01, 0.01), ..Transfer::new(who, 3, writes.clone()) };
+        let six = Transfer { ipv6: true, ..four.clone() };
+        let [by_four, by_six] = [four.run(), six.run()];
+        assert!(by_four.received == four.sent() && by_six.received == six.sent(), "{who:?}");
+        let ether_type = |frame: &[u8]| [frame[12], frame[13]];
+        assert!(by_six.seen.len() > 300 && by_six.seen.iter().all(|seen| ether_type(&seen.frame.data) == [0x86, 0xdd]));
+        for outcome in [by_four, by_six] {
+            let counted = |name| outcome.counters.value(name);
+            let (sealed, opened) = (counted("tx_tls_encrypted_bytes"), counted("rx_tls_decrypted_bytes"));
+            let expected = if who == Who::Nic { (true, true, true) } else { (false, false, false) };
+            assert_eq!((sealed >= 490_007, opened > 100_000, counted("tx_tls_dump_bytes") > 0), expected, "{who:?}");
+        }
+    }
+}
+
+#[test]
 fn nothing_leaves_in_plaintext_under_loss_with_resets_in_the_middle() {
     let ms = |times: &[u64]| times.iter().map(|ms| Duration::from_millis(*ms)).collect::<Vec<_>>();
     for seed in 0..5 {

@@ -6,6 +6,7 @@
 pub(crate) mod stream;
 
 use bytes::Bytes;
+use core::net::IpAddr;
 use core::time::Duration;
 use host_stack::{TcpConfig, TcpStream};
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
@@ -49,6 +50,8 @@ pub(crate) struct Transfer {
     pub(crate) nic: NicConfig,
     pub(crate) link: LinkConfig,
     pub(crate) tcp: TcpConfig,
+    /// Over IPv6 rather than IPv4.
+    pub(crate) ipv6: bool,
     pub(crate) end: End,
     /// When the server's NIC is reset, after the first write; then again each time this long after.
     pub(crate) resets: Vec<Duration>,
@@ -87,6 +90,7 @@ impl Transfer {
             nic: NicConfig::default(),
             link: LinkConfig::default(),
             tcp: TcpConfig::default(),
+            ipv6: false,
             end: End::Close,
             resets: Vec::new(),
             client_resets: Vec::new(),
@@ -161,7 +165,8 @@ async fn serve(transfer: Transfer, host: BedHost) -> io::Result<Option<KtlsStrea
 }
 
 async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result<(Vec<u8>, TlsCounters)> {
-    let stream = host.stack().connect(None, (server.address(), 443).into()).await?;
+    let to = if transfer.ipv6 { IpAddr::from(server.ipv6_address()) } else { server.address().into() };
+    let stream = host.stack().connect(None, (to, 443).into()).await?;
     let randomness = Randomness::Seeded(Seed(transfer.seed).derive("client"));
     let mut stream = ktls_offload::connect(stream, Arc::new(client_config(randomness, None)), server_name()).await?;
     stream.set_record_size(transfer.record_size);
@@ -227,7 +232,7 @@ pub(crate) fn streams(seen: &[Seen]) -> [Vec<u8>; 2] {
     })
 }
 
-/// Sequence number, SYN flag and payload of a TCP segment whose checksum is right.
+/// Sequence number, SYN flag and payload of a TCP segment over IPv4 whose checksum is right.
 fn tcp(frame: &[u8]) -> Option<(u32, bool, &[u8])> {
     use smoltcp::wire::{EthernetFrame, Ipv4Packet, TcpPacket};
     let ip = Ipv4Packet::new_checked(EthernetFrame::new_checked(frame).ok()?.payload()).ok()?;
