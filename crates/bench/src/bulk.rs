@@ -6,7 +6,8 @@
 
 pub use crate::connection::Mode;
 use crate::connection::{Connection, GO, nic_on, tcp};
-use crate::facts::{HostCost, Run};
+use crate::facts::Run;
+use crate::measured::Measured;
 use crate::payload::{Checksum, Payload};
 use bytes::Bytes;
 use core::fmt;
@@ -17,7 +18,7 @@ use ktls_offload::{HandshakeError, Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::NetDevice;
-use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -144,33 +145,13 @@ impl Bulk {
         drop(attached);
         let (served, fetched) = both?;
 
-        let mut counters = bed.counters();
-        for tls in [served.tls, fetched.tls].into_iter().flatten() {
-            counters.add(&tls);
-        }
-        let mut dma_bytes = offload_base::counters::CounterSet::default();
-        dma_bytes.add(&bed.dma());
         if let Some(capture) = &bulk.capture {
             capture.finish().map_err(BulkError::Capture)?;
         }
-        // Threads report what they spent when they end.
-        drop(bed);
-        let report = meter.take();
+        let measured = Measured::take(bed, &meter, [served.tls, fetched.tls].iter().flatten());
         let bytes = fetched.bytes;
-        let device_cost = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
-        let span = fetched.ended - served.started;
-        Ok(Run {
-            mode: bulk.mode.to_string(),
-            bytes,
-            sha256_ok: bytes == bulk.payload.len() && fetched.checksum == expected,
-            goodput_gbps: bytes as f64 * 8.0 / span.as_nanos().max(1) as f64,
-            tx_host_ns_per_byte: HostCost::of(&report, server.domain(), bytes),
-            rx_host_ns_per_byte: HostCost::of(&report, client.domain(), bytes),
-            device_ns_per_byte: device_cost.as_nanos() as f64 / bytes.max(1) as f64,
-            packets: counters.value("tx_packets"),
-            counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
-            dma_bytes: dma_bytes.iter().map(|(name, value)| (name.to_string(), value)).collect(),
-        })
+        let whole = bytes == bulk.payload.len() && fetched.checksum == expected;
+        Ok(measured.run(bulk.mode, bytes, whole, fetched.ended - served.started))
     }
 }
 

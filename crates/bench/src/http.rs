@@ -5,7 +5,9 @@
 //! as a handshake would leave them; when all connections are ready, the clock runs and the meter counts.
 
 use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
-use crate::facts::{HostCost, Run};
+use crate::facts::Run;
+use crate::latency::{Latency, histogram, per_request};
+use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{join_all, try_join};
 use hdrhistogram::Histogram;
@@ -14,8 +16,7 @@ use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
-use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
-use offload_base::counters::CounterSet;
+use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use serde::Serialize;
 use std::io;
@@ -94,15 +95,8 @@ impl Http {
         let both = bed.run(try_join(serving, asking));
         drop(attached);
         let (served, asked) = both?;
-        let mut counters = bed.counters();
-        for tls in served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref())) {
-            counters.add(tls);
-        }
-        let mut dma_bytes = CounterSet::default();
-        dma_bytes.add(&bed.dma());
-        // Threads report what they spent when they end.
-        drop(bed);
-        let report = meter.take();
+        let tls = served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref()));
+        let measured = Measured::take(bed, &meter, tls);
         let mut latencies = histogram();
         for asked in &asked {
             latencies.add(&asked.latencies).map_err(io::Error::other)?;
@@ -110,19 +104,8 @@ impl Http {
         let (requests, bytes) = (latencies.len(), latencies.len() * plan.file.len() as u64);
         let ended = asked.iter().map(|asked| asked.ended).max().unwrap_or(served.started);
         let span = ended - served.started;
-        let device_cost = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
-        let run = Run {
-            mode: plan.http.mode.to_string(),
-            bytes,
-            sha256_ok: asked.iter().all(|asked| asked.equal) && requests == plan.http.requests,
-            goodput_gbps: bytes as f64 * 8.0 / span.as_nanos().max(1) as f64,
-            tx_host_ns_per_byte: HostCost::of(&report, server.domain(), bytes),
-            rx_host_ns_per_byte: HostCost::of(&report, client.domain(), bytes),
-            device_ns_per_byte: device_cost.as_nanos() as f64 / bytes.max(1) as f64,
-            packets: counters.value("tx_packets"),
-            counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
-            dma_bytes: dma_bytes.iter().map(|(name, value)| (name.to_string(), value)).collect(),
-        };
+        let whole = asked.iter().all(|asked| asked.equal) && requests == plan.http.requests;
+        let run = measured.run(plan.http.mode, bytes, whole, span);
         Ok(HttpRun {
             run,
             connections: plan.http.connections,
@@ -131,8 +114,8 @@ impl Http {
             seconds: span.as_secs_f64(),
             requests_per_second: requests as f64 / span.as_secs_f64().max(1e-9),
             latency_us: Latency::of(&latencies),
-            server_us_per_request: per_request(&report, server.domain(), requests),
-            client_us_per_request: per_request(&report, client.domain(), requests),
+            server_us_per_request: per_request(&measured.report, server.domain(), requests),
+            client_us_per_request: per_request(&measured.report, client.domain(), requests),
         })
     }
 
@@ -171,29 +154,6 @@ pub struct HttpRun {
     pub server_us_per_request: f64,
     /// The client's CPU time per request, in microseconds.
     pub client_us_per_request: f64,
-}
-
-/// Percentiles in microseconds, within 0.1 %.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
-    /// Half of them are shorter.
-    pub p50: f64,
-    /// Nine tenths are shorter.
-    pub p90: f64,
-    /// 99 % are shorter.
-    pub p99: f64,
-    /// 99.9 % are shorter.
-    pub p999: f64,
-    /// The longest.
-    pub max: f64,
-}
-
-impl Latency {
-    /// The percentiles of a histogram of nanoseconds.
-    fn of(latencies: &Histogram<u64>) -> Latency {
-        let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
-        Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: latencies.max() as f64 / 1e3 }
-    }
 }
 
 struct Plan {
@@ -343,20 +303,8 @@ fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Err
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Of nanoseconds, three digits each.
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_LATENCY_NS, 3).expect("the bounds are in order")
-}
-
-fn per_request(report: &Report, host: Domain, requests: u64) -> f64 {
-    let work = WORKS.iter().filter(|work| **work != Work::Application);
-    let spent: f64 = work.map(|work| report.cpu(host, *work).as_nanos() as f64).sum();
-    spent / 1e3 / requests.max(1) as f64
-}
-
 const REQUEST: &[u8] = b"GET /file HTTP/1.1\r\nhost: server\r\n\r\n";
 const LONGEST_HEAD: usize = 8 * 1024;
-const LONGEST_LATENCY_NS: u64 = 3_600_000_000_000;
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const PORT: u16 = 80;

@@ -5,7 +5,8 @@
 //! arrives is compared with what was sent, byte by byte, on the application's account.
 
 use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
-use crate::facts::{HostCost, Run};
+use crate::facts::Run;
+use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
@@ -14,8 +15,7 @@ use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
-use offload_base::cost::{self, Domain, Meter, Work};
-use offload_base::counters::CounterSet;
+use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use serde::Serialize;
 use std::io;
@@ -120,30 +120,11 @@ impl Iperf {
         let both = bed.run(try_join(serving, fetching));
         drop(attached);
         let (served, fetched) = both?;
-        let mut counters = bed.counters();
-        for tls in served.tls.iter().chain(&fetched.tls) {
-            counters.add(tls);
-        }
-        let mut dma_bytes = CounterSet::default();
-        dma_bytes.add(&bed.dma());
-        // Threads report what they spent when they end.
-        drop(bed);
-        let report = meter.take();
+        let measured = Measured::take(bed, &meter, served.tls.iter().chain(&fetched.tls));
         let bytes: u64 = fetched.streams.iter().map(|stream| stream.bytes).sum();
-        let device_cost = report.total(Domain::Device(SERVER as u8)) + report.total(Domain::Device(CLIENT as u8));
         let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
-        let run = Run {
-            mode: plan.iperf.mode.to_string(),
-            bytes,
-            sha256_ok: fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes,
-            goodput_gbps: bytes as f64 * 8.0 / (ended - served.started).as_nanos().max(1) as f64,
-            tx_host_ns_per_byte: HostCost::of(&report, server.domain(), bytes),
-            rx_host_ns_per_byte: HostCost::of(&report, client.domain(), bytes),
-            device_ns_per_byte: device_cost.as_nanos() as f64 / bytes.max(1) as f64,
-            packets: counters.value("tx_packets"),
-            counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
-            dma_bytes: dma_bytes.iter().map(|(name, value)| (name.to_string(), value)).collect(),
-        };
+        let whole = fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes;
+        let run = measured.run(plan.iperf.mode, bytes, whole, ended - served.started);
         let goodputs: Vec<f64> = fetched
             .streams
             .iter()

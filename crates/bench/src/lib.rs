@@ -5,6 +5,7 @@
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
 //! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`http`]: a web server and many clients that ask it for files;
+//! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`workbench`]: a device and its driver alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
@@ -16,8 +17,11 @@
 pub mod bulk;
 mod connection;
 pub mod facts;
+pub mod fio;
 pub mod http;
 pub mod iperf;
+mod latency;
+mod measured;
 pub mod options;
 pub mod payload;
 pub mod program;

@@ -1,12 +1,13 @@
 //! `nicbench`: measured runs over emulated NICs, sweeps of them, and reports.
 //!
 //! - [`runs`]: what can be run, by name and options;
-//! - [`iperf`], [`http`], [`recovery`]: their options and tables;
+//! - [`iperf`], [`http`], [`fio`], [`recovery`]: their options and tables;
 //! - [`sweep`]: any of them over a grid, into a results file;
 //! - [`report`]: a results file as one page.
 
 #![forbid(unsafe_code)]
 
+mod fio;
 mod http;
 mod iperf;
 mod recovery;

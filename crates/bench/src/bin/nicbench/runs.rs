@@ -1,6 +1,6 @@
 //! What can be run, by name and options: from the command line and from sweeps alike.
 
-use crate::{http::HttpOptions, iperf::IperfOptions, recovery::RecoveryOptions};
+use crate::{fio::FioOptions, http::HttpOptions, iperf::IperfOptions, recovery::RecoveryOptions};
 use clap::{Parser, Subcommand};
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::WireOptions;
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Runnable {
     Iperf(IperfOptions),
     Http(HttpOptions),
+    Fio(FioOptions),
     Recovery(RecoveryOptions),
 }
 
@@ -43,6 +44,7 @@ impl Runnable {
         match self {
             Runnable::Iperf(options) => options.run(),
             Runnable::Http(options) => options.run(),
+            Runnable::Fio(options) => options.run(),
             Runnable::Recovery(options) => options.run(),
         }
     }
@@ -51,6 +53,7 @@ impl Runnable {
         match self {
             Runnable::Iperf(options) => options.json,
             Runnable::Http(options) => options.json,
+            Runnable::Fio(options) => options.json,
             Runnable::Recovery(options) => options.json,
         }
     }
@@ -60,6 +63,7 @@ impl Runnable {
         match self {
             Runnable::Iperf(options) => options.wire.real,
             Runnable::Http(options) => options.wire.real,
+            Runnable::Fio(options) => options.wire.real,
             Runnable::Recovery(_) => false,
         }
     }

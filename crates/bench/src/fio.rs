@@ -1,0 +1,470 @@
+//! Commands to an NVMe/TCP target, so many under way at a time: reads or writes, in order or anywhere.
+//!
+//! The target serves a namespace in memory; the host has an I/O queue for each job. Every block holds what follows from
+//! its place on the disk, so that a read tells whether it got the right one, and all that was written is looked at in the
+//! end. When all queues stand, the clock runs and the meter counts, until the last command has ended.
+
+use crate::bulk::Mode;
+use crate::connection::{nic_on, tcp};
+use crate::facts::Run;
+use crate::latency::{Latency, histogram, per_request};
+use crate::measured::Measured;
+use bytes::Bytes;
+use core::fmt;
+use core::str::FromStr;
+use futures_util::future::join_all;
+use hdrhistogram::Histogram;
+use host_stack::TcpStream;
+use ktls_offload::{KtlsStream, Offload};
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use nvme_tcp::controller::{Target, TargetConfig};
+use nvme_tcp::namespace::{MemoryStorage, Namespace, Storage};
+use nvme_tcp::shell::host::{Connecting, Connector, Disk, Host, HostConfig};
+use nvme_tcp::shell::{Server, Threads};
+use offload_api::SegmentStream;
+use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::{Instant, Rng, Seed};
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use testbed::bed::{BedHost, ClockKind, Testbed};
+use testbed::identity::{self, Randomness};
+
+/// A run to be made.
+///
+/// ```
+/// use offload_bench::bulk::Mode;
+/// use offload_bench::fio::{Fio, Pattern};
+///
+/// let run = Fio { operations: 50, depth: 4, ..Fio::new(Mode::TlsNic, Pattern::RandomRead) }.run()?;
+/// assert_eq!((run.operations, run.run.bytes), (50, 50 * 4096));
+/// assert!(run.run.sha256_ok, "every block was the one that was asked for");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Fio {
+    /// Who does the TLS under NVMe/TCP.
+    pub mode: Mode,
+    /// Which commands, and where.
+    pub pattern: Pattern,
+    /// Bytes of a command, a multiple of 512.
+    pub block_size: u32,
+    /// Commands under way at a time, in each job.
+    pub depth: u16,
+    /// I/O queues, a job for each.
+    pub jobs: u16,
+    /// Commands in all; jobs share them evenly.
+    pub operations: u64,
+    /// Bytes of the disk.
+    pub disk_size: u64,
+    /// CRC32C over the headers of PDUs.
+    pub header_digest: bool,
+    /// CRC32C over their data.
+    pub data_digest: bool,
+    /// The clock.
+    pub clock: ClockKind,
+    /// The seed of everything random.
+    pub seed: Seed,
+    /// Both NICs.
+    pub nic: NicConfig,
+    /// Each direction of the wire.
+    pub link: LinkConfig,
+}
+
+/// Which commands, and where on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Reads, one behind the other.
+    Read,
+    /// Writes, one behind the other.
+    Write,
+    /// Reads, anywhere.
+    RandomRead,
+    /// Writes, anywhere.
+    RandomWrite,
+}
+
+impl Pattern {
+    /// All of them.
+    pub const ALL: [Pattern; 4] = [Pattern::Read, Pattern::Write, Pattern::RandomRead, Pattern::RandomWrite];
+
+    /// What fio calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pattern::Read => "read",
+            Pattern::Write => "write",
+            Pattern::RandomRead => "randread",
+            Pattern::RandomWrite => "randwrite",
+        }
+    }
+
+    const fn writes(self) -> bool {
+        matches!(self, Pattern::Write | Pattern::RandomWrite)
+    }
+
+    const fn random(self) -> bool {
+        matches!(self, Pattern::RandomRead | Pattern::RandomWrite)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Pattern, String> {
+        let known = Pattern::ALL.into_iter().find(|pattern| pattern.name() == text);
+        known.ok_or_else(|| "read, write, randread or randwrite".into())
+    }
+}
+
+/// What one run reports: what `ktls_loopback` does, and commands.
+#[derive(Clone, Debug, Serialize)]
+pub struct FioRun {
+    /// The common fields; the target is the sending host of a read, and counted as such for writes too.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Which commands.
+    pub pattern: &'static str,
+    /// Bytes of a command.
+    pub block_bytes: u32,
+    /// Commands under way at a time, in each job.
+    pub depth: u16,
+    /// I/O queues.
+    pub jobs: u16,
+    /// Commands that ended well.
+    pub operations: u64,
+    /// From the first command to the end of the last.
+    pub seconds: f64,
+    /// Commands per second.
+    pub iops: f64,
+    /// From a command to its end.
+    pub latency_us: Latency,
+    /// The target's CPU time per command, in microseconds.
+    pub target_us_per_operation: f64,
+    /// The host's CPU time per command, in microseconds.
+    pub host_us_per_operation: f64,
+}
+
+impl Fio {
+    /// 2048 commands of 4 KiB on a disk of 16 MiB, 32 under way at a time in one queue, without digests, in virtual time
+    /// over a clean wire.
+    pub fn new(mode: Mode, pattern: Pattern) -> Fio {
+        Fio {
+            mode,
+            pattern,
+            block_size: 4096,
+            depth: 32,
+            jobs: 1,
+            operations: 2048,
+            disk_size: 16 << 20,
+            header_digest: false,
+            data_digest: false,
+            clock: ClockKind::Virtual,
+            seed: Seed(1),
+            nic: NicConfig::default(),
+            link: LinkConfig::default(),
+        }
+    }
+
+    /// Makes the run and tells what came of it. Bytes that differ are a fact, not an error.
+    ///
+    /// # Errors
+    /// When the testbed cannot be set up, the options do not fit each other, a connection or a command fails.
+    pub fn run(self) -> io::Result<FioRun> {
+        if !self.block_size.is_multiple_of(BLOCK) || self.block_size == 0 || self.places() == 0 {
+            return Err(invalid("a command moves whole blocks of 512 bytes, and fits the disk"));
+        }
+        let meter = Meter::new();
+        let nic = nic_on(self.clock, &self.nic);
+        let mut bed = Testbed::builder(self.seed)
+            .clock(self.clock)
+            .meter(&meter)
+            .host("target", nic.clone(), tcp())
+            .host("host", nic, tcp())
+            .wire(TARGET, HOST, self.link.clone())
+            .build()?;
+        let content = self.content();
+        let storage = Arc::new(MemoryStorage::new(self.disk_size));
+        if !self.pattern.writes() {
+            storage.write(0, std::slice::from_ref(&content))?;
+        }
+        let plan = Arc::new(Plan { fio: self, content, storage, connections: AtomicU64::new(0) });
+        let (target, host) = (bed.host(TARGET).clone(), bed.host(HOST).clone());
+        let attached = meter.attach();
+        let _accepts = target.spawn("accept", accept(plan.clone(), target.clone(), plan.server(&target)?));
+        let worked = bed.run(host.spawn("application", work(plan.clone(), host.clone(), target, meter.clone())));
+        drop(attached);
+        let worked = worked?;
+        let written = plan.written_right(&worked.written)?;
+        let measured = Measured::take(bed, &meter, []);
+        let (operations, fio) = (worked.latencies.len(), &plan.fio);
+        let bytes = operations * u64::from(fio.block_size);
+        let span = worked.ended - worked.started;
+        let whole = worked.equal && written && operations == fio.operations;
+        Ok(FioRun {
+            run: measured.run(fio.mode, bytes, whole, span),
+            pattern: fio.pattern.name(),
+            block_bytes: fio.block_size,
+            depth: fio.depth,
+            jobs: fio.jobs,
+            operations,
+            seconds: span.as_secs_f64(),
+            iops: operations as f64 / span.as_secs_f64().max(1e-9),
+            latency_us: Latency::of(&worked.latencies),
+            target_us_per_operation: per_request(&measured.report, Domain::Host(TARGET as u8), operations),
+            host_us_per_operation: per_request(&measured.report, Domain::Host(HOST as u8), operations),
+        })
+    }
+
+    /// What the disk holds, or will.
+    fn content(&self) -> Bytes {
+        let mut content = vec![0; self.disk_size as usize];
+        self.seed.stream("disk").fill(&mut content);
+        content.into()
+    }
+
+    /// Places on the disk that a command may be for.
+    fn places(&self) -> u64 {
+        self.disk_size / u64::from(self.block_size.max(1))
+    }
+
+    /// How many of the commands are the `number`th worker's.
+    fn share(&self, number: u64) -> u64 {
+        let workers = u64::from(self.jobs) * u64::from(self.depth);
+        self.operations / workers + u64::from(number < self.operations % workers)
+    }
+}
+
+struct Plan {
+    fio: Fio,
+    content: Bytes,
+    storage: Arc<MemoryStorage>,
+    /// How many there were, so that no two handshakes draw the same.
+    connections: AtomicU64,
+}
+
+impl Plan {
+    fn server(&self, target: &BedHost) -> io::Result<Server> {
+        let mut serves = Target::new(TargetConfig::default());
+        serves.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
+        let namespace = Namespace::new(1, BLOCK, self.storage.clone()).map_err(io::Error::other)?;
+        serves.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
+        serves.advertise((target.address(), PORT).into());
+        Ok(Server::new(serves, target.runtime(), Arc::new(Threads::new(1)?)))
+    }
+
+    /// Whether what was written at these places is there now.
+    fn written_right(&self, places: &[u64]) -> io::Result<bool> {
+        let size = u64::from(self.fio.block_size);
+        for place in places {
+            let mut at = (place * size) as usize;
+            for piece in self.storage.read(place * size, size as usize)? {
+                if piece != self.content[at..at + piece.len()] {
+                    return Ok(false);
+                }
+                at += piece.len();
+            }
+        }
+        Ok(true)
+    }
+
+    fn randomness(&self, end: &str) -> Randomness {
+        match self.fio.clock {
+            ClockKind::Virtual => {
+                let number = self.connections.fetch_add(1, Ordering::Relaxed);
+                Randomness::Seeded(self.fio.seed.derive(&format!("{end} {number}")))
+            }
+            ClockKind::Real => Randomness::System,
+        }
+    }
+
+    /// Hands a stream to the NIC if the mode says so.
+    fn offloaded(&self, mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
+        if self.fio.mode == Mode::TlsNic {
+            // The NIC keeps the flow however bad the wire: that is what is to be seen.
+            stream.set_retransmit_limit(None);
+            stream.offload(Offload::BOTH);
+        }
+        stream
+    }
+}
+
+async fn accept(plan: Arc<Plan>, host: BedHost, server: Server) -> io::Result<()> {
+    let mut listener = host.stack().listen(PORT, usize::from(plan.fio.jobs) + 1)?;
+    loop {
+        let stream = listener.accept().await?;
+        stream.set_nodelay(true);
+        let (plan, server) = (plan.clone(), server.clone());
+        let _serves = host.spawn("serve", async move {
+            if plan.fio.mode == Mode::Tcp {
+                drop(server.serve(stream).await);
+                return;
+            }
+            let config = Arc::new(identity::server_config(plan.randomness("server"), None));
+            let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
+            drop(server.serve(plan.offloaded(stream)).await);
+        });
+    }
+}
+
+/// Opens streams to the target.
+struct Opens {
+    plan: Arc<Plan>,
+    near: BedHost,
+    far: BedHost,
+}
+
+impl Connector for Opens {
+    fn connect(&self) -> Connecting {
+        let (plan, near, far) = (self.plan.clone(), self.near.clone(), self.far.clone());
+        Box::pin(async move {
+            let stream = near.stack().connect(None, (far.address(), PORT).into()).await?;
+            stream.set_nodelay(true);
+            if plan.fio.mode == Mode::Tcp {
+                return Ok(Box::new(stream) as Box<dyn SegmentStream>);
+            }
+            let config = Arc::new(identity::client_config(plan.randomness("client"), None));
+            let stream =
+                ktls_offload::connect(stream, config, identity::server_name()).await.map_err(io::Error::other)?;
+            Ok(Box::new(plan.offloaded(stream)) as Box<dyn SegmentStream>)
+        })
+    }
+}
+
+/// What the host can tell afterwards.
+struct Worked {
+    started: Instant,
+    ended: Instant,
+    latencies: Histogram<u64>,
+    equal: bool,
+    /// Where was written.
+    written: Vec<u64>,
+}
+
+async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io::Result<Worked> {
+    let config = HostConfig {
+        queues: plan.fio.jobs,
+        depth: plan.fio.depth.max(2),
+        header_digest: plan.fio.header_digest,
+        data_digest: plan.fio.data_digest,
+        ..HostConfig::new(SUBSYSTEM)
+    };
+    let opens = Opens { plan: plan.clone(), near: near.clone(), far };
+    let (host, tasks) = Host::new(opens, near.runtime(), config);
+    for task in tasks {
+        let _runs_on = near.spawn("nvme", task);
+    }
+    host.ready().await.map_err(io::Error::other)?;
+    let disk = host.disk(1).await.map_err(io::Error::other)?;
+    // Each queue is used once, so that what a first command brings about is over.
+    for _ in 0..plan.fio.jobs {
+        disk.read(0, disk.buffer(1)).await.map_err(io::Error::other)?;
+    }
+    meter.restart();
+    let started = near.now();
+    let workers = u64::from(plan.fio.jobs) * u64::from(plan.fio.depth);
+    let working: Vec<_> = (0..workers)
+        .map(|number| near.spawn("worker", one_after_the_other(plan.clone(), near.clone(), disk.clone(), number)))
+        .collect();
+    let mut all = Worked { started, ended: started, latencies: histogram(), equal: true, written: Vec::new() };
+    for worked in join_all(working).await {
+        let worked = worked?;
+        all.ended = all.ended.max(worked.ended);
+        all.latencies.add(&worked.latencies).map_err(io::Error::other)?;
+        all.equal &= worked.equal;
+        all.written.extend(worked.written);
+    }
+    Ok(all)
+}
+
+async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number: u64) -> io::Result<Worked> {
+    let fio = &plan.fio;
+    let mut places: Rng = fio.seed.stream(&format!("worker {number}"));
+    let workers = u64::from(fio.jobs) * u64::from(fio.depth);
+    let (blocks, started) = (fio.block_size / BLOCK, host.now());
+    let mut worked = Worked { started, ended: started, latencies: histogram(), equal: true, written: Vec::new() };
+    let mut buffer = disk.buffer(blocks);
+    for turn in 0..fio.share(number) {
+        let drawn = if fio.pattern.random() { places.next_u64() } else { turn * workers + number };
+        let place = drawn % fio.places();
+        let first = place * u64::from(blocks);
+        let bytes = (place * u64::from(fio.block_size)) as usize;
+        let expected = plan.content.slice(bytes..bytes + fio.block_size as usize);
+        let asked = host.now();
+        if fio.pattern.writes() {
+            disk.write(first, [expected]).await.map_err(io::Error::other)?;
+            worked.ended = host.now();
+            worked.written.push(place);
+        } else {
+            buffer = disk.read(first, buffer).await.map_err(io::Error::other)?;
+            worked.ended = host.now();
+            let _application = cost::work(Work::Application);
+            let mut rest = &expected[..];
+            for part in buffer.parts() {
+                let (mine, later) = rest.split_at(part.len());
+                worked.equal &= mine == &part[..];
+                rest = later;
+            }
+        }
+        worked.latencies.saturating_record((worked.ended - asked).as_nanos() as u64);
+    }
+    Ok(worked)
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
+}
+
+const SUBSYSTEM: &str = "nqn.2026-01.example:fio";
+/// Bytes of a block.
+const BLOCK: u32 = 512;
+const TARGET: usize = 0;
+const HOST: usize = 1;
+const PORT: u16 = 4420;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_moves_the_right_bytes_in_every_mode() {
+        for mode in Mode::ALL {
+            for pattern in Pattern::ALL {
+                let digests = pattern.random();
+                let fio = Fio {
+                    operations: 41,
+                    depth: 3,
+                    jobs: 2,
+                    header_digest: digests,
+                    data_digest: digests,
+                    ..Fio::new(mode, pattern)
+                };
+                let made = Fio { block_size: 8192, ..fio }.run().unwrap();
+                assert!(made.run.sha256_ok, "{made:?}");
+                assert_eq!((made.operations, made.run.bytes), (41, 41 * 8192), "{mode} {pattern}");
+                assert!(made.latency_us.p50 > 10.0, "a round trip is 10 us: {made:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_latencies() {
+        let run = || Fio { operations: 100, ..Fio::new(Mode::TlsNic, Pattern::RandomRead) }.run().unwrap();
+        let (one, other) = (run(), run());
+        assert_eq!((one.latency_us.p50, one.latency_us.max), (other.latency_us.p50, other.latency_us.max));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (block_size, disk_size) in [(0, 1 << 20), (700, 1 << 20), (8192, 4096)] {
+            let fio = Fio { block_size, disk_size, ..Fio::new(Mode::Tcp, Pattern::Read) };
+            assert_eq!(fio.run().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}
