@@ -95,6 +95,8 @@ pub struct HostCost {
     pub framing: f64,
     /// Encrypting, decrypting, authenticating.
     pub crypto: f64,
+    /// Checking and making digests.
+    pub crc: f64,
     /// All of it.
     pub total: f64,
 }
@@ -108,6 +110,7 @@ impl HostCost {
             copy: per_byte(Work::Copy),
             framing: per_byte(Work::Framing),
             crypto: per_byte(Work::Crypto),
+            crc: per_byte(Work::Digest),
             total: WORKS.iter().filter(|work| **work != Work::Application).map(|work| per_byte(*work)).sum(),
         }
     }

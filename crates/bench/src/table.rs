@@ -16,8 +16,9 @@ pub fn runs(runs: &[Run]) -> String {
         .filter(|(_, bytes)| **bytes > 0)
         .map(|(name, _)| &name[..])
         .collect();
-    let mut rows = vec![heading(&purposes)];
-    rows.extend(runs.iter().map(|run| row(run, &purposes)));
+    let with_crc = runs.iter().any(|run| run.tx_host_ns_per_byte.crc.max(run.rx_host_ns_per_byte.crc) > 0.0);
+    let mut rows = vec![heading(&purposes, with_crc)];
+    rows.extend(runs.iter().map(|run| row(run, &purposes, with_crc)));
     align(&rows) + CAPTION
 }
 
@@ -93,10 +94,12 @@ pub fn saved(runs: &[Run]) -> String {
 /// Below this much data, costs per byte say little.
 const ENOUGH_BYTES: u64 = 16 << 20;
 
-fn heading(purposes: &BTreeSet<&str>) -> Vec<String> {
+fn heading(purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
     let mut cells: Vec<String> = ["mode", "Gb/s"].map(String::from).into();
     for side in ["tx", "rx"] {
-        cells.extend(["stack", "copy", "framing", "crypto", "total"].map(|work| format!("{side} {work}")));
+        cells.extend(["stack", "copy", "framing", "crypto"].map(|work| format!("{side} {work}")));
+        cells.extend(with_crc.then(|| format!("{side} crc")));
+        cells.push(format!("{side} total"));
     }
     cells.extend(["device", "packets"].map(String::from));
     cells.extend(purposes.iter().map(|purpose| format!("dma {}", short(purpose))));
@@ -114,10 +117,12 @@ fn short(purpose: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn row(run: &Run, purposes: &BTreeSet<&str>) -> Vec<String> {
+fn row(run: &Run, purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
     let mut cells = vec![run.mode.clone(), format!("{:.2}", run.goodput_gbps)];
     for cost in [run.tx_host_ns_per_byte, run.rx_host_ns_per_byte] {
-        cells.extend([cost.stack, cost.copy, cost.framing, cost.crypto, cost.total].map(|value| format!("{value:.3}")));
+        let crc = with_crc.then_some(cost.crc);
+        let parts = [cost.stack, cost.copy, cost.framing, cost.crypto].into_iter().chain(crc).chain([cost.total]);
+        cells.extend(parts.map(|value| format!("{value:.3}")));
     }
     cells.extend([format!("{:.3}", run.device_ns_per_byte), run.packets.to_string()]);
     cells.extend(purposes.iter().map(|purpose| short_bytes(run.dma_bytes.get(*purpose).copied().unwrap_or(0))));
@@ -175,7 +180,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn run(mode: &str, crypto: f64) -> Run {
-        let cost = HostCost { stack: 0.1, copy: 0.0, framing: 0.0, crypto, total: 0.1 + crypto };
+        let cost = HostCost { stack: 0.1, copy: 0.0, framing: 0.0, crypto, crc: 0.0, total: 0.1 + crypto };
         Run {
             mode: mode.into(),
             bytes: 1 << 20,
@@ -198,6 +203,10 @@ mod tests {
         assert!(text.contains("1.0M") && text.contains("12.35") && !text.contains("resync"), "{text}");
         assert!(lines[2].starts_with("mode") && lines[3].starts_with("tcp"), "{text}");
         assert_eq!(lines[3].split_whitespace().count(), 15, "{text}");
+        let mut digested = run("tcp", 0.0);
+        digested.rx_host_ns_per_byte.crc = 0.25;
+        let text = runs(&[digested]);
+        assert!(text.contains("0.250") && text.lines().any(|line| line.split_whitespace().count() == 17), "{text}");
     }
 
     #[test]
