@@ -3,6 +3,7 @@
 //! A component owns a plain struct of `u64` fields and adds to them where things happen; whoever reports asks
 //! for the names. [`CounterSet`] collects many such structs into one sorted list.
 
+use core::fmt;
 use std::collections::BTreeMap;
 
 /// Declares a struct of counters: a field each, with the name it is reported under.
@@ -80,9 +81,63 @@ impl CounterSet {
         self.values.iter().map(|(name, value)| (*name, *value)).filter(|(_, value)| *value != 0)
     }
 
+    /// The counters called `names`, in that order, as a file under `/proc/net` has them: a name, padded to 32, a tab, the
+    /// value. What was never added is zero.
+    ///
+    /// ```
+    /// use offload_base::counters::CounterSet;
+    ///
+    /// let text = CounterSet::default().proc_net(&["TlsTxSw"]).to_string();
+    /// assert_eq!(text, "TlsTxSw                         \t0\n");
+    /// ```
+    pub fn proc_net<'a>(&'a self, names: &'a [&'a str]) -> impl fmt::Display + 'a {
+        Lines { set: self, names, padded: true }
+    }
+
+    /// All counters whose names begin with one of `prefixes`, as `ethtool -S` prints them.
+    ///
+    /// ```
+    /// use offload_base::counters::CounterSet;
+    ///
+    /// offload_base::counters! {
+    ///     /// A port's.
+    ///     struct Port {
+    ///         /// Frames.
+    ///         pub frames: "tx_packets",
+    ///         /// Contexts.
+    ///         pub contexts: "tx_tls_ctx",
+    ///     }
+    /// }
+    /// let mut set = CounterSet::default();
+    /// set.add(&Port { frames: 9, contexts: 2 });
+    /// assert_eq!(set.ethtool(&["tx_tls_", "rx_tls_"]).to_string(), "NIC statistics:\n     tx_tls_ctx: 2\n");
+    /// ```
+    pub fn ethtool<'a>(&'a self, prefixes: &'a [&'a str]) -> impl fmt::Display + 'a {
+        Lines { set: self, names: prefixes, padded: false }
+    }
+
     /// All counters, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         self.values.iter().map(|(name, value)| (*name, *value))
+    }
+}
+
+/// Counters as text, a line each.
+struct Lines<'a> {
+    set: &'a CounterSet,
+    names: &'a [&'a str],
+    /// As under `/proc/net`, by name; else as of ethtool, by prefix.
+    padded: bool,
+}
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.padded {
+            return self.names.iter().try_for_each(|name| writeln!(f, "{name:<32}\t{}", self.set.value(name)));
+        }
+        writeln!(f, "NIC statistics:")?;
+        let mut named = self.set.iter().filter(|(name, _)| self.names.iter().any(|prefix| name.starts_with(prefix)));
+        named.try_for_each(|(name, value)| writeln!(f, "     {name}: {value}"))
     }
 }
 

@@ -1,5 +1,8 @@
 //! What a stream counts, under Linux' names (`/proc/net/tls_stat`) where there are any.
 
+use core::fmt;
+use offload_base::counters::CounterSet;
+
 offload_base::counters! {
     /// What one stream counts. A direction begins in software; each change of side is counted where it arrives, and
     /// the `Curr` values say where it is now.
@@ -82,5 +85,91 @@ offload_base::counters! {
         pub offload_refused: "TlsOffloadRefused",
         /// Device resets seen.
         pub device_resets: "TlsDeviceResets",
+    }
+}
+
+/// Counters as `/proc/net/tls_stat` of Linux shows them: its seventeen lines, in its order and to the byte, then ours that
+/// Linux has none of. `set` may hold many streams' counters.
+///
+/// Two of Linux' stay zero: `TlsDecryptRetry` and `TlsRxNoPadViolation` are of a bet on records without padding, which
+/// nobody makes here.
+///
+/// ```
+/// use ktls_offload::{TlsCounters, tls_stat};
+/// use offload_base::counters::CounterSet;
+///
+/// let mut set = CounterSet::default();
+/// set.add(&TlsCounters { tx_device: 1, ..TlsCounters::default() });
+/// set.add(&TlsCounters { tx_device: 2, ..TlsCounters::default() });
+/// let text = tls_stat(&set).to_string();
+/// assert_eq!(text.lines().nth(6), Some("TlsTxDevice                     \t3"));
+/// ```
+pub fn tls_stat(set: &CounterSet) -> impl fmt::Display + '_ {
+    set.proc_net(LINES)
+}
+
+const LINES: &[&str] = &[
+    // As net/tls/tls_proc.c lists them.
+    "TlsCurrTxSw",
+    "TlsCurrRxSw",
+    "TlsCurrTxDevice",
+    "TlsCurrRxDevice",
+    "TlsTxSw",
+    "TlsRxSw",
+    "TlsTxDevice",
+    "TlsRxDevice",
+    "TlsDecryptError",
+    "TlsRxDeviceResync",
+    "TlsDecryptRetry",
+    "TlsRxNoPadViolation",
+    "TlsRxRekeyOk",
+    "TlsRxRekeyError",
+    "TlsTxRekeyOk",
+    "TlsTxRekeyError",
+    "TlsRxRekeyReceived",
+    // Ours.
+    "TlsRxResyncGivenUp",
+    "TlsTxRekeyDevice",
+    "TlsTxRekeySw",
+    "TlsTxRekeyAborted",
+    "TlsRxRekeyDevice",
+    "TlsRxRekeySw",
+    "TlsRxRekeyAborted",
+    "TlsTxPolicySw",
+    "TlsTxPolicyDevice",
+    "TlsTxRecordsSw",
+    "TlsTxRecordsDevice",
+    "TlsRxRecordsSw",
+    "TlsRxRecordsPartial",
+    "TlsRxRecordsDevice",
+    "TlsRxRestoredBytes",
+    "TlsOffloadRefused",
+    "TlsDeviceResets",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_base::counters::Counters;
+
+    /// The names that Linux documents (Documentation/networking/tls.rst, "Statistics"), spelt as there.
+    #[test]
+    fn the_text_is_that_of_linux_with_ours_behind() {
+        let mut set = CounterSet::default();
+        set.add(&TlsCounters { curr_tx_sw: 1, rx_rekey_received: 12_345_678_901, ..TlsCounters::default() });
+        let text = tls_stat(&set).to_string();
+        assert!(text.starts_with("TlsCurrTxSw                     \t1\nTlsCurrRxSw                     \t0\n"));
+        assert_eq!(text.lines().nth(16), Some("TlsRxRekeyReceived              \t12345678901"));
+        assert_eq!(text.lines().count(), LINES.len());
+    }
+
+    #[test]
+    fn nothing_that_is_counted_is_left_out() {
+        let mut counted = 0;
+        TlsCounters::default().visit(&mut |name, _| {
+            counted += 1;
+            assert_eq!(LINES.iter().filter(|line| **line == name).count(), 1, "{name}");
+        });
+        assert_eq!(LINES.len(), counted + 2, "and the two of Linux that nothing here can move");
     }
 }

@@ -39,10 +39,14 @@ mod stream;
 
 pub use adapter::TokioSegments;
 pub use alert::AlertDescription;
-pub use counters::TlsCounters;
+pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;
 pub use handshake::{HandshakeError, Negotiated, accept, connect};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, WriteCounters, send_file};
 pub use stream::KtlsStream;
 pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
