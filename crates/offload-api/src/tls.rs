@@ -182,3 +182,21 @@ pub trait TlsDevice {
     /// [`Removed`](crate::DeviceEvent::Removed) follows.
     fn remove(&mut self, handle: Handle);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_wiped_and_never_printed() {
+        fn is_wiped_when_dropped<T: ZeroizeOnDrop>() {}
+        is_wiped_when_dropped::<TlsKey>();
+        let mut key = TlsKey::new(TlsVersion::Tls12, TlsSuite::Aes256Gcm, &[0xc7; 32], [0xb3; 12]).unwrap();
+        for text in [format!("{key:?}"), format!("{key:#?}")] {
+            assert_eq!(text, "TlsKey(Tls12, Aes256Gcm, redacted)");
+        }
+        key.zeroize();
+        assert_eq!((key.key(), key.iv()), (&[0; 32][..], &[0; 12]));
+        assert_eq!((key.version(), key.suite()), (TlsVersion::Tls12, TlsSuite::Aes256Gcm), "what is no secret stays");
+    }
+}

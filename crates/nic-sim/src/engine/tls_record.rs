@@ -5,15 +5,25 @@
 //! [`RecordFormat`] gives layout, nonce and additional data.
 
 use crate::context::{ImageReader, ImageWriter};
+use core::fmt;
 use offload_api::record::EXPLICIT_NONCE_LEN;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// What protects the records of a context, beside the key itself, which is referred to.
-#[derive(Clone, Debug)]
+/// What protects the records of a context, beside the key itself, which is referred to. The IV is not printed, and
+/// overwritten when dropped.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Protection {
+    #[zeroize(skip)]
     format: RecordFormat,
     iv: [u8; NONCE_LEN],
+}
+
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Protection({:?}, redacted)", self.format)
+    }
 }
 
 impl Protection {
