@@ -2,17 +2,18 @@
 //!
 //! Many streams share one pair of NICs; each sends full records one way, and only the wire that way is impaired. What
 //! is told are counts, not times: records by who opened them, and bytes that the sender's NIC read again. The policy
-//! that takes flows which retransmit off their device is switched off.
+//! that takes flows which retransmit off their device is switched off. Each way of receiving NICs to find their places,
+//! and of sending ones to go on after a retransmission, can be asked for.
 
 use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
 use host_stack::{TcpConfig, TcpStream};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
-use nic_sim::NicConfig;
 use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
-use offload_api::{TlsKey, TlsSuite, TlsVersion};
+use nic_sim::{NicConfig, TransmitResync};
+use offload_api::{TlsKey, TlsResync, TlsSuite, TlsVersion};
 use offload_base::counters::CounterSet;
 use offload_base::{Rng, Seed};
 use serde::Serialize;
@@ -51,14 +52,32 @@ pub struct Recovery {
     pub streams: u64,
     /// Records that each sends.
     pub records: u64,
+    /// How the receiving NIC finds its place again.
+    pub resync: TlsResync,
+    /// How the sending one goes on after a retransmission.
+    pub transmit_resync: TransmitResync,
     /// The seed of everything random.
     pub seed: Seed,
 }
 
 impl Recovery {
-    /// 128 streams of 64 records.
+    /// 128 streams of 64 records; driver requests, and DUMPs.
     pub fn new(trouble: Trouble, share: f64, seed: Seed) -> Recovery {
-        Recovery { trouble, share, streams: 128, records: 64, seed }
+        let (resync, transmit_resync) = (TlsResync::default(), TransmitResync::default());
+        Recovery { trouble, share, streams: 128, records: 64, resync, transmit_resync, seed }
+    }
+
+    /// The runs of the whole table: each way to find the place, over loss and reordering at the published shares; and the
+    /// other way to go on after a retransmission, over loss.
+    pub fn grid(self) -> impl Iterator<Item = Recovery> {
+        let shares = move |run: Recovery| PERCENTAGES.map(|percent| Recovery { share: percent / 100.0, ..run });
+        let troubles = [Trouble::Loss, Trouble::Reordering];
+        let ways = [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous];
+        let received = ways.into_iter().flat_map(move |resync| {
+            troubles.into_iter().flat_map(move |trouble| shares(Recovery { trouble, resync, ..self }))
+        });
+        let sent = Recovery { trouble: Trouble::Loss, transmit_resync: TransmitResync::NextRecord, ..self };
+        received.chain(shares(sent))
     }
 
     /// Makes the run, in virtual time.
@@ -69,9 +88,11 @@ impl Recovery {
     /// # Panics
     /// If the share is none.
     pub fn run(self) -> io::Result<Row> {
+        let nic =
+            NicConfig { tls_resync: self.resync, tls_transmit_resync: self.transmit_resync, ..NicConfig::default() };
         let mut bed = Testbed::builder(self.seed)
-            .host("server", NicConfig::default(), TcpConfig::default())
-            .host("client", NicConfig::default(), TcpConfig::default())
+            .host("server", nic.clone(), TcpConfig::default())
+            .host("client", nic, TcpConfig::default())
             .wire(0, 1, LinkConfig::default())
             .build()?;
         if self.share > 0.0 {
@@ -88,6 +109,15 @@ impl Recovery {
         Ok(Row {
             trouble: self.trouble,
             share: self.share,
+            resync: match self.resync {
+                TlsResync::CoreHint => "core hint",
+                TlsResync::Asynchronous => "asynchronous",
+                _ => "driver request",
+            },
+            transmit_resync: match self.transmit_resync {
+                TransmitResync::Dump => "dump",
+                TransmitResync::NextRecord => "next record",
+            },
             full: of_records(opened.value("TlsRxRecordsDevice")),
             partial: of_records(opened.value("TlsRxRecordsPartial")),
             none: of_records(opened.value("TlsRxRecordsSw")),
@@ -96,6 +126,8 @@ impl Recovery {
             retransmitted: counters.value("TcpRetransSegs"),
             resyncs: counters.value("tx_tls_ooo"),
             questions: counters.value("rx_tls_resync_req_end"),
+            told: counters.value("rx_tls_resync_res_ok"),
+            sealed: counters.value("tx_tls_needs_software"),
         })
     }
 
@@ -123,6 +155,10 @@ pub struct Row {
     pub trouble: Trouble,
     /// To which share of the packets, 0 to 1.
     pub share: f64,
+    /// How the receiving NIC found its place again.
+    pub resync: &'static str,
+    /// How the sending one went on after a retransmission.
+    pub transmit_resync: &'static str,
     /// Records that the receiver's NIC opened.
     pub full: f64,
     /// Records that it opened in part.
@@ -135,10 +171,14 @@ pub struct Row {
     pub descriptors: f64,
     /// Segments sent again.
     pub retransmitted: u64,
-    /// Times the sender's driver rebuilt a context.
+    /// Times a packet was not the next of its context.
     pub resyncs: u64,
     /// Times the receiver's TLS was asked where a record begins.
     pub questions: u64,
+    /// Times the receiver's NIC was told of one, asked or not, and had use for it.
+    pub told: u64,
+    /// Records that the sender's software sealed, for they were sent again.
+    pub sealed: u64,
 }
 
 /// Rows, as a table in Markdown.
@@ -155,10 +195,10 @@ impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "| wire | % | records full | partial | none | DUMPs, % of payload | descriptors, % | segments again | \
-             contexts rebuilt | questions |"
+            "| wire | % | receiver, sender | records full | partial | none | DUMPs, % of payload | descriptors, % | \
+             segments again | out of order | sealed again | questions | answers of use |"
         )?;
-        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|")?;
+        writeln!(f, "|---|---|---|---|---|---|---|---|---|---|---|---|---|")?;
         for row in self.0 {
             let wire = match row.trouble {
                 Trouble::Loss => "loss",
@@ -166,8 +206,10 @@ impl fmt::Display for Table<'_> {
             };
             writeln!(
                 f,
-                "| {wire} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {} | {} | {} |",
+                "| {wire} | {:.1} | {}, {} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {} | {} | {} | {} | {} |",
                 row.share * 100.0,
+                row.resync,
+                row.transmit_resync,
                 row.full,
                 row.partial,
                 row.none,
@@ -175,7 +217,9 @@ impl fmt::Display for Table<'_> {
                 row.descriptors,
                 row.retransmitted,
                 row.resyncs,
-                row.questions
+                row.sealed,
+                row.questions,
+                row.told
             )?;
         }
         Ok(())

@@ -1,11 +1,16 @@
 //! What loss and reordering leave of the offload, kept as a table; and the law behind the bytes read again.
 
+use nic_sim::TransmitResync;
+use offload_api::TlsResync;
 use offload_base::Seed;
 use offload_bench::recovery::{Recovery, Row, Table, Trouble};
 
+fn recovery(trouble: Trouble, percent: f64) -> Recovery {
+    Recovery { records: 16, ..Recovery::new(trouble, percent / 100.0, Seed(1)) }
+}
+
 fn run(trouble: Trouble, percent: f64) -> Row {
-    let recovery = Recovery { records: 16, ..Recovery::new(trouble, percent / 100.0, Seed(1)) };
-    recovery.run().expect("every stream arrives")
+    recovery(trouble, percent).run().expect("every stream arrives")
 }
 
 #[test]
@@ -13,6 +18,14 @@ fn what_loss_and_reordering_leave() {
     let mut rows = Vec::new();
     for trouble in [Trouble::Loss, Trouble::Reordering] {
         rows.extend([0.0, 1.0, 5.0].map(|percent| run(trouble, percent)));
+    }
+    let lossy = recovery(Trouble::Loss, 1.0);
+    for other in [
+        Recovery { resync: TlsResync::CoreHint, ..lossy },
+        Recovery { resync: TlsResync::Asynchronous, ..lossy },
+        Recovery { transmit_resync: TransmitResync::NextRecord, ..lossy },
+    ] {
+        rows.push(other.run().expect("every stream arrives"));
     }
     for row in &rows {
         let all = row.full + row.partial + row.none;
@@ -25,4 +38,11 @@ fn what_loss_and_reordering_leave() {
 fn a_calm_wire_costs_nothing() {
     let row = run(Trouble::Loss, 0.0);
     assert_eq!((row.full, row.dumped, row.resyncs, row.questions, row.retransmitted), (100.0, 0.0, 0, 0, 0));
+}
+
+#[test]
+fn the_whole_table_is_of_every_way_at_every_share() {
+    let grid: Vec<Recovery> = recovery(Trouble::Loss, 0.0).grid().collect();
+    assert_eq!(grid.len(), 3 * 2 * 6 + 6);
+    assert!(grid.iter().all(|run| run.records == 16));
 }

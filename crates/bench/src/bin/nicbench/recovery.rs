@@ -2,7 +2,9 @@
 
 use crate::runs::{Made, value};
 use clap::{Args, ValueEnum};
+use nic_sim::TransmitResync;
 use nic_sim::wire::Share;
+use offload_api::TlsResync;
 use offload_base::Seed;
 use offload_bench::facts::Facts;
 use offload_bench::recovery::{Recovery, Table, Trouble};
@@ -23,6 +25,15 @@ pub(crate) struct RecoveryOptions {
     /// Records of 16 KiB that each sends
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     records: u64,
+    /// How the receiving NIC finds its place again
+    #[arg(long, value_enum, default_value_t = ResyncName::DriverRequest)]
+    resync: ResyncName,
+    /// How the sending NIC goes on after a retransmission
+    #[arg(long, value_enum, default_value_t = TransmitResyncName::Dump)]
+    transmit_resync: TransmitResyncName,
+    /// The whole table: loss and reordering from 0 to 5 %, and all of those ways
+    #[arg(long, conflicts_with_all = ["trouble", "share", "resync", "transmit_resync"])]
+    all: bool,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -37,26 +48,52 @@ enum TroubleName {
     Reordering,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ResyncName {
+    DriverRequest,
+    CoreHint,
+    Asynchronous,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum TransmitResyncName {
+    Dump,
+    NextRecord,
+}
+
 impl RecoveryOptions {
     pub(crate) fn run(&self) -> Result<Made, String> {
         let trouble = match self.trouble {
             TroubleName::Loss => Trouble::Loss,
             TroubleName::Reordering => Trouble::Reordering,
         };
+        let resync = match self.resync {
+            ResyncName::DriverRequest => TlsResync::DriverRequest,
+            ResyncName::CoreHint => TlsResync::CoreHint,
+            ResyncName::Asynchronous => TlsResync::Asynchronous,
+        };
+        let transmit_resync = match self.transmit_resync {
+            TransmitResyncName::Dump => TransmitResync::Dump,
+            TransmitResyncName::NextRecord => TransmitResync::NextRecord,
+        };
         let recovery = Recovery {
             streams: self.streams,
             records: self.records,
+            resync,
+            transmit_resync,
             ..Recovery::new(trouble, self.share.as_f64(), Seed(self.seed))
         };
-        let row = recovery.run().map_err(|error| error.to_string())?;
+        let runs = if self.all { recovery.grid().collect() } else { vec![recovery] };
+        let rows: Result<Vec<_>, _> = runs.into_iter().map(Recovery::run).collect();
+        let rows = rows.map_err(|error| error.to_string())?;
         let options = [("streams", self.streams), ("records", self.records)];
         let facts = Facts {
             command: "recovery".into(),
             seed: self.seed,
             options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value.to_string()))),
-            runs: vec![value(row)],
+            runs: rows.iter().map(value).collect(),
             ..Facts::default()
         };
-        Ok(Made { facts, text: Table(&[row]).to_string(), whole: true })
+        Ok(Made { facts, text: Table(&rows).to_string(), whole: true })
     }
 }
