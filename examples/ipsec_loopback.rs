@@ -25,7 +25,8 @@ use std::sync::Arc;
 use testbed::Capture;
 use testbed::bed::ClockKind;
 
-/// Sends a file over TCP through two emulated NICs: plain, and under ESP that the hosts make.
+/// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
+/// the hosts (crypto offload), and by the NICs alone (packet offload).
 /// Prints what each way cost, tables and the counters that moved.
 ///
 /// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used.
@@ -37,7 +38,7 @@ struct Options {
     /// How much to send without a file: 256MiB, 1GB, 4096
     #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
-    /// Only these ways, comma-separated: plain, esp-cpu
+    /// Only these ways, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
     #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// SAs and policies of the server, 10.0.0.1, in words of `ip xfrm`; the client, 10.0.0.2, gets the same mirrored.
@@ -65,16 +66,22 @@ enum Mode {
     Plain,
     /// The hosts.
     EspCpu,
+    /// The hosts its headers, the NICs all the rest.
+    EspCrypto,
+    /// The NICs.
+    EspPacket,
 }
 
 impl Mode {
-    const ALL: [Mode; 2] = [Mode::Plain, Mode::EspCpu];
+    const ALL: [Mode; 4] = [Mode::Plain, Mode::EspCpu, Mode::EspCrypto, Mode::EspPacket];
 
     /// What the NICs are asked to do of it; `None`: there is none.
     fn offload(self) -> Option<OffloadKind> {
         match self {
             Mode::Plain => None,
             Mode::EspCpu => Some(OffloadKind::None),
+            Mode::EspCrypto => Some(OffloadKind::Crypto),
+            Mode::EspPacket => Some(OffloadKind::Packet),
         }
     }
 }
@@ -84,6 +91,8 @@ impl fmt::Display for Mode {
         f.write_str(match self {
             Mode::Plain => "plain",
             Mode::EspCpu => "esp-cpu",
+            Mode::EspCrypto => "esp-crypto",
+            Mode::EspPacket => "esp-packet",
         })
     }
 }

@@ -30,6 +30,14 @@ pub struct Trailer {
 }
 
 impl Trailer {
+    /// Reads the trailer of a packet that somebody else has opened.
+    ///
+    /// # Errors
+    /// If it has more padding than bytes.
+    pub fn read(frame: &[u8], at: &EspAt) -> Result<Trailer, OpenError> {
+        Trailer::of(&frame[at.esp + ESP_AND_IV..at.end - ICV])
+    }
+
     /// The trailer at the end of `data`.
     fn of(data: &[u8]) -> Result<Trailer, OpenError> {
         let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };

@@ -65,6 +65,21 @@ impl Outer {
         Ok(outer)
     }
 
+    /// Reads back the headers of a packet that [`write_headers`](Self::write_headers) made, up to the ESP header at
+    /// `esp` in the frame: what a device needs to know of them.
+    pub fn of_headers(frame: &[u8], esp: usize, sa: &SaParams, next_header: u8) -> Option<Outer> {
+        let bytes = frame.get(ETHERNET..esp)?;
+        let view = IpView::parse_headers(bytes)?;
+        let udp = sa.encapsulation.is_some();
+        if view.header + if udp { 8 } else { 0 } != bytes.len() {
+            return None;
+        }
+        let tunnel = sa.mode == EspMode::Tunnel;
+        let taken = if tunnel { 0 } else { view.header };
+        let (ip, protocol_at) = (view.header, view.protocol_at);
+        Some(Outer { bytes: bytes.into(), ip, udp, tunnel, protocol_at, taken, next_header })
+    }
+
     /// Bytes in front of the ESP header, the Ethernet header not counted.
     pub fn len(&self) -> usize {
         self.bytes.len()
@@ -78,6 +93,11 @@ impl Outer {
     /// Bytes at the start of the plain packet that are not protected.
     pub fn taken(&self) -> usize {
         self.taken
+    }
+
+    /// Where, from the start of the IP header, it is said what the IP header has behind it.
+    pub fn protocol_at(&self) -> usize {
+        self.protocol_at
     }
 
     /// What is protected.

@@ -15,10 +15,22 @@ offload_base::counters! {
         pub out_software: "ipsec_sw_tx_pkts",
         /// Bytes of those, as lifetimes count them.
         pub out_software_bytes: "ipsec_sw_tx_bytes",
+        /// Packets given to the device to be encrypted.
+        pub out_crypto: "ipsec_crypto_tx_pkts",
+        /// Packets given to the device to be protected altogether.
+        pub out_packet: "ipsec_packet_tx_pkts",
+        /// Packets that software took on because the device would not.
+        pub out_fallback: "ipsec_tx_fallback",
         /// Packets opened in software.
         pub in_software: "ipsec_sw_rx_pkts",
         /// Bytes of those, as lifetimes count them.
         pub in_software_bytes: "ipsec_sw_rx_bytes",
+        /// Packets that the device had decrypted.
+        pub in_crypto: "ipsec_crypto_rx_pkts",
+        /// Packets that the device had opened altogether.
+        pub in_packet: "ipsec_packet_rx_pkts",
+        /// Packets of an SA that the device has, which it left to software: fragments, and what it found wrong.
+        pub in_fallback: "ipsec_rx_fallback",
         /// Dummy packets discarded.
         pub in_dummy: "ipsec_rx_dummy",
         /// NAT keep-alives discarded.
@@ -55,6 +67,8 @@ offload_base::counters! {
         pub out_state_expired: "XfrmOutStateExpired",
         /// The SA cannot carry the packet: too large, or a fragment in transport mode.
         pub out_state_mode_error: "XfrmOutStateModeError",
+        /// The device was to protect it and would not.
+        pub out_state_invalid: "XfrmOutStateInvalid",
         /// A policy discards it, or there is none.
         pub out_policy_block: "XfrmOutPolBlock",
     }

@@ -1,10 +1,10 @@
-//! IPsec (RFC 4301) below a host's stack: security associations, policies and ESP, in software.
+//! IPsec (RFC 4301) below a host's stack: security associations, policies and ESP, in software or by an offload NIC.
 //!
 //! ```text
 //!   stack                      plain packets
 //!     | NetDevice
 //!   SecureDevice -- Spd: bypass, discard or protect -- Sad: by which SA     keys: Keying, or a KeyFile
-//!     | NetDevice              ESP packets
+//!     | NetDevice              ESP packets; or plain ones that the device is to finish
 //!   driver
 //! ```
 //!
@@ -13,10 +13,10 @@
 //! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
 //! - [`IpsecCounters`]: what is counted, under Linux's names.
 //!
-//! The packet formats, windows and lifetimes are in the crate [`esp`], which know nothing of tables.
+//! The packet formats, windows and lifetimes are in the crate [`esp`], which a device's engine uses as well.
 //!
 //! Invariant: a packet that a policy wants protected never leaves in any other way: it is dropped, and counted, when
-//! there is no security association for it, or it is used up.
+//! there is no security association for it, or it is used up, or the device refuses.
 //!
 //! ```
 //! use ipsec::{KeyFile, SecureDevice};

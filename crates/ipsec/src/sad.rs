@@ -9,7 +9,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber};
 use offload_api::ipsec::Packet;
-use offload_api::{Direction, EspMode, Handle, KeyingError, SaId, SaParams, Template};
+use offload_api::{Direction, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template};
 use offload_base::Instant;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
@@ -25,6 +25,8 @@ pub struct Sa {
     pub meter: Meter,
     /// Its sequence numbers.
     pub sequence: Sequence,
+    /// Its place in a device.
+    pub offload: Option<InDevice>,
 }
 
 /// The sequence numbers of an SA, by direction.
@@ -36,6 +38,17 @@ pub enum Sequence {
     Receive(ReplayWindow),
 }
 
+/// An SA's place in a device.
+#[derive(Debug)]
+pub struct InDevice {
+    /// The device's name for it.
+    pub handle: Handle,
+    /// What the device does.
+    pub kind: OffloadKind,
+    /// For which packets the device was told to use it, and at what priority.
+    pub selectors: SmallVec<[(Selector, u32); 1]>,
+}
+
 impl Sa {
     fn new(now: Instant, params: SaParams) -> Sa {
         let sequence = match params.direction {
@@ -45,7 +58,7 @@ impl Sa {
             }
         };
         let cipher = Cipher::new(&params);
-        Sa { cipher, meter: Meter::new(now, params.lifetime), sequence, params }
+        Sa { cipher, meter: Meter::new(now, params.lifetime), sequence, offload: None, params }
     }
 
     /// The largest packet of a family that it can carry in packets of `mtu` bytes.

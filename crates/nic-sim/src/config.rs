@@ -42,6 +42,8 @@ pub struct NicConfig {
     pub lro: bool,
     /// TLS contexts there is room for; 0: the device has no TLS face.
     pub tls_contexts: u32,
+    /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face.
+    pub ipsec_sas: u32,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
     /// TLS transmit contexts given up that the driver keeps for others, at most: those need a key only, and no answer from
@@ -90,6 +92,7 @@ impl Default for NicConfig {
             checksum_offload: true,
             lro: true,
             tls_contexts: 1 << 18,
+            ipsec_sas: 1 << 14,
             context_cache_bytes: 4 << 20,
             tls_context_pool: 1024,
             tls_transmit_resync: TransmitResync::Dump,

@@ -40,7 +40,8 @@ pub fn nic(config: NicConfig) -> (Device, Driver) {
     let (receive, device_receive) = ring(config.receive_ring);
     let (device_receive_completions, receive_completions) = ring(config.receive_ring);
     let (control, device_control) = ring(config.control_ring);
-    let (device_control_completions, control_completions) = ring(config.control_ring);
+    // One half is for answers to commands, the other for what happens without one.
+    let (device_control_completions, control_completions) = ring(2 * config.control_ring);
     let (doorbell, interrupt, send_interrupt) = (Signal::new(), Signal::new(), Signal::new());
     let device_rings = DeviceRings {
         send: device_send,

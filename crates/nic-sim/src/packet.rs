@@ -4,7 +4,8 @@
 
 use bytes::{Bytes, BytesMut};
 use core::num::NonZeroU16;
-use offload_api::{Direction, FlowKey, Handle, RxMeta, TlsKey, TxPacket};
+use offload_api::ipsec::DeviceSaEvent;
+use offload_api::{Direction, FlowKey, Handle, Lifetime, RxMeta, SaParams, Selector, TlsKey, TxPacket};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -48,6 +49,53 @@ pub enum SendDescriptor {
         seq: Seq,
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
+    },
+    /// Change IPsec's tables.
+    Ipsec {
+        /// As in [`ControlEntry`].
+        epoch: u64,
+        /// How.
+        command: IpsecCommand,
+    },
+}
+
+/// What becomes of IPsec's tables. On a send ring, so that it takes effect between the packets it was given between.
+#[derive(Debug)]
+pub enum IpsecCommand {
+    /// Keep an SA.
+    AddSa {
+        /// What it will be called.
+        handle: Handle,
+        /// The SA.
+        sa: Box<SaParams>,
+    },
+    /// Give an SA another lifetime.
+    UpdateSa {
+        /// Which one.
+        handle: Handle,
+        /// Counted from now on.
+        lifetime: Lifetime,
+    },
+    /// Give up an SA.
+    RemoveSa {
+        /// Which one.
+        handle: Handle,
+    },
+    /// Protect the packets of a selector by an SA.
+    SetPolicy {
+        /// Which packets.
+        selector: Selector,
+        /// Lower goes before higher.
+        priority: u32,
+        /// The SA.
+        sa: Handle,
+    },
+    /// Give up a policy.
+    RemovePolicy {
+        /// Its selector.
+        selector: Selector,
+        /// Its priority.
+        priority: u32,
     },
 }
 
@@ -161,6 +209,8 @@ pub enum ControlCompletion {
     Answered(Handle),
     /// The context is gone.
     Destroyed(Handle),
+    /// Something happened to an SA.
+    Sa(DeviceSaEvent),
     /// The device was reset: all contexts are gone, and commands from before are forgotten.
     Reset {
         /// How often it was, in all.

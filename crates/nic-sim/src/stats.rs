@@ -69,6 +69,28 @@ offload_base::counters! {
         pub rx_tls_resync_res_ok: "rx_tls_resync_res_ok",
         /// Answers that said no, or came too late.
         pub rx_tls_resync_res_skip: "rx_tls_resync_res_skip",
+        /// Packets that the device protected with ESP.
+        pub ipsec_tx_pkts: "ipsec_tx_pkts",
+        /// Bytes of those frames.
+        pub ipsec_tx_bytes: "ipsec_tx_bytes",
+        /// Packets dropped, and below why: they were to be ESP, and nothing else may leave in their place.
+        pub ipsec_tx_drop_pkts: "ipsec_tx_drop_pkts",
+        /// There is no SA or policy for it, or the SA is used up.
+        pub ipsec_tx_drop_no_state: "ipsec_tx_drop_no_state",
+        /// It has no headers that ESP could stand behind.
+        pub ipsec_tx_drop_not_ip: "ipsec_tx_drop_not_ip",
+        /// There is no room for the trailer: the frame would be too long.
+        pub ipsec_tx_drop_trailer: "ipsec_tx_drop_trailer",
+        /// Packets that the device decrypted, or opened altogether.
+        pub ipsec_rx_pkts: "ipsec_rx_pkts",
+        /// Bytes of those frames.
+        pub ipsec_rx_bytes: "ipsec_rx_bytes",
+        /// Packets dropped: replays, what an SA that is used up is sent, and what is no packet of its SA.
+        pub ipsec_rx_drop_pkts: "ipsec_rx_drop_pkts",
+        /// Packets with a wrong ICV, handed up as they are.
+        pub ipsec_rx_auth_fail: "ipsec_rx_auth_fail",
+        /// Fragments of ESP packets, handed up as they are.
+        pub ipsec_rx_fragments: "ipsec_rx_fragments",
         /// Contexts fetched from host memory.
         pub ctx_fetched: "tls_ctx_fetched",
         /// Contexts written to host memory to make room for others.
@@ -113,6 +135,8 @@ offload_base::counters! {
         pub tx_drop_unsupported: "tx_drop_unsupported",
         /// Packets dropped: the ring was full, and nobody had asked for room.
         pub tx_queue_dropped: "tx_queue_dropped",
+        /// Packets refused: the device has not the SA that they are to be protected by.
+        pub tx_ipsec_refused: "tx_ipsec_refused",
         /// Receive contexts created.
         pub rx_tls_ctx: "rx_tls_ctx",
         /// Receive contexts given up.

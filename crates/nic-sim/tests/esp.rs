@@ -1,21 +1,44 @@
-//! ESP and the device.
+//! ESP and the device: what is not to leave.
 
-use nic_sim::{NicConfig, nic};
+use nic_sim::wire::Port;
+use nic_sim::{Delays, NicConfig, nic};
 use offload_api::{DropReason, EspAsk, Handle, NetDevice, NoRecords, Sent, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 
+const FINISH: EspAsk = EspAsk::Finish { sa: Handle { index: 0, generation: 0 }, at: 34, number: 1, next_header: 6 };
+
+fn packet(ask: EspAsk) -> TxPacket {
+    let mut header = vec![0u8; 14];
+    header[12] = 8;
+    header.extend_from_slice(&[0x45, 0, 0, 56, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    header.resize(70, 0);
+    TxPacket { header: header.into(), ask: TxAsk { esp: Some(ask), ..TxAsk::default() }, ..TxPacket::default() }
+}
+
 #[test]
-fn what_a_device_cannot_protect_does_not_leave() {
-    let (_device, mut driver) = nic(NicConfig::default());
-    let finish = EspAsk::Finish { sa: Handle { index: 0, generation: 0 }, at: 34, number: 1, next_header: 6 };
-    for ask in [EspAsk::Protect, finish] {
-        let header = [0u8; 70].into_iter().collect();
-        let packet = TxPacket { header, ask: TxAsk { esp: Some(ask), ..TxAsk::default() }, ..TxPacket::default() };
-        let sent = driver.transmit(Instant::ZERO, packet, &NoRecords);
+fn a_driver_refuses_what_its_device_cannot_protect() {
+    let (_device, mut driver) = nic(NicConfig { ipsec_sas: 0, ..NicConfig::default() });
+    assert!(driver.ipsec().is_none());
+    for ask in [EspAsk::Protect, FINISH] {
+        let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);
         assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
     }
     let mut counters = CounterSet::default();
     driver.count(&mut counters);
-    assert_eq!(counters.value("tx_drop_unsupported"), 2);
+    assert_eq!(counters.value("tx_ipsec_refused"), 2);
+}
+
+#[test]
+fn a_device_without_a_policy_for_it_drops_it() {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    let (mut device, mut driver) = nic(config);
+    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect), &NoRecords), Sent::Posted);
+    let sent = driver.transmit(Instant::ZERO, packet(FINISH), &NoRecords);
+    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported), "an SA that it was not told of");
+    driver.flush(Instant::ZERO);
+    device.process(Instant::ZERO);
+    assert!(device.poll_frame(Instant::ZERO).is_none());
+    let counters = device.counters();
+    assert_eq!((counters.ipsec_tx_drop_pkts, counters.ipsec_tx_drop_no_state), (1, 1));
 }

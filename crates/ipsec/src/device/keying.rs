@@ -2,16 +2,14 @@
 
 use super::SecureDevice;
 use offload_api::ipsec::{SaAdded, SaUse};
-use offload_api::{
-    Direction, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, SaRefused, Selector,
-};
+use offload_api::{Direction, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector};
 use offload_base::Instant;
 
 impl Keying for SecureDevice {
     fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
         let offload = params.offload;
         let id = self.sad.add(now, params)?;
-        let refused = (offload != OffloadKind::None).then_some(SaRefused::NoDevice);
+        let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
         self.changed();
         Ok(SaAdded { sa: id, refused })
     }
@@ -19,12 +17,20 @@ impl Keying for SecureDevice {
     fn update_sa(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
         let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
         sa.meter.renew(now, lifetime);
+        let in_device = sa.offload.as_ref().map(|place| place.handle);
         self.sad.note_deadline(id);
+        if let (Some(handle), Some(device)) = (in_device, self.inner.ipsec()) {
+            device.update_sa(handle, lifetime);
+        }
         Ok(())
     }
 
     fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
-        self.sad.remove(id).ok_or(KeyingError::NotFound)?;
+        if self.sad.find(id).is_none() {
+            return Err(KeyingError::NotFound);
+        }
+        self.take_from_device(id);
+        self.sad.remove(id);
         self.changed();
         Ok(())
     }
@@ -43,6 +49,9 @@ impl Keying for SecureDevice {
     fn delete_policy(&mut self, direction: Direction, selector: &Selector, priority: u32) -> Result<(), KeyingError> {
         let removed = self.policies[direction as usize].remove(selector, priority);
         removed.ok_or(KeyingError::NotFound)?;
+        if direction == Direction::Transmit {
+            self.forget_policy(selector, priority);
+        }
         self.changed();
         Ok(())
     }
@@ -53,6 +62,7 @@ impl Keying for SecureDevice {
     }
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
+        self.hear_device();
         self.events.pop_front()
     }
 }
@@ -71,6 +81,9 @@ impl SecureDevice {
             let reached = sa.meter.handle_timeout(now);
             self.sad.note_deadline(id);
             let Some(reached) = reached else { return };
+            if matches!(reached, esp::Reached::Hard(_)) {
+                self.take_from_device(id);
+            }
             self.on_limit(id, reached);
         }
     }

@@ -1,12 +1,14 @@
 //! A [`NetDevice`] around a [`NetDevice`]: plain packets towards the stack, protected ones towards the wire.
 //!
 //! - `transmit`: by policy, past, away, or through an SA; `segment`: large packets cut into those that ESP wraps;
-//! - `receive`: ESP opened; policies held to what arrives; fragments put together before;
-//! - `keying`: SAs and policies come and go.
+//! - `receive`: ESP opened, by whom ever; policies held to what arrives; fragments put together before;
+//! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells.
 //!
-//! Invariants: nothing that a policy wants protected reaches the device but wrapped; no sequence number is used twice.
+//! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
+//! it rather than send it plain; no sequence number is used twice, whoever counts.
 
 mod keying;
+mod offload;
 mod receive;
 mod segment;
 mod transmit;
@@ -19,13 +21,13 @@ use core::task::Waker;
 use ip_packets::{Limits, Reassembler, Version};
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, DeviceEvent, Direction, FlowKey, Handle, Keying, NetDevice, PathCaps, Protocol, RecordSource, Refused,
-    RxPacket, SaEvent, Sent, TlsDevice, TlsKey, TxPacket,
+    Action, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps, Protocol,
+    RecordSource, Refused, RxPacket, SaEvent, SaId, Selector, Sent, TlsDevice, TlsKey, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant, Seq};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// An IPsec layer over a device.
 ///
@@ -45,6 +47,12 @@ pub struct SecureDevice {
     frames: BufferPool,
     reassembly: [Reassembler; 2],
     events: VecDeque<SaEvent>,
+    /// By the device's names. Looked up, never walked.
+    in_device: HashMap<Handle, SaId>,
+    /// SAs that the device had no time for yet, the oldest first.
+    waiting_for_device: VecDeque<SaId>,
+    /// What the device was told to protect, by the policies it came from.
+    told: HashMap<(Selector, u32), Vec<(Selector, SaId)>>,
     counters: IpsecCounters,
     /// Moves with policies and SAs.
     epoch: u64,
@@ -64,6 +72,9 @@ impl SecureDevice {
             frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
             reassembly: [Version::Four, Version::Six].map(|version| Reassembler::new(Limits::of(version))),
             events: VecDeque::new(),
+            in_device: HashMap::new(),
+            told: HashMap::new(),
+            waiting_for_device: VecDeque::new(),
             counters: IpsecCounters::default(),
             epoch: 0,
             waiting: None,
@@ -135,6 +146,7 @@ impl NetDevice for SecureDevice {
         // A packet may become many. One is taken at a time, then; what does not fit at once waits here.
         match self.action(Direction::Transmit, &packet_of(flow)) {
             Some(Action::Protect(_)) if !self.backlog.is_empty() => 0,
+            Some(Action::Protect(template)) if self.is_cut_by_device(flow, &template) => room,
             Some(Action::Protect(_)) => room.min(1),
             _ => room,
         }
@@ -163,7 +175,12 @@ impl NetDevice for SecureDevice {
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.inner.poll_event()
+        self.hear_device();
+        let event = self.inner.poll_event();
+        if event == Some(DeviceEvent::Reset) {
+            self.lose_device();
+        }
+        event
     }
 
     fn arm(&mut self, waker: &Waker) -> bool {
@@ -192,6 +209,10 @@ impl NetDevice for SecureDevice {
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
         self.inner.tls()?;
         Some(self)
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
@@ -238,6 +259,13 @@ impl fmt::Debug for SecureDevice {
         let mut debug = f.debug_struct("SecureDevice");
         debug.field("sas", &self.sad.len()).field("counters", &self.counters).finish_non_exhaustive()
     }
+}
+
+/// How an SA is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Software,
+    Device(Handle, OffloadKind),
 }
 
 /// What waits for somebody to ask; more are not kept.

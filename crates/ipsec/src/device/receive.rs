@@ -3,20 +3,34 @@
 //! Fragments are put together first, whatever they are of: policies look at ports, which most fragments do not show,
 //! and ESP is opened whole (RFC 4303 3.4.1).
 
-use super::SecureDevice;
+use super::{By, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use esp::inner::{NotEsp, ip_packet, shares_port};
 use esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
-use offload_api::{Action, Direction, EspMode, RxMeta, RxPacket, SaId};
+use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.
     pub(super) fn take_in(&mut self, now: Instant, packet: RxPacket) -> Option<RxPacket> {
+        let RxPacket { frame, meta, joined } = packet;
+        // The verdict is for here; further up, packets of one stream are not to differ by it.
+        let plain = RxMeta { esp: EspVerdict::None, ..meta };
+        match meta.esp {
+            EspVerdict::Unwrapped { sa, number } => self.take_unwrapped(sa, number, frame, plain),
+            EspVerdict::Decrypted { sa, number } => self.take_decrypted(sa, number, frame, plain),
+            EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
+                self.take_raw(now, RxPacket { frame, meta, joined })
+            }
+        }
+    }
+
+    /// A packet as it was on the wire.
+    fn take_raw(&mut self, now: Instant, packet: RxPacket) -> Option<RxPacket> {
         if packet.frame.get(12..14) == Some(&ARP) {
             return Some(packet);
         }
@@ -26,7 +40,7 @@ impl SecureDevice {
         };
         if view.fragment {
             let whole = self.put_together(now, &packet.frame, view.is_ipv6())?;
-            return self.take_in(now, RxPacket::new(whole, RxMeta::default()));
+            return self.take_raw(now, RxPacket::new(whole, RxMeta::default()));
         }
         if let Some(at) = EspAt::find(&packet.frame) {
             return self.open(packet.frame, &at);
@@ -59,6 +73,7 @@ impl SecureDevice {
             return None;
         };
         let sa = self.sad.find_mut(id)?;
+        self.counters.in_fallback += u64::from(sa.by() != By::Software);
         let number = match may_come(sa, at) {
             Ok(number) => number,
             Err(refusal) => return self.drop_received(refusal),
@@ -79,6 +94,51 @@ impl SecureDevice {
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
         self.deliver(id, frame, at, &trailer, RxMeta { checksums, ..RxMeta::default() })
+    }
+
+    /// A packet that the device decrypted: headers, window and lifetimes are the host's.
+    fn take_decrypted(&mut self, handle: Handle, number: u64, frame: BytesMut, meta: RxMeta) -> Option<RxPacket> {
+        let id = *self.in_device.get(&handle).or_else(|| {
+            self.counters.in_no_states += 1;
+            None
+        })?;
+        let (Some(at), Some(sa)) = (EspAt::find(&frame), self.sad.find_mut(id)) else {
+            self.counters.in_header_error += 1;
+            return None;
+        };
+        if let Err(refusal) = may_come(sa, &at) {
+            return self.drop_received(refusal);
+        }
+        let Ok(trailer) = Trailer::read(&frame, &at) else { return self.drop_received(Refusal::Mode) };
+        if !accept(sa, number) {
+            return self.drop_received(Refusal::Replay);
+        }
+        self.counters.in_crypto += 1;
+        self.deliver(id, frame, &at, &trailer, meta)
+    }
+
+    /// A packet that the device opened altogether. Its number goes through the host's window as well, for the host
+    /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
+    fn take_unwrapped(&mut self, handle: Handle, number: u64, frame: BytesMut, meta: RxMeta) -> Option<RxPacket> {
+        let id = *self.in_device.get(&handle).or_else(|| {
+            self.counters.in_no_states += 1;
+            None
+        })?;
+        let sa = self.sad.find_mut(id)?;
+        if !accept(sa, number) {
+            return self.drop_received(Refusal::Replay);
+        }
+        self.counters.in_packet += 1;
+        let Some(view) = ip_packet(&frame).and_then(IpView::parse) else {
+            self.counters.in_header_error += 1;
+            return None;
+        };
+        let protected = match sa.params.mode {
+            EspMode::Transport => view.total - view.header,
+            EspMode::Tunnel => view.total,
+        };
+        self.spend(id, 1, protected as u64);
+        self.admit(id, frame, &view, meta)
     }
 
     /// Takes the outer headers off a packet that is authentic.

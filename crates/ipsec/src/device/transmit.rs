@@ -1,8 +1,8 @@
 //! From the stack to the device.
 
 use super::segment::{Segment, Segments};
-use super::{FRAME_BYTES, SecureDevice, packet_of};
-use crate::sad::Sequence;
+use super::{By, FRAME_BYTES, SecureDevice, packet_of};
+use crate::sad::{Sa, Sequence};
 use bytes::{Buf, BytesMut};
 use core::net::SocketAddr;
 use esp::inner::ip_packet;
@@ -10,8 +10,8 @@ use esp::{ETHERNET, IpView, Outer, PROTOCOL_TCP, Reached, WrapError, checksum};
 use ip_packets::Taken;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Direction, DropReason, FlowKey, Layer, Lookup, PathCaps, Protocol, RecordSource, SaEvent, SaId, Sent,
-    Template, TxAsk, TxPacket,
+    Action, Direction, DropReason, EspAsk, FlowKey, Layer, Lookup, OffloadKind, PathCaps, Protocol, RecordSource,
+    SaEvent, SaId, Sent, Template, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
@@ -24,14 +24,23 @@ impl SecureDevice {
         // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
         let Some(sa) = sa else { return caps };
         let mtu = sa.plain_mtu(ipv6, caps.mtu);
-        PathCaps {
-            mtu,
-            checksum: true,
-            tso_max_bytes: SOFTWARE_TSO_BYTES,
-            udp_segmentation: true,
-            pacing: false,
-            ..caps
+        match sa.by() {
+            By::Software => PathCaps {
+                mtu,
+                checksum: true,
+                tso_max_bytes: SOFTWARE_TSO_BYTES,
+                udp_segmentation: true,
+                pacing: false,
+                ..caps
+            },
+            By::Device(..) => PathCaps { mtu, pacing: false, ..caps },
         }
+    }
+
+    /// Whether the device makes of one packet all that is to leave.
+    pub(super) fn is_cut_by_device(&self, flow: &FlowKey, template: &Template) -> bool {
+        let sa = self.sad.find_wanted(template, &packet_of(flow)).and_then(|id| self.sad.find(id));
+        sa.is_some_and(|sa| sa.by() != By::Software)
     }
 
     /// Does with a packet what its policy says.
@@ -142,12 +151,45 @@ impl SecureDevice {
         };
         let bytes = (in_front - outer.taken()) as u64 * u64::from(packets) + packet.payload_len() as u64;
         let flow = flow_of(selectors);
-        self.counters.out_software += u64::from(packets);
-        self.counters.out_software_bytes += bytes;
-        numbers.take(packets);
-        self.wrap(now, id, packet, view, &outer, (number, mtu, flow));
-        self.spend(id, u64::from(packets), bytes);
-        Sent::Posted
+        let sent = match sa.by() {
+            By::Software => {
+                self.count_software(packets, bytes);
+                self.take_numbers(id, packets);
+                self.wrap(now, id, packet, view, &outer, (number, mtu, flow));
+                Sent::Posted
+            }
+            By::Device(_, OffloadKind::Packet) => {
+                if too_large {
+                    return self.refuse(|counters| &mut counters.out_state_mode_error);
+                }
+                self.hand_over_plain(now, id, packet, selectors, packets)
+            }
+            By::Device(handle, _) => {
+                let next_header = outer.next_header();
+                // What the device may refuse is asked before the number is used: it must not be used up by that.
+                let whole = if too_large { None } else { Some(with_esp_header(&packet, &outer, number, sa)) };
+                let ask = EspAsk::Finish { sa: handle, at: (ETHERNET + outer.len()) as u16, number, next_header };
+                let fits = whole.filter(|whole| whole.header.len() <= LONGEST_HEADERS);
+                let sent = fits.map(|whole| {
+                    let ask = TxAsk { esp: Some(ask), ..whole.ask };
+                    self.inner.transmit(now, TxPacket { ask, ..whole }, &offload_api::NoRecords)
+                });
+                if sent == Some(Sent::Posted) {
+                    self.counters.out_crypto += u64::from(packets);
+                    self.take_numbers(id, packets);
+                } else {
+                    self.counters.out_fallback += u64::from(packets);
+                    self.count_software(packets, bytes);
+                    self.take_numbers(id, packets);
+                    self.wrap(now, id, packet, view, &outer, (number, mtu, flow));
+                }
+                Sent::Posted
+            }
+        };
+        if sent == Sent::Posted {
+            self.spend(id, u64::from(packets), bytes);
+        }
+        sent
     }
 
     /// Wraps a packet, cut if it is to be, and queues the results.
@@ -202,11 +244,27 @@ impl SecureDevice {
         }
     }
 
+    pub(super) fn take_numbers(&mut self, id: SaId, packets: u32) {
+        if let Some(Sa { sequence: Sequence::Send(numbers), .. }) = self.sad.find_mut(id) {
+            numbers.take(packets);
+        }
+    }
+
+    fn count_software(&mut self, packets: u32, bytes: u64) {
+        self.counters.out_software += u64::from(packets);
+        self.counters.out_software_bytes += bytes;
+    }
+
     /// Counts what an SA did against its lifetime.
     pub(super) fn spend(&mut self, id: SaId, packets: u64, bytes: u64) {
         let Some(sa) = self.sad.find_mut(id) else { return };
-        if let Some(reached) = sa.meter.spend(packets, bytes) {
-            self.on_limit(id, reached);
+        let counted_by_device = matches!(sa.by(), By::Device(_, OffloadKind::Packet));
+        let reached = sa.meter.spend(packets, bytes);
+        match reached {
+            // The device counts as well, and tells; what is counted here is what would be left if it were lost.
+            Some(_) if counted_by_device => {}
+            Some(reached) => self.on_limit(id, reached),
+            None => {}
         }
     }
 
@@ -227,6 +285,16 @@ impl SecureDevice {
     }
 }
 
+impl Sa {
+    /// Who works on it.
+    pub(super) fn by(&self) -> By {
+        match &self.offload {
+            Some(place) => By::Device(place.handle, place.kind),
+            None => By::Software,
+        }
+    }
+}
+
 /// Puts what ESP protects of a segment behind the room for ESP header and IV.
 fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: bool, frame: &mut BytesMut) {
     let protected_at = frame.len();
@@ -244,6 +312,20 @@ fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: 
         checksum::fill_ipv4_header(&mut frame[protected_at..]);
     }
     checksum::fill_transport(&mut frame[transport..], view.protocol, view.source, view.destination);
+}
+
+/// The packet with outer headers, ESP header and IV in front of what is to be encrypted: what crypto offload takes.
+fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, sa: &Sa) -> TxPacket {
+    let _framing = cost::work(Work::Framing);
+    let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + esp::ESP_AND_IV);
+    outer.write_headers(&packet.header, &mut front);
+    let esp = ETHERNET + outer.len();
+    front[esp..esp + 4].copy_from_slice(&sa.params.spi.to_be_bytes());
+    front[esp + 4..esp + 8].copy_from_slice(&(number as u32).to_be_bytes());
+    front[esp + 8..esp + 16].copy_from_slice(&number.to_be_bytes());
+    let mut header: offload_api::Header = front[..].into();
+    header.extend_from_slice(&packet.header[ETHERNET + outer.taken()..]);
+    TxPacket { header, fragments: packet.fragments.clone(), ask: packet.ask }
 }
 
 /// Moves as much of the payload of a packet of one piece into its header as policies look at.
@@ -275,5 +357,7 @@ pub(super) fn flow_of(packet: &Packet) -> FlowKey {
 const ARP: [u8; 2] = [0x08, 0x06];
 /// As much of a packet as policies may look at: Ethernet, IPv6 with some extensions, ports.
 const HEADERS_SHOWN: usize = ETHERNET + 40 + 24 + 8;
+/// More headers than this are not given to a device.
+const LONGEST_HEADERS: usize = 512;
 /// The most payload that is cut here, where the device does not see what it would have to cut.
 const SOFTWARE_TSO_BYTES: u32 = 64 * 1024 - 1;

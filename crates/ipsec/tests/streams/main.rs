@@ -1,6 +1,7 @@
 //! TCP over ESP between two hosts, over wires of every kind: what arrives is what was sent, and the wire sees ESP and
 //! nothing else.
 
+mod offload;
 mod rig;
 
 use core::time::Duration;
@@ -137,7 +138,7 @@ fn settings_of_tunnels_reach_the_wire() {
 
 #[test]
 fn what_no_device_takes_is_done_in_software() {
-    let pair = Pair { offload: OffloadKind::Packet, ..Pair::default() };
+    let pair = Pair { offload: OffloadKind::Packet, sas: 0, ..Pair::default() };
     let outcome = pair.run(100_000);
     assert_eq!(outcome.received, outcome.sent);
     assert!(outcome.refused.is_some());

@@ -31,6 +31,8 @@ pub(crate) struct Pair {
     pub(crate) dscp: Option<u8>,
     pub(crate) offload: OffloadKind,
     pub(crate) mtu: u16,
+    /// SAs that each NIC has room for.
+    pub(crate) sas: u32,
     pub(crate) link: LinkConfig,
     /// Both hosts get their SAs so much later.
     pub(crate) keys_after: Option<Duration>,
@@ -53,6 +55,7 @@ impl Default for Pair {
             dscp: None,
             offload: OffloadKind::None,
             mtu: 1500,
+            sas: 64,
             link: LinkConfig::default(),
             keys_after: None,
             rekey_on_events: false,
@@ -165,7 +168,7 @@ impl Pair {
 
     pub(crate) fn run(&self, bytes: usize) -> Outcome {
         let recorder = Recorder::default();
-        let nic = NicConfig { mtu: self.mtu, ..NicConfig::default() };
+        let nic = NicConfig { mtu: self.mtu, ipsec_sas: self.sas, ..NicConfig::default() };
         let secure = |driver| Box::new(SecureDevice::new(driver)) as Box<dyn offload_api::NetDevice>;
         let mut bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())

@@ -17,6 +17,7 @@ impl Device {
     pub fn reset(&mut self, now: Instant) {
         self.contexts.clear();
         self.steering.clear();
+        self.esp.clear();
         self.flush_send_ring();
         self.counters.resets += 1;
         self.show_sent(now);
@@ -117,7 +118,7 @@ impl Device {
         Some(())
     }
 
-    fn report(&mut self, now: Instant, completion: ControlCompletion) -> Result<(), ControlCompletion> {
+    pub(super) fn report(&mut self, now: Instant, completion: ControlCompletion) -> Result<(), ControlCompletion> {
         self.rings.control_completions.push(completion)?;
         self.dma.completions += dma::COMPLETION;
         self.interrupt(now);

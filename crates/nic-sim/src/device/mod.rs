@@ -2,17 +2,20 @@
 //!
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
+//! - `esp`: ESP both ways, beside those two;
 //! - `control`: contexts created and given up, reset.
 //!
 //! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
 
 mod control;
+mod esp;
 mod receive;
 mod transmit;
 
 use crate::config::NicConfig;
 use crate::context::ContextTable;
 use crate::dma::DmaBytes;
+use crate::engine::esp::EspTable;
 use crate::frame::Frame;
 use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
 use crate::ring::{Consumer, Producer};
@@ -62,6 +65,7 @@ pub struct Device {
     rings: DeviceRings,
     contexts: ContextTable,
     steering: Steering,
+    esp: EspTable,
     transmit: TransmitSide,
     receive: ReceiveSide,
     frames: BufferPool,
@@ -82,6 +86,7 @@ impl Device {
             config,
             rings,
             steering: Steering::default(),
+            esp: EspTable::default(),
             transmit: TransmitSide::default(),
             receive: ReceiveSide::default(),
             interrupt: Interrupt::default(),
@@ -138,6 +143,7 @@ impl Port for Device {
         self.notice_doorbell(now);
         self.show_received(now);
         self.report_reset(now);
+        self.report_sa_events(now);
         let raised = [
             self.interrupt.raise_when_due(now, &self.rings.interrupt),
             self.send_interrupt.raise_when_due(now, &self.rings.send_interrupt),

@@ -9,6 +9,7 @@
 //! same time. No packet reaches the host later than it would without.
 
 use crate::context::TlsEngine;
+use crate::device::esp::EspOutcome;
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::checksum;
@@ -16,8 +17,8 @@ use crate::engine::coalesce::Joint;
 use crate::engine::layout::Layout;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
-use offload_api::RxMeta;
 use offload_api::rx::{Checksums, TlsVerdict};
+use offload_api::{EspVerdict, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use std::collections::VecDeque;
@@ -84,6 +85,12 @@ impl Device {
             return;
         }
         let due = now + self.config.delays.dma + self.config.delays.engine;
+        let opened = if self.can_take() { self.receive_esp(data) } else { EspOutcome::Untouched(EspVerdict::None) };
+        let verdict = match opened {
+            EspOutcome::Untouched(verdict) => verdict,
+            EspOutcome::Changed(frame, meta) => return self.take_opened(data, &frame, meta, due),
+            EspOutcome::Dropped => return self.note_received(data),
+        };
         let (checksums, layout) = self.look_at(data);
         if let Some(layout) = &layout
             && let Some(place) = self.session_of(data, layout)
@@ -100,7 +107,7 @@ impl Device {
         };
         self.note_received(data);
         self.dma.rx_payload += data.len() as u64;
-        let mut meta = RxMeta { checksums, ..RxMeta::default() };
+        let mut meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
         match &layout {
             Some(layout) => {
                 buffer.extend_from_slice(&data[..layout.payload]);
@@ -110,6 +117,19 @@ impl Device {
             None => buffer.extend_from_slice(data),
         }
         self.begin(data, layout.as_ref(), buffer, meta, due);
+    }
+
+    /// Takes what was made of an ESP packet.
+    fn take_opened(&mut self, data: &[u8], frame: &[u8], meta: RxMeta, due: Instant) {
+        let Some(mut buffer) = self.take_buffer() else {
+            self.counters.rx_out_of_buffer += 1;
+            return;
+        };
+        self.note_received(data);
+        self.dma.rx_payload += frame.len() as u64;
+        buffer.extend_from_slice(frame);
+        // Each has a number of its own that the host is to know: none is joined with others.
+        self.begin(frame, None, buffer, meta, due);
     }
 
     /// Shows the host what has reached its memory by `now`.
@@ -149,7 +169,7 @@ impl Device {
     }
 
     /// Checksums, and where the headers are in a packet whose checksums are right.
-    fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Layout>) {
+    pub(super) fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Layout>) {
         let layout = if self.config.checksum_offload { Layout::of_frame(data) } else { None };
         let checksums = layout.as_ref().map_or(Checksums::Unchecked, |layout| checksum::check(data, layout));
         match checksums {
@@ -265,6 +285,12 @@ impl Device {
             }
         }
         self.receive.buffers.pop()
+    }
+
+    /// Whether a packet will not be lost for want of room: one that was may come again.
+    fn can_take(&self) -> bool {
+        let buffers = !self.receive.buffers.is_empty() || !self.rings.receive.is_empty();
+        self.has_place_for_packet() && (buffers || !self.receive.open.is_empty())
     }
 
     /// Whether one more packet will have a place for its completion, as all that were begun have.

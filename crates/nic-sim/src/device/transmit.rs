@@ -8,6 +8,7 @@
 use crate::context::{TlsContext, TlsEngine};
 use crate::device::Device;
 use crate::dma;
+use crate::engine::esp_tx::{EspDrop, Wrapper};
 use crate::engine::layout::Layout;
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
@@ -56,6 +57,8 @@ enum Activity {
 struct Job {
     slot: u32,
     segmenter: Segmenter,
+    /// What makes ESP of its segments.
+    esp: Option<Box<Wrapper>>,
 }
 
 /// What waits in the shaper.
@@ -76,6 +79,7 @@ impl TransmitSide {
 enum GivenUp {
     UnknownContext,
     OutOfSync,
+    Esp(EspDrop),
 }
 
 impl Device {
@@ -231,6 +235,8 @@ impl Device {
                 let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(*handle) };
                 flow.filter(|flow| shaper.holds(flow))
             }
+            // No ESP packet waits for its time, and nothing else depends on these.
+            SendDescriptor::Ipsec { .. } => None,
             // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
             SendDescriptor::Fence => None,
         }
@@ -251,12 +257,13 @@ impl Device {
             }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
             SendDescriptor::Dump { handle, seq, bytes } => self.run_dump(handle, seq, &bytes),
+            SendDescriptor::Ipsec { epoch, command } => self.run_ipsec(epoch, command),
         }
         self.transmit.done.push(slot);
         None
     }
 
-    fn start_packet(&mut self, slot: u32, packet: TxPacket) -> Option<Job> {
+    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Job> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
         let ask = packet.ask;
@@ -271,13 +278,20 @@ impl Device {
                 Some(_) => {}
             }
         }
-        Some(Job { slot, segmenter: Segmenter::new(packet) })
+        let mut esp = None;
+        if let Some(asked) = ask.esp {
+            match Wrapper::new(&mut self.esp, asked, &mut packet) {
+                Ok(wrapper) => esp = Some(Box::new(wrapper)),
+                Err(why) => return self.give_up(slot, GivenUp::Esp(why)),
+            }
+        }
+        Some(Job { slot, segmenter: Segmenter::new(packet), esp })
     }
 
     /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
     /// up.
     fn send_segment(&mut self, job: Job) -> (Option<Frame>, Option<Job>) {
-        let Job { slot, mut segmenter } = job;
+        let Job { slot, mut segmenter, mut esp } = job;
         let ask = segmenter.packet().ask;
         let mut context = None;
         if let Some(handle) = ask.context {
@@ -297,10 +311,19 @@ impl Device {
                 Ok::<(), TransmitError>(())
             }
         });
-        let Ok(frame) = made else {
+        let Ok(mut frame) = made else {
             // What was made of the segment may be plaintext in part: it goes nowhere.
             return (None, self.give_up(slot, GivenUp::OutOfSync));
         };
+        if let Some(wrapper) = &mut esp {
+            let longest = self.longest_frame();
+            frame = match wrapper.wrap(&mut self.esp, &frame, longest) {
+                Ok(wrapped) => wrapped,
+                Err(why) => return (None, self.give_up(slot, GivenUp::Esp(why))),
+            };
+            self.counters.ipsec_tx_pkts += 1;
+            self.counters.ipsec_tx_bytes += frame.len() as u64;
+        }
         if ask.context.is_some() {
             self.counters.tx_tls_encrypted_packets += 1;
             self.counters.tx_tls_encrypted_bytes += walked.body_bytes;
@@ -315,7 +338,7 @@ impl Device {
             self.transmit.done.push(slot);
             return (frame, None);
         }
-        (frame, Some(Job { slot, segmenter }))
+        (frame, Some(Job { slot, segmenter, esp }))
     }
 
     /// Counts a packet that goes no further; nothing is left of it.
@@ -323,6 +346,7 @@ impl Device {
         match why {
             GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
             GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
+            GivenUp::Esp(why) => self.count_esp_drop(why),
         }
         self.transmit.done.push(slot);
         None

@@ -1,12 +1,14 @@
 //! The driver: the host's side of the rings, a [`NetDevice`].
 //!
 //! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
+//! - `ipsec`: SAs and policies, given and taken back on the send ring;
 //! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
 //!   on the same ring.
 //!
 //! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
 //! way than the ring has entries; so nothing the device reports lacks room.
 
+mod ipsec;
 mod resync;
 mod tls;
 mod transmit;
@@ -17,8 +19,11 @@ use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DriverCounters;
 use core::task::Waker;
+use ipsec::DeviceSas;
 use offload_api::rx::TlsVerdict;
-use offload_api::{DeviceEvent, FlowKey, NetDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice, TxPacket};
+use offload_api::{
+    DeviceEvent, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice, TxPacket,
+};
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
 use std::collections::VecDeque;
@@ -57,6 +62,7 @@ pub struct Driver {
     buffers: BufferPool,
     send: SendQueue,
     contexts: Contexts,
+    sas: DeviceSas,
     events: VecDeque<DeviceEvent>,
     /// Receive buffers with the device, or in completions not looked at.
     buffers_out: usize,
@@ -72,6 +78,7 @@ impl Driver {
             buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
             send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(config.tls_contexts),
+            sas: DeviceSas::new(config.ipsec_sas),
             events: VecDeque::new(),
             buffers_out: 0,
             epoch: 0,
@@ -172,7 +179,7 @@ impl NetDevice for Driver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         self.reap_sent();
-        let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends();
+        let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends() || self.sas.waits_for_sends();
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();
@@ -182,6 +189,7 @@ impl NetDevice for Driver {
         let nothing_there = !reported
             && !room_again
             && self.events.is_empty()
+            && !self.sas.has_events()
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();
         if !nothing_there {
@@ -203,6 +211,10 @@ impl NetDevice for Driver {
 
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
         if self.config.tls_contexts == 0 { None } else { Some(self) }
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        if self.config.ipsec_sas == 0 { None } else { Some(self) }
     }
 }
 

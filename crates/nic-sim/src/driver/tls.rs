@@ -196,7 +196,7 @@ impl Driver {
     /// Takes note of what the device reports on the control ring.
     pub(super) fn reap_control(&mut self) {
         while let Some(completion) = self.rings.control_completions.pop() {
-            if !matches!(completion, ControlCompletion::Reset { .. }) {
+            if !matches!(completion, ControlCompletion::Reset { .. } | ControlCompletion::Sa(_)) {
                 self.contexts.commands_under_way = self.contexts.commands_under_way.saturating_sub(1);
             }
             match completion {
@@ -214,8 +214,10 @@ impl Driver {
                         self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
                     }
                 }
+                ControlCompletion::Sa(event) => self.sas.note(event),
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
+                    self.sas.vacate_all();
                     self.epoch = resets;
                     self.events.push_back(DeviceEvent::Reset);
                 }

@@ -5,6 +5,7 @@
 
 use crate::config::NicConfig;
 use crate::driver::Driver;
+use crate::driver::ipsec::SaChange;
 use crate::driver::resync::descriptors_at_most;
 use crate::engine::layout::Layout;
 use crate::packet::{SendDescriptor, SendEntry};
@@ -36,6 +37,8 @@ struct Posted {
     bytes: u32,
     context: Option<Handle>,
     paced: Option<FlowKey>,
+    /// It changed the SA's being there.
+    sa: Option<SaChange>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +88,11 @@ impl SendQueue {
 
     pub(super) fn is_starved(&self) -> bool {
         self.starved.get()
+    }
+
+    /// Whether one descriptor fits that needs nothing before it.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
     }
 
     fn packets(&self, config: &NicConfig) -> usize {
@@ -147,7 +155,17 @@ impl Driver {
             self.counters.tx_drop_unsupported += 1;
             return Sent::Dropped(DropReason::Unsupported);
         }
-        if self.send.packets(&self.config) == 0 {
+        if let Some(ask) = packet.ask.esp
+            && !self.can_protect(&packet, ask)
+        {
+            self.counters.tx_ipsec_refused += 1;
+            return Sent::Dropped(DropReason::Unsupported);
+        }
+        let fits = match packet.ask.context {
+            Some(_) => self.send.packets(&self.config) > 0,
+            None => self.send.has_room(),
+        };
+        if !fits {
             self.counters.tx_queue_dropped += 1;
             return Sent::Dropped(DropReason::RingFull);
         }
@@ -183,14 +201,17 @@ impl Driver {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
             for slot in completion.slots {
-                if let Some(Posted { context: Some(handle), .. }) = self.send.note_done(slot) {
-                    self.contexts.note_done(handle);
+                match self.send.note_done(slot) {
+                    Some(Posted { context: Some(handle), .. }) => self.contexts.note_done(handle),
+                    Some(Posted { sa: Some(change), .. }) => self.sas.note_done(change),
+                    _ => {}
                 }
             }
             any = true;
         }
         if any {
             self.finish_removals();
+            self.post_waiting_commands();
         }
     }
 
@@ -209,10 +230,8 @@ impl Driver {
                     && segment <= usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER
             }
         };
-        // It has no IPsec engine: what is to be protected would leave as it is.
-        let plain = packet.ask.esp.is_none();
         let paced = packet.ask.rate.is_none() || (self.config.pacing && sender(packet).is_some());
-        fits && plain && paced && (self.config.checksum_offload || !packet.ask.checksum)
+        fits && paced && (self.config.checksum_offload || !packet.ask.checksum)
     }
 
     pub(super) fn post(&mut self, descriptor: SendDescriptor) {
@@ -225,10 +244,11 @@ impl Driver {
             SendDescriptor::TlsStatic { handle, .. } | SendDescriptor::TlsProgress { handle, .. } => {
                 (0, Some(*handle), None)
             }
-            SendDescriptor::Fence => (0, None, None),
+            SendDescriptor::Fence | SendDescriptor::Ipsec { .. } => (0, None, None),
         };
+        let sa = if let SendDescriptor::Ipsec { command, .. } = &descriptor { SaChange::by(command) } else { None };
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
-        let slot = self.send.note_posted(Posted { bytes, context, paced }, rate);
+        let slot = self.send.note_posted(Posted { bytes, context, paced, sa }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
         if let Some(handle) = context {

@@ -3,6 +3,7 @@
 //! - [`layout`](self): where the headers of a packet are (`layout.rs`);
 //! - `checksum`: the Internet checksum, made and checked;
 //! - `coalesce`: which segments may be one packet for the host (LRO);
+//! - `esp`: security associations and policies; `esp_tx`, `esp_rx`: what each direction makes of them;
 //! - `pacing`: lanes in which packets wait for their time;
 //! - `segmentation`: one packet in, segments out (TSO);
 //! - `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
@@ -12,6 +13,9 @@
 
 pub(crate) mod checksum;
 pub(crate) mod coalesce;
+pub(crate) mod esp;
+pub(crate) mod esp_rx;
+pub(crate) mod esp_tx;
 pub(crate) mod layout;
 pub(crate) mod pacing;
 pub(crate) mod segmentation;

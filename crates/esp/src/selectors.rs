@@ -1,0 +1,236 @@
+//! What is found by the packets that a selector is about (RFC 4301 4.4.1): policies of a host, and of a device.
+//!
+//! Selectors of the same shape (how many bits of which address, ports or none) share a hash table; a packet is looked
+//! up once for each shape. So a look-up costs as much as there are shapes, however many selectors there are.
+//!
+//! Invariant: a shape is in the list exactly while a selector has it; the values of a selector are ordered by priority.
+
+use offload_api::ipsec::{Packet, masked};
+use offload_api::{Prefix, Selector};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+
+/// Values by selector and priority.
+///
+/// ```
+/// use esp::SelectorTable;
+/// use offload_api::Selector;
+/// use offload_api::ipsec::Packet;
+///
+/// let mut table = SelectorTable::default();
+/// table.insert(Selector::ANY, 0, "any").unwrap();
+/// let dns = Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY };
+/// table.insert(dns, 0, "dns").unwrap();
+/// let packet = Packet {
+///     source: "10.0.0.1".parse().unwrap(), destination: "10.0.0.2".parse().unwrap(), protocol: 17, ports: Some((5000, 53)),
+/// };
+/// assert_eq!(table.find(&packet), Some(&"dns"), "the more specific one");
+/// assert_eq!(table.remove(&dns, 0), Some("dns"));
+/// assert_eq!(table.find(&packet), Some(&"any"));
+/// ```
+#[derive(Debug)]
+pub struct SelectorTable<T> {
+    /// The most specific shape first.
+    shapes: Vec<(Shape, Values<T>)>,
+}
+
+/// The values of one shape, by selector, the lowest priority number first.
+type Values<T> = HashMap<Selector, SmallVec<[(u32, T); 1]>>;
+
+impl<T> Default for SelectorTable<T> {
+    fn default() -> SelectorTable<T> {
+        SelectorTable { shapes: Vec::new() }
+    }
+}
+
+impl<T> SelectorTable<T> {
+    /// Adds a value.
+    ///
+    /// # Errors
+    /// Gives it back if there is one of this selector and priority.
+    pub fn insert(&mut self, selector: Selector, priority: u32, value: T) -> Result<(), T> {
+        let values = self.values_of(selector);
+        match values.binary_search_by_key(&priority, |(priority, _)| *priority) {
+            Ok(_) => Err(value),
+            Err(place) => {
+                values.insert(place, (priority, value));
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds a value, or puts it in the place of the one there was.
+    pub fn replace(&mut self, selector: Selector, priority: u32, value: T) -> Option<T> {
+        let values = self.values_of(selector);
+        match values.binary_search_by_key(&priority, |(priority, _)| *priority) {
+            Ok(place) => Some(core::mem::replace(&mut values[place].1, value)),
+            Err(place) => {
+                values.insert(place, (priority, value));
+                None
+            }
+        }
+    }
+
+    /// Removes the value of this selector and priority.
+    pub fn remove(&mut self, selector: &Selector, priority: u32) -> Option<T> {
+        let shape = Shape::of(selector);
+        let at = self.shapes.iter().position(|(other, _)| *other == shape)?;
+        let table = &mut self.shapes[at].1;
+        let values = table.get_mut(selector)?;
+        let place = values.binary_search_by_key(&priority, |(priority, _)| *priority).ok()?;
+        let (_, removed) = values.remove(place);
+        if values.is_empty() {
+            table.remove(selector);
+            if table.is_empty() {
+                self.shapes.remove(at);
+            }
+        }
+        Some(removed)
+    }
+
+    /// The value for a packet: the one of the lowest priority number, and among those the most specific.
+    pub fn find(&self, packet: &Packet) -> Option<&T> {
+        let mut best: Option<&(u32, T)> = None;
+        for (shape, table) in &self.shapes {
+            let Some(selector) = shape.selector(packet) else { continue };
+            if let Some(value) = table.get(&selector).and_then(|values| values.first())
+                && best.is_none_or(|best| value.0 < best.0)
+            {
+                best = Some(value);
+            }
+        }
+        best.map(|(_, value)| value)
+    }
+
+    fn values_of(&mut self, selector: Selector) -> &mut SmallVec<[(u32, T); 1]> {
+        let shape = Shape::of(&selector);
+        let at = match self.shapes.iter().position(|(other, _)| *other == shape) {
+            Some(at) => at,
+            None => {
+                let at = self.shapes.partition_point(|(other, _)| other.specificity() >= shape.specificity());
+                self.shapes.insert(at, (shape, HashMap::new()));
+                at
+            }
+        };
+        self.shapes[at].1.entry(selector).or_default()
+    }
+}
+
+/// Which parts of a packet selectors look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Shape {
+    source: Option<(bool, u8)>,
+    destination: Option<(bool, u8)>,
+    protocol: bool,
+    source_port: bool,
+    destination_port: bool,
+}
+
+impl Shape {
+    fn of(selector: &Selector) -> Shape {
+        let prefix = |prefix: Option<Prefix>| prefix.map(|prefix| (prefix.address().is_ipv6(), prefix.bits()));
+        Shape {
+            source: prefix(selector.source),
+            destination: prefix(selector.destination),
+            protocol: selector.protocol.is_some(),
+            source_port: selector.source_port.is_some(),
+            destination_port: selector.destination_port.is_some(),
+        }
+    }
+
+    /// How much a selector of this shape says. An IPv4 address says as much as an IPv6 address.
+    fn specificity(&self) -> u32 {
+        let prefix = |prefix: Option<(bool, u8)>| match prefix {
+            None => 0,
+            Some((true, bits)) => 1 + u32::from(bits),
+            Some((false, bits)) => 1 + 4 * u32::from(bits),
+        };
+        prefix(self.source)
+            + prefix(self.destination)
+            + if self.protocol { 64 } else { 0 }
+            + if self.source_port { 128 } else { 0 }
+            + if self.destination_port { 128 } else { 0 }
+    }
+
+    /// The selector of this shape that is about `packet`, if any is.
+    fn selector(&self, packet: &Packet) -> Option<Selector> {
+        let prefix = |shape: Option<(bool, u8)>, address: core::net::IpAddr| match shape {
+            None => Some(None),
+            Some((ipv6, bits)) if ipv6 == address.is_ipv6() => Prefix::new(masked(address, bits), bits).map(Some),
+            Some(_) => None,
+        };
+        let port = |wanted: bool, seen: Option<u16>| if wanted { seen.map(Some) } else { Some(None) };
+        Some(Selector {
+            source: prefix(self.source, packet.source)?,
+            destination: prefix(self.destination, packet.destination)?,
+            protocol: self.protocol.then_some(packet.protocol),
+            source_port: port(self.source_port, packet.ports.map(|(source, _)| source))?,
+            destination_port: port(self.destination_port, packet.ports.map(|(_, destination)| destination))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn address() -> impl Strategy<Value = core::net::IpAddr> {
+        (any::<bool>(), 0u8..3, 0u8..3).prop_map(|(v6, net, host)| {
+            if v6 { [0xfd00, u16::from(net), 0, 0, 0, 0, 0, u16::from(host)].into() } else { [10, net, 0, host].into() }
+        })
+    }
+
+    fn selector() -> impl Strategy<Value = Selector> {
+        let prefix = || {
+            prop::option::of((address(), prop::sample::select(vec![0u8, 8, 16, 24, 32])))
+                .prop_map(|prefix| prefix.and_then(|(address, bits)| Prefix::new(address, bits)))
+        };
+        let port = || prop::option::of(prop::sample::select(vec![53u16, 80]));
+        (prefix(), prefix(), prop::option::of(prop::sample::select(vec![6u8, 17])), port(), port()).prop_map(
+            |(source, destination, protocol, source_port, destination_port)| Selector {
+                source,
+                destination,
+                protocol,
+                source_port,
+                destination_port,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_a_search_through_all_finds(
+            selectors in prop::collection::vec((selector(), 0u32..3), 0..30),
+            removed in prop::collection::vec(any::<bool>(), 30),
+            source in address(), destination in address(),
+            protocol in prop::sample::select(vec![6u8, 17, 1]),
+            ports in prop::option::of((prop::sample::select(vec![53u16, 80, 99]), prop::sample::select(vec![53u16, 80]))),
+        ) {
+            let (mut table, mut all) = (SelectorTable::default(), Vec::new());
+            for (selector, priority) in selectors {
+                let entry = (selector, priority);
+                let is_new = !all.contains(&entry);
+                prop_assert_eq!(table.insert(selector, priority, entry).is_ok(), is_new);
+                if is_new {
+                    all.push(entry);
+                }
+            }
+            for (at, _) in removed.iter().enumerate().rev().filter(|(at, remove)| **remove && *at < all.len()).collect::<Vec<_>>() {
+                let entry = all.remove(at);
+                prop_assert_eq!(table.remove(&entry.0, entry.1), Some(entry));
+                prop_assert_eq!(table.remove(&entry.0, entry.1), None);
+            }
+            let packet = Packet { source, destination, protocol, ports };
+            let best = all
+                .iter()
+                .filter(|(selector, _)| selector.matches(&packet))
+                .min_by_key(|(selector, priority)| (priority, core::cmp::Reverse(Shape::of(selector).specificity())));
+            let found = table.find(&packet);
+            // Two of the same rank are as good as each other.
+            let rank = |entry: &&(Selector, u32)| (entry.1, Shape::of(&entry.0).specificity());
+            prop_assert_eq!(found.as_ref().map(rank), best.as_ref().map(rank));
+            prop_assert!(found.is_none_or(|(selector, _)| selector.matches(&packet)));
+        }
+    }
+}

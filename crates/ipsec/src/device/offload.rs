@@ -1,0 +1,207 @@
+//! What the device does of it, and what it tells.
+//!
+//! In packet offload the device counts sequence numbers; the host counts along, one for each packet it hands over, so
+//! that it can go on by itself, with numbers the device cannot have used, should the device lose the SA. What the
+//! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, and
+//! every packet says that it must not leave unprotected.
+
+use super::{By, SecureDevice};
+use crate::sad::InDevice;
+use esp::Reached;
+use offload_api::ipsec::{DeviceSaEvent, Packet};
+use offload_api::{
+    Direction, DropReason, EspAsk, EspMode, Lifetime, Limits, NoRecords, OffloadKind, Prefix, SaEvent, SaId, SaParams,
+    SaRefused, Selector, Sent, TxAsk, TxPacket,
+};
+use offload_base::Instant;
+use smallvec::SmallVec;
+
+impl SecureDevice {
+    /// Gives an SA to the device, at once or when that has time for it; until then it is the host's.
+    pub(super) fn offer_to_device(&mut self, id: SaId) -> Option<SaRefused> {
+        if self.waiting_for_device.is_empty() {
+            match self.put_in_device(id) {
+                Err(SaRefused::Busy) => {}
+                result => return result.err(),
+            }
+        }
+        self.waiting_for_device.push_back(id);
+        None
+    }
+
+    /// Gives the device those SAs that it had no time for.
+    pub(super) fn offer_again(&mut self) {
+        while let Some(id) = self.waiting_for_device.front().copied() {
+            if self.put_in_device(id) == Err(SaRefused::Busy) {
+                return;
+            }
+            self.waiting_for_device.pop_front();
+            self.epoch += 1;
+        }
+    }
+
+    fn put_in_device(&mut self, id: SaId) -> Result<(), SaRefused> {
+        let Some(sa) = self.sad.find_mut(id).filter(|sa| !sa.meter.is_dead()) else {
+            return Err(SaRefused::UnknownSa);
+        };
+        let device = self.inner.ipsec().ok_or(SaRefused::NoDevice)?;
+        // As it stands by now.
+        let lifetime = left_of(&sa.params.lifetime, sa.meter.bytes(), sa.meter.packets());
+        let params = SaParams { last_number: sa.number(), lifetime, ..sa.params.clone() };
+        let handle = device.add_sa(&params)?;
+        sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
+        self.in_device.insert(handle, id);
+        Ok(())
+    }
+
+    /// Takes an SA, and what the device was told to use it for, back.
+    pub(super) fn take_from_device(&mut self, id: SaId) {
+        let Some(place) = self.sad.find_mut(id).and_then(|sa| sa.offload.take()) else { return };
+        self.in_device.remove(&place.handle);
+        if let Some(device) = self.inner.ipsec() {
+            device.remove_sa(place.handle);
+        }
+    }
+
+    /// The device is not to protect packets by a policy that is gone.
+    pub(super) fn forget_policy(&mut self, selector: &Selector, priority: u32) {
+        for (narrowed, id) in self.told.remove(&(*selector, priority)).unwrap_or_default() {
+            if let Some(place) = self.sad.find_mut(id).and_then(|sa| sa.offload.as_mut()) {
+                place.selectors.retain(|told| *told != (narrowed, priority));
+            }
+            if let Some(device) = self.inner.ipsec() {
+                device.remove_policy(&narrowed, priority);
+            }
+        }
+    }
+
+    /// Hands a plain packet to the device, which is to protect it.
+    pub(super) fn hand_over_plain(
+        &mut self,
+        now: Instant,
+        id: SaId,
+        packet: TxPacket,
+        selectors: &Packet,
+        packets: u32,
+    ) -> Sent {
+        if !self.make_device_find(id, selectors) {
+            self.counters.out_state_invalid += 1;
+            return Sent::Dropped(DropReason::Policy);
+        }
+        let ask = TxAsk { esp: Some(EspAsk::Protect), ..packet.ask };
+        let sent = self.inner.transmit(now, TxPacket { ask, ..packet }, &NoRecords);
+        if sent == Sent::Posted {
+            self.counters.out_packet += u64::from(packets);
+            self.take_numbers(id, packets);
+        } else {
+            self.counters.out_state_invalid += 1;
+        }
+        sent
+    }
+
+    /// Sees to it that the device's policies lead such packets to this SA.
+    fn make_device_find(&mut self, id: SaId, selectors: &Packet) -> bool {
+        let Some(policy) = self.policies[Direction::Transmit as usize].find(selectors) else { return false };
+        let (selector, priority) = (policy.selector, policy.priority);
+        let Some(sa) = self.sad.find_mut(id) else { return false };
+        // In transport mode an SA is one of many that a policy may lead to: to the device, each has a policy of its own.
+        let narrowed = match sa.params.mode {
+            EspMode::Transport => Selector {
+                source: Some(Prefix::host(sa.params.source)),
+                destination: Some(Prefix::host(sa.params.destination)),
+                ..selector
+            },
+            EspMode::Tunnel => selector,
+        };
+        let Some(place) = &mut sa.offload else { return false };
+        if place.selectors.contains(&(narrowed, priority)) {
+            return true;
+        }
+        let Some(device) = self.inner.ipsec() else { return false };
+        if device.set_policy(&narrowed, priority, place.handle).is_err() {
+            return false;
+        }
+        place.selectors.push((narrowed, priority));
+        let told = self.told.entry((selector, priority)).or_default();
+        let before = told.iter().position(|(other, _)| *other == narrowed).map(|at| told.swap_remove(at).1);
+        told.push((narrowed, id));
+        // An older SA gave way.
+        if let Some(place) = before.and_then(|before| self.sad.find_mut(before)).and_then(|sa| sa.offload.as_mut()) {
+            place.selectors.retain(|told| *told != (narrowed, priority));
+        }
+        true
+    }
+
+    /// An SA goes on without the device. Its numbers go on where the device can have been at most.
+    fn goes_on_in_software(&mut self, id: SaId) {
+        if let Some(sa) = self.sad.find_mut(id) {
+            sa.offload = None;
+            self.tell(SaEvent::OffloadLost { sa: id });
+            self.epoch += 1;
+        }
+    }
+
+    /// Takes note of what the device tells about SAs.
+    pub(super) fn hear_device(&mut self) {
+        self.offer_again();
+        while let Some(event) = self.inner.ipsec().and_then(|device| device.poll_sa_event()) {
+            let find = |handle| self.in_device.get(&handle).copied();
+            match event {
+                DeviceSaEvent::SoftLimit(handle, limit) => {
+                    if let Some(id) = find(handle) {
+                        self.on_limit(id, Reached::Soft(limit));
+                    }
+                }
+                DeviceSaEvent::HardLimit(handle, limit) => {
+                    if let Some(id) = find(handle) {
+                        self.on_limit(id, Reached::Hard(limit));
+                    }
+                }
+                DeviceSaEvent::SequenceExhausted(handle) => {
+                    if let Some(id) = find(handle) {
+                        self.sad.retire(id);
+                        self.tell(SaEvent::SequenceExhausted { sa: id });
+                    }
+                }
+                DeviceSaEvent::Crossed(handle, number) => {
+                    if let Some(id) = find(handle) {
+                        self.tell(SaEvent::Crossed { sa: id, number });
+                    }
+                }
+                // Of those that are removed, nothing is known here any more.
+                _ => {}
+            }
+        }
+    }
+
+    /// The device was reset: all SAs go on in software.
+    pub(super) fn lose_device(&mut self) {
+        let lost: Vec<SaId> = self.sad.ids().collect();
+        self.in_device.clear();
+        self.told.clear();
+        self.waiting_for_device.clear();
+        for id in lost {
+            if self.sad.find(id).is_some_and(|sa| sa.by() != By::Software) {
+                self.goes_on_in_software(id);
+            }
+        }
+    }
+
+    /// Whether an SA is worked on by the device, and how much of it.
+    pub fn offloaded(&self, id: SaId) -> OffloadKind {
+        match self.sad.find(id).map(|sa| sa.by()) {
+            Some(By::Device(_, kind)) => kind,
+            Some(By::Software) | None => OffloadKind::None,
+        }
+    }
+}
+
+/// What is left of a lifetime of which so much is spent.
+fn left_of(lifetime: &Lifetime, bytes: u64, packets: u64) -> Lifetime {
+    let left = |limits: &Limits| Limits {
+        bytes: limits.bytes.map(|most| most.saturating_sub(bytes)),
+        packets: limits.packets.map(|most| most.saturating_sub(packets)),
+        time: limits.time,
+    };
+    Lifetime { soft: left(&lifetime.soft), hard: left(&lifetime.hard) }
+}

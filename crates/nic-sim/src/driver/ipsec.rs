@@ -1,0 +1,276 @@
+//! Security associations as the driver knows them.
+//!
+//! Commands go on the send ring, between the packets they were given between: an SA can be used at once, and is given up
+//! after all that was posted before. A place is used again, under the next generation, after the device has given it up.
+//!
+//! Invariant: the driver names no SA to the device that it has not told it of.
+
+use crate::driver::Driver;
+use crate::packet::{IpsecCommand, SendDescriptor};
+use esp::trailer_len;
+use offload_api::ipsec::DeviceSaEvent;
+use offload_api::{
+    Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused, Selector,
+    TxPacket,
+};
+use std::collections::VecDeque;
+
+/// All SAs in the device, by place.
+#[derive(Debug)]
+pub(super) struct DeviceSas {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    limit: u32,
+    policies: u32,
+    /// Commands on the ring whose end somebody waits for.
+    under_way: usize,
+    /// What there was no room for; each SA and policy is given up only once.
+    waiting: VecDeque<IpsecCommand>,
+    events: VecDeque<DeviceSaEvent>,
+}
+
+#[derive(Debug)]
+struct Place {
+    generation: u32,
+    sa: Option<Shadow>,
+}
+
+/// What the driver remembers of an SA.
+#[derive(Clone, Copy, Debug)]
+struct Shadow {
+    direction: Direction,
+    kind: OffloadKind,
+    leaving: bool,
+}
+
+/// What a command does to an SA's being there.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum SaChange {
+    Added(Handle),
+    Removed(Handle),
+}
+
+impl SaChange {
+    pub(super) fn by(command: &IpsecCommand) -> Option<SaChange> {
+        match command {
+            IpsecCommand::AddSa { handle, .. } => Some(SaChange::Added(*handle)),
+            IpsecCommand::RemoveSa { handle } => Some(SaChange::Removed(*handle)),
+            _ => None,
+        }
+    }
+}
+
+impl DeviceSas {
+    pub(super) fn new(limit: u32) -> DeviceSas {
+        DeviceSas {
+            places: Vec::new(),
+            free: Vec::new(),
+            limit,
+            policies: 0,
+            under_way: 0,
+            waiting: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn waits_for_sends(&self) -> bool {
+        self.under_way > 0 || !self.waiting.is_empty()
+    }
+
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The device has done it.
+    pub(super) fn note_done(&mut self, change: SaChange) {
+        self.under_way = self.under_way.saturating_sub(1);
+        match change {
+            SaChange::Added(handle) => {
+                if self.shadow(handle).is_some_and(|sa| sa.direction == Direction::Receive && !sa.leaving) {
+                    self.events.push_back(DeviceSaEvent::Ready(handle));
+                }
+            }
+            SaChange::Removed(handle) => {
+                if self.shadow(handle).is_some() {
+                    self.vacate(handle.index);
+                    self.events.push_back(DeviceSaEvent::Removed(handle));
+                }
+            }
+        }
+    }
+
+    /// The device has told of something.
+    pub(super) fn note(&mut self, event: DeviceSaEvent) {
+        self.events.push_back(event);
+    }
+
+    /// The device has none any more.
+    pub(super) fn vacate_all(&mut self) {
+        for index in 0..self.places.len() as u32 {
+            if self.places[index as usize].sa.is_some() {
+                self.vacate(index);
+            }
+        }
+        self.policies = 0;
+        self.under_way = 0;
+        self.waiting.clear();
+        self.events.clear();
+    }
+
+    fn shadow(&self, handle: Handle) -> Option<&Shadow> {
+        let place = self.places.get(handle.index as usize)?;
+        if place.generation == handle.generation { place.sa.as_ref() } else { None }
+    }
+
+    fn occupy(&mut self, sa: Shadow) -> Option<Handle> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if (self.places.len() as u32) < self.limit => {
+                self.places.push(Place { generation: 0, sa: None });
+                self.places.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let place = &mut self.places[index as usize];
+        place.sa = Some(sa);
+        Some(Handle { index, generation: place.generation })
+    }
+
+    fn vacate(&mut self, index: u32) {
+        let place = &mut self.places[index as usize];
+        place.sa = None;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+}
+
+impl Driver {
+    /// Whether the device can make of a packet what it is to be.
+    pub(super) fn can_protect(&self, packet: &TxPacket, ask: EspAsk) -> bool {
+        if packet.ask.context.is_some() || packet.ask.rate.is_some() {
+            return false;
+        }
+        match ask {
+            EspAsk::Protect => self.config.ipsec_sas > 0,
+            EspAsk::Finish { sa, at, .. } => {
+                let known = self.sas.shadow(sa).is_some_and(|sa| {
+                    sa.direction == Direction::Transmit && sa.kind == OffloadKind::Crypto && !sa.leaving
+                });
+                let payload = packet.ask.mss.map_or(packet.payload_len(), usize::from);
+                let encrypted = (packet.header.len() + payload).checked_sub(usize::from(at) + esp::ESP_AND_IV);
+                let longest = usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER;
+                known
+                    && encrypted
+                        .is_some_and(|encrypted| packet.header.len() + payload + trailer_len(encrypted) <= longest)
+            }
+        }
+    }
+
+    /// Posts what waited for room.
+    pub(super) fn post_waiting_commands(&mut self) {
+        while self.send.has_room()
+            && let Some(command) = self.sas.waiting.pop_front()
+        {
+            self.post_command(command);
+        }
+        self.ring_doorbell();
+    }
+
+    fn post_command(&mut self, command: IpsecCommand) {
+        self.sas.under_way += usize::from(SaChange::by(&command).is_some());
+        self.post(SendDescriptor::Ipsec { epoch: self.epoch, command });
+    }
+
+    /// Posts a command, now or when there is room: it takes something away, or changes it.
+    fn post_or_wait(&mut self, command: IpsecCommand) {
+        self.sas.waiting.push_back(command);
+        self.post_waiting_commands();
+    }
+
+    fn has_room_for_command(&mut self) -> bool {
+        self.reap_sent();
+        self.post_waiting_commands();
+        self.send.has_room()
+    }
+}
+
+impl IpsecDevice for Driver {
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused> {
+        check(sa)?;
+        if !self.has_room_for_command() {
+            return Err(SaRefused::Busy);
+        }
+        let shadow = Shadow { direction: sa.direction, kind: sa.offload, leaving: false };
+        let handle = self.sas.occupy(shadow).ok_or(SaRefused::NoSpace)?;
+        self.post_command(IpsecCommand::AddSa { handle, sa: Box::new(sa.clone()) });
+        self.ring_doorbell();
+        Ok(handle)
+    }
+
+    fn update_sa(&mut self, sa: Handle, lifetime: Lifetime) {
+        if self.sas.shadow(sa).is_some() {
+            self.post_or_wait(IpsecCommand::UpdateSa { handle: sa, lifetime });
+        }
+    }
+
+    fn remove_sa(&mut self, sa: Handle) {
+        let Some(Place { sa: Some(shadow), .. }) = self.sas.places.get_mut(sa.index as usize) else { return };
+        if !core::mem::replace(&mut shadow.leaving, true) {
+            self.post_or_wait(IpsecCommand::RemoveSa { handle: sa });
+        }
+    }
+
+    fn set_policy(&mut self, selector: &Selector, priority: u32, sa: Handle) -> Result<(), SaRefused> {
+        let known = self.sas.shadow(sa).filter(|sa| sa.direction == Direction::Transmit && !sa.leaving);
+        known.filter(|sa| sa.kind == OffloadKind::Packet).ok_or(SaRefused::UnknownSa)?;
+        if !self.has_room_for_command() {
+            return Err(SaRefused::Busy);
+        }
+        self.post_command(IpsecCommand::SetPolicy { selector: *selector, priority, sa });
+        Ok(())
+    }
+
+    fn remove_policy(&mut self, selector: &Selector, priority: u32) {
+        self.post_or_wait(IpsecCommand::RemovePolicy { selector: *selector, priority });
+    }
+
+    fn poll_sa_event(&mut self) -> Option<DeviceSaEvent> {
+        self.reap_sent();
+        self.reap_control();
+        self.sas.events.pop_front()
+    }
+}
+
+/// What the device can take, as ConnectX devices have it.
+fn check(sa: &SaParams) -> Result<(), SaRefused> {
+    if sa.offload == OffloadKind::None {
+        return Err(SaRefused::NoDevice);
+    }
+    if !sa.key.suite().encrypts() {
+        return Err(SaRefused::Suite(sa.key.suite()));
+    }
+    let whole = sa.offload == OffloadKind::Packet;
+    if sa.encapsulation.is_some() && !(whole && sa.mode == EspMode::Transport) {
+        return Err(SaRefused::Encapsulation);
+    }
+    if sa.direction == Direction::Receive && (sa.source.is_unspecified() || sa.destination.is_unspecified()) {
+        return Err(SaRefused::Wildcard);
+    }
+    if whole && sa.direction == Direction::Receive && !WINDOWS.contains(&sa.replay_window) {
+        return Err(SaRefused::ReplayWindow(sa.replay_window));
+    }
+    let Lifetime { soft, hard } = sa.lifetime;
+    if whole && !(in_order(&soft, &hard, |limits| limits.bytes) && in_order(&soft, &hard, |limits| limits.packets)) {
+        return Err(SaRefused::Lifetime);
+    }
+    Ok(())
+}
+
+/// Whether neither is zero, and the hard limit above the soft one.
+fn in_order(soft: &Limits, hard: &Limits, of: impl Fn(&Limits) -> Option<u64>) -> bool {
+    let (soft, hard) = (of(soft), of(hard));
+    soft != Some(0) && hard != Some(0) && soft.zip(hard).is_none_or(|(soft, hard)| soft < hard)
+}
+
+/// Replay windows of a device, in packets.
+const WINDOWS: [u32; 4] = [32, 64, 128, 256];

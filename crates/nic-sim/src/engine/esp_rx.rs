@@ -1,0 +1,64 @@
+//! The ESP receive engine (RFC 4303 3.4).
+//!
+//! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
+//! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
+
+use crate::engine::esp::{EspTable, Numbers};
+use bytes::BytesMut;
+use esp::inner::ip_packet;
+use esp::{EspAt, IpView, PROTOCOL_ESP, unwrap};
+use offload_api::{EspMode, EspVerdict};
+
+/// What became of a received frame.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Nothing: it is as it was.
+    Untouched(EspVerdict),
+    /// Its payload is plain; all the rest is there still. And the packet in it, as it would be without ESP.
+    Decrypted { frame: BytesMut, inner: Option<BytesMut>, verdict: EspVerdict },
+    /// The packet that was in it. `translated`: an address translator may have changed addresses under its checksum.
+    Unwrapped { inner: BytesMut, verdict: EspVerdict, translated: bool },
+    /// It goes no further.
+    Dropped,
+}
+
+/// Works on a frame, if it is ESP of an SA that the device has.
+pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
+    let Some(at) = EspAt::find(data) else {
+        let view = ip_packet(data).and_then(IpView::parse);
+        let fragment = view.is_some_and(|view| view.fragment && view.protocol == PROTOCOL_ESP);
+        return Received::Untouched(if fragment { EspVerdict::Fragment } else { EspVerdict::None });
+    };
+    let Some(handle) = table.find_received(at.spi, at.ip.source, at.ip.destination) else {
+        return Received::Untouched(EspVerdict::None);
+    };
+    let Some(sa) = table.get_mut(handle) else { return Received::Untouched(EspVerdict::None) };
+    let whole = sa.is_whole();
+    let Numbers::Receive(window) = &mut sa.numbers else { return Received::Untouched(EspVerdict::None) };
+    if sa.params.encapsulation.is_some() != at.udp {
+        return Received::Untouched(EspVerdict::None);
+    }
+    let number = if whole { window.check(at.low) } else { window.whole(at.low) };
+    let number = match number {
+        Ok(number) if !whole || sa.meter.allows(1) => number,
+        _ if whole => return Received::Dropped,
+        _ => return Received::Untouched(EspVerdict::None),
+    };
+    let mut frame = BytesMut::from(data);
+    let Ok(trailer) = sa.cipher.open(&mut frame, &at, number) else {
+        return Received::Untouched(EspVerdict::Failed);
+    };
+    let before = window.top();
+    window.accept(number);
+    if !whole {
+        let inner = unwrap(frame.clone(), &at, &trailer, &sa.params).ok();
+        return Received::Decrypted { frame, inner, verdict: EspVerdict::Decrypted { sa: handle, number } };
+    }
+    let translated = at.udp && sa.params.mode == EspMode::Transport;
+    let unwrapped = unwrap(frame, &at, &trailer, &sa.params);
+    table.spend(handle, before, number, trailer.payload as u64);
+    match unwrapped {
+        Ok(inner) => Received::Unwrapped { inner, verdict: EspVerdict::Unwrapped { sa: handle, number }, translated },
+        Err(_) => Received::Dropped,
+    }
+}

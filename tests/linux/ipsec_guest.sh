@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# A stock Linux kernel in a QEMU guest at the other end of ESP: transport and tunnel mode, IPv4 and IPv6, in UDP; AES-GCM
+# with both key lengths and ChaCha20-Poly1305; with and without extended sequence numbers. Over a wire that loses, doubles
+# and corrupts, the guest pings the emulated host and moves files both ways through each pair of SAs;
+# ESP is made by the emulated host, by its NIC under the host's headers, and by its NIC alone. Then tshark, with the
+# keys, has a look at what was on the wire: every ICV is good but for what the wire broke, and all of it is ESP. Needs no root.
+#   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 512 by default, for QEMU interprets the guest
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+server=$(realpath "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-512}
+work=$(mktemp -d) pid=
+clean_up() {
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
+    wait
+    rm -rf "$work"
+}
+trap clean_up EXIT
+status=0
+"$here/guest/build.sh" || status=$?
+[ "$status" = 0 ] || exit "$status"
+
+mkdir "$work/site"
+head -c "${kib}K" /dev/urandom >"$work/site/bulk"
+hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
+host4=10.77.0.1 host6=fd00::1 number=16 cases=()
+
+# A guest's address of its own for each pair of SAs, so that one boot does for all. The words that the emulated host reads
+# are those that ip takes in the guest; policies are the other way round there.
+pair() { # name, family, mode, suite, flags, further words of the SA; for another family outside: its addresses
+    local name=$1 family=$2 mode=$3 suite=$4 flags=$5 more=$6 aead key template=
+    local guest host=host$family spi=$((0x1000 + 16 * number))
+    host=${!host}
+    guest=$([ "$family" = 4 ] && echo "10.77.0.$number" || echo "fd00::$number")
+    local outer_host=${7:-$host} outer_guest=${8:-$guest}
+    case $suite in
+    aes128) aead='rfc4106(gcm(aes))' key=20 ;;
+    aes256) aead='rfc4106(gcm(aes))' key=36 ;;
+    chacha20) aead='rfc7539esp(chacha20,poly1305)' key=36 ;;
+    esac
+    [ "$mode" = transport ] || template=yes
+    local direction from to spi_of outer_from outer_to
+    for direction in out in; do
+        if [ $direction = out ]; then
+            from=$host to=$guest outer_from=$outer_host outer_to=$outer_guest spi_of=$spi
+        else
+            from=$guest to=$host outer_from=$outer_guest outer_to=$outer_host spi_of=$((spi + 1))
+        fi
+        key_of=0x$(head -c "$key" /dev/urandom | od -An -v -tx1 | tr -d ' \n')
+        local state="state add src $outer_from dst $outer_to proto esp spi $spi_of reqid $number mode $mode replay-window 64 $flags aead $aead $key_of 128 $more"
+        local policy="policy add src $from dst $to dir DIRECTION priority 10 tmpl ${template:+src $outer_from dst $outer_to} proto esp reqid $number mode $mode"
+        printf '%s\n%s\n' "$state" "${policy/DIRECTION/$direction}" >>"$work/keys"
+        local other=in
+        [ $direction = out ] || other=out
+        # shellcheck disable=SC2001
+        printf 'ip xfrm %s\nip xfrm %s\n' "$(sed "s/aead \([^ ]*\)/aead '\1'/" <<<"$state")" "${policy/DIRECTION/$other}" >>"$work/xfrm"
+        sa_of_tshark "$outer_from" "$outer_to" "$spi_of" "$suite" "$key_of" "$flags"
+    done
+    cases+=("$name $family $guest $host")
+    number=$((number + 1))
+}
+sa_of_tshark() { # source, destination, SPI, suite, key, flags
+    local kind=IPv4 name='AES-GCM with 16 octet ICV [RFC4106]' bits=32-bit spi
+    [[ $1 != *:* ]] || kind=IPv6
+    [ "$4" != chacha20 ] || name='ChaCha20 with Poly1305 [RFC7634]'
+    [[ $6 != *esn* ]] || bits=64-bit
+    spi=$(printf '0x%08x' "$3")
+    printf '"%s","%s","%s","%s","%s","%s","NULL","","%s","0x00000000"\n' "$kind" "$1" "$2" "$spi" "$name" "$5" "$bits" >>"$work/esp_sa"
+}
+pair "transport, AES-128-GCM" 4 transport aes128 "" ""
+pair "transport, AES-256-GCM, ESN" 4 transport aes256 "flag esn" ""
+pair "transport, ChaCha20-Poly1305, ESN" 4 transport chacha20 "flag esn" ""
+pair "transport in UDP, AES-128-GCM" 4 transport aes128 "" "encap espinudp 4500 4500 0.0.0.0"
+pair "tunnel, AES-128-GCM, ESN" 4 tunnel aes128 "flag esn" ""
+pair "tunnel, ChaCha20-Poly1305" 4 tunnel chacha20 "" ""
+pair "tunnel in UDP, AES-256-GCM, ESN" 4 tunnel aes256 "flag esn" "encap espinudp 4500 4500 0.0.0.0"
+pair "IPv6 transport, AES-256-GCM, ESN" 6 transport aes256 "flag esn" ""
+pair "IPv6 tunnel, ChaCha20-Poly1305, ESN" 6 tunnel chacha20 "flag esn" ""
+pair "IPv6 in an IPv4 tunnel, AES-128-GCM" 6 tunnel aes128 "flag af-unspec" "" "$host4" "10.77.0.$number"
+pair "IPv4 in an IPv6 tunnel, AES-128-GCM" 4 tunnel aes128 "flag af-unspec" "" "$host6" "fd00::$number"
+printf '%s\n' "${cases[@]}" >"$work/cases"
+
+cat >"$work/script" <<'SCRIPT'
+set -euo pipefail
+cd /guest
+modprobe -a esp4 esp6 xfrm_user
+ip link set eth0 up
+for number in $(seq 16 $((15 + $(wc -l <cases)))); do
+    ip addr add "10.77.0.$number/24" dev eth0
+    ip addr add "fd00::$number/64" dev eth0 nodad
+done
+# ESP in UDP comes by a socket that says so (UDP_ENCAP, UDP_ENCAP_ESPINUDP).
+python3 -c 'import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 4500)); s.setsockopt(17, 100, 2); time.sleep(1e6)' &
+. ./xfrm
+# To Linux, policies are about the UDP around ESP as well (a keying daemon exempts its socket from them), ...
+ip xfrm policy add src 10.77.0.0/24 dst 10.77.0.0/24 proto udp dport 4500 dir in priority 1
+# ... and about neighbour discovery.
+for direction in in out; do
+    for type in 135 136; do
+        ip xfrm policy add src fd00::/64 dst fd00::/64 proto ipv6-icmp type $type dir $direction priority 1
+    done
+done
+failed=0
+while read -r line; do
+    set -- $line
+    host=${*: -1} guest=${*: -2:1} family=${*: -3:1} name=${line% "$family" "$guest" "$host"}
+    url=$([ "$family" = 4 ] && echo "http://$host" || echo "http://[$host]")
+    echo "-- $name"
+    try() { "$@" || { echo "NOT SO: $*"; failed=1; return 1; }; }
+    ping -"$family" -c 5 -i 0.2 -W 2 -I "$guest" "$host" >ping || { cat ping; echo "no answer"; failed=1; continue; }
+    # Some of both ways, whole.
+    try curl -sS --fail --max-time 60 --interface "$guest" -o got "$url/bulk" || continue
+    [ "$(sha256sum <got)" = "$HASH  -" ] || { echo "what came is not what was sent"; failed=1; }
+    answer=$(curl -sS --fail --max-time 60 --interface "$guest" -T got "$url/") || failed=1
+    [ "${answer%%$'\n'*}" = "$(stat -c %s got) $HASH" ] || { echo "$answer: what went is not what arrived"; failed=1; }
+done <cases
+grep -v ' *0$' /proc/net/xfrm_stat || true
+exit $failed
+SCRIPT
+
+run() { # what the NIC does; "" for nothing
+    local kind=$1 status=0
+    echo "== ESP by ${kind:+the NIC, }${kind:-the host}"
+    sed "/^state/s/\$/${kind:+ offload $kind}/" "$work/keys" >"$work/keys.host"
+    (cd "$work" && exec "$server" site --mode http --dgram port guest --keys keys.host --pcap wire.pcapng \
+        --loss 0.005 --duplicate 0.002 --corrupt 0.001 >log 2>&1) & pid=$!
+    until grep -q '^Ctrl-C' "$work/log" 2>/dev/null; do
+        kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
+        sleep 0.05
+    done
+    (cd "$work" && "$here/guest/boot.sh" -e "HASH=$hash" -f cases -f xfrm script \
+        -netdev dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port \
+        -device virtio-net-pci,netdev=n0) || status=$?
+    kill "$pid"
+    wait "$pid" || true
+    pid=
+    grep -iE '^(xfrm|ipsec|wire_(lost|corrupted|duplicated))' "$work/log" || true
+    [ "$status" = 0 ] || { cat "$work/log"; exit "$status"; }
+    look_at_the_wire
+    rm "$work/log"
+}
+
+counted() { awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!found) print 0 }' "$work/log"; }
+
+look_at_the_wire() {
+    command -v tshark >/dev/null || { echo "tshark is missing: nobody else looks at the wire"; return; }
+    local sas=() line plain good bad known=0
+    # Older ones know neither ChaCha20-Poly1305 nor extended sequence numbers.
+    takes() {
+        local said
+        said=$(tshark -r "$work/wire.pcapng" -c 1 -o "uat:esp_sa:$1" 2>&1) && [[ $said != *WARNING* ]]
+    }
+    while read -r line; do
+        takes "$line" || { line=${line%,'"32-bit"',*} && takes "$line"; } || continue
+        sas+=(-o "uat:esp_sa:$line") known=$((known + 1))
+    done <"$work/esp_sa"
+    count() {
+        tshark -r "$work/wire.pcapng" -o esp.enable_encryption_decode:TRUE -o esp.enable_authentication_check:TRUE \
+            "${sas[@]}" -Y "$1" 2>>"$work/tshark.log" | wc -l
+    }
+    # Neighbours are found without ESP, and the guest looks for routers and reports its groups.
+    plain=$(count 'ip.src == 10.77.0.1 && !esp && !arp || ipv6.src == fd00::1 && !esp && icmpv6.type < 133')
+    good=$(count 'esp.icv_good == 1') bad=$(count 'esp.icv_bad == 1')
+    echo "tshark, knowing $known of $(wc -l <"$work/esp_sa") SAs: $good ICVs good, $bad bad; $plain packets without ESP"
+    [ "$plain" = 0 ] && [ "$good" -gt 100 ] && [ "$bad" -le "$(counted wire_corrupted)" ] || {
+        head "$work/tshark.log"
+        echo "NOT SO: every ICV is good but for what the wire corrupted, and the host sends nothing but ESP"
+        exit 1
+    }
+}
+
+for kind in "" crypto packet; do run "$kind"; done
+echo "done: $kib KiB each way through each"
