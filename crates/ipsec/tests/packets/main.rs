@@ -1,0 +1,150 @@
+//! Packet by packet: what each way of working on ESP puts on the wire, and what it makes of what comes from there.
+
+mod paths;
+mod rig;
+mod scale;
+
+use nic_sim::wire::Port;
+use offload_api::{
+    Direction, EspMode, FlowKey, NetDevice, OffloadKind, Refused, SaEvent, TlsKey, TlsSuite, TlsVersion,
+};
+use offload_base::Seq;
+use proptest::prelude::*;
+use rig::{End, NOW, pair, payload, sa, tcp};
+
+const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
+const MODES: [EspMode; 2] = [EspMode::Transport, EspMode::Tunnel];
+
+proptest! {
+    /// The explicit IV is the 64-bit sequence number, so nothing on the wire tells who did the work.
+    #[test]
+    fn all_ways_put_the_same_bytes_on_the_wire(
+        payloads in prop::collection::vec((0usize..6000, 200u16..1360), 1..5),
+        mode in prop::sample::select(MODES.to_vec()),
+        ipv6: bool,
+        first in prop::sample::select(vec![0u64, 0xffff_fffd]),
+    ) {
+        let mut wires = Vec::new();
+        for kind in KINDS {
+            let mut end = End::new(1);
+            let params = sa(Direction::Transmit, kind, mode, ipv6);
+            end.key(&[offload_api::SaParams { last_number: first, ..params }]);
+            let mut wire = Vec::new();
+            for (bytes, mss) in &payloads {
+                let data: Vec<u8> = (0..*bytes).map(|at| at as u8).collect();
+                wire.extend(end.send(tcp(ipv6, &data, Some(*mss))).into_iter().map(|frame| frame.data));
+            }
+            prop_assert_eq!(end.counted("ipsec_tx_fallback"), 0);
+            prop_assert_eq!(end.counted("ipsec_sw_tx_pkts") > 0, kind == OffloadKind::None);
+            wires.push(wire);
+        }
+        prop_assert!(wires[0] == wires[1], "crypto offload");
+        prop_assert!(wires[0] == wires[2], "packet offload");
+    }
+}
+
+#[test]
+fn whoever_sends_it_whoever_receives_it() {
+    for mode in MODES {
+        for sender in KINDS {
+            for receiver in KINDS {
+                let [mut from, mut to] = pair(sender, receiver, mode);
+                let data: Vec<u8> = (0..5000u32).map(|at| at as u8).collect();
+                let arrived = to.receive(from.send(tcp(false, &data, Some(1300))));
+                let bytes: Vec<u8> = arrived.iter().flat_map(|frame| payload(frame)).copied().collect();
+                assert_eq!(bytes, data, "{sender:?} to {receiver:?}, {mode:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_the_device_refuses_uses_up_no_number() {
+    let [mut from, mut to] = pair(OffloadKind::Crypto, OffloadKind::None, EspMode::Transport);
+    let mut frames = from.send(tcp(false, b"first", None));
+    // No device holds ESP packets back to a rate.
+    let mut refused = tcp(false, b"second", None);
+    refused.ask.rate = core::num::NonZeroU64::new(1_000_000);
+    frames.extend(from.send(refused));
+    frames.extend(from.send(tcp(false, b"third", None)));
+    assert_eq!(from.counted("ipsec_tx_fallback"), 1);
+    assert_eq!(from.counted("tx_ipsec_refused") + from.counted("tx_drop_unsupported"), 1);
+    let numbers: Vec<u8> = frames.iter().map(|frame| frame.data[41]).collect();
+    assert_eq!(numbers, [1, 2, 3]);
+    assert_eq!(to.receive(frames).len(), 3);
+}
+
+#[test]
+fn a_reset_leaves_no_number_to_be_used_again() {
+    for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
+        let [mut from, mut to] = pair(kind, OffloadKind::None, EspMode::Tunnel);
+        let mut frames = from.send(tcp(false, &[1; 4000], Some(1300)));
+        from.device.reset(NOW);
+        from.device.process(NOW);
+        assert_eq!(from.secure.poll_event(), Some(offload_api::DeviceEvent::Reset));
+        assert!(matches!(from.events()[..], [SaEvent::OffloadLost { .. }]));
+        frames.extend(from.send(tcp(false, &[2; 4000], Some(1300))));
+        let numbers: Vec<u8> = frames.iter().map(|frame| frame.data[41]).collect();
+        assert_eq!(numbers, (1..=numbers.len() as u8).collect::<Vec<_>>(), "{kind:?}");
+        assert_eq!(to.receive(frames).len(), 8);
+        assert!(from.counted("ipsec_sw_tx_pkts") > 0);
+    }
+}
+
+#[test]
+fn lifetimes_are_counted_by_the_device() {
+    use offload_api::{Lifetime, Limit, Limits, SaParams};
+    let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
+    let lifetime = Lifetime { soft: limits(3), hard: limits(6) };
+    for direction in [Direction::Transmit, Direction::Receive] {
+        let mut ends = [End::new(1), End::new(2)];
+        let whole = |own| if own == direction { OffloadKind::Packet } else { OffloadKind::None };
+        let params = |own| {
+            let params = sa(own, whole(own), EspMode::Transport, false);
+            if own == direction { SaParams { lifetime, ..params } } else { params }
+        };
+        ends[0].key(&[params(Direction::Transmit)]);
+        ends[1].key(&[params(Direction::Receive)]);
+        let counting = usize::from(direction == Direction::Receive);
+        let (mut arrived, mut told) = (0, Vec::new());
+        for _ in 0..10 {
+            let _refused_at_the_end = ends[0].secure.transmit(NOW, tcp(false, b"x", None), &offload_api::NoRecords);
+            let frames = ends[0].frames();
+            arrived += ends[1].receive(frames).len();
+            ends[counting].settle();
+            told.extend(ends[counting].events());
+        }
+        assert_eq!(arrived, 6, "{direction:?}");
+        assert!(
+            matches!(
+                told[..2],
+                [SaEvent::SoftLimit { limit: Limit::Packets, .. }, SaEvent::HardLimit { limit: Limit::Packets, .. }]
+            ),
+            "{told:?}"
+        );
+    }
+}
+
+#[test]
+fn tls_below_esp_is_masked() {
+    let [mut from, _] = pair(OffloadKind::Packet, OffloadKind::Packet, EspMode::Transport);
+    let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+    let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
+    let tls = from.secure.tls().expect("for flows that pass as they are");
+    assert_eq!(tls.add(&flow, Direction::Transmit, Seq(7), 0, &key), Err(Refused::Unsupported));
+}
+
+#[test]
+fn what_stops_to_be_keyed_stops() {
+    for kind in KINDS {
+        let mut from = End::new(1);
+        from.key(&[sa(Direction::Transmit, kind, EspMode::Transport, false)]);
+        assert_eq!(from.send(tcp(false, b"protected", None)).len(), 1);
+        let id = from.secure.sad().ids().next().unwrap();
+        from.keying().delete_sa(id).unwrap();
+        let sent = from.secure.transmit(NOW, tcp(false, b"never", None), &offload_api::NoRecords);
+        assert_ne!(sent, offload_api::Sent::Posted, "{kind:?}");
+        assert!(from.frames().is_empty(), "{kind:?}");
+        assert_eq!(from.counted("XfrmOutNoStates"), 1);
+    }
+}

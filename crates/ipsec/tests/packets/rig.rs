@@ -1,0 +1,160 @@
+//! IPsec around a driver, with its device at hand: packets in, frames out, and the other way round. No time passes.
+
+use bytes::Bytes;
+use core::net::IpAddr;
+use ipsec::SecureDevice;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, NicConfig, nic};
+use offload_api::ipsec::SaAdded;
+use offload_api::{
+    Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Keying, NetDevice, NoRecords, OffloadKind, Policy,
+    SaEvent, SaParams, Selector, Sent, Template, TxAsk, TxPacket,
+};
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seq};
+
+pub(crate) const NOW: Instant = Instant::ZERO;
+
+/// One host's end.
+pub(crate) struct End {
+    pub(crate) device: Device,
+    pub(crate) secure: SecureDevice,
+}
+
+impl End {
+    pub(crate) fn new(number: u8) -> End {
+        let config =
+            NicConfig { mac: [2, 0, 0, 0, 0, number], delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+        let (device, driver) = nic(config);
+        End { device, secure: SecureDevice::new(Box::new(driver)) }
+    }
+
+    pub(crate) fn keying(&mut self) -> &mut dyn Keying {
+        self.secure.keying().expect("an IPsec layer")
+    }
+
+    /// Adds SAs, and policies that want everything protected by them.
+    pub(crate) fn key(&mut self, sas: &[SaParams]) {
+        for sa in sas {
+            let template = match sa.mode {
+                EspMode::Transport => Template::transport(sa.reqid),
+                EspMode::Tunnel => Template::tunnel(sa.source, sa.destination, sa.reqid),
+            };
+            let action = Action::Protect(template);
+            let policy = Policy { direction: sa.direction, selector: Selector::ANY, priority: 0, action };
+            let _there_already = self.keying().add_policy(policy);
+            let SaAdded { refused, .. } = self.keying().add_sa(NOW, sa.clone()).unwrap();
+            assert_eq!(refused, None);
+        }
+        self.settle();
+    }
+
+    /// Lets device and driver do what they have to.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..4 {
+            self.device.process(NOW);
+            assert!(self.device.poll_frame(NOW).is_none(), "nothing was to be sent");
+            assert!(self.secure.poll_event().is_none());
+        }
+    }
+
+    pub(crate) fn send(&mut self, packet: TxPacket) -> Vec<Frame> {
+        assert_eq!(self.secure.transmit(NOW, packet, &NoRecords), Sent::Posted);
+        self.frames()
+    }
+
+    /// What leaves.
+    pub(crate) fn frames(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        loop {
+            self.secure.flush(NOW);
+            self.device.process(NOW);
+            let before = frames.len();
+            frames.extend(core::iter::from_fn(|| self.device.poll_frame(NOW)));
+            self.device.process(NOW);
+            assert!(self.secure.poll_event().is_none());
+            if frames.len() == before {
+                return frames;
+            }
+        }
+    }
+
+    /// What the stack is handed of frames that come.
+    pub(crate) fn receive(&mut self, frames: impl IntoIterator<Item = Frame>) -> Vec<Vec<u8>> {
+        for frame in frames {
+            self.device.receive_frame(NOW, frame);
+        }
+        self.device.process(NOW);
+        core::iter::from_fn(|| self.secure.receive(NOW)).map(|packet| packet.frame.to_vec()).collect()
+    }
+
+    pub(crate) fn events(&mut self) -> Vec<SaEvent> {
+        core::iter::from_fn(|| self.keying().poll_sa_event()).collect()
+    }
+
+    pub(crate) fn counted(&self, name: &str) -> u64 {
+        let mut set = CounterSet::default();
+        self.secure.count(&mut set);
+        set.add(&self.device.counters());
+        set.value(name)
+    }
+}
+
+/// The address of host `number`.
+pub(crate) fn address(ipv6: bool, number: u8) -> IpAddr {
+    if ipv6 { [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into() } else { [10, 0, 0, number].into() }
+}
+
+/// An SA from host 1 to host 2.
+pub(crate) fn sa(direction: Direction, offload: OffloadKind, mode: EspMode, ipv6: bool) -> SaParams {
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+    SaParams {
+        mode,
+        offload,
+        reqid: 1,
+        esn: true,
+        dont_fragment: DontFragment::Clear,
+        ..SaParams::new(direction, 0x1001, address(ipv6, 1), address(ipv6, 2), key)
+    }
+}
+
+/// Two ends, an SA from the first to the second, worked on in these ways.
+pub(crate) fn pair(sender: OffloadKind, receiver: OffloadKind, mode: EspMode) -> [End; 2] {
+    let mut ends = [End::new(1), End::new(2)];
+    ends[0].key(&[sa(Direction::Transmit, sender, mode, false)]);
+    ends[1].key(&[sa(Direction::Receive, receiver, mode, false)]);
+    ends
+}
+
+/// TCP from host 1 to host 2; `mss`: to be cut.
+pub(crate) fn tcp(ipv6: bool, payload: &[u8], mss: Option<u16>) -> TxPacket {
+    let mut header = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    let total = 20 + payload.len();
+    if ipv6 {
+        header.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        header.extend_from_slice(&(total as u16).to_be_bytes());
+        header.extend_from_slice(&[6, 64]);
+    } else {
+        header.extend_from_slice(&[8, 0, 0x45, 0]);
+        header.extend_from_slice(&((20 + total) as u16).to_be_bytes());
+        header.extend_from_slice(&[0x12, 0x34, 0, 0, 64, 6, 0, 0]);
+    }
+    for number in [1, 2] {
+        match address(ipv6, number) {
+            IpAddr::V4(address) => header.extend_from_slice(&address.octets()),
+            IpAddr::V6(address) => header.extend_from_slice(&address.octets()),
+        }
+    }
+    header.extend_from_slice(&[0x13, 0x88, 0, 80, 0, 0, 0, 7, 0, 0, 0, 9, 0x50, 0x18, 1, 0, 0, 0, 0, 0]);
+    TxPacket {
+        header: header.into(),
+        fragments: [Bytes::copy_from_slice(payload)].into_iter().collect(),
+        ask: TxAsk { seq: Seq(7), checksum: true, mss, ..TxAsk::default() },
+    }
+}
+
+/// The payload of a frame made by [`tcp`], once it is plain again.
+pub(crate) fn payload(frame: &[u8]) -> &[u8] {
+    &frame[if frame[12] == 8 { 54 } else { 74 }..]
+}
