@@ -23,8 +23,12 @@ get() { # port, what curl is to do
     local port=$1; shift
     inside curl -sS --fail --noproxy '*' --max-time 120 --cacert "$identity/ca.pem" --resolve "$name:$port:$address" "$@"
 }
+takes_suites=no
+if curl -V | grep -q OpenSSL; then takes_suites=yes; else echo "note: this curl was built without OpenSSL, and takes no suites"; fi
 chosen() { # version, suite -> how curl is told
-    if [ "$1" = TLSv1.3 ]; then echo "--tlsv1.3 --tls13-ciphers $2"; else echo "--tls-max 1.2 --ciphers $2"; fi
+    if [ "$takes_suites" = no ]; then
+        if [ "$1" = TLSv1.3 ]; then echo "--tlsv1.3"; else echo "--tls-max 1.2"; fi
+    elif [ "$1" = TLSv1.3 ]; then echo "--tlsv1.3 --tls13-ciphers $2"; else echo "--tls-max 1.2 --ciphers $2"; fi
 }
 
 # One connection: a file, two parts of it, a page; then a file sent there.
@@ -37,7 +41,7 @@ fetched() { # port, version, suite
         --next -sS --fail --noproxy '*' --max-time 120 --cacert "$identity/ca.pem" --resolve "$name:$1:$address" "${how[@]}" \
         -w '%{num_connects}\n' -o "$work/page" "$url/page" 2>"$work/verbose") || { cat "$work/verbose"; return 1; }
     [ "$answer" = $'1\n0\n0' ] || { echo "connections: $answer"; return 1; }
-    grep -q "SSL connection using $2 / $3" "$work/verbose" || { grep "SSL connection" "$work/verbose"; return 1; }
+    [ "$takes_suites" = no ] || grep -q "SSL connection using $2 / $3" "$work/verbose" || { grep "SSL connection" "$work/verbose"; return 1; }
     cmp "$work/got" "$work/site/bulk" && cmp "$work/page" "$work/site/page"
     cmp "$work/part" <(tail -c "+$((part + 1))" "$work/site/bulk" | head -c 100000)
     answer=$(get "$1" "${how[@]}" -T "$work/site/bulk" "$url/")
@@ -117,9 +121,8 @@ done
 stop
 check "keys were changed" [ "$(counted TlsTxRekeyOk)" -gt 20 ]
 
-if command -v wrk >/dev/null; then
+if command -v wrk >/dev/null && ulimit -n 4096 2>/dev/null; then
     echo "wrk, 1000 connections"
-    ulimit -n 4096
     start
     for url in http://$address "https://$address" "https://$address:8443"; do
         inside wrk -t 1 -c 1000 -d 5s --timeout 20s "$url/page" >"$work/wrk"
@@ -130,7 +133,7 @@ if command -v wrk >/dev/null; then
     stop
     check "as many were there at once" [ "$(counted TcpPassiveOpens)" -ge 3000 ]
 else
-    echo "SKIPPED: wrk is missing"
+    echo "SKIPPED: wrk is missing, or may not open so many sockets"
 fi
 
 # The other way round: an emulated host fetches from openssl s_server.
