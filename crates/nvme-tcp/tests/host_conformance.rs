@@ -1,0 +1,345 @@
+//! What a host checks of its controller, and what it answers: one test for each row of the rules; the checks of headers
+//! alone are in `pdu.rs`.
+
+use bytes::{Bytes, BytesMut};
+use core::time::Duration;
+use nvme_tcp::host::{Buffer, Payload, Queue, QueueConfig, QueueError, Submission, commands};
+use nvme_tcp::pdu::{DataHeader, InitializeResponse, ReadyToTransfer, Termination};
+use nvme_tcp::pdu::{Limits, Side};
+use nvme_tcp::{Command, Completion, FatalStatus, Framing, IoOpcode, Pdu, Received, Receiver, SglKind, Status};
+use offload_api::{RxMeta, RxSegment};
+use offload_base::{Instant, Seq};
+
+const AGREED: InitializeResponse =
+    InitializeResponse { version: 0, alignment: 0, header_digest: false, data_digest: false, max_data: 4096 };
+
+fn new_queue(digests: bool) -> Queue {
+    let config = QueueConfig {
+        depth: 4,
+        header_digest: digests,
+        data_digest: digests,
+        requests: 2,
+        in_capsule: 512,
+        ..QueueConfig::default()
+    };
+    let mut queue = Queue::new(Instant::ZERO, config);
+    queue.poll_transmit().expect("ICReq");
+    queue
+}
+
+fn open_queue(digests: bool) -> Queue {
+    let mut queue = new_queue(digests);
+    let response = InitializeResponse { header_digest: digests, data_digest: digests, ..AGREED };
+    send(&mut queue, Framing::default(), &Pdu::InitializeResponse(response), &[]);
+    assert!(queue.is_open());
+    queue
+}
+
+fn send(queue: &mut Queue, framing: Framing, pdu: &Pdu, data: &[u8]) {
+    let bytes = framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
+    let data = BytesMut::from(&bytes[..]).into();
+    queue.handle_segment(RxSegment { seq: Seq(0), data, meta: RxMeta::default() });
+}
+
+/// The controller sends `pdu`: the host ends the connection with this FES and FEI, and the header goes back.
+fn ends(queue: &mut Queue, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
+    while queue.poll_transmit().is_some() {}
+    send(queue, Framing::default(), pdu, data);
+    let answer = queue.poll_transmit().unwrap_or_else(|| panic!("no answer to {pdu:?}"));
+    let bytes: Vec<u8> = answer.into_pieces().collect::<Vec<_>>().concat();
+    let Some(Pdu::HostTermination(termination)) = Pdu::parse(&bytes) else { panic!("{pdu:?}: {bytes:x?}") };
+    assert_eq!(termination.fatal_status(), Some(fes), "{pdu:?}");
+    assert_eq!(termination.information, fei.to_le_bytes(), "{pdu:?}");
+    assert_eq!(bytes[24 + 8..], pdu.header()[8..bytes.len() - 24], "the header in question");
+    assert!(matches!(queue.error(), Some(QueueError::Misbehaved(_))) && queue.room() == 0);
+    assert!(queue.poll_transmit().is_none(), "that was the last word");
+}
+
+fn read(queue: &mut Queue, bytes: usize) -> u16 {
+    let command = commands::range(IoOpcode::Read, 1, 0, 8);
+    let payload = Payload::Read(Buffer::zeroed(bytes));
+    queue.submit(Instant::ZERO, Submission { command, payload }).expect("there is room")
+}
+
+fn write(queue: &mut Queue, bytes: usize) -> u16 {
+    let command = commands::range(IoOpcode::Write, 1, 0, 8);
+    let payload = Payload::Write([Bytes::from(vec![7; bytes])].into_iter().collect());
+    queue.submit(Instant::ZERO, Submission { command, payload }).expect("there is room")
+}
+
+fn data(command: u16, length: u32) -> DataHeader {
+    DataHeader { command, tag: 0, offset: 0, length, last: true, success: false }
+}
+
+#[test]
+fn an_answer_to_icreq_that_cannot_be() {
+    let rows = [
+        (InitializeResponse { version: 1, ..AGREED }, 8),
+        (InitializeResponse { alignment: 32, ..AGREED }, 10),
+        (InitializeResponse { header_digest: true, ..AGREED }, 11),
+        (InitializeResponse { data_digest: true, ..AGREED }, 11),
+        (InitializeResponse { max_data: 4092, ..AGREED }, 12),
+        (InitializeResponse { max_data: 4098, ..AGREED }, 12),
+    ];
+    for (response, fei) in rows {
+        let pdu = Pdu::InitializeResponse(response);
+        ends(&mut new_queue(false), &pdu, &[], FatalStatus::InvalidHeaderField, fei);
+    }
+}
+
+#[test]
+fn a_controller_may_do_without_the_digests_it_was_asked_for() {
+    let mut queue = new_queue(true);
+    send(&mut queue, Framing::default(), &Pdu::InitializeResponse(AGREED), &[]);
+    let id = read(&mut queue, 512);
+    let capsule = queue.poll_transmit().unwrap();
+    assert_eq!(capsule.len(), 72, "no header digest");
+    send(&mut queue, Framing::default(), &Pdu::ControllerData(data(id, 512)), &[1; 512]);
+    let response = Completion { command: id, ..Completion::default() };
+    send(&mut queue, Framing::default(), &Pdu::Response(response), &[]);
+    assert!(queue.poll_finished().unwrap().completion.status.is_success());
+}
+
+#[test]
+fn a_second_icresp_and_anything_before_the_first() {
+    let again = Pdu::InitializeResponse(AGREED);
+    ends(&mut open_queue(false), &again, &[], FatalStatus::SequenceError, 0);
+    let response = Pdu::Response(Completion::default());
+    ends(&mut new_queue(false), &response, &[], FatalStatus::SequenceError, 0);
+}
+
+#[test]
+fn a_completion_of_no_command() {
+    let mut queue = open_queue(false);
+    let id = read(&mut queue, 512);
+    let stranger = Completion { command: id ^ 1, ..Completion::default() };
+    ends(&mut queue, &Pdu::Response(stranger), &[], FatalStatus::InvalidHeaderField, 20);
+    // One of an earlier command in the same place is one of no command.
+    let mut queue = open_queue(false);
+    let id = read(&mut queue, 512);
+    send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
+    assert_ne!(read(&mut queue, 512), id);
+    let late = Completion { command: id, ..Completion::default() };
+    ends(&mut queue, &Pdu::Response(late), &[], FatalStatus::InvalidHeaderField, 20);
+}
+
+#[test]
+fn data_that_were_not_asked_for() {
+    type Change = fn(&mut DataHeader);
+    let rows: [(Change, FatalStatus, u32, usize); 4] = [
+        // No such command; not the next byte; beyond the end; SUCCESS before the last.
+        (|data| data.command ^= 1, FatalStatus::InvalidHeaderField, 8, 512),
+        (|data| data.offset = 4, FatalStatus::DataOutOfRange, 12, 512),
+        (|data| data.length = 516, FatalStatus::DataOutOfRange, 16, 516),
+        (|data| (data.success, data.last) = (true, false), FatalStatus::InvalidHeaderField, 1, 512),
+    ];
+    for (change, fes, fei, length) in rows {
+        let mut queue = open_queue(false);
+        let mut header = data(read(&mut queue, 512), 512);
+        change(&mut header);
+        ends(&mut queue, &Pdu::ControllerData(header), &vec![1; length], fes, fei);
+    }
+    let mut queue = open_queue(false);
+    let header = data(write(&mut queue, 4096), 512);
+    ends(&mut queue, &Pdu::ControllerData(header), &[1; 512], FatalStatus::DataOutOfRange, 12);
+}
+
+#[test]
+fn requests_for_data_that_cannot_be() {
+    let ask = |command, offset, length| ReadyToTransfer { command, tag: 9, offset, length };
+    let mut queue = open_queue(false);
+    let id = write(&mut queue, 8192);
+    ends(&mut queue, &Pdu::ReadyToTransfer(ask(id ^ 1, 0, 512)), &[], FatalStatus::InvalidHeaderField, 8);
+    for (offset, length, fes, fei) in [
+        (0, 0, FatalStatus::InvalidHeaderField, 16),
+        (0, 8196, FatalStatus::DataOutOfRange, 16),
+        (8192, 4, FatalStatus::DataOutOfRange, 16),
+        (u32::MAX, u32::MAX, FatalStatus::DataOutOfRange, 16),
+    ] {
+        let mut queue = open_queue(false);
+        let id = write(&mut queue, 8192);
+        ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, offset, length)), &[], fes, fei);
+    }
+    // Of a command that has none, or whose data were in its capsule.
+    let mut queue = open_queue(false);
+    let id = read(&mut queue, 512);
+    ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 512)), &[], FatalStatus::DataOutOfRange, 12);
+    let mut queue = open_queue(false);
+    let id = write(&mut queue, 512);
+    ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 512)), &[], FatalStatus::DataOutOfRange, 12);
+    // The same bytes again.
+    let mut queue = open_queue(false);
+    let id = write(&mut queue, 8192);
+    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask(id, 0, 4096)), &[]);
+    ends(&mut queue, &Pdu::ReadyToTransfer(ask(id, 0, 4096)), &[], FatalStatus::DataOutOfRange, 12);
+}
+
+#[test]
+fn more_requests_than_a_command_may_have() {
+    let mut queue = open_queue(false);
+    let id = write(&mut queue, 8192);
+    let ask =
+        |number: u32| Pdu::ReadyToTransfer(ReadyToTransfer { command: id, tag: 1, offset: number * 512, length: 512 });
+    // Two are allowed until their data have left.
+    send(&mut queue, Framing::default(), &ask(0), &[]);
+    send(&mut queue, Framing::default(), &ask(1), &[]);
+    while queue.poll_transmit().is_some() {}
+    send(&mut queue, Framing::default(), &ask(2), &[]);
+    send(&mut queue, Framing::default(), &ask(3), &[]);
+    assert!(queue.error().is_none());
+    send(&mut queue, Framing::default(), &ask(4), &[]);
+    let Some(QueueError::Misbehaved(error)) = queue.error() else { panic!("{:?}", queue.error()) };
+    assert_eq!((error.status, error.information), (FatalStatus::LimitExceeded, [0; 4]));
+}
+
+#[test]
+fn data_leave_as_they_were_asked_for_in_pieces_the_controller_takes() {
+    let mut queue = open_queue(false);
+    let id = write(&mut queue, 12_000);
+    let capsule = queue.poll_transmit().unwrap();
+    let Some(Pdu::Command(command)) = Pdu::parse(&capsule.head) else { panic!() };
+    assert_eq!((command.sgl().kind(), command.sgl().length), (Some(SglKind::Transport), 12_000));
+    let ask = ReadyToTransfer { command: id, tag: 3, offset: 1000, length: 10_000 };
+    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
+    let sent: Vec<(u16, u32, u32, bool)> = core::iter::from_fn(|| queue.poll_transmit())
+        .map(|pdu| match Pdu::parse(&pdu.head) {
+            Some(Pdu::HostData(data)) => (data.tag, data.offset, data.length, data.last),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(sent, [(3, 1000, 4096, false), (3, 5096, 4096, false), (3, 9192, 1808, true)]);
+    // Small data go along.
+    write(&mut queue, 512);
+    let Some(Pdu::Command(command)) = Pdu::parse(&queue.poll_transmit().unwrap().head) else { panic!() };
+    assert_eq!((command.sgl().kind(), command.sgl().length), (Some(SglKind::InCapsule), 512));
+}
+
+#[test]
+fn an_answer_before_the_data_have_left_waits_for_them() {
+    let mut queue = open_queue(false);
+    let id = write(&mut queue, 8192);
+    let ask = ReadyToTransfer { command: id, tag: 1, offset: 0, length: 8192 };
+    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
+    let response = Completion { command: id, status: Status::WRITE_FAULT, ..Completion::default() };
+    send(&mut queue, Framing::default(), &Pdu::Response(response), &[]);
+    assert!(queue.poll_finished().is_none() && queue.room() == 3);
+    while queue.poll_transmit().is_some() {}
+    assert_eq!(queue.poll_finished().unwrap().completion.status, Status::WRITE_FAULT);
+    assert_eq!(queue.room(), 4);
+}
+
+#[test]
+fn data_with_a_wrong_digest_fail_their_command_alone() {
+    let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+    let mut queue = open_queue(true);
+    let (spoilt, good) = (read(&mut queue, 512), read(&mut queue, 512));
+    for (id, flip) in [(spoilt, 1), (good, 0)] {
+        let pdu = framing.frame(&Pdu::ControllerData(data(id, 512)), [Bytes::from(vec![3; 512])]);
+        let mut bytes = pdu.into_pieces().collect::<Vec<_>>().concat();
+        bytes[200] ^= flip;
+        let data = BytesMut::from(&bytes[..]).into();
+        queue.handle_segment(RxSegment { seq: Seq(0), data, meta: RxMeta::default() });
+        let response = Completion { command: id, ..Completion::default() };
+        send(&mut queue, framing, &Pdu::Response(response), &[]);
+    }
+    let finished = queue.poll_finished().unwrap();
+    assert_eq!((finished.id, finished.completion.status), (spoilt, Status::TRANSIENT_TRANSPORT_ERROR));
+    assert!(!finished.completion.status.do_not_retry());
+    let finished = queue.poll_finished().unwrap();
+    assert_eq!((finished.id, finished.completion.status), (good, Status::SUCCESS));
+}
+
+#[test]
+fn success_without_all_data_is_none() {
+    let mut queue = open_queue(false);
+    let id = read(&mut queue, 1024);
+    send(
+        &mut queue,
+        Framing::default(),
+        &Pdu::ControllerData(DataHeader { success: true, ..data(id, 512) }),
+        &[1; 512],
+    );
+    assert_eq!(queue.poll_finished().unwrap().completion.status, Status::DATA_TRANSFER_ERROR);
+}
+
+#[test]
+fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
+    let mut queue = open_queue(false);
+    let id = read(&mut queue, 1024);
+    let Some(Payload::Read(buffer)) = queue.abandon(id) else { panic!("it was under way") };
+    assert_eq!(buffer.len(), 1024);
+    assert!(queue.abandon(id).is_none());
+    send(
+        &mut queue,
+        Framing::default(),
+        &Pdu::ControllerData(DataHeader { success: true, ..data(id, 1024) }),
+        &[1; 1024],
+    );
+    assert!(queue.poll_finished().is_none() && queue.room() == 4 && queue.error().is_none());
+}
+
+#[test]
+fn a_controller_that_gives_up_is_told_nothing() {
+    let mut queue = open_queue(false);
+    let id = read(&mut queue, 512);
+    while queue.poll_transmit().is_some() {}
+    let termination = Termination { status: 2, information: [0; 4] };
+    send(&mut queue, Framing::default(), &Pdu::ControllerTermination(termination), &[0; 24]);
+    assert_eq!(queue.error(), Some(&QueueError::Terminated(termination)));
+    assert!(queue.poll_transmit().is_none());
+    let unfinished = queue.take_unfinished();
+    assert!(matches!(&unfinished[..], [(unfinished, _)] if *unfinished == id));
+}
+
+#[test]
+fn no_answer_in_time() {
+    let mut queue = new_queue(false);
+    let due = queue.next_event().unwrap();
+    queue.handle_timeout(due);
+    assert_eq!(queue.error(), Some(&QueueError::TimedOut), "ICResp");
+    let mut queue = open_queue(false);
+    assert_eq!(queue.next_event(), None);
+    let first = read(&mut queue, 512);
+    let later = Instant::ZERO + Duration::from_secs(1);
+    let submission = Submission { command: commands::flush(1), payload: Payload::None };
+    queue.submit(later, submission).unwrap();
+    send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: first, ..Completion::default() }), &[]);
+    let due = later + Duration::from_secs(30);
+    assert_eq!(queue.next_event(), Some(due));
+    queue.handle_timeout(due);
+    assert_eq!(queue.error(), Some(&QueueError::TimedOut));
+    assert_eq!(queue.take_unfinished().len(), 1);
+}
+
+#[test]
+fn a_header_digest_that_is_wrong() {
+    let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+    let mut queue = open_queue(true);
+    let id = read(&mut queue, 512);
+    while queue.poll_transmit().is_some() {}
+    let response = Pdu::Response(Completion { command: id, ..Completion::default() });
+    let mut bytes = framing.frame(&response, []).into_pieces().collect::<Vec<_>>().concat();
+    bytes[24] ^= 1;
+    let wrong: [u8; 4] = bytes[24..28].try_into().unwrap();
+    queue.handle_segment(RxSegment { seq: Seq(0), data: BytesMut::from(&bytes[..]).into(), meta: RxMeta::default() });
+    let Some(QueueError::Misbehaved(error)) = queue.error() else { panic!("{:?}", queue.error()) };
+    assert_eq!((error.status, error.information), (FatalStatus::HeaderDigest, wrong));
+}
+
+/// What a host sends, a controller's receiver takes: capsules with every digest setting.
+#[test]
+fn capsules_are_framed_as_agreed() {
+    for digests in [false, true] {
+        let mut queue = open_queue(digests);
+        write(&mut queue, 300);
+        let limits = Limits { header_digest: digests, data_digest: digests, ..Limits::default() };
+        let mut receiver = Receiver::new(Side::Controller, limits);
+        let bytes = queue.poll_transmit().unwrap().into_pieces().collect::<Vec<_>>().concat();
+        assert_eq!(bytes.len(), 72 + 300 + if digests { 8 } else { 0 });
+        receiver.push(RxSegment { seq: Seq(0), data: BytesMut::from(&bytes[..]).into(), meta: RxMeta::default() });
+        let Ok(Some(Received::Header { pdu: Pdu::Command(command), data: 300 })) = receiver.poll() else { panic!() };
+        assert_eq!(Command::from_bytes(*command.as_bytes()).opcode(), IoOpcode::Write as u8);
+        let Ok(Some(Received::Data(_))) = receiver.poll() else { panic!() };
+        assert!(matches!(receiver.poll(), Ok(Some(Received::DataEnd { intact: true }))));
+    }
+}
