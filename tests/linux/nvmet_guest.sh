@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# nvme_host against Linux's own NVMe/TCP target, in a QEMU guest with a stock kernel: discovery, the four digest
+# settings with writes that are read back and compared, a target that goes away in mid-write and comes back, and tshark's
+# opinion on every PDU and digest that passed. Needs no root.
+#   tests/linux/nvmet_guest.sh
+# Environment: NVME_HOST, the program (target/release/examples/nvme_host by default); PORT on this machine (14470), and
+# the one after it.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+host=$(realpath "${NVME_HOST:-target/release/examples/nvme_host}") port=${PORT:-14470}
+control=$((port + 1)) nqn=nqn.2026-01.test:ram
+work=$(mktemp -d) boot=
+clean_up() {
+    [ -z "$boot" ] || kill "$boot" 2>/dev/null || true
+    wait 2>/dev/null
+    rm -rf "$work"
+}
+trap clean_up EXIT
+status=0
+"$here/guest/build.sh" || status=$?
+[ "$status" = 0 ] || exit "$status"
+command -v qemu-system-x86_64 >/dev/null || { echo "SKIPPED: ${0##*/}: qemu-system-x86_64 is missing"; exit 77; }
+
+cat >"$work/script" <<'SCRIPT'
+set -euo pipefail
+ip addr add 10.0.2.15/24 dev eth0
+ip link set eth0 up
+modprobe -a nvmet-tcp
+modprobe brd rd_nr=1 rd_size=32768
+nvmet=/sys/kernel/config/nvmet subsystem=/sys/kernel/config/nvmet/subsystems/$NQN
+mkdir "$subsystem"
+echo 1 >"$subsystem/attr_allow_any_host"
+mkdir "$subsystem/namespaces/1"
+echo -n /dev/ram0 >"$subsystem/namespaces/1/device_path"
+echo 1 >"$subsystem/namespaces/1/enable"
+mkdir $nvmet/ports/1
+echo tcp >$nvmet/ports/1/addr_trtype
+echo ipv4 >$nvmet/ports/1/addr_adrfam
+echo 0.0.0.0 >$nvmet/ports/1/addr_traddr
+echo 4420 >$nvmet/ports/1/addr_trsvcid
+serve() { ln -s "$subsystem" "$nvmet/ports/1/subsystems/"; }
+serve
+echo "guest: serves"
+# What it is told, a line for each connection, and maybe more than once.
+while word=$(socat -u TCP-LISTEN:4421,reuseaddr STDOUT | head -1); do
+    case $word in
+    away) rm -f "$nvmet/ports/1/subsystems/$NQN" ;;
+    back) [ -e "$nvmet/ports/1/subsystems/$NQN" ] || serve ;;
+    end) break ;;
+    esac
+    echo "guest: $word"
+done
+dmesg | grep -iE 'nvmet.*(digest|error|unexpected|bad|failed)' | sed 's/^/complains: /' || true
+echo "guest: end"
+SCRIPT
+"$here/guest/boot.sh" -t 480 -e "NQN=$nqn" "$work/script" \
+    -netdev "user,id=n0,net=10.0.2.0/24,hostfwd=tcp:127.0.0.1:$port-10.0.2.15:4420,hostfwd=tcp:127.0.0.1:$control-10.0.2.15:4421" \
+    -device virtio-net-pci,netdev=n0 -object "filter-dump,id=f0,netdev=n0,file=$work/capture" >"$work/output" & boot=$!
+for _ in {1..900}; do
+    if grep -q '^guest: serves' "$work/output"; then break; fi
+    kill -0 "$boot" 2>/dev/null || { cat "$work/output"; status=0; wait "$boot" || status=$?; boot=; exit "$((status ? status : 1))"; }
+    sleep 0.2
+done
+grep -q '^guest: serves' "$work/output" || { cat "$work/output"; echo "NOT SO: the guest serves"; exit 1; }
+
+tell() { # word; the guest may not be listening yet, or again
+    for _ in {1..40}; do
+        echo "$1" >"/dev/tcp/127.0.0.1/$control" || true
+        for _ in {1..10}; do
+            if grep -q "^guest: $1" "$work/output"; then return 0; fi
+            sleep 0.1
+        done
+    done
+    fail "the guest did as it was told: $1"
+}
+run() { timeout 120 "$host" --connect "127.0.0.1:$port" "$@"; }
+fail() { echo "NOT SO: $*"; tail -20 "$work/output"; exit 1; }
+
+echo "== discovery, identification, single blocks"
+run discover >"$work/found"
+grep -q "^$nqn " "$work/found" || fail "discovery finds the subsystem: $(cat "$work/found")"
+run --nqn "$nqn" id | tee "$work/id"
+grep -q 'Linux' "$work/id" || fail "a Linux target"
+head -c 300000 /dev/urandom >"$work/data"
+run --nqn "$nqn" --ddgst write --first 10 <"$work/data"
+run --nqn "$nqn" --hdgst read --first 10 --blocks 586 | head -c 300000 | cmp - "$work/data" || fail "what was written is read"
+for digests in "" "--hdgst" "--ddgst" "--hdgst --ddgst"; do
+    echo "== verify, digests: ${digests:-none}"
+    # shellcheck disable=SC2086
+    run --nqn "$nqn" $digests verify --size 12MiB --span 8MiB --command 512KiB
+done
+echo "== the target goes away in mid-write and comes back"
+run --nqn "$nqn" --hdgst --ddgst verify --size 48MiB --span 16MiB >"$work/through" & verify=$!
+sleep 1.5
+tell away
+sleep 1
+tell back
+wait "$verify" || fail "verify, through a loss"
+cat "$work/through"
+! grep -q ' 1 connections' "$work/through" || fail "the connection was lost and made again"
+tell end
+status=0; wait "$boot" || status=$?; boot=
+[ "$status" = 0 ] || { cat "$work/output"; exit "$status"; }
+! grep '^complains' "$work/output" || fail "the kernel had nothing to complain about"
+
+if command -v tshark >/dev/null; then
+    echo "== tshark"
+    tshark -r "$work/capture" -d tcp.port==4420,nvme-tcp -o nvme-tcp.check_hdgst:TRUE -o nvme-tcp.check_ddgst:TRUE \
+        -T fields -e nvme-tcp.type -e nvme-tcp.hdgst.status -e nvme-tcp.ddgst.status -e _ws.malformed \
+        -Y nvme-tcp >"$work/pdus" 2>/dev/null
+    awk -F '\t' '
+        { pdus += split($1, all, ","); header += split($2, all, ","); data += split($3, all, ",")
+          if (($2 $3) ~ /[^1,]/) bad++; # 1 is good if ($4 != "") malformed++ }
+        END { printf "%d PDUs, %d header digests, %d data digests, %d bad, %d malformed\n", pdus, header, data, bad, malformed
+              exit !(pdus > 1000 && header > 100 && data > 100 && bad + malformed == 0) }' "$work/pdus" || fail "tshark agrees"
+else
+    echo "SKIPPED: tshark's opinion: it is missing"
+fi
+echo "done"
