@@ -44,6 +44,10 @@ pub struct NicConfig {
     pub tls_contexts: u32,
     /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face.
     pub ipsec_sas: u32,
+    /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face. They stay on the NIC.
+    pub nvme_contexts: u32,
+    /// Commands that move fewer bytes are not worth placing.
+    pub nvme_io_threshold: usize,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
     pub context_cache_bytes: usize,
     /// TLS transmit contexts given up that the driver keeps for others, at most: those need a key only, and no answer from
@@ -93,6 +97,8 @@ impl Default for NicConfig {
             lro: true,
             tls_contexts: 1 << 18,
             ipsec_sas: 1 << 14,
+            nvme_contexts: 1 << 12,
+            nvme_io_threshold: 32 << 10,
             context_cache_bytes: 4 << 20,
             tls_context_pool: 1024,
             tls_transmit_resync: TransmitResync::Dump,

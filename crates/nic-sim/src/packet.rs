@@ -5,7 +5,10 @@
 use bytes::{Bytes, BytesMut};
 use core::num::NonZeroU16;
 use offload_api::ipsec::DeviceSaEvent;
-use offload_api::{Direction, FlowKey, Handle, Lifetime, RxMeta, SaParams, Selector, TlsKey, TxPacket};
+use offload_api::{
+    Direction, FlowKey, Handle, Lifetime, NvmeTcpConfig, Piece, Placements, RxMeta, SaParams, Selector, TlsKey,
+    TxPacket,
+};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -124,6 +127,8 @@ pub struct ReceiveCompletion {
     pub meta: RxMeta,
     /// If it was joined of several segments: payload bytes of each, but for the last.
     pub joined: Option<NonZeroU16>,
+    /// Parts of the payload that are in buffers of commands.
+    pub placed: Placements,
     /// The rest of the buffer it came in is too small for another: one more may be given to the device.
     pub ends_buffer: bool,
 }
@@ -183,6 +188,47 @@ pub enum ControlCommand {
     ParkTls {
         /// Which one.
         handle: Handle,
+    },
+    /// Create an NVMe/TCP receive context.
+    CreateNvme {
+        /// What it will be called.
+        handle: Handle,
+        /// The flow, as the host sees it.
+        flow: FlowKey,
+        /// Where the next PDU starts.
+        start: Seq,
+        /// How PDUs are framed.
+        config: NvmeTcpConfig,
+    },
+    /// Take the buffer of a command, and place the command's data there.
+    Place {
+        /// The flow's context.
+        handle: Handle,
+        /// The command.
+        command: u16,
+        /// Its buffer. Whoever drops a piece sends it home.
+        buffer: Vec<Piece>,
+    },
+    /// Send home what is left of the buffer of a command.
+    Unplace {
+        /// The flow's context.
+        handle: Handle,
+        /// The command.
+        command: u16,
+    },
+    /// Tell where an NVMe/TCP context thinks a PDU starts.
+    QueryNvmeResync {
+        /// Which one.
+        handle: Handle,
+    },
+    /// Tell an NVMe/TCP context whether a PDU starts where it thinks.
+    AnswerNvmeResync {
+        /// Which one.
+        handle: Handle,
+        /// Where it was asked about.
+        header: Seq,
+        /// Whether one does.
+        is_header: bool,
     },
     /// Give up a context.
     Destroy {

@@ -91,6 +91,16 @@ offload_base::counters! {
         pub ipsec_rx_auth_fail: "ipsec_rx_auth_fail",
         /// Fragments of ESP packets, handed up as they are.
         pub ipsec_rx_fragments: "ipsec_rx_fragments",
+        /// Frames of which something was placed in a command's buffer.
+        pub rx_nvmeotcp_packets: "rx_nvmeotcp_packets",
+        /// Bytes placed.
+        pub rx_nvmeotcp_bytes: "rx_nvmeotcp_bytes",
+        /// Frames whose digests the device vouches for.
+        pub rx_nvmeotcp_checked: "rx_nvmeotcp_checked",
+        /// Times an NVMe/TCP context lost its place in the stream.
+        pub rx_nvmeotcp_drop: "rx_nvmeotcp_drop",
+        /// Times one found it again with software's help.
+        pub rx_nvmeotcp_resync: "rx_nvmeotcp_resync",
         /// Contexts fetched from host memory.
         pub ctx_fetched: "tls_ctx_fetched",
         /// Contexts written to host memory to make room for others.
@@ -145,6 +155,18 @@ offload_base::counters! {
         pub rx_tls_resync_req_start: "rx_tls_resync_req_start",
         /// Times it told, and the protocol was asked.
         pub rx_tls_resync_req_end: "rx_tls_resync_req_end",
+        /// NVMe/TCP contexts created.
+        pub rx_nvmeotcp_sk_add: "rx_nvmeotcp_sk_add",
+        /// NVMe/TCP contexts refused.
+        pub rx_nvmeotcp_sk_add_fail: "rx_nvmeotcp_sk_add_fail",
+        /// NVMe/TCP contexts given up.
+        pub rx_nvmeotcp_sk_del: "rx_nvmeotcp_sk_del",
+        /// Buffers of commands given to the device.
+        pub rx_nvmeotcp_ddp_setup: "rx_nvmeotcp_ddp_setup",
+        /// Buffers it did not take.
+        pub rx_nvmeotcp_ddp_setup_fail: "rx_nvmeotcp_ddp_setup_fail",
+        /// Buffers asked back before they were full.
+        pub rx_nvmeotcp_ddp_teardown: "rx_nvmeotcp_ddp_teardown",
         /// Requests passed over: no place on the control ring, or the device no longer waited.
         pub rx_tls_resync_req_skip: "rx_tls_resync_req_skip",
         /// Answers that waited for a place on the control ring.

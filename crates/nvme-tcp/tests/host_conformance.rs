@@ -2,8 +2,9 @@
 //! alone are in `pdu.rs`.
 
 use bytes::{Bytes, BytesMut};
+use core::task::Waker;
 use core::time::Duration;
-use nvme_tcp::host::{Buffer, Payload, Queue, QueueConfig, QueueError, Submission, commands};
+use nvme_tcp::host::{Abandoned, Buffer, Payload, Queue, QueueConfig, QueueError, Submission, commands};
 use nvme_tcp::pdu::{DataHeader, InitializeResponse, ReadyToTransfer, Termination};
 use nvme_tcp::pdu::{Limits, Side};
 use nvme_tcp::{Command, Completion, FatalStatus, Framing, IoOpcode, Pdu, Received, Receiver, SglKind, Status};
@@ -266,9 +267,9 @@ fn success_without_all_data_is_none() {
 fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 1024);
-    let Some(Payload::Read(buffer)) = queue.abandon(id) else { panic!("it was under way") };
+    let Abandoned::Now(Payload::Read(buffer)) = queue.abandon(id) else { panic!("it was under way") };
     assert_eq!(buffer.len(), 1024);
-    assert!(queue.abandon(id).is_none());
+    assert!(matches!(queue.abandon(id), Abandoned::Finished));
     send(
         &mut queue,
         Framing::default(),
@@ -287,7 +288,7 @@ fn a_controller_that_gives_up_is_told_nothing() {
     send(&mut queue, Framing::default(), &Pdu::ControllerTermination(termination), &[0; 24]);
     assert_eq!(queue.error(), Some(&QueueError::Terminated(termination)));
     assert!(queue.poll_transmit().is_none());
-    let unfinished = queue.take_unfinished();
+    let unfinished = queue.poll_unfinished(Waker::noop()).unwrap();
     assert!(matches!(&unfinished[..], [(unfinished, _)] if *unfinished == id));
 }
 
@@ -308,7 +309,7 @@ fn no_answer_in_time() {
     assert_eq!(queue.next_event(), Some(due));
     queue.handle_timeout(due);
     assert_eq!(queue.error(), Some(&QueueError::TimedOut));
-    assert_eq!(queue.take_unfinished().len(), 1);
+    assert_eq!(queue.poll_unfinished(Waker::noop()).unwrap().len(), 1);
 }
 
 #[test]

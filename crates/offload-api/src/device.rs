@@ -2,6 +2,7 @@
 
 use crate::flow::FlowKey;
 use crate::ipsec::{IpsecDevice, Keying};
+use crate::nvme::NvmeTcpDevice;
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
 use crate::tls::TlsDevice;
@@ -138,6 +139,11 @@ pub trait NetDevice: Send {
 
     /// The TLS face, if the device has one.
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        None
+    }
+
+    /// The NVMe/TCP face, if the device has one.
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
         None
     }
 

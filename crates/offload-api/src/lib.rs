@@ -9,7 +9,8 @@
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
-//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`ipsec`]: its TLS and IPsec faces;
+//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`]: its TLS, NVMe/TCP and IPsec
+//!   faces;
 //!   [`record`]: how TLS records are made up;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
 //! - [`stream`]: [`SegmentStream`], what a protocol sees of a transport.
@@ -21,6 +22,7 @@
 pub mod device;
 pub mod flow;
 pub mod ipsec;
+pub mod nvme;
 pub mod record;
 pub mod rx;
 pub mod source;
@@ -36,8 +38,9 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
+pub use nvme::{NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits};
 pub use record::RecordFormat;
-pub use rx::{Piece, PieceHome, RxBuf, RxMeta, RxPacket, RxSegment};
+pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
 pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};

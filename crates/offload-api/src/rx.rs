@@ -7,6 +7,7 @@ use core::fmt;
 use core::num::NonZeroU16;
 use core::ops::Deref;
 use offload_base::Seq;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// What the device found out about a packet's checksums.
@@ -44,6 +45,8 @@ pub enum NvmeVerdict {
     NotChecked,
     /// It followed all PDU bytes of the packet, and every data digest that ends in it is right.
     Good,
+    /// Nothing, and the engine asks for help to find its place again.
+    ResyncRequested,
 }
 
 /// What the device said about a packet. It stays with the packet's bytes through every layer; ranges whose
@@ -81,12 +84,18 @@ pub struct RxPacket {
     /// have fewer. All of them had the same metadata. The headers are those of the first, with the length of all, and
     /// PSH and FIN of the last; the checksum fields are of no use, for they were checked.
     pub joined: Option<NonZeroU16>,
+    /// Parts of the payload that the device put elsewhere: where each begins in the payload, in order. What is in their
+    /// place in the frame means nothing.
+    pub placed: Placements,
 }
+
+/// Parts of a payload that were placed, each with where it begins in the payload.
+pub type Placements = SmallVec<[(usize, Piece); 1]>;
 
 impl RxPacket {
     /// A packet as it was on the wire.
     pub fn new(frame: BytesMut, meta: RxMeta) -> RxPacket {
-        RxPacket { frame, meta, joined: None }
+        RxPacket { frame, meta, joined: None, placed: Placements::new() }
     }
 }
 
@@ -176,12 +185,7 @@ impl RxBuf {
     pub fn truncate(&mut self, bytes: usize) {
         match self {
             RxBuf::Pool(buffer) => buffer.truncate(bytes),
-            RxBuf::Placed(piece) => {
-                if bytes < piece.bytes.len() {
-                    let kept = piece.split_to(bytes);
-                    *piece = kept;
-                }
-            }
+            RxBuf::Placed(piece) => piece.truncate(bytes),
         }
     }
 
@@ -252,7 +256,55 @@ impl Piece {
         self.offset
     }
 
-    fn split_to(&mut self, at: usize) -> Piece {
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes, for the device to fill.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Whether it belongs to the buffer that `home` keeps together.
+    pub fn is_from<H: PieceHome>(&self, home: &Arc<H>) -> bool {
+        core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(home))
+    }
+
+    /// Takes in the piece behind it.
+    ///
+    /// # Errors
+    /// It is not the piece behind, in the same memory.
+    pub fn join(&mut self, next: Piece) -> Result<(), Piece> {
+        let follows = self.offset + self.bytes.len() as u64 == next.offset
+            && core::ptr::addr_eq(Arc::as_ptr(&self.home), Arc::as_ptr(&next.home))
+            && self.bytes.as_ptr_range().end == next.bytes.as_ptr();
+        if !follows {
+            return Err(next);
+        }
+        let mut next = next;
+        self.bytes.unsplit(core::mem::take(&mut next.bytes));
+        Ok(())
+    }
+
+    /// Keeps the first `bytes` bytes; the rest goes home.
+    pub fn truncate(&mut self, bytes: usize) {
+        if bytes < self.bytes.len() {
+            let kept = self.split_to(bytes);
+            *self = kept;
+        }
+    }
+
+    /// Takes the first `at` bytes off.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn split_to(&mut self, at: usize) -> Piece {
         let first = Piece { offset: self.offset, bytes: self.bytes.split_to(at), home: self.home.clone() };
         self.offset += at as u64;
         first

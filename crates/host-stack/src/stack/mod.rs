@@ -117,7 +117,7 @@ impl Stack {
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
         let arrival = self.network.receive(now, &mut packet, &mut self.counters);
-        let RxPacket { mut frame, meta, joined } = packet;
+        let RxPacket { mut frame, meta, joined, placed } = packet;
         let Parsed { flow, segment, payload } = match arrival {
             Some(Arrival::Tcp(parsed)) => parsed,
             Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
@@ -139,7 +139,7 @@ impl Stack {
             }
             match self.open_by_cookie(now, flow, &segment) {
                 Cookie::Opens(id) => {
-                    let payload = Payload { data: frame, meta, segment_bytes };
+                    let payload = Payload { data: frame, meta, placed, segment_bytes };
                     self.take_in(now, id, &flow, &segment, payload, device);
                 }
                 Cookie::NotNow => {}
@@ -151,7 +151,7 @@ impl Stack {
             self.counters.listen_overflows += 1;
             return;
         }
-        let payload = Payload { data: frame, meta, segment_bytes };
+        let payload = Payload { data: frame, meta, placed, segment_bytes };
         self.take_in(now, id, &flow, &segment, payload, device);
     }
 

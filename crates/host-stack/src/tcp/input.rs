@@ -247,7 +247,7 @@ impl Connection {
         }
         if !payload.data.is_empty() {
             self.receive.note_segment_bytes(payload.segment_bytes);
-            let received = self.receive.insert(start, payload.data, payload.meta);
+            let received = self.receive.insert_parts(start, payload.data, payload.placed, payload.meta);
             env.counters.out_of_order_pruned += received.pruned;
             env.counters.receive_collapsed += u64::from(received.collapsed);
             env.counters.out_of_order_queued += u64::from(received.out_of_order > 0);

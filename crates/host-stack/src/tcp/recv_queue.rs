@@ -10,7 +10,7 @@ use super::ranges::Ranges;
 use super::segment::MAX_SACK_BLOCKS;
 use bytes::BytesMut;
 use core::ops::Range;
-use offload_api::{RxBuf, RxMeta, RxSegment};
+use offload_api::{Placements, RxBuf, RxMeta, RxSegment};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
@@ -63,6 +63,19 @@ pub(crate) struct Received {
     pub(crate) pruned: u64,
     /// Copied into a smaller buffer.
     pub(crate) collapsed: bool,
+}
+
+impl Received {
+    /// Adds what became of the bytes behind.
+    fn add(&mut self, behind: Received) {
+        self.in_order += behind.in_order;
+        self.out_of_order += behind.out_of_order;
+        self.duplicate = self.duplicate.take().or(behind.duplicate);
+        self.filled |= behind.filled;
+        self.dropped |= behind.dropped;
+        self.pruned += behind.pruned;
+        self.collapsed |= behind.collapsed;
+    }
 }
 
 impl ReceiveQueue {
@@ -126,8 +139,41 @@ impl ReceiveQueue {
         !self.ready.is_empty()
     }
 
+    /// Takes in `data`, which begin at `start`, and belong within the window. Parts of them lie elsewhere.
+    pub(crate) fn insert_parts(
+        &mut self,
+        start: u64,
+        mut data: BytesMut,
+        placed: Placements,
+        meta: RxMeta,
+    ) -> Received {
+        if placed.is_empty() {
+            return self.insert(start, data, meta);
+        }
+        let (mut received, mut at) = (Received::default(), 0);
+        for (offset, mut piece) in placed {
+            // What lies beyond the window was cut off.
+            if offset >= at + data.len() {
+                break;
+            }
+            if offset > at {
+                received.add(self.insert(start + at as u64, data.split_to(offset - at), meta));
+            }
+            piece.truncate(data.len());
+            let length = piece.len();
+            drop(data.split_to(length));
+            received.add(self.insert(start + offset as u64, RxBuf::Placed(piece), meta));
+            at = offset + length;
+        }
+        if !data.is_empty() {
+            received.add(self.insert(start + at as u64, data, meta));
+        }
+        received
+    }
+
     /// Takes in `data`, which begin at `start`, and belong within the window. What arrived before stays.
-    pub(crate) fn insert(&mut self, start: u64, mut data: BytesMut, meta: RxMeta) -> Received {
+    pub(crate) fn insert(&mut self, start: u64, data: impl Into<RxBuf>, meta: RxMeta) -> Received {
+        let mut data = data.into();
         let mut received = Received::default();
         let end = start + data.len() as u64;
         if end <= self.next {
@@ -136,7 +182,8 @@ impl ReceiveQueue {
         }
         let (start, data) = if start < self.next {
             received.duplicate = Some(start..self.next);
-            (self.next, data.split_off((self.next - start) as usize))
+            drop(data.split_to((self.next - start) as usize));
+            (self.next, data)
         } else {
             (start, data)
         };
@@ -275,7 +322,9 @@ impl ReceiveQueue {
 
     /// Finds memory for `data`: by copying them into a buffer of their size, or by throwing away what lies
     /// furthest beyond a hole (RFC 2018 8 allows it).
-    fn afford(&mut self, data: BytesMut, in_order: bool, received: &mut Received) -> Option<RxBuf> {
+    fn afford(&mut self, data: RxBuf, in_order: bool, received: &mut Received) -> Option<RxBuf> {
+        // Placed bytes are in the application's own memory.
+        let RxBuf::Pool(data) = data else { return Some(data) };
         let bytes = data.len();
         let roomy = data.capacity() > 2 * bytes;
         let mut charge = data.capacity() + OVERHEAD_BYTES;

@@ -4,7 +4,7 @@
 //! malformed one are ignored, as Linux does.
 
 use bytes::BytesMut;
-use offload_api::RxMeta;
+use offload_api::{Placements, RxMeta};
 use offload_base::Seq;
 use smallvec::SmallVec;
 use smoltcp::wire::{TcpOption, TcpPacket, TcpSeqNumber};
@@ -30,6 +30,8 @@ pub(crate) struct Segment {
 pub(crate) struct Payload {
     pub(crate) data: BytesMut,
     pub(crate) meta: RxMeta,
+    /// Parts of the data that are elsewhere.
+    pub(crate) placed: Placements,
     /// Bytes of a segment as the peer sent it: a device may have joined several.
     pub(crate) segment_bytes: usize,
 }

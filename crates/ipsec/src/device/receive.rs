@@ -17,14 +17,14 @@ use offload_base::cost::{self, Work};
 impl SecureDevice {
     /// What the stack is to see of a received packet.
     pub(super) fn take_in(&mut self, now: Instant, packet: RxPacket) -> Option<RxPacket> {
-        let RxPacket { frame, meta, joined } = packet;
+        let RxPacket { frame, meta, joined, placed } = packet;
         // The verdict is for here; further up, packets of one stream are not to differ by it.
         let plain = RxMeta { esp: EspVerdict::None, ..meta };
         match meta.esp {
             EspVerdict::Unwrapped { sa, number } => self.take_unwrapped(sa, number, frame, plain),
             EspVerdict::Decrypted { sa, number } => self.take_decrypted(sa, number, frame, plain),
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
-                self.take_raw(now, RxPacket { frame, meta, joined })
+                self.take_raw(now, RxPacket { frame, meta, joined, placed })
             }
         }
     }

@@ -1,8 +1,9 @@
 //! The control ring: contexts come and go; and reset, which takes them all.
 
 use crate::context::TlsEngine;
-use crate::device::Device;
+use crate::device::{Device, NVME_HANDLES};
 use crate::dma;
+use crate::engine::nvme::NvmeReceive;
 use crate::engine::tls_record::Protection;
 use crate::engine::tls_rx::TlsReceive;
 use crate::engine::tls_tx::TlsTransmit;
@@ -18,6 +19,7 @@ impl Device {
         self.contexts.clear();
         self.steering.clear();
         self.esp.clear();
+        self.nvme.clear();
         self.flush_send_ring();
         self.counters.resets += 1;
         self.show_sent(now);
@@ -31,8 +33,18 @@ impl Device {
     pub(super) fn run_control(&mut self, now: Instant) {
         while let Some(entry) = self.rings.control.pop() {
             self.dma.control += match &entry.command {
-                ControlCommand::CreateTls { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
-                ControlCommand::QueryResync { .. } | ControlCommand::AnswerResync { .. } => dma::CONTROL_QUERY,
+                ControlCommand::CreateTls { .. }
+                | ControlCommand::CreateNvme { .. }
+                | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
+                // A descriptor for each piece.
+                ControlCommand::Place { buffer, .. } => {
+                    dma::CONTROL_QUERY + dma::RECEIVE_DESCRIPTOR * buffer.len() as u64
+                }
+                ControlCommand::QueryResync { .. }
+                | ControlCommand::AnswerResync { .. }
+                | ControlCommand::Unplace { .. }
+                | ControlCommand::QueryNvmeResync { .. }
+                | ControlCommand::AnswerNvmeResync { .. } => dma::CONTROL_QUERY,
                 ControlCommand::ReuseTls { .. } => dma::CONTROL_REUSE,
                 ControlCommand::ParkTls { .. } => dma::CONTROL_PARK,
             };
@@ -66,6 +78,41 @@ impl Device {
                         _ => self.counters.rx_tls_resync_res_skip += 1,
                     }
                     ControlCompletion::Answered(handle)
+                }
+                ControlCommand::CreateNvme { handle, flow, start, config } => {
+                    if handle.index.wrapping_sub(NVME_HANDLES) < self.config.nvme_contexts {
+                        self.nvme.insert(handle, flow, NvmeReceive::new(config, start));
+                        ControlCompletion::Created(handle)
+                    } else {
+                        ControlCompletion::Refused(handle)
+                    }
+                }
+                ControlCommand::Place { handle, command, buffer } => {
+                    // Without a context the buffer is dropped, and so goes home.
+                    if let Some(context) = self.nvme.get_mut(handle) {
+                        context.placement.insert(command, buffer);
+                    }
+                    ControlCompletion::Answered(handle)
+                }
+                ControlCommand::Unplace { handle, command } => {
+                    if let Some(context) = self.nvme.get_mut(handle) {
+                        context.placement.remove(command);
+                    }
+                    ControlCompletion::Answered(handle)
+                }
+                ControlCommand::QueryNvmeResync { handle } => {
+                    let header = self.nvme.get_mut(handle).and_then(|context| context.engine.question());
+                    ControlCompletion::Resync { handle, header }
+                }
+                ControlCommand::AnswerNvmeResync { handle, header, is_header } => {
+                    let context = self.nvme.get_mut(handle);
+                    let found = context.is_some_and(|context| context.engine.answer(header, is_header));
+                    self.counters.rx_nvmeotcp_resync += u64::from(found);
+                    ControlCompletion::Answered(handle)
+                }
+                ControlCommand::Destroy { handle } if handle.index >= NVME_HANDLES => {
+                    self.nvme.remove(handle);
+                    ControlCompletion::Destroyed(handle)
                 }
                 ControlCommand::Destroy { handle } => {
                     if let Some(flow) = self.contexts.remove(handle) {

@@ -3,12 +3,14 @@
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
 //! - `esp`: ESP both ways, beside those two;
+//! - `nvme`: NVMe/TCP contexts and what they make of a packet;
 //! - `control`: contexts created and given up, reset.
 //!
 //! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
 
 mod control;
 mod esp;
+mod nvme;
 mod receive;
 mod transmit;
 
@@ -26,6 +28,8 @@ use crate::wire::Port;
 pub(crate) use control::knows;
 use core::task::Waker;
 use core::time::Duration;
+pub(crate) use nvme::NVME_HANDLES;
+use nvme::NvmeContexts;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use receive::ReceiveSide;
@@ -66,6 +70,7 @@ pub struct Device {
     contexts: ContextTable,
     steering: Steering,
     esp: EspTable,
+    nvme: NvmeContexts,
     transmit: TransmitSide,
     receive: ReceiveSide,
     frames: BufferPool,
@@ -87,6 +92,7 @@ impl Device {
             rings,
             steering: Steering::default(),
             esp: EspTable::default(),
+            nvme: NvmeContexts::default(),
             transmit: TransmitSide::default(),
             receive: ReceiveSide::default(),
             interrupt: Interrupt::default(),

@@ -17,8 +17,8 @@ use crate::engine::coalesce::Joint;
 use crate::engine::layout::Layout;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
-use offload_api::rx::{Checksums, TlsVerdict};
-use offload_api::{EspVerdict, RxMeta};
+use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
+use offload_api::{EspVerdict, Placements, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use std::collections::VecDeque;
@@ -41,6 +41,8 @@ struct Session {
     meta: RxMeta,
     /// The packet so far, and behind it the rest of its buffer.
     buffer: BytesMut,
+    /// Parts of the payload so far that are in buffers of commands.
+    placed: Placements,
     /// When the first, and when the last segment is in host memory.
     first_due: Instant,
     last_due: Instant,
@@ -50,7 +52,27 @@ struct Session {
     is_announced: bool,
 }
 
+/// What was made of a frame.
+struct Contents {
+    buffer: BytesMut,
+    meta: RxMeta,
+    placed: Placements,
+}
+
 impl Session {
+    /// Takes in what was placed of the segment whose payload begins at `start` in the packet.
+    fn add_placed(&mut self, start: usize, placed: Placements) {
+        let payload_start = start - self.joint.headers();
+        for (offset, piece) in placed {
+            let at = payload_start + offset;
+            let next = match self.placed.last_mut() {
+                Some((last_at, last)) if *last_at + last.len() == at => last.join(piece).err(),
+                _ => Some(piece),
+            };
+            self.placed.extend(next.map(|piece| (at, piece)));
+        }
+    }
+
     fn next_event(&self) -> Instant {
         if self.is_announced { self.closes_at } else { self.first_due }
     }
@@ -108,15 +130,16 @@ impl Device {
         self.note_received(data);
         self.dma.rx_payload += data.len() as u64;
         let mut meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
+        let mut placed = Placements::new();
         match &layout {
             Some(layout) => {
                 buffer.extend_from_slice(&data[..layout.payload]);
-                self.append_payload(data, layout, &mut buffer, &mut meta);
+                placed = self.append_payload(data, layout, &mut buffer, &mut meta);
                 buffer.extend_from_slice(&data[layout.end..]);
             }
             None => buffer.extend_from_slice(data),
         }
-        self.begin(data, layout.as_ref(), buffer, meta, due);
+        self.begin(data, layout.as_ref(), Contents { buffer, meta, placed }, due);
     }
 
     /// Takes what was made of an ESP packet.
@@ -129,7 +152,8 @@ impl Device {
         self.dma.rx_payload += frame.len() as u64;
         buffer.extend_from_slice(frame);
         // Each has a number of its own that the host is to know: none is joined with others.
-        self.begin(frame, None, buffer, meta, due);
+        let contents = Contents { buffer, meta, placed: Placements::new() };
+        self.begin(frame, None, contents, due);
     }
 
     /// Shows the host what has reached its memory by `now`.
@@ -203,9 +227,10 @@ impl Device {
         let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
         let joined_bytes = buffer.len();
         let mut meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-        self.append_payload(data, layout, &mut buffer, &mut meta);
+        let placed = self.append_payload(data, layout, &mut buffer, &mut meta);
         let session = &mut self.receive.open[place];
         if meta == session.meta && may_be_joined(&meta) {
+            session.add_placed(joined_bytes, placed);
             session.joint.add(data, layout);
             session.last_due = due;
             session.buffer = buffer;
@@ -223,15 +248,16 @@ impl Device {
         packet[..header.len()].copy_from_slice(header);
         self.dma.rx_payload += header.len() as u64;
         self.close_without_rest(place);
-        self.begin(data, Some(layout), packet, meta, due);
+        self.begin(data, Some(layout), Contents { buffer: packet, meta, placed }, due);
     }
 
     /// A packet that stands in `buffer`: others may join it, or it is on its way to the host.
-    fn begin(&mut self, data: &[u8], layout: Option<&Layout>, buffer: BytesMut, meta: RxMeta, due: Instant) {
+    fn begin(&mut self, data: &[u8], layout: Option<&Layout>, contents: Contents, due: Instant) {
+        let Contents { buffer, meta, placed } = contents;
         let joint = layout.filter(|_| self.config.lro && may_be_joined(&meta));
         let Some(joint) = joint.and_then(|layout| Joint::begin(data, layout)) else {
             let (frame, ends_buffer) = self.cut_off(buffer);
-            self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, ends_buffer });
+            self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
         };
         if self.receive.open.len() == MOST_SESSIONS {
@@ -241,7 +267,16 @@ impl Device {
         let interrupt = self.interrupt.due.filter(|at| *at >= due);
         let closes_at = interrupt.unwrap_or(due + self.config.delays.interrupt);
         let (first_due, last_due) = (due, due);
-        self.receive.open.push(Session { joint, meta, buffer, first_due, last_due, closes_at, is_announced: false });
+        self.receive.open.push(Session {
+            joint,
+            meta,
+            buffer,
+            placed,
+            first_due,
+            last_due,
+            closes_at,
+            is_announced: false,
+        });
     }
 
     /// Ends a session: nothing joins it any more.
@@ -258,14 +293,14 @@ impl Device {
     }
 
     fn end_session(&mut self, place: usize, ends_buffer: bool) {
-        let Session { joint, meta, buffer: mut frame, last_due, .. } = self.receive.open.remove(place);
+        let Session { joint, meta, buffer: mut frame, placed, last_due, .. } = self.receive.open.remove(place);
         joint.finish(&mut frame);
         let joined = joint.segment_bytes();
         if joined.is_some() {
             self.counters.rx_lro_packets += 1;
             self.counters.rx_lro_bytes += frame.len() as u64;
         }
-        self.receive.put_under_way(last_due, ReceiveCompletion { frame, meta, joined, ends_buffer });
+        self.receive.put_under_way(last_due, ReceiveCompletion { frame, meta, joined, placed, ends_buffer });
     }
 
     /// A buffer with room for a frame.
@@ -309,16 +344,21 @@ impl Device {
     }
 
     /// Appends the payload to `buffer`, decrypted if it can be, and says what was found out about it.
-    fn append_payload(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) {
+    fn append_payload(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) -> Placements {
         let payload = &data[layout.payload..layout.end];
         let start = buffer.len();
         if !payload.is_empty() && !self.steering.is_empty() {
             self.decrypt(data, layout, buffer, meta);
         }
-        if meta.tls != TlsVerdict::Decrypted {
-            buffer.truncate(start);
-            buffer.extend_from_slice(payload);
+        if meta.tls == TlsVerdict::Decrypted {
+            return Placements::new();
         }
+        buffer.truncate(start);
+        if meta.context.is_none() && !payload.is_empty() && !self.nvme.is_empty() {
+            return self.append_pdus(data, layout, buffer, meta);
+        }
+        buffer.extend_from_slice(payload);
+        Placements::new()
     }
 
     /// Runs the payload through the flow's receive engine, if it has one.
@@ -353,7 +393,7 @@ impl Device {
 
 /// What asks for something is seen by itself.
 fn may_be_joined(meta: &RxMeta) -> bool {
-    matches!(meta.tls, TlsVerdict::NotDecrypted | TlsVerdict::Decrypted)
+    matches!(meta.tls, TlsVerdict::NotDecrypted | TlsVerdict::Decrypted) && meta.nvme != NvmeVerdict::ResyncRequested
 }
 
 /// Whether the frame is for this address: its own, or for all.

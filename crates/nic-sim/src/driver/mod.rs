@@ -2,6 +2,7 @@
 //!
 //! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
+//! - `nvme`: NVMe/TCP contexts, likewise;
 //! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
 //!   on the same ring.
 //!
@@ -9,6 +10,7 @@
 //! way than the ring has entries; so nothing the device reports lacks room.
 
 mod ipsec;
+mod nvme;
 mod resync;
 mod tls;
 mod transmit;
@@ -20,9 +22,11 @@ use crate::signal::Signal;
 use crate::stats::DriverCounters;
 use core::task::Waker;
 use ipsec::DeviceSas;
-use offload_api::rx::TlsVerdict;
+use nvme::NvmeContexts;
+use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
-    DeviceEvent, FlowKey, IpsecDevice, NetDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice, TxPacket,
+    DeviceEvent, FlowKey, IpsecDevice, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice,
+    TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -63,6 +67,7 @@ pub struct Driver {
     send: SendQueue,
     contexts: Contexts,
     sas: DeviceSas,
+    nvme: NvmeContexts,
     events: VecDeque<DeviceEvent>,
     /// Receive buffers with the device, or in completions not looked at.
     buffers_out: usize,
@@ -79,6 +84,7 @@ impl Driver {
             send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(config.tls_contexts),
             sas: DeviceSas::new(config.ipsec_sas),
+            nvme: NvmeContexts::default(),
             events: VecDeque::new(),
             buffers_out: 0,
             epoch: 0,
@@ -166,8 +172,11 @@ impl NetDevice for Driver {
         if completion.meta.tls == TlsVerdict::ResyncRequested {
             self.query_resync(completion.meta.context, &completion.frame);
         }
-        let ReceiveCompletion { frame, meta, joined, .. } = completion;
-        Some(RxPacket { frame, meta, joined })
+        if completion.meta.nvme == NvmeVerdict::ResyncRequested {
+            self.query_nvme_resync(&completion.frame);
+        }
+        let ReceiveCompletion { frame, meta, joined, placed, .. } = completion;
+        Some(RxPacket { frame, meta, joined, placed })
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
@@ -215,6 +224,10 @@ impl NetDevice for Driver {
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         if self.config.ipsec_sas == 0 { None } else { Some(self) }
+    }
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        if self.config.nvme_contexts == 0 { None } else { Some(self) }
     }
 }
 

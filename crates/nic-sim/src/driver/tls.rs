@@ -6,7 +6,7 @@
 //! device forgets its key and keeps its place, and the next flow's key goes there, in the order of the control ring,
 //! with nothing to wait for.
 
-use crate::device::knows;
+use crate::device::{NVME_HANDLES, knows};
 use crate::driver::Driver;
 use crate::engine::layout::Layout;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
@@ -201,16 +201,25 @@ impl Driver {
             }
             match completion {
                 ControlCompletion::Created(handle) => {
-                    if let Some(shadow) = self.contexts.shadow(handle)
+                    if let Some(flow) = self.nvme.flow(handle) {
+                        self.events.push_back(DeviceEvent::Ready { flow, handle });
+                    } else if let Some(shadow) = self.contexts.shadow(handle)
                         && shadow.direction == Direction::Receive
                     {
                         self.events.push_back(DeviceEvent::Ready { flow: shadow.flow, handle });
                     }
                 }
+                ControlCompletion::Resync { handle, header } if handle.index >= NVME_HANDLES => {
+                    if let (Some(flow), Some(header)) = (self.nvme.flow(handle), header) {
+                        self.events.push_back(DeviceEvent::ResyncRequested { flow, handle, header });
+                    }
+                }
                 ControlCompletion::Resync { handle, header } => self.end_query(handle, header),
                 ControlCompletion::Answered(_) => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
-                    if let Some(shadow) = self.contexts.vacate(handle) {
+                    if let Some(flow) = self.nvme.vacate(handle) {
+                        self.events.push_back(DeviceEvent::Removed { flow, handle });
+                    } else if let Some(shadow) = self.contexts.vacate(handle) {
                         self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
                     }
                 }
@@ -218,6 +227,7 @@ impl Driver {
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
                     self.sas.vacate_all();
+                    self.nvme.vacate_all();
                     self.epoch = resets;
                     self.events.push_back(DeviceEvent::Reset);
                 }
@@ -225,6 +235,7 @@ impl Driver {
         }
         self.retry_answers();
         self.finish_removals();
+        self.give_waiting();
     }
 
     /// Has the device give up the contexts that nothing needs any more.
@@ -310,10 +321,14 @@ impl Driver {
         }
     }
 
-    /// Stages a command, if its completion will have room.
-    fn command(&mut self, command: ControlCommand) -> Result<(), Refused> {
+    pub(super) fn has_room_for_control(&self) -> bool {
         // One place is kept for the report of a reset.
-        if self.contexts.commands_under_way + 1 >= self.config.control_ring {
+        self.contexts.commands_under_way + 1 < self.config.control_ring && self.rings.control.room() > 0
+    }
+
+    /// Stages a command, if its completion will have room.
+    pub(super) fn command(&mut self, command: ControlCommand) -> Result<(), Refused> {
+        if !self.has_room_for_control() {
             return Err(Refused::Busy);
         }
         self.command_unreported(command)?;

@@ -44,6 +44,11 @@ impl Joint {
         })
     }
 
+    /// Bytes of the headers of the first segment, which are those of all.
+    pub(crate) fn headers(&self) -> usize {
+        self.layout.payload
+    }
+
     /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
     pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
         let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];

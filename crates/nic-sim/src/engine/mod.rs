@@ -4,6 +4,7 @@
 //! - `checksum`: the Internet checksum, made and checked;
 //! - `coalesce`: which segments may be one packet for the host (LRO);
 //! - `esp`: security associations and policies; `esp_tx`, `esp_rx`: what each direction makes of them;
+//! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked;
 //! - `pacing`: lanes in which packets wait for their time;
 //! - `segmentation`: one packet in, segments out (TSO);
 //! - `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
@@ -17,6 +18,7 @@ pub(crate) mod esp;
 pub(crate) mod esp_rx;
 pub(crate) mod esp_tx;
 pub(crate) mod layout;
+pub(crate) mod nvme;
 pub(crate) mod pacing;
 pub(crate) mod segmentation;
 pub(crate) mod tls_record;

@@ -14,7 +14,8 @@
 
 pub mod buffer;
 pub mod commands;
+mod landing;
 mod queue;
 
 pub use buffer::Buffer;
-pub use queue::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
+pub use queue::{Abandoned, Finished, Order, Payload, Queue, QueueConfig, QueueError, Submission};

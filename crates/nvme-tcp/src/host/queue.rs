@@ -2,9 +2,10 @@
 //!
 //! Invariants: a command identifier is in use from its capsule until the response is here and all data that were asked
 //! for have left. Its upper bits change with each use, so what is late for an earlier command is not taken for a later
-//! one's. Nothing the controller sends makes the queue hold more than the caller submitted.
+//! one's. A command whose buffer a device has does not come to its end before all of the buffer is back. Nothing the controller sends makes the queue hold more than the caller submitted.
 
 use super::Buffer;
+use super::landing::{Bell, Landing};
 use crate::namespace::Pieces;
 use crate::nvme::{Command, Completion, Sgl, Status};
 use crate::pdu::{
@@ -12,10 +13,12 @@ use crate::pdu::{
     Received, Receiver, Side, Termination, WirePdu,
 };
 use bytes::Bytes;
+use core::task::Waker;
 use core::time::Duration;
-use offload_api::RxSegment;
-use offload_base::{Instant, time};
+use offload_api::{NvmeTcpLimits, Piece, RxSegment};
+use offload_base::{Instant, Seq, time};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How a connection is opened and used.
 ///
@@ -70,6 +73,34 @@ pub struct Finished {
     pub submission: Submission,
 }
 
+/// What a device is to do for a queue, before the next PDU is sent.
+#[derive(Debug)]
+pub enum Order {
+    /// Take the buffer of a command.
+    Place {
+        /// The command.
+        command: u16,
+        /// Its buffer.
+        buffer: Vec<Piece>,
+    },
+    /// Send home what is left of it.
+    Release {
+        /// The command.
+        command: u16,
+    },
+}
+
+/// What became of a command that was given up.
+#[derive(Debug)]
+pub enum Abandoned {
+    /// Here is its payload; it will not finish.
+    Now(Payload),
+    /// A device has its buffer: it will finish, with [`Status::ABORTED_BY_HOST`].
+    Later,
+    /// It has finished.
+    Finished,
+}
+
 /// Why a connection is over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -119,6 +150,13 @@ pub struct Queue {
     receiving: Option<Receiving>,
     out: VecDeque<Outgoing>,
     finished: VecDeque<Finished>,
+    /// What a device does for the queue.
+    placement: Option<NvmeTcpLimits>,
+    emulation: bool,
+    orders: VecDeque<Order>,
+    bell: Arc<Bell>,
+    /// Commands that wait for their buffers to come back.
+    homing: Vec<u16>,
     error: Option<QueueError>,
 }
 
@@ -143,6 +181,8 @@ struct Active {
     /// Which submission it was.
     order: u64,
     submission: Submission,
+    /// Its buffer, if a device has it.
+    landing: Option<Landing>,
     /// Bytes of its data, either way.
     total: u32,
     /// Where the data that were asked for last end.
@@ -221,6 +261,11 @@ impl Queue {
             receiving: None,
             out: VecDeque::from([Outgoing { pdu, answers: None }]),
             finished: VecDeque::new(),
+            placement: None,
+            emulation: false,
+            orders: VecDeque::new(),
+            bell: Arc::default(),
+            homing: Vec::new(),
             error: None,
         }
     }
@@ -245,7 +290,7 @@ impl Queue {
     /// # Errors
     /// Without [room](Self::room) the command comes back.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
-    pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, Submission> {
+    pub fn submit(&mut self, now: Instant, mut submission: Submission) -> Result<u16, Submission> {
         let index = match self.state {
             State::Open => self.free.pop(),
             _ => None,
@@ -267,10 +312,19 @@ impl Queue {
         };
         let asked = if in_capsule.is_empty() { 0 } else { total };
         let command = submission.command.with_identifier(id).with_sgl(sgl);
+        let landing = match (&mut submission.payload, self.placement) {
+            (Payload::Read(buffer), Some(limits)) if limits.is_worthwhile(buffer.len(), buffer.parts().len()) => {
+                let (landing, buffer) = Landing::lend(core::mem::take(buffer), &self.bell);
+                self.orders.push_back(Order::Place { command: id, buffer });
+                Some(landing)
+            }
+            _ => None,
+        };
         slot.active = Some(Active {
             id,
             order: self.submitted,
             submission,
+            landing,
             total,
             asked,
             outstanding: 0,
@@ -290,12 +344,15 @@ impl Queue {
         Ok(id)
     }
 
-    /// Nobody waits for the command any more: its buffer comes back, its data are dropped as they come, and it will not
-    /// [finish](Self::poll_finished). `None`: it has finished.
-    pub fn abandon(&mut self, id: u16) -> Option<Payload> {
-        let active = self.active(id).filter(|active| !active.abandoned)?;
+    /// Nobody waits for the command any more: its buffer comes back, and its data are dropped as they come.
+    pub fn abandon(&mut self, id: u16) -> Abandoned {
+        let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return Abandoned::Finished };
         active.abandoned = true;
-        Some(match &mut active.submission.payload {
+        if active.landing.is_some() {
+            self.send_home(id);
+            return Abandoned::Later;
+        }
+        Abandoned::Now(match &mut active.submission.payload {
             // May be asked for yet.
             Payload::Write(pieces) => Payload::Write(pieces.clone()),
             payload => core::mem::take(payload),
@@ -360,6 +417,55 @@ impl Queue {
         Some(pdu)
     }
 
+    /// From now on a device places data, within its limits; `None`: no longer.
+    pub fn set_placement(&mut self, limits: Option<NvmeTcpLimits>) {
+        self.placement = limits;
+        if limits.is_some() {
+            self.receiver.log_starts();
+        }
+    }
+
+    /// From now on, data of nothing but the magic byte are not copied: a measurement, see
+    /// [`Offload::Emulate`](crate::shell::host::Offload::Emulate).
+    pub fn set_emulation(&mut self, emulation: bool) {
+        self.emulation = emulation;
+    }
+
+    /// What a device is to do before the next PDU is sent.
+    pub fn poll_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    /// Finishes what waited for buffers that have come back; `waker` is woken when more have.
+    pub fn poll_home(&mut self, waker: &Waker) {
+        if !self.bell.listen(waker) {
+            return;
+        }
+        for id in core::mem::take(&mut self.homing) {
+            self.finish_if_home(id);
+        }
+    }
+
+    /// How both ends frame PDUs, once the connection is open.
+    pub fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// HPDA, as the controller was told.
+    pub fn alignment(&self) -> u8 {
+        self.config.alignment
+    }
+
+    /// Whether the next byte of the stream is a PDU's first.
+    pub fn is_between_pdus(&self) -> bool {
+        self.receiver.is_between_pdus()
+    }
+
+    /// Whether a PDU began at `seq`; `None`: that is still to come.
+    pub fn began_at(&self, seq: Seq) -> Option<bool> {
+        self.receiver.began_at(seq)
+    }
+
     /// The next command that has come to its end.
     pub fn poll_finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
@@ -372,13 +478,27 @@ impl Queue {
     }
 
     /// What was submitted and has not finished, in that order, to be submitted again elsewhere: identifiers and
-    /// commands. Nothing will finish any more.
-    pub fn take_unfinished(&mut self) -> Vec<(u16, Submission)> {
+    /// commands. Nothing will finish any more. `None`: a device has some of their buffers, and `waker` is woken when they
+    /// are back.
+    pub fn poll_unfinished(&mut self, waker: &Waker) -> Option<Vec<(u16, Submission)>> {
         self.close(QueueError::Closed);
+        // What it holds are pieces, maybe.
+        self.receiver = Receiver::new(Side::Host, Limits::default());
+        self.orders.clear();
+        self.bell.listen(waker);
+        for slot in &mut self.slots {
+            let Some(active) = &mut slot.active else { continue };
+            if active.landing.as_ref().is_some_and(|landing| !landing.is_home()) {
+                return None;
+            }
+            if let Some(landing) = active.landing.take() {
+                active.submission.payload = Payload::Read(landing.finish());
+            }
+        }
         let mut actives: Vec<Active> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
         actives.retain(|active| !active.abandoned);
         actives.sort_by_key(|active| active.order);
-        actives.into_iter().map(|active| (active.id, active.submission)).collect()
+        Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())
     }
 
     /// Returns whether there may be more.
@@ -396,7 +516,7 @@ impl Queue {
                 }
                 _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
             },
-            Some(Received::Data(segment)) => self.take_data(&segment),
+            Some(Received::Data(segment)) => self.take_data(segment),
             Some(Received::DataEnd { intact }) => self.end_data(intact),
         }
         Ok(true)
@@ -453,14 +573,19 @@ impl Queue {
         Ok(())
     }
 
-    fn take_data(&mut self, segment: &RxSegment) {
+    fn take_data(&mut self, segment: RxSegment) {
         let Some(mut receiving) = self.receiving else { return };
+        let emulated = self.emulation && segment.data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC);
         let Some(active) = self.active(receiving.id) else { return };
-        if let Payload::Read(buffer) = &mut active.submission.payload {
-            buffer.put(receiving.offset as usize, &segment.data);
+        let length = segment.data.len() as u32;
+        match (&mut active.landing, &mut active.submission.payload) {
+            (Some(landing), _) => landing.take(receiving.offset, segment.data),
+            (None, Payload::Read(_)) if emulated => {}
+            (None, Payload::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
+            (None, Payload::None | Payload::Write(_)) => {}
         }
-        active.received += segment.data.len() as u32;
-        receiving.offset += segment.data.len() as u32;
+        active.received += length;
+        receiving.offset += length;
         self.receiving = Some(receiving);
     }
 
@@ -512,15 +637,50 @@ impl Queue {
         Ok(())
     }
 
-    /// Hands the command out if it is answered and all data that were asked for have left.
+    /// Asks the device for the rest of a buffer, and waits for it.
+    fn send_home(&mut self, id: u16) {
+        self.orders.push_back(Order::Release { command: id });
+        self.homing.push(id);
+    }
+
+    /// Goes on with a command that waited for its buffer.
+    fn finish_if_home(&mut self, id: u16) {
+        let Some(active) = self.active(id) else { return };
+        match active.landing.take_if(|landing| landing.is_home()) {
+            Some(landing) => active.submission.payload = Payload::Read(landing.finish()),
+            None => {
+                if active.landing.is_some() {
+                    self.homing.push(id);
+                }
+                return;
+            }
+        }
+        if active.abandoned {
+            let payload = core::mem::take(&mut active.submission.payload);
+            let submission = Submission { command: active.submission.command, payload };
+            let completion = Completion { command: id, status: Status::ABORTED_BY_HOST, ..Completion::default() };
+            self.finished.push_back(Finished { id, completion, submission });
+        }
+        self.finish_if_done(id);
+    }
+
+    /// Hands the command out if it is answered, all data that were asked for have left, and its buffer is back.
     fn finish_if_done(&mut self, id: u16) {
+        let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
+        let Some(active) = self.active(id).filter(done) else { return };
+        match active.landing.take_if(|landing| landing.is_home()) {
+            Some(landing) => active.submission.payload = Payload::Read(landing.finish()),
+            None if active.landing.is_some() => {
+                if !self.homing.contains(&id) {
+                    self.send_home(id);
+                }
+                return;
+            }
+            None => {}
+        }
         let index = id & INDEX_MASK;
         let slot = &mut self.slots[usize::from(index)];
-        let Some(active) =
-            slot.active.take_if(|active| active.id == id && active.response.is_some() && active.outstanding == 0)
-        else {
-            return;
-        };
+        let Some(active) = slot.active.take() else { return };
         self.free.push(index);
         let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
         let reads = matches!(active.submission.payload, Payload::Read(_));
@@ -571,6 +731,9 @@ fn slice(pieces: &Pieces, offset: usize, length: usize) -> Pieces {
     taken
 }
 
+/// What stands for data that a device would have placed, and how much of it is looked at.
+const MAGIC: u8 = 0xcc;
+const MAGIC_BYTES: usize = 8;
 /// The lower bits of an identifier name the slot.
 const INDEX_BITS: u32 = 12;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;

@@ -12,6 +12,7 @@ use crate::digest::{DIGEST_LEN, Digest};
 use crate::nvme::u32_at;
 use offload_api::RxSegment;
 use offload_api::rx::NvmeVerdict;
+use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use std::collections::VecDeque;
 
@@ -88,6 +89,8 @@ pub struct Receiver {
     have: usize,
     /// Bytes of PDUs taken from the input so far.
     taken: u64,
+    /// Where the last PDUs began, if anybody wants to know.
+    starts: Option<VecDeque<Seq>>,
 }
 
 #[derive(Debug)]
@@ -152,6 +155,7 @@ impl Receiver {
             header: [0; MAX_HEADER + DIGEST_LEN],
             have: 0,
             taken: 0,
+            starts: None,
         }
     }
 
@@ -181,6 +185,18 @@ impl Receiver {
     pub fn header(&self) -> &[u8] {
         let length = PduType::from_u8(self.header[0]).map_or(COMMON_HEADER, PduType::header_len);
         &self.header[..length]
+    }
+
+    /// Remembers where PDUs begin, from the next one on.
+    pub fn log_starts(&mut self) {
+        self.starts.get_or_insert_default();
+    }
+
+    /// Whether a PDU began at `seq`, one of the last of them; `None`: none has begun there or behind it yet.
+    pub fn began_at(&self, seq: Seq) -> Option<bool> {
+        let starts = self.starts.as_ref()?;
+        let last = starts.back()?;
+        if last.before(seq) { None } else { Some(starts.contains(&seq)) }
     }
 
     /// Bytes of the stream worked off so far.
@@ -425,6 +441,12 @@ impl Receiver {
     fn fill_header(&mut self, wanted: usize) -> bool {
         while self.have < wanted {
             let Some(segment) = self.take((wanted - self.have) as u32) else { return false };
+            if let (0, Some(starts)) = (self.have, &mut self.starts) {
+                if starts.len() == STARTS {
+                    starts.pop_front();
+                }
+                starts.push_back(segment.seq);
+            }
             self.header[self.have..self.have + segment.data.len()].copy_from_slice(&segment.data);
             self.have += segment.data.len();
         }
@@ -446,6 +468,9 @@ enum Step {
     Again,
     Starved,
 }
+
+/// Starts of PDUs that are remembered.
+const STARTS: usize = 64;
 
 fn sum(pieces: &VecDeque<RxSegment>) -> Digest {
     let mut digest = Digest::default();

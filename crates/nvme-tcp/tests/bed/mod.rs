@@ -14,6 +14,7 @@ use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig};
 use nvme_tcp::shell::{Server, Threads};
 use offload_api::SegmentStream;
+use offload_base::counters::CounterSet;
 use offload_base::{Seed, Timers};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -42,6 +43,16 @@ pub(crate) struct Bed {
 impl Bed {
     /// A target with 8192 blocks of 512 bytes on host 0, reached from host 1 over a wire with `loss`.
     pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
+        Bed::build(seed, transport, layers, loss, NicConfig::default())
+    }
+
+    /// One with a host whose NIC has room for so many NVMe/TCP contexts.
+    pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
+        let nic = NicConfig { nvme_contexts: contexts, ..NicConfig::default() };
+        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic)
+    }
+
+    fn build(seed: u64, transport: TransportConfig, layers: Layers, loss: f64, nic: NicConfig) -> Bed {
         let seed = Seed(seed);
         let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
         let impairments =
@@ -49,7 +60,7 @@ impl Bed {
         let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
         let bed = Testbed::builder(seed)
             .host("target", NicConfig::default(), TcpConfig::default())
-            .host("host", NicConfig::default(), TcpConfig::default())
+            .host("host", nic, TcpConfig::default())
             .wire(0, 1, link)
             .build()
             .unwrap();
@@ -95,6 +106,30 @@ impl Bed {
     pub(crate) fn run<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
         let running = self.bed.host(1).spawn("application", future);
         self.bed.run(running)
+    }
+
+    pub(crate) fn counters(&self) -> CounterSet {
+        self.bed.counters()
+    }
+
+    /// Those of the host alone.
+    pub(crate) fn host_counters(&self) -> CounterSet {
+        let mut set = CounterSet::default();
+        self.bed.host(1).count(&mut set);
+        set
+    }
+
+    /// Resets the host's NIC at each of these times, in milliseconds from now on.
+    pub(crate) fn reset_host_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+        let (runtime, host) = (self.bed.host(1).runtime(), self.bed.host(1).clone());
+        let times: Vec<u64> = times.into_iter().collect();
+        let start = runtime.now();
+        host.clone().spawn("resetter", async move {
+            for time in times {
+                runtime.sleep_until(start + Duration::from_millis(time)).await;
+                host.reset_device();
+            }
+        })
     }
 
     /// Cuts the streams there are at each of these times, in milliseconds from now on.

@@ -1,7 +1,9 @@
 //! One stream and the queue on it.
 
+use super::Offload;
 use super::connector::Connector;
 use super::error::HostError;
+use super::offloading::Offloading;
 use crate::host::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
 use crate::nvme::Command;
 use core::future::poll_fn;
@@ -17,6 +19,7 @@ pub(super) struct Link {
     timers: Arc<dyn Timers>,
     alarm: Box<dyn Alarm>,
     room: usize,
+    offload: Offloading,
 }
 
 impl Link {
@@ -36,7 +39,8 @@ impl Link {
         })
         .await?;
         let queue = Queue::new(timers.now(), config);
-        let mut link = Link { stream, queue, timers: timers.clone(), alarm, room: 0 };
+        let offload = Offloading::default();
+        let mut link = Link { stream, queue, timers: timers.clone(), alarm, room: 0, offload };
         link.until(|queue| queue.is_open().then_some(())).await?;
         Ok(link)
     }
@@ -65,7 +69,8 @@ impl Link {
     /// Does what can be done, and false if nothing could; at `also`, too, somebody wants to be woken.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
         self.queue.handle_timeout(self.timers.now());
-        let mut progress = false;
+        let mut progress = self.offload.poll(cx, &mut *self.stream, &mut self.queue);
+        self.queue.poll_home(cx.waker());
         for _ in 0..SEGMENTS {
             if self.queue.error().is_some() {
                 break;
@@ -73,13 +78,15 @@ impl Link {
             let Poll::Ready(segment) = self.stream.poll_segment(cx)? else { break };
             progress = true;
             match segment {
-                Some(segment) => {
+                Some(mut segment) => {
                     self.stream.consume(segment.data.len());
+                    self.offload.emulate(&mut segment.meta);
                     self.queue.handle_segment(segment);
                 }
                 None => self.queue.handle_end(),
             }
         }
+        self.offload.carry_out(&mut *self.stream, &mut self.queue);
         progress |= self.transmit(cx)?;
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());
@@ -89,8 +96,15 @@ impl Link {
         Ok(progress)
     }
 
-    /// Closes the stream, and waits until nobody needs to poll it any more.
-    pub(super) async fn finish(mut self) {
+    /// Has the device do its part, if there is one that can.
+    pub(super) fn offload(&mut self, offload: Offload) {
+        self.offload.want(offload);
+        self.queue.set_emulation(offload == Offload::Emulate);
+    }
+
+    /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back.
+    pub(super) async fn finish(mut self) -> Queue {
+        self.offload.end(&mut *self.stream);
         self.stream.finish();
         let deadline = self.timers.now() + FINISH_TIME;
         poll_fn(|cx| match self.stream.poll_committed(cx) {
@@ -98,6 +112,7 @@ impl Link {
             Poll::Pending => self.alarm.poll(cx, Some(deadline)),
         })
         .await;
+        self.queue
     }
 
     /// Works until `ready` gives something.

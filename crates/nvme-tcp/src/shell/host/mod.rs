@@ -4,7 +4,7 @@
 //! - [`Disk`]: one namespace: read, write, and the rest by block;
 //! - [`discover()`]: what there is to connect to;
 //! - `session`: the tasks: connect, keep alive, back off, connect again;
-//! - `serving`: one queue's work; `link`: one stream; `lane`: commands on their way to a queue, wherever that is.
+//! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does; `lane`: commands on their way to a queue, wherever that is.
 //!
 //! Invariant: a command ends once, and its buffer comes back with it, whatever becomes of queues in between: what was
 //! under way when a queue was lost is replayed on the next.
@@ -15,6 +15,7 @@ mod disk;
 mod error;
 mod lane;
 mod link;
+mod offloading;
 mod serving;
 mod session;
 
@@ -67,6 +68,8 @@ pub struct HostConfig {
     pub requests: u32,
     /// HPDA: controllers begin data at a multiple of `(alignment + 1) * 4` bytes.
     pub alignment: u8,
+    /// What the NIC of an emulated host does for I/O queues.
+    pub offload: Offload,
     /// The controller gives the host up when it has not heard of it for this long; zero: never.
     pub keep_alive: Duration,
     /// In which a stream has to open.
@@ -81,6 +84,28 @@ pub struct HostConfig {
     pub give_up_after: Duration,
     /// How often a command is tried again that the controller says may be.
     pub retries: u32,
+}
+
+/// What a NIC is asked to do for the I/O queues of a host. Whatever it does not do, the CPU does.
+///
+/// ```
+/// use nvme_tcp::shell::host::{HostConfig, Offload};
+///
+/// let config = HostConfig { offload: Offload::PlaceAndCheck, ..HostConfig::new("nqn.2026-01.example:disk") };
+/// assert_ne!(config.offload, Offload::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Offload {
+    /// Nothing.
+    #[default]
+    None,
+    /// It places data in the buffers of commands.
+    Place,
+    /// It checks data digests, too.
+    PlaceAndCheck,
+    /// Nothing; but data made of nothing but the magic byte CCh are neither copied nor checked, as if it had done both:
+    /// what an offload would save, estimated without one. For measurements only: the buffers stay as they were.
+    Emulate,
 }
 
 /// A host connected to a controller. Clones are the same host; with the last one the connection ends.
@@ -180,6 +205,7 @@ impl HostConfig {
             data_digest: false,
             requests: 4,
             alignment: 0,
+            offload: Offload::None,
             keep_alive: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(10),
             command_timeout: Duration::from_secs(30),

@@ -5,8 +5,8 @@ use super::error::{CommandError, HostError};
 use super::lane::{Entry, Lane, Mail, News, Ticket};
 use super::link::Link;
 use super::lock;
-use crate::host::{Finished, Payload, Submission, commands};
-use crate::nvme::Command;
+use crate::host::{Abandoned, Finished, Payload, Queue, Submission, commands};
+use crate::nvme::{Command, Status};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use core::time::Duration;
@@ -38,7 +38,14 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, keep_a
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
     let mut jobs = serving.jobs;
     let mut unfinished = Vec::new();
-    for (id, submission) in link.queue.take_unfinished() {
+    let wanted = number == 0 && matches!(ended, Ended::Wanted);
+    let mut queue = if wanted { shared.say_goodbye(link).await } else { link.finish().await };
+    for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
+        Some(unfinished) => Poll::Ready(unfinished),
+        None => Poll::Pending,
+    })
+    .await
+    {
         if let Some((ticket, attempts)) = jobs.remove(&id) {
             unfinished.push(Entry { submission, ticket, attempts: attempts + 1 });
         }
@@ -47,11 +54,6 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, keep_a
         lock(&shared.central).stats.replays += unfinished.len() as u64;
     }
     lane.put_back(unfinished);
-    if number == 0 && matches!(ended, Ended::Wanted) {
-        shared.say_goodbye(link).await;
-    } else {
-        link.finish().await;
-    }
     ended
 }
 
@@ -108,7 +110,7 @@ impl Serving<'_> {
         for ticket in cancelled {
             if let Some(id) = ticket.id()
                 && self.jobs.get(&id).is_some_and(|(job, _)| Arc::ptr_eq(job, &ticket))
-                && let Some(payload) = link.queue.abandon(id)
+                && let Abandoned::Now(payload) = link.queue.abandon(id)
             {
                 self.jobs.remove(&id);
                 ticket.settle(Err(CommandError::Cancelled), payload);
@@ -158,7 +160,9 @@ impl Serving<'_> {
         }
         let Some((ticket, attempts)) = self.jobs.remove(&id) else { return };
         let status = completion.status;
-        if status.is_success() {
+        if ticket.is_cancelled() && status == Status::ABORTED_BY_HOST {
+            ticket.settle(Err(CommandError::Cancelled), submission.payload);
+        } else if status.is_success() {
             ticket.settle(Ok(completion), submission.payload);
         } else if self.may_retry
             && !status.do_not_retry()
@@ -175,13 +179,13 @@ impl Serving<'_> {
 
 impl Shared {
     /// Shuts the controller down, as far as it still answers.
-    async fn say_goodbye(&self, mut link: Link) {
+    async fn say_goodbye(&self, mut link: Link) -> Queue {
         if link.queue.is_open() {
             let shutdown: Command = commands::property_set(crate::nvme::fabrics::property::CC, SHUTDOWN);
             // Whatever it answers, this is the end.
             let _answer = link.execute("shutdown", shutdown, Payload::None).await;
         }
-        link.finish().await;
+        link.finish().await
     }
 }
 

@@ -1,0 +1,93 @@
+//! NVMe/TCP contexts, and what they make of a packet.
+//!
+//! Invariants: a handle finds its context only while that very context lives; a context that goes drops the buffers it
+//! was given, and so sends them home.
+
+use crate::device::Device;
+use crate::engine::layout::Layout;
+use crate::engine::nvme::{NvmeReceive, Placement, Received};
+use crate::steering::Steering;
+use bytes::BytesMut;
+use offload_api::rx::NvmeVerdict;
+use offload_api::{FlowKey, Handle, Placements, RxMeta};
+use std::collections::BTreeMap;
+
+/// All NVMe/TCP contexts of a device, on the NIC.
+#[derive(Debug, Default)]
+pub(super) struct NvmeContexts {
+    contexts: BTreeMap<Handle, NvmeContext>,
+    steering: Steering,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct NvmeContext {
+    flow: FlowKey,
+    pub(super) engine: NvmeReceive,
+    pub(super) placement: Placement,
+}
+
+impl NvmeContexts {
+    pub(super) fn insert(&mut self, handle: Handle, flow: FlowKey, engine: NvmeReceive) {
+        self.steering.insert(flow, handle);
+        self.contexts.insert(handle, NvmeContext { flow, engine, placement: Placement::default() });
+    }
+
+    pub(super) fn get_mut(&mut self, handle: Handle) -> Option<&mut NvmeContext> {
+        self.contexts.get_mut(&handle)
+    }
+
+    pub(super) fn remove(&mut self, handle: Handle) {
+        if let Some(context) = self.contexts.remove(&handle) {
+            self.steering.remove(&context.flow, handle);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.contexts.clear();
+        self.steering.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.contexts.is_empty()
+    }
+}
+
+impl Device {
+    /// Runs the payload through the flow's NVMe/TCP engine, if it has one, and appends what is not placed elsewhere to
+    /// `buffer`: with a hole for what is.
+    pub(super) fn append_pdus(
+        &mut self,
+        data: &[u8],
+        layout: &Layout,
+        buffer: &mut BytesMut,
+        meta: &mut RxMeta,
+    ) -> Placements {
+        let payload = &data[layout.payload..layout.end];
+        let context = self.nvme.steering.find(&layout.flow_of_receiver(data));
+        let Some(context) = context.and_then(|handle| self.nvme.contexts.get_mut(&handle)) else {
+            buffer.extend_from_slice(payload);
+            return Placements::new();
+        };
+        let Received { verdict, placed, lost } =
+            context.engine.receive(layout.seq(data), payload, &mut context.placement);
+        meta.nvme = verdict;
+        self.counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
+        self.counters.rx_nvmeotcp_drop += u64::from(lost);
+        if !placed.is_empty() {
+            self.counters.rx_nvmeotcp_packets += 1;
+        }
+        let (start, mut at) = (buffer.len(), 0);
+        buffer.resize(start + payload.len(), 0);
+        for (offset, piece) in &placed {
+            buffer[start + at..start + offset].copy_from_slice(&payload[at..*offset]);
+            at = offset + piece.len();
+            self.counters.rx_nvmeotcp_bytes += piece.len() as u64;
+        }
+        buffer[start + at..].copy_from_slice(&payload[at..]);
+        placed
+    }
+}
+
+/// NVMe/TCP contexts are numbered from here on, so that no two contexts of a device have the same handle.
+pub(crate) const NVME_HANDLES: u32 = 1 << 31;

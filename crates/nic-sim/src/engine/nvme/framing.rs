@@ -1,0 +1,105 @@
+//! How a PDU's first bytes tell where its parts are.
+//!
+//! NVMe/TCP Transport Specification 1.0, 3.6: only PDUs of a controller, after the connection was opened.
+
+use offload_api::NvmeTcpConfig;
+
+/// Where the parts of a PDU are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// The header, its digest included.
+    pub(super) header_end: u32,
+    pub(super) data_start: u32,
+    pub(super) data_end: u32,
+    /// All of it.
+    pub(super) end: u32,
+    /// C2HData.
+    pub(super) has_data: bool,
+    /// The header has a digest.
+    pub(super) digested: bool,
+}
+
+impl Shape {
+    /// What `common`, the first bytes of a PDU, say; `None`: they are none of a controller's.
+    pub(super) fn of(common: &[u8; COMMON_HEADER], config: &NvmeTcpConfig) -> Option<Shape> {
+        let [kind, flags, header, data_offset, length @ ..] = *common;
+        let length = u32::from_le_bytes(length);
+        if header != HEADER {
+            return None;
+        }
+        let digested = config.header_digest && kind != TERMINATION;
+        let header_end = u32::from(HEADER) + if digested { DIGEST } else { 0 };
+        if kind != TERMINATION && (flags & HEADER_DIGEST_FLAG != 0) != digested {
+            return None;
+        }
+        let plain = Shape {
+            header_end,
+            data_start: header_end,
+            data_end: header_end,
+            end: header_end,
+            has_data: false,
+            digested,
+        };
+        match kind {
+            RESPONSE | REQUEST => (length == header_end && data_offset == 0).then_some(plain),
+            // With up to 128 bytes of the header in question; nothing follows.
+            TERMINATION => (header_end..=header_end + 128).contains(&length).then_some(Shape { end: length, ..plain }),
+            DATA => {
+                let data_start = u32::from(data_offset);
+                let trailer = if config.data_digest { DIGEST } else { 0 };
+                let alignment = (u32::from(config.alignment) + 1) * 4;
+                let fits = (flags & DATA_DIGEST_FLAG != 0) == config.data_digest
+                    && data_start >= header_end
+                    && data_start.is_multiple_of(alignment)
+                    && length > data_start + trailer
+                    && length <= LONGEST;
+                let data_end = length.wrapping_sub(trailer);
+                fits.then_some(Shape { data_start, data_end, end: length, has_data: true, ..plain })
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(super) const COMMON_HEADER: usize = 8;
+/// HLEN of everything a controller sends once the connection is open.
+pub(super) const HEADER: u8 = 24;
+pub(super) const DIGEST: u32 = 4;
+const TERMINATION: u8 = 0x03;
+const RESPONSE: u8 = 0x05;
+const DATA: u8 = 0x07;
+const REQUEST: u8 = 0x09;
+const HEADER_DIGEST_FLAG: u8 = 1 << 0;
+const DATA_DIGEST_FLAG: u8 = 1 << 1;
+/// Longer ones are taken for none: what looks like a header may be data.
+const LONGEST: u32 = 1 << 28;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: false, data_digest: true, alignment: 0, check: true };
+
+    #[test]
+    fn a_header_tells_where_its_parts_are() {
+        let data = Shape::of(&[0x07, 0b10, 24, 24, 0x20, 0x02, 0, 0], &CONFIG).unwrap();
+        assert_eq!((data.data_start, data.data_end, data.end), (24, 0x21c, 0x220));
+        let response = Shape::of(&[0x05, 0, 24, 0, 24, 0, 0, 0], &CONFIG).unwrap();
+        assert_eq!((response.end, response.has_data), (24, false));
+    }
+
+    #[test]
+    fn what_a_controller_does_not_send_is_no_header() {
+        for wrong in [
+            [0x06, 0b10, 24, 24, 0x20, 2, 0, 0], // a host's
+            [0x07, 0b00, 24, 24, 0x20, 2, 0, 0], // no data digest
+            [0x07, 0b11, 24, 24, 0x20, 2, 0, 0], // a header digest
+            [0x07, 0b10, 25, 24, 0x20, 2, 0, 0],
+            [0x07, 0b10, 24, 23, 0x20, 2, 0, 0],
+            [0x07, 0b10, 24, 24, 28, 0, 0, 0], // no data
+            [0x05, 0, 24, 0, 25, 0, 0, 0],
+        ] {
+            assert_eq!(Shape::of(&wrong, &CONFIG), None, "{wrong:x?}");
+        }
+    }
+}

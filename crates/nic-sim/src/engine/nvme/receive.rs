@@ -1,0 +1,340 @@
+//! A stream of PDUs from a controller, followed packet by packet.
+//!
+//! ```text
+//!            the next packet: placed, checked              a gap that hides a header
+//!   Known ----------------------------------> Known   Known -------------------------> Searching
+//!            a gap inside data: goes on placing, the digest of that PDU is software's
+//!   Searching --- something that looks like a header: ask software --> Tracking
+//!   Tracking  --- lengths lead to no header, or software says no --> Searching
+//!   Tracking  --- software says yes --> Known
+//! ```
+//!
+//! Invariant: nothing is held back, changed or dropped; a packet from the past passes by. The state is of constant size.
+
+use super::cursor::{Cursor, Data};
+use super::framing::COMMON_HEADER;
+use super::placement::Placement;
+use offload_api::rx::NvmeVerdict;
+use offload_api::{NvmeTcpConfig, Placements};
+use offload_base::Seq;
+
+/// A receive context's state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NvmeReceive {
+    config: NvmeTcpConfig,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// `next` is the next byte of the stream, and the cursor stands there.
+    Known { next: Seq, cursor: Cursor },
+    /// Somewhere: looking for what may be a header.
+    Searching { end: Seq, have: u8, bytes: [u8; COMMON_HEADER] },
+    /// Following lengths from what may be a header.
+    Tracking { asked: Seq, next: Seq, cursor: Cursor },
+}
+
+/// What the engine made of a packet's payload.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) verdict: NvmeVerdict,
+    pub(crate) placed: Placements,
+    /// The context lost its place with this packet.
+    pub(crate) lost: bool,
+}
+
+impl NvmeReceive {
+    /// A context that waits for the PDU that begins at `start`.
+    pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
+        NvmeReceive { config, place: Place::Known { next: start, cursor: Cursor::START } }
+    }
+
+    /// Works on the payload at `seq`.
+    pub(crate) fn receive(&mut self, seq: Seq, payload: &[u8], placement: &mut Placement) -> Received {
+        match self.place {
+            Place::Known { next, cursor } => self.follow(seq, payload, next, cursor, placement),
+            Place::Searching { .. } => self.search(seq, payload),
+            Place::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
+        }
+    }
+
+    /// Where software is to say whether a PDU begins, if the context waits for that.
+    pub(crate) fn question(&self) -> Option<Seq> {
+        match self.place {
+            Place::Tracking { asked, .. } => Some(asked),
+            Place::Known { .. } | Place::Searching { .. } => None,
+        }
+    }
+
+    /// What software says about the header at `asked`. True if it was of use.
+    pub(crate) fn answer(&mut self, header: Seq, is_header: bool) -> bool {
+        let Place::Tracking { asked, next, mut cursor } = self.place else { return false };
+        if asked != header {
+            return false;
+        }
+        self.place = if is_header {
+            // What has passed meanwhile was not summed up.
+            cursor.forget_sum();
+            Place::Known { next, cursor }
+        } else {
+            Place::Searching { end: next, have: 0, bytes: [0; COMMON_HEADER] }
+        };
+        is_header
+    }
+
+    fn follow(
+        &mut self,
+        seq: Seq,
+        payload: &[u8],
+        next: Seq,
+        mut cursor: Cursor,
+        placement: &mut Placement,
+    ) -> Received {
+        let end = seq + payload.len() as u32;
+        if seq.before(next) {
+            // From the past. What is new in it, if anything, is not worth the trouble: a gap, as if it were lost.
+            return Received::default();
+        }
+        let mut from = 0;
+        if seq != next {
+            let gap = seq.distance_from(next);
+            match cursor.bytes_left() {
+                Some(left) if gap <= left && cursor.skip(gap) => {}
+                // The gap ends in another PDU than it began in: the header of that is seen if it is in this packet.
+                _ => {
+                    let header = cursor.bytes_left().map(|left| next + left);
+                    match header.filter(|header| header.within(seq, end)) {
+                        Some(header) => {
+                            (from, cursor) = (header.distance_from(seq) as usize, Cursor::START);
+                        }
+                        None => return self.lose(seq, payload),
+                    }
+                }
+            }
+        }
+        let mut received = Received::default();
+        let passed = cursor.pass(&self.config, &payload[from..], &mut |data: Data| {
+            place(placement, &payload[from..], from, data, &mut received.placed);
+        });
+        match passed {
+            Ok(passed) => {
+                // A packet that was not followed from its first byte is not vouched for.
+                let vouched = self.config.check && !passed.unchecked && from == 0;
+                received.verdict = if vouched { NvmeVerdict::Good } else { NvmeVerdict::NotChecked };
+                self.place = Place::Known { next: end, cursor };
+                received
+            }
+            Err(_) => {
+                self.place = Place::Searching { end, have: 0, bytes: [0; COMMON_HEADER] };
+                Received { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
+            }
+        }
+    }
+
+    /// A header was missed.
+    fn lose(&mut self, seq: Seq, payload: &[u8]) -> Received {
+        self.place = Place::Searching { end: seq, have: 0, bytes: [0; COMMON_HEADER] };
+        Received { lost: true, ..self.search(seq, payload) }
+    }
+
+    /// Looks for a header in a packet, and in what it continues.
+    fn search(&mut self, seq: Seq, payload: &[u8]) -> Received {
+        let Place::Searching { end, mut have, mut bytes } = self.place else { return Received::default() };
+        if seq != end {
+            have = 0;
+        }
+        let packet_end = seq + payload.len() as u32;
+        for (offset, byte) in payload.iter().enumerate() {
+            bytes.rotate_left(1);
+            bytes[COMMON_HEADER - 1] = *byte;
+            have = (have + 1).min(COMMON_HEADER as u8);
+            if usize::from(have) < COMMON_HEADER {
+                continue;
+            }
+            let Some(mut cursor) = Cursor::behind(&bytes, &self.config) else { continue };
+            let next = seq + offset as u32 + 1;
+            let asked = cursor.start(next);
+            if cursor.pass(&self.config, &payload[offset + 1..], &mut |_| ()).is_ok() {
+                self.place = Place::Tracking { asked, next: packet_end, cursor };
+                return Received { verdict: NvmeVerdict::ResyncRequested, ..Received::default() };
+            }
+        }
+        self.place = Place::Searching { end: packet_end, have, bytes };
+        Received::default()
+    }
+
+    /// Follows lengths through a packet.
+    fn track(&mut self, seq: Seq, payload: &[u8], asked: Seq, next: Seq, mut cursor: Cursor) -> Received {
+        if seq.before(next) {
+            return Received::default();
+        }
+        let gap = seq.distance_from(next);
+        let leads_on = (gap == 0 || cursor.skip(gap)) && cursor.pass(&self.config, payload, &mut |_| ()).is_ok();
+        if !leads_on {
+            self.place = Place::Searching { end: seq, have: 0, bytes: [0; COMMON_HEADER] };
+            return self.search(seq, payload);
+        }
+        self.place = Place::Tracking { asked, next: seq + payload.len() as u32, cursor };
+        Received::default()
+    }
+}
+
+/// Puts data where they belong, as far as that is here; neighbours are joined.
+fn place(placement: &mut Placement, bytes: &[u8], from: usize, data: Data, placed: &mut Placements) {
+    let mut done = 0;
+    while done < data.length {
+        let rest = &bytes[data.at + done..data.at + data.length];
+        let Some(piece) = placement.place(data.command, u64::from(data.offset) + done as u64, rest) else { return };
+        let at = from + data.at + done;
+        done += piece.len();
+        match placed.last_mut() {
+            Some((start, last)) if *start + last.len() == at => {
+                if let Err(piece) = last.join(piece) {
+                    placed.push((at, piece));
+                }
+            }
+            _ => placed.push((at, piece)),
+        }
+    }
+}
+
+/// As published for the offload of one flow.
+const _: () = assert!(size_of::<NvmeReceive>() <= 208);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+    use offload_api::{Piece, PieceHome};
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    struct Nowhere;
+
+    impl PieceHome for Nowhere {
+        fn take_back(&self, _: u64, _: BytesMut) {}
+    }
+
+    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true };
+
+    /// PDUs with data of these lengths for commands 0, 1, 2 ..., each followed by a response; where each PDU begins, and
+    /// where data lie in the stream.
+    fn stream(lengths: &[usize], spoilt: Option<usize>) -> (Vec<u8>, Vec<u32>, Vec<(usize, usize)>) {
+        let (mut bytes, mut starts, mut data) = (Vec::new(), Vec::new(), Vec::new());
+        for (command, length) in lengths.iter().enumerate() {
+            let mut pdu = |kind: u8, payload: &[u8]| {
+                starts.push(bytes.len() as u32);
+                let start = if payload.is_empty() { 0 } else { 32 };
+                let length = if payload.is_empty() { 28 } else { 32 + payload.len() + 4 };
+                let mut header = vec![kind, if start == 0 { 1 } else { 3 }, 24, start];
+                header.extend((length as u32).to_le_bytes());
+                header.extend((command as u16).to_le_bytes());
+                header.extend([0; 6]);
+                header.extend((payload.len() as u32).to_le_bytes());
+                header.extend([0; 4]);
+                let digest = crc32c::crc32c(&header).to_le_bytes();
+                bytes.extend(header);
+                bytes.extend(digest);
+                if !payload.is_empty() {
+                    bytes.extend([0; 4]);
+                    data.push((bytes.len(), payload.len()));
+                    bytes.extend(payload);
+                    bytes.extend((crc32c::crc32c(payload) ^ u32::from(spoilt == Some(command))).to_le_bytes());
+                }
+            };
+            let payload: Vec<u8> = (0..*length).map(|at| (at * 7 + command * 31) as u8).collect();
+            pdu(0x07, &payload);
+            pdu(0x05, &[]);
+        }
+        (bytes, starts, data)
+    }
+
+    fn buffers(lengths: &[usize]) -> Placement {
+        let mut placement = Placement::default();
+        for (command, length) in lengths.iter().enumerate() {
+            placement.insert(command as u16, vec![Piece::new(0, BytesMut::zeroed(*length), Arc::new(Nowhere))]);
+        }
+        placement
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_lost_what_is_placed_and_vouched_for_is_right(
+            lengths in prop::collection::vec(1usize..900, 1..12),
+            spoilt in prop::option::of(0usize..12),
+            cut in 20usize..400,
+            fates in prop::collection::vec(0u8..10, 64),
+            late: bool,
+        ) {
+            let (bytes, starts, data) = stream(&lengths, spoilt);
+            let start = Seq(u32::MAX - 300);
+            let mut engine = NvmeReceive::new(CONFIG, start);
+            let mut placement = buffers(&lengths);
+            let mut held = None;
+            let mut gaps = false;
+            for (number, packet) in bytes.chunks(cut).enumerate() {
+                let at = number * cut;
+                let mut arrivals = vec![(at, packet)];
+                match fates[number % fates.len()] {
+                    0 => {
+                        gaps = true;
+                        continue; // lost
+                    }
+                    1 if held.is_none() => {
+                        (held, gaps) = (Some((at, packet)), true);
+                        continue; // late
+                    }
+                    2 => arrivals.push((at, packet)), // twice
+                    3 => arrivals.extend(held.take()),
+                    _ => {}
+                }
+                for (at, packet) in arrivals {
+                    let received = engine.receive(start + at as u32, packet, &mut placement);
+                    for (offset, piece) in &received.placed {
+                        let mut placed = piece.len();
+                        let from = at + offset;
+                        let part = data.iter().find(|(start, length)| (*start..start + length).contains(&from));
+                        let (data_at, length) = *part.expect("only data are placed");
+                        prop_assert_eq!(piece.offset() as usize, from - data_at);
+                        placed = placed.min(length);
+                        prop_assert_eq!(placed, piece.len());
+                    }
+                    if received.verdict == NvmeVerdict::Good {
+                        if let Some((spoilt_at, length)) = spoilt.and_then(|spoilt| data.get(spoilt)) {
+                            let digest = spoilt_at + length;
+                            prop_assert!(!(at..at + packet.len()).contains(&(digest + 3)), "a wrong digest");
+                        }
+                    }
+                    if let Some(asked) = engine.question() {
+                        let header = asked.distance_from(start);
+                        if !late || number % 3 == 0 {
+                            engine.answer(asked, starts.contains(&header));
+                        }
+                    }
+                }
+            }
+            if !gaps {
+                // The last byte followed: everything was placed, and vouched for.
+                prop_assert!(matches!(engine.place, Place::Known { next, .. } if next == start + bytes.len() as u32));
+                for (command, length) in lengths.iter().enumerate() {
+                    prop_assert!(placement.place(command as u16, 0, &vec![0; *length]).is_none());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_behind_a_gap_in_data_is_placed_and_not_vouched_for() {
+        let (bytes, _, _) = stream(&[600, 100], None);
+        let mut engine = NvmeReceive::new(CONFIG, Seq(0));
+        let mut placement = buffers(&[600, 100]);
+        assert_eq!(engine.receive(Seq(0), &bytes[..200], &mut placement).verdict, NvmeVerdict::Good);
+        let behind = engine.receive(Seq(400), &bytes[400..500], &mut placement);
+        assert_eq!((behind.verdict, behind.placed[0].1.offset()), (NvmeVerdict::NotChecked, 400 - 32));
+        // To the end of that PDU; then the next is whole.
+        assert_eq!(engine.receive(Seq(500), &bytes[500..636], &mut placement).verdict, NvmeVerdict::NotChecked);
+        assert_eq!(engine.receive(Seq(636), &bytes[636..], &mut placement).verdict, NvmeVerdict::Good);
+        assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
+    }
+}

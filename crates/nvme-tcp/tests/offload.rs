@@ -1,0 +1,149 @@
+//! Placement and digests by the NIC of an emulated host: the same data as by the CPU, whatever happens to packets,
+//! commands, connections and the device; and every buffer comes back.
+
+mod bed;
+
+use bed::{Bed, Layers, blocks};
+use core::time::Duration;
+use nvme_tcp::controller::TransportConfig;
+use nvme_tcp::shell::Exercise;
+use nvme_tcp::shell::host::{CommandError, Failed, Host, Offload};
+use offload_base::Seed;
+
+fn connect(bed: &Bed, offload: Offload, queues: u16) -> Host {
+    let mut config = bed.host_config();
+    (config.offload, config.queues, config.data_digest) = (offload, queues, true);
+    config.reconnect_delay = Duration::from_millis(20);
+    bed.connect(config)
+}
+
+fn exercise(seed: u64) -> Exercise {
+    Exercise { bytes: 12 << 20, blocks: 8192, command_bytes: 256 << 10, ..Exercise::new(Seed(seed)) }
+}
+
+#[test]
+fn what_the_device_places_is_what_the_cpu_would_copy() {
+    for (seed, loss) in [(21, 0.0), (22, 0.01), (23, 0.05)] {
+        for transport in [
+            TransportConfig::default(),
+            TransportConfig { data_bytes: 50_000, ..TransportConfig::default() },
+            TransportConfig { data_bytes: 6_000, ..TransportConfig::default() },
+        ] {
+            for offload in [Offload::Place, Offload::PlaceAndCheck] {
+                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let host = connect(&bed, offload, 2);
+                let stats = bed.run(async move {
+                    host.ready().await.unwrap();
+                    let disk = host.disk(1).await.unwrap();
+                    exercise(seed).run(&disk, |_| ()).await.unwrap();
+                    host.stats()
+                });
+                assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}");
+                let counters = bed.counters();
+                let count = |name| counters.value(name);
+                assert!(count("rx_nvmeotcp_bytes") > 4 << 20, "seed {seed}: {}", count("rx_nvmeotcp_bytes"));
+                assert_eq!(count("rx_nvmeotcp_checked") > 0, offload == Offload::PlaceAndCheck);
+                if loss > 0.0 {
+                    assert!(count("rx_nvmeotcp_drop") > 0 && count("rx_nvmeotcp_resync") > 0, "seed {seed}");
+                }
+                assert_eq!(count("rx_nvmeotcp_sk_add"), 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn buffers_come_back_from_cancelled_commands() {
+    let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
+    let host = connect(&bed, Offload::PlaceAndCheck, 1);
+    let runtime = bed.runtime();
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        let data = blocks(256);
+        disk.write(0, [data.clone()]).await.unwrap();
+        for round in 0..60 {
+            let reads: Vec<_> = (0..4).map(|_| disk.read(0, disk.buffer(256))).collect();
+            runtime.sleep(Duration::from_micros(round * 20)).await;
+            reads.iter().for_each(|read| read.cancel());
+            for read in reads {
+                match read.await {
+                    Ok(buffer) => assert!(buffer.to_vec() == data),
+                    Err(Failed { error: CommandError::Cancelled, buffer }) => assert_eq!(buffer.len(), 256 * 512),
+                    Err(failed) => panic!("{failed}"),
+                }
+            }
+            drop(disk.read(64, disk.buffer(128)));
+        }
+        assert!(disk.read(0, disk.buffer(256)).await.unwrap().to_vec() == data);
+    });
+    assert!(bed.counters().value("rx_nvmeotcp_ddp_teardown") > 0);
+}
+
+#[test]
+fn buffers_come_back_from_lost_connections_and_resets() {
+    for seed in [25, 26] {
+        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
+        let host = connect(&bed, Offload::PlaceAndCheck, 2);
+        let cutter = bed.cutter([40, 90, 150]);
+        let resets = bed.reset_host_at([12, 25, 60, 61, 110, 140]);
+        let stats = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            Exercise { bytes: 40 << 20, ..exercise(seed) }.run(&disk, |_| ()).await.unwrap();
+            cutter.await;
+            resets.await;
+            host.stats()
+        });
+        assert!(stats.connects >= 3 && stats.replays > 0, "seed {seed}: {stats:?}");
+        let counters = bed.counters();
+        assert!(counters.value("resets") >= 6 && counters.value("rx_nvmeotcp_sk_add") > 6);
+    }
+}
+
+#[test]
+fn a_nic_without_room_leaves_it_to_the_cpu() {
+    let mut bed = Bed::with_contexts(27, 1);
+    let host = connect(&bed, Offload::PlaceAndCheck, 3);
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        exercise(27).run(&disk, |_| ()).await.unwrap();
+    });
+    let counters = bed.counters();
+    assert_eq!((counters.value("rx_nvmeotcp_sk_add"), counters.value("rx_nvmeotcp_sk_add_fail")), (1, 2));
+}
+
+/// The thresholds of blktests nvme/056: shares of all bytes and packets that the host's interface received.
+#[test]
+fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
+    for kib in [4u32, 8, 16, 32, 64, 128, 256, 512, 1024] {
+        let mut bed = Bed::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
+        let host = connect(&bed, Offload::PlaceAndCheck, 1);
+        let before = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let blocks = kib * 2;
+            for round in 0..(8 << 10) / kib / 8 {
+                let reads: Vec<_> = (0..8)
+                    .map(|place| disk.read(u64::from((round + place) % 4 * blocks), disk.buffer(blocks)))
+                    .collect();
+                for read in reads {
+                    read.await.unwrap();
+                }
+            }
+            host.stats()
+        });
+        assert_eq!(before.connects, 1);
+        let counters = bed.host_counters();
+        let share = |name, of| counters.value(name) as f64 / counters.value(of) as f64;
+        let (bytes, packets) = (share("rx_nvmeotcp_bytes", "rx_bytes"), share("rx_nvmeotcp_packets", "rx_packets"));
+        let lost = counters.value("rx_nvmeotcp_drop") + counters.value("rx_nvmeotcp_resync");
+        if kib < 32 {
+            assert_eq!((bytes, packets), (0.0, 0.0), "{kib} KiB");
+        } else {
+            assert!(bytes >= 0.9 && packets >= 0.95, "{kib} KiB: {bytes} of bytes, {packets} of packets");
+        }
+        assert!(lost as f64 <= 0.05 * counters.value("rx_packets") as f64, "{kib} KiB: {lost}");
+    }
+}
