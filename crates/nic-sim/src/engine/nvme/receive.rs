@@ -300,11 +300,11 @@ mod tests {
                         placed = placed.min(length);
                         prop_assert_eq!(placed, piece.len());
                     }
-                    if received.verdict == NvmeVerdict::Good {
-                        if let Some((spoilt_at, length)) = spoilt.and_then(|spoilt| data.get(spoilt)) {
-                            let digest = spoilt_at + length;
-                            prop_assert!(!(at..at + packet.len()).contains(&(digest + 3)), "a wrong digest");
-                        }
+                    if received.verdict == NvmeVerdict::Good
+                        && let Some((spoilt_at, length)) = spoilt.and_then(|spoilt| data.get(spoilt))
+                    {
+                        let digest = spoilt_at + length;
+                        prop_assert!(!(at..at + packet.len()).contains(&(digest + 3)), "a wrong digest");
                     }
                     if let Some(asked) = engine.question() {
                         let header = asked.distance_from(start);
@@ -316,7 +316,9 @@ mod tests {
             }
             if !gaps {
                 // The last byte followed: everything was placed, and vouched for.
-                prop_assert!(matches!(engine.place, Place::Known { next, .. } if next == start + bytes.len() as u32));
+                let end = start + bytes.len() as u32;
+                let followed = matches!(engine.place, Place::Known { next, .. } if next == end);
+                prop_assert!(followed);
                 for (command, length) in lengths.iter().enumerate() {
                     prop_assert!(placement.place(command as u16, 0, &vec![0; *length]).is_none());
                 }
