@@ -5,6 +5,7 @@ use crate::keys;
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use host_stack::Ipv6Config;
+use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
@@ -180,7 +181,11 @@ pub async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// Counters, a line each.
+/// Counters, a line each: TLS' as Linux' `/proc/net/tls_stat` shows them, if there was any TLS; then the others that moved.
 pub fn listed(counters: &CounterSet) -> String {
-    counters.moved().map(|(name, value)| format!("{name:28} {value}\n")).collect()
+    let is_tls = |name: &str| name.starts_with("Tls");
+    let tls =
+        if counters.moved().any(|(name, _)| is_tls(name)) { tls_stat(counters).to_string() } else { String::new() };
+    let others = counters.moved().filter(|(name, _)| !is_tls(name));
+    tls + &others.map(|(name, value)| format!("{name:32}\t{value}\n")).collect::<String>()
 }
