@@ -35,6 +35,8 @@ offload_base::counters! {
         pub in_dummy: "ipsec_rx_dummy",
         /// NAT keep-alives discarded.
         pub in_keep_alive: "ipsec_rx_keepalive",
+        /// Times a router said that packets of an SA must be smaller.
+        pub in_path_mtu: "ipsec_rx_path_mtu",
         /// Fragments that never became a packet.
         pub in_reassembly_failed: "ipsec_rx_reasm_fails",
         /// Received packets dropped: no header that makes sense.

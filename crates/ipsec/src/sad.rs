@@ -25,6 +25,8 @@ pub struct Sa {
     pub meter: Meter,
     /// Its sequence numbers.
     pub sequence: Sequence,
+    /// The largest packet that routers on its way let pass, if one of them said so.
+    pub path_mtu: Option<u16>,
     /// Its place in a device.
     pub offload: Option<InDevice>,
 }
@@ -58,12 +60,17 @@ impl Sa {
             }
         };
         let cipher = Cipher::new(&params);
-        Sa { cipher, meter: Meter::new(now, params.lifetime), sequence, offload: None, params }
+        Sa { cipher, meter: Meter::new(now, params.lifetime), sequence, path_mtu: None, offload: None, params }
     }
 
     /// The largest packet of a family that it can carry in packets of `mtu` bytes.
     pub fn plain_mtu(&self, ipv6: bool, mtu: u16) -> u16 {
         Outer::plain_mtu(&self.params, ipv6, usize::from(mtu)) as u16
+    }
+
+    /// The largest of its own packets, where the device takes `mtu` bytes.
+    pub fn outer_mtu(&self, mtu: u16) -> u16 {
+        self.path_mtu.map_or(mtu, |path| path.min(mtu))
     }
 
     /// The number sent last, or received highest.
@@ -109,6 +116,8 @@ pub struct Sad {
     /// Transmitting: which SAs a template asks for, the newest last. Each is there under its own reqid and under 0.
     wanted: HashMap<Wanted, SmallVec<[SaId; 2]>>,
     received: HashMap<Received, SaId>,
+    /// Transmitting: by what is on the wire.
+    sent: HashMap<(u32, IpAddr, IpAddr), SaId>,
     /// When lifetimes end.
     deadlines: BTreeSet<(Instant, SaId)>,
 }
@@ -173,9 +182,13 @@ impl Sad {
     /// Takes an SA out.
     pub fn remove(&mut self, id: SaId) -> Option<Box<Sa>> {
         let params = &self.find(id)?.params;
+        let sent = (params.spi, params.source, params.destination);
         if params.direction == Direction::Receive {
             let key = Received::of(params);
             self.received.remove(&key);
+        }
+        if self.sent.get(&sent) == Some(&id) {
+            self.sent.remove(&sent);
         }
         self.retire(id);
         let place = &mut self.places[id.0.index as usize];
@@ -220,6 +233,11 @@ impl Sad {
         let keys = [(destination, source), (destination, None), (None, None)];
         keys.into_iter()
             .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
+    }
+
+    /// The SA that sent a packet.
+    pub fn find_sent(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
+        self.sent.get(&(spi, source, destination)).copied()
     }
 
     /// How many SAs there are.
@@ -280,9 +298,11 @@ impl Sad {
                 if params.reqid != 0 {
                     keys.push(Wanted::of(params, 0));
                 }
+                let sent = (params.spi, params.source, params.destination);
                 for key in keys {
                     self.wanted.entry(key).or_default().push(id);
                 }
+                self.sent.insert(sent, id);
             }
             Direction::Receive => {
                 let key = Received::of(params);

@@ -69,7 +69,7 @@ impl Keying for SecureDevice {
 
 impl SecureDevice {
     /// Paths may be others now, and what waited for an SA may go.
-    fn changed(&mut self) {
+    pub(super) fn changed(&mut self) {
         self.epoch += 1;
         self.wake();
     }

@@ -2,13 +2,15 @@
 //!
 //! - `transmit`: by policy, past, away, or through an SA; `segment`: large packets cut into those that ESP wraps;
 //! - `receive`: ESP opened, by whom ever; policies held to what arrives; fragments put together before;
-//! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells.
+//! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
+//! - `path_mtu`: what routers say about the size of ESP packets.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
 //! it rather than send it plain; no sequence number is used twice, whoever counts.
 
 mod keying;
 mod offload;
+mod path_mtu;
 mod receive;
 mod segment;
 mod transmit;

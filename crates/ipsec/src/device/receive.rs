@@ -56,7 +56,10 @@ impl SecureDevice {
         if view.is_neighbour_discovery(ip) {
             return Some(packet);
         }
-        match self.action(Direction::Receive, &view.selectors(ip)) {
+        if self.is_about_size(&packet.frame, &view) {
+            return None;
+        }
+        match self.action(Direction::Receive, &view.selectors(&packet.frame[ETHERNET..])) {
             Some(Action::Bypass) => return Some(packet),
             Some(Action::Protect(_)) => self.counters.in_template_mismatch += 1,
             Some(Action::Discard) => self.counters.in_policy_block += 1,

@@ -23,7 +23,7 @@ impl SecureDevice {
         let sa = self.sad.find_wanted(template, &packet_of(flow)).and_then(|id| self.sad.find(id));
         // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
         let Some(sa) = sa else { return caps };
-        let mtu = sa.plain_mtu(ipv6, caps.mtu);
+        let mtu = sa.plain_mtu(ipv6, sa.outer_mtu(caps.mtu));
         match sa.by() {
             By::Software => PathCaps {
                 mtu,
@@ -123,6 +123,7 @@ impl SecureDevice {
         };
         let mtu = self.inner.path(&flow_of(selectors)).mtu;
         let Some(sa) = self.sad.find_mut(id) else { return Sent::Dropped(DropReason::Policy) };
+        let mtu = sa.outer_mtu(mtu);
         let outer = match Outer::for_packet(&sa.params, &packet.header[ETHERNET..]) {
             Ok(outer) => outer,
             Err(WrapError::Fragment) => return self.refuse(|counters| &mut counters.out_state_mode_error),

@@ -1,0 +1,73 @@
+//! What routers say about the size of ESP packets (RFC 4301 8.2, RFC 1191, RFC 8201).
+//!
+//! Nobody authenticates it. So it counts only if it quotes a packet that an SA has sent lately, by SPI, addresses and
+//! sequence number, which somebody beside the path does not know; it makes packets smaller only, and not smaller than
+//! every path takes; and it ends with the SA.
+
+use super::SecureDevice;
+use crate::sad::Sequence;
+use esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
+use ip_packets::Sum;
+use offload_api::SaId;
+
+impl SecureDevice {
+    /// Whether a packet is about an ESP packet that was too big. It has done its work then.
+    pub(super) fn is_about_size(&mut self, frame: &[u8], view: &IpView) -> bool {
+        let Some(TooBig { mtu, id }) = self.too_big(&frame[ETHERNET..], view) else { return false };
+        if let Some(sa) = self.sad.find_mut(id)
+            && sa.path_mtu.is_none_or(|before| mtu < before)
+        {
+            sa.path_mtu = Some(mtu);
+            self.counters.in_path_mtu += 1;
+            self.changed();
+        }
+        true
+    }
+
+    fn too_big(&self, packet: &[u8], view: &IpView) -> Option<TooBig> {
+        let message = packet.get(view.header..view.total)?;
+        let (head, quoted) = message.split_at_checked(8)?;
+        let mut sum = match view.protocol {
+            ICMPV6 => Sum::pseudo_header(ICMPV6, view.source, view.destination, message.len()),
+            _ => Sum::default(),
+        };
+        sum.add(message);
+        let told = match (view.protocol, head[0], head[1]) {
+            (ICMP, 3, 4) => u32::from(u16::from_be_bytes([head[6], head[7]])),
+            (ICMPV6, 2, 0) => u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
+            _ => return None,
+        };
+        let ip = IpView::parse_headers(quoted).filter(|ip| sum.is_right() && ip.is_ipv6() == view.is_ipv6())?;
+        let esp = match ip.protocol {
+            PROTOCOL_ESP => ip.header,
+            PROTOCOL_UDP => ip.header + 8,
+            _ => return None,
+        };
+        let word =
+            |at: usize| quoted.get(at..at + 4).map(|word| u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
+        let id = self.sad.find_sent(word(esp)?, ip.source, ip.destination)?;
+        let sa = self.sad.find(id)?;
+        let Sequence::Send(numbers) = &sa.sequence else { return None };
+        let ago = (numbers.last() as u32).wrapping_sub(word(esp + 4)?);
+        let lately = u64::from(ago) < numbers.last().min(LATELY)
+            && (sa.params.encapsulation.is_some() == (ip.protocol == PROTOCOL_UDP));
+        let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
+        let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
+        lately.then_some(TooBig { mtu, id })
+    }
+}
+
+/// What a router says about packets of an SA.
+struct TooBig {
+    mtu: u16,
+    id: SaId,
+}
+
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+/// As Linux has it: less is somebody's attempt to make us send tiny packets.
+const LEAST_IPV4_MTU: u16 = 552;
+/// RFC 8200 5.
+const LEAST_IPV6_MTU: u16 = 1280;
+/// How far back a quoted packet may be.
+const LATELY: u64 = 1 << 16;
