@@ -108,9 +108,10 @@ if command -v tshark >/dev/null; then
     tshark -r "$work/capture" -d tcp.port==4420,nvme-tcp -o nvme-tcp.check_hdgst:TRUE -o nvme-tcp.check_ddgst:TRUE \
         -T fields -e nvme-tcp.type -e nvme-tcp.hdgst.status -e nvme-tcp.ddgst.status -e _ws.malformed \
         -Y nvme-tcp >"$work/pdus" 2>/dev/null
+    # A status of 1 is good.
     awk -F '\t' '
         { pdus += split($1, all, ","); header += split($2, all, ","); data += split($3, all, ",")
-          if (($2 $3) ~ /[^1,]/) bad++; # 1 is good if ($4 != "") malformed++ }
+          if (($2 $3) ~ /[^1,]/) bad++; if ($4 != "") malformed++ }
         END { printf "%d PDUs, %d header digests, %d data digests, %d bad, %d malformed\n", pdus, header, data, bad, malformed
               exit !(pdus > 1000 && header > 100 && data > 100 && bad + malformed == 0) }' "$work/pdus" || fail "tshark agrees"
 else
