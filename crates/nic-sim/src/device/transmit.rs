@@ -301,13 +301,15 @@ impl Device {
             }
         }
         let mut walked = Walked::default();
-        let made = segmenter.next_frame(&mut self.frames, |seq, source, destination| match &mut context {
+        let made = segmenter.next_frame(&mut self.frames, |seq, source, frame| match &mut context {
             None => {
-                destination.copy_from_slice(source);
+                frame.extend_from_slice(source);
                 Ok(())
             }
             Some((engine, key)) => {
-                walked.body_bytes += engine.encrypt(key, seq, source, destination)?.body_bytes;
+                let at = frame.len();
+                frame.resize(at + source.len(), 0);
+                walked.body_bytes += engine.encrypt(key, seq, source, &mut frame[at..])?.body_bytes;
                 Ok::<(), TransmitError>(())
             }
         });

@@ -6,32 +6,28 @@ use offload_api::Protocol;
 use offload_api::rx::Checksums;
 
 /// A one's complement sum over bytes, in the order they come; ranges of odd length only at the end.
+///
+/// It adds native words: the order of their bytes does not matter until the end (RFC 1071 2 (B)).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum(u64);
 
 impl Sum {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        // Four 32-bit words a turn into 64-bit sums: carries fold at the end, and the loop vectorises.
-        let mut blocks = bytes.chunks_exact(16);
-        let mut sums = [0u64; 4];
-        for block in &mut blocks {
-            for (sum, word) in sums.iter_mut().zip(block.chunks_exact(4)) {
-                *sum += u64::from(u32::from_be_bytes([word[0], word[1], word[2], word[3]]));
+        // 32-bit words into 64-bit sums: carries fold at the end, and the loop vectorises.
+        let (blocks, rest) = bytes.as_chunks::<32>();
+        let mut sums = [0u64; 8];
+        for block in blocks {
+            for (sum, word) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
+                *sum += u64::from(u32::from_ne_bytes(*word));
             }
         }
         let mut total = sums.iter().sum::<u64>();
-        let mut pairs = blocks.remainder().chunks_exact(2);
-        for pair in &mut pairs {
-            total += u64::from(u16::from_be_bytes([pair[0], pair[1]]));
-        }
-        if let [last] = pairs.remainder() {
-            total += u64::from(*last) << 8;
-        }
-        self.0 += Sum::fold_to_32(total);
-    }
-
-    fn fold_to_32(sum: u64) -> u64 {
-        (sum >> 32) + (sum & 0xffff_ffff)
+        let (words, rest) = rest.as_chunks::<4>();
+        total += words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        total += u64::from(u32::from_ne_bytes(last));
+        self.0 += (total >> 32) + (total & 0xffff_ffff);
     }
 
     pub(crate) fn finish(self) -> u16 {
@@ -39,7 +35,7 @@ impl Sum {
         while sum > 0xffff {
             sum = (sum >> 16) + (sum & 0xffff);
         }
-        sum as u16
+        u16::from_be(sum as u16)
     }
 }
 
@@ -85,7 +81,8 @@ fn transport_sum(frame: &[u8], layout: &Layout) -> u16 {
     };
     let mut sum = Sum::default();
     sum.add(layout.addresses(frame));
-    sum.0 += u64::from(protocol) + (layout.end - layout.transport) as u64;
+    sum.add(&[0, protocol]);
+    sum.add(&((layout.end - layout.transport) as u32).to_be_bytes());
     sum.add(&frame[layout.transport..layout.end]);
     sum.finish()
 }

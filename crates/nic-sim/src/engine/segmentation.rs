@@ -51,15 +51,15 @@ impl Segmenter {
         self.segments > 0 && self.sent == self.payload_bytes
     }
 
-    /// Makes the next segment. `move_payload(seq, source, destination)` moves payload, encrypting it on the way if
-    /// it wants to; pieces come in order.
+    /// Makes the next segment. `append(seq, source, frame)` puts payload behind what `frame` has, encrypted if it wants
+    /// to, as many bytes as `source` has; pieces come in order.
     ///
     /// # Errors
-    /// Whatever `move_payload` returns; the packet is then to be given up.
+    /// Whatever `append` returns; the packet is then to be given up.
     pub(crate) fn next_frame<E>(
         &mut self,
         pool: &mut BufferPool,
-        mut move_payload: impl FnMut(Seq, &[u8], &mut [u8]) -> Result<(), E>,
+        mut append: impl FnMut(Seq, &[u8], &mut BytesMut) -> Result<(), E>,
     ) -> Result<BytesMut, E> {
         let header_bytes = self.packet.header.len();
         let most = self.packet.ask.mss.map_or(self.payload_bytes, usize::from);
@@ -70,14 +70,13 @@ impl Segmenter {
             BytesMut::with_capacity(header_bytes + bytes)
         };
         frame.extend_from_slice(&self.packet.header);
-        frame.resize(header_bytes + bytes, 0);
-        let mut at = header_bytes;
-        while at < frame.len() {
+        let mut left = bytes;
+        while left > 0 {
             let source = &self.packet.fragments[self.fragment][self.at_in_fragment..];
-            let taken = source.len().min(frame.len() - at);
-            let seq = self.packet.ask.seq + (self.sent + at - header_bytes) as u32;
-            move_payload(seq, &source[..taken], &mut frame[at..at + taken])?;
-            at += taken;
+            let taken = source.len().min(left);
+            let seq = self.packet.ask.seq + (self.sent + bytes - left) as u32;
+            append(seq, &source[..taken], &mut frame)?;
+            left -= taken;
             self.at_in_fragment += taken;
             if self.at_in_fragment == self.packet.fragments[self.fragment].len() {
                 self.fragment += 1;
@@ -223,7 +222,7 @@ mod tests {
         let mut frames = Vec::new();
         while !segmenter.is_done() {
             let frame = segmenter.next_frame(&mut pool, |_, from, to| {
-                to.copy_from_slice(from);
+                to.extend_from_slice(from);
                 Ok::<(), Infallible>(())
             });
             frames.push(frame.unwrap());

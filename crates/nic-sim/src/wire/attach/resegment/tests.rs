@@ -80,7 +80,7 @@ fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
     let mut frames = Vec::new();
     while !segmenter.is_done() {
         let frame = segmenter.next_frame(&mut pool, |_, from, to| {
-            to.copy_from_slice(from);
+            to.extend_from_slice(from);
             Ok::<(), Infallible>(())
         });
         frames.push(frame.unwrap().freeze());
