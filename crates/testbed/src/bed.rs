@@ -1,14 +1,16 @@
 //! Hosts, each with a NIC, joined by wires, and run in virtual or in real time.
 //!
 //! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: hosts
-//! and applications are tokio's, devices and wires live on a thread of their own, on the same clock.
+//! and applications live on one thread, devices and wires on another, on the same clock; tokio is there for
+//! applications that want its sockets or timers.
 
 use crate::capture::Capture;
 use crate::domain::in_domain;
 use crate::executor::{RealClock, RealTime, RealTimeConfig, VirtualTime};
 use crate::fabric::{Cable, Station, connect};
+use crate::real_hosts::RealHosts;
 use crate::runtime::{JoinHandle, Runtime, lock};
-use crate::tokio_runtime::{self, TokioRuntime};
+use crate::tokio_runtime;
 use core::fmt;
 use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -486,7 +488,7 @@ impl fmt::Debug for BedHost {
 #[derive(Debug)]
 enum Engine {
     Virtual(VirtualTime),
-    Real { tokio: tokio::runtime::Runtime, clock: RealClock, devices: RealTime },
+    Real { hosts: RealHosts, devices: RealTime, tokio: tokio::runtime::Runtime },
 }
 
 impl Engine {
@@ -496,11 +498,9 @@ impl Engine {
             ClockKind::Real => {
                 let clock = RealClock::new();
                 let config = RealTimeConfig { clock, meter: meter.cloned(), ..RealTimeConfig::default() };
-                Ok(Engine::Real {
-                    tokio: tokio_runtime::start(HOST_THREADS, meter.cloned())?,
-                    devices: RealTime::start("devices", config)?,
-                    clock,
-                })
+                let tokio = tokio_runtime::start(1, meter.cloned())?;
+                let hosts = RealHosts::start(tokio.handle().clone(), clock, meter)?;
+                Ok(Engine::Real { hosts, devices: RealTime::start("devices", config)?, tokio })
             }
         }
     }
@@ -508,7 +508,7 @@ impl Engine {
     fn host_runtime(&self) -> Arc<dyn Runtime> {
         match self {
             Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { tokio, clock, .. } => Arc::new(TokioRuntime::new(tokio.handle().clone(), *clock)),
+            Engine::Real { hosts, .. } => Arc::new(hosts.runtime()),
         }
     }
 
@@ -519,6 +519,3 @@ impl Engine {
         }
     }
 }
-
-/// Threads that hosts and applications share in real time.
-const HOST_THREADS: usize = 2;

@@ -4,7 +4,7 @@
 //! - [`runtime`]: what the shells of hosts, devices and wires are run by, whichever it is;
 //! - [`executor`]: our own, in two forms: [`VirtualTime`], where a run is a sequence of events and repeats to
 //!   the byte, and [`RealTime`], a thread for devices and wires;
-//! - [`tokio_runtime`]: hosts and applications in real time, on the same clock as the devices;
+//! - [`tokio_runtime`]: applications outside a testbed, by tokio, on the same clock as the devices;
 //! - [`domain`]: charges a task's time to a host, a device or the wires;
 //! - [`fabric`]: the tasks that join ports by wires;
 //! - [`attach`]: ports with something outside behind them: a guest's network card, a TAP of this machine;
@@ -23,6 +23,7 @@ pub mod domain;
 pub mod executor;
 pub mod fabric;
 pub mod identity;
+mod real_hosts;
 pub mod runtime;
 pub mod secrets;
 pub mod tokio_runtime;

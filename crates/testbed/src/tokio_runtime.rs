@@ -1,6 +1,7 @@
-//! Hosts and applications in real time: tokio runs them, on the clock of the devices.
+//! Applications in real time that tokio runs, on the clock of the devices.
 //!
-//! Devices and wires stay on a [`RealTime`](crate::RealTime) executor: tokio's timers count in milliseconds.
+//! What counts microseconds stays on a [`RealTime`](crate::RealTime) executor, as hosts, devices and wires of a
+//! [`Testbed`](crate::Testbed) do: tokio's timers count in milliseconds, and its threads sleep at once.
 
 use crate::executor::RealClock;
 use crate::runtime::{Runtime, TaskFuture};

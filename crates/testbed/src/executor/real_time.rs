@@ -29,11 +29,13 @@ pub struct RealTimeConfig {
     pub spin: Duration,
     /// Meters the thread: waiting is charged to nobody.
     pub meter: Option<Meter>,
+    /// The tokio whose sockets and timers tasks may use.
+    pub tokio: Option<tokio::runtime::Handle>,
 }
 
 impl Default for RealTimeConfig {
     fn default() -> RealTimeConfig {
-        RealTimeConfig { clock: RealClock::new(), spin: Duration::from_micros(20), meter: None }
+        RealTimeConfig { clock: RealClock::new(), spin: Duration::from_micros(20), meter: None, tokio: None }
     }
 }
 
@@ -75,6 +77,7 @@ impl RealTime {
         let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: config.spin };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _metered = config.meter.as_ref().map(Meter::attach);
+            let _within = config.tokio.as_ref().map(tokio::runtime::Handle::enter);
             runner.run();
         })?;
         Ok(RealTime { shared, stop, thread: Some(thread) })
