@@ -1,0 +1,79 @@
+//! What plain TCP costs the hosts, both ends together, at an MTU of 1500.
+//!
+//! - `bulk`: one stream, beside smoltcp's with its checksums off; what the emulated devices cost (TSO, LRO, checksums,
+//!   copies to and from frames) beside it, for a real one does that itself;
+//! - `messages`: 64 KiB at a time, to 1 to 10,000 connections in turn, a mebibyte under way whatever their number.
+//!
+//! Times are CPU time of the thread, so that other programs hardly matter. Compare figures of one run only.
+//!
+//! `cargo bench -p host-stack --bench tcp`
+
+mod ours;
+mod smol;
+
+use core::time::Duration;
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use offload_base::cost::{Domain, Meter, Report};
+use ours::Ours;
+use smol::Smol;
+
+fn bulk(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("bulk");
+    settle(&mut group, BULK_BYTES);
+    let mut ours = Ours::new(1);
+    ours.messages(WARM_MESSAGES);
+    group.bench_function("hosts", |bencher| {
+        bencher.iter_custom(|times| hosts(&metered(times, || ours.messages(BULK_BYTES / ours::MESSAGE_BYTES))));
+    });
+    group.bench_function("devices", |bencher| {
+        bencher.iter_custom(|times| devices(&metered(times, || ours.messages(BULK_BYTES / ours::MESSAGE_BYTES))));
+    });
+    let mut smol = Smol::new();
+    smol.transfer(BULK_BYTES);
+    group.bench_function("smoltcp", |bencher| {
+        bencher.iter_custom(|times| hosts(&metered(times, || smol.transfer(BULK_BYTES))));
+    });
+    group.finish();
+}
+
+fn messages(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("messages");
+    settle(&mut group, BULK_BYTES);
+    for connections in [1, 10, 100, 1000, 10_000] {
+        let mut ours = Ours::new(connections);
+        // Until every window holds a message.
+        ours.messages(3 * connections as u64 + WARM_MESSAGES);
+        group.bench_function(BenchmarkId::from_parameter(connections), |bencher| {
+            bencher.iter_custom(|times| hosts(&metered(times, || ours.messages(BULK_BYTES / ours::MESSAGE_BYTES))));
+        });
+    }
+    group.finish();
+}
+
+fn settle(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
+    group.throughput(Throughput::Bytes(bytes)).sample_size(15).measurement_time(Duration::from_secs(4));
+}
+
+/// What it cost to do something `times` times.
+fn metered(times: u64, mut what: impl FnMut()) -> Report {
+    let meter = Meter::new();
+    let attached = meter.attach();
+    (0..times).for_each(|_| what());
+    drop(attached);
+    meter.take()
+}
+
+fn hosts(report: &Report) -> Duration {
+    report.total(Domain::Host(0)) + report.total(Domain::Host(1))
+}
+
+fn devices(report: &Report) -> Duration {
+    report.total(Domain::Device(0)) + report.total(Domain::Device(1))
+}
+
+const BULK_BYTES: u64 = 64 << 20;
+const WARM_MESSAGES: u64 = 1000;
+
+criterion_group!(benches, bulk, messages);
+criterion_main!(benches);

@@ -1,0 +1,131 @@
+//! Two of our stacks, each with an emulated NIC, on a wire of 100 Gb/s in virtual time.
+
+use bytes::Bytes;
+use core::net::Ipv4Addr;
+use host_stack::{Config, ConnectionId, Stack};
+use nic_sim::wire::{Link, LinkConfig, Port};
+use nic_sim::{Device, Driver, NicConfig, nic};
+use offload_api::{NetDevice, TxTag};
+use offload_base::cost::{self, Domain};
+use offload_base::time::earliest;
+use offload_base::{Instant, Seed};
+
+pub(crate) struct Ours {
+    now: Instant,
+    stacks: [Stack; 2],
+    nics: [(Device, Driver); 2],
+    links: [Link; 2],
+    clients: Vec<ConnectionId>,
+    /// Whose turn it is.
+    turn: usize,
+    message: Bytes,
+    sent: u64,
+    received: u64,
+}
+
+impl Ours {
+    /// Hosts with so many connections between them.
+    pub(crate) fn new(connections: usize) -> Ours {
+        let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
+        let address = |side: u8| Ipv4Addr::new(10, 0, 0, side + 1);
+        let stack = |side: u8| {
+            let config = Config::new(address(side), mac(side), Seed(u64::from(side)));
+            Stack::new(config.with_neighbour(address(1 - side).into(), mac(1 - side)))
+        };
+        let link = |name: &str| Link::new(&LinkConfig::default(), Seed(1).derive(name));
+        let mut ours = Ours {
+            now: Instant::ZERO,
+            stacks: [stack(0), stack(1)],
+            nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..NicConfig::default() })),
+            links: [link("there"), link("back")],
+            clients: Vec::new(),
+            turn: 0,
+            message: Bytes::from(vec![0x5a; MESSAGE_BYTES as usize]),
+            sent: 0,
+            received: 0,
+        };
+        ours.stacks[1].listen(PORT, connections).unwrap();
+        for _ in 0..connections {
+            let client = ours.stacks[0].connect(ours.now, None, (address(1), PORT).into()).unwrap();
+            ours.clients.push(client);
+            while ours.stacks[1].accept(PORT).is_none() {
+                ours.step();
+            }
+        }
+        ours
+    }
+
+    /// Sends so many messages, each on the next connection, and waits until all of them have arrived.
+    pub(crate) fn messages(&mut self, count: u64) {
+        let end = self.sent + count * MESSAGE_BYTES;
+        while self.received < end {
+            {
+                let _host = cost::domain(Domain::Host(0));
+                while self.sent < end && self.sent - self.received < UNDER_WAY {
+                    let client = self.clients[self.turn];
+                    self.stacks[0].send(client, self.message.clone(), TxTag::PLAIN);
+                    self.stacks[0].push(client);
+                    self.turn = (self.turn + 1) % self.clients.len();
+                    self.sent += MESSAGE_BYTES;
+                }
+            }
+            self.step();
+        }
+    }
+
+    /// Does what can be done at this instant, and moves on to the next event.
+    fn step(&mut self) {
+        let mut next = None;
+        for side in 0..2 {
+            let (device, driver) = &mut self.nics[side];
+            {
+                let _device = cost::domain(Domain::Device(side as u8));
+                while let Some(frame) = self.links[1 - side].poll(self.now) {
+                    device.receive_frame(self.now, frame);
+                }
+                device.process(self.now);
+            }
+            {
+                let _host = cost::domain(Domain::Host(side as u8));
+                let stack = &mut self.stacks[side];
+                while stack.poll(self.now, driver) {}
+                while let Some((id, readiness)) = stack.next_ready() {
+                    if side == 1 && readiness.readable {
+                        while let Some(segment) = stack.take(id) {
+                            self.received += segment.data.len() as u64;
+                            stack.consume(id, segment.data.len());
+                        }
+                    }
+                }
+                if stack.has_work() {
+                    stack.transmit(self.now, driver);
+                }
+            }
+            let link = &mut self.links[side];
+            let mut held_back = false;
+            {
+                let _device = cost::domain(Domain::Device(side as u8));
+                device.process(self.now);
+                loop {
+                    held_back |= link.ready_at() > self.now;
+                    if held_back {
+                        break;
+                    }
+                    let Some(frame) = device.poll_frame(self.now) else { break };
+                    link.send(self.now, frame);
+                }
+            }
+            let of_link = held_back.then(|| link.ready_at());
+            let of_device = device.next_event().filter(|at| !held_back || *at > self.now);
+            for at in [link.next_event(), of_link, of_device, driver.next_event(), self.stacks[side].next_event()] {
+                next = earliest(next, at);
+            }
+        }
+        self.now = next.expect("there is always something to wait for").max(self.now);
+    }
+}
+
+/// Bytes of a message.
+pub(crate) const MESSAGE_BYTES: u64 = 64 << 10;
+const UNDER_WAY: u64 = 1 << 20;
+const PORT: u16 = 443;
