@@ -52,7 +52,7 @@ fn messages(criterion: &mut Criterion) {
 }
 
 fn settle(group: &mut BenchmarkGroup<'_, WallTime>, bytes: u64) {
-    group.throughput(Throughput::Bytes(bytes)).sample_size(15).measurement_time(Duration::from_secs(4));
+    group.throughput(Throughput::Bytes(bytes)).sample_size(10).measurement_time(Duration::from_secs(2));
 }
 
 /// What it cost to do something `times` times.

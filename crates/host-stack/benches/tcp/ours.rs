@@ -1,7 +1,10 @@
-//! Two of our stacks, each with an emulated NIC, on a wire of 100 Gb/s in virtual time.
+//! Two of our stacks, each with an emulated NIC, on a wire of 100 Gb/s in virtual time. A stack has its turn when its NIC
+//! interrupts, when it asked to have one, and when its application has called it.
 
 use bytes::Bytes;
 use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
 use host_stack::{Config, ConnectionId, Stack};
 use nic_sim::wire::{Link, LinkConfig, Port};
 use nic_sim::{Device, Driver, NicConfig, nic};
@@ -9,18 +12,30 @@ use offload_api::{NetDevice, TxTag};
 use offload_base::cost::{self, Domain};
 use offload_base::time::earliest;
 use offload_base::{Instant, Seed};
+use std::sync::Arc;
+use std::task::Wake;
 
 pub(crate) struct Ours {
     now: Instant,
     stacks: [Stack; 2],
     nics: [(Device, Driver); 2],
     links: [Link; 2],
+    interrupts: [Arc<Interrupt>; 2],
     clients: Vec<ConnectionId>,
     /// Whose turn it is.
     turn: usize,
     message: Bytes,
     sent: u64,
     received: u64,
+}
+
+/// That a stack is to have its turn.
+struct Interrupt(AtomicBool);
+
+impl Wake for Interrupt {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Ours {
@@ -38,6 +53,8 @@ impl Ours {
             stacks: [stack(0), stack(1)],
             nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..NicConfig::default() })),
             links: [link("there"), link("back")],
+            // The first turn is for asking to be interrupted.
+            interrupts: [(); 2].map(|()| Arc::new(Interrupt(AtomicBool::new(true)))),
             clients: Vec::new(),
             turn: 0,
             message: Bytes::from(vec![0x5a; MESSAGE_BYTES as usize]),
@@ -48,6 +65,7 @@ impl Ours {
         for _ in 0..connections {
             let client = ours.stacks[0].connect(ours.now, None, (address(1), PORT).into()).unwrap();
             ours.clients.push(client);
+            ours.interrupts[0].0.store(true, Ordering::Relaxed);
             while ours.stacks[1].accept(PORT).is_none() {
                 ours.step();
             }
@@ -67,6 +85,7 @@ impl Ours {
                     self.stacks[0].push(client);
                     self.turn = (self.turn + 1) % self.clients.len();
                     self.sent += MESSAGE_BYTES;
+                    self.interrupts[0].0.store(true, Ordering::Relaxed);
                 }
             }
             self.step();
@@ -88,7 +107,16 @@ impl Ours {
             {
                 let _host = cost::domain(Domain::Host(side as u8));
                 let stack = &mut self.stacks[side];
-                while stack.poll(self.now, driver) {}
+                let interrupted = self.interrupts[side].0.swap(false, Ordering::Relaxed);
+                if interrupted || stack.next_event().is_some_and(|at| at <= self.now) {
+                    let waker = Waker::from(self.interrupts[side].clone());
+                    loop {
+                        while stack.poll(self.now, driver) {}
+                        if driver.arm(&waker) {
+                            break;
+                        }
+                    }
+                }
                 while let Some((id, readiness)) = stack.next_ready() {
                     if side == 1 && readiness.readable {
                         while let Some(segment) = stack.take(id) {
@@ -97,7 +125,8 @@ impl Ours {
                         }
                     }
                 }
-                if stack.has_work() {
+                if side == 1 && stack.has_work() {
+                    // Windows that opened.
                     stack.transmit(self.now, driver);
                 }
             }
