@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A stock Linux kernel in a QEMU guest at the other end of ESP: transport and tunnel mode, IPv4 and IPv6, in UDP; AES-GCM
-# with both key lengths and ChaCha20-Poly1305; with and without extended sequence numbers. Over a wire that loses, doubles
-# and corrupts, the guest pings the emulated host and moves files both ways through each pair of SAs;
+# with both key lengths and ChaCha20-Poly1305; with and without extended sequence numbers. Over a wire that loses
+# and doubles, the guest pings the emulated host and moves files both ways through each pair of SAs;
 # ESP is made by the emulated host, by its NIC under the host's headers, and by its NIC alone. Then tshark, with the
-# keys, has a look at what was on the wire: every ICV is good but for what the wire broke, and all of it is ESP. Needs no root.
-#   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 256 by default, for QEMU interprets the guest
+# keys, has a look at what was on the wire: every ICV is good, and all of it is ESP. Needs no root.
+#   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 64 by default, for QEMU interprets the guest
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-server=$(realpath "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-256}
+server=$(realpath "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-64}
 work=$(mktemp -d) pid=
 clean_up() {
     [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
@@ -125,8 +125,8 @@ grep -v ' *0$' /proc/net/xfrm_stat || true
 exit $failed
 SCRIPT
 
-(cd "$work" && exec "$server" site --mode http --dgram port guest --keys keys --pcap wire.pcapng \
-    --loss 0.005 --duplicate 0.002 --corrupt 0.001 >log 2>&1) & pid=$!
+(cd "$work" && exec "$server" site --mode http --dgram port guest --address6 "$host6" --keys keys --pcap wire.pcapng \
+    --loss 0.005 --duplicate 0.002 >log 2>&1) & pid=$!
 until grep -q '^Ctrl-C' "$work/log" 2>/dev/null; do
     kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
     sleep 0.05
@@ -137,7 +137,7 @@ done
 kill "$pid"
 wait "$pid" || true
 pid=
-grep -iE '^(xfrm|ipsec|wire_(lost|corrupted|duplicated))' "$work/log" || true
+grep -iE '^(xfrm|ipsec|wire_(lost|duplicated))' "$work/log" || true
 [ "$status" = 0 ] || { cat "$work/log"; exit "$status"; }
 
 counted() { awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!found) print 0 }' "$work/log"; }
@@ -172,9 +172,9 @@ look_at_the_wire() {
     plain=$(count 'ip.src == 10.77.0.1 && !esp && !arp || ipv6.src == fd00::1 && !esp && icmpv6.type < 133')
     good=$(count 'esp.icv_good == 1') bad=$(count 'esp.icv_bad == 1')
     echo "tshark, knowing $known of $(wc -l <"$work/esp_sa") SAs: $good ICVs good, $bad bad; $plain packets without ESP"
-    [ "$plain" = 0 ] && [ "$good" -gt 100 ] && [ "$bad" -le "$(counted wire_corrupted)" ] || {
+    [ "$plain" = 0 ] && [ "$good" -gt 100 ] && [ "$bad" = 0 ] || {
         head "$work/tshark.log"
-        echo "NOT SO: every ICV is good but for what the wire corrupted, and the host sends nothing but ESP"
+        echo "NOT SO: every ICV is good, and the host sends nothing but ESP"
         exit 1
     }
 }
