@@ -2,16 +2,16 @@
 //!
 //! `cargo run --release --example ipsec_loopback -- [FILE]`
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use core::fmt;
 use core::net::IpAddr;
 use indicatif::{ProgressBar, ProgressStyle};
 use ipsec::KeyFile;
 use nic_sim::NicConfig;
-use offload_api::OffloadKind;
 use offload_base::Seed;
 use offload_bench::bulk::{Bulk, BulkError, LayerOfHost, Mode as Stream};
 use offload_bench::facts::{Clock, Facts};
+use offload_bench::ipsec::EspMode as Mode;
 use offload_bench::options::{self, WireOptions};
 use offload_bench::payload::Payload;
 use offload_bench::{program, table};
@@ -57,44 +57,6 @@ struct Options {
     json: bool,
     #[command(flatten)]
     wire: WireOptions,
-}
-
-/// Who does the ESP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Mode {
-    /// Nobody.
-    Plain,
-    /// The hosts.
-    EspCpu,
-    /// The hosts its headers, the NICs all the rest.
-    EspCrypto,
-    /// The NICs.
-    EspPacket,
-}
-
-impl Mode {
-    const ALL: [Mode; 4] = [Mode::Plain, Mode::EspCpu, Mode::EspCrypto, Mode::EspPacket];
-
-    /// What the NICs are asked to do of it; `None`: there is none.
-    fn offload(self) -> Option<OffloadKind> {
-        match self {
-            Mode::Plain => None,
-            Mode::EspCpu => Some(OffloadKind::None),
-            Mode::EspCrypto => Some(OffloadKind::Crypto),
-            Mode::EspPacket => Some(OffloadKind::Packet),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Plain => "plain",
-            Mode::EspCpu => "esp-cpu",
-            Mode::EspCrypto => "esp-crypto",
-            Mode::EspPacket => "esp-packet",
-        })
-    }
 }
 
 fn main() -> ExitCode {

@@ -6,6 +6,7 @@
 //! - [`iperf`]: many streams at once, for so long or so much;
 //! - [`http`]: a web server and many clients that ask it for files;
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
+//! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`workbench`]: a device and its driver alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
@@ -20,6 +21,7 @@ pub mod facts;
 pub mod fio;
 pub mod http;
 pub mod iperf;
+pub mod ipsec;
 mod latency;
 mod measured;
 pub mod options;

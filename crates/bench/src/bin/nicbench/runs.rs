@@ -1,6 +1,6 @@
 //! What can be run, by name and options: from the command line and from sweeps alike.
 
-use crate::{fio::FioOptions, http::HttpOptions, iperf::IperfOptions, recovery::RecoveryOptions};
+use crate::{fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions, recovery::RecoveryOptions};
 use clap::{Parser, Subcommand};
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::WireOptions;
@@ -14,6 +14,7 @@ pub(crate) enum Runnable {
     Iperf(IperfOptions),
     Http(HttpOptions),
     Fio(FioOptions),
+    Ipsec(IpsecOptions),
     Recovery(RecoveryOptions),
 }
 
@@ -45,6 +46,7 @@ impl Runnable {
             Runnable::Iperf(options) => options.run(),
             Runnable::Http(options) => options.run(),
             Runnable::Fio(options) => options.run(),
+            Runnable::Ipsec(options) => options.run(),
             Runnable::Recovery(options) => options.run(),
         }
     }
@@ -54,6 +56,7 @@ impl Runnable {
             Runnable::Iperf(options) => options.json,
             Runnable::Http(options) => options.json,
             Runnable::Fio(options) => options.json,
+            Runnable::Ipsec(options) => options.json,
             Runnable::Recovery(options) => options.json,
         }
     }
@@ -64,7 +67,7 @@ impl Runnable {
             Runnable::Iperf(options) => options.wire.real,
             Runnable::Http(options) => options.wire.real,
             Runnable::Fio(options) => options.wire.real,
-            Runnable::Recovery(_) => false,
+            Runnable::Ipsec(_) | Runnable::Recovery(_) => false,
         }
     }
 }

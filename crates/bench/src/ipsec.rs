@@ -1,0 +1,320 @@
+//! Datagrams of one size from one host to the other, plain and under ESP, over so many SAs: what a packet costs.
+//!
+//! Each SA protects one flow, chosen by a policy with the flow's port; flows have their turns. The sender leaves the
+//! wire half idle, so that nothing is lost for want of room: what is told is CPU time, not goodput.
+
+use crate::connection::tcp;
+use crate::facts::Run;
+use crate::latency::per_request;
+use crate::measured::Measured;
+use bytes::{Bytes, BytesMut};
+use core::fmt::{self, Write};
+use core::net::{IpAddr, Ipv4Addr};
+use core::str::FromStr;
+use core::time::Duration;
+use futures_util::future::try_join;
+use host_stack::UdpSocket;
+use ipsec::{KeyFile, SecureDevice};
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use offload_api::{NetDevice, OffloadKind};
+use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::{Instant, Seed};
+use serde::Serialize;
+use std::io;
+use std::sync::Arc;
+use testbed::bed::{BedHost, Testbed};
+
+/// Who does the ESP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EspMode {
+    /// Nobody: there is none.
+    Plain,
+    /// The hosts.
+    EspCpu,
+    /// The hosts its headers, the NICs all the rest.
+    EspCrypto,
+    /// The NICs.
+    EspPacket,
+}
+
+impl EspMode {
+    /// All of them.
+    pub const ALL: [EspMode; 4] = [EspMode::Plain, EspMode::EspCpu, EspMode::EspCrypto, EspMode::EspPacket];
+
+    /// What it is called in tables and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            EspMode::Plain => "plain",
+            EspMode::EspCpu => "esp-cpu",
+            EspMode::EspCrypto => "esp-crypto",
+            EspMode::EspPacket => "esp-packet",
+        }
+    }
+
+    /// What the NICs are asked to do of it; `None`: there is no ESP.
+    pub const fn offload(self) -> Option<OffloadKind> {
+        match self {
+            EspMode::Plain => None,
+            EspMode::EspCpu => Some(OffloadKind::None),
+            EspMode::EspCrypto => Some(OffloadKind::Crypto),
+            EspMode::EspPacket => Some(OffloadKind::Packet),
+        }
+    }
+}
+
+impl fmt::Display for EspMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EspMode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<EspMode, String> {
+        let known = EspMode::ALL.into_iter().find(|mode| mode.name() == text);
+        known.ok_or_else(|| "plain, esp-cpu, esp-crypto or esp-packet".into())
+    }
+}
+
+/// A run to be made, in virtual time over a clean wire.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_bench::ipsec::{EspMode, Ipsec};
+///
+/// let run = Ipsec { sas: 3, packets: 100, ..Ipsec::new(EspMode::EspCpu, Seed(1)) }.run()?;
+/// assert!(run.run.sha256_ok, "each datagram arrived once");
+/// assert_eq!(run.run.counters["ipsec_sw_tx_pkts"], 101, "and a first one to warm up");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Ipsec {
+    /// Who does the ESP.
+    pub mode: EspMode,
+    /// Bytes of an IP packet before ESP, 64 to 9000.
+    pub packet_size: u16,
+    /// SAs, and flows, 1 to 10,000.
+    pub sas: u16,
+    /// Packets in all.
+    pub packets: u64,
+    /// The seed of everything random.
+    pub seed: Seed,
+}
+
+/// What one run reports: what `ktls_loopback` does, and packets.
+#[derive(Clone, Debug, Serialize)]
+pub struct IpsecRun {
+    /// The common fields.
+    #[serde(flatten)]
+    pub run: Run,
+    /// Bytes of an IP packet before ESP.
+    pub packet_bytes: u16,
+    /// SAs.
+    pub sas: u16,
+    /// Packets that arrived.
+    pub datagrams: u64,
+    /// The sender's CPU time per packet, in nanoseconds.
+    pub tx_ns_per_packet: f64,
+    /// The receiver's CPU time per packet, in nanoseconds.
+    pub rx_ns_per_packet: f64,
+    /// Packets that a CPU of this machine could send in a second.
+    pub tx_packets_per_cpu_second: f64,
+    /// Packets that a CPU of this machine could receive in a second.
+    pub rx_packets_per_cpu_second: f64,
+}
+
+impl Ipsec {
+    /// 10,000 packets of 1400 bytes over one SA.
+    pub fn new(mode: EspMode, seed: Seed) -> Ipsec {
+        Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, seed }
+    }
+
+    /// Makes the run and tells what came of it. A datagram that does not arrive, or twice, is a fact, not an error.
+    ///
+    /// # Errors
+    /// When the options make no sense, or the testbed cannot be set up.
+    pub fn run(self) -> io::Result<IpsecRun> {
+        if !(64..=9000).contains(&self.packet_size) || !(1..=10_000).contains(&self.sas) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "packets have 64 to 9000 bytes, SAs are 1 to 10,000",
+            ));
+        }
+        let meter = Meter::new();
+        // ESP makes packets longer.
+        let nic = NicConfig { mtu: (self.packet_size + ROOM_FOR_ESP).max(1500), ..NicConfig::default() };
+        let keys = self.keys()?;
+        let mirrored = keys.mirrored();
+        let mut builder = Testbed::builder(self.seed).meter(&meter).host("sender", nic.clone(), tcp());
+        builder = self.secured(builder, keys, SENDER).host("receiver", nic, tcp());
+        let mut bed = self.secured(builder, mirrored, RECEIVER).wire(0, 1, LinkConfig::default()).build()?;
+        let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
+        let attached = meter.attach();
+        let socket = receiver.stack().bind_udp(Some(PORT))?;
+        let receiving = receiver.spawn("application", receive(self, socket, receiver.clone()));
+        let sending = sender.spawn("application", send(self, sender.clone(), meter.clone()));
+        let both = bed.run(try_join(sending, receiving));
+        drop(attached);
+        let (started, received) = both?;
+        let measured = Measured::take(bed, &meter, []);
+        let bytes = received.datagrams * u64::from(self.payload());
+        let whole = received.datagrams == self.packets && received.once;
+        let run = measured.run(self.mode, bytes, whole, received.ended - started);
+        let per_packet = |host| per_request(&measured.report, host, received.datagrams) * 1e3;
+        let (tx, rx) = (per_packet(Domain::Host(0)), per_packet(Domain::Host(1)));
+        Ok(IpsecRun {
+            run,
+            packet_bytes: self.packet_size,
+            sas: self.sas,
+            datagrams: received.datagrams,
+            tx_ns_per_packet: tx,
+            rx_ns_per_packet: rx,
+            tx_packets_per_cpu_second: 1e9 / tx.max(f64::MIN_POSITIVE),
+            rx_packets_per_cpu_second: 1e9 / rx.max(f64::MIN_POSITIVE),
+        })
+    }
+
+    fn secured(&self, builder: testbed::bed::Builder, keys: KeyFile, address: Ipv4Addr) -> testbed::bed::Builder {
+        match self.mode.offload() {
+            Some(kind) => {
+                let keys = keys.offloaded(kind);
+                builder.layer(move |driver| secured(&keys, driver, address))
+            }
+            None => builder,
+        }
+    }
+
+    /// An SA and a policy for each flow, from the sender's side.
+    fn keys(&self) -> io::Result<KeyFile> {
+        let (mut text, mut secrets) = (String::new(), self.seed.stream("keys"));
+        for flow in 0..self.sas {
+            let mut key = [0; 20];
+            secrets.fill(&mut key);
+            let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            let (spi, request, port) = (0x1000 + u32::from(flow), 1 + flow, FIRST_PORT + flow);
+            let _infallible = write!(
+                text,
+                "state add src {SENDER} dst {RECEIVER} proto esp spi {spi:#x} reqid {request} mode transport\n \
+                 replay-window 256 flag esn aead rfc4106(gcm(aes)) 0x{key} 128\n\
+                 policy add src {SENDER} dst {RECEIVER} proto udp sport {port} dir out \
+                 tmpl proto esp reqid {request} mode transport\n"
+            );
+        }
+        text.parse().map_err(|error| io::Error::other(format!("the run's own keys: {error}")))
+    }
+
+    /// Bytes of a datagram without headers.
+    fn payload(&self) -> u16 {
+        self.packet_size - IP_AND_UDP
+    }
+}
+
+/// IPsec around a driver.
+fn secured(keys: &KeyFile, driver: Box<dyn NetDevice>, address: Ipv4Addr) -> Box<dyn NetDevice> {
+    let mut device = SecureDevice::new(driver);
+    let applied = device.keying().map(|keying| keys.apply(Instant::ZERO, keying, &[IpAddr::V4(address)]));
+    assert!(matches!(applied, Some(Ok(_))), "the run's own keys fit its hosts: {applied:?}");
+    Box::new(device)
+}
+
+/// Sends every datagram, each with its number; when it began.
+async fn send(plan: Ipsec, host: BedHost, meter: Meter) -> io::Result<Instant> {
+    let sockets: Vec<UdpSocket> =
+        (0..plan.sas).map(|flow| host.stack().bind_udp(Some(FIRST_PORT + flow))).collect::<io::Result<_>>()?;
+    let (runtime, payload) = (host.runtime(), usize::from(plan.payload()));
+    // The first packet waits for the neighbour's address.
+    sockets[0].send_to(Bytes::from_static(HELLO), (RECEIVER, PORT).into()).await?;
+    runtime.sleep(Duration::from_millis(1)).await;
+    meter.restart();
+    let started = host.now();
+    let burst_bits = BURST * u64::from(plan.packet_size + ROOM_FOR_ESP) * 8;
+    let between = Duration::from_nanos(burst_bits * 1_000_000_000 / HALF_A_LINE).max(SHORTEST_PAUSE);
+    for number in 0..plan.packets {
+        let datagram = {
+            let _application = cost::work(Work::Application);
+            let mut datagram = BytesMut::zeroed(payload);
+            datagram[..8].copy_from_slice(&number.to_be_bytes());
+            datagram.freeze()
+        };
+        let socket = &sockets[(number % u64::from(plan.sas)) as usize];
+        socket.send_to(datagram, (RECEIVER, PORT).into()).await?;
+        if (number + 1).is_multiple_of(BURST) {
+            runtime.sleep(between).await;
+        }
+    }
+    Ok(started)
+}
+
+/// What the receiver can tell afterwards.
+struct Received {
+    ended: Instant,
+    datagrams: u64,
+    /// No datagram came twice, or changed.
+    once: bool,
+}
+
+async fn receive(plan: Ipsec, socket: UdpSocket, host: BedHost) -> io::Result<Received> {
+    let mut seen = vec![false; plan.packets as usize];
+    let mut received = Received { ended: host.now(), datagrams: 0, once: true };
+    let runtime: Arc<dyn testbed::Runtime> = host.runtime();
+    while received.datagrams < plan.packets {
+        let next = Box::pin(socket.recv_from());
+        let silence = Box::pin(runtime.sleep(LONG_SILENCE));
+        let datagram = match futures_util::future::select(next, silence).await {
+            futures_util::future::Either::Left((datagram, _)) => datagram?.0,
+            futures_util::future::Either::Right(_) => break,
+        };
+        let _application = cost::work(Work::Application);
+        if datagram == HELLO {
+            continue;
+        }
+        let number = datagram.first_chunk().map_or(u64::MAX, |number| u64::from_be_bytes(*number));
+        let fresh = seen.get_mut(number as usize).is_some_and(|seen| !core::mem::replace(seen, true));
+        received.once &= fresh && datagram.len() == usize::from(plan.payload());
+        received.datagrams += 1;
+        received.ended = host.now();
+    }
+    Ok(received)
+}
+
+const SENDER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const PORT: u16 = 9;
+const FIRST_PORT: u16 = 20_000;
+const HELLO: &[u8] = b"hello";
+const IP_AND_UDP: u16 = 20 + 8;
+/// ESP header, IV, padding, trailer and ICV in transport mode, and some.
+const ROOM_FOR_ESP: u16 = 64;
+/// Datagrams sent at once.
+const BURST: u64 = 32;
+/// Between bursts: the receiver's interrupts are moderated, and what they bring at once has to fit its socket.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(5);
+/// Bits a second, half of what the wire carries.
+const HALF_A_LINE: u64 = 50_000_000_000;
+/// After which nothing comes any more.
+const LONG_SILENCE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_packet_arrives_once_whatever_its_size_and_sa() {
+        for mode in EspMode::ALL {
+            for (packet_size, sas) in [(64, 1), (1400, 7), (9000, 40)] {
+                let made = Ipsec { packet_size, sas, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
+                assert!(made.run.sha256_ok, "{made:?}");
+                assert_eq!((made.datagrams, made.run.bytes), (300, 300 * u64::from(packet_size - IP_AND_UDP)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (packet_size, sas) in [(63, 1), (9001, 1), (1400, 0), (1400, 10_001)] {
+            let run = Ipsec { packet_size, sas, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
+            assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}
