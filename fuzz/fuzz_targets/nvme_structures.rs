@@ -22,7 +22,9 @@ fuzz_target!(|input: &[u8]| {
         3 => {
             if let Some(log) = DiscoveryLog::parse(bytes) {
                 assert!(log.entries.len() <= bytes.len() / 1024);
-                log.entries.iter().for_each(|entry| drop(entry.socket_address()));
+                for entry in &log.entries {
+                    let _address = entry.socket_address();
+                }
             }
         }
         _ => {
