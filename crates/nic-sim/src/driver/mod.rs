@@ -194,7 +194,7 @@ impl NetDevice for Driver {
             self.rings.send_interrupt.rearm();
         }
         let reported = waits_for_sends && !self.rings.send_completions.is_empty();
-        let room_again = self.send.may_have_room_again();
+        let room_again = self.send.take_room_again();
         let nothing_there = !reported
             && !room_again
             && self.events.is_empty()

@@ -82,7 +82,7 @@ impl SendQueue {
 
     /// Whether there may be room for whoever was told that there is none. It is said once: who was told may be gone,
     /// and whoever still wants to send asks for room, and is told again.
-    pub(super) fn may_have_room_again(&self) -> bool {
+    pub(super) fn take_room_again(&self) -> bool {
         self.room_again.take()
     }
 
