@@ -166,8 +166,11 @@ pub enum Ecn {
 pub struct TcpConfig {
     /// Unacknowledged and unsent bytes a connection's send queue wants at most.
     pub send_buffer: usize,
-    /// Memory, at its true size, that a connection's received and unconsumed data may take.
+    /// Memory, at its true size, that a connection's received and unconsumed data may take at most.
     pub receive_buffer: usize,
+    /// The same at the beginning. It grows up to `receive_buffer` as the application takes what arrives, so that the
+    /// window is twice what it takes in a round trip.
+    pub initial_receive_buffer: usize,
     /// The sequence number of every SYN, for tests of the wrap at 2^32. `None`: RFC 6528, from the seed.
     pub initial_sequence: Option<u32>,
     /// Selective acknowledgments (RFC 2018), duplicate ones included (RFC 2883).
@@ -188,7 +191,8 @@ pub struct TcpConfig {
     pub delayed_ack: Duration,
     /// The retransmission timeout before the first RTT sample.
     pub initial_rto: Duration,
-    /// The least retransmission timeout. RFC 6298 (2.4) asks for a second; Linux and this stack take 200 ms.
+    /// How far the retransmission timeout is at least beyond the round-trip time, as in Linux. RFC 6298 (2.4) asks for a
+    /// timeout of a second.
     pub min_rto: Duration,
     /// The greatest retransmission timeout, and the greatest time between window probes.
     pub max_rto: Duration,
@@ -243,6 +247,7 @@ impl Default for TcpConfig {
         TcpConfig {
             send_buffer: 4 << 20,
             receive_buffer: 6 << 20,
+            initial_receive_buffer: 128 << 10,
             initial_sequence: None,
             sack: true,
             timestamps: true,

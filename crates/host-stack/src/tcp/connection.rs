@@ -332,7 +332,7 @@ impl Connection {
             retransmits: 0,
             sent_bytes: SentBytes::default(),
             peer: Peer { mss: mss as u16, ..Peer::default() },
-            receive: ReceiveQueue::new(Seq(0), config.receive_buffer),
+            receive: ReceiveQueue::new(Seq(0), config.initial_receive_buffer, config.receive_buffer),
             peer_fin: None,
             ack: AckState { now: false, quick: QUICK_ACKS, answered: None },
             acked_until: 0,
@@ -608,7 +608,7 @@ impl Connection {
     /// Learns from the peer's SYN.
     pub(super) fn learn(&mut self, env: &mut Env<'_>, segment: &Segment) {
         let options = &segment.options;
-        self.receive = ReceiveQueue::new(segment.seq, env.config.receive_buffer);
+        self.receive = ReceiveQueue::new(segment.seq, env.config.initial_receive_buffer, env.config.receive_buffer);
         // A lower bound keeps a peer from asking for crumbs.
         self.peer.mss = options.mss.unwrap_or(default_mss(&self.flow) as u16).max(LEAST_MSS);
         self.peer.sack = env.config.sack && options.sack_permitted;

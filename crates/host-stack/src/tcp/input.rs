@@ -3,7 +3,7 @@
 //! Invariant: nothing of a connection changes for a segment that fails the checks, but for the acknowledgment
 //! that tells the peer where things stand.
 
-use super::connection::{Connection, ConnectionError, Env, QUICK_ACKS};
+use super::connection::{Connection, ConnectionError, Env, QUICK_ACKS, timestamp};
 use super::segment::{Flags, Payload, Segment};
 use super::send_queue::FIRST_BYTE;
 use super::state::State;
@@ -246,6 +246,7 @@ impl Connection {
             payload.data.truncate(fin.saturating_sub(start) as usize);
         }
         if !payload.data.is_empty() {
+            self.receive.tune(env.now, self.round_trip_of_receiver(env, segment));
             self.receive.note_segment_bytes(payload.segment_bytes);
             let received = self.receive.insert_parts(start, payload.data, payload.placed, payload.meta);
             env.counters.out_of_order_pruned += received.pruned;
@@ -282,6 +283,16 @@ impl Connection {
         } else if segment.flags.fin {
             self.ack.now = true;
         }
+    }
+
+    /// How long it takes until an acknowledgment shows in what arrives. Who only receives has but one sample, of the
+    /// handshake; but then the sender echoes when it was acknowledged last.
+    fn round_trip_of_receiver(&self, env: &Env<'_>, segment: &Segment) -> Duration {
+        let echoed = segment.options.timestamps.filter(|timestamps| timestamps.echo != 0).map(|timestamps| {
+            let ago = Seq(timestamp(self.timestamp_offset, env.now)) - Seq(timestamps.echo);
+            Duration::from_millis(u64::try_from(ago).unwrap_or(0))
+        });
+        self.rtt.smoothed().max(echoed).unwrap_or_default()
     }
 
     /// Data came in order: RFC 5681 4.2, at least every second full segment is acknowledged, and none waits long. More

@@ -10,9 +10,10 @@ use super::ranges::Ranges;
 use super::segment::MAX_SACK_BLOCKS;
 use bytes::BytesMut;
 use core::ops::Range;
+use core::time::Duration;
 use offload_api::{Placements, RxBuf, RxMeta, RxSegment};
-use offload_base::Seq;
 use offload_base::cost::{self, Work};
+use offload_base::{Instant, Seq};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -28,6 +29,7 @@ pub(crate) struct ReceiveQueue {
     recent: SmallVec<[u64; MAX_SACK_BLOCKS]>,
     charged: usize,
     limit: usize,
+    tuning: Tuning,
     /// Taken by the application and not consumed: bytes, and what they were charged.
     taken: usize,
     taken_charge: usize,
@@ -37,6 +39,19 @@ pub(crate) struct ReceiveQueue {
     largest: u32,
     /// The right edge of the window that the peer was told, as a position.
     edge: u64,
+}
+
+/// What the limit grows by: Linux's dynamic right-sizing.
+#[derive(Clone, Copy, Debug)]
+struct Tuning {
+    /// The greatest limit.
+    most: usize,
+    /// Bytes consumed in all, and when this round began.
+    consumed: u64,
+    consumed_before: u64,
+    since: Instant,
+    /// The most bytes consumed in a round.
+    in_a_round: u64,
 }
 
 #[derive(Debug)]
@@ -80,7 +95,11 @@ impl Received {
 
 impl ReceiveQueue {
     /// A queue for the stream of the peer whose SYN had the sequence number `initial`.
-    pub(crate) fn new(initial: Seq, limit: usize) -> ReceiveQueue {
+    /// Its memory is limited to `limit` bytes at first, and to `most` in the end.
+    pub(crate) fn new(initial: Seq, limit: usize, most: usize) -> ReceiveQueue {
+        let limit = limit.min(most);
+        let tuning =
+            Tuning { most, consumed: 0, consumed_before: 0, since: Instant::ZERO, in_a_round: limit as u64 / 4 };
         let mut queue = ReceiveQueue {
             initial,
             next: 1,
@@ -90,6 +109,7 @@ impl ReceiveQueue {
             recent: SmallVec::new(),
             charged: 0,
             limit,
+            tuning,
             taken: 0,
             taken_charge: 0,
             density: INITIAL_DENSITY,
@@ -253,6 +273,28 @@ impl ReceiveQueue {
         self.taken -= bytes;
         self.taken_charge -= freed;
         self.charged -= freed;
+        self.tuning.consumed += bytes as u64;
+    }
+
+    /// Data arrive at `now`. Once a round trip, which takes `round_trip`, the limit is made to fit what the application
+    /// takes in one.
+    pub(crate) fn tune(&mut self, now: Instant, round_trip: Duration) {
+        let tuning = &mut self.tuning;
+        if self.limit >= tuning.most || now - tuning.since < round_trip {
+            return;
+        }
+        let consumed = tuning.consumed - core::mem::replace(&mut tuning.consumed_before, tuning.consumed);
+        let first = core::mem::replace(&mut tuning.since, now) == Instant::ZERO;
+        if first || consumed <= tuning.in_a_round {
+            return;
+        }
+        // Twice that much: the sender may double its window while this one travels. If it has been growing, it will be
+        // ahead by the time it hears of it.
+        let grown = 2 * (consumed - tuning.in_a_round) * 2 * consumed / tuning.in_a_round.max(1);
+        let window = 2 * consumed + grown.min(4 * consumed);
+        tuning.in_a_round = consumed;
+        let limit = window.saturating_mul(256) / u64::from(self.density.max(1));
+        self.limit = self.limit.max(usize::try_from(limit).unwrap_or(usize::MAX).min(tuning.most));
     }
 
     /// Throws away what the application has not taken, and returns how many bytes that were.
@@ -477,7 +519,7 @@ mod tests {
 
     #[test]
     fn the_first_copy_stays_and_metadata_stay_with_their_bytes() {
-        let mut queue = ReceiveQueue::new(Seq(99), 1 << 20);
+        let mut queue = ReceiveQueue::new(Seq(99), 1 << 20, 1 << 20);
         let decrypted = RxMeta { tls: TlsVerdict::Decrypted, ..RxMeta::default() };
         assert_eq!(queue.insert(11, buffer(&[2; 10], 10), decrypted).out_of_order, 10);
         let received = queue.insert(6, buffer(&[3; 20], 20), RxMeta::default());
@@ -503,7 +545,7 @@ mod tests {
 
     #[test]
     fn blocks_are_reported_latest_first() {
-        let mut queue = ReceiveQueue::new(Seq(0), 1 << 20);
+        let mut queue = ReceiveQueue::new(Seq(0), 1 << 20, 1 << 20);
         for start in [101, 301, 201, 501, 401] {
             queue.insert(start, buffer(&[0; 10], 10), RxMeta::default());
         }
@@ -520,7 +562,7 @@ mod tests {
 
     #[test]
     fn memory_is_charged_as_it_is_taken_and_small_payloads_are_copied_out() {
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000);
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 100_000);
         queue.insert(1, buffer(&[0; 1400], 2048), RxMeta::default());
         assert_eq!(queue.charged, 2048 + OVERHEAD_BYTES);
         queue.insert(1401, buffer(&[0; 10], 2048), RxMeta::default());
@@ -529,7 +571,7 @@ mod tests {
 
     #[test]
     fn out_of_order_data_make_room_for_the_hole() {
-        let mut queue = ReceiveQueue::new(Seq(0), 10 * (1000 + OVERHEAD_BYTES));
+        let mut queue = ReceiveQueue::new(Seq(0), 10 * (1000 + OVERHEAD_BYTES), 10 * (1000 + OVERHEAD_BYTES));
         for number in 1..=12 {
             let received = queue.insert(1 + number * 1000, buffer(&[0; 1000], 1000), RxMeta::default());
             assert_eq!(received.dropped, number > 10);
@@ -542,7 +584,7 @@ mod tests {
 
     #[test]
     fn the_window_never_shrinks_and_grows_in_steps() {
-        let mut queue = ReceiveQueue::new(Seq(0), 100_000);
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 100_000);
         let first = queue.window(1000);
         queue.advertise(first);
         queue.insert(1, buffer(&[0; 1000], 30_000), RxMeta::default());
@@ -550,6 +592,51 @@ mod tests {
         queue.take();
         queue.consume(1000);
         assert!(!queue.wants_update(1000));
+    }
+
+    /// Fills the window with segments, a round trip long, which the application takes or not.
+    fn round(queue: &mut ReceiveQueue, now: &mut Instant, takes: bool) -> u64 {
+        const ROUND_TRIP: Duration = Duration::from_millis(10);
+        let window = queue.window(1000);
+        queue.advertise(window);
+        for _ in 0..window / 1000 {
+            *now += ROUND_TRIP / (window / 1000) as u32;
+            queue.tune(*now, ROUND_TRIP);
+            queue.note_segment_bytes(1000);
+            let next = queue.next();
+            queue.insert(next, BytesMut::from(&[0; 1000][..]), RxMeta::default());
+            while takes && let Some(segment) = queue.take() {
+                queue.consume(segment.data.len());
+            }
+        }
+        window
+    }
+
+    #[test]
+    fn the_limit_grows_with_what_is_taken_in_a_round_trip_up_to_the_greatest() {
+        let mut now = Instant::ZERO;
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
+        let windows: Vec<u64> = (0..12).map(|_| round(&mut queue, &mut now, true)).collect();
+        assert!(windows[0] < 100_000 && windows.is_sorted(), "{windows:?}");
+        assert!((1_000_000..=2_000_000).contains(&windows[11]) && queue.limit == 2_000_000, "{windows:?}");
+
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
+        (0..12).for_each(|_| {
+            round(&mut queue, &mut now, false);
+        });
+        assert_eq!((queue.limit, queue.charged <= 100_000), (100_000, true), "nobody takes anything");
+
+        let mut queue = ReceiveQueue::new(Seq(0), 100_000, 2_000_000);
+        for _ in 0..1000 {
+            // A segment a round trip is little, however long it goes on.
+            now += Duration::from_millis(10);
+            queue.tune(now, Duration::from_millis(10));
+            let next = queue.next();
+            queue.insert(next, BytesMut::from(&[0; 1000][..]), RxMeta::default());
+            queue.take().unwrap();
+            queue.consume(1000);
+        }
+        assert_eq!(queue.limit, 100_000);
     }
 
     proptest! {
@@ -560,7 +647,7 @@ mod tests {
             pieces in proptest::collection::vec((0.0f64..1.0, 1usize..900), 1..200),
         ) {
             let stream: Vec<u8> = (0..20_000u32).map(|place| (place * 31 / 7) as u8).collect();
-            let mut queue = ReceiveQueue::new(Seq(u32::MAX - 5000), limit);
+            let mut queue = ReceiveQueue::new(Seq(u32::MAX - 5000), limit, limit);
             let mut read = Vec::new();
             for (place, length) in pieces {
                 let from = ((read.len() + 3000).min(stream.len() - 1) as f64 * place) as usize;

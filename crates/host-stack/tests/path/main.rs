@@ -2,7 +2,7 @@
 //!
 //! The round trip is 274 ms. Packets are of 9000 bytes and cut by the NIC, so that few of them have to be moved. The law
 //! of windows is about what the receiver offers: there the sender's own window begins beyond that, and each row is what
-//! arrives in two round trips, the second and the third. So do those of the paced streams.
+//! arrives in the second round trip. So do those of the paced streams.
 
 mod bed;
 
@@ -23,6 +23,12 @@ fn tcp(window: usize) -> TcpConfig {
     TcpConfig { receive_buffer: window, send_buffer: 2 * window + MIB, ..TcpConfig::default() }
 }
 
+/// The same, with both windows as large as they get from the start.
+fn open(window: usize) -> TcpConfig {
+    let initial_window = (window / 8000) as u32;
+    TcpConfig { initial_window, initial_receive_buffer: window, ..tcp(window) }
+}
+
 fn nic(line_rate: u64) -> NicConfig {
     NicConfig { mtu: 9000, line_rate: Some(line_rate), ..NicConfig::default() }
 }
@@ -39,11 +45,10 @@ fn gigabits(bytes: u64, span: Duration) -> f64 {
 fn the_law_of_windows() {
     let mut table = String::from("buffer MiB  window MiB  window / RTT, Gb/s  arrived, Gb/s  of that\n");
     for buffer in [1, 4, 16, 64, 256, 512] {
-        let tcp = TcpConfig { initial_window: (buffer * MIB / 8000) as u32, ..tcp(buffer * MIB) };
-        let mut bed = Bed::new(Seed(1), &tcp, &nic(100_000_000_000), &link(100_000_000_000));
+        let mut bed = Bed::new(Seed(1), &open(buffer * MIB), &nic(100_000_000_000), &link(100_000_000_000));
         bed.open(None);
         bed.run_for(ROUND_TRIP);
-        let span = 2 * ROUND_TRIP;
+        let span = ROUND_TRIP;
         let arrived = gigabits(bed.run_for(span)[0], span);
         let window = bed.stats(0).peer_window;
         let law = gigabits(window, ROUND_TRIP);
@@ -60,10 +65,9 @@ fn the_law_of_windows() {
 fn the_law_of_windows_under_loss() {
     let mut table = String::from("lost, %  window MiB  arrived, Gb/s  of window / RTT  windows cut  timeouts\n");
     for loss in [0.0, 0.0001, 0.001, 0.01] {
-        let tcp = TcpConfig { initial_window: (16 * MIB / 8000) as u32, ..tcp(16 * MIB) };
         let impairments = Impairments { loss: Share::new(loss).unwrap(), ..Impairments::default() };
         let link = LinkConfig { impairments, ..link(100_000_000_000) };
-        let mut bed = Bed::new(Seed(1), &tcp, &nic(100_000_000_000), &link);
+        let mut bed = Bed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link);
         bed.open(None);
         bed.run_for(ROUND_TRIP);
         let span = 20 * ROUND_TRIP;
@@ -97,13 +101,12 @@ fn a_path_of_ten_gigabits_is_filled() {
 
 #[test]
 fn eight_paced_streams_share_it() {
-    let tcp = TcpConfig { initial_window: (64 * MIB / 8000) as u32, ..tcp(128 * MIB) };
-    let mut bed = Bed::new(Seed(1), &tcp, &nic(10_000_000_000), &link(10_000_000_000));
+    let mut bed = Bed::new(Seed(1), &open(64 * MIB), &nic(10_000_000_000), &link(10_000_000_000));
     // Of the line, 97 %: an eighth each.
     let rate = NonZeroU64::new(10_000_000_000 / 8 * 97 / 100 / 8);
     (0..8).for_each(|_| bed.open(rate));
     bed.run_for(ROUND_TRIP * 3 / 2);
-    let span = 2 * ROUND_TRIP;
+    let span = ROUND_TRIP;
     let shares: Vec<f64> = bed.run_for(span).iter().map(|bytes| gigabits(*bytes, span)).collect();
     let sum: f64 = shares.iter().sum();
     let fairness = sum * sum / (8.0 * shares.iter().map(|share| share * share).sum::<f64>());

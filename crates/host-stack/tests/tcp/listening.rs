@@ -1,11 +1,12 @@
 //! Listeners in a flood, and ports that are used again.
 
+use crate::packets::{across, answers};
 use crate::pair::{ADDRESS, PORT, Pair, Setup};
 use crate::transfer::{exchange, pattern};
 use core::time::Duration;
 use host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig};
 use offload_base::Seed;
-use smoltcp::wire::TcpPacket;
+use smoltcp::wire::{IpProtocol, TcpPacket, TcpSeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BACKLOG: usize = 64;
@@ -59,6 +60,44 @@ fn a_flood_of_syns_takes_no_memory_and_keeps_nobody_out() {
         pair.run_for(SECOND * 200);
         assert_eq!(pair.stacks[1].connections(), 0, "half-open connections time out");
     }
+}
+
+/// A SYN to side 1's listener that nobody stands behind.
+fn syn(number: u32) -> Vec<u8> {
+    let mut bytes = [0; 20];
+    let mut tcp = TcpPacket::new_unchecked(&mut bytes[..]);
+    tcp.set_src_port(1024 + (number % 60_000) as u16);
+    tcp.set_dst_port(PORT);
+    tcp.set_seq_number(TcpSeqNumber(number as i32));
+    tcp.set_header_len(20);
+    tcp.set_syn(true);
+    tcp.set_window_len(65_535);
+    tcp.fill_checksum(&ADDRESS[0].into(), &ADDRESS[1].into());
+    across(IpProtocol::Tcp, &bytes)
+}
+
+#[test]
+fn a_hundred_thousand_syns_in_a_second_take_a_backlog_and_clients_get_in_meanwhile() {
+    const SYNS: u32 = 100_000;
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+    let mut accepted = 0;
+    for number in 0..SYNS {
+        answers(&mut pair, &syn(number));
+        pair.now += SECOND / SYNS;
+        assert!(pair.stacks[1].connections() <= BACKLOG + accepted);
+        if number % (SYNS / 4) == SYNS / 4 - 1 {
+            let ids = connect(&mut pair);
+            accepted += 1;
+            let data = pattern(Seed(1), 100_000);
+            exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
+        }
+    }
+    let counters = pair.stacks[1].counters();
+    assert_eq!((accepted, counters.cookies_received), (4, 4));
+    // In the grace of 200 ms before it gives cookies.
+    assert!((19_000..21_000).contains(&counters.request_queue_drops), "{}", counters.request_queue_drops);
+    assert!(counters.cookies_sent > 75_000, "{}", counters.cookies_sent);
 }
 
 #[test]
