@@ -34,7 +34,7 @@ use testbed::identity::{self, Randomness};
 use testbed::{BedHost, Testbed};
 
 /// Reads a disk over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
-/// its NIC placing data, and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,
+/// its NIC placing data, and the NICs making and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,
 /// by the CPU and by the NICs. Prints a table of what a byte costs; costs are nanoseconds of CPU time.
 ///
 /// Exit status: 0; 1 if what was read is not what the disk holds; 2 if an option is bad.
@@ -70,7 +70,7 @@ enum Mode {
     Cpu,
     /// The NIC places, the CPU checks.
     Place,
-    /// The NIC places and checks.
+    /// The NIC places and checks; the target's NIC fills digests in.
     PlaceCheck,
     /// Nobody does either: an estimate of the last.
     Emulate,
@@ -191,7 +191,10 @@ fn run(options: &Options, mode: Mode) -> Result<Run, Box<dyn Error>> {
     let pattern = pattern(seed, mode);
     let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
     let listener = there.stack().listen(PORT, 64)?;
-    let server = Server::new(target(options.size, &pattern)?, there.runtime(), Arc::new(Threads::new(1)?));
+    let mut server = Server::new(target(options.size, &pattern)?, there.runtime(), Arc::new(Threads::new(1)?));
+    if mode.offload() == Offload::PlaceAndCheck {
+        server = server.with_digests_by_device();
+    }
     let _runs_on = there.spawn("target", serve(there.clone(), listener, server, mode, seed));
     let config = HostConfig {
         queues: options.queues,

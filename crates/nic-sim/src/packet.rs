@@ -42,6 +42,13 @@ pub enum SendDescriptor {
         /// Where the record starts.
         start: Seq,
     },
+    /// Progress parameters of an NVMe/TCP context: a PDU starts at this sequence number, and it is the next to come.
+    NvmeProgress {
+        /// The context.
+        handle: Handle,
+        /// Where the PDU starts.
+        start: Seq,
+    },
     /// Go on only after everything before has taken effect.
     Fence,
     /// Run these bytes, which come next in the context's stream, through it without sending them.
@@ -199,6 +206,13 @@ pub enum ControlCommand {
         start: Seq,
         /// How PDUs are framed.
         config: NvmeTcpConfig,
+    },
+    /// Create an NVMe/TCP transmit context. It learns where PDUs start from parameters on its send ring.
+    CreateNvmeTransmit {
+        /// What it will be called.
+        handle: Handle,
+        /// The flow, as the host sees it.
+        flow: FlowKey,
     },
     /// Take the buffer of a command, and place the command's data there.
     Place {

@@ -101,6 +101,8 @@ offload_base::counters! {
         pub rx_nvmeotcp_drop: "rx_nvmeotcp_drop",
         /// Times one found it again with software's help.
         pub rx_nvmeotcp_resync: "rx_nvmeotcp_resync",
+        /// Data digests filled in and sent.
+        pub tx_nvmeotcp_digests: "tx_nvmeotcp_digests",
         /// Contexts fetched from host memory.
         pub ctx_fetched: "tls_ctx_fetched",
         /// Contexts written to host memory to make room for others.
@@ -167,6 +169,25 @@ offload_base::counters! {
         pub rx_nvmeotcp_ddp_setup_fail: "rx_nvmeotcp_ddp_setup_fail",
         /// Buffers asked back before they were full.
         pub rx_nvmeotcp_ddp_teardown: "rx_nvmeotcp_ddp_teardown",
+        /// NVMe/TCP transmit contexts created.
+        pub tx_nvmeotcp_sk_add: "tx_nvmeotcp_sk_add",
+        /// NVMe/TCP transmit contexts refused.
+        pub tx_nvmeotcp_sk_add_fail: "tx_nvmeotcp_sk_add_fail",
+        /// NVMe/TCP transmit contexts given up.
+        pub tx_nvmeotcp_sk_del: "tx_nvmeotcp_sk_del",
+        /// Packets that were not the next of their NVMe/TCP context, and hold a digest or what has not been sent before: the
+        /// context had to be rebuilt, or the digest to be made by software.
+        pub tx_nvmeotcp_ooo: "tx_nvmeotcp_ooo",
+        /// Packets that were not the next, hold no digest, and left as they are.
+        pub tx_nvmeotcp_bypass: "tx_nvmeotcp_bypass",
+        /// DUMPs posted for NVMe/TCP contexts.
+        pub tx_nvmeotcp_dump_packets: "tx_nvmeotcp_dump_packets",
+        /// Bytes in them.
+        pub tx_nvmeotcp_dump_bytes: "tx_nvmeotcp_dump_bytes",
+        /// Packets sent back for software to make their digest.
+        pub tx_nvmeotcp_needs_software: "tx_nvmeotcp_needs_software",
+        /// Packets dropped: their PDU is no longer in the send queue.
+        pub tx_nvmeotcp_drop_no_sync_data: "tx_nvmeotcp_drop_no_sync_data",
         /// Requests passed over: no place on the control ring, or the device no longer waited.
         pub rx_tls_resync_req_skip: "rx_tls_resync_req_skip",
         /// Answers that waited for a place on the control ring.

@@ -52,6 +52,50 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
     }
 }
 
+/// Both NICs fill in digests; a wrong one would have a command tried again.
+#[test]
+fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
+    for (seed, loss) in [(41, 0.0), (42, 0.01), (43, 0.05)] {
+        for transport in [
+            TransportConfig::default(),
+            TransportConfig { data_bytes: 20_000, max_data: 20_000, ..TransportConfig::default() },
+            TransportConfig { data_bytes: 3_000, max_data: 4_096, ..TransportConfig::default() },
+        ] {
+            // What comes from the target the host's CPU checks, or its NIC; the other way it is the target's CPU.
+            for offload in [Offload::None, Offload::PlaceAndCheck] {
+                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let host = connect(&bed, offload, 2);
+                let times: &[u64] = if loss > 0.0 { &[45, 80, 130] } else { &[] };
+                let resets = [bed.reset_target_at(times.to_vec()), bed.reset_host_at(times.to_vec())];
+                let stats = bed.run(async move {
+                    host.ready().await.unwrap();
+                    let disk = host.disk(1).await.unwrap();
+                    exercise(seed).run(&disk, |_| ()).await.unwrap();
+                    for reset in resets {
+                        reset.await;
+                    }
+                    host.close().await;
+                    host.stats()
+                });
+                assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}");
+                let counters = bed.counters();
+                let count = |name| counters.value(name);
+                assert!(count("tx_nvmeotcp_digests") > 20, "seed {seed}: {}", count("tx_nvmeotcp_digests"));
+                assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
+                if loss > 0.0 {
+                    assert!(count("tx_nvmeotcp_bypass") > 0 && count("tx_nvmeotcp_needs_software") > 0, "seed {seed}");
+                    let dumped = count("tx_nvmeotcp_dump_bytes");
+                    assert!(dumped > 0 || transport.data_bytes > 100_000, "seed {seed}: {dumped}");
+                } else {
+                    let contexts = if offload == Offload::None { 3 } else { 5 };
+                    assert_eq!(count("tx_nvmeotcp_sk_add"), contexts, "seed {seed}");
+                    assert_eq!(count("tx_nvmeotcp_ooo") + count("tx_nvmeotcp_needs_software"), 0, "seed {seed}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn buffers_come_back_from_cancelled_commands() {
     let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);

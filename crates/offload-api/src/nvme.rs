@@ -1,4 +1,4 @@
-//! The NVMe/TCP face of a device: data placed where they belong, digests checked on the way.
+//! The NVMe/TCP face of a device: data placed where they belong, digests checked on the way in and made on the way out.
 //!
 //! The shape is that of the ULP DDP series proposed for Linux: limits, a flow added and removed, buffers of commands
 //! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
@@ -65,6 +65,14 @@ pub trait NvmeTcpDevice {
     /// Whatever the device cannot take; the flow then stays in software.
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused>;
 
+    /// Has the device fill in the data digests of PDUs that are sent on `flow`: those queued with the handle as their
+    /// context, the digests' places zero. It may be used at once. All bytes from the first such PDU on are to have it,
+    /// in units of [`Layer::NvmeTcp`](crate::Layer) that are whole PDUs, or be sealed by software.
+    ///
+    /// # Errors
+    /// Whatever the device cannot take; digests are then software's.
+    fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused>;
+
     /// Gives the device the buffer of `command`, the pieces in order, before the command is sent. Data that it places
     /// come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it.
     /// Refused, all of it does at once.
@@ -76,6 +84,6 @@ pub trait NvmeTcpDevice {
     /// Answers a resync request: whether a PDU begins at `header`.
     fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool);
 
-    /// Gives the context up, and sends all buffers home; [`Removed`](crate::DeviceEvent::Removed) follows.
+    /// Gives the context up, sending or receiving, and sends all buffers home; [`Removed`](crate::DeviceEvent::Removed) follows.
     fn remove(&mut self, handle: Handle);
 }

@@ -119,7 +119,11 @@ pub trait SegmentStream: Send + Unpin {
                     tls.remove(context);
                 }
             }
-            Layer::NvmeTcp => {} // a device has no such face yet
+            Layer::NvmeTcp => {
+                if let Some(nvme) = device.nvme() {
+                    nvme.remove(context);
+                }
+            }
         });
     }
 

@@ -250,7 +250,7 @@ impl Stack {
         for (layer, context) in self.left.drain(..) {
             match layer {
                 Layer::Tls => device.tls().into_iter().for_each(|tls| tls.remove(context)),
-                Layer::NvmeTcp => {} // no device has a face for it
+                Layer::NvmeTcp => device.nvme().into_iter().for_each(|nvme| nvme.remove(context)),
             }
         }
         device.flush(now);

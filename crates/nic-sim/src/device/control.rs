@@ -35,6 +35,7 @@ impl Device {
             self.dma.control += match &entry.command {
                 ControlCommand::CreateTls { .. }
                 | ControlCommand::CreateNvme { .. }
+                | ControlCommand::CreateNvmeTransmit { .. }
                 | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,
                 // A descriptor for each piece.
                 ControlCommand::Place { buffer, .. } => {
@@ -82,6 +83,14 @@ impl Device {
                 ControlCommand::CreateNvme { handle, flow, start, config } => {
                     if handle.index.wrapping_sub(NVME_HANDLES) < self.config.nvme_contexts {
                         self.nvme.insert(handle, flow, NvmeReceive::new(config, start));
+                        ControlCompletion::Created(handle)
+                    } else {
+                        ControlCompletion::Refused(handle)
+                    }
+                }
+                ControlCommand::CreateNvmeTransmit { handle, flow } => {
+                    if handle.index.wrapping_sub(NVME_HANDLES) < self.config.nvme_contexts {
+                        self.nvme.insert_transmit(handle, flow);
                         ControlCompletion::Created(handle)
                     } else {
                         ControlCompletion::Refused(handle)

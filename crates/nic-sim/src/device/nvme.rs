@@ -5,7 +5,7 @@
 
 use crate::device::Device;
 use crate::engine::layout::Layout;
-use crate::engine::nvme::{NvmeReceive, Placement, Received};
+use crate::engine::nvme::{NvmeReceive, NvmeTransmit, Placement, Received};
 use crate::steering::Steering;
 use bytes::BytesMut;
 use offload_api::rx::NvmeVerdict;
@@ -17,9 +17,11 @@ use std::collections::BTreeMap;
 pub(super) struct NvmeContexts {
     contexts: BTreeMap<Handle, NvmeContext>,
     steering: Steering,
+    /// Those for what leaves, with their flows.
+    transmits: BTreeMap<Handle, (FlowKey, NvmeTransmit)>,
 }
 
-/// One of them.
+/// One of them, for what arrives.
 #[derive(Debug)]
 pub(super) struct NvmeContext {
     flow: FlowKey,
@@ -33,6 +35,19 @@ impl NvmeContexts {
         self.contexts.insert(handle, NvmeContext { flow, engine, placement: Placement::default() });
     }
 
+    pub(super) fn insert_transmit(&mut self, handle: Handle, flow: FlowKey) {
+        self.transmits.insert(handle, (flow, NvmeTransmit::default()));
+    }
+
+    pub(super) fn transmit_mut(&mut self, handle: Handle) -> Option<&mut NvmeTransmit> {
+        self.transmits.get_mut(&handle).map(|(_, engine)| engine)
+    }
+
+    /// The flow of a transmit context.
+    pub(super) fn transmit_flow(&self, handle: Handle) -> Option<FlowKey> {
+        self.transmits.get(&handle).map(|(flow, _)| *flow)
+    }
+
     pub(super) fn get_mut(&mut self, handle: Handle) -> Option<&mut NvmeContext> {
         self.contexts.get_mut(&handle)
     }
@@ -41,13 +56,16 @@ impl NvmeContexts {
         if let Some(context) = self.contexts.remove(&handle) {
             self.steering.remove(&context.flow, handle);
         }
+        self.transmits.remove(&handle);
     }
 
     pub(super) fn clear(&mut self) {
         self.contexts.clear();
+        self.transmits.clear();
         self.steering.clear();
     }
 
+    /// Whether no flow is followed as it arrives.
     pub(super) fn is_empty(&self) -> bool {
         self.contexts.is_empty()
     }

@@ -5,15 +5,16 @@
 //! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
-use crate::context::{TlsContext, TlsEngine};
-use crate::device::Device;
-use crate::dma;
+use crate::context::{ContextTable, TlsContext, TlsEngine};
+use crate::device::nvme::NvmeContexts;
+use crate::device::{Device, NVME_HANDLES};
+use crate::dma::{self, DmaBytes};
 use crate::engine::esp_tx::{EspDrop, Wrapper};
 use crate::engine::layout::Layout;
+use crate::engine::nvme::NvmeTransmit;
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
-use crate::engine::tls_record::Walked;
-use crate::engine::tls_tx::{TlsTransmit, TransmitError};
+use crate::engine::tls_tx::TlsTransmit;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
 use bytes::Bytes;
@@ -72,6 +73,60 @@ enum Held {
 impl TransmitSide {
     pub(super) fn is_idle(&self) -> bool {
         self.activity == Activity::Idle
+    }
+}
+
+/// What works on a packet's payload as it leaves.
+enum Engine<'a> {
+    Tls(&'a mut TlsTransmit, &'a Key),
+    Nvme(&'a mut NvmeTransmit),
+}
+
+/// What an engine did.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worked {
+    /// Bytes of record bodies that it encrypted.
+    body_bytes: u64,
+    /// Data digests that it filled in.
+    digests: u64,
+}
+
+/// The bytes are not the next of the engine's stream, or not framed as it should be.
+struct OutOfStep;
+
+impl<'a> Engine<'a> {
+    /// The transmit engine of a context, if it has one.
+    fn of(
+        contexts: &'a mut ContextTable,
+        nvme: &'a mut NvmeContexts,
+        dma: &mut DmaBytes,
+        handle: Handle,
+    ) -> Option<Self> {
+        if handle.index >= NVME_HANDLES {
+            return nvme.transmit_mut(handle).map(Engine::Nvme);
+        }
+        transmit_context(contexts.get_mut(handle, dma)).map(|(engine, key)| Engine::Tls(engine, key))
+    }
+
+    fn expects(&self, seq: Seq) -> bool {
+        match self {
+            Engine::Tls(engine, _) => engine.expects(seq),
+            Engine::Nvme(engine) => engine.expects(seq),
+        }
+    }
+
+    /// Makes of the bytes at `seq` what belongs on the wire.
+    fn work(&mut self, seq: Seq, source: &[u8], destination: &mut [u8]) -> Result<Worked, OutOfStep> {
+        match self {
+            Engine::Tls(engine, key) => {
+                let walked = engine.encrypt(key, seq, source, destination).map_err(|_| OutOfStep)?;
+                Ok(Worked { body_bytes: walked.body_bytes, digests: 0 })
+            }
+            Engine::Nvme(engine) => {
+                let digests = engine.fill(seq, source, destination).map_err(|_| OutOfStep)?;
+                Ok(Worked { body_bytes: 0, digests })
+            }
+        }
     }
 }
 
@@ -231,8 +286,12 @@ impl Device {
             }
             SendDescriptor::TlsStatic { handle, .. }
             | SendDescriptor::TlsProgress { handle, .. }
+            | SendDescriptor::NvmeProgress { handle, .. }
             | SendDescriptor::Dump { handle, .. } => {
-                let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(*handle) };
+                let flow = match shaper.is_empty() {
+                    true => None,
+                    false => self.contexts.flow_of(*handle).or_else(|| self.nvme.transmit_flow(*handle)),
+                };
                 flow.filter(|flow| shaper.holds(flow))
             }
             // No ESP packet waits for its time, and nothing else depends on these.
@@ -255,6 +314,13 @@ impl Device {
                 self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
                 self.set_parameters(handle, |engine| engine.set_progress(start));
             }
+            SendDescriptor::NvmeProgress { handle, start } => {
+                self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
+                match self.nvme.transmit_mut(handle) {
+                    Some(engine) => engine.set_progress(start),
+                    None => self.counters.tx_stale_parameters += 1,
+                }
+            }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
             SendDescriptor::Dump { handle, seq, bytes } => self.run_dump(handle, seq, &bytes),
             SendDescriptor::Ipsec { epoch, command } => self.run_ipsec(epoch, command),
@@ -272,9 +338,9 @@ impl Device {
             self.counters.tx_tso_bytes += packet.payload_len() as u64;
         }
         if let Some(handle) = ask.context {
-            match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
+            match Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle) {
                 None => return self.give_up(slot, GivenUp::UnknownContext),
-                Some((context, _)) if !context.expects(ask.seq) => return self.give_up(slot, GivenUp::OutOfSync),
+                Some(engine) if !engine.expects(ask.seq) => return self.give_up(slot, GivenUp::OutOfSync),
                 Some(_) => {}
             }
         }
@@ -293,24 +359,27 @@ impl Device {
     fn send_segment(&mut self, job: Job) -> (Option<Frame>, Option<Job>) {
         let Job { slot, mut segmenter, mut esp } = job;
         let ask = segmenter.packet().ask;
-        let mut context = None;
+        let mut engine = None;
         if let Some(handle) = ask.context {
-            context = transmit_context(self.contexts.get_mut(handle, &mut self.dma));
-            if context.is_none() {
+            engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle);
+            if engine.is_none() {
                 return (None, self.give_up(slot, GivenUp::UnknownContext));
             }
         }
-        let mut walked = Walked::default();
-        let made = segmenter.next_frame(&mut self.frames, |seq, source, frame| match &mut context {
+        let is_tls = matches!(engine, Some(Engine::Tls(..)));
+        let mut worked = Worked::default();
+        let made = segmenter.next_frame(&mut self.frames, |seq, source, frame| match &mut engine {
             None => {
                 frame.extend_from_slice(source);
                 Ok(())
             }
-            Some((engine, key)) => {
+            Some(engine) => {
                 let at = frame.len();
                 frame.resize(at + source.len(), 0);
-                walked.body_bytes += engine.encrypt(key, seq, source, &mut frame[at..])?.body_bytes;
-                Ok::<(), TransmitError>(())
+                let part = engine.work(seq, source, &mut frame[at..])?;
+                worked.body_bytes += part.body_bytes;
+                worked.digests += part.digests;
+                Ok::<(), OutOfStep>(())
             }
         });
         let Ok(mut frame) = made else {
@@ -326,10 +395,11 @@ impl Device {
             self.counters.ipsec_tx_pkts += 1;
             self.counters.ipsec_tx_bytes += frame.len() as u64;
         }
-        if ask.context.is_some() {
+        if is_tls {
             self.counters.tx_tls_encrypted_packets += 1;
-            self.counters.tx_tls_encrypted_bytes += walked.body_bytes;
+            self.counters.tx_tls_encrypted_bytes += worked.body_bytes;
         }
+        self.counters.tx_nvmeotcp_digests += worked.digests;
         if ask.checksum && segmenter.has_layout() {
             self.counters.tx_csum_partial += 1;
         }
@@ -364,13 +434,10 @@ impl Device {
     fn run_dump(&mut self, handle: Handle, seq: Seq, bytes: &Bytes) {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
         self.transmit.scratch.resize(bytes.len(), 0);
-        match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
-            Some((engine, key)) => {
-                if engine.encrypt(key, seq, bytes, &mut self.transmit.scratch).is_err() {
-                    self.counters.tx_stale_parameters += 1;
-                }
-            }
-            None => self.counters.tx_stale_parameters += 1,
+        let engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle);
+        let worked = engine.map(|mut engine| engine.work(seq, bytes, &mut self.transmit.scratch));
+        if !matches!(worked, Some(Ok(_))) {
+            self.counters.tx_stale_parameters += 1;
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
-//! - `nvme`: NVMe/TCP contexts, likewise;
+//! - `nvme`: NVMe/TCP contexts, over the control ring; `digests`: packets whose data digests the device fills in;
 //! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
 //!   on the same ring.
 //!
 //! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
 //! way than the ring has entries; so nothing the device reports lacks room.
 
+mod digests;
 mod ipsec;
 mod nvme;
 mod resync;
@@ -188,7 +189,10 @@ impl NetDevice for Driver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         self.reap_sent();
-        let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends() || self.sas.waits_for_sends();
+        let waits_for_sends = self.send.is_starved()
+            || self.contexts.waits_for_sends()
+            || self.nvme.waits_for_sends()
+            || self.sas.waits_for_sends();
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();

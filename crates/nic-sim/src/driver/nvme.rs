@@ -1,7 +1,8 @@
 //! NVMe/TCP contexts as the driver knows them.
 //!
-//! Nothing is sent with them, so a context can be given up at once; but a command that finds the control ring full
-//! waits here, for buffers have to come home.
+//! Nothing is sent with those for what arrives, so they can be given up at once; but a command that finds the control
+//! ring full waits here, for buffers have to come home. Those for what leaves are given up after the last descriptor
+//! that uses them.
 
 use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
@@ -14,24 +15,86 @@ use std::collections::{HashMap, VecDeque};
 /// All contexts, by place. Looked up, never walked.
 #[derive(Debug, Default)]
 pub(super) struct NvmeContexts {
-    flows: Vec<(u32, Option<FlowKey>)>,
+    places: Vec<Place>,
     free: Vec<u32>,
     by_flow: HashMap<FlowKey, Handle>,
     /// For when the control ring has room.
     waiting: VecDeque<ControlCommand>,
+    /// How many contexts are to be given up when their last descriptor is done.
+    leaving: usize,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u32,
+    context: Option<Context>,
+}
+
+#[derive(Debug)]
+struct Context {
+    flow: FlowKey,
+    transmit: Option<Transmit>,
+}
+
+/// What the driver remembers of a transmit context.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Transmit {
+    /// The sequence number the device expects next; `None` before the first parameters.
+    pub(super) expected: Option<Seq>,
+    /// The end of what was sent of the stream so far, with the context or without.
+    pub(super) reached: Option<Seq>,
+    /// Descriptors under way that use the context.
+    under_way: u32,
+    leaving: bool,
 }
 
 impl NvmeContexts {
     pub(super) fn flow(&self, handle: Handle) -> Option<FlowKey> {
-        let (generation, flow) = self.flows.get(handle.index.checked_sub(NVME_HANDLES)? as usize)?;
-        flow.filter(|_| *generation == handle.generation)
+        self.context(handle).map(|context| context.flow)
+    }
+
+    /// The transmit context, if packets may name it.
+    pub(super) fn transmit(&mut self, handle: Handle) -> Option<&mut Transmit> {
+        self.context_mut(handle)?.transmit.as_mut().filter(|transmit| !transmit.leaving)
+    }
+
+    /// A descriptor that uses the context was posted.
+    pub(super) fn note_posted(&mut self, handle: Handle) {
+        if let Some(Context { transmit: Some(transmit), .. }) = self.context_mut(handle) {
+            transmit.under_way += 1;
+        }
+    }
+
+    /// One was done; with the last one, a context that is to be given up goes.
+    pub(super) fn note_done(&mut self, handle: Handle) {
+        let Some(Context { transmit: Some(transmit), .. }) = self.context_mut(handle) else { return };
+        transmit.under_way -= 1;
+        if transmit.leaving && transmit.under_way == 0 {
+            self.leaving -= 1;
+            self.waiting.push_back(ControlCommand::Destroy { handle });
+        }
+    }
+
+    /// Whether a context is to be given up when descriptors are done.
+    pub(super) fn waits_for_sends(&self) -> bool {
+        self.leaving > 0
+    }
+
+    fn context(&self, handle: Handle) -> Option<&Context> {
+        let place = self.places.get(handle.index.checked_sub(NVME_HANDLES)? as usize)?;
+        place.context.as_ref().filter(|_| place.generation == handle.generation)
+    }
+
+    fn context_mut(&mut self, handle: Handle) -> Option<&mut Context> {
+        let place = self.places.get_mut(handle.index.checked_sub(NVME_HANDLES)? as usize)?;
+        place.context.as_mut().filter(|_| place.generation == handle.generation)
     }
 
     /// The device has given the context up, or never had it.
     pub(super) fn vacate(&mut self, handle: Handle) -> Option<FlowKey> {
-        let flow = self.flow(handle)?;
-        let place = &mut self.flows[(handle.index - NVME_HANDLES) as usize];
-        *place = (place.0.wrapping_add(1), None);
+        let Context { flow, .. } = *self.context(handle)?;
+        let place = &mut self.places[(handle.index - NVME_HANDLES) as usize];
+        *place = Place { generation: place.generation.wrapping_add(1), context: None };
         self.free.push(handle.index - NVME_HANDLES);
         if self.by_flow.get(&flow) == Some(&handle) {
             self.by_flow.remove(&flow);
@@ -40,26 +103,29 @@ impl NvmeContexts {
     }
 
     pub(super) fn vacate_all(&mut self) {
-        for index in 0..self.flows.len() as u32 {
-            let generation = self.flows[index as usize].0;
+        for index in 0..self.places.len() as u32 {
+            let generation = self.places[index as usize].generation;
             self.vacate(Handle { index: index + NVME_HANDLES, generation });
         }
         self.waiting.clear();
+        self.leaving = 0;
     }
 
-    fn occupy(&mut self, flow: FlowKey, limit: u32) -> Option<Handle> {
+    fn occupy(&mut self, context: Context, limit: u32) -> Option<Handle> {
         let index = match self.free.pop() {
             Some(index) => index,
-            None if (self.flows.len() as u32) < limit => {
-                self.flows.push((0, None));
-                self.flows.len() as u32 - 1
+            None if (self.places.len() as u32) < limit => {
+                self.places.push(Place::default());
+                self.places.len() as u32 - 1
             }
             None => return None,
         };
-        let place = &mut self.flows[index as usize];
-        place.1 = Some(flow);
-        let handle = Handle { index: index + NVME_HANDLES, generation: place.0 };
-        self.by_flow.insert(flow, handle);
+        let place = &mut self.places[index as usize];
+        let handle = Handle { index: index + NVME_HANDLES, generation: place.generation };
+        if context.transmit.is_none() {
+            self.by_flow.insert(context.flow, handle);
+        }
+        place.context = Some(context);
         Some(handle)
     }
 }
@@ -86,6 +152,19 @@ impl Driver {
         }
     }
 
+    /// A context that `command` creates.
+    fn create(&mut self, context: Context, command: impl FnOnce(Handle) -> ControlCommand) -> Result<Handle, Refused> {
+        if !self.has_room_for_control() {
+            return Err(Refused::Busy);
+        }
+        let handle = self.nvme.occupy(context, self.config.nvme_contexts).ok_or(Refused::NoSpace)?;
+        let given = self.command(command(handle)).inspect_err(|_| {
+            self.nvme.vacate(handle);
+        });
+        self.ring_doorbell();
+        given.map(|()| handle)
+    }
+
     fn give(&mut self, command: ControlCommand) {
         self.nvme.waiting.push_back(command);
         self.give_waiting();
@@ -98,22 +177,23 @@ impl NvmeTcpDevice for Driver {
     }
 
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
-        let added = if self.has_room_for_control() {
-            self.nvme.occupy(*flow, self.config.nvme_contexts).ok_or(Refused::NoSpace)
-        } else {
-            Err(Refused::Busy)
-        };
-        let added = added.and_then(|handle| {
-            let create = ControlCommand::CreateNvme { handle, flow: *flow, start, config: *config };
-            self.command(create).map(|()| handle).inspect_err(|_| {
-                self.nvme.vacate(handle);
-            })
-        });
+        let context = Context { flow: *flow, transmit: None };
+        let (flow, config) = (*flow, *config);
+        let added = self.create(context, |handle| ControlCommand::CreateNvme { handle, flow, start, config });
         match added {
             Ok(_) => self.counters.rx_nvmeotcp_sk_add += 1,
             Err(_) => self.counters.rx_nvmeotcp_sk_add_fail += 1,
         }
-        self.ring_doorbell();
+        added
+    }
+
+    fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
+        let (context, flow) = (Context { flow: *flow, transmit: Some(Transmit::default()) }, *flow);
+        let added = self.create(context, |handle| ControlCommand::CreateNvmeTransmit { handle, flow });
+        match added {
+            Ok(_) => self.counters.tx_nvmeotcp_sk_add += 1,
+            Err(_) => self.counters.tx_nvmeotcp_sk_add_fail += 1,
+        }
         added
     }
 
@@ -146,10 +226,21 @@ impl NvmeTcpDevice for Driver {
     }
 
     fn remove(&mut self, handle: Handle) {
-        if self.nvme.flow(handle).is_some() {
-            self.counters.rx_nvmeotcp_sk_del += 1;
-            self.give(ControlCommand::Destroy { handle });
+        let Some(context) = self.nvme.context_mut(handle) else { return };
+        match &mut context.transmit {
+            Some(transmit) => {
+                if core::mem::replace(&mut transmit.leaving, true) {
+                    return;
+                }
+                self.counters.tx_nvmeotcp_sk_del += 1;
+                if transmit.under_way > 0 {
+                    self.nvme.leaving += 1;
+                    return self.reap_sent();
+                }
+            }
+            None => self.counters.rx_nvmeotcp_sk_del += 1,
         }
+        self.give(ControlCommand::Destroy { handle });
     }
 }
 

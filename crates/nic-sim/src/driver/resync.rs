@@ -60,6 +60,8 @@ impl Driver {
         let Some(dumps) = self.dumps_of(handle, unit, seq, source) else {
             return Err(self.send_back(seq, source));
         };
+        self.counters.tx_tls_dump_packets += dumps.len() as u64;
+        self.counters.tx_tls_dump_bytes += u64::from(seq.distance_from(unit.start));
         if begun {
             self.counters.tx_tls_ooo += 1;
             self.counters.tx_tls_resync_bytes += u64::from(bytes);
@@ -82,17 +84,19 @@ impl Driver {
     }
 
     /// The bytes of `unit` before `seq`, each DUMP at most an MTU of them. `None`: it takes too many.
-    fn dumps_of(
-        &mut self,
+    pub(super) fn dumps_of(
+        &self,
         handle: Handle,
         unit: Unit,
         seq: Seq,
         source: &dyn RecordSource,
     ) -> Option<Vec<SendDescriptor>> {
-        let mut dumps = Vec::new();
-        let mut at = unit.start;
-        let most = usize::from(self.config.mtu);
-        source.bytes(Layer::Tls, unit.start, seq, &mut |mut bytes: Bytes| {
+        let (mut dumps, mut at) = (Vec::new(), unit.start);
+        let (most, dumps_at_most) = (usize::from(self.config.mtu), dumps_at_most(&self.config));
+        if seq.distance_from(unit.start) as usize > dumps_at_most * most {
+            return None;
+        }
+        source.bytes(unit.layer, unit.start, seq, &mut |mut bytes: Bytes| {
             while !bytes.is_empty() {
                 let piece = bytes.split_to(bytes.len().min(most));
                 let piece_seq = at;
@@ -100,28 +104,26 @@ impl Driver {
                 dumps.push(SendDescriptor::Dump { handle, seq: piece_seq, bytes: piece });
             }
         });
-        if at != seq || dumps.len() > dumps_at_most(&self.config) {
+        if at != seq || dumps.len() > dumps_at_most {
             return None;
         }
-        self.counters.tx_tls_dump_packets += dumps.len() as u64;
-        self.counters.tx_tls_dump_bytes += u64::from(seq.distance_from(unit.start));
         Some(dumps)
     }
 }
 
 /// Descriptors that a packet and what it may need before it take.
 pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
-    let dumps = match config.tls_transmit_resync {
-        TransmitResync::Dump => dumps_at_most(config),
-        TransmitResync::NextRecord => 0,
-    };
-    PARAMETERS + dumps + 1
+    PARAMETERS + dumps_at_most(config) + 1
 }
 
 /// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
-/// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software.
+/// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software. (PDUs of
+/// NVMe/TCP may be longer: what comes late in them is software's.)
 fn dumps_at_most(config: &NicConfig) -> usize {
-    LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT
+    match config.tls_transmit_resync {
+        TransmitResync::Dump => LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT,
+        TransmitResync::NextRecord => 0,
+    }
 }
 
 /// Static parameters, progress parameters, fence.

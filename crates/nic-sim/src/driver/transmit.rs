@@ -4,6 +4,7 @@
 //! starts there is posted as it is; what any other takes is in `resync`.
 
 use crate::config::NicConfig;
+use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
 use crate::driver::ipsec::SaChange;
 use crate::driver::resync::descriptors_at_most;
@@ -173,6 +174,9 @@ impl Driver {
             self.post(SendDescriptor::Packet(packet));
             return Sent::Posted;
         };
+        if handle.index >= NVME_HANDLES {
+            return self.post_digested(handle, packet, source);
+        }
         let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
         if !self.contexts.can_transmit(handle) {
             return self.send_back(seq, source);
@@ -202,6 +206,9 @@ impl Driver {
         while let Some(completion) = self.rings.send_completions.pop() {
             for slot in completion.slots {
                 match self.send.note_done(slot) {
+                    Some(Posted { context: Some(handle), .. }) if handle.index >= NVME_HANDLES => {
+                        self.nvme.note_done(handle);
+                    }
                     Some(Posted { context: Some(handle), .. }) => self.contexts.note_done(handle),
                     Some(Posted { sa: Some(change), .. }) => self.sas.note_done(change),
                     _ => {}
@@ -211,6 +218,7 @@ impl Driver {
         }
         if any {
             self.finish_removals();
+            self.give_waiting();
             self.post_waiting_commands();
         }
     }
@@ -241,9 +249,9 @@ impl Driver {
                 (packet.payload_len() as u32, packet.ask.context, paced)
             }
             SendDescriptor::Dump { handle, bytes, .. } => (bytes.len() as u32, Some(*handle), None),
-            SendDescriptor::TlsStatic { handle, .. } | SendDescriptor::TlsProgress { handle, .. } => {
-                (0, Some(*handle), None)
-            }
+            SendDescriptor::TlsStatic { handle, .. }
+            | SendDescriptor::TlsProgress { handle, .. }
+            | SendDescriptor::NvmeProgress { handle, .. } => (0, Some(*handle), None),
             SendDescriptor::Fence | SendDescriptor::Ipsec { .. } => (0, None, None),
         };
         let sa = if let SendDescriptor::Ipsec { command, .. } = &descriptor { SaChange::by(command) } else { None };
@@ -251,8 +259,10 @@ impl Driver {
         let slot = self.send.note_posted(Posted { bytes, context, paced, sa }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
-        if let Some(handle) = context {
-            self.contexts.note_posted(handle);
+        match context {
+            Some(handle) if handle.index >= NVME_HANDLES => self.nvme.note_posted(handle),
+            Some(handle) => self.contexts.note_posted(handle),
+            None => {}
         }
     }
 }

@@ -104,6 +104,12 @@ impl WirePdu {
         });
         core::iter::once(self.head).chain(self.data).chain(trailer)
     }
+
+    /// The same, with the data digest, if there is one, left to a device: zeros are in its place.
+    pub fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
+        let trailer = self.data_digest.then(|| Bytes::from_static(&[0; DIGEST_LEN]));
+        core::iter::once(self.head).chain(self.data).chain(trailer)
+    }
 }
 
 /// What HPDA or CPDA stands for, in bytes.

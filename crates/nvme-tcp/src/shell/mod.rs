@@ -3,7 +3,8 @@
 //! - [`server`]: serves a [`Target`](crate::controller::Target) on streams;
 //! - [`host`]: a host connected to a controller, discovery;
 //! - [`exercise`]: a disk put to the test;
-//! - [`blocking`]: threads for storage that may wait.
+//! - [`blocking`]: threads for storage that may wait;
+//! - `sending`: PDUs into a stream, digests by the CPU or by the device below it.
 //!
 //! A stream is a [`SegmentStream`](offload_api::SegmentStream): an emulated TCP, TLS over it, or an adapter around any
 //! `AsyncRead + AsyncWrite`. Nothing here spawns tasks or sleeps by itself: futures are the caller's to run, and alarms
@@ -12,6 +13,7 @@
 pub mod blocking;
 pub mod exercise;
 pub mod host;
+mod sending;
 pub mod server;
 
 pub use blocking::{Blocking, Threads};

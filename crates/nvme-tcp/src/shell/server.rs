@@ -2,12 +2,13 @@
 
 use super::blocking::Blocking;
 use super::lock;
+use super::sending::Sending;
 use crate::controller::{Connection, ConnectionId, Done, Target};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use offload_api::{SegmentStream, TxTag};
+use offload_api::SegmentStream;
 use offload_base::cost::{self, Work};
 use offload_base::{Alarm, Instant, Timers};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,6 +32,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone)]
 pub struct Server {
     shared: Arc<Shared>,
+    digests_by_device: bool,
 }
 
 struct Shared {
@@ -66,7 +68,13 @@ impl Server {
     /// Serves `target`; storage that may wait is waited for by `blocking`.
     pub fn new(target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
         let (target, mailboxes) = (Mutex::new(target), Mutex::default());
-        Server { shared: Arc::new(Shared { target, mailboxes, timers, blocking }) }
+        Server { shared: Arc::new(Shared { target, mailboxes, timers, blocking }), digests_by_device: false }
+    }
+
+    /// Has the devices below streams served from now on fill in data digests. What a device does not do, or there is
+    /// none to do, the CPU does.
+    pub fn with_digests_by_device(self) -> Server {
+        Server { digests_by_device: true, ..self }
     }
 
     /// Looks at the target, or changes it; connections that it concerns are told.
@@ -84,7 +92,18 @@ impl Server {
         let mailbox = Arc::<Mailbox>::default();
         lock(&self.shared.mailboxes).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
-        Serve { shared: self.shared.clone(), connection, stream, mailbox, alarm, room: 0, phase: Phase::Serving }
+        let mut sending = Sending::default();
+        sending.want_device(self.digests_by_device);
+        Serve {
+            shared: self.shared.clone(),
+            connection,
+            stream,
+            sending,
+            mailbox,
+            alarm,
+            room: 0,
+            phase: Phase::Serving,
+        }
     }
 }
 
@@ -121,10 +140,11 @@ impl Mailbox {
     }
 }
 
-struct Serve<S> {
+struct Serve<S: SegmentStream> {
     shared: Arc<Shared>,
     connection: Connection,
     stream: S,
+    sending: Sending,
     mailbox: Arc<Mailbox>,
     alarm: Box<dyn Alarm>,
     room: usize,
@@ -197,6 +217,7 @@ impl<S: SegmentStream> Serve<S> {
             self.shared.wake(&mut target);
         }
         let mut progress = self.take_mail(cx);
+        progress |= self.watch_device(cx);
         progress |= self.receive(cx)?;
         progress |= self.work();
         progress |= self.transmit(cx)?;
@@ -224,6 +245,17 @@ impl<S: SegmentStream> Serve<S> {
         }
         self.shared.wake(&mut target);
         true
+    }
+
+    fn watch_device(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while self.sending.uses_device()
+            && let Poll::Ready(event) = self.stream.poll_device_event(cx)
+        {
+            self.sending.hear(&event, &mut self.stream);
+            progress = true;
+        }
+        progress
     }
 
     fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
@@ -281,9 +313,7 @@ impl<S: SegmentStream> Serve<S> {
             let Some(pdu) = self.connection.poll_transmit() else { break };
             progress = true;
             self.room = self.room.saturating_sub(pdu.len() as usize);
-            for piece in pdu.into_pieces() {
-                self.stream.send(piece, TxTag::PLAIN);
-            }
+            self.sending.send(&mut self.stream, pdu);
         }
         if progress {
             self.stream.flush();
@@ -297,8 +327,9 @@ impl<S: SegmentStream> Serve<S> {
     }
 }
 
-impl<S> Drop for Serve<S> {
+impl<S: SegmentStream> Drop for Serve<S> {
     fn drop(&mut self) {
+        self.sending.end(&mut self.stream);
         lock(&self.shared.mailboxes).remove(&self.connection.id());
         let mut target = lock(&self.shared.target);
         self.connection.handle_end(&mut target);

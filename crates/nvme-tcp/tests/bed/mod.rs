@@ -70,7 +70,7 @@ impl Bed {
         target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();
         target.advertise((bed.host(0).address(), PORT).into());
         let runtime = bed.host(0).runtime();
-        let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap()));
+        let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap())).with_digests_by_device();
         let (away, resets) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let _runs_on = bed.host(0).spawn("accept", accept(bed.host(0).clone(), server, layers, seed, away.clone()));
         Bed { bed, layers, seed, away, resets }
@@ -121,7 +121,16 @@ impl Bed {
 
     /// Resets the host's NIC at each of these times, in milliseconds from now on.
     pub(crate) fn reset_host_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
-        let (runtime, host) = (self.bed.host(1).runtime(), self.bed.host(1).clone());
+        self.reset_at(1, times)
+    }
+
+    /// Resets the target's.
+    pub(crate) fn reset_target_at(&self, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+        self.reset_at(0, times)
+    }
+
+    fn reset_at(&self, host: usize, times: impl IntoIterator<Item = u64>) -> JoinHandle<()> {
+        let (runtime, host) = (self.bed.host(host).runtime(), self.bed.host(host).clone());
         let times: Vec<u64> = times.into_iter().collect();
         let start = runtime.now();
         host.clone().spawn("resetter", async move {

@@ -6,10 +6,11 @@ use super::error::HostError;
 use super::offloading::Offloading;
 use crate::host::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
 use crate::nvme::Command;
+use crate::shell::sending::Sending;
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use core::time::Duration;
-use offload_api::{SegmentStream, TxTag};
+use offload_api::SegmentStream;
 use offload_base::{Alarm, Instant, Timers, time};
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ pub(super) struct Link {
     alarm: Box<dyn Alarm>,
     room: usize,
     offload: Offloading,
+    sending: Sending,
 }
 
 impl Link {
@@ -39,8 +41,8 @@ impl Link {
         })
         .await?;
         let queue = Queue::new(timers.now(), config);
-        let offload = Offloading::default();
-        let mut link = Link { stream, queue, timers: timers.clone(), alarm, room: 0, offload };
+        let (offload, sending) = (Offloading::default(), Sending::default());
+        let mut link = Link { stream, queue, timers: timers.clone(), alarm, room: 0, offload, sending };
         link.until(|queue| queue.is_open().then_some(())).await?;
         Ok(link)
     }
@@ -69,7 +71,7 @@ impl Link {
     /// Does what can be done, and false if nothing could; at `also`, too, somebody wants to be woken.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
         self.queue.handle_timeout(self.timers.now());
-        let mut progress = self.offload.poll(cx, &mut *self.stream, &mut self.queue);
+        let mut progress = self.offload.poll(cx, &mut *self.stream, &mut self.queue, &mut self.sending);
         self.queue.poll_home(cx.waker());
         for _ in 0..SEGMENTS {
             if self.queue.error().is_some() {
@@ -99,12 +101,14 @@ impl Link {
     /// Has the device do its part, if there is one that can.
     pub(super) fn offload(&mut self, offload: Offload) {
         self.offload.want(offload);
+        self.sending.want_device(offload == Offload::PlaceAndCheck);
         self.queue.set_emulation(offload == Offload::Emulate);
     }
 
     /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back.
     pub(super) async fn finish(mut self) -> Queue {
         self.offload.end(&mut *self.stream);
+        self.sending.end(&mut *self.stream);
         self.stream.finish();
         let deadline = self.timers.now() + FINISH_TIME;
         poll_fn(|cx| match self.stream.poll_committed(cx) {
@@ -146,9 +150,7 @@ impl Link {
             let Some(pdu) = self.queue.poll_transmit() else { break };
             progress = true;
             self.room = self.room.saturating_sub(pdu.len() as usize);
-            for piece in pdu.into_pieces() {
-                self.stream.send(piece, TxTag::PLAIN);
-            }
+            self.sending.send(&mut *self.stream, pdu);
         }
         if progress {
             self.stream.flush();

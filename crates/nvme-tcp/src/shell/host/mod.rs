@@ -101,7 +101,7 @@ pub enum Offload {
     None,
     /// It places data in the buffers of commands.
     Place,
-    /// It checks data digests, too.
+    /// It checks data digests, too, and fills in those of what is sent.
     PlaceAndCheck,
     /// Nothing; but data made of nothing but the magic byte CCh are neither copied nor checked, as if it had done both:
     /// what an offload would save, estimated without one. For measurements only: the buffers stay as they were.

@@ -4,6 +4,7 @@
 
 use super::Offload;
 use crate::host::{Order, Queue};
+use crate::shell::sending::Sending;
 use core::task::{Context, Poll};
 use offload_api::rx::NvmeVerdict;
 use offload_api::{DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Refused, RxMeta, SegmentStream};
@@ -25,14 +26,22 @@ impl Offloading {
     }
 
     /// Hears what the device has to say, and asks it for a context if there is none; false: nothing happened.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, stream: &mut dyn SegmentStream, queue: &mut Queue) -> bool {
-        if matches!(self.wanted, Offload::None | Offload::Emulate) {
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut dyn SegmentStream,
+        queue: &mut Queue,
+        sending: &mut Sending,
+    ) -> bool {
+        let wanted = !matches!(self.wanted, Offload::None | Offload::Emulate);
+        if !wanted && !sending.uses_device() {
             return false;
         }
         let mut progress = false;
         while let Poll::Ready(event) = stream.poll_device_event(cx) {
             progress = true;
             self.hear(&event, queue);
+            sending.hear(&event, stream);
         }
         if let (Some(handle), Some(header)) = (self.handle, self.question)
             && let Some(is_header) = queue.began_at(header)
@@ -40,7 +49,7 @@ impl Offloading {
             self.question = None;
             with_device(stream, |device| device.answer_resync(handle, header, is_header));
         }
-        if self.handle.is_none() && queue.is_open() && queue.is_between_pdus() {
+        if wanted && self.handle.is_none() && queue.is_open() && queue.is_between_pdus() {
             self.add(stream, queue);
         }
         progress
