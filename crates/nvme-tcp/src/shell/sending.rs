@@ -143,7 +143,7 @@ mod tests {
             }
             let sealed = DigestSealer.seal(unit(queued.len()), &pieces).unwrap();
             prop_assert_eq!(&sealed[..], &software[..]);
-            prop_assert_eq!(DigestSealer.seal(unit(queued.len()), &[sealed.clone()]).unwrap(), sealed);
+            prop_assert_eq!(DigestSealer.seal(unit(queued.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
         }
     }
 
