@@ -15,6 +15,7 @@ use offload_bench::ipsec::EspMode as Mode;
 use offload_bench::options::{self, WireOptions};
 use offload_bench::payload::Payload;
 use offload_bench::{program, table};
+use offload_examples::files::{check_outputs, named_for};
 use offload_examples::keys;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -89,14 +90,14 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         Some(file) => Payload::file(file).map_err(|error| about(file, &error))?,
         None => Payload::seeded(seed, options.size),
     };
+    let modes = modes(options);
+    check_files(options, &modes)?;
     let keys = match &options.keys {
         Some(path) => keys::read(path, &addresses(SERVER)).map_err(Failure::Unusable)?,
         None => usual_keys(seed).parse().map_err(|error| Failure::Unusable(format!("the usual keys: {error}")))?,
     };
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
-    let mut modes = options.mode.clone();
-    modes.dedup();
     let mut facts = Facts {
         command: NAME.into(),
         seed: seed.0,
@@ -114,7 +115,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
             nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
             link: options.wire.link(),
             layer: mode.offload().map(|kind| layer(keys.clone().offloaded(kind))),
-            capture: capture(options, *mode)?,
+            capture: capture(options, &modes, *mode)?,
             out: if Some(mode) == modes.last() { options.out.clone() } else { None },
             progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
             ..Bulk::new(Stream::Tcp, payload.clone())
@@ -181,18 +182,33 @@ fn about(path: &Path, error: &dyn fmt::Display) -> Failure {
     Failure::Unusable(format!("{}: {error}", path.display()))
 }
 
-fn capture(options: &Options, mode: Mode) -> Result<Option<Capture>, Failure> {
-    let Some(path) = &options.pcap else { return Ok(None) };
-    let path = if options.mode.len() > 1 { named_for(path, mode) } else { path.clone() };
+/// The ways, each once.
+fn modes(options: &Options) -> Vec<Mode> {
+    let mut modes = Vec::new();
+    for mode in &options.mode {
+        if !modes.contains(mode) {
+            modes.push(*mode);
+        }
+    }
+    modes
+}
+
+/// Files to write can be written, and none of them is another one, or one to be read.
+fn check_files(options: &Options, modes: &[Mode]) -> Result<(), Failure> {
+    let captures: Vec<PathBuf> = modes.iter().filter_map(|mode| capture_path(options, modes, *mode)).collect();
+    let read: Vec<&Path> = options.file.iter().chain(&options.keys).map(PathBuf::as_path).collect();
+    let written: Vec<&Path> = options.out.iter().chain(&captures).map(PathBuf::as_path).collect();
+    check_outputs(&read, &written).map_err(Failure::Unusable)
+}
+
+fn capture(options: &Options, modes: &[Mode], mode: Mode) -> Result<Option<Capture>, Failure> {
+    let Some(path) = capture_path(options, modes, mode) else { return Ok(None) };
     let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
     begun.map(Some).map_err(|error| about(&path, &error))
 }
 
-/// `dir/name.pcapng` for one way: `dir/name-esp-cpu.pcapng`.
-fn named_for(path: &Path, mode: Mode) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
-    path.with_file_name(format!("{stem}-{mode}{extension}"))
+fn capture_path(options: &Options, modes: &[Mode], mode: Mode) -> Option<PathBuf> {
+    options.pcap.as_ref().map(|path| if modes.len() > 1 { named_for(path, mode) } else { path.clone() })
 }
 
 fn progress_bar(mode: Mode, bytes: u64, quiet: bool) -> ProgressBar {

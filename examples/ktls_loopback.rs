@@ -11,6 +11,7 @@ use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::payload::Payload;
 use offload_bench::{program, table};
+use offload_examples::files::{check_outputs, named_for};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
@@ -85,14 +86,13 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         Some(file) => Payload::file(file).map_err(|error| about(file, &error))?,
         None => Payload::seeded(seed, options.size),
     };
-    check_outputs(options)?;
+    let modes = modes(options);
+    check_files(options, &modes)?;
     if options.ipv6 && options.wire.mtu < LEAST_MTU_OF_IPV6 {
         return Err(Failure::Unusable(format!("IPv6 needs an MTU of {LEAST_MTU_OF_IPV6} bytes at least")));
     }
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
-    let mut modes = options.mode.clone();
-    modes.dedup();
     let mut facts = Facts {
         command: "ktls_loopback".into(),
         seed: seed.0,
@@ -111,7 +111,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
             nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
             link: options.wire.link(),
             ipv6: options.ipv6,
-            capture: capture(options, *mode)?,
+            capture: capture(options, &modes, *mode)?,
             out: if Some(mode) == modes.last() { options.out.clone() } else { None },
             progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
             ..Bulk::new(*mode, payload.clone())
@@ -145,39 +145,37 @@ fn facts_of(options: &Options) -> BTreeMap<String, String> {
     own.into_iter().chain(options.wire.facts()).map(|(name, value)| (name.to_string(), value)).collect()
 }
 
+/// The ways, each once.
+fn modes(options: &Options) -> Vec<Mode> {
+    let mut modes = Vec::new();
+    for mode in &options.mode {
+        if !modes.contains(mode) {
+            modes.push(*mode);
+        }
+    }
+    modes
+}
+
 /// Files to write can be written, and none of them is another one, or the one to be sent.
-fn check_outputs(options: &Options) -> Result<(), Failure> {
-    for output in options.out.iter().chain(&options.pcap) {
-        if output.is_dir() {
-            return Err(Failure::Unusable(format!("{}: is a directory", output.display())));
-        }
-    }
-    if let Some(out) = &options.out {
-        File::options().append(true).create(true).open(out).map_err(|error| about(out, &error))?;
-        let same = |other: &PathBuf| out == other || out.canonicalize().ok() == other.canonicalize().ok();
-        if let Some(other) = options.file.iter().chain(&options.pcap).find(|other| other.exists() && same(other)) {
-            return Err(Failure::Unusable(format!("{}: is to be read and written, or written twice", other.display())));
-        }
-    }
-    Ok(())
+fn check_files(options: &Options, modes: &[Mode]) -> Result<(), Failure> {
+    let captures: Vec<PathBuf> = modes.iter().filter_map(|mode| capture_path(options, modes, *mode)).collect();
+    let read: Vec<&Path> = options.file.iter().map(PathBuf::as_path).collect();
+    let written: Vec<&Path> = options.out.iter().chain(&captures).map(PathBuf::as_path).collect();
+    check_outputs(&read, &written).map_err(Failure::Unusable)
 }
 
 fn about(path: &Path, error: &std::io::Error) -> Failure {
     Failure::Unusable(format!("{}: {error}", path.display()))
 }
 
-fn capture(options: &Options, mode: Mode) -> Result<Option<Capture>, Failure> {
-    let Some(path) = &options.pcap else { return Ok(None) };
-    let path = if options.mode.len() > 1 { named_for(path, mode) } else { path.clone() };
+fn capture(options: &Options, modes: &[Mode], mode: Mode) -> Result<Option<Capture>, Failure> {
+    let Some(path) = capture_path(options, modes, mode) else { return Ok(None) };
     let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
     begun.map(Some).map_err(|error| about(&path, &error))
 }
 
-/// `dir/name.pcapng` for one way: `dir/name-tls-nic.pcapng`.
-fn named_for(path: &Path, mode: Mode) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy())).unwrap_or_default();
-    path.with_file_name(format!("{stem}-{mode}{extension}"))
+fn capture_path(options: &Options, modes: &[Mode], mode: Mode) -> Option<PathBuf> {
+    options.pcap.as_ref().map(|path| if modes.len() > 1 { named_for(path, mode) } else { path.clone() })
 }
 
 fn progress_bar(mode: Mode, bytes: u64, quiet: bool) -> ProgressBar {

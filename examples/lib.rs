@@ -1,8 +1,9 @@
 //! Demos of nic-offload, one file each beside this one; [`web`] has what those of them share that speak HTTP, [`story`]
-//! what `resync_story` tells, [`keys`] IPsec for hosts.
+//! what `resync_story` tells, [`keys`] IPsec for hosts, [`files`] what keeps inputs from being written over.
 
 #![forbid(unsafe_code)]
 
+pub mod files;
 pub mod keys;
 pub mod story;
 pub mod web;
