@@ -1,20 +1,21 @@
 //! Serves a folder over HTTP/1.1 from an emulated host: over plain TCP, over TLS on the CPU, over TLS on the NIC.
 //!
-//! `cargo run --release --example https_server -- [FOLDER]` fetches everything from a second emulated host, and shows what
-//! each way cost. `cargo run --release --features tap --example https_server -- [FOLDER] --tap nic0` serves this machine,
+//! `cargo run --release --example https_server -- [FOLDER]` fetches every file, in folders of the folder too, from a second
+//! emulated host, and shows what each way cost. `cargo run --release --features tap --example https_server -- [FOLDER] --tap nic0` serves this machine,
 //! and prints what to do there.
 
 use clap::Parser;
-use ktls_offload::SendFileError;
 use nic_sim::NicConfig;
 use offload_base::Seed;
 use offload_bench::options::WireOptions;
+use offload_bench::program;
+use offload_examples::files::{check_outputs, check_outside};
+use offload_examples::web::Mode;
 use offload_examples::web::comparison::{self, Comparison, tokio_pool};
 use offload_examples::web::outside::{Outside, OutsideOptions, begin_capture, interrupted, listed};
 use offload_examples::web::pin::Pin;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
-use offload_examples::web::{Failure, Mode};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,9 +24,9 @@ use testbed::bed::ClockKind;
 use testbed::identity::{self, Randomness};
 
 /// Serves a folder over HTTP/1.1 from an emulated host, in three modes: http, https-cpu (TLS by the host) and https-nic
-/// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, whole and in
-/// ranges, and a table tells what that cost. With one, whoever is there is served: http at port 80, https-nic at 443,
-/// https-cpu at 8443.
+/// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, in folders of the
+/// folder too, whole and in ranges, and a table tells what that cost. With one, whoever is there is served: http at port
+/// 80, https-nic at 443, https-cpu at 8443.
 ///
 /// Exit status: 0; 1 if something did not arrive as it should; 2 if an option is bad or nothing can be served.
 #[derive(Debug, Parser)]
@@ -45,7 +46,7 @@ struct Options {
     /// Connections of the built-in client
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000))]
     connections: u16,
-    /// The SHA-256 of the only certificate that the built-in client takes
+    /// The SHA-256 of the only certificate that the built-in client takes. That of the server's is printed at the start
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
     /// Capture what the server's NIC sends and receives, in the last mode (pcapng, TLS secrets inside)
@@ -58,14 +59,14 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = match program::options(NAME) {
+        Ok(options) => options,
+        Err(status) => return status,
+    };
     let result = if options.outside.is_asked_for() { serve(&options) } else { compare(&options) };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((message, status)) => {
-            eprintln!("https_server: {message}");
-            ExitCode::from(status)
-        }
+        Ok(text) => program::write_out(NAME, &text),
+        Err((message, status)) => program::fail(NAME, &message, status),
     }
 }
 
@@ -73,11 +74,11 @@ fn main() -> ExitCode {
 type Stop = (String, u8);
 
 fn unusable(message: impl ToString) -> Stop {
-    (message.to_string(), UNUSABLE)
+    (message.to_string(), program::UNUSABLE)
 }
 
-/// Serves whoever is at the other end of the wire until it is interrupted.
-fn serve(options: &Options) -> Result<(), Stop> {
+/// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
+fn serve(options: &Options) -> Result<String, Stop> {
     if options.wire.virtual_time {
         return Err(unusable("what is outside the emulation has no virtual time"));
     }
@@ -86,6 +87,8 @@ fn serve(options: &Options) -> Result<(), Stop> {
     }
     let folder = options.folder.as_deref().unwrap_or(Path::new("."));
     let site = Site::new(folder, tokio_pool()).map_err(|error| unusable(format!("{}: {error}", folder.display())))?;
+    let keys: Vec<&Path> = options.outside.keys.iter().map(PathBuf::as_path).collect();
+    check_capture(options, folder, &keys)?;
     let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
     let outside = Outside::open(&options.outside).map_err(unusable)?;
     let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
@@ -104,7 +107,8 @@ fn serve(options: &Options) -> Result<(), Stop> {
         for (server, mode) in servers.iter().zip(&options.mode) {
             listening.push(server.listen(&host, options.port.unwrap_or(mode.port()))?);
         }
-        print!("{}", instructions(options, site.folder()));
+        // Whoever does not want to read this may want to be served.
+        let _written = program::write_out(NAME, &instructions(options, site.folder()));
         interrupted().await
     })
     .map_err(unusable)?;
@@ -113,8 +117,16 @@ fn serve(options: &Options) -> Result<(), Stop> {
     for server in &servers {
         counters.add_set(&server.counters());
     }
-    print!("{}", listed(&counters));
-    capture.map_or(Ok(()), |capture| capture.finish()).map_err(|error| unusable(format!("the capture: {error}")))
+    if let Some(capture) = capture {
+        capture.finish().map_err(|error| unusable(format!("the capture: {error}")))?;
+    }
+    Ok(listed(&counters))
+}
+
+/// The capture is none of the files that are served or read.
+fn check_capture(options: &Options, folder: &Path, read: &[&Path]) -> Result<(), Stop> {
+    let Some(pcap) = options.pcap.as_deref() else { return Ok(()) };
+    check_outside(folder, pcap).and_then(|()| check_outputs(read, &[pcap])).map_err(unusable)
 }
 
 /// What to do at the other end.
@@ -136,15 +148,29 @@ fn instructions(options: &Options, folder: &Path) -> String {
         };
         text += &format!("  curl {how}{url}\n  curl {how}-T FILE {url}\n");
     }
-    text + "Ctrl-C ends it and shows what was counted.\n"
+    text + &pin_to_take() + "Ctrl-C ends it and shows what was counted.\n"
 }
 
-fn authority_file() -> &'static str {
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/testbed/identity/ca.pem")
+/// What a client may hold the server to.
+fn pin_to_take() -> String {
+    format!(
+        "The SHA-256 of the server's certificate, for a client's --pin: {}\n",
+        Pin::of(&identity::server_certificate())
+    )
 }
 
-/// Serves a second emulated host, once for each mode.
-fn compare(options: &Options) -> Result<(), Stop> {
+/// The file with the authority's certificate, as it may be called from here.
+fn authority_file() -> String {
+    let in_project = Path::new("crates/testbed/identity/ca.pem");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
+    let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    let file = here.ok().and_then(|here| file.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(file);
+    file.display().to_string()
+}
+
+/// Serves a second emulated host, once for each mode, and tells what that cost.
+fn compare(options: &Options) -> Result<String, Stop> {
     if options.port.is_some() {
         return Err(unusable("--port is for a wire with an end: --tap, --dgram, --stream"));
     }
@@ -162,10 +188,12 @@ fn compare(options: &Options) -> Result<(), Stop> {
         nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
         pin: options.pin,
         records_per_key: options.records_per_key,
-        ..Comparison::new(folder)
+        ..Comparison::new(folder).map_err(unusable)?
     };
+    let served: Vec<&Path> = comparison.content.files().iter().map(|file| &*file.file).collect();
+    check_capture(options, folder, &served)?;
     let run = |comparison: &Comparison, mode: Mode| {
-        comparison.run(mode).map_err(|error| (format!("{mode}: {error}"), status_of(&error)))
+        comparison.run(mode).map_err(|error| (format!("{mode}: {error}"), program::FAILED))
     };
     if options.mode.len() > 1 {
         // Whatever runs first pays for memory that the others find ready. Let that be none of those compared.
@@ -177,17 +205,7 @@ fn compare(options: &Options) -> Result<(), Stop> {
         let capture = options.pcap.as_deref().filter(|_| last).map(begin_capture).transpose().map_err(unusable)?;
         rows.push(run(&Comparison { capture, ..comparison.clone() }, *mode)?);
     }
-    print!("{}", comparison::table(&rows));
-    Ok(())
-}
-
-/// A folder that is of no use is nobody's failure to deliver.
-fn status_of(error: &Failure) -> u8 {
-    let unusable = error.downcast_ref::<io::Error>().is_some_and(|error| {
-        !error.get_ref().is_some_and(|inner| inner.is::<SendFileError>())
-            && matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-    });
-    if unusable { UNUSABLE } else { NOT_ARRIVED }
+    Ok(pin_to_take() + &comparison::table(&rows))
 }
 
 /// A folder with a page, a picture and a film, as far as their sizes go, that goes when this does.
@@ -214,7 +232,4 @@ impl Drop for SeededFolder {
     }
 }
 
-/// Something that was asked for did not arrive as it should.
-const NOT_ARRIVED: u8 = 1;
-/// A bad option, an unreadable folder, or no right to open the TAP.
-const UNUSABLE: u8 = 2;
+const NAME: &str = "https_server";

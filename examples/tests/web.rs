@@ -32,7 +32,7 @@ fn every_mode_gives_every_byte_uncopied() {
     let impairments = Impairments { loss: "0.01".parse().unwrap(), ..Impairments::default() };
     for (mode, lossy) in Mode::ALL.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let link = if lossy { LinkConfig { impairments, ..LinkConfig::default() } } else { LinkConfig::default() };
-        let row = Comparison { connections: 3, link, ..Comparison::new(&folder.0) }.run(mode).unwrap();
+        let row = Comparison { connections: 3, link, ..Comparison::new(&folder.0).unwrap() }.run(mode).unwrap();
         assert_eq!(row.requests, 3 * (1 + 3 * 4), "{mode}");
         assert_eq!(row.counters.value("http_requests"), row.requests);
         assert_eq!(row.counters.value("http_partial_content"), 3 * 3 * 3);
@@ -52,7 +52,7 @@ fn every_mode_gives_every_byte_uncopied() {
 #[test]
 fn two_runs_of_a_seed_are_the_same() {
     let folder = Folder::new("same", &[("large", 1_000_000)]);
-    let run = || Comparison::new(&folder.0).run(Mode::HttpsNic).unwrap();
+    let run = || Comparison::new(&folder.0).unwrap().run(Mode::HttpsNic).unwrap();
     let (once, again) = (run(), run());
     assert_eq!((once.goodput_gbps, &once.counters), (again.goodput_gbps, &again.counters));
 }
@@ -61,7 +61,7 @@ fn two_runs_of_a_seed_are_the_same() {
 fn keys_change_under_way() {
     let folder = Folder::new("rekey", &[("large", 2_000_000)]);
     for mode in [Mode::HttpsCpu, Mode::HttpsNic] {
-        let row = Comparison { records_per_key: Some(20), ..Comparison::new(&folder.0) }.run(mode).unwrap();
+        let row = Comparison { records_per_key: Some(20), ..Comparison::new(&folder.0).unwrap() }.run(mode).unwrap();
         let updates = row.counters.value("TlsTxRekeyOk");
         assert!(updates >= 4 * 5, "{mode}: {updates}");
         assert_eq!((updates, row.counters.value("TlsRxRekeyError")), (row.counters.value("TlsRxRekeyOk"), 0), "{mode}");

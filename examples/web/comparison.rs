@@ -2,6 +2,7 @@
 //! few connections at once that are kept alive. Once for each mode, with what that cost the hosts.
 
 use super::client::{ClientTls, Session, read_body};
+use super::content::Content;
 use super::pin::{Pin, trust};
 use super::server::Server;
 use super::site::Site;
@@ -27,8 +28,10 @@ use testbed::{BedHost, Capture};
 /// What is to be compared.
 #[derive(Clone)]
 pub struct Comparison {
-    /// What is served: its files, but no folders in it.
+    /// What is served.
     pub folder: PathBuf,
+    /// What is in it, and therefore ought to arrive.
+    pub content: Arc<Content>,
     /// Connections at once.
     pub connections: usize,
     /// The clock.
@@ -69,10 +72,14 @@ pub struct Row {
 }
 
 impl Comparison {
-    /// A comparison in virtual time over a clean wire, with four connections.
-    pub fn new(folder: &Path) -> Comparison {
-        Comparison {
+    /// A comparison in virtual time over a clean wire, with four connections that fetch all that is in `folder`.
+    ///
+    /// # Errors
+    /// As [`Content::of`].
+    pub fn new(folder: &Path) -> Result<Comparison, String> {
+        Ok(Comparison {
             folder: folder.to_owned(),
+            content: Arc::new(Content::of(folder)?),
             connections: 4,
             clock: ClockKind::Virtual,
             seed: Seed(1),
@@ -81,7 +88,7 @@ impl Comparison {
             pin: None,
             records_per_key: None,
             capture: None,
-        }
+        })
     }
 
     /// Makes the run for `mode`. Every byte that arrives is compared with what is in the folder.
@@ -114,13 +121,12 @@ impl Comparison {
         if self.clock == ClockKind::Virtual {
             server = server.without_dates();
         }
-        let files = Arc::new(files_of(&self.folder)?);
         let (host, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let _listens_on = server.listen(&host, mode.port())?;
         let fetching = client.spawn("application", {
             let (client, meter, this) = (client.clone(), meter.clone(), self.clone());
-            async move { this.fetch(mode, client, host, files, meter).await }
+            async move { this.fetch(mode, client, host, meter).await }
         });
         let fetched = bed.run(fetching);
         if fetched.is_ok() {
@@ -152,14 +158,7 @@ impl Comparison {
         })
     }
 
-    async fn fetch(
-        self,
-        mode: Mode,
-        client: BedHost,
-        server: BedHost,
-        files: Arc<Vec<(String, Vec<u8>)>>,
-        meter: Meter,
-    ) -> Result<Fetched, Failure> {
+    async fn fetch(self, mode: Mode, client: BedHost, server: BedHost, meter: Meter) -> Result<Fetched, Failure> {
         let to = SocketAddr::from((server.address(), mode.port()));
         let tls = match mode.is_secure() {
             true => Some(self.client_tls(mode)?),
@@ -171,7 +170,7 @@ impl Comparison {
         }
         meter.restart();
         let started = client.now();
-        let fetching = sessions.into_iter().map(|session| fetch_everything(session, files.clone()));
+        let fetching = sessions.into_iter().map(|session| fetch_everything(session, self.content.clone()));
         let tasks: Vec<_> = fetching.map(|fetching| client.spawn("fetch", fetching)).collect();
         let all = try_join_all(tasks).await?;
         let nanoseconds = (client.now() - started).as_nanos();
@@ -224,13 +223,10 @@ struct Fetched {
 }
 
 /// Every file whole, then its first bytes, its middle half and its last bytes; how many requests and bytes that was.
-async fn fetch_everything(
-    mut session: Session,
-    files: Arc<Vec<(String, Vec<u8>)>>,
-) -> Result<(Session, u64, u64), Failure> {
+async fn fetch_everything(mut session: Session, content: Arc<Content>) -> Result<(Session, u64, u64), Failure> {
     let (mut requests, mut bytes) = (0, 0);
-    for (path, content) in files.iter() {
-        let length = content.len();
+    for file in content.files() {
+        let (path, length) = (&file.path, file.bytes.len());
         let edge = length.min(EDGE);
         let mut wanted = vec![(None, 0..length)];
         if length > 0 {
@@ -245,7 +241,7 @@ async fn fetch_everything(
             if response.status() != status {
                 return Err(format!("{path}: {} where {status} should be", response.status()).into());
             }
-            let mut left = &content[expected];
+            let mut left = &file.bytes[expected];
             bytes += read_body(response, |chunk| {
                 let _application = cost::work(Work::Application);
                 let same = left.get(..chunk.len()) == Some(chunk);
@@ -260,32 +256,6 @@ async fn fetch_everything(
         }
     }
     Ok((session, requests, bytes))
-}
-
-/// The files in a folder, by the paths they are served at.
-fn files_of(folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Failure> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_file() && path.canonicalize()?.starts_with(folder.canonicalize()?) {
-            let escaped: String = name.bytes().map(escape).collect();
-            files.push((format!("/{escaped}"), std::fs::read(&path)?));
-        }
-    }
-    files.sort();
-    if files.is_empty() {
-        return Err(format!("{}: has no files to fetch", folder.display()).into());
-    }
-    Ok(files)
-}
-
-/// As it may stand in a URL (RFC 3986 2.3).
-fn escape(byte: u8) -> String {
-    match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    }
 }
 
 /// A row for each mode, and what it means.
