@@ -1,6 +1,6 @@
 //! Fetches a file over HTTP or HTTPS with an emulated host, from a server outside the emulation.
 //!
-//! `cargo run --release --features tap --example https_client -- https://NAME:PORT/PATH --connect 10.77.0.2`
+//! `cargo run --release --features tap --example https_client -- --tap nic0 --connect 10.77.0.2 https://NAME:PORT/PATH`
 
 use clap::Parser;
 use core::net::{IpAddr, SocketAddr};
@@ -8,27 +8,31 @@ use hyper::Uri;
 use hyper::http::uri::Scheme;
 use offload_base::counters::CounterSet;
 use offload_bench::options::WireOptions;
+use offload_bench::program;
+use offload_examples::files::check_outputs;
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::outside::{Outside, OutsideOptions, begin_capture, listed};
 use offload_examples::web::pin::{Pin, trust};
+use offload_examples::web::range::is_range;
 use offload_examples::web::{Failure, hexadecimal};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use testbed::BedHost;
 use testbed::identity::{self, Randomness};
 
-/// Fetches a file with an emulated host whose NIC does the TLS, and prints what arrived and what was counted.
+/// Fetches files with an emulated host whose NIC does the TLS, one after the other on one connection, and prints what
+/// arrived and what was counted. The server is outside the emulation, so the wire needs an end: --tap, --dgram or --stream.
 ///
 /// Exit status: 0; 1 if it did not arrive, or the server's certificate is not to be trusted; 2 if an option is bad or the
-/// TAP cannot be opened.
+/// wire's end cannot be opened.
 #[derive(Debug, Parser)]
-#[command(name = "https_client", version)]
+#[command(name = "https_client", version, allow_negative_numbers = true)]
 struct Options {
     /// What to fetch; nobody looks names up, so a name needs --connect
     #[arg(required = true)]
@@ -39,11 +43,12 @@ struct Options {
     /// Trust the authorities in this file (PEM) instead of the testbed's own
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// And of what they signed, only the certificate with this SHA-256
+    /// And of what they signed, only the certificate with this SHA-256: https_server prints its own when it starts, `openssl
+    /// x509 -in FILE -noout -fingerprint -sha256` that of any
     #[arg(long, value_name = "SHA256")]
     pin: Option<Pin>,
     /// Only this part: bytes=0-99
-    #[arg(long)]
+    #[arg(long, value_parser = byte_range)]
     range: Option<String>,
     /// Keep the file (the last URL's)
     #[arg(long, value_name = "FILE")]
@@ -64,14 +69,20 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let (message, status) = match run(&options) {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(Stop::Unusable(message)) => (message, UNUSABLE),
-        Err(Stop::NotFetched(error)) => (error.to_string(), NOT_FETCHED),
+    let options: Options = match program::options(NAME) {
+        Ok(options) => options,
+        Err(status) => return status,
     };
-    eprintln!("https_client: {message}");
-    ExitCode::from(status)
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stop::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
+        Err(Stop::NotFetched(error)) => program::fail(NAME, &error.to_string(), program::FAILED),
+    }
+}
+
+/// What a `Range` header may say.
+fn byte_range(text: &str) -> Result<String, String> {
+    if is_range(text) { Ok(text.into()) } else { Err("a range is bytes=0-99, bytes=100- or bytes=-100".into()) }
 }
 
 /// Why nothing was fetched.
@@ -91,6 +102,12 @@ fn run(options: &Options) -> Result<(), Stop> {
         return Err(unusable("what is outside the emulation has no virtual time"));
     }
     let target = Target::of(options).map_err(unusable)?;
+    if !options.outside.is_asked_for() {
+        return Err(unusable("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH"));
+    }
+    let read: Vec<&Path> = options.cacert.iter().chain(&options.outside.keys).map(PathBuf::as_path).collect();
+    let written: Vec<&Path> = options.out.iter().chain(&options.pcap).map(PathBuf::as_path).collect();
+    check_outputs(&read, &written).map_err(unusable)?;
     let outside = Outside::open(&options.outside).map_err(unusable)?;
     let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
     let key_log = capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
@@ -147,14 +164,19 @@ fn client_tls(
     target: &Target,
     key_log: Option<Arc<dyn rustls::KeyLog>>,
 ) -> Result<ClientTls, String> {
-    let roots = match &options.cacert {
-        None => vec![identity::authority()],
-        Some(path) => CertificateDer::pem_file_iter(path)
-            .and_then(|certificates| certificates.collect())
-            .map_err(|error| format!("{}: {error}", path.display()))?,
-    };
     let mut config = identity::client_config(Randomness::System, key_log);
-    trust(&mut config, roots, options.pin).map_err(|error| error.to_string())?;
+    match &options.cacert {
+        None => trust(&mut config, vec![identity::authority()], options.pin).map_err(|error| error.to_string())?,
+        Some(path) => {
+            let about = |error: &dyn core::fmt::Display| format!("{}: {error}", path.display());
+            let authorities = CertificateDer::pem_file_iter(path).and_then(|certificates| certificates.collect());
+            let authorities: Vec<_> = authorities.map_err(|error| about(&error))?;
+            if authorities.is_empty() {
+                return Err(about(&"holds no certificate in PEM form"));
+            }
+            trust(&mut config, authorities, options.pin).map_err(|error| about(&error))?;
+        }
+    }
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let name = ServerName::try_from(target.name.clone()).map_err(|error| error.to_string())?;
     Ok(ClientTls { config: Arc::new(config), name, nic: !options.cpu, records_per_key: options.records_per_key })
@@ -194,7 +216,4 @@ async fn fetch(
     session.close().await
 }
 
-/// It did not arrive.
-const NOT_FETCHED: u8 = 1;
-/// A bad option, a file that cannot be used, or no right to open the TAP.
-const UNUSABLE: u8 = 2;
+const NAME: &str = "https_client";

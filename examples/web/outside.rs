@@ -57,7 +57,7 @@ impl OutsideOptions {
         self.tap.is_some() || self.stream.is_some() || !self.dgram.is_empty()
     }
 
-    /// The network device at the other end, as far as one can know.
+    /// The network device at the other end: a guest's first, unless it is a TAP.
     fn device(&self) -> &str {
         self.tap.as_deref().unwrap_or("eth0")
     }
@@ -93,7 +93,10 @@ impl Outside {
             let port = StreamPort::listen_unix(path).map_err(|error| format!("{}: {error}", path.display()))?;
             return Ok(Outside::with("guest", port, StreamPort::counters));
         }
-        Outside::tap(options.device())
+        match &options.tap {
+            Some(name) => Outside::tap(name),
+            None => Err("the wire has no end: --tap NAME, --dgram OURS THEIRS or --stream PATH gives it one".into()),
+        }
     }
 
     #[cfg(feature = "tap")]

@@ -38,6 +38,20 @@ pub fn select(header: &str, length: u64) -> Selected {
     if range.start >= range.end { Selected::Nothing } else { Selected::Part(range) }
 }
 
+/// Whether a header asks for bytes in a form that RFC 9110 section 14.1 has; for several ranges too, as other servers may
+/// give them.
+///
+/// ```
+/// use offload_examples::web::range::is_range;
+///
+/// assert!(is_range("bytes=0-99") && is_range("bytes=0-1, -5"));
+/// assert!(!is_range("0-99") && !is_range("bytes=9-1"));
+/// ```
+pub fn is_range(header: &str) -> bool {
+    let Some(ranges) = header.strip_prefix("bytes=") else { return false };
+    ranges.split(',').all(|range| select(&format!("bytes={}", range.trim()), u64::MAX) != Selected::Whole)
+}
+
 /// Digits and nothing else; a number too long for any file stands for one that is.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -69,6 +83,8 @@ mod tests {
             ("", Selected::Whole),
         ];
         for (header, expected) in cases {
+            let is_one = expected != Selected::Whole || header == "bytes=1-2,4-5";
+            assert_eq!(is_range(header), is_one, "{header}");
             assert_eq!(select(header, 100), expected, "{header}");
         }
         assert_eq!(select("bytes=0-", 0), Selected::Nothing);

@@ -1,0 +1,127 @@
+//! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+#[test]
+fn no_input_is_written_over_under_whatever_name() {
+    let folder = Folder::new("inputs");
+    let input = folder.write("x.pcapng", "precious");
+    folder.write("x-tcp.pcapng", "precious");
+    folder.write("keys", "precious");
+    folder.write("site/sub/page", "precious");
+    symlink(&input, folder.path("link")).unwrap();
+    fs::hard_link(folder.path("site/sub/page"), folder.path("page")).unwrap();
+    let cases: [(&str, &[&str]); 9] = [
+        ("ktls_loopback", &["x.pcapng", "--mode", "tcp", "--pcap", "x.pcapng"]),
+        ("ktls_loopback", &["x-tcp.pcapng", "--pcap", "x.pcapng"]),
+        ("ktls_loopback", &["x.pcapng", "--mode", "tcp,tcp", "--pcap", "link"]),
+        ("ktls_loopback", &["--size", "1", "--mode", "tcp", "--out", "link", "--pcap", "x.pcapng"]),
+        ("ipsec_loopback", &["x.pcapng", "--out", "link"]),
+        ("ipsec_loopback", &["--size", "1", "--keys", "keys", "--out", "keys"]),
+        ("https_server", &["site", "--pcap", "site/sub/page"]),
+        ("https_server", &["site", "--pcap", "page"]),
+        ("https_client", &["--dgram", "a", "b", "--cacert", "x.pcapng", "--pcap", "link", "http://10.0.0.1/"]),
+    ];
+    for (name, arguments) in cases {
+        let said = refused(&folder, name, arguments);
+        assert!(said.contains("is to be"), "{name} {arguments:?}: {said}");
+    }
+    for name in ["x.pcapng", "x-tcp.pcapng", "keys", "site/sub/page"] {
+        assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), "precious", "{name}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_line_that_names_it() {
+    let folder = Folder::new("wrong");
+    fs::create_dir(folder.path("empty")).unwrap();
+    folder.write("file", "text");
+    folder.write("ca.bin", "no PEM");
+    let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
+    let with = |more: &[&'static str]| [&client[..], more].concat();
+    let cases: [(&str, Vec<&str>, &str); 11] = [
+        ("https_server", vec!["empty"], "empty: has no files to fetch"),
+        ("https_server", vec!["none"], "none: No such file"),
+        ("https_server", vec!["file"], "file: Not a directory"),
+        ("https_server", vec!["--dgram", "a", "b", "none"], "none: No such file"),
+        ("https_server", vec!["--dgram", "a", "b", "file"], "file: not a directory"),
+        ("https_server", vec!["--pin", "12"], "'--pin <SHA256>'"),
+        ("https_client", vec!["http://10.0.0.1/"], "the wire needs an end"),
+        ("https_client", with(&["--range", "foo"]), "bytes=0-99"),
+        ("https_client", with(&["--cacert", "ca.bin"]), "ca.bin: holds no certificate in PEM form"),
+        ("https_client", with(&["--cacert", "none"]), "none: "),
+        ("ktls_loopback", vec!["none"], "none: "),
+    ];
+    for (name, arguments, expected) in cases {
+        let said = refused(&folder, name, &arguments);
+        assert!(said.contains(expected), "{name} {arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn the_server_tells_its_pin_and_everything_is_fetched() {
+    let folder = Folder::new("pin");
+    folder.write("site/page", "a page");
+    folder.write("site/deep/er/page", "another");
+    let output = run(&folder, "https_server", &["site", "--connections", "1"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let pin = text.lines().next().and_then(|line| line.rsplit(' ').next()).unwrap();
+    let requests = |mode: &str| {
+        let row = text.lines().find(|line| line.starts_with(&format!("{mode} "))).unwrap();
+        row.split_whitespace().nth(1).unwrap().to_string()
+    };
+    for mode in ["http", "https-cpu", "https-nic"] {
+        assert_eq!(requests(mode), "8", "two files, each whole and in three ranges: {text}");
+    }
+    let with = |pin: &str| run(&folder, "https_server", &["site", "--mode", "https-nic", "--pin", pin]).status.code();
+    assert_eq!(with(pin), Some(0));
+    assert_eq!(with(&"0".repeat(64)), Some(1), "another certificate is refused");
+}
+
+/// What a program says that exits with 2, in its one line.
+fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
+    let output = run(folder, name, arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{name} {arguments:?}: {said}");
+    assert!(said.starts_with(&format!("{name}: ")) && said.lines().count() == 1, "{name} {arguments:?}: {said}");
+    said
+}
+
+/// `cargo test` builds examples where this test's own folder is.
+fn run(folder: &Folder, name: &str, arguments: &[&str]) -> Output {
+    let here = std::env::current_exe().unwrap();
+    let program = here.parent().and_then(Path::parent).unwrap().join("examples").join(name);
+    assert!(program.exists(), "{} is not there: `cargo test -p offload-examples` builds it", program.display());
+    Command::new(program).args(arguments).current_dir(&folder.0).output().unwrap()
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("nic-offload-programs-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
