@@ -240,6 +240,10 @@ offload_base::counters! {
         pub keep_alives: "TcpExtTCPKeepAlive",
         /// Probes of a peer's closed window.
         pub window_probes: "TcpExtTCPWinProbe",
+        /// Packets handed on to another shard of the host: nobody here knew their flow.
+        pub shard_passed: "HostShardPassed",
+        /// Packets that another shard had no room for, or that a device had worked on for a flow that is gone.
+        pub shard_drops: "HostShardDrops",
     }
 }
 

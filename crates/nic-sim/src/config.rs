@@ -1,6 +1,7 @@
 //! What a NIC is built with.
 
 use crate::device::ETHERNET_HEADER;
+use crate::rss::Toeplitz;
 use core::time::Duration;
 use offload_api::TlsResync;
 
@@ -18,6 +19,11 @@ pub struct NicConfig {
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
     pub mtu: u16,
+    /// Queue pairs, each for a shard of the host ([`multi_queue_nic`](crate::multi_queue_nic)). Contexts and the memory for
+    /// them are shared out among them; rings are of the size given here each.
+    pub queues: u16,
+    /// The key of the hash by which received packets are spread over the queues.
+    pub rss_key: [u8; 40],
     /// Bits per second the port sends at; `None`: as fast as it can.
     pub line_rate: Option<u64>,
     /// Entries of a send ring.
@@ -62,6 +68,19 @@ pub struct NicConfig {
 }
 
 impl NicConfig {
+    /// What each of the queues is built with. With several, the port is theirs together, and keeps the line's time.
+    pub(crate) fn of_each_queue(&self) -> NicConfig {
+        let share = u32::from(self.queues.max(1));
+        NicConfig {
+            line_rate: if share > 1 { None } else { self.line_rate },
+            tls_contexts: self.tls_contexts / share,
+            nvme_contexts: self.nvme_contexts / share,
+            ipsec_sas: self.ipsec_sas / share,
+            context_cache_bytes: self.context_cache_bytes / share as usize,
+            ..self.clone()
+        }
+    }
+
     /// Bytes of a receive buffer. Without LRO it takes one frame; with it many, for what is joined is to lie in one
     /// piece.
     pub(crate) fn receive_buffer_bytes(&self) -> usize {
@@ -85,6 +104,8 @@ impl Default for NicConfig {
         NicConfig {
             mac: [0x02, 0, 0, 0, 0, 1],
             mtu: 1500,
+            queues: 1,
+            rss_key: Toeplitz::MICROSOFT_KEY,
             line_rate: Some(100_000_000_000),
             send_ring: 1024,
             receive_ring: 1024,

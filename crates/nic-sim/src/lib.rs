@@ -7,7 +7,8 @@
 //!             doorbells, interrupts; nothing else crosses
 //! ```
 //!
-//! - [`nic`](nic()): builds a device and its driver; [`config`]: with what;
+//! - [`nic`](nic()), [`multi_queue_nic`]: build a device and its driver, or its drivers; [`config`]: with what;
+//! - [`rss`]: how received packets are spread over queues;
 //! - [`frame`]: what crosses a wire; [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
 //! - [`device`]: the device; its `steering` table, `context` table and `engine`s;
@@ -30,12 +31,13 @@ pub mod frame;
 mod nic;
 pub mod packet;
 pub mod ring;
+pub mod rss;
 pub mod signal;
 pub mod stats;
 mod steering;
 pub mod wire;
 
 pub use config::{Delays, NicConfig, TransmitResync};
-pub use device::Device;
+pub use device::{Device, MultiQueueDevice};
 pub use driver::Driver;
-pub use nic::nic;
+pub use nic::{multi_queue_nic, nic};

@@ -1,7 +1,7 @@
-//! A NIC: a device and its driver, joined by rings.
+//! A NIC: a device and its driver, or its drivers, joined by rings.
 
 use crate::config::NicConfig;
-use crate::device::{Device, DeviceRings};
+use crate::device::{Device, DeviceRings, MultiQueueDevice};
 use crate::driver::{Driver, DriverRings};
 use crate::ring::ring;
 use crate::signal::Signal;
@@ -29,6 +29,35 @@ use crate::signal::Signal;
 /// If a ring has no entries, or the send ring too few for a packet with the longest resync before it (64 will do
 /// from an MTU of 576 bytes on).
 pub fn nic(config: NicConfig) -> (Device, Driver) {
+    queue_pair(NicConfig { queues: 1, ..config }, 0)
+}
+
+/// Builds a NIC with as many queue pairs as `config` says: a driver for each, and behind them one port.
+///
+/// A packet comes to a queue by the Toeplitz hash of its addresses and ports and an indirection table, at first the
+/// queues in turn; but packets of a flow that a queue's receive context follows come to that queue.
+///
+/// ```
+/// use nic_sim::{NicConfig, multi_queue_nic};
+/// use offload_api::{FlowKey, NetDevice};
+///
+/// let (_device, mut drivers) = multi_queue_nic(NicConfig { queues: 4, ..NicConfig::default() });
+/// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:50000".parse().unwrap());
+/// assert_eq!(drivers.iter().filter(|driver| driver.serves(&flow)).count(), 1);
+///
+/// let all_to_queue_2 = [2; 128];
+/// drivers[0].rss().unwrap().set_indirection(&all_to_queue_2).unwrap();
+/// ```
+///
+/// # Panics
+/// As [`nic`] does, and if there is no queue.
+pub fn multi_queue_nic(config: NicConfig) -> (MultiQueueDevice, Vec<Driver>) {
+    assert!(config.queues > 0, "a NIC has a queue pair at least");
+    let (queues, drivers) = (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue)).unzip();
+    (MultiQueueDevice::new(&config, queues), drivers)
+}
+
+fn queue_pair(config: NicConfig, queue: u16) -> (Device, Driver) {
     assert!(
         config.send_ring >= Driver::descriptors_at_most(&config),
         "a send ring of {} entries has no room for a resync at an MTU of {} bytes",
@@ -65,5 +94,5 @@ pub fn nic(config: NicConfig) -> (Device, Driver) {
         interrupt,
         send_interrupt,
     };
-    (Device::new(config.clone(), device_rings), Driver::new(config, driver_rings))
+    (Device::new(config.clone(), device_rings), Driver::new(config, queue, driver_rings))
 }

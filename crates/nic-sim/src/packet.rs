@@ -5,6 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use core::num::NonZeroU16;
 use offload_api::ipsec::DeviceSaEvent;
+use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
     Direction, FlowKey, Handle, Lifetime, NvmeTcpConfig, Piece, Placements, RxMeta, SaParams, Selector, TlsKey,
     TxPacket,
@@ -244,6 +245,11 @@ pub enum ControlCommand {
         /// Whether one does.
         is_header: bool,
     },
+    /// Spread received packets over the queues by another table.
+    SetIndirection {
+        /// The queue for each value of a hash's last bits.
+        table: Box<[u16; INDIRECTION_ENTRIES]>,
+    },
     /// Give up a context.
     Destroy {
         /// Which one.
@@ -267,6 +273,8 @@ pub enum ControlCompletion {
     },
     /// The answer was taken.
     Answered(Handle),
+    /// Packets are spread by the new table.
+    IndirectionSet,
     /// The context is gone.
     Destroyed(Handle),
     /// Something happened to an SA.

@@ -3,6 +3,7 @@
 use crate::flow::FlowKey;
 use crate::ipsec::{IpsecDevice, Keying};
 use crate::nvme::NvmeTcpDevice;
+use crate::rss::RssDevice;
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
 use crate::tls::TlsDevice;
@@ -122,6 +123,13 @@ pub trait NetDevice: Send {
     /// The next event, if there is one.
     fn poll_event(&mut self) -> Option<DeviceEvent>;
 
+    /// Whether packets of `flow` come to this queue, by the table the device began with. Local ports are chosen so, and
+    /// no two queues choose the same.
+    fn serves(&self, flow: &FlowKey) -> bool {
+        let _by_default = flow;
+        true
+    }
+
     /// Asks for an interrupt, which wakes `waker`, at the next completion (and when room returns after a
     /// [`room`](Self::room) of zero). False: something is there already, so look again.
     fn arm(&mut self, waker: &Waker) -> bool;
@@ -149,6 +157,11 @@ pub trait NetDevice: Send {
 
     /// The IPsec face, if the device has one.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
+    }
+
+    /// The face that spreads packets over queues, if this is one of several.
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
         None
     }
 

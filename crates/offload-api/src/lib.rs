@@ -9,9 +9,8 @@
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
-//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`]: its TLS, NVMe/TCP and IPsec
-//!   faces;
-//!   [`record`]: how TLS records are made up;
+//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP and
+//!   IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
 //! - [`stream`]: [`SegmentStream`], what a protocol sees of a transport.
 //!
@@ -24,6 +23,7 @@ pub mod flow;
 pub mod ipsec;
 pub mod nvme;
 pub mod record;
+pub mod rss;
 pub mod rx;
 pub mod source;
 pub mod stream;
@@ -40,6 +40,7 @@ pub use ipsec::{
 };
 pub use nvme::{NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits};
 pub use record::RecordFormat;
+pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};

@@ -16,8 +16,9 @@ use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use nic_sim::dma::DmaBytes;
+use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
-use nic_sim::{Device, Driver, NicConfig, nic};
+use nic_sim::{Driver, MultiQueueDevice, NicConfig, multi_queue_nic};
 use offload_api::NetDevice;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
@@ -140,7 +141,8 @@ impl Builder {
         self
     }
 
-    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device.
+    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device. Its NIC is to
+    /// have one queue: what a layer counts, of an SA for example, cannot be counted in several places.
     ///
     /// # Panics
     /// If there is no host yet.
@@ -202,7 +204,8 @@ impl Builder {
     /// Builds it, and starts whatever runs by itself.
     ///
     /// # Errors
-    /// In real time, if a thread or tokio cannot be started; if a capture cannot be written.
+    /// In real time, if a thread or tokio cannot be started; if a capture cannot be written; if there is a layer around
+    /// a NIC with several queues.
     ///
     /// # Panics
     /// If a wire ends at a host that is not there, or at one that has a wire already.
@@ -212,10 +215,14 @@ impl Builder {
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
-            let (device, driver) = nic(plan.nic.clone());
+            if plan.layer.is_some() && plan.nic.queues > 1 {
+                let several = "a layer stands around a NIC with one queue";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, several));
+            }
+            let (device, drivers) = multi_queue_nic(plan.nic.clone());
             let device = Arc::new(Mutex::new(device));
             ports.push(Some(device.clone()));
-            hosts.push(self.bring_up(number, plan, device, driver, &hosts_run));
+            hosts.push(self.bring_up(number, plan, device, drivers, &hosts_run));
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
@@ -251,8 +258,8 @@ impl Builder {
         &self,
         number: usize,
         plan: &Plan,
-        device: Arc<Mutex<Device>>,
-        driver: Driver,
+        device: Arc<Mutex<MultiQueueDevice>>,
+        drivers: Vec<Driver>,
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
         let seed = self.seed.derive(&format!("host {number}"));
@@ -266,22 +273,26 @@ impl Builder {
         for (address, mac) in &plan.neighbours {
             config = config.with_neighbour(*address, *mac);
         }
-        let device_of_stack: Box<dyn NetDevice> = match &plan.layer {
-            Some(Layer(around)) => around(Box::new(driver)),
-            None => Box::new(driver),
+        let queue_of_shard = |driver: Driver| -> Box<dyn NetDevice> {
+            match &plan.layer {
+                Some(Layer(around)) => around(Box::new(driver)),
+                None => Box::new(driver),
+            }
         };
-        let host = Host::new(config, device_of_stack, runtime.clone());
+        let shards = Host::shards(config, drivers.into_iter().map(queue_of_shard).collect(), runtime.clone());
         let bed_host = BedHost {
             number,
             name: plan.name.clone(),
             address: plan.address,
             ipv6: plan.ipv6.address,
-            host,
+            shards: shards.into(),
             device,
             runtime: runtime.clone(),
         };
-        let serve = bed_host.host.serve();
-        bed_host.spawn("stack", serve);
+        for (index, shard) in bed_host.shards.iter().enumerate() {
+            let name = if index == 0 { "stack".into() } else { format!("stack, shard {index}") };
+            bed_host.spawn(name, shard.serve());
+        }
         bed_host
     }
 
@@ -408,15 +419,33 @@ pub struct BedHost {
     name: String,
     address: Ipv4Addr,
     ipv6: Ipv6Addr,
-    host: Host,
-    device: Arc<Mutex<Device>>,
+    shards: Arc<[Host]>,
+    device: Arc<Mutex<MultiQueueDevice>>,
     runtime: Arc<dyn Runtime>,
 }
 
 impl BedHost {
-    /// Its TCP/IP stack.
+    /// Its TCP/IP stack; of several shards, the first.
     pub fn stack(&self) -> &Host {
-        &self.host
+        &self.shards[0]
+    }
+
+    /// Its TCP/IP stack, a shard for each queue of its NIC ([`NicConfig::queues`]).
+    ///
+    /// ```
+    /// use host_stack::TcpConfig;
+    /// use nic_sim::NicConfig;
+    /// use offload_base::Seed;
+    /// use testbed::Testbed;
+    ///
+    /// let nic = NicConfig { queues: 4, ..NicConfig::default() };
+    /// let bed = Testbed::builder(Seed(1)).host("server", nic, TcpConfig::default()).build()?;
+    /// let listeners: std::io::Result<Vec<_>> = bed.host(0).shards().iter().map(|shard| shard.listen(443, 128)).collect();
+    /// assert_eq!(listeners?.len(), 4);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn shards(&self) -> &[Host] {
+        &self.shards
     }
 
     /// Its IPv4 address.
@@ -465,6 +494,11 @@ impl BedHost {
         lock(&self.device).contexts()
     }
 
+    /// What each queue of its NIC counted.
+    pub fn queue_counters(&self) -> Vec<DeviceCounters> {
+        lock(&self.device).queues().iter().map(|queue| queue.counters()).collect()
+    }
+
     /// What its NIC moved over PCIe.
     pub fn dma(&self) -> DmaBytes {
         lock(&self.device).dma()
@@ -472,9 +506,11 @@ impl BedHost {
 
     /// Adds what stack, driver and device counted to `set`.
     pub fn count(&self, set: &mut CounterSet) {
-        set.add(&self.host.counters());
-        self.host.with_device(|driver| driver.count(set));
-        set.add(&lock(&self.device).counters());
+        for shard in &*self.shards {
+            set.add(&shard.counters());
+            shard.with_device(|driver| driver.count(set));
+        }
+        lock(&self.device).count(set);
     }
 }
 

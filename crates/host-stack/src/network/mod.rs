@@ -85,6 +85,18 @@ pub(crate) struct Parsed {
     pub(crate) payload: Range<usize>,
 }
 
+/// Whether a frame is of interest to every shard of a host, not to one connection's alone: ARP, and ICMP of both
+/// kinds.
+pub(crate) fn concerns_all_shards(frame: &[u8]) -> bool {
+    let Some(packet) = frame.get(ETHERNET_BYTES..) else { return false };
+    match [frame[12], frame[13]] {
+        [0x08, 0x06] => true,
+        [0x08, 0x00] | [0x86, 0xdd] => IpHeaders::walk(packet)
+            .is_ok_and(|headers| headers.fragment.is_none() && matches!(headers.protocol, ICMP | ICMPV6)),
+        _ => false,
+    }
+}
+
 /// A segment to be sent, with its payload and what the device is to do.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
@@ -231,6 +243,19 @@ impl Network {
             Step::Arrived(arrival) => Some(arrival),
             Step::Nothing => None,
         }
+    }
+
+    /// Takes in what somebody else in this host has received, and answers: what is to be learned of it, is learned.
+    /// Nothing is sent but packets that had to wait for an address.
+    pub(crate) fn overhear(&mut self, now: Instant, received: &mut RxPacket) -> Option<Arrival> {
+        let silent = || RateLimit::new(0);
+        let address_answers = core::mem::replace(&mut self.address_answers, silent());
+        let echoes = core::mem::replace(&mut self.echoes, silent());
+        let refusals = core::mem::replace(&mut self.refusals, silent());
+        // Counted where it was received.
+        let arrival = self.receive(now, received, &mut HostCounters::default());
+        (self.address_answers, self.echoes, self.refusals) = (address_answers, echoes, refusals);
+        arrival
     }
 
     fn receive_packet(

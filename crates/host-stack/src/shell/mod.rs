@@ -1,5 +1,7 @@
 //! The async shell: one mutex around a stack and its device, and whoever waits for them.
 //!
+//! A host with several queues to its device is several such shards ([`Host::shards`]), and [`mesh`] between them.
+//!
 //! Calls of the application run to completion under the mutex: they queue, and send what may be sent. A service
 //! task ([`Host::serve`]) does the same for interrupts and timers. Wakers are called after the mutex is free.
 //!
@@ -7,6 +9,7 @@
 //! service task knows of a deadline at least as early as the stack's next one.
 
 mod listener;
+mod mesh;
 mod serve;
 mod stream;
 mod udp;
@@ -19,11 +22,14 @@ use crate::config::Config;
 use crate::counters::HostCounters;
 use crate::flow_table::ConnectionId;
 use crate::stack::Stack;
+use crate::stack::shards::Passed;
 use core::fmt;
 use core::future::{Future, poll_fn};
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::task::{Context, Poll, Waker};
-use offload_api::NetDevice;
+use mesh::Mesh;
+use offload_api::rss::INDIRECTION_ENTRIES;
+use offload_api::{NetDevice, Refused};
 use offload_base::{Instant, Timers, time::earliest};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -56,6 +62,8 @@ pub struct Host {
 pub(crate) struct Shard {
     inner: Mutex<Inner>,
     timers: Arc<dyn Timers>,
+    /// What it shares with the other shards of its host, if there are some, and which one it is.
+    mesh: Option<(Arc<Mesh>, usize)>,
 }
 
 pub(crate) struct Inner {
@@ -89,8 +97,51 @@ type Wakers = SmallVec<[Waker; 8]>;
 impl Host {
     /// A host with `config` on `device`.
     pub fn new(config: Config, device: Box<dyn NetDevice>, timers: Arc<dyn Timers>) -> Host {
+        Host::of_stack(Stack::new(config), device, timers, None)
+    }
+
+    /// The shards of one host with `config`, one for each queue of its device, in the order of the queues. Each has its own
+    /// connections, and its own [`serve`](Host::serve) to be run; what one receives for another, it hands on.
+    ///
+    /// Each flow should be where its packets come to: connections opened from a shard are, and those that come to a
+    /// port at which every shard listens. A socket on one shard only is found by what comes to the others as well, at the
+    /// price of handing it on.
+    ///
+    /// ```
+    /// use host_stack::{Config, Host, TcpListener};
+    /// use offload_api::NetDevice;
+    /// use offload_base::Timers;
+    /// use std::sync::Arc;
+    ///
+    /// fn listen(config: Config, queues: Vec<Box<dyn NetDevice>>, timers: Arc<dyn Timers>) -> std::io::Result<Vec<TcpListener>> {
+    ///     let shards = Host::shards(config, queues, timers);
+    ///     // Each shard's `serve()` goes to the executor's spawn.
+    ///     shards.iter().map(|shard| shard.listen(443, 128)).collect()
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// If there are more than 32,767 queues.
+    pub fn shards(config: Config, queues: Vec<Box<dyn NetDevice>>, timers: Arc<dyn Timers>) -> Vec<Host> {
+        let count = u16::try_from(queues.len()).ok().filter(|count| *count <= u16::MAX / 2);
+        let count = count.expect("a device has at most 32,767 queues");
+        let mesh = Arc::new(Mesh::new(queues.len()));
+        let shard = |(index, device): (usize, Box<dyn NetDevice>)| {
+            let stack = Stack::of_shard(config.clone(), index as u16, count);
+            let mesh = (count > 1).then(|| (mesh.clone(), index));
+            Host::of_stack(stack, device, timers.clone(), mesh)
+        };
+        queues.into_iter().enumerate().map(shard).collect()
+    }
+
+    fn of_stack(
+        stack: Stack,
+        device: Box<dyn NetDevice>,
+        timers: Arc<dyn Timers>,
+        mesh: Option<(Arc<Mesh>, usize)>,
+    ) -> Host {
         let inner = Inner {
-            stack: Stack::new(config),
+            stack,
             device,
             waiting: Vec::new(),
             accepting: BTreeMap::new(),
@@ -100,7 +151,7 @@ impl Host {
             unfinished: false,
             handles: 1,
         };
-        Host { shard: Arc::new(Shard { inner: Mutex::new(inner), timers }) }
+        Host { shard: Arc::new(Shard { inner: Mutex::new(inner), timers, mesh }) }
     }
 
     /// The task that serves interrupts and timers. It ends when no host, stream or listener is left and the last
@@ -117,7 +168,8 @@ impl Host {
         remote: SocketAddr,
     ) -> impl Future<Output = io::Result<TcpStream>> + Send + 'static + use<> {
         let opened = self.shard.with(|inner, now| {
-            let id = inner.stack.connect(now, local_port, remote)?;
+            let Inner { stack, device, .. } = inner;
+            let id = stack.connect_where(now, local_port, remote, &|flow| device.serves(flow))?;
             inner.transmit(now);
             Ok::<_, io::Error>(id)
         });
@@ -170,6 +222,25 @@ impl Host {
         self.shard.with(|inner, _| inner.stack.connections())
     }
 
+    /// Has packets whose hash ends in `n` come to the shard `table[n]` from now on. Connections stay where they are: what
+    /// comes to another shard for them is handed on, but for those that the device follows itself, whose packets come as
+    /// before. New ones that come from elsewhere follow the table; those opened from here do not.
+    ///
+    /// # Errors
+    /// If this is not one of several shards, if `table` names one that is not there, or if the device is busy.
+    pub fn set_indirection(&self, table: &[u16; INDIRECTION_ENTRIES]) -> io::Result<()> {
+        if let Some((mesh, _)) = &self.shard.mesh {
+            mesh.note_flows_moved();
+        }
+        self.shard.with(|inner, _| {
+            let rss = inner.device.rss().ok_or(io::ErrorKind::Unsupported)?;
+            rss.set_indirection(table).map_err(|refused| match refused {
+                Refused::Busy => io::Error::new(io::ErrorKind::WouldBlock, refused),
+                _ => io::Error::new(io::ErrorKind::InvalidInput, refused),
+            })
+        })
+    }
+
     /// Calls `f` with the host's device, between packets.
     pub fn with_device<R>(&self, f: impl FnOnce(&mut dyn NetDevice) -> R) -> R {
         self.shard.with(|inner, _| f(&mut *inner.device))
@@ -217,6 +288,15 @@ impl Shard {
 
     pub(crate) fn timers(&self) -> &dyn Timers {
         &*self.timers
+    }
+
+    /// Gives the other shards what is theirs.
+    pub(crate) fn hand_on(&self, packets: Vec<Passed>) {
+        let Some((mesh, index)) = &self.mesh else { return };
+        let dropped = mesh.post(*index, packets);
+        if dropped > 0 {
+            self.lock().stack.note_shard_drops(dropped);
+        }
     }
 
     /// One more handle.

@@ -1,13 +1,14 @@
 //! UDP: an application's sockets, and what arrives for them.
 
 use super::opening::{PORTS_TRIED, random_port};
+use super::shards::may_choose;
 use super::{OpenError, Stack};
 use crate::udp::{Datagram, SendError};
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
 use core::ops::Range;
-use offload_api::{FlowKey, NetDevice, Protocol};
+use offload_api::{FlowKey, NetDevice, Protocol, RxPacket};
 use offload_base::Instant;
 
 impl Stack {
@@ -21,7 +22,8 @@ impl Stack {
             Some(port) => port,
             None => {
                 let tried = (0..PORTS_TRIED).map(|_| random_port(&mut self.ports));
-                let mut free = tried.filter(|port| !self.sockets.is_bound(*port));
+                let place = &self.place;
+                let mut free = tried.filter(|port| may_choose(place.as_ref(), *port) && !self.sockets.is_bound(*port));
                 free.next().ok_or(OpenError::NoPort)?
             }
         };
@@ -91,17 +93,22 @@ impl Stack {
     pub(super) fn on_datagram(
         &mut self,
         now: Instant,
-        port: u16,
-        from: SocketAddr,
-        payload: Range<usize>,
-        mut frame: BytesMut,
+        (port, from, payload): (u16, SocketAddr, Range<usize>),
+        packet: RxPacket,
+        left: Option<u16>,
     ) {
         if !self.sockets.is_bound(port) {
+            let left = left.unwrap_or_else(|| self.shards_to_ask(false, true));
+            if left > 0 {
+                return self.pass_datagram_on((port, from, payload), packet, left);
+            }
+            let mut frame = packet.frame;
             self.counters.udp_no_ports += 1;
             frame.truncate(payload.end);
             self.network.refuse_datagram(now, &frame, &mut self.counters);
             return;
         }
+        let mut frame = packet.frame;
         frame.truncate(payload.end);
         frame.advance(payload.start);
         if self.sockets.deliver(port, Datagram { from, data: frame }) {

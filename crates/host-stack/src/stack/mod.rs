@@ -2,7 +2,7 @@
 //!
 //! Packets come in by [`Stack::receive`] and leave by [`Stack::transmit`], here. [`opening`] has how connections begin,
 //! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP, [`strays`]
-//! what belongs to no connection.
+//! what belongs to no connection, [`shards`] what belongs to another shard of the host.
 //!
 //! Invariants: a connection with something to send is on the dirty list, once; one with news for the application
 //! is on the list of those; its timer entry is never later than its deadline. No call looks at all connections.
@@ -11,6 +11,7 @@ mod calls;
 mod cookies;
 mod datagrams;
 mod opening;
+pub(crate) mod shards;
 mod strays;
 
 pub use opening::OpenError;
@@ -23,15 +24,16 @@ use crate::limit::RateLimit;
 use crate::network::{Arrival, Network, Parsed};
 use crate::tcp::connection::{Connection, ConnectionError, Env, Readiness};
 use crate::tcp::output::Turn;
-use crate::tcp::segment::{Payload, Segment};
+use crate::tcp::segment::Payload;
 use crate::tcp::state::State;
 use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
 use core::net::SocketAddr;
 use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
-use offload_base::{Instant, Rng, time::earliest};
+use offload_base::{Instant, Rng, Seed, time::earliest};
 use opening::{Cookie, Listener};
+use shards::Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A host's TCP/IP: packets in by [`receive`](Self::receive), out by [`transmit`](Self::transmit), time by
@@ -71,12 +73,20 @@ pub struct Stack {
     controlled: BTreeSet<ConnectionId>,
     challenges: RateLimit,
     resets: RateLimit,
+    /// If there are other shards of this host.
+    place: Option<Place>,
 }
 
 impl Stack {
     /// A stack without connections.
     pub fn new(config: Config) -> Stack {
-        let mut secrets = config.seed.stream("host-stack secrets");
+        let secrets = config.seed;
+        Stack::with_secrets(config, secrets)
+    }
+
+    /// The same, with secrets of another seed than everything else that is random.
+    fn with_secrets(config: Config, secrets: Seed) -> Stack {
+        let mut secrets = secrets.stream("host-stack secrets");
         let key = SipKey(secrets.next_u64(), secrets.next_u64());
         Stack {
             network: Network::new(&config),
@@ -94,6 +104,7 @@ impl Stack {
             controlled: BTreeSet::new(),
             challenges: RateLimit::new(ANSWERS_A_SECOND),
             resets: RateLimit::new(ANSWERS_A_SECOND),
+            place: None,
             config,
         }
     }
@@ -116,43 +127,63 @@ impl Stack {
     /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
-        let arrival = self.network.receive(now, &mut packet, &mut self.counters);
-        let RxPacket { mut frame, meta, joined, placed } = packet;
-        let Parsed { flow, segment, payload } = match arrival {
-            Some(Arrival::Tcp(parsed)) => parsed,
-            Some(Arrival::Undelivered(undelivered)) => return self.on_undelivered(now, &undelivered),
+        self.share(&packet);
+        match self.network.receive(now, &mut packet, &mut self.counters) {
+            Some(Arrival::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
+            Some(Arrival::Undelivered(undelivered)) => self.on_undelivered(now, &undelivered),
             Some(Arrival::Datagram { port, from, payload }) => {
-                return self.on_datagram(now, port, from, payload, frame);
+                self.on_datagram(now, (port, from, payload), packet, None);
             }
-            None => return,
+            None => {}
+        }
+    }
+
+    /// Takes in a segment that has `left` shards to ask yet, if it was handed on by another.
+    fn on_segment(
+        &mut self,
+        now: Instant,
+        parsed: Parsed,
+        packet: RxPacket,
+        left: Option<u16>,
+        device: &mut dyn NetDevice,
+    ) {
+        let Some(id) = self.find_for(now, &parsed.flow, &parsed.segment) else {
+            return self.on_stranger(now, parsed, packet, left, device);
         };
-        frame.truncate(payload.end);
-        frame.advance(payload.start);
-        let segment_bytes = joined.map_or(frame.len(), |bytes| usize::from(bytes.get()).min(frame.len()));
-        // What the device joined counts as what it was joined of.
-        self.counters.in_segments += (frame.len().div_ceil(segment_bytes.max(1)) as u64).saturating_sub(1);
-        let Some(id) = self.find_for(now, &flow, &segment) else {
-            let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
-            if opens && self.listeners.contains_key(&flow.local.port()) {
-                self.on_syn(now, flow, &segment, device);
-                return;
-            }
-            match self.open_by_cookie(now, flow, &segment) {
-                Cookie::Opens(id) => {
-                    let payload = Payload { data: frame, meta, placed, segment_bytes };
-                    self.take_in(now, id, &flow, &segment, payload, device);
-                }
-                Cookie::NotNow => {}
-                Cookie::None => self.answer_stranger(now, &flow, &segment, frame.len(), device),
-            }
-            return;
-        };
-        if self.accept_queue_is_full(id, &segment) {
+        if self.accept_queue_is_full(id, &parsed.segment) {
             self.counters.listen_overflows += 1;
             return;
         }
-        let payload = Payload { data: frame, meta, placed, segment_bytes };
-        self.take_in(now, id, &flow, &segment, payload, device);
+        self.take_in(now, id, &parsed, packet, device);
+    }
+
+    /// Takes in a segment of no connection of this stack: it opens one, or is for another shard, or is nobody's.
+    fn on_stranger(
+        &mut self,
+        now: Instant,
+        parsed: Parsed,
+        packet: RxPacket,
+        left: Option<u16>,
+        device: &mut dyn NetDevice,
+    ) {
+        let Parsed { flow, segment, payload } = &parsed;
+        let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
+        let left = left.unwrap_or_else(|| self.shards_to_ask(opens, device.serves(flow)));
+        if !opens || self.is_last_round(left) {
+            if opens && self.listeners.contains_key(&flow.local.port()) {
+                self.on_syn(now, *flow, segment, device);
+                return;
+            }
+            match self.open_by_cookie(now, *flow, segment) {
+                Cookie::Opens(id) => return self.take_in(now, id, &parsed, packet, device),
+                Cookie::NotNow => return,
+                Cookie::None => {}
+            }
+        }
+        if left > 0 {
+            return self.pass_segment_on(parsed, packet, left);
+        }
+        self.answer_stranger(now, flow, segment, payload.len(), device);
     }
 
     /// Takes in a segment of a connection.
@@ -160,11 +191,17 @@ impl Stack {
         &mut self,
         now: Instant,
         id: ConnectionId,
-        flow: &FlowKey,
-        segment: &Segment,
-        payload: Payload,
+        Parsed { flow, segment, payload }: &Parsed,
+        packet: RxPacket,
         device: &mut dyn NetDevice,
     ) {
+        let RxPacket { frame: mut data, meta, joined, placed } = packet;
+        data.truncate(payload.end);
+        data.advance(payload.start);
+        let segment_bytes = joined.map_or(data.len(), |bytes| usize::from(bytes.get()).min(data.len()));
+        // What the device joined counts as what it was joined of.
+        self.counters.in_segments += (data.len().div_ceil(segment_bytes.max(1)) as u64).saturating_sub(1);
+        let payload = Payload { data, meta, placed, segment_bytes };
         let reset = self.with(now, id, |connection, env| {
             let reset = connection.on_segment(env, segment, payload);
             connection.acknowledge_at_once(env, device);

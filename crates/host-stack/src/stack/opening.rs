@@ -82,6 +82,17 @@ impl Stack {
         local_port: Option<u16>,
         remote: SocketAddr,
     ) -> Result<ConnectionId, OpenError> {
+        self.connect_where(now, local_port, remote, &|_| true)
+    }
+
+    /// The same, with a flow that `serves` says yes to, if the port is not given.
+    pub(crate) fn connect_where(
+        &mut self,
+        now: Instant,
+        local_port: Option<u16>,
+        remote: SocketAddr,
+        serves: &dyn Fn(&FlowKey) -> bool,
+    ) -> Result<ConnectionId, OpenError> {
         // There is one interface: which one, and what a flow label says, is no part of a flow's name.
         let remote = SocketAddr::new(remote.ip(), remote.port());
         let local = self.network.source_for(remote.ip());
@@ -96,7 +107,7 @@ impl Stack {
                 let free = self.flows.find(&flow).is_none() || self.may_be_reopened(now, &flow).is_some();
                 free.then_some(flow)
             }
-            None => self.free_flow(now, local, remote),
+            None => self.free_flow(now, local, remote, serves),
         };
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
         let mut connection = self.new_connection(now, flow, State::SynSent);
@@ -250,7 +261,13 @@ impl Stack {
     }
 
     /// A flow from a random port of `local` to `remote` (RFC 6056).
-    fn free_flow(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> Option<FlowKey> {
+    fn free_flow(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+        serves: &dyn Fn(&FlowKey) -> bool,
+    ) -> Option<FlowKey> {
         let mut second_choice = None;
         for _ in 0..PORTS_TRIED {
             let port = random_port(&mut self.ports);
@@ -258,6 +275,9 @@ impl Stack {
                 continue;
             }
             let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
+            if !serves(&flow) {
+                continue;
+            }
             if self.flows.find(&flow).is_none() {
                 return Some(flow);
             }

@@ -46,6 +46,7 @@ impl Device {
                 | ControlCommand::Unplace { .. }
                 | ControlCommand::QueryNvmeResync { .. }
                 | ControlCommand::AnswerNvmeResync { .. } => dma::CONTROL_QUERY,
+                ControlCommand::SetIndirection { table } => dma::CONTROL_QUERY + size_of_val(&**table) as u64,
                 ControlCommand::ReuseTls { .. } => dma::CONTROL_REUSE,
                 ControlCommand::ParkTls { .. } => dma::CONTROL_PARK,
             };
@@ -118,6 +119,10 @@ impl Device {
                     let found = context.is_some_and(|context| context.engine.answer(header, is_header));
                     self.counters.rx_nvmeotcp_resync += u64::from(found);
                     ControlCompletion::Answered(handle)
+                }
+                ControlCommand::SetIndirection { table } => {
+                    self.new_indirection = Some(table);
+                    ControlCompletion::IndirectionSet
                 }
                 ControlCommand::Destroy { handle } if handle.index >= NVME_HANDLES => {
                     self.nvme.remove(handle);

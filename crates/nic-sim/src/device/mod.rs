@@ -4,12 +4,14 @@
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
 //! - `esp`: ESP both ways, beside those two;
 //! - `nvme`: NVMe/TCP contexts and what they make of a packet;
-//! - `control`: contexts created and given up, reset.
+//! - `control`: contexts created and given up, reset;
+//! - `multi_queue`: several of those, one for each queue pair, behind one port.
 //!
 //! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
 
 mod control;
 mod esp;
+mod multi_queue;
 mod nvme;
 mod receive;
 mod transmit;
@@ -28,8 +30,11 @@ use crate::wire::Port;
 pub(crate) use control::knows;
 use core::task::Waker;
 use core::time::Duration;
+pub use multi_queue::MultiQueueDevice;
 pub(crate) use nvme::NVME_HANDLES;
 use nvme::NvmeContexts;
+use offload_api::FlowKey;
+use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
 use receive::ReceiveSide;
@@ -76,6 +81,8 @@ pub struct Device {
     frames: BufferPool,
     interrupt: Interrupt,
     send_interrupt: Interrupt,
+    /// For whoever spreads packets over the queues.
+    new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
     /// The driver has not been told of the last reset.
     reset_unreported: bool,
     counters: DeviceCounters,
@@ -97,6 +104,7 @@ impl Device {
             receive: ReceiveSide::default(),
             interrupt: Interrupt::default(),
             send_interrupt: Interrupt::default(),
+            new_indirection: None,
             reset_unreported: false,
             counters: DeviceCounters::default(),
             dma: DmaBytes::default(),
@@ -122,6 +130,16 @@ impl Device {
     /// What the NIC was built with.
     pub fn config(&self) -> &NicConfig {
         &self.config
+    }
+
+    /// Whether one of its contexts follows the packets of `flow` that are received.
+    fn follows(&self, flow: &FlowKey) -> bool {
+        self.steering.find(flow).is_some() || self.nvme.follows(flow)
+    }
+
+    /// When something else than a frame is due.
+    fn next_other(&self) -> Option<Instant> {
+        earliest(self.receive.next_due(), earliest(self.interrupt.due, self.send_interrupt.due))
     }
 
     /// Starts an interrupt if the host waits for one and none is under way.
@@ -158,8 +176,7 @@ impl Port for Device {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let sides = earliest(self.next_transmit(), self.receive.next_due());
-        earliest(sides, earliest(self.interrupt.due, self.send_interrupt.due))
+        earliest(self.next_transmit(), self.next_other())
     }
 
     fn register_doorbell(&mut self, waker: &Waker) {

@@ -65,6 +65,10 @@ impl NvmeContexts {
         self.steering.clear();
     }
 
+    pub(super) fn follows(&self, flow: &FlowKey) -> bool {
+        self.steering.find(flow).is_some()
+    }
+
     /// Whether no flow is followed as it arrives.
     pub(super) fn is_empty(&self) -> bool {
         self.contexts.is_empty()

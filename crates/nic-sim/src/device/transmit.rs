@@ -443,7 +443,7 @@ impl Device {
 }
 
 /// How long the port is busy with a frame.
-fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
+pub(super) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
     rate.map_or(Duration::ZERO, |rate| {
         let nanos = frame.wire_len() as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -3,6 +3,7 @@
 //! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
 //! - `nvme`: NVMe/TCP contexts, over the control ring; `digests`: packets whose data digests the device fills in;
+//! - `rss`: which packets come to this queue;
 //! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
 //!   on the same ring.
 //!
@@ -13,6 +14,7 @@ mod digests;
 mod ipsec;
 mod nvme;
 mod resync;
+mod rss;
 mod tls;
 mod transmit;
 
@@ -26,11 +28,12 @@ use ipsec::DeviceSas;
 use nvme::NvmeContexts;
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
-    DeviceEvent, FlowKey, IpsecDevice, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RxPacket, Sent, TlsDevice,
-    TxPacket,
+    DeviceEvent, FlowKey, IpsecDevice, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent,
+    TlsDevice, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
+use rss::Place;
 use std::collections::VecDeque;
 use tls::Contexts;
 use transmit::SendQueue;
@@ -49,7 +52,8 @@ pub(crate) struct DriverRings {
     pub(crate) send_interrupt: Signal,
 }
 
-/// A NIC's driver, one queue pair. Made by [`nic`](crate::nic).
+/// A NIC's driver, one queue pair. Made by [`nic`](crate::nic), or one of several made by
+/// [`multi_queue_nic`](crate::multi_queue_nic).
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -69,6 +73,7 @@ pub struct Driver {
     contexts: Contexts,
     sas: DeviceSas,
     nvme: NvmeContexts,
+    place: Place,
     events: VecDeque<DeviceEvent>,
     /// Receive buffers with the device, or in completions not looked at.
     buffers_out: usize,
@@ -78,7 +83,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(config: NicConfig, rings: DriverRings) -> Driver {
+    pub(crate) fn new(config: NicConfig, queue: u16, rings: DriverRings) -> Driver {
         let buffer_bytes = config.receive_buffer_bytes();
         let mut driver = Driver {
             buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
@@ -86,6 +91,7 @@ impl Driver {
             contexts: Contexts::new(config.tls_contexts),
             sas: DeviceSas::new(config.ipsec_sas),
             nvme: NvmeContexts::default(),
+            place: Place::new(&config, queue),
             events: VecDeque::new(),
             buffers_out: 0,
             epoch: 0,
@@ -180,6 +186,10 @@ impl NetDevice for Driver {
         Some(RxPacket { frame, meta, joined, placed })
     }
 
+    fn serves(&self, flow: &FlowKey) -> bool {
+        self.place.serves(flow)
+    }
+
     fn poll_event(&mut self) -> Option<DeviceEvent> {
         self.reap_sent();
         self.reap_control();
@@ -224,6 +234,10 @@ impl NetDevice for Driver {
 
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
         if self.config.tls_contexts == 0 { None } else { Some(self) }
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        if self.config.queues > 1 { Some(self) } else { None }
     }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {

@@ -215,7 +215,7 @@ impl Driver {
                     }
                 }
                 ControlCompletion::Resync { handle, header } => self.end_query(handle, header),
-                ControlCompletion::Answered(_) => {}
+                ControlCompletion::Answered(_) | ControlCompletion::IndirectionSet => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
                     if let Some(flow) = self.nvme.vacate(handle) {
                         self.events.push_back(DeviceEvent::Removed { flow, handle });

@@ -99,7 +99,7 @@ impl Layout {
 }
 
 /// The IP packet in a frame, if Ethernet and IP agree that it is one.
-fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
+pub(crate) fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
     let packet = frame.get(IP..)?;
     match (number(frame, IP - 2), packet.first()? >> 4) {
         (0x0800, 4) | (0x86dd, 6) => Some(packet),

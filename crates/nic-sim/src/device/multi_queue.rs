@@ -1,0 +1,147 @@
+//! Several queue pairs behind one port.
+//!
+//! Each queue has engines, contexts and memory for them of its own: what a driver creates is on the queue it was
+//! created from, so two queues share no handle, no order of commands and no lock, and a context is where the shard
+//! of the host is that knows its flow. So that this holds whatever the indirection table says, a flow that a
+//! receive context follows is steered to that context's queue, before the hash is asked; NICs that offload TLS do
+//! likewise. ESP is another matter: two queues must not count one SA's packets, so SAs are for NICs with one queue.
+//!
+//! Invariant: the port sends one frame at a time, the queues' in turn.
+
+use super::Device;
+use super::transmit::line_time;
+use crate::config::NicConfig;
+use crate::dma::DmaBytes;
+use crate::engine::layout::Layout;
+use crate::frame::Frame;
+use crate::rss::{Toeplitz, entry_of, first_queue};
+use crate::wire::Port;
+use core::task::Waker;
+use offload_api::rss::INDIRECTION_ENTRIES;
+use offload_base::Instant;
+use offload_base::counters::CounterSet;
+use offload_base::time::earliest;
+
+/// An offload NIC with several queue pairs, seen from its port. Made by [`multi_queue_nic`](crate::multi_queue_nic).
+///
+/// ```
+/// use nic_sim::wire::Port;
+/// use nic_sim::{NicConfig, multi_queue_nic};
+/// use offload_base::Instant;
+///
+/// let (mut device, drivers) = multi_queue_nic(NicConfig { queues: 4, ..NicConfig::default() });
+/// assert_eq!((device.queues().len(), drivers.len()), (4, 4));
+/// device.process(Instant::ZERO);
+/// assert!(device.poll_frame(Instant::ZERO).is_none());
+/// ```
+#[derive(Debug)]
+pub struct MultiQueueDevice {
+    queues: Vec<Device>,
+    hash: Toeplitz,
+    table: [u16; INDIRECTION_ENTRIES],
+    /// The queue that is asked for a frame next.
+    turn: usize,
+    /// `None` with one queue, which keeps the time itself.
+    line_rate: Option<u64>,
+    /// When the port has sent what it was given.
+    port_free_at: Instant,
+}
+
+impl MultiQueueDevice {
+    pub(crate) fn new(config: &NicConfig, queues: Vec<Device>) -> MultiQueueDevice {
+        MultiQueueDevice {
+            hash: Toeplitz::new(&config.rss_key),
+            table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
+            turn: 0,
+            line_rate: if queues.len() > 1 { config.line_rate } else { None },
+            port_free_at: Instant::ZERO,
+            queues,
+        }
+    }
+
+    /// The queues, each with what it counted.
+    pub fn queues(&self) -> &[Device] {
+        &self.queues
+    }
+
+    /// Adds what all queues counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        self.queues.iter().for_each(|queue| set.add(&queue.counters()));
+    }
+
+    /// How many contexts there are, on the NIC and in host memory.
+    pub fn contexts(&self) -> usize {
+        self.queues.iter().map(Device::contexts).sum()
+    }
+
+    /// What was moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        let mut all = DmaBytes::default();
+        self.queues.iter().for_each(|queue| all += queue.dma());
+        all
+    }
+
+    /// Resets the NIC: every queue's contexts are gone ([`Device::reset`]). The indirection table stays.
+    pub fn reset(&mut self, now: Instant) {
+        self.queues.iter_mut().for_each(|queue| queue.reset(now));
+    }
+
+    /// The queue that a received frame goes to.
+    fn queue_for(&self, frame: &[u8]) -> usize {
+        if self.queues.len() == 1 {
+            return 0;
+        }
+        let Some(hash) = self.hash.of_frame(frame) else { return 0 };
+        let by_hash = usize::from(self.table[entry_of(hash)]);
+        let Some(flow) = Layout::of_frame(frame).map(|layout| layout.flow_of_receiver(frame)) else { return by_hash };
+        self.queues.iter().position(|queue| queue.follows(&flow)).unwrap_or(by_hash)
+    }
+
+    /// Takes the table that a queue's driver has set.
+    fn take_table(&mut self, queue: usize) {
+        if let Some(table) = self.queues[queue].new_indirection.take() {
+            self.table = *table;
+        }
+    }
+}
+
+impl Port for MultiQueueDevice {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        let queue = self.queue_for(&frame.data);
+        self.queues[queue].receive_frame(now, frame);
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        if self.port_free_at > now {
+            return None;
+        }
+        for _ in 0..self.queues.len() {
+            let queue = self.turn;
+            self.turn = (queue + 1) % self.queues.len();
+            let frame = self.queues[queue].poll_frame(now);
+            // Commands are carried out on the way to a frame.
+            self.take_table(queue);
+            if let Some(frame) = frame {
+                self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.line_rate);
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.queues.iter_mut().for_each(|queue| queue.process(now));
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let of_queue = |queue: &Device| {
+            let frame = queue.next_transmit().map(|at| at.max(self.port_free_at));
+            earliest(frame, queue.next_other())
+        };
+        self.queues.iter().filter_map(of_queue).min()
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.queues.iter_mut().for_each(|queue| queue.register_doorbell(waker));
+    }
+}
