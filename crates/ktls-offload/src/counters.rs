@@ -5,7 +5,7 @@ use offload_base::counters::CounterSet;
 
 offload_base::counters! {
     /// What one stream counts. A direction begins in software; each change of side is counted where it arrives, and
-    /// the `Curr` values say where it is now.
+    /// the `Curr` values say where it is now: nowhere once it has ended, as with a socket that is gone.
     ///
     /// ```
     /// use ktls_offload::TlsCounters;

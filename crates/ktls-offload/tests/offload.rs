@@ -195,13 +195,19 @@ async fn news_of_a_reset_that_is_older_than_a_context_loses_no_context() {
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 1);
     near.send_chunk("has the news read".into()).await.unwrap();
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "has the news read");
-    assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 0, "the context is the device's again");
-    assert_eq!(far.ready().await.unwrap(), Outcome::Refused(NotOffloaded::Lost));
+    assert_eq!(
+        wire.lock()[1].device.as_ref().unwrap().contexts(),
+        1,
+        "one is the device's again, and there is another"
+    );
+    assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed.len(), 1);
+    assert!(far.ready().await.unwrap().handle().is_some());
     // Likewise a transmit context.
     let handle = far.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
     wire.lock()[1].device.as_mut().unwrap().push_event(DeviceEvent::Reset);
     far.send_chunk("reads the news".into()).await.unwrap();
     assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed.last(), Some(&handle));
+    assert_eq!(wire.lock()[1].device.as_ref().unwrap().contexts(), 1, "who reads asks for the other");
 }
 
 #[tokio::test]
@@ -228,8 +234,9 @@ async fn with_everything_on_devices_the_cpu_does_no_crypto() {
     let (sent, got) = (near.counters(), far.counters());
     assert_eq!((sent.tx_records_sw, sent.tx_records_device), (1, 17), "256 KiB are 16 records, then close_notify");
     assert_eq!((got.rx_records_sw, got.rx_records_device, got.rx_records_partial), (1, 17, 0));
-    assert_eq!((sent.curr_tx_device, sent.curr_tx_sw, sent.tx_device), (1, 0, 1));
-    assert_eq!(got.rx_device, 1);
+    assert_eq!((sent.tx_device, sent.curr_tx_device, sent.curr_tx_sw), (1, 0, 0), "it is closed");
+    assert_eq!((got.rx_device, got.curr_rx_device, got.curr_rx_sw, got.rx_sw), (1, 0, 0, 1));
+    assert_eq!((sent.curr_rx_device, got.curr_tx_sw), (1, 1), "the other way is not");
 }
 
 #[tokio::test]
@@ -249,9 +256,10 @@ async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
         }
         // More records, by whoever there is, and nobody polls after that.
         near.send_chunk(Bytes::from(payload.clone())).await.unwrap();
-        assert_eq!(near.transmit_context().is_none(), reset_after.is_some());
-        assert_eq!(near.counters().device_resets, u64::from(reset_after.is_some()));
-        assert_eq!(near.counters().curr_tx_sw, u64::from(reset_after.is_some()));
+        let resets = u64::from(reset_after.is_some());
+        let counters = near.counters();
+        assert_eq!((counters.device_resets, counters.tx_sw, counters.tx_device), (resets, 1 + resets, 1 + resets));
+        assert_eq!((counters.curr_tx_sw, counters.curr_tx_device), (0, 1));
         drop(near);
         wire.lock()[0].hold = false;
         wire.pump(0, usize::MAX);
@@ -272,14 +280,15 @@ async fn a_device_that_comes_back_is_used_again() {
     let wire = Wire::new(4).with_devices(0.0, 4);
     let (mut near, mut far) = streams(&wire, TlsSuite::Aes256Gcm);
     let mut expected = Vec::new();
+    near.offload(Offload { tx: true, rx: false });
+    far.offload(Offload { tx: false, rx: true });
     for round in 0..4 {
         let bytes = data(round, 30_000);
         expected.extend_from_slice(&bytes);
         near.send_chunk(Bytes::from(bytes.clone())).await.unwrap();
-        assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
+        assert!(near.transmit_context().is_some(), "round {round}");
         let tail = data(round + 100, 20_000);
         expected.extend_from_slice(&tail);
-        far.offload(Offload { tx: false, rx: true });
         near.send_chunk(Bytes::from(tail)).await.unwrap();
         wire.reset(0);
         let mut got = vec![0; 50_000];
@@ -287,11 +296,41 @@ async fn a_device_that_comes_back_is_used_again() {
         assert!(got == expected[expected.len() - 50_000..]);
         assert!(matches!(far.ready().await.unwrap(), Outcome::Device(_)));
         wire.reset(1);
-        assert_eq!(far.ready().await.unwrap(), Outcome::Refused(NotOffloaded::Lost));
+        assert!(matches!(far.ready().await.unwrap(), Outcome::Device(_)), "the next context");
     }
     assert_eq!((near.counters().tx_device, near.counters().device_resets), (4, 3), "the last one was not looked at");
-    assert_eq!((far.counters().rx_device, far.counters().device_resets), (4, 4));
+    assert_eq!((far.counters().rx_device, far.counters().device_resets), (5, 4));
     assert!(far.counters().rx_records_device > 0);
+}
+
+#[tokio::test]
+async fn flows_return_to_a_device_that_is_busy_at_first() {
+    let wire = Wire::new(14).with_devices(0.0, 14);
+    let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
+    near.offload(Offload { tx: true, rx: false });
+    far.offload(Offload { tx: false, rx: true });
+    let refuse = |refusal| wire.lock().iter_mut().for_each(|half| half.device.as_mut().unwrap().refuse = refusal);
+    let mut expected = Vec::new();
+    for (refusal, on_device) in
+        [(Some(Refused::Busy), false), (None, true), (Some(Refused::NoSpace), false), (None, false)]
+    {
+        refuse(refusal);
+        if refusal.is_some() {
+            (0..2).for_each(|side| wire.reset(side));
+        }
+        for _ in 0..2 {
+            let text = data(expected.len() as u64, 100);
+            near.send_chunk(text.clone().into()).await.unwrap();
+            assert_eq!(far.next_chunk().await.unwrap().unwrap(), text);
+            expected.extend(text);
+        }
+        assert_eq!(near.transmit_context().is_some(), on_device, "{refusal:?}");
+        assert_eq!(far.receive_context().is_some(), on_device, "{refusal:?}");
+    }
+    // What was refused for good is asked for again by who wants it.
+    assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
+    far.offload(Offload { tx: false, rx: true });
+    assert!(far.ready().await.unwrap().handle().is_some());
 }
 
 #[tokio::test]

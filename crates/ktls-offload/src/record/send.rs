@@ -83,7 +83,9 @@ impl Sender {
         }
         let number = self.number;
         self.number += 1;
-        match self.protection {
+        // The transport's sealer goes no further than the key may, so nothing beyond is left to a device.
+        let protection = if number < self.limit { self.protection } else { Protection::Software };
+        match protection {
             Protection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);

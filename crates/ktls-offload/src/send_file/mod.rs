@@ -17,6 +17,7 @@ pub use pieces::FilePieces;
 pub use shared_writes::{LentPieces, SharedWrites, WriteCounters};
 
 use core::future::poll_fn;
+use core::task::Poll;
 use offload_api::{SegmentStream, TxTag};
 use std::io;
 
@@ -62,7 +63,14 @@ pub async fn send_file<S: SegmentStream>(stream: &mut S, pieces: &mut FilePieces
         if pieces.remaining() > 0 {
             poll_fn(|cx| stream.poll_room(cx)).await.map_err(SendFileError::Stream)?;
         }
-        let Some(piece) = pieces.next_piece().await else { return Ok(sent) };
+        let Some(piece) = pieces.next_piece().await else {
+            // Whether the last piece was taken: no room is no objection.
+            let taken = poll_fn(|cx| match stream.poll_room(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                _ => Poll::Ready(Ok(())),
+            });
+            return taken.await.map(|()| sent).map_err(SendFileError::Stream);
+        };
         let piece = piece?;
         sent += piece.len() as u64;
         stream.send(piece, TxTag::PLAIN);

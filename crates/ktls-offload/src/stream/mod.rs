@@ -1,7 +1,7 @@
 //! The stream of data: everything between the application and the records.
 //!
 //! - this file: the stream itself, its two sides and how they end;
-//! - [`offload`]: handing directions to a device, and taking them back; [`policy`]: when that is done unasked;
+//! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`policy`]: when that is done unasked;
 //!   [`contexts`]: who owns what the device has for the stream; [`resync`]: helping it to find its place again;
 //! - [`rekey`]: keys that change, and how the device gets the new ones;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
@@ -31,7 +31,7 @@ use contexts::Contexts;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload::RxOffload;
+use offload::{Returns, RxOffload};
 use offload_api::{RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
@@ -94,6 +94,7 @@ pub struct KtlsStream<S: SegmentStream> {
     policy: RetransmitPolicy,
     resync: Resync,
     rekeys: Rekeys,
+    returns: Returns,
 
     /// Where the next byte queued goes, once a byte was queued.
     next: Option<Seq>,
@@ -113,6 +114,19 @@ enum Side {
     Open,
     Closed,
     Failed(TlsError),
+    /// The transport failed.
+    Lost(std::io::ErrorKind),
+}
+
+impl Side {
+    /// Why nothing more can be had of a side that is neither open nor closed.
+    fn error(&self) -> Option<std::io::Error> {
+        match self {
+            Side::Open | Side::Closed => None,
+            Side::Failed(error) => Some(error.clone().into()),
+            Side::Lost(kind) => Some((*kind).into()),
+        }
+    }
 }
 
 /// What a handshake leaves behind.
@@ -170,6 +184,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
             resync: Resync::default(),
             rekeys: Rekeys::default(),
+            returns: Returns::default(),
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
             record_size: CONTENT_MAX,
@@ -264,8 +279,6 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Takes the transmit direction off its device while more than the share `most` of the bytes sent had been sent
     /// before, and gives it back when that is down to half of it; `None`: never. At first the limit is 2 %.
-    ///
-    /// A direction that a reset brought back to software stays there until somebody asks again.
     pub fn set_retransmit_limit(&mut self, most: Option<f64>) {
         self.policy.set_most(most);
     }
@@ -288,14 +301,16 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Ready when there is content to take, or there will never be any more.
     fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         self.watch_device(cx);
+        if self.returns.rx {
+            // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
+            self.add_deferred(cx);
+        }
         loop {
             if !self.plain.is_empty() {
                 return Poll::Ready(Ok(()));
             }
-            match &self.read {
-                Side::Open => {}
-                Side::Closed => return Poll::Ready(Ok(())),
-                Side::Failed(error) => return Poll::Ready(Err(error.clone().into())),
+            if self.read != Side::Open {
+                return Poll::Ready(self.read.error().map_or(Ok(()), Err));
             }
             debug_assert!(self.scratch.is_empty());
             let opened = match self.receiver.next_record(&mut self.scratch, &mut self.counters) {
@@ -308,8 +323,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Ok(None) => {
                     if !ready!(self.poll_more(cx))? {
                         // RFC 8446 section 6.1: without close_notify, what arrived may have been cut short.
-                        self.read = Side::Failed(TlsError::Truncated);
-                        self.abort_receive_rekey();
+                        self.end_reading(Side::Failed(TlsError::Truncated));
                     }
                     continue;
                 }
@@ -325,10 +339,9 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Gets the next range from the transport; false if there are no more.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
         let segment = match self.ended.take() {
-            Some(Ok(())) => None,
-            Some(Err(error)) => return Poll::Ready(Err(error)),
+            Some(ended) => ended.map(|()| None),
             None => match self.stream.poll_segment(cx) {
-                Poll::Ready(segment) => segment?,
+                Poll::Ready(segment) => segment,
                 Poll::Pending => {
                     self.give_hint();
                     // A window smaller than a record would never open again.
@@ -341,8 +354,13 @@ impl<S: SegmentStream> KtlsStream<S> {
                 }
             },
         };
-        let Some(segment) = segment else {
-            return Poll::Ready(Ok(false));
+        let segment = match segment {
+            Ok(Some(segment)) => segment,
+            Ok(None) => return Poll::Ready(Ok(false)),
+            Err(error) => {
+                self.end_reading(Side::Lost(error.kind()));
+                return Poll::Ready(Err(error));
+            }
         };
         self.receiver.push(segment);
         self.add_deferred(cx);
@@ -363,10 +381,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.credit(record.wire_len);
         if record.content_type == ContentType::Alert {
             if self.messages.alert(&content)? == Alert::Close {
-                self.read = Side::Closed;
-                self.receiver.clear();
-                self.leave_receive_context();
-                self.abort_receive_rekey();
+                self.end_reading(Side::Closed);
             }
             return Ok(());
         }
@@ -378,17 +393,23 @@ impl<S: SegmentStream> KtlsStream<S> {
                     other => other.into(),
                 })?,
                 Message::KeyUpdate { requested } => self.receive_key_update(requested)?,
-                Message::Renegotiate => self.refuse_renegotiation(),
+                Message::Renegotiate => self.refuse_renegotiation()?,
             }
         }
         Ok(())
     }
 
     /// RFC 5246 section 7.2.2: a warning says no, and both go on with what they have.
-    fn refuse_renegotiation(&mut self) {
-        if self.write == Side::Open {
-            self.alert(AlertDescription::NO_RENEGOTIATION);
+    fn refuse_renegotiation(&mut self) -> Result<(), TlsError> {
+        if self.write != Side::Open {
+            return Ok(());
         }
+        // What a used-up key has left is for the alert that ends the connection.
+        if self.sender.is_used_up() {
+            return Err(TlsError::KeyExhausted);
+        }
+        self.alert(AlertDescription::NO_RENEGOTIATION);
+        Ok(())
     }
 
     /// Ready when something may be written.
@@ -401,8 +422,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn check_writable(&self) -> std::io::Result<()> {
         match &self.write {
             Side::Open => Ok(()),
-            Side::Closed => Err(std::io::ErrorKind::BrokenPipe.into()),
-            Side::Failed(error) => Err(error.clone().into()),
+            ended => Err(ended.error().unwrap_or_else(|| std::io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -431,10 +451,17 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.send_key_update(false)?;
         }
         self.install_transmit_key();
+        self.return_to_device();
         if self.policy.note_queued(length as u64) {
             self.consult_policy();
         }
-        let seq = self.record(ContentType::ApplicationData, content, upper)?;
+        let seq = match self.record(ContentType::ApplicationData, content, upper) {
+            Ok(seq) => seq,
+            Err(error) => {
+                self.fail(error.clone());
+                return Err(error);
+            }
+        };
         self.update_answered = false;
         self.acks.record(length);
         Ok(seq)
@@ -456,11 +483,10 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        match &self.write {
-            Side::Open => self.finish_writing(),
-            Side::Closed => {}
-            Side::Failed(error) => return Poll::Ready(Err(error.clone().into())),
+        if let Some(error) = self.write.error() {
+            return Poll::Ready(Err(error));
         }
+        self.finish_writing();
         self.stream.poll_committed(cx)
     }
 
@@ -470,7 +496,16 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.abort_transmit_rekey();
             self.alert(AlertDescription::CLOSE_NOTIFY);
             self.stream.finish();
+            self.note_places();
         }
+    }
+
+    /// Nothing more is read, whatever has arrived.
+    fn end_reading(&mut self, end: Side) {
+        self.read = end;
+        self.receiver.clear();
+        self.abort_receive_rekey();
+        self.leave_receive_context();
     }
 
     /// Ends the connection: the peer gets its alert, then the end of the stream; both sides tell why.
@@ -482,11 +517,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.stream.finish();
         }
         self.write = Side::Failed(error.clone());
-        self.read = Side::Failed(error);
-        self.receiver.clear();
-        self.leave_receive_context();
-        self.abort_receive_rekey();
         self.abort_transmit_rekey();
+        self.end_reading(Side::Failed(error));
     }
 
     fn alert(&mut self, description: AlertDescription) {

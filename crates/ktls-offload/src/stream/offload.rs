@@ -101,6 +101,13 @@ pub enum NotOffloaded {
     Closed,
 }
 
+impl NotOffloaded {
+    /// Whether the device may take it a moment later.
+    fn passes(self) -> bool {
+        matches!(self, NotOffloaded::Device(Refused::Busy | Refused::Resetting))
+    }
+}
+
 /// How far the receive direction is on its way to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RxOffload {
@@ -126,9 +133,17 @@ impl RxOffload {
     }
 }
 
+/// Which directions are to go back to a device that was reset, as soon as it takes them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Returns {
+    tx: bool,
+    pub(super) rx: bool,
+}
+
 impl<S: SegmentStream> KtlsStream<S> {
-    /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software; after a
-    /// reset, or whenever a direction came back, ask again.
+    /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software. After a
+    /// reset both go on in software and return by themselves: what this end sends with the next write, what it receives
+    /// as soon as it is known where the next record begins. If the device then refuses for good, ask again.
     ///
     /// Takes in what the transport has received, so call it while no task waits in a read.
     pub fn offload(&mut self, ask: Offload) -> Offloaded {
@@ -160,6 +175,11 @@ impl<S: SegmentStream> KtlsStream<S> {
                 RxOffload::Refused(reason) => return Poll::Ready(Ok(Outcome::Refused(reason))),
                 RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
                 RxOffload::Adding(_) => return Poll::Pending,
+                RxOffload::Deferred if self.returns.rx => {
+                    // Somebody waits, so a refusal is an answer.
+                    self.returns.rx = false;
+                    self.add_deferred(cx);
+                }
                 RxOffload::Deferred => {
                     if !ready!(self.poll_more(cx))? {
                         self.ended = Some(Ok(()));
@@ -202,9 +222,9 @@ impl<S: SegmentStream> KtlsStream<S> {
                 sender.hand_over(handle);
                 self.policy.begin(stream.sent());
                 self.counters.tx_device += 1;
-                self.counters.curr_tx_device = 1;
-                self.counters.curr_tx_sw = 0;
+                self.returns.tx = false;
                 self.note_transmit_key_on_device();
+                self.note_places();
                 Outcome::Device(handle)
             }
             Err(reason) => {
@@ -279,21 +299,35 @@ impl<S: SegmentStream> KtlsStream<S> {
             Ok(handle) => {
                 self.receiver.add_context(handle);
                 self.rx = RxOffload::Adding(handle);
+                self.returns.rx = false;
                 let mut mode = TlsResync::default();
                 self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
                 self.resync = Resync::new(mode, start);
             }
+            // Every flow comes back to a device that was reset at once, more than it takes at a time.
+            Err(reason) if self.returns.rx && reason.passes() => {}
             Err(reason) => {
                 self.counters.offload_refused += 1;
+                self.returns.rx = false;
                 self.rx = RxOffload::Refused(reason);
                 self.keep_receive_key_in_software();
             }
         }
     }
 
+    /// Hands the transmit direction to a device that was reset, if it had it before. Called before a record of data.
+    pub(super) fn return_to_device(&mut self) {
+        if !self.returns.tx {
+            return;
+        }
+        if let Outcome::Refused(reason) = self.offload_transmit() {
+            self.returns.tx = reason.passes();
+        }
+    }
+
     /// Acts on what happened to the device, if the stream has anything there.
     pub(super) fn watch_device(&mut self, cx: &mut Context<'_>) {
-        let uses = self.sender.context().is_some() || self.waits_to_install();
+        let uses = self.sender.context().is_some() || self.waits_to_install() || self.returns.tx;
         if uses || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
             self.poll_events(cx);
         }
@@ -306,17 +340,18 @@ impl<S: SegmentStream> KtlsStream<S> {
                 DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
                     self.rx = RxOffload::Device(handle);
                     self.counters.rx_device += 1;
-                    self.counters.curr_rx_device = 1;
-                    self.counters.curr_rx_sw = 0;
                     self.note_receive_key_on_device();
+                    self.note_places();
                 }
-                DeviceEvent::ResyncRequested { handle, header, .. } => match self.resync.log.resolve(header) {
-                    Some(number) => self.answer(handle, header, Some(number)),
-                    None => {
-                        self.resync.question = Some((handle, header));
-                        self.answer_question();
+                DeviceEvent::ResyncRequested { handle, header, .. } if self.rx == RxOffload::Device(handle) => {
+                    match self.resync.log.resolve(header) {
+                        Some(number) => self.answer(handle, header, Some(number)),
+                        None => {
+                            self.resync.question = Some((handle, header));
+                            self.answer_question();
+                        }
                     }
-                },
+                }
                 DeviceEvent::ResyncStarted { handle, from, to, .. } if self.rx == RxOffload::Device(handle) => {
                     self.resync.log.start(from, to);
                     // The packet's records may have been read before the news.
@@ -324,7 +359,9 @@ impl<S: SegmentStream> KtlsStream<S> {
                         self.resync.log.note(header, number);
                     }
                 }
-                DeviceEvent::ResyncCancelled { .. } => self.resync.log.cancel(),
+                DeviceEvent::ResyncCancelled { handle, .. } if self.rx == RxOffload::Device(handle) => {
+                    self.resync.log.cancel();
+                }
                 DeviceEvent::Removed { handle, .. } => {
                     self.contexts.is_gone(handle);
                     self.note_context_gone(handle);
@@ -338,9 +375,15 @@ impl<S: SegmentStream> KtlsStream<S> {
                 DeviceEvent::Reset => {
                     // The news may be older than the contexts: then the device still has them.
                     self.counters.device_resets += 1;
+                    self.returns.tx |= self.sender.context().is_some() || self.waits_to_install();
+                    let had_receive = self.wants_receive_context();
                     self.lose_transmit();
                     self.lose_receive();
                     self.give_back_unused();
+                    if had_receive {
+                        self.returns.rx = true;
+                        self.rx = RxOffload::Deferred;
+                    }
                 }
                 _ => {}
             }
@@ -421,6 +464,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.count_transmit_software();
         }
         self.keep_transmit_key_in_software();
+        self.note_places();
     }
 
     /// The device no longer has the receive context. What it decrypted before still counts.
@@ -430,6 +474,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.rx = RxOffload::Refused(NotOffloaded::Lost);
             self.keep_receive_key_in_software();
         }
+        self.note_places();
     }
 
     /// Takes the receive context, if there is one, off the device.
@@ -437,6 +482,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.count_receive_software();
         self.rx = RxOffload::Software;
         self.give_back_unused();
+        self.note_places();
     }
 
     /// Gives back the contexts that neither direction uses any more.
@@ -447,15 +493,22 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     pub(super) fn count_transmit_software(&mut self) {
         self.counters.tx_sw += 1;
-        self.counters.curr_tx_sw = 1;
-        self.counters.curr_tx_device = 0;
+        self.note_places();
     }
 
     fn count_receive_software(&mut self) {
-        if let RxOffload::Device(_) = self.rx {
+        if self.read == Side::Open && matches!(self.rx, RxOffload::Device(_)) {
             self.counters.rx_sw += 1;
-            self.counters.curr_rx_sw = 1;
-            self.counters.curr_rx_device = 0;
         }
+    }
+
+    /// Counts where the directions are. One that ended is nowhere.
+    pub(super) fn note_places(&mut self) {
+        let transmit = (self.write == Side::Open).then(|| self.sender.context().is_some());
+        let receive = (self.read == Side::Open).then(|| matches!(self.rx, RxOffload::Device(_)));
+        self.counters.curr_tx_device = u64::from(transmit == Some(true));
+        self.counters.curr_tx_sw = u64::from(transmit == Some(false));
+        self.counters.curr_rx_device = u64::from(receive == Some(true));
+        self.counters.curr_rx_sw = u64::from(receive == Some(false));
     }
 }

@@ -63,10 +63,11 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 
     fn abort(&mut self) {
         self.write = Side::Closed;
-        self.read = Side::Closed;
+        self.abort_transmit_rekey();
+        // What is queued will never leave, so nobody needs the context any more.
+        self.sender.come_back();
         self.plain.clear();
-        self.receiver.clear();
-        self.leave_receive_context();
+        self.end_reading(Side::Closed);
         self.stream.abort();
     }
 
