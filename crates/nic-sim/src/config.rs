@@ -46,7 +46,7 @@ pub struct NicConfig {
     /// Whether the device joins segments of a flow that the host would see at the same time anyway (large receive
     /// offload). Needs `checksum_offload`.
     pub lro: bool,
-    /// TLS contexts there is room for; 0: the device has no TLS face.
+    /// TLS contexts there is room for, each with its key; 0: the device has no TLS face.
     pub tls_contexts: u32,
     /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face.
     pub ipsec_sas: u32,

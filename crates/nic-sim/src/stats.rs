@@ -137,9 +137,9 @@ offload_base::counters! {
         pub tx_tls_dump_bytes: "tx_tls_dump_bytes",
         /// Payload bytes of packets that needed a resync.
         pub tx_tls_resync_bytes: "tx_tls_resync_bytes",
-        /// Packets dropped: their record is no longer in the send queue, so the context could not be rebuilt.
+        /// Packets dropped: their record is no longer in the send queue, so neither device nor software can encrypt them.
         pub tx_tls_drop_no_sync_data: "tx_tls_drop_no_sync_data",
-        /// Packets dropped: they need encryption, and neither device nor software can give it.
+        /// Packets dropped: they ask to be encrypted, and the transport says that they are of no record.
         pub tx_tls_drop_bypass_req: "tx_tls_drop_bypass_req",
         /// Packets sent back to be sealed in software.
         pub tx_tls_needs_software: "tx_tls_needs_software",

@@ -140,7 +140,7 @@ pub enum Refused {
     /// The version or suite is not one of the device's.
     #[error("the device does not know this version or suite")]
     Unsupported,
-    /// No context or key slot is free.
+    /// No context is free, or no key slot where those are apart. (The emulated NIC has a key slot in each context.)
     #[error("the device has no free context or key slot")]
     NoSpace,
     /// The control ring is full at the moment.

@@ -220,7 +220,8 @@ impl Device {
     }
 
     /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
-    /// be another.
+    /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
+    /// records end, their headers say, which are in the stream.
     fn join(&mut self, place: usize, data: &[u8], layout: &Layout, due: Instant) {
         self.note_received(data);
         self.dma.rx_payload += (layout.end - layout.payload) as u64;

@@ -7,6 +7,11 @@
 //!   a packet ahead of it begins a record: parameters and a fence. Nothing is read twice. A record that software sealed
 //!   stays sealed in the send queue, so however often it is sent again, that is done once.
 //!
+//! A device that tells its packets by sequence numbers passes on, untouched, those from before a context's start
+//! (`tx_tls_skip_no_sync_data` in Linux), and has to refuse one that straddles it. Neither occurs here: each range of the
+//! send queue carries its context, a packet is of one, and what was queued before asks for none. A transport that says
+//! otherwise has its packet dropped, for what asks to be encrypted never leaves without.
+//!
 //! Invariant: the driver's shadow of the context moves when all is posted, and not when the packet is for software.
 
 use crate::config::{NicConfig, TransmitResync};
@@ -24,10 +29,17 @@ impl Driver {
                 self.counters.tx_tls_needs_software += 1;
                 Sent::NeedsSoftware(unit)
             }
-            Lookup::BeforeStart | Lookup::Released => {
-                self.counters.tx_tls_drop_bypass_req += 1;
+            lookup => {
+                self.count_unit_missing(lookup);
                 Sent::Dropped(DropReason::DeviceGone)
             }
+        }
+    }
+
+    fn count_unit_missing(&mut self, lookup: Lookup) {
+        match lookup {
+            Lookup::Released => self.counters.tx_tls_drop_no_sync_data += 1,
+            _ => self.counters.tx_tls_drop_bypass_req += 1,
         }
     }
 
@@ -42,9 +54,12 @@ impl Driver {
         bytes: u32,
         source: &dyn RecordSource,
     ) -> Result<(), Sent> {
-        let Lookup::In(unit) = source.unit_at(Layer::Tls, seq) else {
-            self.counters.tx_tls_drop_no_sync_data += 1;
-            return Err(Sent::Dropped(DropReason::NoSyncData));
+        let unit = match source.unit_at(Layer::Tls, seq) {
+            Lookup::In(unit) => unit,
+            lookup => {
+                self.count_unit_missing(lookup);
+                return Err(Sent::Dropped(DropReason::NoSyncData));
+            }
         };
         let begun = self.contexts.has_sent(handle);
         if self.config.tls_transmit_resync == TransmitResync::NextRecord {

@@ -41,8 +41,8 @@ pub(crate) struct TlsReceive {
 enum Place {
     /// `next` is the next byte of the stream, and the cursor stands there.
     Known { next: Seq, cursor: RecordCursor },
-    /// Somewhere: looking for what may be a header.
-    Searching { seen: Header },
+    /// Somewhere: looking for what may be a header; the stream was searched up to `seen_to`.
+    Searching { seen: Header, seen_to: Seq },
     /// Following lengths from what may be a header.
     Tracking(Track),
     /// Somewhere, and waiting to be told; the stream was seen up to here.
@@ -62,6 +62,8 @@ struct Track {
     headers: u64,
     /// The header being read or waited for.
     header: Header,
+    /// The stream was seen up to here.
+    seen_to: Seq,
 }
 
 /// The bytes of a header that have come so far.
@@ -108,9 +110,10 @@ impl TlsReceive {
                 image.put_seq(*next);
                 cursor.write(image);
             }
-            Place::Searching { seen } => {
+            Place::Searching { seen, seen_to } => {
                 image.put_u8(SEARCHING);
                 seen.write(image);
+                image.put_seq(*seen_to);
             }
             Place::Tracking(track) => {
                 image.put_u8(TRACKING);
@@ -119,6 +122,7 @@ impl TlsReceive {
                 image.put_u64(track.confirmed.unwrap_or(0));
                 image.put_u64(track.headers);
                 track.header.write(image);
+                image.put_seq(track.seen_to);
             }
             Place::Waiting { seen_to } => {
                 image.put_u8(WAITING);
@@ -137,13 +141,13 @@ impl TlsReceive {
         let (protection, asks) = (Protection::read(image)?, image.take_u8()? != 0);
         let place = match image.take_u8()? {
             KNOWN => Place::Known { next: image.take_seq()?, cursor: RecordCursor::read(image)? },
-            SEARCHING => Place::Searching { seen: Header::read(image)? },
+            SEARCHING => Place::Searching { seen: Header::read(image)?, seen_to: image.take_seq()? },
             TRACKING => {
                 let asked = image.take_seq()?;
                 let (is_confirmed, number) = (image.take_u8()? != 0, image.take_u64()?);
                 let headers = image.take_u64()?;
-                let header = Header::read(image)?;
-                Place::Tracking(Track { asked, confirmed: is_confirmed.then_some(number), headers, header })
+                let (header, seen_to) = (Header::read(image)?, image.take_seq()?);
+                Place::Tracking(Track { asked, confirmed: is_confirmed.then_some(number), headers, header, seen_to })
             }
             WAITING => Place::Waiting { seen_to: image.take_seq()? },
             EXPECTING => Place::Expecting { header: image.take_seq()?, number: image.take_u64()? },
@@ -155,14 +159,36 @@ impl TlsReceive {
     /// Decrypts `source`, the payload at `seq`, into `destination`, which is as long. Only with the verdict
     /// [`TlsVerdict::Decrypted`] does `destination` hold anything to rely on.
     pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut [u8]) -> Received {
+        let end = seq + source.len() as u32;
         match &mut self.place {
-            Place::Known { next, .. } if seq == *next => self.decrypt(key, source, destination),
+            Place::Known { next, cursor } if seq == *next => {
+                match cursor.walk(Mode::Open, key, &self.protection, source, destination) {
+                    Ok(walked) => {
+                        *next = end;
+                        Received { verdict: TlsVerdict::Decrypted, walked, ..Received::UNTOUCHED }
+                    }
+                    Err(_) => {
+                        self.lose(end);
+                        Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
+                    }
+                }
+            }
             Place::Known { next, .. } if seq.before(*next) => Received::UNTOUCHED,
-            Place::Known { .. } => self.jump(key, seq, source, destination),
-            Place::Searching { .. } => self.search(seq, source, Received::UNTOUCHED),
-            Place::Tracking(_) => self.track(key, seq, source, destination),
+            Place::Known { next, cursor } => {
+                let (next, cursor) = (*next, *cursor);
+                let received = self.jump(key, (next, cursor), seq, source, destination);
+                Received { lost: !matches!(self.place, Place::Known { .. }), ..received }
+            }
+            Place::Searching { seen, seen_to } => {
+                let (seen, seen_to) = (*seen, *seen_to);
+                self.search_on((seen, seen_to), seq, source)
+            }
+            Place::Tracking(track) => {
+                let track = *track;
+                self.track(key, track, seq, source, destination)
+            }
             Place::Waiting { seen_to } => {
-                *seen_to = seen_to.max(seq + source.len() as u32);
+                *seen_to = seen_to.max(end);
                 Received::UNTOUCHED
             }
             Place::Expecting { header, number } => {
@@ -195,7 +221,7 @@ impl TlsReceive {
             Place::Tracking(track) if track.asked == asked => {
                 match number {
                     Some(_) => track.confirmed = number,
-                    None => self.place = Place::Searching { seen: Header::NONE },
+                    None => self.place = Place::Searching { seen: Header::NONE, seen_to: track.seen_to },
                 }
                 true
             }
@@ -203,25 +229,13 @@ impl TlsReceive {
         }
     }
 
-    /// The next packet in order.
-    fn decrypt(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Received {
-        let Place::Known { next, cursor } = &mut self.place else { return Received::UNTOUCHED };
-        match cursor.walk(Mode::Open, key, &self.protection, source, destination) {
-            Ok(walked) => {
-                *next += source.len() as u32;
-                Received { verdict: TlsVerdict::Decrypted, walked, ..Received::UNTOUCHED }
-            }
-            Err(_) => {
-                let end = *next + source.len() as u32;
-                self.lose(end);
-                Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
-            }
-        }
-    }
-
     /// Nothing that is known leads on from `end`, where the stream was seen up to.
     fn lose(&mut self, end: Seq) {
-        self.place = if self.asks { Place::Searching { seen: Header::NONE } } else { Place::Waiting { seen_to: end } };
+        self.place = if self.asks {
+            Place::Searching { seen: Header::NONE, seen_to: end }
+        } else {
+            Place::Waiting { seen_to: end }
+        };
     }
 
     /// A packet while the place and number of the next header are known from software.
@@ -244,19 +258,24 @@ impl TlsReceive {
         }
         if seq == header {
             self.place = Place::Known { next: header, cursor: record };
-            let received = self.decrypt(key, source, destination);
-            return Received { found: !received.lost, ..received };
+            let received = self.receive(key, seq, source, destination);
+            return Received { lost: false, found: !received.lost, ..received };
         }
         self.enter(key, record, &source[header.distance_from(seq) as usize..], end, destination)
     }
 
-    /// A packet after a gap.
-    fn jump(&mut self, key: &Key, seq: Seq, source: &[u8], scratch: &mut [u8]) -> Received {
-        let Place::Known { next, cursor } = self.place else { return Received::UNTOUCHED };
-        let lost = Received { lost: true, ..Received::UNTOUCHED };
+    /// A packet after a gap behind `next`, where the cursor stands.
+    fn jump(
+        &mut self,
+        key: &Key,
+        (next, cursor): (Seq, RecordCursor),
+        seq: Seq,
+        source: &[u8],
+        scratch: &mut [u8],
+    ) -> Received {
         let Some(left) = cursor.bytes_left() else {
             // The gap hides the length of the record it is in.
-            return self.search(seq, source, lost);
+            return self.search(Header::NONE, seq, source);
         };
         let header = next + left;
         let end = seq + source.len() as u32;
@@ -264,7 +283,7 @@ impl TlsReceive {
             return Received::UNTOUCHED;
         }
         if seq.after(header) {
-            return self.search(seq, source, lost);
+            return self.search(Header::NONE, seq, source);
         }
         let at = header.distance_from(seq) as usize;
         self.enter(key, RecordCursor::at_record(cursor.number.wrapping_add(1)), &source[at..], end, scratch)
@@ -281,48 +300,59 @@ impl TlsReceive {
             }
             Err(_) => {
                 self.lose(end);
-                Received { verdict: TlsVerdict::Error, lost: true, ..Received::UNTOUCHED }
+                Received { verdict: TlsVerdict::Error, ..Received::UNTOUCHED }
             }
         }
     }
 
-    /// Looks for a header in a packet, and in what it continues.
-    fn search(&mut self, seq: Seq, source: &[u8], so_far: Received) -> Received {
-        if !self.asks {
-            self.lose(seq + source.len() as u32);
-            return so_far;
+    /// Looks for a header in what a packet adds to the stream, and in the bytes before it that `seen` kept.
+    fn search_on(&mut self, (seen, seen_to): (Header, Seq), seq: Seq, source: &[u8]) -> Received {
+        if !seq.before(seen_to) {
+            let follows = seq == seen_to;
+            return self.search(if follows { seen } else { Header::NONE }, seq, source);
         }
-        let mut seen = match self.place {
-            Place::Searching { seen } if seen.end() == seq => seen,
-            _ => Header::NONE,
-        };
+        // Sent again: the past has been searched, and a question about it would come too late.
+        match source.get(seen_to.distance_from(seq) as usize..) {
+            Some(fresh) if !fresh.is_empty() => self.search(seen, seen_to, fresh),
+            _ => Received::UNTOUCHED,
+        }
+    }
+
+    /// Looks for a header in `source`, which follows on what `seen` kept, if that kept anything.
+    fn search(&mut self, mut seen: Header, seq: Seq, source: &[u8]) -> Received {
+        let end = seq + source.len() as u32;
+        if !self.asks {
+            self.lose(end);
+            return Received::UNTOUCHED;
+        }
         for (offset, byte) in source.iter().enumerate() {
             seen.push_sliding(seq + offset as u32, *byte);
             if seen.is_complete() && self.protection.record_bytes(&seen.bytes).is_some() {
-                let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: seen };
+                let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: seen, seen_to: end };
                 let rest = seen.end();
                 if track.follow(&self.protection, rest, &source[rest.distance_from(seq) as usize..]).is_some() {
                     self.place = Place::Tracking(track);
-                    return Received { verdict: TlsVerdict::ResyncRequested, ..so_far };
+                    return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
                 }
             }
         }
-        self.place = Place::Searching { seen };
-        so_far
+        self.place = Place::Searching { seen, seen_to: end };
+        Received::UNTOUCHED
     }
 
     /// Follows lengths through a packet.
-    fn track(&mut self, key: &Key, seq: Seq, source: &[u8], scratch: &mut [u8]) -> Received {
-        let Place::Tracking(mut track) = self.place else { return Received::UNTOUCHED };
+    fn track(&mut self, key: &Key, mut track: Track, seq: Seq, source: &[u8], scratch: &mut [u8]) -> Received {
         let end = seq + source.len() as u32;
+        track.seen_to = track.seen_to.max(end);
         let wanted = track.header.end();
         if end.at_or_before(wanted) {
             // Before the next header, or from the past.
+            self.place = Place::Tracking(track);
             return Received::UNTOUCHED;
         }
         if seq.after(wanted) {
             // The gap hides the header.
-            return self.search(seq, source, Received::UNTOUCHED);
+            return self.search(Header::NONE, seq, source);
         }
         if let (Some(number), 0) = (track.confirmed, track.header.have) {
             let record = RecordCursor::at_record(number.wrapping_add(track.headers));
@@ -339,7 +369,7 @@ impl TlsReceive {
                 }
                 Received::UNTOUCHED
             }
-            None => self.search(seq, source, Received::UNTOUCHED),
+            None => self.search(Header::NONE, seq, source),
         }
     }
 }

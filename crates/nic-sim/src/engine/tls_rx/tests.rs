@@ -128,6 +128,47 @@ fn a_false_header_is_found_out() {
     assert_eq!(rig.verdict(300, real + 121 + 321), Decrypted);
 }
 
+/// While it searches, a packet that is sent again between two that follow on one another neither hides the header that is
+/// split over those nor is searched.
+#[test]
+fn the_past_does_not_disturb_a_search() {
+    let mut rig = Rig::new(9, 100);
+    assert!(rig.feed(10, 120).lost);
+    assert_eq!(rig.verdict(130, 244), NotDecrypted, "two bytes of the header at 242");
+    assert_eq!(rig.verdict(100, 140), NotDecrypted, "the header at 121 is in it");
+    assert_eq!(rig.engine.question(), None);
+    assert_eq!(rig.verdict(230, 260), ResyncRequested, "its end is new");
+    assert_eq!(rig.engine.question(), Some(START + 242));
+    // After a "no", too, the search goes on behind all that was seen.
+    assert_eq!(rig.verdict(260, 300), NotDecrypted);
+    assert!(rig.engine.answer(START + 242, None));
+    assert_eq!(rig.verdict(230, 260), NotDecrypted);
+    assert_eq!(rig.verdict(300, 380), ResyncRequested);
+    assert_eq!(rig.engine.question(), Some(START + 363));
+}
+
+/// A question may get lost on its way, or its answer.
+#[test]
+fn a_question_is_asked_again_until_it_is_given_up() {
+    let header = [23, 3, 3, 0, 17];
+    let record: Vec<u8> = header.iter().copied().chain([0; 17]).collect();
+    let many = record.repeat(RECORDS_BETWEEN_QUESTIONS as usize);
+    let mut rig = Rig::new(1, 100);
+    assert!(rig.feed(10, 120).lost);
+    let mut at = START + 130;
+    let mut asked = Vec::new();
+    let mut out = vec![0; many.len()];
+    for _ in 0..=RECORDS_TO_WAIT / RECORDS_BETWEEN_QUESTIONS {
+        let received = rig.engine.receive(&rig.key, at, &many, &mut out);
+        assert_eq!(received.verdict, ResyncRequested);
+        asked.push(rig.engine.question().unwrap());
+        at += many.len() as u32;
+    }
+    let (last, before) = asked.split_last().unwrap();
+    assert!(before.iter().all(|header| *header == START + 130), "the same question every time");
+    assert!(last.after(START + 130), "too long ago: another header is asked about");
+}
+
 #[test]
 fn a_wrong_tag_is_an_error_once() {
     let mut rig = Rig::new(1, 50);

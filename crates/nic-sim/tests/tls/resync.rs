@@ -1,0 +1,245 @@
+//! Contexts that lost their place, step by step: questions, answers and hints on receive; DUMP and next-record sync on
+//! transmit.
+
+use super::*;
+
+#[test]
+fn an_answer_waits_for_a_place_on_the_control_ring() {
+    let (mut device, mut driver) = nic(fast(NicConfig { control_ring: 4, ..NicConfig::default() }));
+    let flow = sender().reversed();
+    let handle = driver.add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
+    for _ in 0..5 {
+        driver.answer_resync(handle, Seq(9), None);
+    }
+    assert_eq!(driver.counters().rx_tls_resync_res_retry, 3, "with the command before them, two had a place");
+    for _ in 0..4 {
+        frames(&mut device);
+        while driver.poll_event().is_some() {}
+    }
+    assert_eq!(device.counters().rx_tls_resync_res_skip, 5, "all of them came, and none was of use");
+    assert_eq!(driver.counters().rx_tls_resync_req_skip, 0);
+}
+
+/// The whole way: a gap over a header, the question, the answer, and offload again.
+#[test]
+fn a_receive_context_finds_its_place_again_with_help() {
+    for resync in [TlsResync::DriverRequest, TlsResync::Asynchronous] {
+        let mut rig = Lossy::new(resync);
+        let mut verdicts = Vec::new();
+        for number in 0..rig.frames.len() {
+            if (1..=2).contains(&number) {
+                continue; // 700..2100: the headers at 1021 and 2042
+            }
+            verdicts.push(rig.deliver(number));
+            if resync == TlsResync::Asynchronous && number == 4 {
+                let (from, to) = (rig.stream.start + 2800, rig.stream.start + 3500);
+                let started = DeviceEvent::ResyncStarted { flow: rig.flow, handle: rig.context, from, to };
+                assert_eq!(rig.driver.poll_event(), Some(started), "announced with the packet");
+            }
+            assert!(self::frames(&mut rig.device).is_empty());
+            if let Some(event) = rig.driver.poll_event() {
+                let DeviceEvent::ResyncRequested { handle, header, .. } = event else { panic!("{event:?}") };
+                assert_eq!(handle, rig.context);
+                let unit = rig.stream.units.iter().find(|unit| unit.start == header).expect("a real header");
+                rig.tell(header, Some(unit.number));
+            }
+        }
+        use TlsVerdict::{Decrypted, NotDecrypted, ResyncRequested};
+        // Frame 0; 3 is searched in vain; 4 holds the header at 3063 and 5 the one at 4084; from 6 on all is well.
+        assert_eq!(verdicts[..4], [Decrypted, NotDecrypted, ResyncRequested, NotDecrypted]);
+        assert!(verdicts[4..].iter().all(|verdict| *verdict == Decrypted), "{verdicts:?}");
+        let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+        assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (1, 1, 1));
+        assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_end), (1, 1));
+    }
+}
+
+/// The question is moot by the time the driver asks what it is: what was noted for it may be forgotten.
+#[test]
+fn an_asynchronous_request_is_cancelled_when_the_device_no_longer_waits() {
+    let mut rig = Lossy::new(TlsResync::Asynchronous);
+    rig.deliver(0);
+    rig.deliver(3);
+    assert_eq!(rig.deliver(4), TlsVerdict::ResyncRequested);
+    assert!(matches!(rig.driver.poll_event(), Some(DeviceEvent::ResyncStarted { .. })));
+    // Before the device sees the query, a gap over the next header has it search again.
+    rig.device.receive_frame(Instant::ZERO, rig.frames[6].clone());
+    assert!(frames(&mut rig.device).is_empty());
+    let cancelled = DeviceEvent::ResyncCancelled { flow: rig.flow, handle: rig.context };
+    assert_eq!(rig.driver.poll_event(), Some(cancelled));
+    assert_eq!(rig.driver.counters().rx_tls_resync_req_skip, 1);
+}
+
+/// Nobody is asked; what comes late, or for a context that is not lost, is passed over and counted.
+#[test]
+fn a_hint_brings_a_receive_context_back_and_a_late_one_does_not() {
+    use TlsVerdict::{Decrypted, NotDecrypted};
+    let mut rig = Lossy::new(TlsResync::CoreHint);
+    assert_eq!(rig.deliver(0), Decrypted);
+    rig.tell(rig.stream.units[2].start, Some(42));
+    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 1, "it knows its place");
+    assert_eq!([3, 4].map(|number| rig.deliver(number)), [NotDecrypted; 2]);
+    rig.tell(rig.stream.units[3].start, Some(43));
+    assert_eq!(rig.device.counters().rx_tls_resync_res_skip, 2, "3063 went by with the last packet");
+    assert_eq!(rig.deliver(5), NotDecrypted, "3500..4200");
+    assert_eq!(rig.stream.units[5].start, rig.stream.start + 5105);
+    rig.tell(rig.stream.units[5].start, Some(45));
+    assert_eq!(rig.deliver(6), NotDecrypted, "4200..4900, before it");
+    assert_eq!(rig.deliver(7), NotDecrypted, "4900..5600 contains it");
+    assert_eq!(rig.deliver(8), Decrypted);
+    assert_eq!(rig.deliver(9), Decrypted);
+    let (counted, driver) = (rig.device.counters(), rig.driver.counters());
+    assert_eq!((counted.rx_tls_resync_req_pkt, counted.rx_tls_resync_res_ok, counted.rx_tls_found), (0, 1, 1));
+    assert_eq!((driver.rx_tls_resync_req_start, driver.rx_tls_resync_req_skip), (0, 0));
+    assert_eq!(rig.driver.poll_event(), None);
+}
+
+/// A receive context, and packets of 700 bytes with records of 1021, from number 40 on.
+struct Lossy {
+    stream: Stream,
+    frames: Vec<Frame>,
+    device: Device,
+    driver: Driver,
+    flow: FlowKey,
+    context: Handle,
+}
+
+impl Lossy {
+    fn new(tls_resync: TlsResync) -> Lossy {
+        let stream = Stream::new(Seq(7_000), 40, &[1000; 8]);
+        let frames = segments(&stream, 700);
+        let (mut device, mut driver) = nic(fast(NicConfig { tls_resync, ..NicConfig::default() }));
+        let flow = sender().reversed();
+        let context = driver.add(&flow, Direction::Receive, stream.start, 40, &key()).unwrap();
+        device.process(Instant::ZERO);
+        device.poll_frame(Instant::ZERO);
+        assert!(matches!(driver.poll_event(), Some(DeviceEvent::Ready { .. })));
+        Lossy { stream, frames, device, driver, flow, context }
+    }
+
+    /// The frame arrives; what the driver does about it is not carried out yet.
+    fn deliver(&mut self, number: usize) -> TlsVerdict {
+        self.device.receive_frame(Instant::ZERO, self.frames[number].clone());
+        self.device.process(Instant::ZERO);
+        self.driver.receive(Instant::ZERO).unwrap().meta.tls
+    }
+
+    fn tell(&mut self, header: Seq, number: Option<u64>) {
+        self.driver.answer_resync(self.context, header, number);
+        self.device.process(Instant::ZERO);
+        assert!(self.device.poll_frame(Instant::ZERO).is_none());
+    }
+}
+
+/// The law of retransmission: a segment at byte x of its record has x bytes read again, so the last one of a record of
+/// 16 KiB more than ten times its own.
+#[test]
+fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
+    const MSS: usize = 1448;
+    let stream = Stream::new(Seq(0), 0, &[16_384, 16_384]);
+    let record = stream.units[0].len() as usize;
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let mut send = |at: usize| {
+        let before = (device.dma(), driver.counters());
+        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(at, MSS, MSS as u16, context), &stream), Sent::Posted);
+        driver.flush(Instant::ZERO);
+        let sent = frames(&mut device);
+        assert_eq!(sent[0].data[HEADERS..], stream.wire[at..at + MSS]);
+        let dma = device.dma();
+        assert_eq!(dma.tx_payload - before.0.tx_payload, MSS as u64);
+        let dumps = driver.counters().tx_tls_dump_packets - before.1.tx_tls_dump_packets;
+        dma.tx_resync - before.0.tx_resync - dumps * nic_sim::dma::DUMP_DESCRIPTOR
+    };
+    send(record);
+    for at in [MSS, 2 * MSS, 8000, record - MSS] {
+        let read_again = send(at) as usize;
+        assert_eq!(read_again, at, "a segment at byte {at} of its record");
+        // And the way back, to the second record, costs what comes before the place there.
+        assert_eq!(send(record + at) as usize, at);
+    }
+    assert!(send(record - MSS) > 10 * MSS as u64, "the last segment's ten times its own bytes");
+}
+
+/// The alternative, step by step: what is behind the context goes to software and disturbs nothing; a record that was
+/// in the middle of being sent is given up; the next one is the device's again.
+#[test]
+fn next_record_sync_reads_nothing_twice() {
+    let mut stream = Stream::new(Seq(0), 0, &[2000; 4]);
+    let config = NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() };
+    let (mut device, mut driver) = nic(fast(config));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let mut send = |stream: &Stream, at: usize, bytes: usize| {
+        let packet = stream.packet(at, bytes, 1448, context);
+        let by_device = packet.ask.context.is_some();
+        let sent = driver.transmit(Instant::ZERO, packet, stream);
+        driver.flush(Instant::ZERO);
+        let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
+        assert!(stream.wire[at..].starts_with(&left));
+        (sent, by_device, left.len())
+    };
+    assert_eq!(send(&stream, 0, 3000), (Sent::Posted, true, 3000), "a record of 2021 bytes and part of the next");
+    // The first record's middle again: the whole of it is sealed.
+    assert_eq!(send(&stream, 1000, 500), (Sent::NeedsSoftware(stream.units[0]), true, 0));
+    stream.seal(stream.units[0]);
+    assert_eq!(send(&stream, 1000, 500), (Sent::Posted, false, 500));
+    assert_eq!(send(&stream, 3000, 500), (Sent::Posted, true, 500), "the device is where it was");
+    // The second's start again. It is a record's, but behind the context.
+    assert_eq!(send(&stream, 2021, 500), (Sent::NeedsSoftware(stream.units[1]), true, 0));
+    stream.seal(stream.units[1]);
+    assert_eq!(send(&stream, 2021, 2021), (Sent::Posted, false, 2021));
+    assert_eq!(send(&stream, 4042, 4042), (Sent::Posted, true, 4042), "afresh at the third");
+    let (counted, dma) = (driver.counters(), device.dma());
+    assert_eq!((counted.tx_tls_ooo, counted.tx_tls_needs_software, counted.tx_tls_next_record), (2, 2, 1));
+    assert_eq!((counted.tx_tls_dump_packets, dma.tx_resync), (0, 0));
+    assert_eq!(device.counters().tx_drop_out_of_sync, 0);
+}
+
+/// Says of every byte what it was told to.
+struct Forgetful(Lookup);
+
+impl RecordSource for Forgetful {
+    fn unit_at(&self, _: Layer, _: Seq) -> Lookup {
+        self.0
+    }
+
+    fn bytes(&self, _: Layer, _: Seq, _: Seq, _: &mut dyn FnMut(Bytes)) {}
+}
+
+/// What is to be encrypted never leaves without, whatever the transport says of it.
+#[test]
+fn what_cannot_be_encrypted_is_dropped_and_counted() {
+    let stream = Stream::new(Seq(0), 0, &[2000; 2]);
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let stranger = Handle { index: context.index, generation: context.generation + 1 };
+    for (handle, reason) in [(context, DropReason::NoSyncData), (stranger, DropReason::DeviceGone)] {
+        for lookup in [Lookup::Released, Lookup::BeforeStart] {
+            let packet = stream.packet(500, 500, 1448, handle);
+            assert_eq!(driver.transmit(Instant::ZERO, packet, &Forgetful(lookup)), Sent::Dropped(reason));
+        }
+    }
+    driver.flush(Instant::ZERO);
+    assert!(frames(&mut device).is_empty());
+    let counted = driver.counters();
+    assert_eq!((counted.tx_tls_drop_no_sync_data, counted.tx_tls_drop_bypass_req), (2, 2));
+}
+
+/// Packets, contexts and errors as the device counts them.
+#[test]
+fn what_a_receive_context_does_is_counted() {
+    let mut rig = Lossy::new(TlsResync::DriverRequest);
+    rig.stream.wire[1020] ^= 1;
+    rig.frames = segments(&rig.stream, 700);
+    assert_eq!(rig.deliver(0), TlsVerdict::Decrypted);
+    assert_eq!(rig.deliver(1), TlsVerdict::Error, "the tag of the first record");
+    let counted = rig.device.counters();
+    assert_eq!((counted.rx_tls_decrypted_packets, counted.rx_tls_decrypted_bytes), (1, 695));
+    assert_eq!((counted.rx_tls_err, counted.rx_tls_lost), (1, 1));
+    rig.driver.remove(rig.context);
+    rig.driver.flush(Instant::ZERO);
+    frames(&mut rig.device);
+    assert!(matches!(rig.driver.poll_event(), Some(DeviceEvent::Removed { .. })));
+    let driver = rig.driver.counters();
+    assert_eq!((driver.rx_tls_ctx, driver.rx_tls_del), (1, 1));
+}

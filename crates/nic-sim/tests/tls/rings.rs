@@ -1,0 +1,54 @@
+//! Transmit rings that are full.
+
+use super::*;
+
+#[test]
+fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
+    let stream = Stream::new(Seq(0), 0, &[16_000]);
+    let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 40_000, ..NicConfig::default() }));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let mut posted = 0;
+    while driver.room(&sender()) > 0 {
+        // Each from the middle on, so that each needs a resync.
+        assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+        posted += 1;
+    }
+    assert_eq!(posted, 3, "16000 bytes each, DUMPs included");
+    driver.flush(Instant::ZERO);
+    assert_eq!(driver.counters().doorbells, 2, "one for the context, one for all packets");
+    assert!(driver.arm(Waker::noop()));
+    assert_eq!(frames(&mut device).len(), 3 * 6);
+    assert!(!driver.arm(Waker::noop()), "the device has caught up");
+    driver.poll_event();
+    assert!(driver.arm(Waker::noop()), "who was told that there is no room may be gone: it is not said for ever");
+    assert!(driver.room(&sender()) > 0);
+    assert_eq!(driver.counters().tx_tls_ooo, 2, "the first is where the context begins");
+    assert_eq!(driver.counters().tx_tls_dump_bytes, 3 * 8000);
+    assert_eq!(device.counters().interrupts, 2, "one for the context, one for the room");
+}
+
+/// Room may run out while the one who serves interrupts is asleep: it is woken when there is some again.
+#[test]
+fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicU32);
+    impl std::task::Wake for Woken {
+        fn wake(self: std::sync::Arc<Woken>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let woken = std::sync::Arc::new(Woken::default());
+    let stream = Stream::new(Seq(0), 0, &[16_000]);
+    let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 1, ..NicConfig::default() }));
+    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    frames(&mut device);
+    driver.poll_event();
+    assert!(driver.arm(&woken.clone().into()), "nothing to do: it goes to sleep");
+    assert!(driver.room(&sender()) > 0);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 8000, 1448, context), &stream), Sent::Posted);
+    driver.flush(Instant::ZERO);
+    assert_eq!(driver.room(&sender()), 0);
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 0);
+    assert!(!frames(&mut device).is_empty());
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
