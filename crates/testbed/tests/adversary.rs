@@ -265,7 +265,8 @@ fn check_rekeys(ended: &Ended) -> Result<(), TestCaseError> {
     let settled = counters.tx_rekey_device + counters.tx_rekey_sw + counters.tx_rekey_aborted;
     prop_assert_eq!(settled, counters.tx_rekey_ok);
     prop_assert!(counters.tx_rekey_aborted <= 1);
-    if let Some(Ok(())) = ended.read_to_end {
+    // Reading ended in order or not: what was under way is settled.
+    if ended.read_to_end.is_some() {
         let settled = counters.rx_rekey_device + counters.rx_rekey_sw + counters.rx_rekey_aborted;
         prop_assert_eq!(settled, counters.rx_rekey_ok);
         prop_assert!(counters.rx_rekey_aborted <= 1);

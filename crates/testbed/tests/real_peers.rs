@@ -66,14 +66,15 @@ fn peers_do_not_notice_a_rough_wire() {
 #[test]
 fn peers_do_not_notice_resets_of_nics() {
     for (link, we_close_first) in [(LinkConfig::default(), false), (rough(), true)] {
-        let turns = vec![(250, Turn::Reset), (500, Turn::OffloadAgain), (750, Turn::Reset)];
+        let turns = vec![(250, Turn::Reset), (750, Turn::Reset)];
         let talk = Talk { link, turns, we_close_first, ..Talk::default() };
         for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
             outcome.check(&talk);
             assert_eq!(outcome.counters.value("resets"), 4, "{who}: {:?}", outcome.counters);
             for ours in outcome.ours.iter().flatten() {
                 assert!(ours.tls.device_resets >= 1, "{who}: {:?}", ours.tls);
-                assert_eq!(ours.tls.tx_device, 2, "{who}: {:?}", ours.tls);
+                // It goes back by itself: the second time if it writes any more.
+                assert!((2..=3).contains(&ours.tls.tx_device), "{who}: {:?}", ours.tls);
                 assert!(ours.tls.rx_records_sw > 0, "{who}: {:?}", ours.tls);
             }
         }
@@ -180,8 +181,6 @@ impl Talk {
 enum Turn {
     /// The NICs of both hosts are reset.
     Reset,
-    /// Our end hands its keys to its NIC, once it knows that the NIC has lost what it had.
-    OffloadAgain,
     /// Our end changes its keys, and asks for the same.
     UpdateKeys,
 }
@@ -343,22 +342,12 @@ async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost;
     stream.send_chunk(Bytes::from_static(GO)).await?;
     let down = Bytes::from(payload("down", talk.down));
     let mut turns = talk.turns.iter().peekable();
-    let (mut received, mut sent, mut resets) = (Vec::with_capacity(talk.up), 0, 0);
+    let (mut received, mut sent) = (Vec::with_capacity(talk.up), 0);
     while let Some(chunk) = stream.next_chunk().await? {
         received.extend_from_slice(&chunk);
         while let Some((_, turn)) = turns.next_if(|(at, _)| received.len() * 1000 >= at * talk.up) {
             match turn {
-                Turn::Reset => {
-                    hosts.iter().for_each(BedHost::reset_device);
-                    resets += 1;
-                }
-                Turn::OffloadAgain => {
-                    while stream.counters().device_resets < resets || stream.transmit_context().is_none() {
-                        stream.offload(Offload::BOTH);
-                        tokio::task::yield_now().await;
-                    }
-                    stream.ready().await?;
-                }
+                Turn::Reset => hosts.iter().for_each(BedHost::reset_device),
                 Turn::UpdateKeys => stream.update_keys(true)?,
             }
         }
