@@ -505,7 +505,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Counts where the directions are. One that ended is nowhere.
     pub(super) fn note_places(&mut self) {
         let transmit = (self.write == Side::Open).then(|| self.sender.context().is_some());
-        let receive = (self.read == Side::Open).then(|| matches!(self.rx, RxOffload::Device(_)));
+        let receive = (self.read == Side::Open).then_some(matches!(self.rx, RxOffload::Device(_)));
         self.counters.curr_tx_device = u64::from(transmit == Some(true));
         self.counters.curr_tx_sw = u64::from(transmit == Some(false));
         self.counters.curr_rx_device = u64::from(receive == Some(true));
