@@ -62,6 +62,9 @@ pub struct Stack {
     flows: FlowTable,
     listeners: BTreeMap<u16, Listener>,
     dirty: VecDeque<ConnectionId>,
+    /// Those of them that ask the device for a rate. It has room for each of them on its own, and for all others together:
+    /// so they wait apart.
+    dirty_paced: VecDeque<ConnectionId>,
     /// Contexts to be given back to the device.
     left: Vec<(Layer, Handle)>,
     noted: VecDeque<ConnectionId>,
@@ -96,6 +99,7 @@ impl Stack {
             flows: FlowTable::new(key),
             listeners: BTreeMap::new(),
             dirty: VecDeque::new(),
+            dirty_paced: VecDeque::new(),
             left: Vec::new(),
             noted: VecDeque::new(),
             acceptable: VecDeque::new(),
@@ -257,32 +261,7 @@ impl Stack {
     /// Hands what there is to send to `device`, in turns, and rings the doorbell. False if connections are left
     /// that did not have enough of a turn; those for which the device had no room wait until it has.
     pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
-        let mut without_room = 0;
-        let mut done = self.dirty.is_empty();
-        for _ in 0..TURNS_A_TRANSMIT {
-            let Some(id) = self.dirty.pop_front() else {
-                done = true;
-                break;
-            };
-            let Some(connection) = self.flows.get_mut(id) else { continue };
-            if !core::mem::take(&mut connection.dirty) {
-                continue;
-            }
-            let turn = self.with(now, id, |connection, env| connection.transmit(env, device));
-            match turn {
-                Turn::Done => {}
-                Turn::More => self.mark_dirty(id),
-                Turn::NoRoom => {
-                    self.mark_dirty(id);
-                    without_room += 1;
-                }
-            }
-            self.settle(id);
-            if without_room >= self.dirty.len().clamp(1, FLOWS_WITHOUT_ROOM) {
-                done = true;
-                break;
-            }
-        }
+        let done = self.transmit_unpaced(now, device) & self.transmit_paced(now, device);
         self.post_mail(now, device);
         for (layer, context) in self.left.drain(..) {
             match layer {
@@ -294,9 +273,51 @@ impl Stack {
         done
     }
 
+    /// One for whom there is no room stays first, and nobody behind it is looked at: there is none for them either, and
+    /// each look is at a connection that is in no cache.
+    fn transmit_unpaced(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        for _ in 0..TURNS_A_TRANSMIT {
+            let Some(id) = self.dirty.pop_front() else { return true };
+            let turn = self.take_turn(now, id, device);
+            let blocked = turn == Some(Turn::NoRoom) && self.stay_first(id);
+            if !blocked && matches!(turn, Some(Turn::More | Turn::NoRoom)) {
+                self.mark_dirty(id);
+            }
+            self.settle(id);
+            if blocked {
+                return true;
+            }
+        }
+        self.dirty.is_empty()
+    }
+
+    fn transmit_paced(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
+        let mut without_room = 0;
+        for _ in 0..TURNS_A_TRANSMIT {
+            let Some(id) = self.dirty_paced.pop_front() else { return true };
+            let turn = self.take_turn(now, id, device);
+            if let Some(Turn::More | Turn::NoRoom) = turn {
+                self.mark_dirty(id);
+            }
+            self.settle(id);
+            without_room += usize::from(turn == Some(Turn::NoRoom));
+            if without_room >= self.dirty_paced.len().clamp(1, FLOWS_WITHOUT_ROOM) {
+                return true;
+            }
+        }
+        self.dirty_paced.is_empty()
+    }
+
+    /// Has a connection, which was on one of the lists, send what it may.
+    fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<Turn> {
+        let connection = self.flows.get_mut(id)?;
+        core::mem::take(&mut connection.dirty)
+            .then(|| self.with(now, id, |connection, env| connection.transmit(env, device)))
+    }
+
     /// Whether something waits to be handed to the device.
     pub fn has_work(&self) -> bool {
-        !self.dirty.is_empty() || self.network.has_mail()
+        !self.dirty.is_empty() || !self.dirty_paced.is_empty() || self.network.has_mail()
     }
 
     /// When [`poll`](Self::poll) wants to be called, if nothing arrives before.
@@ -378,8 +399,22 @@ impl Stack {
             && !connection.dirty
         {
             connection.dirty = true;
-            self.dirty.push_back(id);
+            match connection.is_paced() {
+                false => self.dirty.push_back(id),
+                true => self.dirty_paced.push_back(id),
+            }
         }
+    }
+
+    /// Keeps a connection at the head of the list, unless it asks for a rate by now, and belongs on the other.
+    fn stay_first(&mut self, id: ConnectionId) -> bool {
+        let connection = self.flows.get_mut(id).filter(|connection| !connection.is_paced());
+        let stays = connection.is_some();
+        if let Some(connection) = connection {
+            connection.dirty = true;
+            self.dirty.push_front(id);
+        }
+        stays
     }
 
     /// Brings timers, listeners and lists up to date with a connection, and removes it if nobody needs it.
@@ -439,7 +474,7 @@ impl Stack {
 const PACKETS_A_POLL: usize = 256;
 /// Turns of connections in one call.
 const TURNS_A_TRANSMIT: usize = 128;
-/// When so many connections in a row find no room in the device, the rest need not ask.
+/// When so many paced connections in a row find no room in the device, the rest need not ask.
 const FLOWS_WITHOUT_ROOM: usize = 8;
 /// Challenge ACKs, and likewise resets to strangers, in a second (RFC 5961 7; Linux's default).
 const ANSWERS_A_SECOND: u32 = 1000;

@@ -429,6 +429,11 @@ impl Connection {
         self.congestion = controller;
     }
 
+    /// Whether the device is asked to keep it to a rate.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.pacing_rate.is_some()
+    }
+
     pub(crate) fn set_pacing_rate(&mut self, rate: Option<NonZeroU64>) {
         self.pacing_rate = rate;
     }
@@ -602,7 +607,10 @@ impl Connection {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let Deadlines { retransmit, probe, reorder, persist, ack, state } = self.deadlines;
         let liveness = self.liveness.as_ref().and_then(|liveness| liveness.deadline);
-        [retransmit, probe, reorder, persist, ack, state, liveness].into_iter().flatten().min()
+        // Asked after every packet: without a branch a deadline.
+        let all = [retransmit, probe, reorder, persist, ack, state, liveness];
+        let first = all.into_iter().fold(Instant::MAX, |first, at| first.min(at.unwrap_or(Instant::MAX)));
+        (first != Instant::MAX).then_some(first)
     }
 
     /// Learns from the peer's SYN.

@@ -17,9 +17,9 @@ use smallvec::SmallVec;
 pub(crate) enum Turn {
     /// There is nothing more to send for now.
     Done,
-    /// The device has no room.
+    /// The device has no room, and took nothing this time.
     NoRoom,
-    /// Others should have their turn first.
+    /// Others should have their turn first, be it only to find that there is no room left.
     More,
 }
 
@@ -61,17 +61,18 @@ impl Connection {
             self.fit_mss(&caps);
         }
         let (mut room, mut turns) = (0, PACKETS_A_TURN);
+        let without_room = |turns| if turns < PACKETS_A_TURN { Turn::More } else { Turn::NoRoom };
         self.blocked_on_unit = false;
         while let Some(plan) = self.plan(env, &caps) {
             if !self.has_room(&mut room, device, &caps) {
-                return Turn::NoRoom;
+                return without_room(turns);
             }
             if turns == 0 {
                 return Turn::More;
             }
             match self.carry_out(plan, env, device, &caps) {
                 Outcome::Sent => {}
-                Outcome::NoRoom => return Turn::NoRoom,
+                Outcome::NoRoom => return without_room(turns),
                 Outcome::Incomplete => {
                     self.blocked_on_unit = true;
                     break;
@@ -85,7 +86,7 @@ impl Connection {
             && !self.state.is_opening()
             && !(self.has_room(&mut room, device, &caps) && self.send_ack(env, device, &caps))
         {
-            return Turn::NoRoom;
+            return without_room(turns);
         }
         self.arm_persist(env);
         Turn::Done

@@ -268,8 +268,11 @@ impl ReceiveQueue {
         if bytes == 0 {
             return;
         }
-        // The share of what was taken; all of it when all of it is consumed.
-        let freed = (self.taken_charge as u128 * bytes as u128 / self.taken as u128) as usize;
+        // The share of what was taken; all of it, as nearly always, when all of it is consumed.
+        let freed = match bytes == self.taken {
+            true => self.taken_charge,
+            false => (self.taken_charge as u128 * bytes as u128 / self.taken as u128) as usize,
+        };
         self.taken -= bytes;
         self.taken_charge -= freed;
         self.charged -= freed;
