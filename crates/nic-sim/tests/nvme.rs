@@ -1,14 +1,18 @@
 //! Driver and device together: data digests that the NIC fills in are those that software would have made, whatever
-//! order packets are sent in.
+//! order packets are sent in; and what it places and checks of PDUs in TLS records is right, whatever is lost.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
+use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, Lookup, NetDevice, NvmeTcpDevice, RecordSource, Sent, TxAsk, TxPacket, Unit,
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NvmeTcpConfig, NvmeTcpDevice, Piece, PieceHome,
+    RecordSource, Sent, TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, Unit,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 const HEADERS: usize = 54;
 const MSS: usize = 1446;
@@ -220,7 +224,7 @@ fn a_context_goes_after_its_last_packet() {
     let handle = context(&mut driver);
     let stream = Stream::new(Seq(7), &[100]);
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
-    driver.remove(handle);
+    NvmeTcpDevice::remove(&mut driver, handle);
     assert!(driver.add_transmit(&flow()).is_err(), "there is room for one");
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
@@ -235,4 +239,254 @@ fn a_context_goes_after_its_last_packet() {
     let next = context(&mut driver);
     assert_eq!((next.index, next.generation), (handle.index, handle.generation + 1));
     assert_eq!(driver.counters().tx_nvmeotcp_sk_del, 1);
+}
+
+type Cipher = (TlsVersion, TlsSuite);
+
+fn key((version, suite): Cipher) -> TlsKey {
+    TlsKey::new(version, suite, &[7; 32][..suite.key_len()], [9; 12]).unwrap()
+}
+
+/// PDUs of a controller as the content of TLS records.
+struct Records {
+    start: Seq,
+    units: Vec<Unit>,
+    queued: Vec<u8>,
+    /// What is in the records, and where on the wire each byte of it is.
+    content: Vec<u8>,
+    places: Vec<usize>,
+    /// Where data of each command lie in the content.
+    data: Vec<(usize, usize)>,
+    /// Where PDUs begin in the content.
+    pdus: Vec<usize>,
+}
+
+impl Records {
+    fn new((version, suite): Cipher, start: Seq, lengths: &[usize], cuts: &[usize], spoilt: Option<usize>) -> Records {
+        let (mut content, mut data, mut pdus) = (Vec::new(), Vec::new(), Vec::new());
+        for (command, length) in lengths.iter().enumerate() {
+            pdus.push(content.len());
+            content.extend([7, 0b10, 24, 24]);
+            content.extend((28 + *length as u32).to_le_bytes());
+            content.extend((command as u16).to_le_bytes());
+            content.extend([0; 6]);
+            content.extend((*length as u32).to_le_bytes());
+            content.extend([0; 4]);
+            data.push((content.len(), *length));
+            let bytes: Vec<u8> = (0..*length).map(|at| (at * 31 + command * 7) as u8).collect();
+            content.extend(&bytes);
+            content.extend((crc32c::crc32c(&bytes) ^ u32::from(spoilt == Some(command))).to_le_bytes());
+        }
+        let (mut queued, mut units, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let explicit = if version == TlsVersion::Tls12 && suite != TlsSuite::ChaCha20Poly1305 { 8 } else { 0 };
+        let inner = if version == TlsVersion::Tls13 { &[23][..] } else { &[] };
+        let (mut done, mut cuts) = (0, cuts.iter().cycle());
+        while done < content.len() {
+            let from = start + queued.len() as u32;
+            let part = &content[done..content.len().min(done + cuts.next().unwrap())];
+            let after = (explicit + part.len() + inner.len() + 16) as u16;
+            queued.extend([23, 3, 3, (after >> 8) as u8, after as u8]);
+            queued.extend(vec![units.len() as u8; explicit]);
+            places.extend(queued.len()..queued.len() + part.len());
+            queued.extend(part);
+            queued.extend(inner);
+            queued.extend([0; 16]);
+            done += part.len();
+            let end = start + queued.len() as u32;
+            units.push(Unit { layer: Layer::Tls, number: units.len() as u64, start: from, end });
+        }
+        Records { start, units, queued, content, places, data, pdus }
+    }
+
+    /// All of it in frames, as a NIC seals it.
+    fn frames(&self, cipher: Cipher, mss: usize) -> Vec<Frame> {
+        let (mut device, mut driver) = pair(NicConfig::default());
+        let context = TlsDevice::add(&mut driver, &flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
+        let mut all = Vec::new();
+        for at in (0..self.queued.len()).step_by(mss) {
+            let seq = self.start + at as u32;
+            let packet = TxPacket {
+                header: headers(seq).into(),
+                fragments: [Bytes::copy_from_slice(&self.queued[at..self.queued.len().min(at + mss)])]
+                    .into_iter()
+                    .collect(),
+                ask: TxAsk { seq, context: Some(context), checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
+            };
+            assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
+            driver.flush(Instant::ZERO);
+            device.process(Instant::ZERO);
+            all.extend(std::iter::from_fn(|| device.poll_frame(Instant::ZERO)));
+        }
+        all
+    }
+
+    /// Where in the content the byte is that is at `place` on the wire.
+    fn content_at(&self, place: usize) -> usize {
+        self.places.binary_search(&place).expect("only content is placed")
+    }
+}
+
+impl RecordSource for Records {
+    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
+        let unit = self.units.iter().find(|unit| unit.contains(seq));
+        unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
+    }
+
+    fn bytes(&self, _: Layer, from: Seq, to: Seq, _: &mut dyn FnMut(Bytes)) {
+        assert_eq!(from, to, "it is sent in order");
+    }
+}
+
+struct Nowhere;
+
+impl PieceHome for Nowhere {
+    fn take_back(&self, _: u64, _: BytesMut) {}
+}
+
+/// A receiving NIC with a context for each layer, and the buffers of all commands.
+fn receiver(cipher: Cipher, records: &Records, lengths: &[usize]) -> (Device, Driver, Handle, Handle) {
+    let (mut device, mut driver) =
+        pair(NicConfig { lro: false, mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
+    let here = flow().reversed();
+    let tls = TlsDevice::add(&mut driver, &here, Direction::Receive, records.start, 0, &key(cipher)).unwrap();
+    let config = NvmeTcpConfig { data_digest: true, check: true, over_tls: true, ..NvmeTcpConfig::default() };
+    let first = records.start + records.places[0] as u32;
+    let nvme = NvmeTcpDevice::add(&mut driver, &here, first, &config).unwrap();
+    for (command, length) in lengths.iter().enumerate() {
+        driver.place(nvme, command as u16, vec![Piece::new(0, BytesMut::zeroed(*length), Arc::new(Nowhere))]);
+    }
+    run(&mut device);
+    while driver.poll_event().is_some() {}
+    (device, driver, tls, nvme)
+}
+
+fn run(device: &mut Device) {
+    device.process(Instant::ZERO);
+    while device.poll_frame(Instant::ZERO).is_some() {}
+    device.process(Instant::ZERO);
+}
+
+/// Shows the device a frame, whose payload is at `at` on the wire, and holds what it makes of it to the truth. How many
+/// bytes it placed, and whether it vouched for the packet.
+fn take(
+    device: &mut Device,
+    driver: &mut Driver,
+    records: &Records,
+    spoilt: Option<usize>,
+    frame: &Frame,
+    at: usize,
+) -> (usize, bool) {
+    device.receive_frame(Instant::ZERO, frame.clone());
+    run(device);
+    let packet = driver.receive(Instant::ZERO).unwrap();
+    let length = frame.data.len() - HEADERS;
+    if packet.meta.tls != TlsVerdict::Decrypted {
+        assert!(packet.placed.is_empty() && packet.meta.nvme == NvmeVerdict::NotChecked);
+        assert_eq!(packet.frame[HEADERS..], frame.data[HEADERS..], "as it was on the wire");
+        return (0, false);
+    }
+    let mut bytes = 0;
+    for (offset, mut piece) in packet.placed {
+        let from = records.content_at(at + offset);
+        let part = records.data.iter().find(|(start, length)| (*start..start + length).contains(&from));
+        let (start, _) = part.expect("only data are placed");
+        assert_eq!(piece.offset() as usize, from - start);
+        let expected = &records.content[from..from + piece.len()];
+        assert_eq!(piece.bytes_mut(), expected);
+        bytes += piece.len();
+    }
+    let good = packet.meta.nvme == NvmeVerdict::Good;
+    if let Some((start, data)) = spoilt.and_then(|spoilt| records.data.get(spoilt)).filter(|_| good) {
+        let end = records.places[start + data + 3];
+        assert!(!(at..at + length).contains(&end), "a wrong digest");
+    }
+    (bytes, good)
+}
+
+/// Answers what the device asks. True if it asked.
+fn answer(device: &mut Device, driver: &mut Driver, records: &Records, (tls, nvme): (Handle, Handle)) {
+    for _ in 0..2 {
+        while let Some(event) = driver.poll_event() {
+            let DeviceEvent::ResyncRequested { handle, header, .. } = event else { continue };
+            if handle == tls {
+                let unit = records.units.iter().find(|unit| unit.start == header);
+                TlsDevice::answer_resync(driver, handle, header, unit.map(|unit| unit.number));
+            } else {
+                assert_eq!(handle, nvme);
+                let at = header.distance_from(records.start) as usize;
+                let is_header = records.pdus.iter().any(|pdu| records.places[*pdu] == at);
+                NvmeTcpDevice::answer_resync(driver, handle, header, is_header);
+            }
+        }
+        run(device);
+    }
+}
+
+fn ciphers() -> impl Strategy<Value = Cipher> {
+    let version = prop_oneof![Just(TlsVersion::Tls12), Just(TlsVersion::Tls13)];
+    (version, prop_oneof![Just(TlsSuite::Aes128Gcm), Just(TlsSuite::ChaCha20Poly1305)])
+}
+
+proptest! {
+    /// Records and PDUs cut each other anywhere, packets are lost, late and doubled.
+    #[test]
+    fn over_tls_what_is_placed_and_vouched_for_is_right(
+        cipher in ciphers(),
+        lengths in prop::collection::vec(prop_oneof![1usize..900, 2_000usize..20_000], 1..12),
+        cuts in prop::collection::vec(prop_oneof![1usize..50, 100usize..2_000, 16_384usize..16_385], 1..6),
+        spoilt in prop::option::of(0usize..12),
+        mss in 200usize..1_446,
+        fates in prop::collection::vec(0u8..20, 64),
+        start: u32,
+    ) {
+        let records = Records::new(cipher, Seq(start), &lengths, &cuts, spoilt);
+        let (mut device, mut driver, tls, nvme) = receiver(cipher, &records, &lengths);
+        let (mut held, mut gaps, mut placed) = (None, false, 0);
+        for (number, frame) in records.frames(cipher, mss).into_iter().enumerate() {
+            let at = number * mss;
+            let mut arrivals = vec![(at, frame.clone())];
+            match fates[number % fates.len()] {
+                0 => {
+                    gaps = true;
+                    continue;
+                }
+                1 if held.is_none() => {
+                    (held, gaps) = (Some((at, frame)), true);
+                    continue;
+                }
+                2 => arrivals.push((at, frame)),
+                3 => arrivals.extend(held.take()),
+                _ => {}
+            }
+            for (at, frame) in arrivals {
+                placed += take(&mut device, &mut driver, &records, spoilt, &frame, at).0;
+                answer(&mut device, &mut driver, &records, (tls, nvme));
+            }
+        }
+        if !gaps {
+            prop_assert_eq!(placed, lengths.iter().sum::<usize>());
+            prop_assert_eq!(device.counters().rx_nvmeotcp_drop, 0);
+        }
+    }
+}
+
+#[test]
+fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
+    let cipher = (TlsVersion::Tls13, TlsSuite::Aes128Gcm);
+    let lengths = [60_000, 10_000];
+    let records = Records::new(cipher, Seq(u32::MAX - 5_000), &lengths, &[4_000], None);
+    let (mut device, mut driver, ..) = receiver(cipher, &records, &lengths);
+    let (mut placed, mut vouched) = (0, 0);
+    for (number, frame) in records.frames(cipher, 1_000).into_iter().enumerate() {
+        if number == 9 {
+            continue; // lost
+        }
+        let (bytes, good) = take(&mut device, &mut driver, &records, None, &frame, number * 1_000);
+        placed += bytes;
+        vouched += usize::from(good);
+    }
+    // Of the record with the gap, the rest; and the packet with the header behind it.
+    assert!(placed > 70_000 - 5_000, "{placed}");
+    assert!((9..30).contains(&vouched), "the first packets, and those of the second PDU: {vouched}");
+    assert_eq!((device.counters().rx_nvmeotcp_drop, device.counters().rx_nvmeotcp_resync), (0, 0));
 }

@@ -97,6 +97,56 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
 }
 
 #[test]
+fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
+    for (seed, loss) in [(51, 0.0), (52, 0.005), (53, 0.03)] {
+        for data_bytes in [1 << 20, 6_000] {
+            let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
+            let mut bed = Bed::new(seed, transport, Layers::TlsNic, loss);
+            let host = connect(&bed, Offload::PlaceAndCheck, 2);
+            let stats = bed.run(async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                exercise(seed).run(&disk, |_| ()).await.unwrap();
+                host.stats()
+            });
+            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}");
+            let counters = bed.counters();
+            let count = |name| counters.value(name);
+            let least = if loss == 0.0 { 4 << 20 } else { 1 << 20 };
+            assert!(count("rx_nvmeotcp_bytes") > least, "seed {seed}: {} bytes placed", count("rx_nvmeotcp_bytes"));
+            assert!(count("rx_nvmeotcp_checked") > 500, "seed {seed}: {} packets", count("rx_nvmeotcp_checked"));
+            if loss > 0.0 {
+                assert!(count("rx_nvmeotcp_drop") > 0 && count("rx_nvmeotcp_resync") > 0, "seed {seed}");
+            }
+        }
+    }
+}
+
+/// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
+#[test]
+fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
+    for seed in [54, 55] {
+        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
+        let host = connect(&bed, Offload::PlaceAndCheck, 2);
+        let cutter = bed.cutter([40, 90]);
+        let resets = bed.reset_host_at([12, 60, 61, 110]);
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            exercise(seed).run(&disk, |_| ()).await.unwrap();
+            cutter.await;
+            resets.await;
+            let data = blocks(256);
+            disk.write(0, [data.clone()]).await.unwrap();
+            assert!(disk.read(0, disk.buffer(256)).await.unwrap().to_vec() == data);
+        });
+        let counters = bed.counters();
+        assert!(counters.value("rx_nvmeotcp_sk_add") > 8, "after each reset and cut there are new contexts");
+        assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
+    }
+}
+
+#[test]
 fn buffers_come_back_from_cancelled_commands() {
     let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
     let host = connect(&bed, Offload::PlaceAndCheck, 1);

@@ -50,16 +50,18 @@ pub struct NvmeTcpConfig {
     pub alignment: u8,
     /// Data digests are to be checked.
     pub check: bool,
+    /// The PDUs are the content of TLS records, which a context of the flow's opens. (Set by the TLS layer that they pass.)
+    pub over_tls: bool,
 }
 
 /// What an NVMe/TCP host may ask of a device. Nothing here blocks: what takes time ends in a
 /// [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.
 pub trait NvmeTcpDevice {
     /// What the device can do.
-    fn limits(&self) -> NvmeTcpLimits;
+    fn limits(&mut self) -> NvmeTcpLimits;
 
     /// Has the device follow what arrives on `flow`, from the PDU that begins at `start`. It works from
-    /// [`Ready`](crate::DeviceEvent::Ready) on.
+    /// [`Ready`](crate::DeviceEvent::Ready) on. Over TLS, sequence numbers are those of the bytes of content on the wire.
     ///
     /// # Errors
     /// Whatever the device cannot take; the flow then stays in software.

@@ -10,7 +10,7 @@ use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::keys::{PieceKey, Prefix, RecordKey, TAG_LEN, UnsupportedKey};
 use bytes::BytesMut;
-use offload_api::rx::{Checksums, TlsVerdict};
+use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
 use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
@@ -129,6 +129,11 @@ impl Receiver {
     /// Says where the first range will begin, if nothing has arrived yet.
     pub(crate) fn begin_at(&mut self, seq: Seq) {
         self.inbox.begin_at(seq);
+    }
+
+    /// Whether verdicts of this context may still be on the way up.
+    pub(crate) fn knows_context(&self, handle: Handle) -> bool {
+        self.contexts.iter().any(|context| context.handle == handle)
     }
 
     /// Bytes received that are not yet a whole record.
@@ -279,6 +284,8 @@ impl Receiver {
                 Side::Garbled(earlier, number) => {
                     // Counter mode undoes itself: the same keystream again gives the bytes of the wire.
                     counters.rx_restored_bytes += data.len() as u64;
+                    // What a device found out about them above TLS was about other bytes.
+                    range.meta.nvme = NvmeVerdict::NotChecked;
                     earlier
                         .apply_keystream(number, at, data)
                         .map_err(Into::into)

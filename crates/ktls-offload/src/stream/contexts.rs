@@ -37,6 +37,11 @@ impl Contexts {
         Ok(handle)
     }
 
+    /// Whether this one is the stream's.
+    pub(super) fn knows(&self, context: Handle) -> bool {
+        self.held.iter().any(|(_, handle)| *handle == context)
+    }
+
     /// The device says that it has this one no more.
     pub(super) fn is_gone(&mut self, gone: Handle) {
         self.held.retain(|(_, handle)| *handle != gone);

@@ -32,7 +32,7 @@ use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload::{Returns, RxOffload};
-use offload_api::{RxSegment, SegmentStream, TxTag};
+use offload_api::{DeviceEvent, RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
@@ -91,6 +91,9 @@ pub struct KtlsStream<S: SegmentStream> {
     ended: Option<std::io::Result<()>>,
     rx: RxOffload,
     contexts: Contexts,
+    /// A protocol above has reached for the device, and is to hear of what is not for TLS.
+    watched: bool,
+    events_above: VecDeque<DeviceEvent>,
     policy: RetransmitPolicy,
     resync: Resync,
     rekeys: Rekeys,
@@ -181,6 +184,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             ended: None,
             rx: RxOffload::Software,
             contexts: Contexts::default(),
+            watched: false,
+            events_above: VecDeque::new(),
             policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
             resync: Resync::default(),
             rekeys: Rekeys::default(),

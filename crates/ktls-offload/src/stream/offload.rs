@@ -336,6 +336,11 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Acts on what happened to the device.
     pub(super) fn poll_events(&mut self, cx: &mut Context<'_>) {
         while let Poll::Ready(event) = self.stream.poll_device_event(cx) {
+            if self.concerns_above(&event) && self.events_above.len() < EVENTS_ABOVE {
+                self.events_above.push_back(event);
+                // Whoever polls for them may have done so before this.
+                cx.waker().wake_by_ref();
+            }
             match event {
                 DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
                     self.rx = RxOffload::Device(handle);
@@ -388,6 +393,23 @@ impl<S: SegmentStream> KtlsStream<S> {
                 _ => {}
             }
         }
+    }
+
+    /// Whether a protocol above is to hear of an event: it is about a context that is not TLS's, or about all.
+    fn concerns_above(&self, event: &DeviceEvent) -> bool {
+        let theirs = match event {
+            DeviceEvent::Ready { handle, .. }
+            | DeviceEvent::Removed { handle, .. }
+            | DeviceEvent::ResyncRequested { handle, .. } => !self.is_ours(*handle),
+            DeviceEvent::Reset => true,
+            _ => false,
+        };
+        self.watched && theirs
+    }
+
+    /// Whether this is, or was, a context of TLS.
+    fn is_ours(&self, handle: Handle) -> bool {
+        self.contexts.knows(handle) || self.receiver.knows_context(handle)
     }
 
     /// Tells the receive context whether a record begins where it thinks, as soon as that is known. (An answer for a
@@ -512,3 +534,6 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.counters.curr_rx_sw = u64::from(receive == Some(false));
     }
 }
+
+/// Events that a protocol above has not asked for yet; it is told of the first.
+const EVENTS_ABOVE: usize = 64;

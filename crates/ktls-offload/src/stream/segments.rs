@@ -5,8 +5,8 @@ use super::{KtlsStream, Side};
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, PathCaps, RecordSource, RxPacket, RxSegment, Sealer, SegmentStream,
-    Sent, SentBytes, TxPacket, TxTag,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, PathCaps, Piece,
+    RecordSource, Refused, RxPacket, RxSegment, Sealer, SegmentStream, Sent, SentBytes, TxPacket, TxTag,
 };
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
@@ -16,6 +16,15 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         ready!(self.poll_plain(cx))?;
         Poll::Ready(Ok(self.plain.pop_front()))
+    }
+
+    /// Where the content of the next record begins, if none has begun.
+    fn next_seq(&self) -> Option<Seq> {
+        if let Some(range) = self.plain.front() {
+            return Some(range.seq);
+        }
+        let next = self.stream.next_seq().filter(|_| self.receiver.pending() == 0)?;
+        Some(next + self.receiver.key().format().prefix_len() as u32)
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -85,58 +94,126 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
-        self.stream.control(&mut |flow, device| f(flow, &mut AboveTls(device)))
+        let opens = match (self.receive_context(), self.wants_receive_context()) {
+            (Some(_), _) => Opens::Now,
+            (None, true) => Opens::Later,
+            (None, false) => Opens::Never,
+        };
+        self.watched |= opens != Opens::Never;
+        self.stream.control(&mut |flow, device| f(flow, &mut AboveTls { device, opens }))
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
-        // The transport tells each event once, and TLS must see it; what is above has no context to hear of.
+        // The transport tells each event once, and TLS must see it.
         self.poll_events(cx);
-        Poll::Pending
+        self.events_above.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
-/// A device as a protocol above TLS may see it: without the TLS face, which is taken.
-struct AboveTls<'a>(&'a mut dyn NetDevice);
+/// A device as a protocol above TLS may see it: without the TLS face, which is taken; and with that for NVMe/TCP if the
+/// device opens the records in which that comes.
+struct AboveTls<'a> {
+    device: &'a mut dyn NetDevice,
+    opens: Opens,
+}
+
+/// Whether the device opens records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opens {
+    Now,
+    /// It has the context, or is to get it.
+    Later,
+    Never,
+}
 
 impl NetDevice for AboveTls<'_> {
     fn path(&self, flow: &FlowKey) -> PathCaps {
-        self.0.path(flow)
+        self.device.path(flow)
     }
 
     fn room(&self, flow: &FlowKey) -> usize {
-        self.0.room(flow)
+        self.device.room(flow)
     }
 
     fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.0.room_paced(flow)
+        self.device.room_paced(flow)
     }
 
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
-        self.0.transmit(now, packet, source)
+        self.device.transmit(now, packet, source)
     }
 
     fn flush(&mut self, now: Instant) {
-        self.0.flush(now);
+        self.device.flush(now);
     }
 
     fn receive(&mut self, now: Instant) -> Option<RxPacket> {
-        self.0.receive(now)
+        self.device.receive(now)
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.0.poll_event()
+        self.device.poll_event()
     }
 
     fn arm(&mut self, waker: &Waker) -> bool {
-        self.0.arm(waker)
+        self.device.arm(waker)
     }
 
     fn next_event(&self) -> Option<Instant> {
-        self.0.next_event()
+        self.device.next_event()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.0.handle_timeout(now);
+        self.device.handle_timeout(now);
+    }
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        let able = self.opens != Opens::Never && self.device.nvme().is_some();
+        if able { Some(self) } else { None }
+    }
+}
+
+impl NvmeTcpDevice for AboveTls<'_> {
+    fn limits(&mut self) -> NvmeTcpLimits {
+        self.device.nvme().map_or(NvmeTcpLimits { max_pieces: 0, io_threshold: usize::MAX }, |device| device.limits())
+    }
+
+    fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
+        if self.opens != Opens::Now {
+            return Err(Refused::Busy);
+        }
+        let device = self.device.nvme().ok_or(Refused::Unsupported)?;
+        device.add(flow, start, &NvmeTcpConfig { over_tls: true, ..*config })
+    }
+
+    /// What is queued is sealed with the TLS context, and with no other.
+    fn add_transmit(&mut self, _: &FlowKey) -> Result<Handle, Refused> {
+        Err(Refused::Unsupported)
+    }
+
+    fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
+        // Without a device they are dropped, and so go home.
+        if let Some(device) = self.device.nvme() {
+            device.place(handle, command, buffer);
+        }
+    }
+
+    fn release(&mut self, handle: Handle, command: u16) {
+        if let Some(device) = self.device.nvme() {
+            device.release(handle, command);
+        }
+    }
+
+    fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool) {
+        if let Some(device) = self.device.nvme() {
+            device.answer_resync(handle, header, is_header);
+        }
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        if let Some(device) = self.device.nvme() {
+            device.remove(handle);
+        }
     }
 }
 

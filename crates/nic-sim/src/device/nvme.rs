@@ -6,9 +6,10 @@
 use crate::device::Device;
 use crate::engine::layout::Layout;
 use crate::engine::nvme::{NvmeReceive, NvmeTransmit, Placement, Received};
+use crate::engine::tls_rx::Shown;
 use crate::steering::Steering;
 use bytes::BytesMut;
-use offload_api::rx::NvmeVerdict;
+use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{FlowKey, Handle, Placements, RxMeta};
 use std::collections::BTreeMap;
 
@@ -52,6 +53,12 @@ impl NvmeContexts {
         self.contexts.get_mut(&handle)
     }
 
+    /// The context that follows what arrives of a flow, over TLS or not.
+    fn following(&mut self, flow: &FlowKey, over_tls: bool) -> Option<&mut NvmeContext> {
+        let context = self.contexts.get_mut(&self.steering.find(flow)?)?;
+        (context.engine.is_over_tls() == over_tls).then_some(context)
+    }
+
     pub(super) fn remove(&mut self, handle: Handle) {
         if let Some(context) = self.contexts.remove(&handle) {
             self.steering.remove(&context.flow, handle);
@@ -86,27 +93,50 @@ impl Device {
         meta: &mut RxMeta,
     ) -> Placements {
         let payload = &data[layout.payload..layout.end];
-        let context = self.nvme.steering.find(&layout.flow_of_receiver(data));
-        let Some(context) = context.and_then(|handle| self.nvme.contexts.get_mut(&handle)) else {
+        let Some(context) = self.nvme.following(&layout.flow_of_receiver(data), false) else {
             buffer.extend_from_slice(payload);
             return Placements::new();
         };
-        let Received { verdict, placed, lost } =
-            context.engine.receive(layout.seq(data), payload, &mut context.placement);
-        meta.nvme = verdict;
-        self.counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
-        self.counters.rx_nvmeotcp_drop += u64::from(lost);
-        if !placed.is_empty() {
-            self.counters.rx_nvmeotcp_packets += 1;
-        }
+        let received = context.engine.receive(layout.seq(data), payload, &mut context.placement);
+        let placed = self.note_pdus(received, meta);
         let (start, mut at) = (buffer.len(), 0);
         buffer.resize(start + payload.len(), 0);
         for (offset, piece) in &placed {
             buffer[start + at..start + offset].copy_from_slice(&payload[at..*offset]);
             at = offset + piece.len();
-            self.counters.rx_nvmeotcp_bytes += piece.len() as u64;
         }
         buffer[start + at..].copy_from_slice(&payload[at..]);
+        placed
+    }
+
+    /// Shows the flow's NVMe/TCP engine, if it has one over TLS, what the TLS engine saw of the content of records in a
+    /// packet: `plain` is what that made of the payload. Only if all of it is handed on decrypted, anything is placed.
+    pub(super) fn show_content(
+        &mut self,
+        data: &[u8],
+        layout: &Layout,
+        shown: &Shown,
+        plain: &[u8],
+        meta: &mut RxMeta,
+    ) -> Placements {
+        let Some(context) = self.nvme.following(&layout.flow_of_receiver(data), true) else {
+            return Placements::new();
+        };
+        let seq = layout.seq(data);
+        let received = match meta.tls {
+            TlsVerdict::Decrypted => context.engine.receive_content(seq, &shown.parts, plain, &mut context.placement),
+            _ => context.engine.pass_over(shown, seq, plain),
+        };
+        self.note_pdus(received, meta)
+    }
+
+    fn note_pdus(&mut self, received: Received, meta: &mut RxMeta) -> Placements {
+        let Received { verdict, placed, lost } = received;
+        meta.nvme = verdict;
+        self.counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
+        self.counters.rx_nvmeotcp_drop += u64::from(lost);
+        self.counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());
+        self.counters.rx_nvmeotcp_bytes += placed.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
         placed
     }
 }

@@ -15,6 +15,7 @@ use crate::dma;
 use crate::engine::checksum;
 use crate::engine::coalesce::Joint;
 use crate::engine::layout::Layout;
+use crate::engine::tls_rx::Shown;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
 use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
@@ -348,11 +349,15 @@ impl Device {
     fn append_payload(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) -> Placements {
         let payload = &data[layout.payload..layout.end];
         let start = buffer.len();
+        let mut placed = Placements::new();
         if !payload.is_empty() && !self.steering.is_empty() {
-            self.decrypt(data, layout, buffer, meta);
+            let shown = self.decrypt(data, layout, buffer, meta);
+            if let Some(shown) = shown {
+                placed = self.show_content(data, layout, &shown, &buffer[start..], meta);
+            }
         }
         if meta.tls == TlsVerdict::Decrypted {
-            return Placements::new();
+            return placed;
         }
         buffer.truncate(start);
         if meta.context.is_none() && !payload.is_empty() && !self.nvme.is_empty() {
@@ -362,15 +367,18 @@ impl Device {
         Placements::new()
     }
 
-    /// Runs the payload through the flow's receive engine, if it has one.
-    fn decrypt(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) {
-        let Some(handle) = self.steering.find(&layout.flow_of_receiver(data)) else { return };
-        let Some(context) = self.contexts.get_mut(handle, &mut self.dma) else { return };
-        let TlsEngine::Receive(engine) = context.engine else { return };
+    /// Runs the payload through the flow's receive engine, if it has one; what that saw of content, if an engine for a
+    /// protocol over TLS may want to know.
+    fn decrypt(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) -> Option<Shown> {
+        let handle = self.steering.find(&layout.flow_of_receiver(data))?;
+        let context = self.contexts.get_mut(handle, &mut self.dma)?;
+        let TlsEngine::Receive(engine) = context.engine else { return None };
         let payload = &data[layout.payload..layout.end];
         let start = buffer.len();
         buffer.resize(start + payload.len(), 0);
-        let received = engine.receive(context.key, layout.seq(data), payload, &mut buffer[start..]);
+        let (seq, standing) = (layout.seq(data), if self.nvme.is_empty() { None } else { engine.standing() });
+        let received = engine.receive(context.key, seq, payload, &mut buffer[start..]);
+        let shown = standing.and_then(|standing| engine.shown(standing, seq, &received, &buffer[start..]));
         meta.tls = received.verdict;
         meta.context = Some(handle);
         match received.verdict {
@@ -384,6 +392,7 @@ impl Device {
         }
         self.counters.rx_tls_lost += u64::from(received.lost);
         self.counters.rx_tls_found += u64::from(received.found);
+        shown
     }
 
     fn note_received(&mut self, data: &[u8]) {

@@ -172,7 +172,7 @@ impl Driver {
 }
 
 impl NvmeTcpDevice for Driver {
-    fn limits(&self) -> NvmeTcpLimits {
+    fn limits(&mut self) -> NvmeTcpLimits {
         NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: self.config.nvme_io_threshold }
     }
 

@@ -9,6 +9,7 @@ use core::fmt;
 use offload_api::record::EXPLICIT_NONCE_LEN;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
+use smallvec::SmallVec;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// What protects the records of a context, beside the key itself, which is referred to. The IV is not printed, and
@@ -112,7 +113,68 @@ pub(crate) struct Walked {
     pub(crate) records: u64,
 }
 
+/// Parts of a range of bytes: where each begins, and how long it is.
+pub(crate) type Parts = SmallVec<[(usize, usize); 2]>;
+
 impl RecordCursor {
+    /// Where in `plain`, the bytes that come next in the stream, opened, content of records lies: bodies, but in TLS 1.3
+    /// for their last bytes, which are types. (Padding, which is rare, counts as content; so do alerts and the like, for
+    /// in TLS 1.3 the type comes last.)
+    pub(crate) fn content(&self, protection: &Protection, plain: &[u8]) -> Parts {
+        let format = &protection.format;
+        let inner_type = format.inner_type_len();
+        let mut parts = Parts::new();
+        let (mut header, mut have) = ([0; HEADER], 0);
+        // Bytes before, of and after the body that are still to come.
+        let (mut before, mut body, mut after) = match self.phase {
+            Phase::Header { have: gathered, bytes } => {
+                (header, have) = (bytes, usize::from(gathered));
+                (0, 0, 0)
+            }
+            Phase::Nonce { have, body, .. } => (EXPLICIT_NONCE_LEN - usize::from(have), usize::from(body), TAG_LEN),
+            Phase::Body { left, .. } => (0, usize::from(left), TAG_LEN),
+            Phase::Tag { at, .. } => (0, 0, TAG_LEN - usize::from(at)),
+        };
+        let mut at = 0;
+        while at < plain.len() {
+            let rest = plain.len() - at;
+            if before + body + after == 0 {
+                let taken = rest.min(HEADER - have);
+                header[have..have + taken].copy_from_slice(&plain[at..at + taken]);
+                (at, have) = (at + taken, have + taken);
+                if have == HEADER {
+                    let Some(length) = format.body_len(&header) else { break };
+                    (before, body, after, have) = (format.explicit_nonce_len(), length, TAG_LEN, 0);
+                }
+            } else if before > 0 {
+                let taken = rest.min(before);
+                (at, before) = (at + taken, before - taken);
+            } else if body > 0 {
+                let taken = rest.min(body);
+                let content = taken.min(body.saturating_sub(inner_type));
+                if content > 0 {
+                    parts.push((at, content));
+                }
+                (at, body) = (at + taken, body - taken);
+            } else {
+                let taken = rest.min(after);
+                (at, after) = (at + taken, after - taken);
+            }
+        }
+        parts
+    }
+
+    /// Bytes of content still to come in this record; `None` while its header is not complete.
+    pub(crate) fn content_left(&self, protection: &Protection) -> Option<u32> {
+        let body = match self.phase {
+            Phase::Header { .. } => return None,
+            Phase::Nonce { body, .. } => body,
+            Phase::Body { left, .. } => left,
+            Phase::Tag { .. } => 0,
+        };
+        Some(u32::from(body).saturating_sub(protection.format.inner_type_len() as u32))
+    }
+
     /// At the first byte of record `number`.
     pub(crate) fn at_record(number: u64) -> RecordCursor {
         RecordCursor { number, phase: Phase::Header { have: 0, bytes: [0; HEADER] } }

@@ -23,7 +23,7 @@
 //! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
 
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::tls_record::{HEADER, Mode, Protection, RecordCursor, Walked};
+use crate::engine::tls_record::{HEADER, Mode, Parts, Protection, RecordCursor, Walked};
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
 use resumable_aead::Key;
@@ -84,6 +84,20 @@ pub(crate) struct Received {
     /// The context found its place again with this packet, and works from the next on.
     pub(crate) found: bool,
 }
+
+/// Content of records that the engine saw in a packet, for the protocol above.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// Where in the stream the engine stood before.
+    pub(crate) last: Seq,
+    /// Bytes of content from there on that it passed over.
+    pub(crate) skipped: u32,
+    /// Where content lies in what it opened then.
+    pub(crate) parts: Parts,
+}
+
+/// Where in the stream, and in which record, an engine stands.
+pub(crate) type Standing = (Seq, RecordCursor);
 
 impl Received {
     const UNTOUCHED: Received = Received {
@@ -195,6 +209,32 @@ impl TlsReceive {
                 let (header, number) = (*header, *number);
                 self.expect(key, (header, number), seq, source, destination)
             }
+        }
+    }
+
+    /// Where the context stands, if that is known.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        match &self.place {
+            Place::Known { next, cursor } => Some((*next, *cursor)),
+            _ => None,
+        }
+    }
+
+    /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
+    /// and wrote `plain`. `None`: nothing that could be set in relation to what was seen before.
+    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Shown> {
+        let (last, cursor) = before;
+        match received.verdict {
+            TlsVerdict::Decrypted if last == seq => {
+                Some(Shown { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
+            }
+            // It has been through the packet from the next header on.
+            TlsVerdict::NotDecrypted if received.found => {
+                let at = (last + cursor.bytes_left()?).distance_from(seq) as usize;
+                let parts = RecordCursor::at_record(0).content(&self.protection, &plain[..plain.len() - at]);
+                Some(Shown { last, skipped: cursor.content_left(&self.protection)?, parts })
+            }
+            _ => None,
         }
     }
 

@@ -29,6 +29,8 @@ const PORT: u16 = 4420;
 pub(crate) enum Layers {
     Tcp,
     Tls,
+    /// TLS that the NICs seal and open.
+    TlsNic,
 }
 
 pub(crate) struct Bed {
@@ -191,9 +193,15 @@ impl Connector for Opens {
             stream.set_nodelay(true);
             Ok(match layers {
                 Layers::Tcp => Box::new(stream) as Box<dyn SegmentStream>,
-                Layers::Tls => {
+                Layers::Tls | Layers::TlsNic => {
                     let config = Arc::new(client_config(Randomness::Seeded(seed), None));
-                    Box::new(ktls_offload::connect(stream, config, server_name()).await?)
+                    let mut stream = ktls_offload::connect(stream, config, server_name()).await?;
+                    if layers == Layers::TlsNic {
+                        stream.set_retransmit_limit(None);
+                        stream.offload(ktls_offload::Offload::BOTH);
+                        stream.ready().await?;
+                    }
+                    Box::new(stream)
                 }
             })
         })
@@ -211,9 +219,13 @@ async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away:
             let serving = async move {
                 match layers {
                     Layers::Tcp => drop(server.serve(stream).await),
-                    Layers::Tls => {
+                    Layers::Tls | Layers::TlsNic => {
                         let config = Arc::new(server_config(Randomness::Seeded(seed), None));
-                        let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
+                        let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
+                        if layers == Layers::TlsNic {
+                            stream.set_retransmit_limit(None);
+                            stream.offload(ktls_offload::Offload::BOTH);
+                        }
                         drop(server.serve(stream).await);
                     }
                 }

@@ -78,7 +78,8 @@ const LONGEST: u32 = 1 << 28;
 mod tests {
     use super::*;
 
-    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: false, data_digest: true, alignment: 0, check: true };
+    const CONFIG: NvmeTcpConfig =
+        NvmeTcpConfig { header_digest: false, data_digest: true, alignment: 0, check: true, over_tls: false };
 
     #[test]
     fn a_header_tells_where_its_parts_are() {

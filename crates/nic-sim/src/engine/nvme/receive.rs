@@ -9,11 +9,16 @@
 //!   Tracking  --- software says yes --> Known
 //! ```
 //!
+//! Over TLS the stream is the content of records that the TLS engine opened, packet by packet; its bytes keep the TCP
+//! sequence numbers that they have on the wire, so between records the numbers jump. Behind a gap the TLS engine opens
+//! nothing before the next record, and can tell how much content it passed over.
+//!
 //! Invariant: nothing is held back, changed or dropped; a packet from the past passes by. The state is of constant size.
 
 use super::cursor::{Cursor, Data};
 use super::framing::COMMON_HEADER;
 use super::placement::Placement;
+use crate::engine::tls_rx::Shown;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{NvmeTcpConfig, Placements};
 use offload_base::Seq;
@@ -23,6 +28,8 @@ use offload_base::Seq;
 pub(crate) struct NvmeReceive {
     config: NvmeTcpConfig,
     place: Place,
+    /// Over TLS: the end of the last packet that the TLS engine went through.
+    shown_to: Option<Seq>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +54,12 @@ pub(crate) struct Received {
 impl NvmeReceive {
     /// A context that waits for the PDU that begins at `start`.
     pub(crate) fn new(config: NvmeTcpConfig, start: Seq) -> NvmeReceive {
-        NvmeReceive { config, place: Place::Known { next: start, cursor: Cursor::START } }
+        NvmeReceive { config, place: Place::Known { next: start, cursor: Cursor::START }, shown_to: None }
+    }
+
+    /// Whether PDUs come as the content of TLS records.
+    pub(crate) fn is_over_tls(&self) -> bool {
+        self.config.over_tls
     }
 
     /// Works on the payload at `seq`.
@@ -56,6 +68,87 @@ impl NvmeReceive {
             Place::Known { next, cursor } => self.follow(seq, payload, next, cursor, placement),
             Place::Searching { .. } => self.search(seq, payload),
             Place::Tracking { asked, next, cursor } => self.track(seq, payload, asked, next, cursor),
+        }
+    }
+
+    /// Works on the content of TLS records in the packet at `seq`: the parts `content` of `plain`, its payload opened.
+    pub(crate) fn receive_content(
+        &mut self,
+        seq: Seq,
+        content: &[(usize, usize)],
+        plain: &[u8],
+        placement: &mut Placement,
+    ) -> Received {
+        let follows = self.shown_to == Some(seq);
+        let first = self.shown_to.is_none();
+        self.shown_to = Some(seq + plain.len() as u32);
+        let mut all = Received { verdict: NvmeVerdict::NotChecked, ..Received::default() };
+        if !follows && !first {
+            all.lost = self.lose_content();
+        }
+        let mut vouched = self.config.check && !content.is_empty();
+        for (number, &(mut at, mut length)) in content.iter().enumerate() {
+            let mut start = seq + at as u32;
+            if first && let Place::Known { next, .. } = self.place {
+                // It may have been told of a PDU that begins further on, in this packet or behind it.
+                let before = if start.before(next) { next.distance_from(start) } else { 0 };
+                let before = length.min(before as usize);
+                (at, length, start) = (at + before, length - before, start + before as u32);
+                vouched &= before == 0;
+                if length == 0 {
+                    continue;
+                }
+                all.lost |= start.after(next) && number == 0 && self.lose_content();
+            }
+            if follows || !first || number > 0 {
+                // Between two parts of the content there is nothing of it.
+                self.move_to(start);
+            }
+            let part = self.receive(start, &plain[at..at + length], placement);
+            all.lost |= part.lost;
+            all.placed.extend(part.placed.into_iter().map(|(offset, piece)| (at + offset, piece)));
+            vouched &= part.verdict == NvmeVerdict::Good;
+            if part.verdict == NvmeVerdict::ResyncRequested {
+                all.verdict = NvmeVerdict::ResyncRequested;
+            }
+        }
+        if vouched {
+            all.verdict = NvmeVerdict::Good;
+        }
+        all
+    }
+
+    /// Goes on with what the TLS engine was shown of a packet at `seq` that is handed on as it is on the wire: nothing is
+    /// placed. `plain` is what it opened.
+    pub(crate) fn pass_over(&mut self, shown: &Shown, seq: Seq, plain: &[u8]) -> Received {
+        let follows = self.shown_to == Some(shown.last);
+        let end = seq + plain.len() as u32;
+        self.shown_to = Some(end);
+        let config = self.config;
+        let leads_on = match &mut self.place {
+            Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
+                let parts = || shown.parts.iter().map(|(at, length)| &plain[*at..at + length]);
+                follows
+                    && (shown.skipped == 0 || cursor.skip(shown.skipped))
+                    && parts().all(|part| cursor.pass(&config, part, &mut |_| ()).is_ok())
+            }
+            Place::Searching { .. } => false,
+        };
+        Received { lost: !leads_on && self.lose_content(), ..Received::default() }
+    }
+
+    /// Content was missed that may have hidden a header. True if the place was known.
+    fn lose_content(&mut self) -> bool {
+        let known = matches!(self.place, Place::Known { .. });
+        self.place = Place::Searching { end: Seq(0), have: 0, bytes: [0; COMMON_HEADER] };
+        known
+    }
+
+    /// The next byte of the stream is at `seq`.
+    fn move_to(&mut self, seq: Seq) {
+        match &mut self.place {
+            Place::Known { next, .. } | Place::Tracking { next, .. } => *next = seq,
+            Place::Searching { end, .. } => *end = seq,
         }
     }
 
@@ -216,7 +309,8 @@ mod tests {
         fn take_back(&self, _: u64, _: BytesMut) {}
     }
 
-    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true };
+    const CONFIG: NvmeTcpConfig =
+        NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true, over_tls: false };
 
     /// PDUs with data of these lengths for commands 0, 1, 2 ..., each followed by a response; where each PDU begins, and
     /// where data lie in the stream.

@@ -102,7 +102,10 @@ impl Offloading {
 
     fn add(&mut self, stream: &mut dyn SegmentStream, queue: &Queue) {
         let Some(start) = stream.next_seq() else {
-            self.wanted = Offload::None;
+            // Over TLS that is not known while a part of a record is here.
+            if !stream.control(&mut |_, _| ()) {
+                self.wanted = Offload::None;
+            }
             return;
         };
         let framing = queue.framing();
@@ -111,6 +114,7 @@ impl Offloading {
             data_digest: framing.data_digest,
             alignment: queue.alignment(),
             check: framing.data_digest && self.wanted == Offload::PlaceAndCheck,
+            over_tls: false,
         };
         let mut added = None;
         stream.control(&mut |flow, device| {
