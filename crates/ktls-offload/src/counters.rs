@@ -77,6 +77,8 @@ offload_base::counters! {
         pub rx_records_sw: "TlsRxRecordsSw",
         /// Records partly decrypted by a device, and finished in software.
         pub rx_records_partial: "TlsRxRecordsPartial",
+        /// Bytes of those that were left for software to decrypt. (It authenticates all of them.)
+        pub rx_partial_sw_bytes: "TlsRxPartialSwBytes",
         /// Records wholly decrypted and verified by a device.
         pub rx_records_device: "TlsRxRecordsDevice",
         /// Bytes of records decrypted with a key that was no longer theirs, and restored.
@@ -141,6 +143,7 @@ const LINES: &[&str] = &[
     "TlsTxRecordsDevice",
     "TlsRxRecordsSw",
     "TlsRxRecordsPartial",
+    "TlsRxPartialSwBytes",
     "TlsRxRecordsDevice",
     "TlsRxRestoredBytes",
     "TlsOffloadRefused",

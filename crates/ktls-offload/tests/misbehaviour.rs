@@ -227,6 +227,26 @@ async fn errors_stay_and_stop_writing() {
 }
 
 #[tokio::test]
+async fn what_a_peer_spoils_is_counted() {
+    let (wire, mut victim) = victim();
+    let mut record = protected(0, 23, b"text", 0);
+    record[7] ^= 1;
+    wire.inject(1, &record, RxMeta::default());
+    assert!(victim.next_chunk().await.is_err());
+    assert_eq!((victim.counters().decrypt_error, victim.counters().rx_records_sw), (1, 1));
+
+    // A KeyUpdate to an end whose keys cannot change.
+    let (_, _, keys) = Counting::pair(SUITE);
+    let wire = Wire::new(0);
+    let (_, b) = wire.ends();
+    let mut fixed = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
+    wire.inject(1, &protected(0, 22, &[24, 0, 0, 1, 0], 0), RxMeta::default());
+    assert!(fixed.next_chunk().await.is_err());
+    let counters = fixed.counters();
+    assert_eq!((counters.rx_rekey_received, counters.rx_rekey_error, counters.rx_rekey_ok), (1, 1, 0));
+}
+
+#[tokio::test]
 async fn tickets_to_a_server_are_unexpected() {
     let (_, _, keys) = Counting::pair(SUITE);
     let wire = Wire::new(0);

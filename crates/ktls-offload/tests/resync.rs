@@ -3,10 +3,12 @@
 mod rig;
 
 use ktls_offload::{KtlsStream, Offload};
-use offload_api::{DeviceEvent, Handle, TlsResync, TlsSuite};
+use offload_api::rx::TlsVerdict;
+use offload_api::{DeviceEvent, Handle, RxMeta, TlsResync, TlsSuite};
 use offload_base::Seq;
 use rig::device::FLOW;
-use rig::{End, Wire, streams};
+use rig::{End, Wire, counted, data, record, streams};
+use tokio::io::AsyncReadExt;
 
 /// A receiver on a device that decrypts nothing, and its peer. Every record is 52 bytes on the wire.
 struct Setup {
@@ -203,4 +205,44 @@ async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_
     setup.asks(setup.at(next));
     setup.exchange(2).await;
     assert_eq!(setup.told(), [(setup.at(next), Some(next.into()))]);
+}
+
+/// Linux' limit: 65,535 records.
+#[tokio::test]
+async fn an_asynchronous_question_that_never_comes_is_given_up() {
+    let mut setup = Setup::new(TlsResync::Asynchronous).await;
+    let key = counted(TlsSuite::Aes128Gcm, 1);
+    let sealed = |number: u64| record(&key, number, 23, b"x", 0);
+    let length = sealed(0).len() as u32;
+    setup.started(setup.start, setup.start + length);
+    for number in 0..65_600 {
+        assert_eq!(setup.far.counters().rx_resync_given_up, u64::from(number > 65_535), "after {number} records");
+        setup.wire.inject(1, &sealed(number), RxMeta::default());
+        assert_eq!(setup.far.next_chunk().await.unwrap().unwrap(), "x");
+    }
+    setup.asks(setup.start);
+    setup.wire.inject(1, &sealed(65_600), RxMeta::default());
+    setup.far.next_chunk().await.unwrap();
+    assert_eq!(setup.told(), [(setup.start, None)], "what was noted is forgotten");
+}
+
+/// Of a record that a device decrypted in part software decrypts the rest, and no byte twice.
+#[tokio::test]
+async fn a_partial_record_costs_what_is_left_of_it() {
+    for decrypted in [1, 16, 400, 999, 1000] {
+        let setup = Setup::new(TlsResync::DriverRequest).await;
+        let (wire, mut far) = (setup.wire, setup.far);
+        let content = data(5, 1000);
+        let sealed = record(&counted(TlsSuite::Aes128Gcm, 1), 0, 23, &content, 0);
+        let meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(setup.context), ..RxMeta::default() };
+        wire.inject(1, &[&sealed[..5], &content[..decrypted]].concat(), meta);
+        wire.inject(1, &sealed[5 + decrypted..], RxMeta::default());
+        let mut got = vec![0; 1000];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == content);
+        let counters = far.counters();
+        assert_eq!(counters.rx_records_partial, 1);
+        // The type at the end of the plaintext is software's.
+        assert_eq!(counters.rx_partial_sw_bytes, 1001 - decrypted as u64);
+    }
 }

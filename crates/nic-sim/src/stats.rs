@@ -188,7 +188,8 @@ offload_base::counters! {
         pub tx_nvmeotcp_needs_software: "tx_nvmeotcp_needs_software",
         /// Packets dropped: their PDU is no longer in the send queue.
         pub tx_nvmeotcp_drop_no_sync_data: "tx_nvmeotcp_drop_no_sync_data",
-        /// Requests passed over: no place on the control ring, or the device no longer waited.
+        /// Requests passed over, for there was no place on the control ring or the device no longer waited; and answers, for
+        /// there was no place or the context is gone.
         pub rx_tls_resync_req_skip: "rx_tls_resync_req_skip",
         /// Answers that waited for a place on the control ring.
         pub rx_tls_resync_res_retry: "rx_tls_resync_res_retry",

@@ -48,7 +48,8 @@ pub enum DeviceEvent {
         /// The context.
         handle: Handle,
     },
-    /// The device lost its place and asks whether a record header starts at `header`.
+    /// The device lost its place and asks whether a record header starts at `header`. (Linux names a header by its last
+    /// byte there, this by its first.)
     ResyncRequested {
         /// The flow it follows.
         flow: FlowKey,

@@ -280,7 +280,10 @@ impl Receiver {
             let data = range.data.bytes_mut();
             let done = match side {
                 Side::Plaintext => state.authenticate_plaintext(&piece_key.key, data),
-                Side::Ciphertext => state.decrypt(&piece_key.key, data),
+                Side::Ciphertext => {
+                    counters.rx_partial_sw_bytes += data.len() as u64;
+                    state.decrypt(&piece_key.key, data)
+                }
                 Side::Garbled(earlier, number) => {
                     // Counter mode undoes itself: the same keystream again gives the bytes of the wire.
                     counters.rx_restored_bytes += data.len() as u64;

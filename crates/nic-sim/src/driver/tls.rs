@@ -276,8 +276,9 @@ impl Driver {
             return;
         }
         while let Some((handle, header, number)) = self.contexts.answers.front().copied() {
-            let lives = self.contexts.shadow(handle).is_some();
-            if lives && self.command(ControlCommand::AnswerResync { handle, header, number }).is_err() {
+            if self.contexts.shadow(handle).is_none() {
+                self.counters.rx_tls_resync_req_skip += 1;
+            } else if self.command(ControlCommand::AnswerResync { handle, header, number }).is_err() {
                 break;
             }
             self.contexts.answers.pop_front();
@@ -366,7 +367,8 @@ impl TlsDevice for Driver {
         } else {
             let command = ControlCommand::CreateTls { handle, flow: *flow, direction, start, number, key };
             if let Err(refused) = self.command(command) {
-                self.contexts.vacate(handle);
+                // What the device keeps there it keeps.
+                let _ = if from_pool { self.contexts.park(handle) } else { self.contexts.vacate(handle) };
                 return Err(refused);
             }
             self.counters.tx_tls_pool_alloc += u64::from(direction == Direction::Transmit);
