@@ -14,7 +14,7 @@ pub mod fragmentation;
 pub mod headers;
 pub mod reassembly;
 
-pub use checksum::Sum;
+pub use checksum::{Sum, native_sum};
 pub use fragmentation::{NotFragmentable, fragment};
 pub use headers::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};
 pub use reassembly::{Expired, Limits, Reassembler, Refusal, Taken};

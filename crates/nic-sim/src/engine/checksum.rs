@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071), for IPv4 headers, TCP and UDP.
 
 use crate::engine::layout::{IP, Layout, PROTOCOL_TCP, PROTOCOL_UDP};
-use ip_packets::Version;
+use ip_packets::{Version, native_sum};
 use offload_api::Protocol;
 use offload_api::rx::Checksums;
 
@@ -13,21 +13,7 @@ pub(crate) struct Sum(u64);
 
 impl Sum {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        // 32-bit words into 64-bit sums: carries fold at the end, and the loop vectorises.
-        let (blocks, rest) = bytes.as_chunks::<32>();
-        let mut sums = [0u64; 8];
-        for block in blocks {
-            for (sum, word) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
-                *sum += u64::from(u32::from_ne_bytes(*word));
-            }
-        }
-        let mut total = sums.iter().sum::<u64>();
-        let (words, rest) = rest.as_chunks::<4>();
-        total += words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum::<u64>();
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
-        total += u64::from(u32::from_ne_bytes(last));
-        self.0 += (total >> 32) + (total & 0xffff_ffff);
+        self.0 += u64::from(native_sum(bytes));
     }
 
     pub(crate) fn finish(self) -> u16 {

@@ -4,6 +4,7 @@
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
 use crate::engine::esp::{EspTable, Numbers};
+use crate::engine::layout::{IP, PROTOCOL_TCP};
 use bytes::BytesMut;
 use esp::inner::ip_packet;
 use esp::{EspAt, IpView, PROTOCOL_ESP, unwrap};
@@ -24,6 +25,9 @@ pub(crate) enum Received {
 
 /// Works on a frame, if it is ESP of an SA that the device has.
 pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
+    if is_plain_tcp(data) {
+        return Received::Untouched(EspVerdict::None);
+    }
     let Some(at) = EspAt::find(data) else {
         let view = ip_packet(data).and_then(IpView::parse);
         let fragment = view.is_some_and(|view| view.fragment && view.protocol == PROTOCOL_ESP);
@@ -61,4 +65,14 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
         Ok(inner) => Received::Unwrapped { inner, verdict: EspVerdict::Unwrapped { sa: handle, number }, translated },
         Err(_) => Received::Dropped,
     }
+}
+
+/// Whether TCP follows IP's header at once, as in most packets: then there is no need to look for ESP.
+fn is_plain_tcp(frame: &[u8]) -> bool {
+    let protocol = match frame.get(12..14) {
+        Some([0x08, 0x00]) => frame.get(IP + 9),
+        Some([0x86, 0xdd]) => frame.get(IP + 6),
+        _ => None,
+    };
+    protocol == Some(&PROTOCOL_TCP)
 }
