@@ -621,15 +621,19 @@ pub enum EspVerdict {
     Decrypted {
         /// The device's SA.
         sa: Handle,
-        /// The whole sequence number.
+        /// The whole sequence number; of several that were joined, of the first.
         number: u64,
+        /// Packets of consecutive numbers that this one was joined of, which have one trailer left; 1: it was not.
+        packets: u16,
     },
     /// Packet offload: this is the inner packet. It was authentic, no replay, and one of its SA's.
     Unwrapped {
         /// The device's SA.
         sa: Handle,
-        /// The whole sequence number.
+        /// The whole sequence number; of several that were joined, of the first.
         number: u64,
+        /// Packets of consecutive numbers that this one was joined of; 1: it was not.
+        packets: u16,
     },
     /// The ICV is wrong, or the packet makes no sense.
     Failed,

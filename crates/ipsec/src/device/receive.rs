@@ -2,10 +2,14 @@
 //!
 //! Fragments are put together first, whatever they are of: policies look at ports, which most fragments do not show,
 //! and ESP is opened whole (RFC 4303 3.4.1).
+//!
+//! What the device opened it may have joined of several packets (LRO). Their numbers and bytes count each; if only one of
+//! the numbers is not new, none of them passes, for there is no telling them apart any more.
 
 use super::{By, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
+use core::num::NonZeroU16;
 use esp::inner::{NotEsp, ip_packet, shares_port};
 use esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
@@ -21,8 +25,14 @@ impl SecureDevice {
         // The verdict is for here; further up, packets of one stream are not to differ by it.
         let plain = RxMeta { esp: EspVerdict::None, ..meta };
         match meta.esp {
-            EspVerdict::Unwrapped { sa, number } => self.take_unwrapped(sa, number, frame, plain),
-            EspVerdict::Decrypted { sa, number } => self.take_decrypted(sa, number, frame, plain),
+            EspVerdict::Unwrapped { sa, number, packets } => {
+                let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
+                self.take_unwrapped(sa, opened)
+            }
+            EspVerdict::Decrypted { sa, number, packets } => {
+                let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
+                self.take_decrypted(sa, opened)
+            }
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
                 self.take_raw(now, RxPacket { frame, meta, joined, placed })
             }
@@ -77,94 +87,108 @@ impl SecureDevice {
         };
         let sa = self.sad.find_mut(id)?;
         self.counters.in_fallback += u64::from(sa.by() != By::Software);
-        let number = match may_come(sa, at) {
+        let number = match may_come(sa, at, 1) {
             Ok(number) => number,
             Err(refusal) => return self.drop_received(refusal),
         };
+        let packets = Packets { number, count: 1, joined: None };
         let trailer = match sa.cipher.open(&mut frame, at, number) {
             Ok(trailer) => trailer,
             Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
             Err(_) => {
-                accept(sa, number);
+                accept(sa, &packets);
                 return self.drop_received(Refusal::Mode);
             }
         };
-        accept(sa, number);
+        accept(sa, &packets);
         self.counters.in_software += 1;
         self.counters.in_software_bytes += trailer.payload as u64;
         // RFC 3948 3.1.2: a translator may have changed addresses under the checksum, which ESP makes up for.
         let translated = at.udp && sa.params.mode == EspMode::Transport;
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
-        self.deliver(id, frame, at, &trailer, RxMeta { checksums, ..RxMeta::default() })
+        self.deliver(id, Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets }, at, &trailer)
     }
 
     /// A packet that the device decrypted: headers, window and lifetimes are the host's.
-    fn take_decrypted(&mut self, handle: Handle, number: u64, frame: BytesMut, meta: RxMeta) -> Option<RxPacket> {
+    fn take_decrypted(&mut self, handle: Handle, opened: Opened) -> Option<RxPacket> {
+        let Packets { count, .. } = opened.packets;
         let id = *self.in_device.get(&handle).or_else(|| {
-            self.counters.in_no_states += 1;
+            self.counters.in_no_states += count;
             None
         })?;
-        let (Some(at), Some(sa)) = (EspAt::find(&frame), self.sad.find_mut(id)) else {
-            self.counters.in_header_error += 1;
+        let (Some(at), Some(sa)) = (EspAt::find(&opened.frame), self.sad.find_mut(id)) else {
+            self.counters.in_header_error += count;
             return None;
         };
-        if let Err(refusal) = may_come(sa, &at) {
-            return self.drop_received(refusal);
+        if let Err(refusal) = may_come(sa, &at, count) {
+            return self.drop_all_received(refusal, count);
         }
-        let Ok(trailer) = Trailer::read(&frame, &at) else { return self.drop_received(Refusal::Mode) };
-        if !accept(sa, number) {
-            return self.drop_received(Refusal::Replay);
+        let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
+            return self.drop_all_received(Refusal::Mode, count);
+        };
+        if !accept(sa, &opened.packets) {
+            return self.drop_all_received(Refusal::Replay, count);
         }
-        self.counters.in_crypto += 1;
-        self.deliver(id, frame, &at, &trailer, meta)
+        self.counters.in_crypto += count;
+        self.deliver(id, opened, &at, &trailer)
     }
 
     /// A packet that the device opened altogether. Its number goes through the host's window as well, for the host
     /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
-    fn take_unwrapped(&mut self, handle: Handle, number: u64, frame: BytesMut, meta: RxMeta) -> Option<RxPacket> {
+    fn take_unwrapped(&mut self, handle: Handle, opened: Opened) -> Option<RxPacket> {
+        let Packets { count, .. } = opened.packets;
         let id = *self.in_device.get(&handle).or_else(|| {
-            self.counters.in_no_states += 1;
+            self.counters.in_no_states += count;
             None
         })?;
         let sa = self.sad.find_mut(id)?;
-        if !accept(sa, number) {
-            return self.drop_received(Refusal::Replay);
+        if !accept(sa, &opened.packets) {
+            return self.drop_all_received(Refusal::Replay, count);
         }
-        self.counters.in_packet += 1;
-        let Some(view) = ip_packet(&frame).and_then(IpView::parse) else {
-            self.counters.in_header_error += 1;
+        self.counters.in_packet += count;
+        let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
+            self.counters.in_header_error += count;
             return None;
         };
-        let protected = match sa.params.mode {
+        let mode = sa.params.mode;
+        let protected = match mode {
             EspMode::Transport => view.total - view.header,
             EspMode::Tunnel => view.total,
         };
-        self.spend(id, 1, protected as u64);
-        self.admit(id, frame, &view, meta)
+        self.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
+        self.admit(id, opened, &view)
     }
 
     /// Takes the outer headers off a packet that is authentic.
-    fn deliver(&mut self, id: SaId, frame: BytesMut, at: &EspAt, trailer: &Trailer, meta: RxMeta) -> Option<RxPacket> {
-        self.spend(id, 1, trailer.payload as u64);
+    fn deliver(&mut self, id: SaId, opened: Opened, at: &EspAt, trailer: &Trailer) -> Option<RxPacket> {
+        let Opened { frame, meta, packets } = opened;
         let sa = self.sad.find(id)?;
+        let mode = sa.params.mode;
         let unwrapped = {
             let _framing = cost::work(Work::Framing);
             unwrap(frame, at, trailer, &sa.params)
         };
         let frame = match unwrapped {
             Ok(frame) => frame,
-            Err(UnwrapError::Dummy) => return self.drop_received(Refusal::Dummy),
-            Err(_) => return self.drop_received(Refusal::Mode),
+            Err(error) => {
+                self.spend(id, packets.count, trailer.payload as u64);
+                let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
+                return self.drop_received(refusal);
+            }
         };
-        let Some(view) = ip_packet(&frame).and_then(IpView::parse) else {
+        let opened = Opened { frame, meta, packets };
+        let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
+            self.spend(id, opened.packets.count, trailer.payload as u64);
             return self.drop_received(Refusal::Mode);
         };
-        self.admit(id, frame, &view, meta)
+        self.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
+        self.admit(id, opened, &view)
     }
 
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
-    fn admit(&mut self, id: SaId, frame: BytesMut, view: &IpView, meta: RxMeta) -> Option<RxPacket> {
+    fn admit(&mut self, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
+        let Opened { frame, meta, packets: Packets { count, joined, .. } } = opened;
         let selectors = view.selectors(&frame[ETHERNET..]);
         let sa = self.sad.find(id)?;
         match self.action(Direction::Receive, &selectors) {
@@ -172,19 +196,19 @@ impl SecureDevice {
             // More protection than asked for is no harm in transport mode; in a tunnel, anybody's packets could come.
             Some(Action::Bypass) if sa.params.mode == EspMode::Transport => {}
             Some(Action::Protect(_) | Action::Bypass) => {
-                self.counters.in_template_mismatch += 1;
+                self.counters.in_template_mismatch += count;
                 return None;
             }
             Some(Action::Discard) => {
-                self.counters.in_policy_block += 1;
+                self.counters.in_policy_block += count;
                 return None;
             }
             None => {
-                self.counters.in_no_policies += 1;
+                self.counters.in_no_policies += count;
                 return None;
             }
         }
-        Some(RxPacket::new(frame, meta))
+        Some(RxPacket { joined, ..RxPacket::new(frame, meta) })
     }
 
     fn put_together(&mut self, now: Instant, frame: &[u8], ipv6: bool) -> Option<BytesMut> {
@@ -209,6 +233,10 @@ impl SecureDevice {
     }
 
     fn drop_received(&mut self, refusal: Refusal) -> Option<RxPacket> {
+        self.drop_all_received(refusal, 1)
+    }
+
+    fn drop_all_received(&mut self, refusal: Refusal, packets: u64) -> Option<RxPacket> {
         let counters = &mut self.counters;
         let counter = match refusal {
             Refusal::Expired => &mut counters.in_state_expired,
@@ -218,8 +246,34 @@ impl SecureDevice {
             Refusal::Mode => &mut counters.in_state_mode_error,
             Refusal::Dummy => &mut counters.in_dummy,
         };
-        *counter += 1;
+        *counter += packets;
         None
+    }
+}
+
+/// A packet that is authentic.
+struct Opened {
+    frame: BytesMut,
+    meta: RxMeta,
+    packets: Packets,
+}
+
+/// Of how many packets it was joined, under which numbers.
+struct Packets {
+    number: u64,
+    count: u64,
+    joined: Option<NonZeroU16>,
+}
+
+impl Opened {
+    /// Protected bytes of the packets it was joined of that are not in it: the headers of all but the first. Its plain
+    /// frame has `view`.
+    fn bytes_left_out(&self, view: &IpView, mode: EspMode) -> usize {
+        let again = self.packets.count.saturating_sub(1) as usize;
+        let transport = ETHERNET + view.header;
+        // Only TCP is joined.
+        let tcp = self.frame.get(transport + 12).map_or(0, |offset| usize::from(offset >> 4) * 4);
+        again * (tcp + if mode == EspMode::Tunnel { view.header } else { 0 })
     }
 }
 
@@ -234,22 +288,22 @@ enum Refusal {
 }
 
 /// What can be said before a packet is authenticated; its whole number.
-fn may_come(sa: &Sa, at: &EspAt) -> Result<u64, Refusal> {
+fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
     let Sequence::Receive(window) = &sa.sequence else { return Err(Refusal::Mode) };
     if sa.params.encapsulation.is_some() != at.udp {
         return Err(Refusal::Encapsulation);
     }
-    if !sa.meter.allows(1) {
+    if !sa.meter.allows(packets) {
         return Err(Refusal::Expired);
     }
     window.check(at.low).map_err(|_| Refusal::Replay)
 }
 
-fn accept(sa: &mut Sa, number: u64) -> bool {
-    match &mut sa.sequence {
-        Sequence::Receive(window) => window.accept(number),
-        Sequence::Send(_) => false,
-    }
+/// Takes note of packets that are authentic, unless one of them is not new.
+fn accept(sa: &mut Sa, packets: &Packets) -> bool {
+    let Sequence::Receive(window) = &mut sa.sequence else { return false };
+    let mut numbers = packets.number..=packets.number.saturating_add(packets.count.saturating_sub(1));
+    numbers.clone().all(|number| window.is_new(number)) && numbers.all(|number| window.accept(number))
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];

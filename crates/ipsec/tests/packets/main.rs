@@ -1,6 +1,7 @@
 //! Packet by packet: what each way of working on ESP puts on the wire, and what it makes of what comes from there.
 
 mod hostile;
+mod joined;
 mod path_mtu;
 mod paths;
 mod rig;

@@ -6,7 +6,7 @@ use nic_sim::frame::Frame;
 use offload_api::{EspMode, OffloadKind, TxAsk, TxPacket};
 
 /// A frame as a router on its way with a smaller MTU passes it on.
-fn fragments(frame: &Frame) -> Vec<Frame> {
+pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
     let header = frame.data[..34].into();
     let fragments = [frame.data.slice(34..)].into_iter().collect();
     let packet = TxPacket { header, fragments, ask: TxAsk::default() };

@@ -2,8 +2,10 @@
 
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
+use crate::engine::coalesce::Within;
 use crate::engine::esp_rx::{self, Received};
 use crate::engine::esp_tx::EspDrop;
+use crate::engine::layout::Layout;
 use crate::packet::{ControlCompletion, IpsecCommand};
 use bytes::BytesMut;
 use offload_api::rx::Checksums;
@@ -15,9 +17,27 @@ pub(super) enum EspOutcome {
     /// As it was on the wire, and this about it.
     Untouched(EspVerdict),
     /// In place of what was on the wire.
-    Changed(BytesMut, RxMeta),
+    Opened(Opened),
     /// The host is not to see it.
     Dropped,
+}
+
+/// What the engine made of a packet.
+pub(super) struct Opened {
+    /// What the host is shown, if nothing joins it.
+    pub(super) frame: BytesMut,
+    pub(super) meta: RxMeta,
+    /// In crypto offload, the packet in the frame, as it would be without ESP.
+    pub(super) inner: Option<(BytesMut, Within)>,
+    /// Of the packet without ESP, if others may join it: its checksums are right.
+    pub(super) layout: Option<Layout>,
+}
+
+impl Opened {
+    /// The packet without ESP.
+    pub(super) fn plain(&self) -> &[u8] {
+        self.inner.as_ref().map_or(&self.frame, |(inner, _)| inner)
+    }
 }
 
 impl Device {
@@ -55,32 +75,36 @@ impl Device {
 
     /// Runs a received frame through the ESP engine.
     pub(super) fn receive_esp(&mut self, data: &[u8]) -> EspOutcome {
-        let (frame, inner_checksums, verdict) = match esp_rx::receive(&mut self.esp, data) {
-            Received::Untouched(verdict) => {
-                match verdict {
-                    EspVerdict::Failed => self.counters.ipsec_rx_auth_fail += 1,
-                    EspVerdict::Fragment => self.counters.ipsec_rx_fragments += 1,
-                    _ => {}
-                }
-                return EspOutcome::Untouched(verdict);
+        let received = esp_rx::receive(&mut self.esp, data);
+        match &received {
+            Received::Decrypted { .. } | Received::Unwrapped { .. } => {
+                self.counters.ipsec_rx_pkts += 1;
+                self.counters.ipsec_rx_bytes += data.len() as u64;
             }
-            Received::Dropped => {
-                self.counters.ipsec_rx_drop_pkts += 1;
-                return EspOutcome::Dropped;
+            Received::Untouched(EspVerdict::Failed) => self.counters.ipsec_rx_auth_fail += 1,
+            Received::Untouched(EspVerdict::Fragment) => self.counters.ipsec_rx_fragments += 1,
+            Received::Untouched(_) => {}
+            Received::Dropped => self.counters.ipsec_rx_drop_pkts += 1,
+        }
+        let (frame, inner, verdict, (checksums, layout)) = match received {
+            Received::Untouched(verdict) => return EspOutcome::Untouched(verdict),
+            Received::Dropped => return EspOutcome::Dropped,
+            Received::Decrypted { frame, inner, verdict, new } => {
+                let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));
+                let (checksums, layout) = looked.unwrap_or((Checksums::Unchecked, None));
+                // Joined, what the host will refuse would take others with it.
+                (frame, inner, verdict, (checksums, layout.filter(|_| new)))
             }
-            Received::Decrypted { frame, inner, verdict } => {
-                let checksums = inner.map_or(Checksums::Unchecked, |inner| self.look_at(&inner).0);
-                (frame, checksums, verdict)
-            }
-            // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
-            Received::Unwrapped { inner, verdict, translated: true } => (inner, Checksums::Good, verdict),
-            Received::Unwrapped { inner, verdict, translated: false } => {
-                let checksums = self.look_at(&inner).0;
-                (inner, checksums, verdict)
+            Received::Unwrapped { inner, verdict, translated } => {
+                // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
+                let looked = match translated {
+                    true => (Checksums::Good, Layout::of_frame(&inner)),
+                    false => self.look_at(&inner),
+                };
+                (inner, None, verdict, looked)
             }
         };
-        self.counters.ipsec_rx_pkts += 1;
-        self.counters.ipsec_rx_bytes += data.len() as u64;
-        EspOutcome::Changed(frame, RxMeta { checksums: inner_checksums, esp: verdict, ..RxMeta::default() })
+        let meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
+        EspOutcome::Opened(Opened { frame, meta, inner, layout })
     }
 }

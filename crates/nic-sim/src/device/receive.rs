@@ -8,12 +8,14 @@
 //! interrupt that the first of them starts has arrived, or, if there is none to wait for, for those that came at the
 //! same time. No packet reaches the host later than it would without.
 
+mod opened;
+
 use crate::context::TlsEngine;
 use crate::device::esp::EspOutcome;
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::checksum;
-use crate::engine::coalesce::Joint;
+use crate::engine::coalesce::{Joint, Within, Wrapping};
 use crate::engine::layout::Layout;
 use crate::engine::tls_rx::Shown;
 use crate::packet::ReceiveCompletion;
@@ -42,6 +44,8 @@ struct Session {
     meta: RxMeta,
     /// The packet so far, and behind it the rest of its buffer.
     buffer: BytesMut,
+    /// What crypto offload left around it.
+    wrapping: Option<Wrapping>,
     /// Parts of the payload so far that are in buffers of commands.
     placed: Placements,
     /// When the first, and when the last segment is in host memory.
@@ -58,9 +62,16 @@ struct Contents {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
+    /// Where the packet is in the buffer, if crypto offload left ESP around it.
+    within: Option<Within>,
 }
 
 impl Session {
+    /// The headers of the first segment, as they are without ESP.
+    fn first(&self) -> &[u8] {
+        self.wrapping.as_ref().map_or(&self.buffer, Wrapping::plain)
+    }
+
     /// Takes in what was placed of the segment whose payload begins at `start` in the packet.
     fn add_placed(&mut self, start: usize, placed: Placements) {
         let payload_start = start - self.joint.headers();
@@ -110,8 +121,12 @@ impl Device {
         let due = now + self.config.delays.dma + self.config.delays.engine;
         let opened = if self.can_take() { self.receive_esp(data) } else { EspOutcome::Untouched(EspVerdict::None) };
         let verdict = match opened {
+            EspOutcome::Untouched(EspVerdict::Fragment) => {
+                self.close_opened();
+                EspVerdict::Fragment
+            }
             EspOutcome::Untouched(verdict) => verdict,
-            EspOutcome::Changed(frame, meta) => return self.take_opened(data, &frame, meta, due),
+            EspOutcome::Opened(opened) => return self.take_opened(data, opened, due),
             EspOutcome::Dropped => return self.note_received(data),
         };
         let (checksums, layout) = self.look_at(data);
@@ -140,21 +155,7 @@ impl Device {
             }
             None => buffer.extend_from_slice(data),
         }
-        self.begin(data, layout.as_ref(), Contents { buffer, meta, placed }, due);
-    }
-
-    /// Takes what was made of an ESP packet.
-    fn take_opened(&mut self, data: &[u8], frame: &[u8], meta: RxMeta, due: Instant) {
-        let Some(mut buffer) = self.take_buffer() else {
-            self.counters.rx_out_of_buffer += 1;
-            return;
-        };
-        self.note_received(data);
-        self.dma.rx_payload += frame.len() as u64;
-        buffer.extend_from_slice(frame);
-        // Each has a number of its own that the host is to know: none is joined with others.
-        let contents = Contents { buffer, meta, placed: Placements::new() };
-        self.begin(frame, None, contents, due);
+        self.begin(data, layout.as_ref(), Contents { buffer, meta, placed, within: None }, due);
     }
 
     /// Shows the host what has reached its memory by `now`.
@@ -207,13 +208,14 @@ impl Device {
 
     /// The session of the flow that a frame belongs to.
     fn session_of(&self, data: &[u8], layout: &Layout) -> Option<usize> {
-        self.receive.open.iter().position(|session| session.joint.is_of_flow(&session.buffer, data, layout))
+        self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, layout))
     }
 
     /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
     fn joins(&self, place: usize, data: &[u8], layout: &Layout, due: Instant) -> bool {
         let session = &self.receive.open[place];
         due <= session.closes_at
+            && session.meta.esp == EspVerdict::None
             && self.has_place_for_packet()
             // With headers of its own, should it need them.
             && session.buffer.len() + layout.end <= session.buffer.capacity()
@@ -250,14 +252,14 @@ impl Device {
         packet[..header.len()].copy_from_slice(header);
         self.dma.rx_payload += header.len() as u64;
         self.close_without_rest(place);
-        self.begin(data, Some(layout), Contents { buffer: packet, meta, placed }, due);
+        self.begin(data, Some(layout), Contents { buffer: packet, meta, placed, within: None }, due);
     }
 
-    /// A packet that stands in `buffer`: others may join it, or it is on its way to the host.
+    /// A packet that stands in `buffer`, and is `data` without ESP: others may join it, or it is on its way to the host.
     fn begin(&mut self, data: &[u8], layout: Option<&Layout>, contents: Contents, due: Instant) {
-        let Contents { buffer, meta, placed } = contents;
+        let Contents { mut buffer, meta, placed, within } = contents;
         let joint = layout.filter(|_| self.config.lro && may_be_joined(&meta));
-        let Some(joint) = joint.and_then(|layout| Joint::begin(data, layout)) else {
+        let Some((joint, layout)) = joint.and_then(|layout| Some((Joint::begin(data, layout)?, layout))) else {
             let (frame, ends_buffer) = self.cut_off(buffer);
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
@@ -269,10 +271,12 @@ impl Device {
         let interrupt = self.interrupt.due.filter(|at| *at >= due);
         let closes_at = interrupt.unwrap_or(due + self.config.delays.interrupt);
         let (first_due, last_due) = (due, due);
+        let wrapping = within.map(|within| Wrapping::begin(data, layout, within, &mut buffer));
         self.receive.open.push(Session {
             joint,
             meta,
             buffer,
+            wrapping,
             placed,
             first_due,
             last_due,
@@ -283,7 +287,12 @@ impl Device {
 
     /// Ends a session: nothing joins it any more.
     fn close(&mut self, place: usize) {
-        let buffer = core::mem::take(&mut self.receive.open[place].buffer);
+        let session = &mut self.receive.open[place];
+        let mut buffer = core::mem::take(&mut session.buffer);
+        match session.wrapping.take() {
+            Some(wrapping) => wrapping.finish(&session.joint, &mut buffer),
+            None => session.joint.finish(&mut buffer),
+        }
         let (frame, ends_buffer) = self.cut_off(buffer);
         self.receive.open[place].buffer = frame;
         self.end_session(place, ends_buffer);
@@ -291,12 +300,13 @@ impl Device {
 
     /// Ends a session whose buffer goes on elsewhere.
     fn close_without_rest(&mut self, place: usize) {
+        let session = &mut self.receive.open[place];
+        session.joint.finish(&mut session.buffer);
         self.end_session(place, false);
     }
 
     fn end_session(&mut self, place: usize, ends_buffer: bool) {
-        let Session { joint, meta, buffer: mut frame, placed, last_due, .. } = self.receive.open.remove(place);
-        joint.finish(&mut frame);
+        let Session { joint, meta, buffer: frame, placed, last_due, .. } = self.receive.open.remove(place);
         let joined = joint.segment_bytes();
         if joined.is_some() {
             self.counters.rx_lro_packets += 1;

@@ -5,11 +5,16 @@
 //! limit keeps them apart, as in Linux's GRO. A segment shorter than the first, or one with PSH or FIN, is the last.
 //! What the device found out about them has to be the same too; that is for the caller to see to, who knows it.
 //!
+//! Packets that came under ESP are compared by what they are without it. Where crypto offload leaves ESP around them, the
+//! first one's headers stay in front of what is joined, and the last one's trailer behind it: see [`Wrapping`].
+//!
 //! Invariant: the length of what is joined fits the IP header of the first segment.
 
 use crate::engine::layout::{IP, Layout};
+use bytes::BytesMut;
+use esp::{ESP_AND_IV, ETHERNET, EspAt};
 use ip_packets::Version;
-use offload_api::Protocol;
+use offload_api::{EspMode, Protocol};
 use offload_base::Seq;
 
 /// What segments that are being joined have in common, and what comes next.
@@ -97,14 +102,7 @@ impl Joint {
         if self.segments == 1 {
             return;
         }
-        let whole = (self.layout.payload - IP + self.payload_bytes) as u16;
-        match self.layout.version {
-            Version::Four => headers[IP + 2..IP + 4].copy_from_slice(&whole.to_be_bytes()),
-            Version::Six => {
-                let behind = whole - self.layout.version.header_bytes() as u16;
-                headers[IP + 4..IP + 6].copy_from_slice(&behind.to_be_bytes());
-            }
-        }
+        set_ip_length(headers, self.layout.payload - IP + self.payload_bytes);
         headers[self.layout.transport + TCP_FLAGS] |= self.last_flags;
     }
 
@@ -123,6 +121,103 @@ impl Joint {
             && same(tcp + TCP_FLAGS + 1, tcp + TCP_CHECKSUM)
             && same(tcp + TCP_CHECKSUM + 2, self.layout.payload);
         same(0, IP) && network && transport
+    }
+}
+
+/// Where crypto offload leaves a packet in the frame that it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Within {
+    /// Where the ESP header is in the frame.
+    esp: usize,
+    /// Bytes in front of the plain packet that are not behind the ESP header.
+    in_front: usize,
+}
+
+impl Within {
+    /// Of an ESP packet that was opened.
+    pub(crate) fn of(at: &EspAt, mode: EspMode) -> Within {
+        let in_front = match mode {
+            EspMode::Transport => ETHERNET + at.ip.header,
+            EspMode::Tunnel => ETHERNET,
+        };
+        Within { esp: at.esp, in_front }
+    }
+
+    /// Where in the frame that is which is `at` in the plain packet.
+    fn shifted(&self, at: usize) -> usize {
+        at - self.in_front + self.esp + ESP_AND_IV
+    }
+}
+
+/// What crypto offload leaves around a packet that others may join.
+#[derive(Debug)]
+pub(crate) struct Wrapping {
+    /// Headers of the first segment, as they are without ESP.
+    plain: BytesMut,
+    within: Within,
+    /// What was behind the payload of the last segment: padding, trailer, ICV.
+    tail: BytesMut,
+}
+
+impl Wrapping {
+    /// Takes what is behind the payload off `frame`, so that others can be joined.
+    pub(crate) fn begin(plain: &[u8], layout: &Layout, within: Within, frame: &mut BytesMut) -> Wrapping {
+        let end = within.shifted(layout.end);
+        let tail = frame[end..].into();
+        frame.truncate(end);
+        Wrapping { plain: plain[..layout.payload].into(), within, tail }
+    }
+
+    /// The headers of the first segment, as they are without ESP.
+    pub(crate) fn plain(&self) -> &[u8] {
+        &self.plain
+    }
+
+    /// Payload of `frame`, whose plain packet has `layout`, and what is behind it.
+    pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], layout: &Layout) -> (&'a [u8], &'a [u8]) {
+        frame[within.shifted(layout.payload)..].split_at(layout.end - layout.payload)
+    }
+
+    /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
+    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: Within) -> bool {
+        let same = |from: usize, to: usize| first[from..to] == frame[from..to];
+        let own = match first[IP] >> 4 {
+            // Length, identification and checksum.
+            4 => same(IP, IP + 2) && same(IP + 6, IP + 10) && same(IP + 12, within.esp),
+            // The length.
+            _ => same(IP, IP + 4) && same(IP + 6, within.esp),
+        };
+        within == self.within && same(0, IP) && own
+    }
+
+    /// What is behind the payload is this from now on.
+    pub(crate) fn set_tail(&mut self, tail: &[u8]) {
+        self.tail.clear();
+        self.tail.extend_from_slice(tail);
+    }
+
+    /// Makes `frame`, which ends with the payload, whole again, its headers those of all segments.
+    pub(crate) fn finish(mut self, joint: &Joint, frame: &mut BytesMut) {
+        frame.extend_from_slice(&self.tail);
+        if joint.segments == 1 {
+            return;
+        }
+        joint.finish(&mut self.plain);
+        let headers = &self.plain[self.within.in_front..];
+        let protected = self.within.esp + ESP_AND_IV;
+        frame[protected..protected + headers.len()].copy_from_slice(headers);
+        let bytes = frame.len() - IP;
+        set_ip_length(frame, bytes);
+    }
+}
+
+/// Writes the length of a whole packet to its IP header.
+fn set_ip_length(frame: &mut [u8], bytes: usize) {
+    if frame[IP] >> 4 == 4 {
+        frame[IP + 2..IP + 4].copy_from_slice(&(bytes as u16).to_be_bytes());
+    } else {
+        let behind = (bytes - Version::Six.header_bytes()) as u16;
+        frame[IP + 4..IP + 6].copy_from_slice(&behind.to_be_bytes());
     }
 }
 

@@ -3,6 +3,7 @@
 //! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
+use crate::engine::coalesce::Within;
 use crate::engine::esp::{EspTable, Numbers};
 use crate::engine::layout::{IP, PROTOCOL_TCP};
 use bytes::BytesMut;
@@ -16,7 +17,8 @@ pub(crate) enum Received {
     /// Nothing: it is as it was.
     Untouched(EspVerdict),
     /// Its payload is plain; all the rest is there still. And the packet in it, as it would be without ESP.
-    Decrypted { frame: BytesMut, inner: Option<BytesMut>, verdict: EspVerdict },
+    /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
+    Decrypted { frame: BytesMut, inner: Option<(BytesMut, Within)>, verdict: EspVerdict, new: bool },
     /// The packet that was in it. `translated`: an address translator may have changed addresses under its checksum.
     Unwrapped { inner: BytesMut, verdict: EspVerdict, translated: bool },
     /// It goes no further.
@@ -53,16 +55,21 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
         return Received::Untouched(EspVerdict::Failed);
     };
     let before = window.top();
-    window.accept(number);
+    let new = window.accept(number);
     if !whole {
         let inner = unwrap(frame.clone(), &at, &trailer, &sa.params).ok();
-        return Received::Decrypted { frame, inner, verdict: EspVerdict::Decrypted { sa: handle, number } };
+        let inner = inner.map(|inner| (inner, Within::of(&at, sa.params.mode)));
+        let verdict = EspVerdict::Decrypted { sa: handle, number, packets: 1 };
+        return Received::Decrypted { frame, inner, verdict, new };
     }
     let translated = at.udp && sa.params.mode == EspMode::Transport;
     let unwrapped = unwrap(frame, &at, &trailer, &sa.params);
     table.spend(handle, before, number, trailer.payload as u64);
     match unwrapped {
-        Ok(inner) => Received::Unwrapped { inner, verdict: EspVerdict::Unwrapped { sa: handle, number }, translated },
+        Ok(inner) => {
+            let verdict = EspVerdict::Unwrapped { sa: handle, number, packets: 1 };
+            Received::Unwrapped { inner, verdict, translated }
+        }
         Err(_) => Received::Dropped,
     }
 }

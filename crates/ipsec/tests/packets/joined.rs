@@ -1,0 +1,295 @@
+//! LRO of what the device opened: the stack sees fewer packets and the same stream, and nothing that ESP knows is lost.
+
+use crate::MODES;
+use crate::paths::fragments;
+use crate::rig::{End, NOW, pair, payload, sa, tcp};
+use bytes::Bytes;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use offload_api::ipsec::SaUse;
+use offload_api::rx::Checksums;
+use offload_api::{Direction, EspMode, EspVerdict, NetDevice, OffloadKind, RxPacket, SaParams, TxPacket};
+use proptest::prelude::*;
+
+const OFFLOADED: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
+const MSS: u16 = 1000;
+
+fn receive(end: &mut End, frames: impl IntoIterator<Item = Frame>) -> Vec<RxPacket> {
+    for frame in frames {
+        end.device.receive_frame(NOW, frame);
+    }
+    end.device.process(NOW);
+    core::iter::from_fn(|| end.secure.receive(NOW)).collect()
+}
+
+fn stream(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at * 7) >> 3) as u8).collect()
+}
+
+fn used(end: &mut End) -> Vec<SaUse> {
+    let ids: Vec<_> = end.secure.sad().ids().collect();
+    ids.into_iter().filter_map(|id| end.keying().sa_use(id)).collect()
+}
+
+/// Ends for one SA from the first to the second.
+fn ends(receiver: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
+    let mut ends = [End::new(1), End::new(2)];
+    ends[0].key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
+    ends[1].key(&[sa(Direction::Receive, receiver, mode, ipv6)]);
+    ends
+}
+
+fn counter_of(receiver: OffloadKind) -> &'static str {
+    if receiver == OffloadKind::Crypto { "ipsec_crypto_rx_pkts" } else { "ipsec_packet_rx_pkts" }
+}
+
+#[test]
+fn what_the_device_opened_is_joined() {
+    for receiver in OFFLOADED {
+        for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+            let [mut from, mut to] = ends(receiver, mode, ipv6);
+            let [_, mut software] = ends(OffloadKind::None, mode, ipv6);
+            let data = stream(20_300);
+            let frames = from.send(tcp(ipv6, &data, Some(MSS)));
+            let packets = receive(&mut to, frames.clone());
+            let [packet] = &packets[..] else { panic!("{} packets, {receiver:?} {mode:?}", packets.len()) };
+            assert_eq!(payload(&packet.frame), data);
+            assert_eq!((packet.joined.map(u16::from), packet.meta.checksums), (Some(MSS), Checksums::Good));
+            assert_eq!(packet.meta.esp, EspVerdict::None, "packets of one stream do not differ by it");
+            let length = u16::from_be_bytes([
+                packet.frame[16 + 2 * usize::from(ipv6)],
+                packet.frame[17 + 2 * usize::from(ipv6)],
+            ]);
+            assert_eq!(usize::from(length), packet.frame.len() - if ipv6 { 54 } else { 14 });
+            assert_eq!(packet.frame[if ipv6 { 67 } else { 47 }], 0x18, "PSH of the last");
+            assert_eq!(to.counted(counter_of(receiver)), 21);
+            // Every number is used up, and every byte counted.
+            assert_eq!(receive(&mut software, frames.clone()).len(), 21);
+            assert_eq!(used(&mut to), used(&mut software), "{receiver:?} {mode:?}");
+            assert!(receive(&mut to, frames).is_empty());
+        }
+    }
+}
+
+#[test]
+fn more_than_an_ip_packet_is_several() {
+    for receiver in OFFLOADED {
+        let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
+        let mut frames = Vec::new();
+        let data = stream(60_000);
+        for turn in 0..2u32 {
+            let mut packet = tcp(false, &data, Some(1400));
+            packet.ask.seq += turn * 60_000;
+            let seq = packet.ask.seq.0.to_be_bytes();
+            packet.header[38..42].copy_from_slice(&seq);
+            packet.header[47] = 0x10;
+            frames.extend(from.send(packet));
+        }
+        let packets = receive(&mut to, frames);
+        let bytes: Vec<u8> = packets.iter().flat_map(|packet| payload(&packet.frame)).copied().collect();
+        assert_eq!(bytes, [&data[..], &data].concat());
+        assert!(packets.len() <= 5, "{}", packets.len());
+    }
+}
+
+/// What becomes of one frame of a stream splits it there, and harms nothing else.
+#[test]
+fn whatever_differs_keeps_packets_apart() {
+    type Change = fn(&mut Vec<Frame>, usize);
+    let flip: Change = |frames, at| frames[at] = changed(&frames[at], |frame| frame[60] ^= 1);
+    let lose: Change = |frames, at| drop(frames.remove(at));
+    let double: Change = |frames, at| frames.insert(at, frames[at].clone());
+    let swap: Change = |frames, at| frames.swap(at, at + 1);
+    // A packet that is not protected claims to be of the stream.
+    let insert: Change = |frames, at| frames.insert(at, plain(at));
+    let hops: Change = |frames, at| {
+        frames[at] = changed(&frames[at], |frame| {
+            frame[22] -= 1;
+            esp::checksum::fill_ipv4_header(&mut frame[14..]);
+        });
+    };
+    for (what, change, lost, apart) in [
+        ("flipped", flip, 1, 2),
+        ("lost", lose, 1, 2),
+        ("doubled", double, 0, 2),
+        ("swapped", swap, 0, 4),
+        ("inserted", insert, 0, 2),
+        ("further away", hops, 0, 3),
+    ] {
+        for receiver in OFFLOADED {
+            let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Transport);
+            let data = stream(10_000);
+            let mut frames = from.send(tcp(false, &data, Some(MSS)));
+            change(&mut frames, 4);
+            let packets = receive(&mut to, frames);
+            let bytes: usize = packets.iter().map(|packet| payload(&packet.frame).len()).sum();
+            assert_eq!(bytes, data.len() - lost * usize::from(MSS), "{what}, {receiver:?}");
+            // Of what is doubled, packet offload hands the host nothing.
+            let apart = if what == "doubled" && receiver == OffloadKind::Packet { 1 } else { apart };
+            assert_eq!(packets.len(), apart, "{what}, {receiver:?}");
+        }
+    }
+}
+
+/// The headers around a tunnel's packets are gone by the time packet offload joins them, and there in crypto offload.
+#[test]
+fn in_crypto_offload_outer_headers_count() {
+    for (receiver, packets) in [(OffloadKind::Crypto, 3), (OffloadKind::Packet, 1)] {
+        let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
+        let mut frames = from.send(tcp(false, &stream(10_000), Some(MSS)));
+        frames[4] = changed(&frames[4], |frame| {
+            frame[22] -= 1;
+            esp::checksum::fill_ipv4_header(&mut frame[14..]);
+        });
+        assert_eq!(receive(&mut to, frames).len(), packets, "{receiver:?}");
+    }
+}
+
+#[test]
+fn packets_of_two_sas_are_never_one() {
+    for receiver in OFFLOADED {
+        for mode in MODES {
+            let [mut from, mut to] = pair(OffloadKind::None, receiver, mode);
+            let data = stream(10_000);
+            let mut frames = from.send(tcp(false, &data, Some(MSS)));
+            frames.truncate(5);
+            // The same stream goes on under new keys, whose numbers happen to go on as well.
+            let successor = |direction, offload| {
+                let params = sa(direction, offload, mode, false);
+                SaParams { spi: 0x1002, last_number: 5, ..params }
+            };
+            let mut heir = End::new(1);
+            heir.key(&[successor(Direction::Transmit, OffloadKind::None)]);
+            to.key(&[successor(Direction::Receive, receiver)]);
+            frames.extend(heir.send(part(&data, 5)));
+            let packets = receive(&mut to, frames);
+            assert_eq!(packets.len(), 2, "{receiver:?} {mode:?}");
+            let bytes: Vec<u8> = packets.iter().flat_map(|packet| payload(&packet.frame)).copied().collect();
+            assert_eq!(bytes, data);
+        }
+    }
+}
+
+/// Two paths again: a number that came as fragments, which the host opened, is in a packet of several as well.
+#[test]
+fn what_came_by_the_other_path_is_delivered_once() {
+    for receiver in OFFLOADED {
+        let [mut from, mut to] = pair(OffloadKind::None, receiver, EspMode::Tunnel);
+        let frames = from.send(tcp(false, &stream(5000), Some(MSS)));
+        assert_eq!(receive(&mut to, fragments(&frames[2])).len(), 1);
+        assert!(receive(&mut to, frames).is_empty(), "which of them is the one is not to be told");
+        assert_eq!(to.counted("XfrmInStateSeqError"), 5);
+        assert_eq!(used(&mut to)[0].packets, 1);
+    }
+}
+
+/// What waits to be joined is not overtaken within its SA: the host's window, of 32 here, would move past it.
+#[test]
+fn numbers_stay_in_order() {
+    for receiver in OFFLOADED {
+        for in_fragments in [false, true] {
+            let [mut from, mut to] = [End::new(1), End::new(2)];
+            let sa = |direction, kind| SaParams { replay_window: 32, ..sa(direction, kind, EspMode::Tunnel, false) };
+            from.key(&[sa(Direction::Transmit, OffloadKind::None)]);
+            to.key(&[sa(Direction::Receive, receiver)]);
+            let mut stream_of_one = tcp(false, &stream(40_000), Some(MSS));
+            stream_of_one.header[47] = 0x10;
+            let mut frames = from.send(stream_of_one);
+            let mut of_another_flow = tcp(false, &stream(900), None);
+            of_another_flow.header[35] ^= 1;
+            let other = from.send(of_another_flow).remove(0);
+            frames.extend(if in_fragments { fragments(&other) } else { vec![other] });
+            let bytes: usize = receive(&mut to, frames).iter().map(|packet| payload(&packet.frame).len()).sum();
+            assert_eq!(bytes, 40_900, "{receiver:?}, in fragments: {in_fragments}");
+        }
+    }
+}
+
+proptest! {
+    /// Lost, doubled, swapped, spoilt, under two SAs that take turns: cut again, what the stack is handed is what it is
+    /// handed without a device, and so is what was counted.
+    #[test]
+    fn the_stack_is_handed_the_same_stream(
+        receiver in prop::sample::select(OFFLOADED.to_vec()),
+        mode in prop::sample::select(MODES.to_vec()),
+        ipv6: bool,
+        packets in prop::collection::vec((1usize..5000, any::<bool>(), any::<bool>()), 1..12),
+        changes in prop::collection::vec((0u8..4, any::<prop::sample::Index>()), 0..8),
+    ) {
+        let sas = |direction, offload| {
+            let first = sa(direction, offload, mode, ipv6);
+            [SaParams { spi: 0x1002, ..first.clone() }, first]
+        };
+        let mut senders = sas(Direction::Transmit, OffloadKind::None).map(|sa| {
+            let mut end = End::new(1);
+            end.key(&[sa]);
+            end
+        });
+        let mut frames = Vec::new();
+        let mut seq = 7u32;
+        for (bytes, second, push) in packets {
+            let mut packet = tcp(ipv6, &stream(bytes), Some(MSS));
+            let tcp_at = if ipv6 { 54 } else { 34 };
+            packet.header[tcp_at + 4..tcp_at + 8].copy_from_slice(&seq.to_be_bytes());
+            packet.header[tcp_at + 13] = if push { 0x18 } else { 0x10 };
+            packet.ask.seq = offload_base::Seq(seq);
+            frames.extend(senders[usize::from(second)].send(packet));
+            seq += bytes as u32;
+        }
+        for (kind, at) in changes {
+            let (at, last) = (at.index(frames.len()), frames.len() - 1);
+            match kind {
+                0 if frames.len() > 1 => drop(frames.remove(at)),
+                1 => frames.insert(at, frames[at].clone()),
+                2 => frames.swap(at, (at + 1).min(last)),
+                _ => {
+                    let end = frames[at].data.len() - 1;
+                    frames[at] = changed(&frames[at], |frame| frame[end] ^= 0x10);
+                }
+            }
+        }
+        let outcomes = [receiver, OffloadKind::None].map(|kind| {
+            let mut to = End::new(2);
+            to.key(&sas(Direction::Receive, kind));
+            let packets = receive(&mut to, frames.clone());
+            let segments: Vec<_> = packets.iter().flat_map(|packet| cut(packet, ipv6)).collect();
+            (segments, used(&mut to))
+        });
+        prop_assert!(outcomes[0].0 == outcomes[1].0, "other segments");
+        prop_assert_eq!(&outcomes[0].1, &outcomes[1].1);
+    }
+}
+
+/// The segments that a packet was joined of: sequence number, flags and payload of each.
+fn cut(packet: &RxPacket, ipv6: bool) -> Vec<(u32, u8, Vec<u8>)> {
+    let tcp = if ipv6 { 54 } else { 34 };
+    let seq = u32::from_be_bytes(packet.frame[tcp + 4..tcp + 8].try_into().unwrap());
+    let (flags, data) = (packet.frame[tcp + 13], payload(&packet.frame));
+    let size = packet.joined.map_or(data.len(), |bytes| usize::from(bytes.get()));
+    let last = data.len().div_ceil(size) - 1;
+    let flags = move |at| if at == last { flags } else { flags & !8 };
+    data.chunks(size).enumerate().map(|(at, chunk)| (seq + (at * size) as u32, flags(at), chunk.into())).collect()
+}
+
+fn changed(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Frame {
+    let mut bytes = frame.data.to_vec();
+    change(&mut bytes);
+    Frame::new(Bytes::from(bytes))
+}
+
+/// What is left of `data` behind its first `segments` segments.
+fn part(data: &[u8], segments: u16) -> TxPacket {
+    let before = usize::from(segments * MSS);
+    let mut packet = tcp(false, &data[before..], Some(MSS));
+    let seq = 7 + before as u32;
+    packet.ask.seq = offload_base::Seq(seq);
+    packet.header[38..42].copy_from_slice(&seq.to_be_bytes());
+    packet
+}
+
+/// The `at`th segment of the stream as somebody would send it who has no key.
+fn plain(at: usize) -> Frame {
+    let mut end = End::new(1);
+    end.keying().set_default(Direction::Transmit, true);
+    end.send(part(&stream(10_000)[..(at + 1) * usize::from(MSS)], at as u16)).remove(0)
+}

@@ -1,0 +1,122 @@
+//! LRO of packets that the device opened: they are joined by what they are without ESP.
+//!
+//! Joined are packets of one SA and one kind of offload whose sequence numbers follow each other. The host learns the
+//! first number and how many there are, so that it loses nothing it knew: its replay window and lifetimes see each.
+//!
+//! Invariant: packets of an SA reach the host in the order they came, whatever flow they are of: one that overtook those
+//! that wait to be joined would move the host's replay window past them.
+
+use super::Contents;
+use crate::device::Device;
+use crate::device::esp::Opened;
+use crate::engine::coalesce::Wrapping;
+use crate::engine::layout::{IP, Layout};
+use offload_api::{EspVerdict, Handle, Placements, RxMeta};
+use offload_base::Instant;
+
+impl Device {
+    /// Takes what was made of an ESP packet, which was `data` on the wire.
+    pub(super) fn take_opened(&mut self, data: &[u8], opened: Opened, due: Instant) {
+        if let Some(layout) = &opened.layout
+            && let Some(place) = self.session_of(opened.plain(), layout)
+        {
+            if self.joins_opened(place, &opened, layout, due) {
+                self.note_received(data);
+                self.join_opened(place, &opened, layout, due);
+                return;
+            }
+            self.close(place);
+        }
+        self.close_session_of_sa(&opened.meta);
+        let Some(mut buffer) = self.take_buffer() else {
+            self.counters.rx_out_of_buffer += 1;
+            return;
+        };
+        self.note_received(data);
+        self.dma.rx_payload += opened.frame.len() as u64;
+        buffer.extend_from_slice(&opened.frame);
+        let within = opened.inner.as_ref().map(|(_, within)| *within);
+        let contents = Contents { buffer, meta: opened.meta, placed: Placements::new(), within };
+        self.begin(opened.plain(), opened.layout.as_ref(), contents, due);
+    }
+
+    /// Ends what waits for more packets under ESP: a fragment is none that the device can tell the SA of.
+    pub(super) fn close_opened(&mut self) {
+        while let Some(place) = self.receive.open.iter().position(|session| sa_of(&session.meta).is_some()) {
+            self.close(place);
+        }
+    }
+
+    /// Ends what waits for more packets of the SA that one came by. There is one such session at most.
+    fn close_session_of_sa(&mut self, meta: &RxMeta) {
+        if let Some(place) = self.receive.open.iter().position(|session| sa_of(&session.meta) == sa_of(meta)) {
+            self.close(place);
+        }
+    }
+
+    /// Whether a packet may be the next segment of a session.
+    fn joins_opened(&self, place: usize, opened: &Opened, layout: &Layout, due: Instant) -> bool {
+        let session = &self.receive.open[place];
+        let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
+            (None, None) => (layout.end - layout.payload, true),
+            (Some((_, within)), Some(wrapping)) => {
+                let (payload, tail) = Wrapping::parts(*within, &opened.frame, layout);
+                (payload.len() + tail.len(), wrapping.takes(&session.buffer, &opened.frame, *within))
+            }
+            _ => return false,
+        };
+        let whole = session.buffer.len() + bytes;
+        due <= session.closes_at
+            && wrapped_alike
+            && whole <= session.buffer.capacity()
+            && whole - IP <= usize::from(u16::MAX)
+            && follows(&session.meta, &opened.meta)
+            && session.joint.takes(session.first(), opened.plain(), layout)
+    }
+
+    /// Writes the payload of the next segment behind the others of its session.
+    fn join_opened(&mut self, place: usize, opened: &Opened, layout: &Layout, due: Instant) {
+        let session = &mut self.receive.open[place];
+        let payload = match (&opened.inner, &mut session.wrapping) {
+            (Some((_, within)), Some(wrapping)) => {
+                let (payload, tail) = Wrapping::parts(*within, &opened.frame, layout);
+                wrapping.set_tail(tail);
+                payload
+            }
+            _ => &opened.frame[layout.payload..layout.end],
+        };
+        session.buffer.extend_from_slice(payload);
+        session.joint.add(opened.plain(), layout);
+        session.last_due = due;
+        if let EspVerdict::Decrypted { packets, .. } | EspVerdict::Unwrapped { packets, .. } = &mut session.meta.esp {
+            *packets += 1;
+        }
+        self.dma.rx_payload += payload.len() as u64;
+        if self.receive.open[place].joint.is_complete() {
+            self.close(place);
+        }
+    }
+}
+
+/// The SA that a packet was opened by.
+fn sa_of(meta: &RxMeta) -> Option<Handle> {
+    match meta.esp {
+        EspVerdict::Decrypted { sa, .. } | EspVerdict::Unwrapped { sa, .. } => Some(sa),
+        EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => None,
+    }
+}
+
+/// Whether a packet may be joined to others, by what was found out about them.
+fn follows(so_far: &RxMeta, next: &RxMeta) -> bool {
+    let (expected, number) = match (so_far.esp, next.esp) {
+        (EspVerdict::Decrypted { sa, number, packets }, EspVerdict::Decrypted { sa: of, number: next, .. })
+        | (EspVerdict::Unwrapped { sa, number, packets }, EspVerdict::Unwrapped { sa: of, number: next, .. })
+            if sa == of =>
+        {
+            (number.checked_add(packets.into()), next)
+        }
+        _ => return false,
+    };
+    let other = |meta: &RxMeta| RxMeta { esp: EspVerdict::None, ..*meta };
+    expected == Some(number) && other(so_far) == other(next)
+}
