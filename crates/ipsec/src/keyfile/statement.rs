@@ -2,7 +2,7 @@
 
 use super::words::Words;
 use super::{KeyFile, KeyFileError, Problem, State};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::time::Duration;
 use offload_api::{
     Action, Direction, DontFragment, EspKey, EspMode, EspSuite, Limits, OffloadKind, Policy, Prefix, SaParams,
@@ -38,11 +38,8 @@ pub(super) fn read(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileEr
 fn state(mut words: Words, line: usize) -> Result<State, KeyFileError> {
     let (mut source, mut destination, mut spi, mut key) = (None, None, None, None);
     let (mut esp, mut direction) = (false, None);
-    let placeholder = EspKey::new(EspSuite::Aes128Gcm, &[0; 20]);
-    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-    let Some(placeholder) = placeholder else { return Err(words.error(Problem::Missing("aead"))) };
-    let mut sa = SaParams::new(Direction::Transmit, 0, any, any, placeholder);
-    let (mut high, mut low) = (0, 0);
+    let mut settings: Vec<Setting> = Vec::new();
+    let (mut high, mut low) = (0u32, 0u32);
     while let Some(word) = words.take() {
         match &word[..] {
             "src" => once(&words, &word, &mut source, words_address)?.read(&mut words)?,
@@ -54,44 +51,69 @@ fn state(mut words: Words, line: usize) -> Result<State, KeyFileError> {
                 words.value("a protocol that is known here; there is esp", |word| (word == "esp").then_some(()))?;
                 esp = true;
             }
-            "reqid" => sa.reqid = words.value("a number", number)?,
-            "mode" => sa.mode = words_mode(&mut words)?,
-            "replay-window" => sa.replay_window = words.value("a number of packets", number)?,
             "replay-seq" | "replay-oseq" => low = words.value("a sequence number", number)?,
             "replay-seq-hi" | "replay-oseq-hi" => high = words.value("a number", number)?,
-            "flag" => flags(&mut words, &mut sa)?,
-            "encap" => sa.encapsulation = Some(encapsulation(&mut words)?),
-            "limit" => limit(&mut words, &mut sa)?,
-            "output-mark" | "mark" | "if_id" => return Err(words.error(Problem::Unknown(word))),
             "offload" => {
-                sa.offload = words.value("crypto or packet", |word| match word {
-                    "crypto" => Some(OffloadKind::Crypto),
-                    "packet" => Some(OffloadKind::Packet),
-                    _ => None,
-                })?;
+                settings.push(offload(&mut words)?);
                 if words.peek() == Some("dir") {
                     words.take();
                     direction = Some(words_direction(&mut words)?);
                 }
             }
-            _ => return Err(words.error(Problem::Unknown(word))),
+            _ => settings.push(setting(&word, &mut words)?),
         }
     }
     if !esp {
         return Err(words.error(Problem::Missing("proto esp")));
     }
-    sa.source = source.ok_or_else(|| words.error(Problem::Missing("src")))?;
-    sa.destination = destination.ok_or_else(|| words.error(Problem::Missing("dst")))?;
-    sa.spi = spi.ok_or_else(|| words.error(Problem::Missing("spi")))?;
-    sa.key = key.ok_or_else(|| words.error(Problem::Missing("aead")))?;
-    sa.last_number = u64::from(low) | u64::from(high) << 32;
-    if high > 0 && !sa.esn {
+    let source = source.ok_or_else(|| words.error(Problem::Missing("src")))?;
+    let destination = destination.ok_or_else(|| words.error(Problem::Missing("dst")))?;
+    let spi = spi.ok_or_else(|| words.error(Problem::Missing("spi")))?;
+    let key = key.ok_or_else(|| words.error(Problem::Missing("aead")))?;
+    let params = SaParams::new(direction.unwrap_or(Direction::Transmit), spi, source, destination, key);
+    let mut params = settings.into_iter().fold(params, |params, set| set(params));
+    params.last_number = u64::from(low) | u64::from(high) << 32;
+    if high > 0 && !params.esn {
         return Err(words.error(Problem::Mismatch("the upper half of a sequence number without `flag esn`")));
     }
-    if let Some(direction) = direction {
-        sa.direction = direction;
-    }
-    Ok(State { line, params: sa, directed: direction.is_some() })
+    Ok(State { line, params, directed: direction.is_some() })
+}
+
+/// What a word says about an SA that there will be, once all of them are read and it has its key.
+type Setting = Box<dyn FnOnce(SaParams) -> SaParams>;
+
+/// What `word` and those behind it say, which an SA can do without.
+fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
+    Ok(match word {
+        "reqid" => {
+            let reqid = words.value("a number", number)?;
+            Box::new(move |sa| SaParams { reqid, ..sa })
+        }
+        "mode" => {
+            let mode = words_mode(words)?;
+            Box::new(move |sa| SaParams { mode, ..sa })
+        }
+        "replay-window" => {
+            let replay_window = words.value("a number of packets", number)?;
+            Box::new(move |sa| SaParams { replay_window, ..sa })
+        }
+        "encap" => {
+            let encapsulation = Some(encapsulation(words)?);
+            Box::new(move |sa| SaParams { encapsulation, ..sa })
+        }
+        "flag" => flags(words)?,
+        "limit" => limit(words)?,
+        _ => return Err(words.error(Problem::Unknown(word.to_string()))),
+    })
+}
+
+fn offload(words: &mut Words) -> Result<Setting, KeyFileError> {
+    let offload = words.value("crypto or packet", |word| match word {
+        "crypto" => Some(OffloadKind::Crypto),
+        "packet" => Some(OffloadKind::Packet),
+        _ => None,
+    })?;
+    Ok(Box::new(move |sa| SaParams { offload, ..sa }))
 }
 
 /// A value that may be said once.
@@ -134,20 +156,22 @@ fn aead(words: &mut Words) -> Result<EspKey, KeyFileError> {
     key.ok_or_else(|| words.error(Problem::KeyLength { found: material.len(), expected }))
 }
 
-fn flags(words: &mut Words, sa: &mut SaParams) -> Result<(), KeyFileError> {
-    let mut any = false;
+fn flags(words: &mut Words) -> Result<Setting, KeyFileError> {
+    let mut flags: Vec<fn(SaParams) -> SaParams> = Vec::new();
     while let Some(flag) = words.peek() {
-        match flag {
-            "esn" => sa.esn = true,
-            "noecn" => sa.ecn = false,
-            "nopmtudisc" => sa.dont_fragment = DontFragment::Clear,
-            "af-unspec" => {}
+        flags.push(match flag {
+            "esn" => |sa| SaParams { esn: true, ..sa },
+            "noecn" => |sa| SaParams { ecn: false, ..sa },
+            "nopmtudisc" => |sa| SaParams { dont_fragment: DontFragment::Clear, ..sa },
+            "af-unspec" => |sa| sa,
             _ => break,
-        }
-        any = true;
+        });
         words.take();
     }
-    if any { Ok(()) } else { words.value("a flag that is known here: esn, noecn, nopmtudisc, af-unspec", |_| None) }
+    if flags.is_empty() {
+        return words.value("a flag that is known here: esn, noecn, nopmtudisc, af-unspec", |_| None);
+    }
+    Ok(Box::new(move |sa| flags.into_iter().fold(sa, |sa, set| set(sa))))
 }
 
 fn encapsulation(words: &mut Words) -> Result<UdpEncapsulation, KeyFileError> {
@@ -158,24 +182,25 @@ fn encapsulation(words: &mut Words) -> Result<UdpEncapsulation, KeyFileError> {
     Ok(UdpEncapsulation { source_port, destination_port })
 }
 
-fn limit(words: &mut Words, sa: &mut SaParams) -> Result<(), KeyFileError> {
+fn limit(words: &mut Words) -> Result<Setting, KeyFileError> {
     let name = words.expect("the name of a limit")?;
-    let (soft, hard) = (&mut sa.lifetime.soft, &mut sa.lifetime.hard);
-    let (limits, what): (&mut Limits, _) = match &name[..] {
-        "byte-soft" | "packet-soft" | "time-soft" => (soft, name.trim_end_matches("-soft")),
-        "byte-hard" | "packet-hard" | "time-hard" => (hard, name.trim_end_matches("-hard")),
+    let (what, soft) = match name.split_once('-') {
+        Some((what @ ("byte" | "packet" | "time"), end @ ("soft" | "hard"))) => (what, end == "soft"),
         _ => return Err(words.error(Problem::Unknown(name))),
     };
     // To Linux, the highest number there is means no limit.
     let value =
         words.value("a number", |word| if word == "INF" { Some(u64::MAX) } else { word.parse::<u64>().ok() })?;
     let value = Some(value).filter(|value| *value != u64::MAX);
-    match what {
-        "byte" => limits.bytes = value,
-        "packet" => limits.packets = value,
-        _ => limits.time = value.map(Duration::from_secs),
-    }
-    Ok(())
+    let set: fn(&mut Limits, Option<u64>) = match what {
+        "byte" => |limits, value| limits.bytes = value,
+        "packet" => |limits, value| limits.packets = value,
+        _ => |limits, value| limits.time = value.map(Duration::from_secs),
+    };
+    Ok(Box::new(move |mut sa| {
+        set(if soft { &mut sa.lifetime.soft } else { &mut sa.lifetime.hard }, value);
+        sa
+    }))
 }
 
 /// Linux's policies for what it forwards are about nothing here: a host forwards nothing.
