@@ -1,65 +1,95 @@
 //! Routers that say that a packet was too big.
 
-use crate::KINDS;
-use crate::rig::{End, NOW, pair, tcp};
+use crate::rig::{End, NOW, address, sa, tcp};
+use crate::{KINDS, MODES};
 use ip_packets::Sum;
 use nic_sim::frame::Frame;
-use offload_api::{EspMode, FlowKey, NetDevice, OffloadKind, Sent};
+use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, Sent};
 
-/// "Fragmentation needed" about `frame`, from a router in between.
+/// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
 fn too_big(frame: &[u8], mtu: u16) -> Frame {
-    let mut message = vec![3, 4, 0, 0, 0, 0];
-    message.extend_from_slice(&mtu.to_be_bytes());
-    message.extend_from_slice(&frame[14..50]);
-    let mut sum = Sum::default();
-    sum.add(&message);
-    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-    let mut told = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0];
-    told.extend_from_slice(&(20 + message.len() as u16).to_be_bytes());
-    told.extend_from_slice(&[0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1]);
-    told.extend_from_slice(&message);
+    let mut told = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
+    if frame[12] == 8 {
+        let message = message([3, 4], mtu, &frame[14..50], Sum::default());
+        told.extend_from_slice(&[8, 0, 0x45, 0]);
+        told.extend_from_slice(&(20 + message.len() as u16).to_be_bytes());
+        told.extend_from_slice(&[0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1]);
+        told.extend_from_slice(&message);
+    } else {
+        let (router, to) = (address(true, 9), address(true, 1));
+        let quoted = &frame[14..frame.len().min(14 + 1232)];
+        let message = message([2, 0], mtu, quoted, Sum::pseudo_header(58, router, to, 8 + quoted.len()));
+        told.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        told.extend_from_slice(&(message.len() as u16).to_be_bytes());
+        told.extend_from_slice(&[58, 64]);
+        for address in [router, to] {
+            let core::net::IpAddr::V6(address) = address else { unreachable!("IPv6 was asked for") };
+            told.extend_from_slice(&address.octets());
+        }
+        told.extend_from_slice(&message);
+    }
     told.into()
 }
 
-fn mtu(end: &End) -> u16 {
-    end.secure.path(&FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap())).mtu
+fn message(kind: [u8; 2], mtu: u16, quoted: &[u8], mut sum: Sum) -> Vec<u8> {
+    let mut message = [&kind[..], &[0; 4], &mtu.to_be_bytes(), quoted].concat();
+    sum.add(&message);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    message
+}
+
+fn mtu(end: &End, ipv6: bool) -> u16 {
+    let of = |number, port| (address(ipv6, number), port).into();
+    end.secure.path(&FlowKey::tcp(of(1, 5000), of(2, 80))).mtu
+}
+
+/// An SA from the first to the second, worked on by the first's device in this way.
+fn ends(sender: OffloadKind, mode: EspMode, ipv6: bool) -> [End; 2] {
+    let mut ends = [End::new(1), End::new(2)];
+    ends[0].key(&[sa(Direction::Transmit, sender, mode, ipv6)]);
+    ends[1].key(&[sa(Direction::Receive, OffloadKind::None, mode, ipv6)]);
+    ends
 }
 
 #[test]
 fn a_smaller_path_reaches_the_stack() {
-    for kind in KINDS {
-        for mode in [EspMode::Transport, EspMode::Tunnel] {
-            let [mut from, mut to] = pair(kind, OffloadKind::None, mode);
-            let (before, frame) = (mtu(&from), from.send(tcp(false, &[1; 1300], None)).remove(0));
-            assert!(from.receive([too_big(&frame.data, 1300)]).is_empty());
-            assert_eq!(mtu(&from), before - 200, "{kind:?} {mode:?}");
-            let most = mtu(&from) - 40;
-            let fits = from.send(tcp(false, &vec![2; usize::from(most) * 2], Some(most)));
-            assert!(fits.iter().all(|frame| (1297..=1300).contains(&(frame.len() - 14))), "{kind:?} {mode:?}");
-            let sent = from.secure.transmit(NOW, tcp(false, &[3; 3000], Some(most + 1)), &offload_api::NoRecords);
-            assert_ne!(sent, Sent::Posted, "cut for the path as it was: to be cut anew");
-            assert_eq!(to.receive(fits).len(), 2);
-            assert_eq!(from.counted("ipsec_rx_path_mtu"), 1);
-        }
+    let ways = KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode)));
+    for ((kind, mode), ipv6) in ways.flat_map(|way| [(way, false), (way, true)]) {
+        let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
+        let [mut from, mut to] = ends(kind, mode, ipv6);
+        let (before, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1300], None)).remove(0));
+        assert!(from.receive([too_big(&frame.data, 1300)]).is_empty());
+        assert_eq!(mtu(&from, ipv6), before - 200, "{what}");
+        let most = mtu(&from, ipv6) - if ipv6 { 60 } else { 40 };
+        let fits = from.send(tcp(ipv6, &vec![2; usize::from(most) * 2], Some(most)));
+        assert!(fits.iter().all(|frame| (1297..=1300).contains(&(frame.len() - 14))), "{what}");
+        let sent = from.secure.transmit(NOW, tcp(ipv6, &[3; 3000], Some(most + 1)), &offload_api::NoRecords);
+        assert_ne!(sent, Sent::Posted, "cut for the path as it was: to be cut anew");
+        assert_eq!(to.receive(fits).len(), 2, "{what}");
+        assert_eq!(from.counted("ipsec_rx_path_mtu"), 1);
     }
 }
 
 #[test]
 fn what_quotes_no_packet_of_ours_says_nothing() {
-    let [mut from, _] = pair(OffloadKind::None, OffloadKind::None, EspMode::Transport);
-    let (before, frame) = (mtu(&from), from.send(tcp(false, &[1; 1000], None)).remove(0));
-    let changed = |at: usize| {
-        let mut frame = frame.data.to_vec();
-        frame[at] ^= 0x11;
-        too_big(&frame, 1300)
-    };
-    // A byte of the SPI, of the number, of the destination; and a wrong checksum.
-    let mut wrong = too_big(&frame.data, 1300).data.to_vec();
-    wrong[36] ^= 1;
-    from.receive([changed(35), changed(40), changed(33), wrong.into()]);
-    assert_eq!(mtu(&from), before);
-    from.receive([too_big(&frame.data, 100)]);
-    assert_eq!(mtu(&from), before - (1500 - 552), "no smaller than any path is");
-    from.receive([too_big(&frame.data, 1400)]);
-    assert_eq!(mtu(&from), before - (1500 - 552), "nobody makes it larger");
+    // Bytes of the SPI, of the number, of the destination in a quoted packet, and of the checksum about it.
+    for (ipv6, [spi, number, destination, checksum], least) in
+        [(false, [35, 40, 33, 36], 552), (true, [55, 60, 53, 56], 1280)]
+    {
+        let [mut from, _] = ends(OffloadKind::None, EspMode::Transport, ipv6);
+        let (before, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1000], None)).remove(0));
+        let changed = |at: usize| {
+            let mut frame = frame.data.to_vec();
+            frame[at] ^= 0x11;
+            too_big(&frame, 1300)
+        };
+        let mut wrong = too_big(&frame.data, 1300).data.to_vec();
+        wrong[checksum] ^= 1;
+        from.receive([changed(spi), changed(number), changed(destination), wrong.into()]);
+        assert_eq!(mtu(&from, ipv6), before);
+        from.receive([too_big(&frame.data, 100)]);
+        assert_eq!(mtu(&from, ipv6), before - (1500 - least), "no smaller than any path is");
+        from.receive([too_big(&frame.data, 1400)]);
+        assert_eq!(mtu(&from, ipv6), before - (1500 - least), "nobody makes it larger");
+    }
 }

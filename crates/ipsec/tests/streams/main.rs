@@ -3,6 +3,7 @@
 
 mod offload;
 mod rig;
+mod router;
 
 use core::time::Duration;
 use nic_sim::wire::LinkConfig;
@@ -149,4 +150,53 @@ fn what_no_device_takes_is_done_in_software() {
 fn an_sa_is_told_by_its_parameters() {
     let params: SaParams = Pair::default().sa(offload_api::Direction::Receive, 0, 0);
     assert!(!format!("{params:?}").contains("[7, 7"), "a key is never printed");
+}
+
+/// Whose packets are in whose: of the stream, and of ESP. Transport mode has one of both.
+const FAMILIES: [(EspMode, bool, bool); 6] = [
+    (EspMode::Transport, false, false),
+    (EspMode::Transport, true, true),
+    (EspMode::Tunnel, false, false),
+    (EspMode::Tunnel, false, true),
+    (EspMode::Tunnel, true, false),
+    (EspMode::Tunnel, true, true),
+];
+const KINDS: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
+
+#[test]
+fn either_ip_in_either() {
+    for (mode, ipv6, outer_ipv6) in FAMILIES {
+        for offload in KINDS {
+            let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");
+            let link = lossy(0.01, 0.01, 0.01, 0.002);
+            let outcome = Pair { mode, ipv6, outer_ipv6, offload, link, esn: true, ..Pair::default() }.run(500_000);
+            assert_eq!(outcome.received, outcome.sent, "{what}");
+            assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext(), "{what}");
+            let six = |data: &[u8]| data[12..14] == [0x86, 0xdd];
+            assert!(outcome.seen.iter().all(|seen| six(&seen.frame.data) == outer_ipv6), "{what}");
+            assert_eq!(outcome.refused, None, "{what}");
+            assert_eq!(outcome.counters.value("ipsec_rx_pkts") > 0, offload != OffloadKind::None, "{what}");
+        }
+    }
+}
+
+/// What a router says about ESP packets reaches TCP, which sends smaller ones; none has to be fragmented.
+#[test]
+fn a_narrow_path_is_found() {
+    for (mode, ipv6, outer_ipv6) in FAMILIES {
+        for offload in KINDS {
+            let what = format!("{mode:?}, {offload:?}, IPv6: {ipv6} in {outer_ipv6}");
+            // IPv6 takes no less than 1280 bytes, wherever.
+            let mtu = if ipv6 && mode == EspMode::Tunnel { 1380 } else { 1300 };
+            let router = Some(mtu);
+            let outcome = Pair { mode, ipv6, outer_ipv6, offload, router, esn: true, ..Pair::default() }.run(500_000);
+            assert_eq!(outcome.received, outcome.sent, "{what}");
+            assert!(only_esp(&outcome.seen, false) && !outcome.saw_plaintext(), "{what}");
+            let (largest, refused) = outcome.routed;
+            assert!(largest <= usize::from(mtu) && largest + 4 > usize::from(mtu), "{largest}, {what}");
+            assert!((1..=10).contains(&refused), "{refused} were too big, more than the first window, {what}");
+            assert_eq!(outcome.counters.value("TcpExtTCPTimeouts"), 0, "{what}");
+            assert_eq!(outcome.counters.value("ipsec_rx_path_mtu"), 1, "{what}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Two hosts with IPsec between stack and driver, in virtual time; a stream from one to the other and a word back.
 
+use crate::router::Router;
 use core::net::IpAddr;
 use core::time::Duration;
 use host_stack::TcpConfig;
@@ -31,6 +32,12 @@ pub(crate) struct Pair {
     pub(crate) dscp: Option<u8>,
     pub(crate) offload: OffloadKind,
     pub(crate) mtu: u16,
+    /// The stream is over IPv6; in transport mode, ESP is as well.
+    pub(crate) ipv6: bool,
+    /// The outer headers of a tunnel are IPv6's.
+    pub(crate) outer_ipv6: bool,
+    /// There is a router half way that forwards no larger packets.
+    pub(crate) router: Option<u16>,
     /// SAs that each NIC has room for.
     pub(crate) sas: u32,
     pub(crate) link: LinkConfig,
@@ -55,6 +62,9 @@ impl Default for Pair {
             dscp: None,
             offload: OffloadKind::None,
             mtu: 1500,
+            ipv6: false,
+            outer_ipv6: false,
+            router: None,
             sas: 64,
             link: LinkConfig::default(),
             keys_after: None,
@@ -74,6 +84,8 @@ pub(crate) struct Outcome {
     pub(crate) rekeys: u32,
     pub(crate) used: Vec<SaUse>,
     pub(crate) refused: Option<SaRefused>,
+    /// Bytes of the largest packet that the router let pass, and how many it did not.
+    pub(crate) routed: (usize, usize),
 }
 
 impl Outcome {
@@ -102,18 +114,34 @@ pub(crate) fn only_esp(seen: &[Seen], udp: bool) -> bool {
     assert!(!seen.is_empty());
     seen.iter().all(|seen| {
         let data = &seen.frame.data;
-        data[12..14] == [8, 6] || data[23] == if udp { 17 } else { 50 }
+        let protocol = if udp { 17 } else { 50 };
+        match [data[12], data[13]] {
+            [8, 6] => true,
+            [8, 0] => data[23] == protocol || is_about_size(data, 34, 1, 3),
+            _ => data[20] == protocol || is_about_size(data, 54, 58, 2),
+        }
     })
+}
+
+/// Whether it is the router's word on a packet that was too big.
+fn is_about_size(data: &[u8], icmp: usize, protocol: u8, kind: u8) -> bool {
+    data[if icmp == 34 { 23 } else { 20 }] == protocol && data[icmp] == kind
 }
 
 /// What a payload is full of, so that one piece of it in the clear is noticed.
 const MARK: &[u8] = b"never in the clear ";
 
-fn address(host: usize) -> IpAddr {
-    [10, 0, 0, host as u8 + 1].into()
+fn address(ipv6: bool, host: usize) -> IpAddr {
+    let number = host as u8 + 1;
+    if ipv6 { [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into() } else { [10, 0, 0, number].into() }
 }
 
 impl Pair {
+    /// The address that a host's ESP packets have.
+    fn outer(&self, host: usize) -> IpAddr {
+        address(if self.mode == EspMode::Tunnel { self.outer_ipv6 } else { self.ipv6 }, host)
+    }
+
     /// The SA of the `round`th keys from `from` to the other host.
     pub(crate) fn sa(&self, direction: Direction, from: usize, round: u32) -> SaParams {
         let byte = (7 + from as u32 * 2 + round * 4) as u8;
@@ -132,14 +160,14 @@ impl Pair {
             dscp: self.dscp,
             offload: self.offload,
             last_number: if round == 0 { self.last_number } else { 0 },
-            ..SaParams::new(direction, spi, address(from), address(1 - from), key)
+            ..SaParams::new(direction, spi, self.outer(from), self.outer(1 - from), key)
         }
     }
 
     fn policies(&self, host: usize) -> Vec<Policy> {
         let template = |from: usize| match self.mode {
             EspMode::Transport => Template::transport(1),
-            EspMode::Tunnel => Template::tunnel(address(from), address(1 - from), 1),
+            EspMode::Tunnel => Template::tunnel(self.outer(from), self.outer(1 - from), 1),
         };
         [(Direction::Transmit, host), (Direction::Receive, 1 - host)]
             .map(|(direction, from)| Policy {
@@ -170,15 +198,20 @@ impl Pair {
         let recorder = Recorder::default();
         let nic = NicConfig { mtu: self.mtu, ipsec_sas: self.sas, ..NicConfig::default() };
         let secure = |driver| Box::new(SecureDevice::new(driver)) as Box<dyn offload_api::NetDevice>;
-        let mut bed = Testbed::builder(Seed(self.seed))
+        let bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())
             .layer(secure)
             .host("client", nic, TcpConfig::default())
-            .layer(secure)
-            .wire(0, 1, self.link.clone())
-            .recorded(&recorder)
-            .build()
-            .unwrap();
+            .layer(secure);
+        let router = Router::new(self.router.unwrap_or(u16::MAX));
+        let bed = match self.router {
+            None => bed.wire(0, 1, self.link.clone()).recorded(&recorder),
+            Some(_) => bed
+                .attach(1, "router", router.face(1), self.link.clone())
+                .attach(0, "router", router.face(0), self.link.clone())
+                .recorded(&recorder),
+        };
+        let mut bed = bed.build().unwrap();
         let hosts = [bed.host(0).clone(), bed.host(1).clone()];
         for (number, host) in hosts.iter().enumerate() {
             for policy in self.policies(number) {
@@ -197,9 +230,9 @@ impl Pair {
             stream.read_to_end(&mut word).await?;
             std::io::Result::Ok(word)
         });
-        let client = hosts[1].clone();
+        let (client, server) = (hosts[1].clone(), (address(self.ipv6, 0), 7).into());
         let fetching = hosts[1].spawn("client", async move {
-            let mut stream = client.stack().connect(None, (core::net::Ipv4Addr::new(10, 0, 0, 1), 7).into()).await?;
+            let mut stream = client.stack().connect(None, server).await?;
             let mut received = Vec::new();
             stream.read_to_end(&mut received).await?;
             stream.write_all(MARK).await?;
@@ -242,7 +275,8 @@ impl Pair {
         }
         let events = reports.try_iter().collect();
         let rekeys = used.len() as u32 / 4 - u32::from(self.keys_after.is_none());
-        Outcome { sent, received, seen: recorder.seen(), counters: bed.counters(), events, rekeys, used, refused }
+        let (seen, counters, routed) = (recorder.seen(), bed.counters(), router.routed());
+        Outcome { sent, received, seen, counters, events, rekeys, used, refused, routed }
     }
 }
 
