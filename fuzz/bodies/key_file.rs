@@ -1,0 +1,28 @@
+//! Any text as a key file: read or refused at a line that there is; what is read says the same mirrored twice, and a host
+//! takes it or says why not.
+
+use core::net::IpAddr;
+use ipsec::{KeyFile, SecureDevice};
+use nic_sim::{NicConfig, nic};
+use offload_api::NetDevice;
+use offload_base::Instant;
+
+/// Runs one input.
+pub(crate) fn run(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let file = match text.parse::<KeyFile>() {
+        Ok(file) => file,
+        Err(error) => {
+            assert!((1..=text.lines().count()).contains(&error.line), "{error}");
+            return;
+        }
+    };
+    assert_eq!(format!("{:?}", file.mirrored().mirrored()), format!("{file:?}"));
+    let (_device, driver) = nic(NicConfig { receive_ring: 4, ..NicConfig::default() });
+    let mut secure = SecureDevice::new(Box::new(driver));
+    let keying = secure.keying().expect("an IPsec layer");
+    let local: [IpAddr; 2] = [[10, 0, 0, 1].into(), [0xfd00, 0, 0, 0, 0, 0, 0, 1].into()];
+    if let Ok(added) = file.apply(Instant::ZERO, keying, &local) {
+        assert_eq!(added.len(), file.sas().count());
+    }
+}
