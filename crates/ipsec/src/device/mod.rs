@@ -18,6 +18,7 @@ mod transmit;
 use crate::counters::IpsecCounters;
 use crate::sad::Sad;
 use crate::spd::Spd;
+use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
 use ip_packets::{Limits, Reassembler, Version};
@@ -58,6 +59,9 @@ pub struct SecureDevice {
     counters: IpsecCounters,
     /// Moves with policies and SAs.
     epoch: u64,
+    /// What is done with packets like the one that was asked about last. A stack asks three times about each: for its
+    /// path, for room, and when it sends it.
+    decided: Cell<Option<(Packet, Decision)>>,
     /// Somebody waits, and is to hear of new keys.
     waiting: Option<Waker>,
 }
@@ -79,6 +83,7 @@ impl SecureDevice {
             waiting_for_device: VecDeque::new(),
             counters: IpsecCounters::default(),
             epoch: 0,
+            decided: Cell::new(None),
             waiting: None,
         }
     }
@@ -96,6 +101,24 @@ impl SecureDevice {
     /// The policies of one direction.
     pub fn spd(&self, direction: Direction) -> &Spd {
         &self.policies[direction as usize]
+    }
+
+    /// What is done with a packet to be sent, and by which SA.
+    fn decide(&self, packet: &Packet) -> Decision {
+        if let Some((asked, decision)) = self.decided.get()
+            && decision.epoch == self.epoch
+            && asked == *packet
+        {
+            return decision;
+        }
+        let action = self.action(Direction::Transmit, packet);
+        let sa = match &action {
+            Some(Action::Protect(template)) => self.sad.find_wanted(template, packet),
+            _ => None,
+        };
+        let decision = Decision { epoch: self.epoch, action, sa };
+        self.decided.set(Some((*packet, decision)));
+        decision
     }
 
     /// What is done with a packet.
@@ -137,8 +160,8 @@ impl NetDevice for SecureDevice {
         let caps = self.inner.path(flow);
         // Both only grow, so their sum moves when one of them does.
         let caps = PathCaps { epoch: caps.epoch + self.epoch, ..caps };
-        match self.action(Direction::Transmit, &packet_of(flow)) {
-            Some(Action::Protect(template)) => self.protected_path(flow, &template, caps),
+        match self.decide(&packet_of(flow)) {
+            Decision { action: Some(Action::Protect(_)), sa, .. } => self.protected_path(flow, sa, caps),
             _ => caps,
         }
     }
@@ -146,9 +169,10 @@ impl NetDevice for SecureDevice {
     fn room(&self, flow: &FlowKey) -> usize {
         let room = self.inner.room(flow);
         // A packet may become many. One is taken at a time, then; what does not fit at once waits here.
-        match self.action(Direction::Transmit, &packet_of(flow)) {
+        let Decision { action, sa, .. } = self.decide(&packet_of(flow));
+        match action {
             Some(Action::Protect(_)) if !self.backlog.is_empty() => 0,
-            Some(Action::Protect(template)) if self.is_cut_by_device(flow, &template) => room,
+            Some(Action::Protect(_)) if self.is_cut_by_device(sa) => room,
             Some(Action::Protect(_)) => room.min(1),
             _ => room,
         }
@@ -232,11 +256,9 @@ impl TlsDevice for SecureDevice {
         number: u64,
         key: &TlsKey,
     ) -> Result<Handle, Refused> {
-        let plain = |secured: &SecureDevice, direction, packet: &Packet| {
-            matches!(secured.action(direction, packet), Some(Action::Bypass))
-        };
-        let both = plain(self, Direction::Transmit, &packet_of(flow))
-            && plain(self, Direction::Receive, &packet_of(&flow.reversed()));
+        let is_plain = |action| matches!(action, Some(Action::Bypass));
+        let both = is_plain(self.decide(&packet_of(flow)).action)
+            && is_plain(self.action(Direction::Receive, &packet_of(&flow.reversed())));
         match self.inner.tls() {
             Some(tls) if both => tls.add(flow, direction, start, number, key),
             _ => Err(Refused::Unsupported),
@@ -261,6 +283,17 @@ impl fmt::Debug for SecureDevice {
         let mut debug = f.debug_struct("SecureDevice");
         debug.field("sas", &self.sad.len()).field("counters", &self.counters).finish_non_exhaustive()
     }
+}
+
+/// What is done with packets to be sent, as long as policies and SAs are what they are.
+#[derive(Clone, Copy, Debug)]
+struct Decision {
+    /// When it was decided.
+    epoch: u64,
+    /// What policies say.
+    action: Option<Action>,
+    /// The SA, if they are to be protected and there is one.
+    sa: Option<SaId>,
 }
 
 /// How an SA is worked on.

@@ -160,6 +160,7 @@ impl SecureDevice {
                 DeviceSaEvent::SequenceExhausted(handle) => {
                     if let Some(id) = find(handle) {
                         self.sad.retire(id);
+                        self.epoch += 1;
                         self.tell(SaEvent::SequenceExhausted { sa: id });
                     }
                 }

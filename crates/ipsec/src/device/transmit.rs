@@ -1,7 +1,7 @@
 //! From the stack to the device.
 
 use super::segment::{Segment, Segments};
-use super::{By, FRAME_BYTES, SecureDevice, packet_of};
+use super::{By, Decision, FRAME_BYTES, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::{Buf, BytesMut};
 use core::net::SocketAddr;
@@ -10,17 +10,17 @@ use esp::{ETHERNET, IpView, Outer, PROTOCOL_TCP, Reached, WrapError, checksum};
 use ip_packets::Taken;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Direction, DropReason, EspAsk, FlowKey, Layer, Lookup, OffloadKind, PathCaps, Protocol, RecordSource,
-    SaEvent, SaId, Sent, Template, TxAsk, TxPacket,
+    Action, DropReason, EspAsk, FlowKey, Layer, Lookup, OffloadKind, PathCaps, Protocol, RecordSource, SaEvent, SaId,
+    Sent, Template, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 
 impl SecureDevice {
     /// What a flow can have whose packets are protected.
-    pub(super) fn protected_path(&self, flow: &FlowKey, template: &Template, caps: PathCaps) -> PathCaps {
+    pub(super) fn protected_path(&self, flow: &FlowKey, sa: Option<SaId>, caps: PathCaps) -> PathCaps {
         let ipv6 = flow.local.is_ipv6();
-        let sa = self.sad.find_wanted(template, &packet_of(flow)).and_then(|id| self.sad.find(id));
+        let sa = sa.and_then(|id| self.sad.find(id));
         // Until there is an SA, nothing is sent; the stack hears by the epoch when there is.
         let Some(sa) = sa else { return caps };
         let mtu = sa.plain_mtu(ipv6, sa.outer_mtu(caps.mtu));
@@ -38,8 +38,8 @@ impl SecureDevice {
     }
 
     /// Whether the device makes of one packet all that is to leave.
-    pub(super) fn is_cut_by_device(&self, flow: &FlowKey, template: &Template) -> bool {
-        let sa = self.sad.find_wanted(template, &packet_of(flow)).and_then(|id| self.sad.find(id));
+    pub(super) fn is_cut_by_device(&self, sa: Option<SaId>) -> bool {
+        let sa = sa.and_then(|id| self.sad.find(id));
         sa.is_some_and(|sa| sa.by() != By::Software)
     }
 
@@ -58,7 +58,8 @@ impl SecureDevice {
             return self.inner.transmit(now, packet, source);
         }
         let selectors = view.selectors(&packet.header[ETHERNET..]);
-        match self.action(Direction::Transmit, &selectors) {
+        let Decision { action, sa, .. } = self.decide(&selectors);
+        match action {
             Some(Action::Bypass) => self.inner.transmit(now, packet, source),
             Some(Action::Protect(template)) => {
                 if packet.ask.context.is_some() {
@@ -67,7 +68,7 @@ impl SecureDevice {
                 if view.fragment && template.mode == offload_api::EspMode::Transport {
                     return self.gather(now, packet, source);
                 }
-                self.protect(now, packet, view, &template, &selectors)
+                self.protect(now, packet, view, (&template, sa), &selectors)
             }
             Some(Action::Discard) | None => {
                 self.counters.out_policy_block += 1;
@@ -107,16 +108,16 @@ impl SecureDevice {
         }
     }
 
-    /// Sends a packet by the SA that its policy asks for.
+    /// Sends a packet by the SA that its policy asks for, if there is one.
     fn protect(
         &mut self,
         now: Instant,
         packet: TxPacket,
         view: IpView,
-        template: &Template,
+        (template, sa): (&Template, Option<SaId>),
         selectors: &Packet,
     ) -> Sent {
-        let Some(id) = self.sad.find_wanted(template, selectors) else {
+        let Some(id) = sa else {
             self.counters.out_no_states += 1;
             self.tell(SaEvent::Acquire { template: *template, packet: *selectors });
             return Sent::Dropped(DropReason::Policy);
