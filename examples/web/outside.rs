@@ -1,7 +1,6 @@
 //! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
 
 use super::tcp::TcpOptions;
-use crate::keys;
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use host_stack::Ipv6Config;
@@ -10,6 +9,7 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
+use offload_bench::keys;
 use offload_bench::options::WireOptions;
 use std::fs::File;
 use std::io::{self, BufWriter};

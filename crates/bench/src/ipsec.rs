@@ -3,8 +3,10 @@
 //! Each SA protects one flow, chosen by a policy with the flow's port; flows have their turns. The sender leaves the
 //! wire half idle, so that nothing is lost for want of room: what is told is CPU time, not goodput.
 
+use crate::bulk::LayerOfHost;
 use crate::connection::tcp;
 use crate::facts::Run;
+use crate::keys;
 use crate::latency::per_request;
 use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
@@ -14,11 +16,12 @@ use core::str::FromStr;
 use core::time::Duration;
 use futures_util::future::try_join;
 use host_stack::UdpSocket;
-use ipsec::{KeyFile, SecureDevice};
+use ipsec::KeyFile;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use offload_api::{NetDevice, OffloadKind};
+use offload_api::OffloadKind;
 use offload_base::cost::{self, Domain, Meter, Work};
+use offload_base::random::Rng;
 use offload_base::{Instant, Seed};
 use serde::Serialize;
 use std::io;
@@ -75,6 +78,57 @@ impl FromStr for EspMode {
         let known = EspMode::ALL.into_iter().find(|mode| mode.name() == text);
         known.ok_or_else(|| "plain, esp-cpu, esp-crypto or esp-packet".into())
     }
+}
+
+/// IPsec around the driver of each host of a [`Bulk`](crate::bulk::Bulk) run: `keys` for the server, which is 10.0.0.1,
+/// and the same mirrored for the client.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_bench::bulk::{Bulk, Mode};
+/// use offload_bench::ipsec;
+/// use offload_bench::payload::Payload;
+///
+/// let layer = Some(ipsec::layer(ipsec::usual_keys(Seed(1))));
+/// let run = Bulk { layer, ..Bulk::new(Mode::Tcp, Payload::seeded(Seed(1), 100_000)) }.run().unwrap();
+/// assert!(run.sha256_ok && run.counters["ipsec_sw_tx_pkts"] > 0);
+/// ```
+pub fn layer(keys: KeyFile) -> LayerOfHost {
+    let mirrored = keys.mirrored();
+    Arc::new(move |host, driver| keys::tried(if host == 0 { &keys } else { &mirrored }, driver, &addresses(host)))
+}
+
+/// The addresses of a host of a [`Bulk`](crate::bulk::Bulk) run.
+pub fn addresses(host: usize) -> [IpAddr; 2] {
+    let number = host as u8 + 1;
+    [[10, 0, 0, number].into(), [0xfd00, 0, 0, 0, 0, 0, 0, number.into()].into()]
+}
+
+/// An SA each way, AES-128-GCM in transport mode with extended numbers, and policies that want everything between the two
+/// hosts protected by them.
+///
+/// # Panics
+/// Never: the text is this function's own.
+pub fn usual_keys(seed: Seed) -> KeyFile {
+    let mut text = String::new();
+    for (source, destination, spi, direction) in
+        [("10.0.0.1", "10.0.0.2", 0x1001, "out"), ("10.0.0.2", "10.0.0.1", 0x1002, "in")]
+    {
+        let key = secret(&mut seed.stream(&format!("key from {source}")));
+        text += &format!(
+            "state add src {source} dst {destination} proto esp spi {spi:#x} reqid 1 mode transport\n \
+             replay-window 256 flag esn aead rfc4106(gcm(aes)) 0x{key} 128\n\
+             policy add src {source} dst {destination} dir {direction} tmpl proto esp reqid 1 mode transport\n"
+        );
+    }
+    text.parse().expect("a good key file")
+}
+
+/// Key and salt of AES-128-GCM, in hexadecimal digits.
+fn secret(randomness: &mut Rng) -> String {
+    let mut key = [0; 20];
+    randomness.fill(&mut key);
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A run to be made, in virtual time over a clean wire.
@@ -179,7 +233,7 @@ impl Ipsec {
         match self.mode.offload() {
             Some(kind) => {
                 let keys = keys.offloaded(kind);
-                builder.layer(move |driver| secured(&keys, driver, address))
+                builder.layer(move |driver| keys::tried(&keys, driver, &[IpAddr::V4(address)]))
             }
             None => builder,
         }
@@ -189,9 +243,7 @@ impl Ipsec {
     fn keys(&self) -> io::Result<KeyFile> {
         let (mut text, mut secrets) = (String::new(), self.seed.stream("keys"));
         for flow in 0..self.sas {
-            let mut key = [0; 20];
-            secrets.fill(&mut key);
-            let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+            let key = secret(&mut secrets);
             let (spi, request, port) = (0x1000 + u32::from(flow), 1 + flow, FIRST_PORT + flow);
             let _infallible = write!(
                 text,
@@ -208,14 +260,6 @@ impl Ipsec {
     fn payload(&self) -> u16 {
         self.packet_size - IP_AND_UDP
     }
-}
-
-/// IPsec around a driver.
-fn secured(keys: &KeyFile, driver: Box<dyn NetDevice>, address: Ipv4Addr) -> Box<dyn NetDevice> {
-    let mut device = SecureDevice::new(driver);
-    let applied = device.keying().map(|keying| keys.apply(Instant::ZERO, keying, &[IpAddr::V4(address)]));
-    assert!(matches!(applied, Some(Ok(_))), "the run's own keys fit its hosts: {applied:?}");
-    Box::new(device)
 }
 
 /// Sends every datagram, each with its number; when it began.

@@ -11,6 +11,7 @@
 //! - [`workbench`]: a device and its driver alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
 //! - [`sweep`]: any of these over a grid; [`published`]: figures of others; [`report`]: both as one page;
+//! - [`keys`]: IPsec for emulated hosts, with SAs and policies from a file;
 //! - [`program`]: how our programs speak.
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod fio;
 pub mod http;
 pub mod iperf;
 pub mod ipsec;
+pub mod keys;
 mod latency;
 mod measured;
 pub mod options;

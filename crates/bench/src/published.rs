@@ -54,9 +54,10 @@ fn parse(text: &str) -> Result<Vec<Figure>, toml::de::Error> {
     toml::from_str::<File>(text).map(|file| file.figure)
 }
 
-const FILES: [&str; 2] = [
+const FILES: [&str; 3] = [
     include_str!("../published/autonomous-nic-offloads.toml"),
     include_str!("../published/secure-data-reservoir.toml"),
+    include_str!("../published/xfrm-one-cpu.toml"),
 ];
 
 #[cfg(test)]

@@ -1,4 +1,16 @@
 //! IPsec for the emulated hosts of our programs, with SAs and policies from a file.
+//!
+//! ```
+//! use ipsec::KeyFile;
+//! use nic_sim::{NicConfig, nic};
+//! use offload_bench::keys;
+//!
+//! let (_device, driver) = nic(NicConfig::default());
+//! let keys: KeyFile = "policy setdefault in accept out accept".parse()?;
+//! let mut device = keys::tried(&keys, Box::new(driver), &["10.0.0.1".parse()?]);
+//! assert!(device.keying().is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use core::net::IpAddr;
 use ipsec::{KeyFile, SecureDevice};

@@ -1,0 +1,137 @@
+//! What those programs share that send one file several ways: `ktls_loopback`, `ipsec_loopback`.
+
+use crate::files;
+use core::fmt;
+use indicatif::{ProgressBar, ProgressStyle};
+use offload_base::Seed;
+use offload_bench::facts::{Clock, Facts};
+use offload_bench::options::WireOptions;
+use offload_bench::payload::Payload;
+use offload_bench::program;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use testbed::Capture;
+
+/// Why there is nothing to report.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// An option or a file is of no use.
+    Unusable(String),
+    /// The transfer came to nothing.
+    Transfer(String),
+}
+
+impl Failure {
+    /// A file is of no use.
+    pub fn about(path: &Path, error: &dyn fmt::Display) -> Failure {
+        Failure::Unusable(format!("{}: {error}", path.display()))
+    }
+}
+
+/// Prints what came of it and tells what to exit with.
+pub fn finish(program: &str, made: Result<Facts, Failure>, report: impl FnOnce(&Facts) -> String) -> ExitCode {
+    match made {
+        Ok(facts) => {
+            let written = program::write_out(program, &report(&facts));
+            let all_equal = facts.runs.iter().all(|run| run.sha256_ok);
+            if all_equal { written } else { ExitCode::from(program::FAILED) }
+        }
+        Err(Failure::Unusable(message)) => program::fail(program, &message, program::UNUSABLE),
+        Err(Failure::Transfer(message)) => program::fail(program, &message, program::FAILED),
+    }
+}
+
+/// What to say of runs whose file did not arrive as it was sent.
+pub fn spoilt(facts: &Facts) -> String {
+    let spoilt = facts.runs.iter().filter(|run| !run.sha256_ok);
+    spoilt.map(|run| format!("{}: what arrived is NOT what was sent\n", run.mode)).collect()
+}
+
+/// What is to be sent: a file, or so many seeded bytes.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Failure> {
+    match file {
+        Some(file) => Payload::file(file).map_err(|error| Failure::about(file, &error)),
+        None => Ok(Payload::seeded(seed, size)),
+    }
+}
+
+/// Facts without runs. `own` are the options of this program that another run needs to be the same.
+pub fn facts<const N: usize>(command: &str, wire: &WireOptions, own: [(&str, String); N]) -> Facts {
+    let own = own.map(|(name, value)| (name.to_string(), value)).into_iter();
+    let wire_facts = wire.facts().into_iter().map(|(name, value)| (name.to_string(), value));
+    let options: BTreeMap<String, String> = own.chain(wire_facts).collect();
+    let clock = if wire.real { Clock::Real } else { Clock::Virtual };
+    Facts { command: command.into(), seed: wire.seed, clock, options, runs: Vec::new() }
+}
+
+/// A path as an option of a run.
+pub fn named(path: Option<&PathBuf>) -> String {
+    path.map_or(String::new(), |path| path.display().to_string())
+}
+
+/// What the ways are, each once.
+pub fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
+    let mut once = Vec::new();
+    for mode in modes {
+        if !once.contains(mode) {
+            once.push(*mode);
+        }
+    }
+    once
+}
+
+/// Files that a program writes of several ways: the last one's result, and a capture of each.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'a, M> {
+    /// What arrived.
+    pub out: Option<&'a Path>,
+    /// Captures, each in a file of its own where there are several.
+    pub pcap: Option<&'a Path>,
+    /// The ways.
+    pub modes: &'a [M],
+}
+
+impl<M: fmt::Display> Outputs<'_, M> {
+    /// They can be written, and none of them is another one, or one of those to be read.
+    ///
+    /// # Errors
+    /// If one of them is of no use.
+    pub fn check(&self, read: &[&Option<PathBuf>]) -> Result<(), Failure> {
+        let captures: Vec<PathBuf> = self.modes.iter().filter_map(|mode| self.capture_path(mode)).collect();
+        let read: Vec<&Path> = read.iter().filter_map(|path| path.as_deref()).collect();
+        let written: Vec<&Path> = self.out.into_iter().chain(captures.iter().map(PathBuf::as_path)).collect();
+        files::check_outputs(&read, &written).map_err(Failure::Unusable)
+    }
+
+    /// The capture of one way, if there are to be any.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
+        let Some(path) = self.capture_path(mode) else { return Ok(None) };
+        let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
+        begun.map(Some).map_err(|error| Failure::about(&path, &error))
+    }
+
+    fn capture_path(&self, mode: &M) -> Option<PathBuf> {
+        self.pcap.map(|path| if self.modes.len() > 1 { files::named_for(path, mode) } else { path.to_path_buf() })
+    }
+}
+
+/// Shows how far one way has come, unless nobody wants to see it.
+pub fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(bytes).with_prefix(mode.to_string());
+    if let Ok(style) = ProgressStyle::with_template("{prefix:10} {wide_bar} {bytes}/{total_bytes} {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
