@@ -1,0 +1,142 @@
+//! What a packet costs under ESP: nobody's, the hosts', the NICs' under headers of the hosts (crypto offload), and the
+//! NICs' alone (packet offload); plain is what the others are held against, in the same run.
+//!
+//! - `esp/send`, `esp/receive`: CPU time of the sending and of the receiving host for 10,240 datagrams: 64, 512, 1400 and
+//!   9000 bytes over one SA, and 1400 bytes over 100 and 10,000, each with a policy and a flow of its own. Times are CPU
+//!   times; `elem/s` are packets that a CPU of this machine could take in a second, and a packet's cost is their inverse.
+//! - `esp/lookup`: what finding policies and SAs takes of that, alone: the policy and the SA of a packet to be sent, and
+//!   the SA of one received, among so many, asked for in turn. With 10,000, what they find is not in the processor's
+//!   caches.
+//! - At the end, a stream of 64 MiB each way: what one CPU could carry of it, in shares of plain, beside a published row.
+//!
+//! Compare figures of one run only.
+
+use core::hint::black_box;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ipsec::{Sad, Spd};
+use offload_api::ipsec::Packet;
+use offload_api::{Action, Direction, EspKey, EspSuite, Policy, Prefix, SaParams, Selector, Template};
+use offload_base::{Instant, Seed};
+use offload_bench::bulk::{Bulk, Mode};
+use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun, layer, usual_keys};
+use offload_bench::payload::Payload;
+use offload_bench::published;
+
+fn packets(criterion: &mut Criterion) {
+    for (name, cost) in [("esp/send", sending as fn(&IpsecRun) -> f64), ("esp/receive", receiving)] {
+        let mut group = criterion.benchmark_group(name);
+        group.throughput(Throughput::Elements(PACKETS));
+        for (packet_size, sas) in [(64, 1), (512, 1), (1400, 1), (9000, 1), (1400, 100), (1400, 10_000)] {
+            for mode in EspMode::ALL {
+                let plan = Ipsec { packet_size, sas, packets: PACKETS, ..Ipsec::new(mode, Seed(1)) };
+                group.bench_function(format!("{packet_size} bytes, {sas} SAs/{mode}"), |bencher| {
+                    bencher.iter_custom(|iterations| (0..iterations).map(|_| spent(plan, cost)).sum());
+                });
+            }
+        }
+    }
+}
+
+/// What a run costs one of its hosts.
+fn spent(plan: Ipsec, cost: fn(&IpsecRun) -> f64) -> Duration {
+    let run = plan.run().expect("the run can be made");
+    assert!(run.run.sha256_ok, "each datagram arrives once");
+    Duration::from_secs_f64(cost(&run) * PACKETS as f64 / 1e9)
+}
+
+fn sending(run: &IpsecRun) -> f64 {
+    run.tx_ns_per_packet
+}
+
+fn receiving(run: &IpsecRun) -> f64 {
+    run.rx_ns_per_packet
+}
+
+fn lookup(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("esp/lookup");
+    for sas in [1u32, 100, 10_000] {
+        let (mut sad, mut spd) = (Sad::default(), Spd::default());
+        for number in 0..sas {
+            for direction in [Direction::Transmit, Direction::Receive] {
+                let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).expect("as long as its suite wants");
+                let sa = SaParams::new(direction, 0x1000 + number, HERE.into(), there(number), key);
+                sad.add(Instant::ZERO, sa).expect("they are different");
+            }
+            let selector = Selector { destination: Some(Prefix::host(there(number))), ..Selector::ANY };
+            let action = Action::Protect(Template::transport(0));
+            spd.add(Policy { direction: Direction::Transmit, selector, priority: 0, action }).expect("so are these");
+        }
+        let packet = |number: u32| Packet {
+            source: HERE.into(),
+            destination: there(number),
+            protocol: 17,
+            ports: Some((5000, 9)),
+        };
+        group.throughput(Throughput::Elements(1));
+        let mut turn = 0;
+        group.bench_with_input(BenchmarkId::new("policy and SA to send by", sas), &sas, |bencher, sas| {
+            bencher.iter(|| {
+                // Far apart, so that no neighbour's lines are there already.
+                turn = (turn + STEP) % sas;
+                let packet = black_box(packet(turn));
+                let Some(Action::Protect(template)) = spd.action(&packet) else { panic!("there is a policy for each") };
+                sad.find_wanted(&template, &packet).and_then(|id| sad.find(id)).map(|sa| sa.params.spi)
+            });
+        });
+        group.bench_with_input(BenchmarkId::new("SA received by", sas), &sas, |bencher, sas| {
+            bencher.iter(|| {
+                turn = (turn + STEP) % sas;
+                let found = sad.find_received(black_box(0x1000 + turn), HERE.into(), there(turn));
+                found.and_then(|id| sad.find(id)).map(|sa| sa.params.spi)
+            });
+        });
+    }
+}
+
+fn there(number: u32) -> IpAddr {
+    Ipv4Addr::from(0x0a01_0000 + number).into()
+}
+
+/// Not a bench of criterion's: one stream, and the published row.
+fn beside_published(_: &mut Criterion) {
+    let figures = published::figures();
+    let figure = figures.iter().find(|figure| figure.id == "xfrm-one-cpu").expect("a data file of this crate");
+    println!("\none stream, Gb/s that one CPU could carry, and shares of plain; published: {}", figure.source);
+    println!("{:12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>8}", "", "send", "share", "receive", "share", "published", "share");
+    let published = |mode: &str| figure.value(mode, 1.0).expect("it has all four ways");
+    let mut plain = None;
+    for mode in EspMode::ALL {
+        let bulk = Bulk {
+            layer: mode.offload().map(|kind| layer(usual_keys(Seed(1)).offloaded(kind))),
+            ..Bulk::new(Mode::Tcp, Payload::seeded(Seed(1), STREAM))
+        };
+        let run = bulk.run().expect("the transfer can be made");
+        assert!(run.sha256_ok, "what arrived is what was sent");
+        let (send, receive) = (8.0 / run.tx_host_ns_per_byte.total, 8.0 / run.rx_host_ns_per_byte.total);
+        let (plain_send, plain_receive) = *plain.get_or_insert((send, receive));
+        println!(
+            "{:12}{send:>10.1}{:>10.2}{receive:>10.1}{:>10.2}{:>12.1}{:>8.2}",
+            mode.name(),
+            send / plain_send,
+            receive / plain_receive,
+            published(mode.name()),
+            published(mode.name()) / published("plain")
+        );
+    }
+}
+
+const PACKETS: u64 = 10_240;
+const STREAM: u64 = 64 << 20;
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Prime to any number of SAs here.
+const STEP: u32 = 3_571;
+
+criterion_group! {
+    name = benches;
+    // A run takes much longer than what it tells of: setting up 10,000 SAs is not counted.
+    config = Criterion::default().without_plots().sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_millis(50));
+    targets = packets, lookup, beside_published
+}
+criterion_main!(benches);
