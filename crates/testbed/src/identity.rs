@@ -3,15 +3,16 @@
 //! The certificate and the authority that signed it are fixed files (see `identity/README.md`). With a seed,
 //! randomness and the time of day are fixed too, and a handshake repeats to the byte.
 
-use crate::secrets::{seeded_provider, system_provider};
+use crate::secrets::{seeded, seeded_provider, system_provider};
 use core::time::Duration;
+use offload_api::{TlsSuite, TlsVersion};
 use offload_base::Seed;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
-use rustls::{ClientConfig, KeyLog, RootCertStore, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, KeyLog, RootCertStore, ServerConfig};
 use std::sync::Arc;
 
 /// Where an end of a TLS connection takes its randomness and the time of day from.
@@ -53,20 +54,7 @@ pub enum Randomness {
 /// # Ok::<(), rustls::Error>(())
 /// ```
 pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ClientConfig {
-    let (provider, time) = sources(randomness);
-    let mut roots = RootCertStore::empty();
-    roots.add(authority()).expect("the authority's certificate is a trust anchor");
-    let mut config = ClientConfig::builder_with_details(Arc::new(provider), time)
-        .with_safe_default_protocol_versions()
-        .expect("there are suites of TLS 1.3")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.resumption = Resumption::disabled();
-    config.enable_secret_extraction = true;
-    if let Some(key_log) = key_log {
-        config.key_log = key_log;
-    }
-    config
+    client(sources(randomness), key_log)
 }
 
 /// What a server needs: TLS 1.3 (and 1.2, unless it is seeded), the testbed's certificate, secrets that may be extracted.
@@ -74,18 +62,65 @@ pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -
 ///
 /// See [`client_config`] for an example.
 pub fn server_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
-    let (provider, time) = sources(randomness);
-    let mut config = ServerConfig::builder_with_details(Arc::new(provider), time)
-        .with_safe_default_protocol_versions()
-        .expect("there are suites of TLS 1.3")
-        .with_no_client_auth()
-        .with_single_cert(vec![server_certificate()], server_key())
-        .expect("certificate and key belong together");
-    config.enable_secret_extraction = true;
-    if let Some(key_log) = key_log {
-        config.key_log = key_log;
+    server(sources(randomness), key_log)
+}
+
+/// What a handshake is to agree on.
+///
+/// ```
+/// use offload_api::{TlsSuite, TlsVersion};
+/// use offload_base::Seed;
+/// use testbed::identity::{Agreement, Randomness};
+///
+/// let agreement = Agreement { version: TlsVersion::Tls12, suite: TlsSuite::Aes256Gcm };
+/// let config = agreement.client_config(Randomness::Seeded(Seed(1)), None).unwrap();
+/// assert_eq!(config.crypto_provider().cipher_suites.len(), 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The version of TLS.
+    pub version: TlsVersion,
+    /// How its records are protected.
+    pub suite: TlsSuite,
+}
+
+/// TLS 1.3 with AES-128-GCM.
+impl Default for Agreement {
+    fn default() -> Agreement {
+        Agreement { version: TlsVersion::Tls13, suite: TlsSuite::Aes128Gcm }
     }
-    config
+}
+
+impl Agreement {
+    /// [`client_config`] that offers nothing else, seeded or not; `None` if rustls has no such suite.
+    pub fn client_config(self, randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> Option<ClientConfig> {
+        Some(client(self.sources(randomness)?, key_log))
+    }
+
+    /// [`server_config`] that takes nothing else, seeded or not; `None` if rustls has no such suite.
+    pub fn server_config(self, randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> Option<ServerConfig> {
+        Some(server(self.sources(randomness)?, key_log))
+    }
+
+    fn sources(self, randomness: Randomness) -> Option<Sources> {
+        let name = match (self.version, self.suite) {
+            (TlsVersion::Tls12, TlsSuite::Aes128Gcm) => CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+            (TlsVersion::Tls12, TlsSuite::Aes256Gcm) => CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+            (TlsVersion::Tls12, TlsSuite::ChaCha20Poly1305) => {
+                CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+            }
+            (TlsVersion::Tls13, TlsSuite::Aes128Gcm) => CipherSuite::TLS13_AES_128_GCM_SHA256,
+            (TlsVersion::Tls13, TlsSuite::Aes256Gcm) => CipherSuite::TLS13_AES_256_GCM_SHA384,
+            (TlsVersion::Tls13, TlsSuite::ChaCha20Poly1305) => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+            _ => return None,
+        };
+        let (mut provider, time): Sources = match randomness {
+            Randomness::Seeded(seed) => (seeded(seed), Arc::new(StoppedClock)),
+            Randomness::System => sources(randomness),
+        };
+        provider.cipher_suites.retain(|suite| suite.suite() == name);
+        (!provider.cipher_suites.is_empty()).then_some((provider, time))
+    }
 }
 
 /// The server's name, as clients ask for it. The certificate also has `localhost` and the addresses `127.0.0.1`,
@@ -113,7 +148,40 @@ pub fn server_key() -> PrivateKeyDer<'static> {
     PrivateKeyDer::from_pem_slice(SERVER_KEY).expect("a key")
 }
 
-fn sources(randomness: Randomness) -> (CryptoProvider, Arc<dyn TimeProvider>) {
+fn client((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority()).expect("the authority's certificate is a trust anchor");
+    let mut config = ClientConfig::builder_with_details(Arc::new(provider), time)
+        .with_safe_default_protocol_versions()
+        .expect("there are suites")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    config.enable_secret_extraction = true;
+    if let Some(key_log) = key_log {
+        config.key_log = key_log;
+    }
+    config
+}
+
+fn server((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
+    let mut config = ServerConfig::builder_with_details(Arc::new(provider), time)
+        .with_safe_default_protocol_versions()
+        .expect("there are suites")
+        .with_no_client_auth()
+        .with_single_cert(vec![server_certificate()], server_key())
+        .expect("certificate and key belong together");
+    config.enable_secret_extraction = true;
+    if let Some(key_log) = key_log {
+        config.key_log = key_log;
+    }
+    config
+}
+
+/// Crypto with its randomness, and the time of day.
+type Sources = (CryptoProvider, Arc<dyn TimeProvider>);
+
+fn sources(randomness: Randomness) -> Sources {
     match randomness {
         Randomness::Seeded(seed) => (seeded_provider(seed), Arc::new(StoppedClock)),
         Randomness::System => (system_provider(), Arc::new(DefaultTimeProvider)),
@@ -139,7 +207,7 @@ const SERVER_KEY: &[u8] = include_bytes!("../identity/server.key");
 mod tests {
     use super::*;
     use crate::secrets::KeyLines;
-    use rustls::{ClientConnection, Connection, ServerConnection};
+    use rustls::{ClientConnection, Connection, ProtocolVersion, ServerConnection};
     use std::io::{Read, Write};
 
     /// What one end sends until it has nothing more to send; the other takes it.
@@ -210,6 +278,40 @@ mod tests {
             connection(Randomness::Seeded(Seed(1)), Randomness::Seeded(Seed(2)), stranger);
         });
         assert!(refused.is_err(), "the client verifies");
+    }
+
+    #[test]
+    fn every_version_and_suite_can_be_agreed_on_and_repeats() {
+        for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
+            for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
+                let agreement = Agreement { version, suite };
+                let handshake = || {
+                    let config = agreement.client_config(Randomness::Seeded(Seed(1)), None).expect("a suite");
+                    let client = ClientConnection::new(Arc::new(config), server_name()).expect("a client");
+                    let config = agreement.server_config(Randomness::Seeded(Seed(2)), None).expect("a suite");
+                    let server = ServerConnection::new(Arc::new(config)).expect("a server");
+                    let (mut client, mut server) = (Connection::from(client), Connection::from(server));
+                    let mut wire = Vec::new();
+                    while client.is_handshaking() || server.is_handshaking() {
+                        wire.extend(flight(&mut client, &mut server));
+                        wire.extend(flight(&mut server, &mut client));
+                    }
+                    (wire, client.protocol_version(), client.negotiated_cipher_suite().map(|suite| suite.suite()))
+                };
+                let (wire, agreed, name) = handshake();
+                let expected = match version {
+                    TlsVersion::Tls12 => ProtocolVersion::TLSv1_2,
+                    _ => ProtocolVersion::TLSv1_3,
+                };
+                assert_eq!((agreed, &wire), (Some(expected), &handshake().0), "{agreement:?}");
+                let protection = match suite {
+                    TlsSuite::Aes128Gcm => "AES_128_GCM",
+                    TlsSuite::Aes256Gcm => "AES_256_GCM",
+                    _ => "CHACHA20_POLY1305",
+                };
+                assert!(format!("{name:?}").contains(protection), "{agreement:?}: {name:?}");
+            }
+        }
     }
 
     #[test]

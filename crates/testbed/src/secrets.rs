@@ -30,12 +30,17 @@ use x25519_dalek::{PublicKey, StaticSecret};
 /// assert_eq!(once, again);
 /// ```
 pub fn seeded_provider(seed: Seed) -> CryptoProvider {
+    let mut provider = seeded(seed);
+    provider.cipher_suites.retain(|suite| suite.tls13().is_some());
+    provider
+}
+
+/// The same with the suites of TLS 1.2 behind those of 1.3, which repeat as well.
+pub(crate) fn seeded(seed: Seed) -> CryptoProvider {
     let random: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls random"))));
     let key_shares: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls key shares"))));
     let group: &'static SeededX25519 = Box::leak(Box::new(SeededX25519 { key_shares }));
-    let mut provider = system_provider();
-    provider.cipher_suites.retain(|suite| suite.tls13().is_some());
-    CryptoProvider { kx_groups: vec![group], secure_random: random, ..provider }
+    CryptoProvider { kx_groups: vec![group], secure_random: random, ..system_provider() }
 }
 
 /// ring's provider with the suites in the order of [`seeded_provider`], behind them those of TLS 1.2 that go with the
