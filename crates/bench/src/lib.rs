@@ -1,6 +1,6 @@
 //! Measured runs: scenarios, the facts they report, and the benches.
 //!
-//! - [`options`]: what examples and tools are told on the command line;
+//! - [`options`], [`tls_options`]: what examples and tools are told on the command line;
 //! - [`payload`]: what is sent: a file, or seeded data;
 //! - [`bulk`]: one stream from one host to the other, plain, sealed by the CPU or by the NIC;
 //! - [`iperf`]: many streams at once, for so long or so much;
@@ -34,4 +34,5 @@ pub mod recovery;
 pub mod report;
 pub mod sweep;
 pub mod table;
+pub mod tls_options;
 pub mod workbench;

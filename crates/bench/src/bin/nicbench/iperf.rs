@@ -4,12 +4,12 @@ use crate::runs::{Made, facts, value};
 use clap::{Args, ValueEnum};
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_api::TlsSuite;
 use offload_base::Seed;
 use offload_bench::bulk::Mode;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::table;
+use offload_bench::tls_options::{SuiteName, name};
 use testbed::bed::ClockKind;
 
 /// Many streams at once, from the server to the client: goodput, fairness, host cost
@@ -53,16 +53,6 @@ enum EndsName {
     Receiver,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum SuiteName {
-    #[value(name = "aes-128-gcm")]
-    Aes128Gcm,
-    #[value(name = "aes-256-gcm")]
-    Aes256Gcm,
-    #[value(name = "chacha20-poly1305")]
-    ChaCha20Poly1305,
-}
-
 impl IperfOptions {
     pub(crate) fn run(&self) -> Result<Made, String> {
         let mut runs = Vec::new();
@@ -99,11 +89,7 @@ impl IperfOptions {
                 EndsName::Sender => Ends::Sender,
                 EndsName::Receiver => Ends::Receiver,
             },
-            suite: match self.suite {
-                SuiteName::Aes128Gcm => TlsSuite::Aes128Gcm,
-                SuiteName::Aes256Gcm => TlsSuite::Aes256Gcm,
-                SuiteName::ChaCha20Poly1305 => TlsSuite::ChaCha20Poly1305,
-            },
+            suite: self.suite.into(),
             clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
             seed: Seed(self.wire.seed),
             nic: NicConfig { mtu: self.wire.mtu, ..NicConfig::default() },
@@ -127,12 +113,8 @@ fn text(runs: &[IperfRun]) -> String {
             format!("{:.3}", run.fastest_gbps),
         ]
     }));
-    format!("{}\n{}\n{}", table::runs(&common), table::align(&rows), table::saved(&common))
-}
-
-/// What an option's value is called.
-fn name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
+    let (costs, streams) = (table::runs(&common), table::align(&rows));
+    format!("{costs}\n{streams}\n{}{}", table::saved(&common), table::noise(&common))
 }
 
 /// A message is kept in memory.

@@ -2,12 +2,11 @@
 
 use crate::runs::{Made, value};
 use clap::{Args, ValueEnum};
-use nic_sim::TransmitResync;
 use nic_sim::wire::Share;
-use offload_api::TlsResync;
 use offload_base::Seed;
 use offload_bench::facts::Facts;
 use offload_bench::recovery::{Recovery, Table, Trouble};
+use offload_bench::tls_options::{ResyncName, TransmitResyncName};
 use std::collections::BTreeMap;
 
 /// What loss and reordering leave of the TLS offload: records by who opened them, bytes read again; virtual time
@@ -48,39 +47,17 @@ enum TroubleName {
     Reordering,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ResyncName {
-    DriverRequest,
-    CoreHint,
-    Asynchronous,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum TransmitResyncName {
-    Dump,
-    NextRecord,
-}
-
 impl RecoveryOptions {
     pub(crate) fn run(&self) -> Result<Made, String> {
         let trouble = match self.trouble {
             TroubleName::Loss => Trouble::Loss,
             TroubleName::Reordering => Trouble::Reordering,
         };
-        let resync = match self.resync {
-            ResyncName::DriverRequest => TlsResync::DriverRequest,
-            ResyncName::CoreHint => TlsResync::CoreHint,
-            ResyncName::Asynchronous => TlsResync::Asynchronous,
-        };
-        let transmit_resync = match self.transmit_resync {
-            TransmitResyncName::Dump => TransmitResync::Dump,
-            TransmitResyncName::NextRecord => TransmitResync::NextRecord,
-        };
         let recovery = Recovery {
             streams: self.streams,
             records: self.records,
-            resync,
-            transmit_resync,
+            resync: self.resync.into(),
+            transmit_resync: self.transmit_resync.into(),
             ..Recovery::new(trouble, self.share.as_f64(), Seed(self.seed))
         };
         let runs = if self.all { recovery.grid().collect() } else { vec![recovery] };
