@@ -1,11 +1,12 @@
 //! One stream from one host to the other: plain TCP, TLS sealed and opened by the hosts, or TLS by the NICs.
 //!
-//! The client connects, the two shake hands, and hand their keys to their NICs or not. When its receive context is
-//! installed the client says *go*; from there the clock runs and the meter counts, until the last byte has arrived.
-//! The server sends the payload in messages and closes.
+//! The client connects, the two shake hands, and hand their keys to their NICs or not: the server first, which says
+//! *ready* when its receive context is installed, so that the NIC misses nothing; then the client, which says *go*. From
+//! there the clock runs and the meter counts, until the last byte has arrived. The server sends the payload in messages
+//! and closes; then the client does.
 
 pub use crate::connection::Mode;
-use crate::connection::{Connection, GO, nic_on, tcp};
+use crate::connection::{Connection, GO, READY, nic_on, tcp};
 use crate::facts::Run;
 use crate::measured::Measured;
 use crate::payload::{Checksum, Payload};
@@ -27,7 +28,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use testbed::Capture;
 use testbed::bed::{BedHost, Builder, ClockKind, Testbed};
-use testbed::identity::{self, Randomness};
+use testbed::identity::{self, Agreement, Randomness};
 
 /// A transfer to be made.
 ///
@@ -51,6 +52,10 @@ pub struct Bulk {
     pub checksum: Option<Checksum>,
     /// Content bytes of a full record, 1 to 16384.
     pub record_size: usize,
+    /// The version of TLS and its suite.
+    pub agreement: Agreement,
+    /// Records are padded so that what is encrypted of each has a multiple of so many bytes; 1: they are not.
+    pub padding: usize,
     /// Bytes handed to the stream at once.
     pub message_size: usize,
     /// The clock.
@@ -77,13 +82,15 @@ pub struct Bulk {
 pub type LayerOfHost = Arc<dyn Fn(usize, Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync>;
 
 impl Bulk {
-    /// A transfer in virtual time over a clean wire, with 16 KiB records and 256 KiB messages.
+    /// A transfer in virtual time over a clean wire, with 16 KiB records of TLS 1.3 and 256 KiB messages.
     pub fn new(mode: Mode, payload: Payload) -> Bulk {
         Bulk {
             mode,
             payload,
             checksum: None,
             record_size: 16 * 1024,
+            agreement: Agreement::default(),
+            padding: 1,
             message_size: 256 * 1024,
             clock: ClockKind::Virtual,
             seed: Seed(1),
@@ -177,6 +184,9 @@ pub enum BulkError {
     /// The capture cannot be written.
     #[error("the capture cannot be written: {0}")]
     Capture(#[source] io::Error),
+    /// TLS is to agree on something that nobody here has.
+    #[error("there is no such suite: {0:?}")]
+    NoSuchSuite(Agreement),
     /// The handshake failed.
     #[error("the TLS handshake failed: {0}")]
     Handshake(#[from] HandshakeError),
@@ -197,11 +207,14 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
         Mode::Tcp => Connection::Plain(stream),
         Mode::TlsCpu | Mode::TlsNic => {
             let key_log = bulk.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
-            let config = identity::server_config(bulk.randomness("server"), key_log);
+            let config = bulk.agreement.server_config(bulk.randomness("server"), key_log);
+            let config = config.ok_or(BulkError::NoSuchSuite(bulk.agreement))?;
             Connection::Tls(Box::new(ktls_offload::accept(stream, Arc::new(config)).await?))
         }
     };
+    connection.pad(bulk.padding);
     connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
+    connection.send(Bytes::from_static(READY)).await?;
     connection.expect_go().await?;
     meter.restart();
     let started = host.now();
@@ -215,7 +228,8 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
     }
     connection.close().await?;
     // The transport would deliver the rest with the stream dropped; but it would not tell that it gave up.
-    connection.acknowledged(bulk.payload.len()).await?;
+    connection.acknowledged(READY.len() as u64 + bulk.payload.len()).await?;
+    connection.closed().await;
     Ok(Served { started, tls: connection.counters() })
 }
 
@@ -232,10 +246,13 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     let mut connection = match bulk.mode {
         Mode::Tcp => Connection::Plain(stream),
         Mode::TlsCpu | Mode::TlsNic => {
-            let config = Arc::new(identity::client_config(bulk.randomness("client"), None));
+            let config = bulk.agreement.client_config(bulk.randomness("client"), None);
+            let config = Arc::new(config.ok_or(BulkError::NoSuchSuite(bulk.agreement))?);
             Connection::Tls(Box::new(ktls_offload::connect(stream, config, identity::server_name()).await?))
         }
     };
+    connection.pad(bulk.padding);
+    connection.expect(READY).await?;
     connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.send(Bytes::from_static(GO)).await?;
     let mut arrivals = Arrivals::new(&bulk)?;
@@ -313,3 +330,65 @@ const CLIENT: usize = 1;
 const PORT: u16 = 4433;
 /// How much of what arrived is kept before it is hashed, in bytes.
 const KEPT: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_sim::TransmitResync;
+    use nic_sim::wire::Impairments;
+    use offload_api::{TlsResync, TlsSuite, TlsVersion};
+
+    fn bulk(mode: Mode) -> Bulk {
+        Bulk::new(mode, Payload::seeded(Seed(1), 1_000_000))
+    }
+
+    #[test]
+    fn nothing_is_lost_or_reset_at_the_edges_of_a_clean_run() {
+        for version in [TlsVersion::Tls12, TlsVersion::Tls13] {
+            for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
+                for mode in [Mode::TlsCpu, Mode::TlsNic] {
+                    let agreement = Agreement { version, suite };
+                    let run = Bulk { agreement, ..bulk(mode) }.run().unwrap();
+                    assert!(run.sha256_ok, "{agreement:?}");
+                    let counted = |name: &str| run.counters.get(name).copied().unwrap_or(0);
+                    for name in ["TcpExtTCPAbortOnData", "TcpEstabResets", "rx_tls_lost", "rx_tls_resync_req_pkt"] {
+                        assert_eq!(counted(name), 0, "{mode} {agreement:?}: {name}");
+                    }
+                    // Full records and what is left, the closing ones, `ready` and `go`.
+                    let records = 1_000_000_u64.div_ceil(16_384) + 4;
+                    let (sealed, opened) = match mode {
+                        Mode::TlsNic => ("TlsTxRecordsDevice", "TlsRxRecordsDevice"),
+                        _ => ("TlsTxRecordsSw", "TlsRxRecordsSw"),
+                    };
+                    assert_eq!(counted(sealed), records, "{mode} {agreement:?}");
+                    // The client's NIC gets its key after `ready`; in software there is the server's ticket as well.
+                    let ticket = u64::from(version == TlsVersion::Tls13);
+                    let expected = if mode == Mode::TlsNic { records - 1 } else { records + ticket };
+                    assert_eq!(counted(opened), expected, "{mode} {agreement:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn padding_and_ways_to_go_on_after_a_loss_are_heeded() {
+        let plain = bulk(Mode::TlsNic).run().unwrap();
+        let padded = Bulk { padding: 16_384, record_size: 1000, ..bulk(Mode::TlsNic) }.run().unwrap();
+        assert!(padded.sha256_ok && padded.dma_bytes["tx_payload"] > 16 * plain.dma_bytes["tx_payload"]);
+
+        let impairments = Impairments { loss: "0.01".parse().unwrap(), ..Impairments::default() };
+        let lossy = |nic: NicConfig| {
+            let link = LinkConfig { impairments, ..LinkConfig::default() };
+            let payload = Payload::seeded(Seed(1), 6_000_000);
+            let run = Bulk { nic, link, ..Bulk::new(Mode::TlsNic, payload) }.run().unwrap();
+            assert!(run.sha256_ok);
+            move |name: &str| run.counters.get(name).copied().unwrap_or(0)
+        };
+        let usual = lossy(NicConfig::default());
+        assert!(usual("tx_tls_dump_packets") > 0 && usual("rx_tls_resync_req_pkt") > 0);
+        let sealed = lossy(NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() });
+        assert!(sealed("tx_tls_dump_packets") == 0 && sealed("tx_tls_needs_software") > 0);
+        let hinted = lossy(NicConfig { tls_resync: TlsResync::CoreHint, ..NicConfig::default() });
+        assert_eq!(hinted("rx_tls_resync_req_pkt"), 0);
+    }
+}

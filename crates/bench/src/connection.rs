@@ -68,6 +68,13 @@ impl Connection {
         })
     }
 
+    /// Has records padded.
+    pub(crate) fn pad(&mut self, bytes: usize) {
+        if let Connection::Tls(stream) = self {
+            stream.set_padding(bytes);
+        }
+    }
+
     /// Hands these directions to the NIC if the mode says so, and waits until it works on what arrives.
     pub(crate) async fn offload(&mut self, mode: Mode, record_size: usize, directions: Offload) -> io::Result<()> {
         if let Connection::Tls(stream) = self {
@@ -108,12 +115,17 @@ impl Connection {
     }
 
     pub(crate) async fn expect_go(&mut self) -> io::Result<()> {
+        self.expect(GO).await
+    }
+
+    /// Waits for a word of the other end.
+    pub(crate) async fn expect(&mut self, word: &[u8]) -> io::Result<()> {
         let mut heard = Vec::new();
-        while heard.len() < GO.len() {
+        while heard.len() < word.len() {
             let chunk = self.receive().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
             heard.extend_from_slice(&chunk);
         }
-        if heard == GO { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+        if heard == word { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
     pub(crate) async fn close(&mut self) -> io::Result<()> {
@@ -132,6 +144,12 @@ impl Connection {
             Connection::Plain(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
             Connection::Tls(stream) => poll_fn(|cx| stream.poll_acked(cx, bytes)).await,
         }
+    }
+
+    /// Waits until the peer has closed too: to whoever is gone by then, its last record would be data for nobody, and TCP
+    /// would answer with a reset. Whether it comes is of no importance: what had to arrive has arrived.
+    pub(crate) async fn closed(&mut self) {
+        while let Ok(Some(_)) = self.receive().await {}
     }
 
     pub(crate) fn counters(&self) -> Option<TlsCounters> {
@@ -169,5 +187,7 @@ pub(crate) fn tcp() -> TcpConfig {
     TcpConfig { orphan_retries: TcpConfig::default().retries, ..TcpConfig::default() }
 }
 
+/// What a server says that is ready for whatever a client may say.
+pub(crate) const READY: &[u8] = b"ready";
 /// What a client says when the clock may start.
 pub(crate) const GO: &[u8] = b"go";

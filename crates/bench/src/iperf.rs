@@ -246,6 +246,7 @@ async fn send(
     }
     connection.close().await?;
     connection.acknowledged(sent).await?;
+    connection.closed().await;
     Ok((sent, connection.counters()))
 }
 

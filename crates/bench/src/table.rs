@@ -1,6 +1,6 @@
 //! Facts as text: a table with a row for each run, the counters that moved, and what the offload saved.
 
-use crate::facts::{HostCost, Run};
+use crate::facts::Run;
 use core::fmt::Write;
 use std::collections::BTreeSet;
 
@@ -40,9 +40,10 @@ pub fn per_packet(runs: &[Run]) -> String {
 }
 
 const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
-                       both devices; dma: bytes over PCIe\n";
+                       both devices; dma: bytes over PCIe, K: 1024, M: 1024 K\n";
 
-/// The counters that moved in any of the runs, a line each and a column a run.
+/// The counters that moved in any of the runs, a line each and a column a run. Both ends are added up. Those of TLS have a
+/// word below on how they are to be read.
 ///
 /// ```
 /// assert!(offload_bench::table::counters(&[]).starts_with("counter"));
@@ -54,43 +55,84 @@ pub fn counters(runs: &[Run]) -> String {
         let value = |run: &Run| run.counters.get(name).copied().unwrap_or(0).to_string();
         rows.push(core::iter::once(name.to_string()).chain(runs.iter().map(value)).collect());
     }
-    align(&rows)
+    let has_tls = runs.iter().any(|run| run.counters.keys().any(|name| name.starts_with("Tls")));
+    align(&rows) + if has_tls { TLS_COUNTERS } else { "" }
 }
 
-/// What `tls-nic` saved against `tls-cpu`, in two lines; nothing if one of the two was not run.
+const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions that were in software: each at its beginning, and those received from a NIC again when \
+                            they end.\nTlsTxDevice, TlsRxDevice: directions that went to a NIC. TlsCurr...: where they were at the end. Records \
+                            opened in software\nbeside a NIC: those that came before it had the keys (ready, a ticket), and those that it lost.\n";
+
+/// How often TCP stood still for want of acknowledgements, if it did: what goodput over a bad wire hangs on.
+///
+/// ```
+/// assert_eq!(offload_bench::table::timeouts(&[]), "");
+/// ```
+pub fn timeouts(runs: &[Run]) -> String {
+    let count = |run: &Run| run.counters.get("TcpExtTCPTimeouts").copied().unwrap_or(0);
+    if runs.iter().all(|run| count(run) == 0) {
+        return String::new();
+    }
+    let counts: Vec<String> = runs.iter().map(|run| format!("{} {}", run.mode, count(run))).collect();
+    format!(
+        "TCP's timeouts, 200 ms and more of standing still each: {}. Goodput hangs on them, more than on who does the \
+         TLS:\nstreams of other lengths are other packets, so the same seed hits each of them elsewhere. Compare several \
+         seeds.\n",
+        counts.join(", ")
+    )
+}
+
+/// What `tls-nic` saved against `tls-cpu`, in two lines; nothing if one of the three was not run.
 ///
 /// ```
 /// assert_eq!(offload_bench::table::saved(&[]), "");
 /// ```
 pub fn saved(runs: &[Run]) -> String {
-    let find = |mode: &str| runs.iter().find(|run| run.mode == mode);
-    let (Some(tcp), Some(cpu), Some(nic)) = (find("tcp"), find("tls-cpu"), find("tls-nic")) else {
-        return String::new();
-    };
-    let cpu_bytes = cpu.bytes;
-    if cpu.bytes.min(nic.bytes) == 0 {
-        return String::new();
-    }
+    let Some([tcp, cpu, nic]) = all_three(runs) else { return String::new() };
     let mut text = String::new();
-    for (name, of) in [
-        ("Sending", (|run| run.tx_host_ns_per_byte) as fn(&Run) -> HostCost),
-        ("Receiving", |run| run.rx_host_ns_per_byte),
-    ] {
-        let (tcp, cpu, nic) = (of(tcp).total, of(cpu).total, of(nic).total);
+    for (name, of) in SIDES {
+        let (tcp, cpu, nic) = (of(tcp), of(cpu), of(nic));
         let times = if nic <= cpu { cpu / nic.max(f64::MIN_POSITIVE) } else { nic / cpu.max(f64::MIN_POSITIVE) };
         let _infallible = writeln!(
             text,
             "{name}: beside plain TCP, TLS costs the host {:+.3} ns a byte in software and {:+.3} with the NIC: {times:.2} \
-             times {} in all.{}",
+             times {} in all.",
             cpu - tcp,
             nic - tcp,
             if nic <= cpu { "less" } else { "more" },
-            if cpu_bytes < ENOUGH_BYTES { " (So little data: mostly noise.)" } else { "" },
         );
     }
     text
 }
 
+/// A warning, if costs per byte say little: so few bytes were moved, or TLS seems to cost less than nothing.
+///
+/// ```
+/// assert_eq!(offload_bench::table::noise(&[]), "");
+/// ```
+pub fn noise(runs: &[Run]) -> String {
+    if runs.iter().any(|run| run.bytes < ENOUGH_BYTES) {
+        return "Costs are mostly noise: they are those of less than 16 MiB. Send more.\n".into();
+    }
+    let below =
+        all_three(runs).is_some_and(|[tcp, cpu, nic]| SIDES.iter().any(|(_, of)| of(cpu).min(of(nic)) < of(tcp)));
+    if below {
+        "TLS does not cost less than nothing: this machine is too busy for these costs. Try again, or send more.\n"
+            .into()
+    } else {
+        String::new()
+    }
+}
+
+/// `tcp`, `tls-cpu` and `tls-nic`, if all were run and moved something.
+fn all_three(runs: &[Run]) -> Option<[&Run; 3]> {
+    let find = |mode: &str| runs.iter().find(|run| run.mode == mode && run.bytes > 0);
+    Some([find("tcp")?, find("tls-cpu")?, find("tls-nic")?])
+}
+
+/// The two hosts, and what a byte costs each in all.
+const SIDES: [(&str, fn(&Run) -> f64); 2] =
+    [("Sending", |run| run.tx_host_ns_per_byte.total), ("Receiving", |run| run.rx_host_ns_per_byte.total)];
 /// Below this much data, costs per byte say little.
 const ENOUGH_BYTES: u64 = 16 << 20;
 
@@ -177,6 +219,7 @@ pub fn align(rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::HostCost;
     use std::collections::BTreeMap;
 
     fn run(mode: &str, crypto: f64) -> Run {
@@ -210,12 +253,28 @@ mod tests {
     }
 
     #[test]
-    fn what_was_saved_is_told_both_ways() {
-        let text = saved(&[run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)]);
+    fn what_was_saved_is_told_both_ways_and_noise_is_called_noise() {
+        let runs = [run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)];
+        let text = saved(&runs);
         assert_eq!(text.lines().count(), 2);
         let expected = "Sending: beside plain TCP, TLS costs the host +0.100 ns a byte in software and +0.000 with the NIC: \
-                        2.00 times less in all. (So little";
+                        2.00 times less in all.\n";
         assert!(text.starts_with(expected), "{text}");
+        assert!(noise(&runs).contains("less than 16 MiB"));
+        let long = |nic| {
+            [("tcp", 0.0), ("tls-cpu", 0.1), ("tls-nic", nic)]
+                .map(|(mode, crypto)| Run { bytes: 1 << 30, ..run(mode, crypto) })
+        };
+        assert_eq!(noise(&long(0.0)), "");
+        assert!(noise(&long(-0.01)).contains("less than nothing"));
+    }
+
+    #[test]
+    fn timeouts_are_told_for_every_run_if_there_was_any() {
+        let mut runs = [run("tcp", 0.0), run("tls-nic", 0.0)];
+        assert_eq!(timeouts(&runs), "");
+        runs[1].counters.insert("TcpExtTCPTimeouts".into(), 3);
+        assert!(timeouts(&runs).contains("each: tcp 0, tls-nic 3."), "{}", timeouts(&runs));
     }
 
     #[test]
