@@ -8,6 +8,8 @@ use offload_base::Seed;
 use offload_bench::bulk::{Bulk, BulkError, Mode};
 use offload_bench::facts::Facts;
 use offload_bench::options::{self, WireOptions};
+use offload_bench::payload::Payload;
+use offload_bench::tls_options::TlsOptions;
 use offload_bench::{program, table};
 use offload_examples::loopback::{self, Failure, Outputs};
 use std::path::PathBuf;
@@ -40,6 +42,8 @@ struct Options {
     /// Keep what arrived (the last way's)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsOptions,
     /// Over IPv6
     #[arg(long)]
     ipv6: bool,
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<Facts, Failure> {
     let seed = Seed(options.wire.seed);
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
+    options.tls.check().map_err(Failure::Unusable)?;
     let modes = loopback::each_once(&options.mode);
     let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
     outputs.check(&[&options.file])?;
@@ -74,7 +79,10 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         ("record_size", options.record_size.to_string()),
         ("ipv6", options.ipv6.to_string()),
     ];
-    let mut facts = loopback::facts(NAME, &options.wire, own);
+    let mut facts = loopback::facts(NAME, &options.wire, own.into_iter().chain(options.tls.facts()));
+    for mode in &modes {
+        warm_up(options, *mode, payload.len()).map_err(|error| Failure::Transfer(format!("{mode}: {error}")))?;
+    }
     for mode in &modes {
         let progress = loopback::progress_bar(mode.name(), payload.len(), options.json);
         let bar = progress.clone();
@@ -83,7 +91,9 @@ fn run(options: &Options) -> Result<Facts, Failure> {
             record_size: usize::from(options.record_size),
             clock: if options.wire.real { ClockKind::Real } else { ClockKind::Virtual },
             seed,
-            nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
+            nic: nic(options),
+            agreement: options.tls.agreement(),
+            padding: options.tls.padding.into(),
             link: options.wire.link(),
             ipv6: options.ipv6,
             capture: outputs.capture(mode)?,
@@ -98,14 +108,35 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     Ok(facts)
 }
 
+/// Whatever runs first pays for memory and code that it finds unused: this does, and is not reported.
+fn warm_up(options: &Options, mode: Mode, bytes: u64) -> Result<(), BulkError> {
+    let bulk = Bulk {
+        record_size: usize::from(options.record_size),
+        nic: nic(options),
+        agreement: options.tls.agreement(),
+        padding: options.tls.padding.into(),
+        ipv6: options.ipv6,
+        ..Bulk::new(mode, Payload::seeded(Seed(options.wire.seed), bytes.min(WARM_UP_BYTES)))
+    };
+    bulk.run().map(drop)
+}
+
+fn nic(options: &Options) -> NicConfig {
+    options.tls.nic(NicConfig { mtu: options.wire.mtu, ..NicConfig::default() })
+}
+
 fn report(options: &Options, facts: &Facts) -> String {
     if options.json {
         return facts.to_json() + "\n";
     }
     let runs = &facts.runs;
-    format!("{}\n{}\n{}", table::runs(runs), table::counters(runs), table::saved(runs)) + &loopback::spoilt(facts)
+    let (costs, counters) = (table::runs(runs), table::counters(runs));
+    let remarks = table::timeouts(runs) + &table::saved(runs) + &table::noise(runs) + &loopback::spoilt(facts);
+    format!("{costs}\n{counters}\n{remarks}")
 }
 
 const NAME: &str = "ktls_loopback";
+/// Enough to have seen everything once.
+const WARM_UP_BYTES: u64 = 8 << 20;
 /// RFC 8200 5.
 const LEAST_MTU_OF_IPV6: u16 = 1280;

@@ -62,10 +62,9 @@ pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Fa
 }
 
 /// Facts without runs. `own` are the options of this program that another run needs to be the same.
-pub fn facts<const N: usize>(command: &str, wire: &WireOptions, own: [(&str, String); N]) -> Facts {
-    let own = own.map(|(name, value)| (name.to_string(), value)).into_iter();
-    let wire_facts = wire.facts().into_iter().map(|(name, value)| (name.to_string(), value));
-    let options: BTreeMap<String, String> = own.chain(wire_facts).collect();
+pub fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts {
+    let all = own.into_iter().chain(wire.facts());
+    let options: BTreeMap<String, String> = all.map(|(name, value)| (name.to_string(), value)).collect();
     let clock = if wire.real { Clock::Real } else { Clock::Virtual };
     Facts { command: command.into(), seed: wire.seed, clock, options, runs: Vec::new() }
 }

@@ -42,7 +42,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 11] = [
+    let cases: [(&str, Vec<&str>, &str); 16] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -54,6 +54,11 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("https_client", with(&["--cacert", "ca.bin"]), "ca.bin: holds no certificate in PEM form"),
         ("https_client", with(&["--cacert", "none"]), "none: "),
         ("ktls_loopback", vec!["none"], "none: "),
+        ("ktls_loopback", vec!["file", "--tls", "1.2", "--padding", "64"], "TLS 1.2"),
+        ("ktls_loopback", vec!["file", "--suite", "rot13"], "chacha20-poly1305"),
+        ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
+        ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
+        ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),
     ];
     for (name, arguments, expected) in cases {
         let said = refused(&folder, name, &arguments);
@@ -80,6 +85,25 @@ fn the_server_tells_its_pin_and_everything_is_fetched() {
     let with = |pin: &str| run(&folder, "https_server", &["site", "--mode", "https-nic", "--pin", pin]).status.code();
     assert_eq!(with(pin), Some(0));
     assert_eq!(with(&"0".repeat(64)), Some(1), "another certificate is refused");
+}
+
+#[test]
+fn a_loopback_tells_what_was_chosen_and_that_little_is_noise() {
+    let folder = Folder::new("loopback");
+    folder.write("file", &"text".repeat(50_000));
+    let chosen =
+        ["--tls", "1.2", "--suite", "chacha20-poly1305", "--resync", "core-hint", "--transmit-resync", "next-record"];
+    let output = run(&folder, "ktls_loopback", &[&["file", "--json", "--loss", "0.01"], &chosen[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let facts = String::from_utf8(output.stdout).unwrap();
+    for fact in [r#""tls":"1.2""#, r#""suite":"chacha20-poly1305""#, r#""resync":"core-hint""#, r#""padding":"1""#] {
+        assert!(facts.contains(fact), "{fact}: {facts}");
+    }
+    assert_eq!(facts.matches(r#""sha256_ok":true"#).count(), 3, "{facts}");
+    let output = run(&folder, "ktls_loopback", &["file", "--padding", "1000", "--out", "copy"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Costs are mostly noise"), "{text}");
+    assert_eq!(fs::read(folder.path("copy")).unwrap(), fs::read(folder.path("file")).unwrap());
 }
 
 /// What a program says that exits with 2, in its one line.
