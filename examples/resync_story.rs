@@ -3,8 +3,9 @@
 //! `cargo run --release --example resync_story -- [--svg FILE]`
 
 use clap::Parser;
-use offload_api::TlsResync;
-use offload_bench::program;
+use core::time::Duration;
+use offload_bench::tls_options::ResyncName;
+use offload_bench::{options, program};
 use offload_examples::story::course::Course;
 use offload_examples::story::{picture, table};
 use std::path::PathBuf;
@@ -32,19 +33,17 @@ struct Options {
     /// Content bytes of a record
     #[arg(long, value_name = "BYTES", default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..=16384))]
     record_size: u16,
-    /// How the client's NIC finds its place again: asks its driver, waits for hints, or asks for headers that TLS notes
-    #[arg(long, value_enum, default_value_t = Resync::DriverRequest)]
-    resync: Resync,
+    /// How the client's NIC finds its place again: asks its driver, waits for hints, or announces a question and asks it
+    /// later, for which TLS notes the headers
+    #[arg(long, value_enum, default_value_t = ResyncName::DriverRequest)]
+    resync: ResyncName,
+    /// How much later than usual the NIC's question reaches its driver: 40us. Default: none, with `asynchronous` 40us, for
+    /// what TLS notes is of use if the question comes after the records
+    #[arg(long, value_name = "TIME", value_parser = options::time)]
+    question_delay: Option<Duration>,
     /// Draw it
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Resync {
-    DriverRequest,
-    CoreHint,
-    Asynchronous,
 }
 
 fn main() -> ExitCode {
@@ -52,11 +51,11 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(status) => return status,
     };
-    let resync = match options.resync {
-        Resync::DriverRequest => TlsResync::DriverRequest,
-        Resync::CoreHint => TlsResync::CoreHint,
-        Resync::Asynchronous => TlsResync::Asynchronous,
-    };
+    if options.lose == options.hold_back && options.lose > 0 {
+        let both = format!("--lose and --hold-back: packet {} cannot be both lost and late", options.lose);
+        return program::fail(NAME, &both, program::UNUSABLE);
+    }
+    let usual_delay = if options.resync == ResyncName::Asynchronous { LATE } else { Duration::ZERO };
     let some = |packet: usize| (packet > 0).then_some(packet);
     let course = Course {
         records: options.records,
@@ -64,12 +63,16 @@ fn main() -> ExitCode {
         record_size: options.record_size,
         lose: some(options.lose),
         hold_back: some(options.hold_back),
-        resync,
+        resync: options.resync.into(),
+        question_delay: options.question_delay.unwrap_or(usual_delay),
     };
     let story = match course.run() {
         Ok(story) => story,
         Err(error) => return program::fail(NAME, &format!("the connection: {error}"), program::FAILED),
     };
+    if let Err(message) = course.check(&story) {
+        return program::fail(NAME, &message, program::UNUSABLE);
+    }
     if let Some(file) = &options.svg
         && let Err(error) = std::fs::write(file, picture::of(&story))
     {
@@ -79,3 +82,5 @@ fn main() -> ExitCode {
 }
 
 const NAME: &str = "resync_story";
+/// Later than the retransmission brings the records.
+const LATE: Duration = Duration::from_micros(40);

@@ -1,7 +1,8 @@
 //! Two hosts with NICs on a wire that loses one packet and holds one back, and a server that sends records.
 
+use crate::story::log::Log;
 use crate::story::reading::Reading;
-use crate::story::watch::{Fate, FateCounters, Log, Role, WatchedDriver, WatchedPort};
+use crate::story::watch::{Fate, FateCounters, Role, WatchedDriver, WatchedPort};
 use crate::story::{Opened, Story, What};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
@@ -11,8 +12,8 @@ use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::{Link, LinkConfig};
 use nic_sim::{Device, NicConfig, nic};
 use offload_api::TlsResync;
+use offload_base::Seed;
 use offload_base::cost::Domain;
-use offload_base::{Instant, Seed};
 use std::io;
 use std::sync::Arc;
 use testbed::identity::{self, Randomness};
@@ -35,6 +36,8 @@ pub struct Course {
     pub hold_back: Option<usize>,
     /// How the client's NIC finds its place again.
     pub resync: TlsResync,
+    /// How much later than usual the NIC's questions come to its driver.
+    pub question_delay: Duration,
 }
 
 impl Default for Course {
@@ -46,6 +49,7 @@ impl Default for Course {
             lose: Some(12),
             hold_back: Some(4),
             resync: TlsResync::DriverRequest,
+            question_delay: Duration::ZERO,
         }
     }
 }
@@ -82,6 +86,35 @@ impl Course {
         Ok(log.story())
     }
 
+    /// Whether a story is what was asked for: with the packets that were to be lost and held back, and not too long.
+    ///
+    /// ```
+    /// use offload_examples::story::course::Course;
+    ///
+    /// let course = Course { lose: Some(999), ..Course::default() };
+    /// let error = course.check(&course.run()?).unwrap_err();
+    /// assert!(error.starts_with("--lose 999: the story has"), "{error}");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// In words, if not.
+    pub fn check(&self, story: &Story) -> Result<(), String> {
+        let packets = story.packets.len();
+        if packets > MOST_PACKETS {
+            return Err(format!(
+                "the story has {packets} packets, and {MOST_PACKETS} are as many as one cares to read about: fewer or smaller \
+                 records, please"
+            ));
+        }
+        for (option, packet) in [("--lose", self.lose), ("--hold-back", self.hold_back)] {
+            if let Some(packet) = packet.filter(|packet| *packet > packets) {
+                return Err(format!("{option} {packet}: the story has {packets} packets"));
+            }
+        }
+        Ok(())
+    }
+
     /// A host of the two, and the device of its NIC.
     fn host(&self, role: Role, runtime: &Arc<dyn Runtime>, log: &Log) -> (Host, Device) {
         let ((own, mac), (other, other_mac)) = match role {
@@ -91,7 +124,7 @@ impl Course {
         // Each packet is to be seen by itself, and when it would have come if nobody looked.
         let config = NicConfig { mac, tls_resync: self.resync, pacing: false, lro: false, ..NicConfig::default() };
         let (device, driver) = nic(config);
-        let driver = WatchedDriver { driver, role, log: log.clone(), now: Instant::ZERO };
+        let driver = WatchedDriver::new(driver, role, log.clone(), self.question_delay);
         let config = Config::new(own, mac, Seed(u64::from(mac[5]))).with_neighbour(IpAddr::from(other), other_mac);
         let tcp = TcpConfig { nodelay: true, ..TcpConfig::default() };
         let host = Host::new(Config { tcp, ..config }, Box::new(driver), runtime.clone());
@@ -165,5 +198,6 @@ type End = (Ipv4Addr, [u8; 6]);
 const SERVER: End = (Ipv4Addr::new(10, 0, 0, 1), [0x02, 0, 0, 0, 0, 1]);
 const CLIENT: End = (Ipv4Addr::new(10, 0, 0, 2), [0x02, 0, 0, 0, 0, 2]);
 const PORT: u16 = 443;
+const MOST_PACKETS: usize = 200;
 /// Longer than a full packet takes on the line, shorter than two.
 const HELD_BACK: Duration = Duration::from_nanos(200);

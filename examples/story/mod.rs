@@ -3,12 +3,15 @@
 //!
 //! - [`course`]: the two hosts, and what happens on them;
 //! - `watch`: who looks on: a driver around a driver, a port around a device, and a wire that loses what it is told to;
+//!   `log`: what they write down;
 //! - [`reading`]: what a NIC made of a packet, from what it counted;
 //! - [`table`]: the story in words; [`picture`]: as a sequence picture, in SVG.
 //!
-//! Nothing here changes what it looks at: drivers, devices and TLS are those that every other example runs on.
+//! Nothing here changes what it looks at: drivers, devices and TLS are those that every other example runs on. Only
+//! questions of the NIC may be held up on their way, as a slow device holds them up.
 
 pub mod course;
+mod log;
 pub mod picture;
 pub mod reading;
 pub mod table;
@@ -72,6 +75,16 @@ pub enum What {
         /// What the NIC made of it.
         made: Made,
     },
+    /// The client's driver told its TLS layer that a question about these bytes will come, so that it notes what records
+    /// begin there.
+    Announced(Span),
+    /// The client's TLS layer noted where a record begins, for a question that was announced.
+    Noted {
+        /// Where.
+        header: u32,
+        /// The record's number.
+        number: u64,
+    },
     /// The client's driver asked its TLS layer whether a record begins here.
     Asked {
         /// Where.
@@ -83,6 +96,8 @@ pub enum What {
         header: u32,
         /// The number of the record that begins there; `None`: none does.
         number: Option<u64>,
+        /// It was noted before it was asked for.
+        noted: bool,
     },
     /// The client's TLS layer gave out a record.
     Opened {

@@ -88,7 +88,8 @@ impl Drawing {
             What::Opened { by: Opened::ByNic, .. } => GREEN,
             What::Opened { by: Opened::InPart, .. } | What::HeldBack(_) => AMBER,
             What::Arrived { .. } | What::Opened { by: Opened::InSoftware, .. } | What::Lost(_) => RED,
-            What::Posted { rebuilt: Some(_), .. } | What::Asked { .. } | What::Answered { .. } => BLUE,
+            What::Posted { rebuilt: Some(_), .. } => BLUE,
+            What::Announced(_) | What::Noted { .. } | What::Asked { .. } | What::Answered { .. } => BLUE,
             What::Posted { .. } => BLACK,
         };
         self.text(NOTES, y, "start", colour, &in_words(what));
@@ -114,7 +115,7 @@ impl Drawing {
                 self.add(format_args!("<path d=\"{mark}\" stroke=\"{colour}\" stroke-width=\"2\"/>\n"));
                 self.label(y, colour, which);
             }
-            What::Asked { .. } => {
+            What::Announced(_) | What::Asked { .. } => {
                 self.arrow(CLIENT_NIC, CLIENT_DRIVER, y, colour);
                 self.arrow(CLIENT_DRIVER, CLIENT_TLS, y, colour);
                 self.text(CLIENT_NIC - 10, y, "end", colour, which);
@@ -124,7 +125,7 @@ impl Drawing {
                 self.arrow(CLIENT_DRIVER, CLIENT_NIC, y, colour);
                 self.text(CLIENT_NIC - 10, y, "end", colour, which);
             }
-            What::Opened { .. } => {
+            What::Noted { .. } | What::Opened { .. } => {
                 self.add(format_args!("<circle cx=\"{CLIENT_TLS}\" cy=\"{y}\" r=\"4.5\" fill=\"{colour}\"/>\n"));
                 self.text(CLIENT_TLS - 10, y, "end", colour, which);
             }

@@ -34,8 +34,8 @@ const fn place_of(what: What) -> &'static str {
         What::Posted { .. } => "server driver",
         What::Lost(_) | What::HeldBack(_) => "wire",
         What::Arrived { .. } => "client NIC",
-        What::Asked { .. } => "client driver",
-        What::Answered { .. } | What::Opened { .. } => "client TLS",
+        What::Announced(_) | What::Asked { .. } => "client driver",
+        What::Noted { .. } | What::Answered { .. } | What::Opened { .. } => "client TLS",
     }
 }
 
@@ -44,10 +44,10 @@ pub(super) fn which(story: &Story, index: usize) -> String {
     match story.events[index].what {
         What::Posted { bytes, .. } if story.is_again(index, bytes) => format!("{} again", story.name(bytes)),
         What::Posted { bytes, .. } => story.name(bytes),
-        What::Lost(bytes) | What::HeldBack(bytes) | What::Arrived { bytes, .. } => {
+        What::Lost(bytes) | What::HeldBack(bytes) | What::Announced(bytes) | What::Arrived { bytes, .. } => {
             format!("{}, {}", story.name(bytes), story.records_of(bytes))
         }
-        What::Asked { header } | What::Answered { header, .. } => format!("byte {header}"),
+        What::Asked { header } | What::Noted { header, .. } | What::Answered { header, .. } => format!("byte {header}"),
         What::Opened { number, .. } => format!("record {number}"),
     }
 }
@@ -66,6 +66,11 @@ pub(super) fn in_words(what: What) -> String {
         What::HeldBack(_) => "held back".into(),
         What::Arrived { made, .. } => made.in_words().into(),
         What::Asked { .. } => "asks TLS for the NIC: does a record begin there?".into(),
+        What::Announced(_) => "tells TLS: note what begins here, a question will come".into(),
+        What::Noted { number, .. } => format!("notes: record {number} begins there"),
+        What::Answered { number: Some(number), noted: true, .. } => {
+            format!("tells the NIC what it noted: record {number} begins there")
+        }
         What::Answered { number: Some(number), .. } => format!("tells the NIC: record {number} begins there"),
         What::Answered { number: None, .. } => "tells the NIC: no record begins there".into(),
         What::Opened { by: Opened::ByNic, .. } => "decrypted and verified by the NIC".into(),

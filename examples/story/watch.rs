@@ -1,8 +1,10 @@
-//! Who looks on: wrappers around what a host and a wire are made of, and the log they write.
+//! Who looks on: wrappers around what a host and a wire are made of, which write down what passes.
 
+use crate::story::log::Log;
 use crate::story::reading::{Moved, Reading};
-use crate::story::{Event, Rebuilt, Span, Story, What};
+use crate::story::{Rebuilt, What};
 use core::task::Waker;
+use core::time::Duration;
 use ip_packets::IpHeaders;
 use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
@@ -13,93 +15,7 @@ use offload_api::{
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// What is written down, for all that look on.
-///
-/// Invariant: before [`begin`](Log::begin) and after [`end`](Log::end) nothing is.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Log(Arc<Mutex<Pages>>);
-
-#[derive(Debug, Default)]
-struct Pages {
-    is_open: bool,
-    /// When the first packet was posted, and the sequence number of its first byte.
-    first: Option<(Instant, Seq)>,
-    events: Vec<Event>,
-    packets: Vec<Span>,
-    records: BTreeMap<u64, Span>,
-}
-
-impl Log {
-    /// The server's next packet is the first of the story.
-    pub(super) fn begin(&self) {
-        self.pages().is_open = true;
-    }
-
-    /// The rest does not belong to it.
-    pub(super) fn end(&self) {
-        self.pages().is_open = false;
-    }
-
-    /// What was written.
-    pub(super) fn story(&self) -> Story {
-        let pages = self.pages();
-        let mut events = pages.events.clone();
-        // What the wire does is written down early, with the time of an arrival.
-        events.sort_by_key(|event| event.at);
-        Story { events, packets: pages.packets.clone(), records: pages.records.values().copied().collect() }
-    }
-
-    pub(super) fn note(&self, at: Instant, what: What) {
-        let mut pages = self.pages();
-        if let (true, Some((first, _))) = (pages.is_open, pages.first) {
-            let at = Instant::ZERO + (at - first);
-            pages.events.push(Event { at, what });
-        }
-    }
-
-    /// Where the story's stream has the byte at `seq`; `None` before its first one was sent.
-    fn place(&self, seq: Seq) -> Option<u32> {
-        let (_, first) = self.pages().first?;
-        seq.at_or_after(first).then(|| seq.distance_from(first))
-    }
-
-    fn span(&self, seq: Seq, bytes: u32) -> Option<Span> {
-        let from = self.place(seq)?;
-        (bytes > 0).then_some(Span { from, to: from + bytes })
-    }
-
-    /// The server's driver has posted bytes of records.
-    fn note_posted(&self, now: Instant, seq: Seq, records: &[(u64, Seq, Seq)], bytes: u32, rebuilt: Option<Rebuilt>) {
-        if !self.pages().is_open {
-            return;
-        }
-        self.pages().first.get_or_insert((now, seq));
-        let Some(posted) = self.span(seq, bytes) else { return };
-        for (number, start, end) in records {
-            if let Some(record) = self.span(*start, end.distance_from(*start)) {
-                self.pages().records.insert(*number, record);
-            }
-        }
-        self.note(now, What::Posted { bytes: posted, rebuilt });
-    }
-
-    /// The number of a packet that passes for the first time; those of a stream pass in order at first.
-    fn number_if_new(&self, bytes: Span) -> Option<usize> {
-        let mut pages = self.pages();
-        let is_new = pages.is_open && pages.packets.last().is_none_or(|last| last.to <= bytes.from);
-        is_new.then(|| {
-            pages.packets.push(bytes);
-            pages.packets.len()
-        })
-    }
-
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use std::collections::VecDeque;
 
 /// Whose driver it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,11 +28,37 @@ pub(super) enum Role {
 
 /// A driver that is looked at.
 pub(super) struct WatchedDriver {
-    pub(super) driver: Driver,
-    pub(super) role: Role,
-    pub(super) log: Log,
+    driver: Driver,
+    role: Role,
+    log: Log,
     /// When the host last came.
-    pub(super) now: Instant,
+    now: Instant,
+    /// How long questions of the NIC are held up.
+    question_delay: Duration,
+    /// Those that are, and until when.
+    held_up: VecDeque<(Instant, DeviceEvent)>,
+}
+
+impl WatchedDriver {
+    /// Looks at a driver.
+    pub(super) fn new(driver: Driver, role: Role, log: Log, question_delay: Duration) -> WatchedDriver {
+        WatchedDriver { driver, role, log, now: Instant::ZERO, question_delay, held_up: VecDeque::new() }
+    }
+
+    /// The next event for the host, when its time has come.
+    fn due_event(&mut self) -> Option<DeviceEvent> {
+        loop {
+            if self.held_up.front().is_some_and(|(until, _)| *until <= self.now) {
+                return self.held_up.pop_front().map(|(_, event)| event);
+            }
+            match self.driver.poll_event()? {
+                event @ DeviceEvent::ResyncRequested { .. } if !self.question_delay.is_zero() => {
+                    self.held_up.push_back((self.now + self.question_delay, event));
+                }
+                event => return Some(event),
+            }
+        }
+    }
 }
 
 impl NetDevice for WatchedDriver {
@@ -139,12 +81,21 @@ impl NetDevice for WatchedDriver {
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        let event = self.driver.poll_event()?;
-        if self.role == Role::Client
-            && let DeviceEvent::ResyncRequested { header, .. } = event
-            && let Some(header) = self.log.place(header)
-        {
-            self.log.note(self.now, What::Asked { header });
+        let event = self.due_event()?;
+        if self.role == Role::Client {
+            match event {
+                DeviceEvent::ResyncRequested { header, .. } => {
+                    if let Some(header) = self.log.place(header) {
+                        self.log.note(self.now, What::Asked { header });
+                    }
+                }
+                DeviceEvent::ResyncStarted { from, to, .. } => {
+                    if let Some(bytes) = self.log.span(from, to.distance_from(from)) {
+                        self.log.note(self.now, What::Announced(bytes));
+                    }
+                }
+                _ => {}
+            }
         }
         Some(event)
     }
@@ -175,7 +126,8 @@ impl NetDevice for WatchedDriver {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        self.driver.next_event()
+        let held_up = self.held_up.front().map(|(until, _)| *until);
+        [self.driver.next_event(), held_up].into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, now: Instant) {
@@ -197,7 +149,7 @@ impl TlsDevice for WatchedDriver {
         if self.role == Role::Client
             && let Some(header) = self.log.place(header)
         {
-            self.log.note(self.now, What::Answered { header, number });
+            self.log.note_answer(self.now, header, number);
         }
         self.driver.answer_resync(handle, header, number);
     }

@@ -1,5 +1,6 @@
 //! The story of a lost and an overtaken packet: what `docs/` shows is what happens, and what happens is what ought to.
 
+use core::time::Duration;
 use offload_api::TlsResync;
 use offload_examples::story::course::Course;
 use offload_examples::story::reading::Made;
@@ -35,7 +36,7 @@ fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
     let story = Course { hold_back: None, ..Course::default() }.run().unwrap();
     let asked = story.events.iter().position(|event| matches!(event.what, What::Asked { .. })).unwrap();
     let answer = story.events[asked..].iter().find_map(|event| match event.what {
-        What::Answered { header, number } => Some((header, number)),
+        What::Answered { header, number, .. } => Some((header, number)),
         _ => None,
     });
     assert_eq!(answer, Some((story.records[5].from, Some(5))), "the first header behind the one that is missing");
@@ -64,6 +65,42 @@ fn each_way_to_find_the_place_again_leads_back() {
         let asks = story.events.iter().any(|event| matches!(event.what, What::Asked { .. }));
         assert_eq!(asks, resync != TlsResync::CoreHint, "{resync:?}");
     }
+}
+
+#[test]
+fn a_late_question_is_answered_from_what_was_noted() {
+    let late =
+        |resync| Course { resync, question_delay: Duration::from_micros(40), ..Course::default() }.run().unwrap();
+    let story = late(TlsResync::Asynchronous);
+    let at = |wanted: &dyn Fn(What) -> bool| story.events.iter().position(|event| wanted(event.what));
+    let header = story.records[5].from;
+    let steps = [
+        at(&|what| matches!(what, What::Announced(bytes) if bytes == story.packets[13])),
+        at(&|what| what == What::Noted { header, number: 5 }),
+        at(&|what| matches!(what, What::Opened { number: 5, .. })),
+        at(&|what| what == What::Asked { header }),
+        at(&|what| what == What::Answered { header, number: Some(5), noted: true }),
+        at(&|what| matches!(what, What::Arrived { made: Made::Found, bytes } if bytes.from > header)),
+    ];
+    assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::of(&story));
+    assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
+    // A driver that asks at once announces nothing, and TLS finds the answer in what it remembers.
+    let plain = late(TlsResync::DriverRequest);
+    assert!(!plain.events.iter().any(|event| matches!(event.what, What::Announced(_) | What::Noted { .. })));
+    let answer = What::Answered { header, number: Some(5), noted: false };
+    assert!(plain.events.iter().any(|event| event.what == answer));
+}
+
+#[test]
+fn a_story_has_what_was_asked_for_or_is_refused() {
+    let check = |course: Course| course.check(&course.run().unwrap());
+    assert_eq!(check(Course::default()), Ok(()));
+    assert!(
+        check(Course { hold_back: Some(27), ..Course::default() })
+            .unwrap_err()
+            .starts_with("--hold-back 27: the story has")
+    );
+    assert!(check(Course { records: 100, more: 100, record_size: 16_384, ..Course::default() }).is_err());
 }
 
 /// What the client's NIC made of the packets that arrived, counted from 1 in the order of their arrival.
