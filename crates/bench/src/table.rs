@@ -130,8 +130,11 @@ fn all_three(runs: &[Run]) -> Option<[&Run; 3]> {
     Some([find("tcp")?, find("tls-cpu")?, find("tls-nic")?])
 }
 
-/// The two hosts, and what a byte costs each in all.
-const SIDES: [(&str, fn(&Run) -> f64); 2] =
+/// What a byte costs a host in all.
+type CostOf = fn(&Run) -> f64;
+
+/// The two hosts.
+const SIDES: [(&str, CostOf); 2] =
     [("Sending", |run| run.tx_host_ns_per_byte.total), ("Receiving", |run| run.rx_host_ns_per_byte.total)];
 /// Below this much data, costs per byte say little.
 const ENOUGH_BYTES: u64 = 16 << 20;
