@@ -5,7 +5,7 @@ use clap::Args;
 use nic_sim::NicConfig;
 use offload_base::Seed;
 use offload_bench::bulk::Mode;
-use offload_bench::http::{Http, HttpRun};
+use offload_bench::http::{Files, Http, HttpRun};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::table;
 use testbed::bed::ClockKind;
@@ -23,6 +23,10 @@ pub(crate) struct HttpOptions {
     /// Requests in all
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     requests: u64,
+    /// Where the file is: memory, or a disk at the clients' end of the wire that each request reads anew by NVMe/TCP, with
+    /// data digests, copied and checked by the server's CPU (nvme-cpu) or NIC (nvme-nic)
+    #[arg(long, default_value_t = Files::Memory)]
+    files: Files,
     /// Bytes of the file: 4KiB, 1MiB
     #[arg(long, value_name = "BYTES", value_parser = file, default_value = "64KiB")]
     file_size: usize,
@@ -43,6 +47,7 @@ impl HttpOptions {
             let http = Http {
                 connections: self.connections,
                 requests: self.requests,
+                files: self.files,
                 file_size: self.file_size,
                 record_size: usize::from(self.record_size),
                 clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
@@ -56,6 +61,7 @@ impl HttpOptions {
         let own = [
             ("connections", self.connections.to_string()),
             ("requests", self.requests.to_string()),
+            ("files", self.files.to_string()),
             ("file_size", self.file_size.to_string()),
             ("record_size", self.record_size.to_string()),
         ];
@@ -85,7 +91,7 @@ fn text(runs: &[HttpRun]) -> String {
     table::align(&rows) + "us/request: CPU time of a host for a request, in microseconds\n"
 }
 
-/// A file is kept in memory.
+/// A file is kept in memory, the server's or the disk's.
 fn file(text: &str) -> Result<usize, String> {
     let bytes = options::bytes(text)?;
     if bytes <= 1 << 30 { Ok(bytes as usize) } else { Err("a file has at most 1GiB".into()) }

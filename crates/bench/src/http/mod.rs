@@ -1,14 +1,19 @@
 //! A web server and clients that ask it for a file, again and again, over connections that stay open (HTTP/1.1).
 //!
-//! The server answers from memory: a head, then the file as shared bytes that nobody copies. Each connection has one
-//! request under way at a time; its latency runs from the request to the last byte of the answer. Keys are installed
+//! The server answers with a head, then the file as shared bytes that nobody copies, from memory or read from a disk
+//! behind the wire ([`Files`]). Each connection has one request under way at a time; its latency runs from the request to the last byte of the answer. Keys are installed
 //! as a handshake would leave them; when all connections are ready, the clock runs and the meter counts.
+
+mod files;
+
+pub use files::Files;
 
 use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
 use crate::facts::Run;
 use crate::latency::{Latency, histogram, per_request};
 use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
+use files::Source;
 use futures_util::future::{join_all, try_join};
 use hdrhistogram::Histogram;
 use host_stack::TcpListener;
@@ -42,6 +47,8 @@ pub struct Http {
     pub connections: u16,
     /// Requests in all; connections share them evenly.
     pub requests: u64,
+    /// Where the file is.
+    pub files: Files,
     /// Bytes of the file.
     pub file_size: usize,
     /// Content bytes of a full record, 1 to 16384.
@@ -57,12 +64,13 @@ pub struct Http {
 }
 
 impl Http {
-    /// 64 connections, 1024 requests for 64 KiB, in virtual time over a clean wire, with 16 KiB records.
+    /// 64 connections, 1024 requests for 64 KiB in memory, in virtual time over a clean wire, with 16 KiB records.
     pub fn new(mode: Mode) -> Http {
         Http {
             mode,
             connections: 64,
             requests: 1024,
+            files: Files::Memory,
             file_size: 64 * 1024,
             record_size: 16 * 1024,
             clock: ClockKind::Virtual,
@@ -90,7 +98,8 @@ impl Http {
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listener = server.stack().listen(PORT, usize::from(plan.http.connections))?;
-        let serving = server.spawn("application", serve(plan.clone(), server.clone(), listener, meter.clone()));
+        let ends = (server.clone(), client.clone());
+        let serving = server.spawn("application", serve(plan.clone(), ends, listener, meter.clone()));
         let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
         let both = bed.run(try_join(serving, asking));
         drop(attached);
@@ -109,6 +118,7 @@ impl Http {
         Ok(HttpRun {
             run,
             connections: plan.http.connections,
+            files: plan.http.files.name(),
             file_bytes: plan.file.len() as u64,
             requests,
             seconds: span.as_secs_f64(),
@@ -140,6 +150,8 @@ pub struct HttpRun {
     pub run: Run,
     /// Connections at once.
     pub connections: u16,
+    /// Where the file is.
+    pub files: &'static str,
     /// Bytes of the file.
     pub file_bytes: u64,
     /// Requests answered.
@@ -167,7 +179,14 @@ struct Served {
     tls: Vec<TlsCounters>,
 }
 
-async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter: Meter) -> io::Result<Served> {
+async fn serve(
+    plan: Arc<Plan>,
+    (host, client): (BedHost, BedHost),
+    mut listener: TcpListener,
+    meter: Meter,
+) -> io::Result<Served> {
+    // A disk is where the requests come from: there is one wire.
+    let source = Source::open(plan.http.files, plan.file.clone(), &host, &client).await?;
     let mut getting_ready = Vec::new();
     for _ in 0..plan.http.connections {
         let stream = listener.accept().await?;
@@ -189,7 +208,7 @@ async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter:
     meter.restart();
     let started = host.now();
     let answering: Vec<_> =
-        ready.into_iter().map(|connection| host.spawn("answering", answer(plan.clone(), connection))).collect();
+        ready.into_iter().map(|connection| host.spawn("answering", answer(source.clone(), connection))).collect();
     let mut tls = Vec::new();
     for answered in join_all(answering).await {
         tls.extend(answered?);
@@ -198,18 +217,18 @@ async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter:
 }
 
 /// Answers requests until the client closes.
-async fn answer(plan: Arc<Plan>, mut connection: Connection) -> io::Result<Option<TlsCounters>> {
+async fn answer(source: Source, mut connection: Connection) -> io::Result<Option<TlsCounters>> {
     // All are ready now: the clients may start.
     connection.send(Bytes::from_static(GO)).await?;
-    let head = Bytes::from(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", plan.file.len()));
+    let head = Bytes::from(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", source.len()));
     let mut asked = BytesMut::new();
     while let Some(chunk) = connection.receive().await? {
         asked.extend_from_slice(&chunk);
         while let Some(length) = request_length(&asked)? {
             let _request = asked.split_to(length);
             connection.send(head.clone()).await?;
-            if !plan.file.is_empty() {
-                connection.send(plan.file.clone()).await?;
+            for piece in source.read().await?.into_iter().filter(|piece| !piece.is_empty()) {
+                connection.send(piece).await?;
             }
         }
         if asked.len() > LONGEST_HEAD {
@@ -316,10 +335,14 @@ mod tests {
 
     #[test]
     fn every_request_is_answered_whole_in_every_mode() {
-        for mode in Mode::ALL {
-            for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000)] {
-                let made = Http { connections, requests, file_size, ..Http::new(mode) }.run().unwrap();
+        let ways = Mode::ALL.into_iter().flat_map(|mode| Files::ALL.map(|files| (mode, files)));
+        for (mode, files) in ways {
+            for (connections, requests, file_size) in [(1, 3, 0), (3, 10, 1), (5, 7, 40_000), (2, 3, 600_000)] {
+                let made = Http { connections, requests, files, file_size, ..Http::new(mode) }.run().unwrap();
                 assert!(made.run.sha256_ok, "{made:?}");
+                let placed = made.run.counters.get("rx_nvmeotcp_bytes").is_some_and(|bytes| *bytes > 0);
+                // What is too short is not worth the setting up, as in Linux.
+                assert_eq!(placed, files == Files::NvmeNic && file_size >= 40_000, "{made:?}");
                 assert_eq!((made.requests, made.run.bytes), (requests, requests * file_size as u64));
                 assert!(
                     made.latency_us.p50 > 10.0 && made.requests_per_second > 0.0,
