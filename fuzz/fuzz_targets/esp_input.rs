@@ -1,9 +1,3 @@
-//! ESP input. See the body, which `cargo test -p ipsec --test fuzz_seeds` runs over the seeds as well.
 #![no_main]
 
-#[path = "../bodies/esp_input.rs"]
-mod body;
-
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| body::run(data));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| fuzz_bodies::esp_input::run(input));

@@ -19,7 +19,7 @@ use offload_base::{Instant, Seq};
 use std::collections::HashSet;
 
 /// Runs one input.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let Some((choices, mut steps)) = data.split_first() else { return };
     let offload = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet][usize::from(choices & 3) % 3];
     let mode = if choices & 4 == 0 { EspMode::Transport } else { EspMode::Tunnel };

@@ -8,7 +8,7 @@ use offload_api::NetDevice;
 use offload_base::Instant;
 
 /// Runs one input.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let file = match text.parse::<KeyFile>() {
         Ok(file) => file,

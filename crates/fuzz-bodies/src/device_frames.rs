@@ -1,0 +1,74 @@
+//! Frames from the wire into a device with a receive context: whatever they hold, each is handed up or counted as
+//! dropped, buffers are neither lost nor made, and nothing panics.
+//!
+//! Input: a byte of length in units of eight, that many bytes of frame, and so on. Every other frame gets headers
+//! that steer it to the context, so that its payload reaches the TLS engine.
+
+use core::time::Duration;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, NicConfig, nic};
+use offload_api::{Direction, FlowKey, NetDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+use offload_base::{Instant, Seq};
+
+/// One input.
+pub fn run(data: &[u8]) {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 4, ..NicConfig::default() };
+    let (mut device, mut driver) = nic(config);
+    let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+    let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[0; 16], [0; 12]).unwrap();
+    driver.add(&flow, Direction::Receive, Seq(0), 0, &key).unwrap();
+    let (mut now, mut data, mut seq, mut frames, mut received) = (Instant::ZERO, data, 0u32, 0u64, 0u64);
+    while let Some((length, rest)) = data.split_first() {
+        let (bytes, rest) = rest.split_at(rest.len().min(usize::from(*length) * 8));
+        data = rest;
+        let frame = if frames % 2 == 0 { bytes.to_vec() } else { steered(bytes, &mut seq) };
+        frames += 1;
+        now += Duration::from_nanos(100);
+        device.receive_frame(now, Frame::from(frame));
+        device.process(now);
+        assert!(device.poll_frame(now).is_none());
+        while let Some(packet) = driver.receive(now) {
+            received += 1;
+            assert!(packet.frame.len() <= 1514);
+        }
+        if let Some(offload_api::DeviceEvent::ResyncRequested { handle, header, .. }) = driver.poll_event() {
+            let number = (header.0 % 3 > 0).then_some(u64::from(header.0));
+            driver.answer_resync(handle, header, number);
+        }
+        driver.flush(now);
+    }
+    let counted = device.counters();
+    let dropped = counted.rx_drop_address + counted.rx_oversize_pkts_phy + counted.rx_out_of_buffer;
+    assert_eq!(received + dropped, frames);
+}
+
+/// The bytes as TCP payload of the context's flow, with right checksums; the first two move the sequence number.
+fn steered(bytes: &[u8], seq: &mut u32) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0]);
+    frame.extend_from_slice(&(40 + bytes.len() as u16).to_be_bytes());
+    frame.extend_from_slice(&[0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0, 2, 0, 1]);
+    if let [high, low, ..] = bytes {
+        *seq = seq.wrapping_add_signed(i32::from(i16::from_be_bytes([*high, *low])) / 64);
+    }
+    frame.extend_from_slice(&seq.to_be_bytes());
+    frame.extend_from_slice(&[0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    frame.extend_from_slice(bytes);
+    let ip = !sum(&frame[14..34], 0);
+    frame[24..26].copy_from_slice(&ip.to_be_bytes());
+    let pseudo = u32::from(sum(&frame[26..34], 0)) + 6 + (frame.len() - 34) as u32;
+    let tcp = !sum(&frame[34..], pseudo);
+    frame[50..52].copy_from_slice(&tcp.to_be_bytes());
+    *seq = seq.wrapping_add(bytes.len() as u32);
+    frame
+}
+
+fn sum(bytes: &[u8], start: u32) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    let mut sum = start + words.sum::<u32>();
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}

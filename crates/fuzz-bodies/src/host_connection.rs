@@ -1,0 +1,471 @@
+//! Well-aimed segments into an open connection, while its application reads and writes and time passes.
+//!
+//! Whatever the peer does, byte N of its stream is always the same byte: so whatever the connection delivers can be
+//! checked without knowing what it accepted. Held to:
+//! - what is delivered is the peer's stream from its beginning, and no more of it than was sent; its end comes where the
+//!   peer put one;
+//! - what is acknowledged was sent, without a gap, and never less than before;
+//! - the right edge of the window never moves back, nor further than the receive buffer from what was read;
+//! - what leaves is the application's stream, in segments that the peer takes, within the window that it offered;
+//! - the connection comes to rest, and its memory has bounds.
+//!
+//! Input: a byte of configuration, then operations: an opcode, and the bytes it wants. What is missing is zero.
+
+use bytes::BytesMut;
+use core::task::Waker;
+use core::time::Duration;
+use host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, State};
+use offload_api::rx::Checksums;
+use offload_api::{DeviceEvent, FlowKey, NetDevice, PathCaps, RecordSource, RxMeta, RxPacket, Sent, TxPacket};
+use offload_base::{Instant, Seed};
+use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
+use std::collections::BTreeSet;
+
+/// One input.
+pub fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let Some(mut rig) = Rig::open(input.byte()) else { return };
+    for _ in 0..MOST_OPERATIONS {
+        if input.0.is_empty() {
+            break;
+        }
+        rig.operate(&mut input);
+        rig.settle();
+    }
+}
+
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+}
+
+/// Keeps what it is given, while it has room.
+#[derive(Default)]
+struct Nic {
+    sent: Vec<TxPacket>,
+    full: bool,
+}
+
+impl NetDevice for Nic {
+    fn path(&self, _: &FlowKey) -> PathCaps {
+        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, udp_segmentation: true, pacing: false }
+    }
+
+    fn room(&self, _: &FlowKey) -> usize {
+        if self.full { 0 } else { 4 }
+    }
+
+    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
+        self.sent.push(packet);
+        Sent::Posted
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        None
+    }
+
+    fn arm(&mut self, _: &Waker) -> bool {
+        true
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+}
+
+/// A stack with a connection, and what its peer knows.
+struct Rig {
+    now: Instant,
+    stack: Stack,
+    nic: Nic,
+    /// Until the application has dropped it.
+    id: Option<ConnectionId>,
+    peer: Peer,
+    written: u64,
+    read: u64,
+}
+
+/// What the peer has sent and heard. Positions count bytes from the first one of a stream; the SYN comes before that.
+#[derive(Default)]
+struct Peer {
+    opened: bool,
+    /// Bytes sent without a gap, whatever became of them; and ranges beyond.
+    sent_until: u64,
+    sent_beyond: Vec<(u64, u64)>,
+    fins: BTreeSet<u64>,
+    /// The right edge of the window it offered.
+    offered: u64,
+    /// What it was acknowledged; the right edge of the window it was offered; the shift of that.
+    acknowledged: u64,
+    edge: u64,
+    shift: u8,
+    /// The end of what came from the other side.
+    heard: u64,
+    timestamp: Option<u32>,
+}
+
+impl Rig {
+    /// A connection that the bits of `choices` describe. `None` if it did not come to one.
+    fn open(choices: u8) -> Option<Rig> {
+        let bit = |number: u8| choices >> number & 1 == 1;
+        let mut config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1))
+            .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
+        config.tcp.initial_sequence = Some(OURS);
+        (config.tcp.sack, config.tcp.timestamps, config.tcp.window_scaling) = (!bit(0), !bit(1), !bit(2));
+        config.tcp.nodelay = bit(3);
+        config.tcp.congestion = if bit(4) { CongestionAlgorithm::NewReno } else { CongestionAlgorithm::Cubic };
+        config.tcp.ecn = if bit(5) { Ecn::Request } else { Ecn::Accept };
+        config.tcp.keep_alive = bit(6).then(KeepAlive::default);
+        (config.tcp.receive_buffer, config.tcp.send_buffer) = (RECEIVE_BUFFER, SEND_BUFFER);
+        let peer = Peer { edge: 0, ..Peer::default() };
+        let (now, nic) = (Instant::ZERO, Nic::default());
+        let mut rig = Rig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
+        if bit(7) {
+            rig.stack.listen(OUR_PORT, 4).ok()?;
+            rig.deliver(&Segment { syn: true, seq: THEIRS, ..Segment::default() });
+            rig.settle();
+            rig.deliver(&Segment { ack: Some(OURS.wrapping_add(1)), ..Segment::at(0) });
+            rig.settle();
+            rig.id = Some(rig.stack.accept(OUR_PORT)?);
+        } else {
+            let remote = (core::net::Ipv4Addr::new(10, 0, 0, 2), THEIR_PORT).into();
+            rig.id = Some(rig.stack.connect(rig.now, Some(OUR_PORT), remote).ok()?);
+            rig.settle();
+            let ack = Some(OURS.wrapping_add(1));
+            rig.deliver(&Segment { syn: true, seq: THEIRS, ack, ..Segment::default() });
+            rig.settle();
+        }
+        rig.peer.opened = true;
+        assert_eq!(rig.id.map(|id| rig.stack.state(id)), Some(State::Established), "choices {choices:#x}");
+        Some(rig)
+    }
+
+    fn operate(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 16 {
+            // The next segment, as a good peer sends it.
+            0 | 1 => {
+                let length = usize::from(input.word() % 3000);
+                let ack = Some(seq_of(OURS, self.peer.heard));
+                self.deliver(&Segment { ack, length, window: input.word(), ..Segment::at(self.peer.sent_until) });
+            }
+            // One that is aimed.
+            2..=6 => {
+                let segment = self.aimed(input);
+                self.deliver(&segment);
+            }
+            // Everything that was heard of is acknowledged.
+            7 => {
+                let ack = Some(seq_of(OURS, self.peer.heard));
+                self.deliver(&Segment { ack, window: u16::MAX, ..Segment::at(self.peer.sent_until) });
+            }
+            8 | 9 => self.now += Duration::from_micros(1 << (input.byte() % 37)),
+            // Until something happens.
+            10 => self.now = self.stack.next_event().unwrap_or(self.now).max(self.now),
+            11 => self.nic.full = input.byte() % 4 == 0,
+            12 => self.read(usize::from(input.word())),
+            13 => self.write(usize::from(input.word())),
+            _ => self.close(input.byte()),
+        }
+    }
+
+    /// A segment near to where things happen.
+    fn aimed(&mut self, input: &mut Input<'_>) -> Segment {
+        let peer = &self.peer;
+        let near = |base: u64, by: u8| base.wrapping_add_signed(i64::from(by as i8) * 97);
+        let (place, by) = (input.byte(), input.byte());
+        let from = match place % 6 {
+            0 => peer.acknowledged,
+            1 => near(peer.acknowledged, by),
+            2 => near(peer.edge, by),
+            3 => near(peer.sent_until, by),
+            4 => u64::from(by) << 24,
+            _ => peer.sent_until,
+        };
+        let (place, by) = (input.byte(), input.byte());
+        let ack = match place % 6 {
+            0 => peer.heard,
+            1 => peer.heard * u64::from(by) / 255,
+            2 => near(peer.heard, by),
+            3 => near(0, by),
+            4 => u64::from(by) << 24,
+            _ => peer.heard,
+        };
+        let flags = input.byte();
+        let rare = |mask: u8| flags & mask == mask;
+        let block = |input: &mut Input<'_>| {
+            let (from, to) = (u64::from(input.byte()), u64::from(input.byte()));
+            (seq_of(OURS, peer.heard * from / 255), seq_of(OURS, peer.heard * to / 255))
+        };
+        let sacks = if flags & 1 == 1 { [(); 3].map(|()| Some(block(input))) } else { [None; 3] };
+        Segment {
+            syn: rare(0b1100_0010),
+            fin: rare(0b0000_1110),
+            rst: rare(0b1111_0000),
+            psh: rare(0b10),
+            ack: (flags & 0b0011_1000 != 0b0011_1000).then(|| seq_of(OURS, ack)),
+            length: if flags & 4 == 4 { usize::from(input.word() % 4000) } else { 0 },
+            window: input.word(),
+            sacks,
+            clock: i32::from(input.byte() as i8) << (flags & 0b11),
+            urgent: rare(0b0101_0100),
+            ..Segment::at(from)
+        }
+    }
+
+    fn read(&mut self, most: usize) {
+        let Some(id) = self.id else { return };
+        let mut bytes = 0;
+        while bytes < most
+            && let Some(segment) = self.stack.take(id)
+        {
+            for byte in segment.data.iter() {
+                assert_eq!(*byte, byte_of(self.read), "byte {} of the peer's stream", self.read);
+                self.read += 1;
+            }
+            bytes += segment.data.len();
+            self.stack.consume(id, segment.data.len());
+        }
+        assert!(self.read <= self.peer.sent_until, "more was delivered than was sent without a gap");
+        if self.stack.at_end(id) && self.stack.error(id).is_none() {
+            assert!(self.peer.fins.contains(&self.read), "an end where the peer put none: {}", self.read);
+        }
+    }
+
+    fn write(&mut self, bytes: usize) {
+        let Some(id) = self.id.filter(|id| self.stack.may_send(*id)) else { return };
+        let bytes = bytes.min(self.stack.room(id));
+        let data: Vec<u8> = (self.written..).take(bytes).map(byte_of).collect();
+        self.stack.send(id, data.into(), offload_api::TxTag::PLAIN);
+        self.written += bytes as u64;
+        if bytes % 2 == 1 {
+            self.stack.push(id);
+        }
+    }
+
+    fn close(&mut self, how: u8) {
+        let Some(id) = self.id else { return };
+        match how {
+            0..=127 => self.stack.push(id),
+            128..=220 => self.stack.finish(id),
+            221..=230 => self.stack.abort(id),
+            _ => {
+                self.id = None;
+                self.stack.detach(self.now, id);
+            }
+        }
+    }
+
+    /// Gives the stack a segment, and notes what the peer has sent with it.
+    fn deliver(&mut self, segment: &Segment) {
+        let from = position_of(THEIRS, segment.seq, self.peer.sent_until);
+        if let Some(from) = from.filter(|_| self.peer.opened && !segment.syn) {
+            self.peer.note_sent(from, from + segment.length as u64, segment.fin);
+        }
+        let opening = segment.syn;
+        if let Some(ack) = segment.ack
+            && let Some(at) = position_of(OURS, ack, self.peer.heard)
+        {
+            let shift = if opening || self.peer.shift == 0 { 0 } else { PEER_SHIFT };
+            self.peer.offered = self.peer.offered.max(at + (u64::from(segment.window) << shift));
+        }
+        let (clock, heard) = (self.now.as_millis() as u32, self.peer.timestamp);
+        let timestamps = heard.or(segment.syn.then_some(0)).map(|echo| {
+            let value = clock.wrapping_add(1_000).wrapping_add_signed(segment.clock);
+            (value, echo)
+        });
+        let frame = segment.frame(timestamps);
+        let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+        self.stack.receive(self.now, RxPacket::new(BytesMut::from(&frame[..]), meta), &mut self.nic);
+    }
+
+    /// Lets the stack do what it can, and looks at what it sends.
+    fn settle(&mut self) {
+        let mut rounds = 0;
+        while self.stack.poll(self.now, &mut self.nic) {
+            rounds += 1;
+            assert!(rounds < 1000, "it does not come to rest");
+        }
+        while self.stack.next_ready().is_some() {}
+        for packet in core::mem::take(&mut self.nic.sent) {
+            self.peer.hear(&packet, self.id.map(|_| self.read), self.written);
+        }
+        assert!(self.stack.connections() <= 2);
+        if let Some(id) = self.id {
+            let stats = self.stack.stats(id);
+            assert!(stats.unacknowledged <= SEND_BUFFER as u64 + 1);
+            assert!(stats.in_flight <= stats.unacknowledged + 1);
+        }
+    }
+}
+
+impl Peer {
+    fn note_sent(&mut self, from: u64, to: u64, fin: bool) {
+        if fin {
+            self.fins.insert(to);
+        }
+        self.sent_beyond.push((from, to));
+        // A FIN takes a number, behind which bytes may be without ever being the stream's.
+        while let Some(index) = self.sent_beyond.iter().position(|(from, _)| *from <= self.sent_until) {
+            let (_, to) = self.sent_beyond.swap_remove(index);
+            self.sent_until = self.sent_until.max(to);
+        }
+    }
+
+    /// `read`: what the application has read, if there is one.
+    fn hear(&mut self, packet: &TxPacket, read: Option<u64>, written: u64) {
+        let tcp = TcpPacket::new_checked(&packet.header[34..]).expect("a whole header");
+        let payload: Vec<u8> = packet.fragments.concat();
+        let mut options = tcp.options();
+        while !options.is_empty() {
+            let (rest, option) = TcpOption::parse(options).expect("options that are well formed");
+            match option {
+                TcpOption::WindowScale(shift) => self.shift = shift,
+                TcpOption::TimeStamp { tsval, .. } => self.timestamp = Some(tsval),
+                _ => {}
+            }
+            options = rest;
+        }
+        if tcp.rst() {
+            return;
+        }
+        if tcp.ack() {
+            let ack = tcp.ack_number().0 as u32;
+            let fins = u64::from(!self.fins.is_empty());
+            let at = position_of(THEIRS, ack, self.acknowledged).expect("not before the stream");
+            assert!(at >= self.acknowledged, "{at} is acknowledged after {}", self.acknowledged);
+            assert!(at <= self.sent_until + fins, "{at} is acknowledged, {} was sent", self.sent_until);
+            self.acknowledged = at;
+            let shift = if tcp.syn() { 0 } else { self.shift };
+            let edge = at + (u64::from(tcp.window_len()) << shift);
+            // What the scale cuts off may be told one time and not another.
+            assert!(edge + (1 << shift) > self.edge || tcp.syn(), "an edge at {edge} after {}", self.edge);
+            let most = read.map_or(u64::MAX, |read| read + RECEIVE_BUFFER as u64 + 2);
+            assert!(edge <= most, "more is offered than there is memory for");
+            self.edge = self.edge.max(edge);
+        }
+        if tcp.syn() {
+            return;
+        }
+        let end = payload.len() as u64 + u64::from(tcp.fin());
+        let from = position_of(OURS, tcp.seq_number().0 as u32, self.heard);
+        let Some(from) = from else {
+            // A probe of a peer that has taken nothing yet is at the SYN's number.
+            assert_eq!(end, 0);
+            return;
+        };
+        for (at, byte) in (from..).zip(&payload) {
+            assert_eq!(*byte, byte_of(at), "byte {at} of the application's stream");
+        }
+        assert!(payload.is_empty() || from + payload.len() as u64 <= written, "bytes that were never written");
+        assert!(end == 0 || from + end <= self.offered, "beyond the window: {} of {}", from + end, self.offered);
+        let cut = usize::from(packet.ask.mss.unwrap_or(MSS));
+        assert!(cut <= usize::from(MSS) && (packet.ask.mss.is_some() || payload.len() <= usize::from(MSS)));
+        self.heard = self.heard.max(from + end);
+    }
+}
+
+/// A segment of the peer.
+#[derive(Default)]
+struct Segment {
+    syn: bool,
+    fin: bool,
+    rst: bool,
+    psh: bool,
+    urgent: bool,
+    seq: u32,
+    ack: Option<u32>,
+    window: u16,
+    length: usize,
+    sacks: [Option<(u32, u32)>; 3],
+    /// How much its clock is off, in milliseconds.
+    clock: i32,
+}
+
+impl Segment {
+    fn at(position: u64) -> Segment {
+        Segment { seq: seq_of(THEIRS, position), window: u16::MAX, ..Segment::default() }
+    }
+
+    fn frame(&self, timestamps: Option<(u32, u32)>) -> Vec<u8> {
+        let first = self.seq.wrapping_sub(THEIRS).wrapping_sub(1);
+        let payload: Vec<u8> = (0..self.length as u32).map(|at| byte_of(u64::from(first.wrapping_add(at)))).collect();
+        let repr = TcpRepr {
+            src_port: THEIR_PORT,
+            dst_port: OUR_PORT,
+            control: match (self.syn, self.rst) {
+                (true, _) => TcpControl::Syn,
+                (_, true) => TcpControl::Rst,
+                _ if self.fin => TcpControl::Fin,
+                _ if self.psh => TcpControl::Psh,
+                _ => TcpControl::None,
+            },
+            seq_number: TcpSeqNumber(self.seq as i32),
+            ack_number: self.ack.map(|ack| TcpSeqNumber(ack as i32)),
+            window_len: self.window,
+            window_scale: self.syn.then_some(PEER_SHIFT),
+            max_seg_size: self.syn.then_some(MSS),
+            sack_permitted: self.syn,
+            sack_ranges: if self.syn { [None; 3] } else { self.sacks },
+            timestamp: timestamps.map(|(value, echo)| TcpTimestampRepr::new(value, echo)),
+            payload: &payload,
+        };
+        let mut tcp = vec![0; repr.buffer_len()];
+        let addresses = [[10, 0, 0, 2], [10, 0, 0, 1]].map(|bytes: [u8; 4]| core::net::Ipv4Addr::from(bytes).into());
+        let mut packet = TcpPacket::new_unchecked(&mut tcp[..]);
+        repr.emit(&mut packet, &addresses[0], &addresses[1], &smoltcp::phy::ChecksumCapabilities::ignored());
+        packet.set_urg(self.urgent);
+        // What smoltcp has no name for: several flags at once.
+        packet.set_fin(self.fin);
+        packet.set_rst(self.rst);
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+        frame.extend_from_slice(&((20 + tcp.len()) as u16).to_be_bytes());
+        frame.extend_from_slice(&[0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+        frame.extend_from_slice(&tcp);
+        frame
+    }
+}
+
+/// A byte of either stream: the low bits of its place, stirred, so that a shift shows.
+fn byte_of(position: u64) -> u8 {
+    ((position as u32).wrapping_mul(0x9e37_79b1) >> 24) as u8
+}
+
+/// The sequence number of a position in the stream whose SYN had `initial`.
+fn seq_of(initial: u32, position: u64) -> u32 {
+    initial.wrapping_add(1).wrapping_add(position as u32)
+}
+
+/// The position of `seq` that is nearest to `near`; `None` before the stream.
+fn position_of(initial: u32, seq: u32, near: u64) -> Option<u64> {
+    let off = seq.wrapping_sub(seq_of(initial, near)) as i32;
+    near.checked_add_signed(i64::from(off))
+}
+
+/// Both streams wrap soon.
+const OURS: u32 = u32::MAX - 30_000;
+const THEIRS: u32 = u32::MAX - 50_000;
+const OUR_PORT: u16 = 5000;
+const THEIR_PORT: u16 = 80;
+const MSS: u16 = 1400;
+const PEER_SHIFT: u8 = 3;
+const RECEIVE_BUFFER: usize = 200_000;
+const SEND_BUFFER: usize = 100_000;
+/// More make an input slower, not better.
+const MOST_OPERATIONS: usize = 2_000;

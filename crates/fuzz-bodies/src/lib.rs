@@ -1,0 +1,41 @@
+//! What the fuzz targets do with an input, a module a target; and a test that replays the inputs they found worth keeping.
+//!
+//! The targets themselves are in `fuzz/`, for nightly and cargo-fuzz. Here any compiler runs the same functions over
+//! `fuzz/corpus`: what a run has found once is held to for ever.
+
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod device_frames;
+pub mod esp_input;
+pub mod host_connection;
+pub mod host_stack;
+pub mod key_file;
+pub mod nvme_pdus;
+pub mod nvme_structures;
+pub mod resumable_aead;
+pub mod tls_handshake;
+pub mod tls_records;
+
+/// A target: its name, and what it does with an input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+///
+/// ```
+/// let (name, run) = fuzz_bodies::TARGETS[0];
+/// run(format!("{name} takes whatever bytes there are").as_bytes());
+/// ```
+pub const TARGETS: &[Target] = &[
+    ("attach", attach::run),
+    ("device_frames", device_frames::run),
+    ("esp_input", esp_input::run),
+    ("host_connection", host_connection::run),
+    ("host_stack", host_stack::run),
+    ("key_file", key_file::run),
+    ("nvme_pdus", nvme_pdus::run),
+    ("nvme_structures", nvme_structures::run),
+    ("resumable_aead", resumable_aead::run),
+    ("tls_handshake", tls_handshake::run),
+    ("tls_records", tls_records::run),
+];

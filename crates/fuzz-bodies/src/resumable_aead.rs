@@ -1,0 +1,127 @@
+//! A message through every back-end by a sequence of calls that the input chooses, against ring; and bytes as states.
+use resumable_aead::{Algorithm, Backend, Key, State, TagMismatch};
+
+/// One input.
+pub fn run(input: &[u8]) {
+    let mut input = Input(input);
+    if input.byte() == 0xff {
+        any_state(&mut input);
+    } else {
+        a_message(&mut input);
+    }
+}
+
+/// What is left of the fuzzer's input; zeros when nothing is.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        let taken = self.take(N);
+        array[..taken.len()].copy_from_slice(taken);
+        array
+    }
+
+    fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, left) = self.0.split_at(len.min(self.0.len()));
+        self.0 = left;
+        taken
+    }
+}
+
+/// Any bytes are a state or an error; a state does not panic, whatever is asked of it.
+fn any_state(input: &mut Input<'_>) {
+    let key_bytes = input.array::<32>();
+    let Ok(mut state) = State::from_bytes(&input.array()) else { return };
+    assert_eq!(State::from_bytes(&state.to_bytes()).unwrap().to_bytes(), state.to_bytes());
+    let algorithm = state.algorithm();
+    // Its own key check is part of the bytes: give it that of a key.
+    for backend in Backend::ALL.into_iter().filter(|backend| backend.is_available(algorithm)) {
+        let key = Key::with_backend(algorithm, &key_bytes[..algorithm.key_len()], backend).unwrap();
+        let mut bytes = state.to_bytes();
+        bytes[4..8].copy_from_slice(&State::new(&key, &[0; 12], b"").to_bytes()[4..8]);
+        state = State::from_bytes(&bytes).unwrap();
+        let mut data = input.0.to_vec();
+        let _ = state.encrypt(&key, &mut data);
+        let _ = state.decrypt(&key, &mut data);
+        let _ = state.authenticate_plaintext(&key, &data);
+        assert!(state.position() <= algorithm.message_len_max());
+        assert_eq!(State::from_bytes(&state.to_bytes()).unwrap().tag(&key), state.tag(&key));
+    }
+}
+
+fn a_message(input: &mut Input<'_>) {
+    let algorithm = Algorithm::ALL[usize::from(input.byte()) % 3];
+    let key_bytes = &input.array::<32>()[..algorithm.key_len()];
+    let nonce = input.array::<12>();
+    let aad_len = usize::from(input.byte());
+    let aad = input.take(aad_len);
+    let encrypting = input.byte() % 2 == 0;
+    let calls = input.take(24);
+    // The rest is the message, several times over so that long pieces occur.
+    let times = 1 + usize::from(input.byte()) % 8;
+    let plaintext = input.0.repeat(times);
+    let (ciphertext, tag) = seal_with_ring(algorithm, key_bytes, &nonce, aad, &plaintext);
+
+    for backend in Backend::ALL.into_iter().filter(|backend| backend.is_available(algorithm)) {
+        let key = Key::with_backend(algorithm, key_bytes, backend).unwrap();
+        let mut data = plaintext.clone();
+        assert_eq!(key.seal_in_place(&nonce, aad, &mut data), Ok(tag));
+        assert!(data == ciphertext);
+        assert_eq!(key.open_in_place(&nonce, aad, &mut data, &tag), Ok(()));
+        assert!(data == plaintext);
+        let mut wrong = tag;
+        wrong[calls.len() % 16] ^= 1;
+        assert_eq!(key.open_in_place(&nonce, aad, &mut data, &wrong), Err(TagMismatch));
+
+        let (from, to) = if encrypting { (&plaintext, &ciphertext) } else { (&ciphertext, &plaintext) };
+        let mut state = State::new(&key, &nonce, aad);
+        let mut at = 0;
+        for call in calls.chunks_exact(3) {
+            let len = usize::from(u16::from_le_bytes([call[1], call[2]])) % 5000;
+            let range = at..from.len().min(at + len);
+            let (source, expected) = (&from[range.clone()], &to[range.clone()]);
+            let mut data = source.to_vec();
+            match (call[0] % 6, encrypting) {
+                (0, _) => state.authenticate_ciphertext(&key, &ciphertext[range.clone()]).unwrap(),
+                (1, _) => state.authenticate_plaintext(&key, &plaintext[range.clone()]).unwrap(),
+                (2, true) => state.encrypt_to(&key, source, &mut data).unwrap(),
+                (2, false) => state.decrypt_to(&key, source, &mut data).unwrap(),
+                (3, _) => state = State::from_bytes(&state.to_bytes()).unwrap(),
+                (_, true) => state.encrypt(&key, &mut data).unwrap(),
+                (_, false) => state.decrypt(&key, &mut data).unwrap(),
+            }
+            match call[0] % 6 {
+                0 | 1 => at = range.end,
+                3 => {}
+                _ => {
+                    assert!(data == expected);
+                    at = range.end;
+                }
+            }
+            let mut data = source.to_vec();
+            key.apply_keystream(&nonce, range.start as u64, &mut data).unwrap();
+            assert!(data == expected);
+        }
+        state.authenticate_ciphertext(&key, &ciphertext[at..]).unwrap();
+        assert_eq!(state.tag(&key), Ok(tag));
+    }
+}
+
+fn seal_with_ring(algorithm: Algorithm, key: &[u8], nonce: &[u8; 12], aad: &[u8], data: &[u8]) -> (Vec<u8>, [u8; 16]) {
+    use ring::aead;
+    let algorithm = match algorithm {
+        Algorithm::Aes128Gcm => &aead::AES_128_GCM,
+        Algorithm::Aes256Gcm => &aead::AES_256_GCM,
+        Algorithm::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+    };
+    let key = aead::LessSafeKey::new(aead::UnboundKey::new(algorithm, key).unwrap());
+    let mut data = data.to_vec();
+    let nonce = aead::Nonce::assume_unique_for_key(*nonce);
+    let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
+    (data, tag.as_ref().try_into().unwrap())
+}

@@ -1,0 +1,42 @@
+//! Every input of the committed corpora, through its target.
+
+use offload_base::Seed;
+use std::fs;
+use std::path::Path;
+
+#[test]
+fn every_input_kept_is_still_taken() {
+    for (target, run) in fuzz_bodies::TARGETS {
+        run(&[]);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+        let Ok(folder) = fs::read_dir(folder) else { continue };
+        for entry in folder {
+            let path = entry.expect("a folder that can be read").path();
+            println!("{}", path.display());
+            run(&fs::read(path).expect("a file that can be read"));
+        }
+    }
+}
+
+#[test]
+fn the_targets_of_cargo_fuzz_are_these() {
+    let manifest = include_str!("../../../fuzz/Cargo.toml");
+    let listed: Vec<&str> = manifest.lines().filter_map(|line| line.strip_prefix("path = \"fuzz_targets/")).collect();
+    let mut listed: Vec<&str> = listed.iter().filter_map(|line| line.strip_suffix(".rs\"")).collect();
+    listed.sort_unstable();
+    let ours: Vec<&str> = fuzz_bodies::TARGETS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(listed, ours);
+}
+
+#[test]
+fn seeded_bytes_are_taken_by_a_connection() {
+    let mut random = Seed(1).stream("bytes for a connection");
+    for round in 0..ROUNDS {
+        let mut input = vec![0; 1 + random.below(600) as usize];
+        random.fill(&mut input);
+        println!("round {round} of the stream of Seed(1): {} bytes", input.len());
+        fuzz_bodies::host_connection::run(&input);
+    }
+}
+
+const ROUNDS: u32 = 2_000;
