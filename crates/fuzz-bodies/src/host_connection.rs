@@ -178,7 +178,7 @@ impl Rig {
             8 | 9 => self.now += Duration::from_micros(1 << (input.byte() % 37)),
             // Until something happens.
             10 => self.now = self.stack.next_event().unwrap_or(self.now).max(self.now),
-            11 => self.nic.full = input.byte() % 4 == 0,
+            11 => self.nic.full = input.byte().is_multiple_of(4),
             12 => self.read(usize::from(input.word())),
             13 => self.write(usize::from(input.word())),
             _ => self.close(input.byte()),

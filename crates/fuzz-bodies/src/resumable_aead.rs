@@ -60,7 +60,7 @@ fn a_message(input: &mut Input<'_>) {
     let nonce = input.array::<12>();
     let aad_len = usize::from(input.byte());
     let aad = input.take(aad_len);
-    let encrypting = input.byte() % 2 == 0;
+    let encrypting = input.byte().is_multiple_of(2);
     let calls = input.take(24);
     // The rest is the message, several times over so that long pieces occur.
     let times = 1 + usize::from(input.byte()) % 8;

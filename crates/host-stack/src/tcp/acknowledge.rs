@@ -84,10 +84,13 @@ impl Connection {
         true
     }
 
-    /// RFC 9293 3.10.7.4: the window is that of the latest segment, by sequence and acknowledgment.
+    /// RFC 9293 3.10.7.4: the window is that of the latest segment, by sequence and acknowledgment. Beyond that, as in
+    /// Linux, one that acknowledges more is later whatever its sequence: it was sent again. Its window counts from what it
+    /// acknowledges, as an older one would be taken to do as well, and promise bytes that the peer never offered.
     pub(super) fn set_peer_window(&mut self, segment: &Segment, ack: u64) {
-        let newer = segment.seq.after(self.peer.window_seq)
-            || (segment.seq == self.peer.window_seq && ack >= self.peer.window_ack);
+        let newer = ack > self.peer.window_ack
+            || segment.seq.after(self.peer.window_seq)
+            || (segment.seq == self.peer.window_seq && ack == self.peer.window_ack);
         if newer {
             let shift = if segment.flags.syn { 0 } else { self.peer.window_shift };
             self.peer.window = u64::from(segment.window) << shift;

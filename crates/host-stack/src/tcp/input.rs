@@ -237,7 +237,7 @@ impl Connection {
             // The rest comes again, and what stands behind it. A probe of a closed window is waiting for the answer.
             payload.data.truncate(edge.saturating_sub(start) as usize);
             self.ack.now = true;
-        } else if segment.flags.fin && end >= self.receive.next() && self.peer_fin.is_none() {
+        } else if segment.flags.fin && end >= self.receive.furthest() && self.peer_fin.is_none() {
             // One just beyond the last byte of the window takes no memory. One before what came already is a lie.
             self.peer_fin = Some(end);
         }

@@ -125,6 +125,11 @@ impl ReceiveQueue {
         self.next
     }
 
+    /// The position after the last byte received, be it beyond a hole.
+    pub(crate) fn furthest(&self) -> u64 {
+        self.out_of_order.back().map_or(self.next, |last| last.start + last.segment.data.len() as u64)
+    }
+
     pub(crate) fn seq(&self, position: u64) -> Seq {
         self.initial + position as u32
     }
