@@ -110,8 +110,8 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 }
 
-/// A device as a protocol above TLS may see it: without the TLS face, which is taken; and with that for NVMe/TCP if the
-/// device opens the records in which that comes.
+/// A device as a protocol above TLS may see it: without the TLS face, which is taken. That for NVMe/TCP takes new contexts
+/// only while the device opens the records in which the PDUs come; what it has, it gives back at any time.
 struct AboveTls<'a> {
     device: &'a mut dyn NetDevice,
     opens: Opens,
@@ -168,8 +168,7 @@ impl NetDevice for AboveTls<'_> {
     }
 
     fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        let able = self.opens != Opens::Never && self.device.nvme().is_some();
-        if able { Some(self) } else { None }
+        if self.device.nvme().is_some() { Some(self) } else { None }
     }
 }
 
@@ -179,10 +178,11 @@ impl NvmeTcpDevice for AboveTls<'_> {
     }
 
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
-        if self.opens != Opens::Now {
-            return Err(Refused::Busy);
-        }
-        let device = self.device.nvme().ok_or(Refused::Unsupported)?;
+        let device = match self.opens {
+            Opens::Now => self.device.nvme().ok_or(Refused::Unsupported)?,
+            Opens::Later => return Err(Refused::Busy),
+            Opens::Never => return Err(Refused::Unsupported),
+        };
         device.add(flow, start, &NvmeTcpConfig { over_tls: true, ..*config })
     }
 
