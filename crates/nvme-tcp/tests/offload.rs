@@ -4,11 +4,14 @@
 mod bed;
 
 use bed::{Bed, Layers, blocks};
+use bytes::BytesMut;
 use core::time::Duration;
 use nvme_tcp::controller::TransportConfig;
+use nvme_tcp::host::Buffer;
 use nvme_tcp::shell::Exercise;
 use nvme_tcp::shell::host::{CommandError, Failed, Host, Offload};
 use offload_base::Seed;
+use proptest::prelude::*;
 
 fn connect(bed: &Bed, offload: Offload, queues: u16) -> Host {
     let mut config = bed.host_config();
@@ -144,6 +147,105 @@ fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
         assert!(counters.value("rx_nvmeotcp_sk_add") > 8, "after each reset and cut there are new contexts");
         assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
     }
+}
+
+/// What becomes of a read.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Awaited,
+    Cancelled,
+    /// Nobody waits for it any more.
+    Dropped,
+}
+
+/// One read of the property below: where from, into parts of how many blocks, how long after the one before, in
+/// microseconds, and what becomes of it so long after that.
+type Reading = (u64, Vec<u32>, u64, Fate, u64);
+
+fn readings() -> impl Strategy<Value = Vec<Reading>> {
+    let fate = prop_oneof![2 => Just(Fate::Awaited), 2 => Just(Fate::Cancelled), 1 => Just(Fate::Dropped)];
+    let parts = prop::collection::vec(1u32..100, 1..5);
+    prop::collection::vec((0u64..7_000, parts, 0u64..3_000, fate, 0u64..4_000), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Commands are cancelled and forgotten, packets lost, connections cut, devices reset: each piece of a buffer comes
+    /// home once. (One that did not would leave its command waiting for ever, one that came twice would too.)
+    #[test]
+    fn every_piece_comes_home_once(
+        seed in 1_000u64..2_000,
+        over_tls: bool,
+        loss in prop_oneof![Just(0.0), Just(0.01), Just(0.05)],
+        data_bytes in prop_oneof![Just(1u32 << 20), Just(7_000)],
+        readings in readings(),
+        cuts in prop::collection::vec(1u64..120, 0..3),
+        resets in prop::collection::vec(1u64..120, 0..4),
+    ) {
+        let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
+        let layers = if over_tls { Layers::TlsNic } else { Layers::Tcp };
+        let mut bed = Bed::new(seed, transport, layers, loss);
+        let host = connect(&bed, Offload::PlaceAndCheck, 2);
+        let (host, disk, data) = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let data = blocks(8_192);
+            for first in (0..8_192).step_by(512) {
+                disk.write(first as u64, [data.slice(first * 512..(first + 512) * 512)]).await.unwrap();
+            }
+            (host, disk, data)
+        });
+        let mut ordered = [cuts, resets];
+        ordered.iter_mut().for_each(|times| times.sort_unstable());
+        let [cuts, resets] = ordered;
+        let disturbances = [bed.cutter(cuts), bed.reset_host_at(resets)];
+        let runtime = bed.runtime();
+        bed.run(async move {
+            let mut under_way = Vec::new();
+            for (first, parts, pause, fate, later) in readings {
+                runtime.sleep(Duration::from_micros(pause)).await;
+                let buffer = Buffer::from_parts(parts.iter().map(|blocks| BytesMut::zeroed(*blocks as usize * 512)));
+                let memory = memory_of(&buffer);
+                let read = disk.read(first, buffer);
+                let runtime = runtime.clone();
+                let data = data.clone();
+                under_way.push(async move {
+                    match fate {
+                        Fate::Awaited => {}
+                        Fate::Cancelled | Fate::Dropped => runtime.sleep(Duration::from_micros(later)).await,
+                    }
+                    match fate {
+                        Fate::Awaited => {}
+                        Fate::Cancelled => read.cancel(),
+                        Fate::Dropped => return,
+                    }
+                    match read.await {
+                        Ok(buffer) => {
+                            assert_eq!(memory_of(&buffer), memory);
+                            let from = first as usize * 512;
+                            assert!(buffer.to_vec() == data[from..from + buffer.len()], "what was read is wrong");
+                        }
+                        Err(Failed { error: CommandError::Cancelled, buffer }) => {
+                            assert_eq!(memory_of(&buffer), memory, "the memory is what it was");
+                        }
+                        Err(failed) => panic!("{failed}"),
+                    }
+                });
+            }
+            futures_util::future::join_all(under_way).await;
+            for disturbance in disturbances {
+                disturbance.await;
+            }
+            assert!(disk.read(0, disk.buffer(512)).await.unwrap().to_vec() == data[..512 * 512]);
+            host.close().await;
+        });
+    }
+}
+
+/// Where a buffer's parts are, and how long.
+fn memory_of(buffer: &Buffer) -> Vec<(usize, usize)> {
+    buffer.parts().iter().map(|part| (part.as_ptr() as usize, part.len())).collect()
 }
 
 #[test]
