@@ -8,9 +8,11 @@ use core::time::Duration;
 use nvme_tcp::Status;
 use nvme_tcp::controller::TransportConfig;
 use nvme_tcp::host::Buffer;
+use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::shell::Exercise;
-use nvme_tcp::shell::host::{CommandError, Failed, HostError, discover};
+use nvme_tcp::shell::host::{CommandError, Failed, HostError, HostEvent, discover};
 use offload_base::Seed;
+use std::sync::Arc;
 
 #[test]
 fn discovery_tells_what_can_be_connected_to() {
@@ -87,6 +89,40 @@ fn a_cancelled_command_gives_its_buffer_back() {
         let data = blocks(64);
         disk.write(0, [data.clone()]).await.unwrap();
         assert_eq!(disk.read(0, disk.buffer(64)).await.unwrap().to_vec(), data);
+    });
+}
+
+#[test]
+fn what_changes_is_told() {
+    let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut config = bed.host_config();
+    // Longer than this nothing but a request for events may wait.
+    config.command_timeout = Duration::from_millis(50);
+    let host = bed.connect(config);
+    let (server, runtime) = (bed.server().clone(), bed.runtime());
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let add = |id| {
+            let storage = Arc::new(MemoryStorage::new(1 << 20));
+            let namespace = Namespace::new(id, 512, storage).unwrap();
+            server.with_target(|target| target.add_namespace(bed::DISK, namespace).unwrap());
+        };
+        runtime.sleep(Duration::from_secs(2)).await;
+        add(7);
+        assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![7]));
+        assert_eq!(host.namespaces().await.unwrap(), [1, 7]);
+        // Two at once are one event, and none is lost that comes while the last is looked into.
+        add(8);
+        add(9);
+        let mut told = Vec::new();
+        while told != [8, 9] {
+            let HostEvent::NamespacesChanged(namespaces) = host.next_event().await.unwrap() else { panic!() };
+            told.extend(namespaces);
+        }
+        let waits = host.clone();
+        let (event, ()) = futures_util::future::join(waits.next_event(), host.close()).await;
+        assert!(matches!(event, Err(HostError::Closed)));
+        assert_eq!(host.stats().connects, 1);
     });
 }
 

@@ -55,6 +55,25 @@ pub fn log_page(page: u8, offset: u64, bytes: u32) -> Command {
         .with_u64(12, offset)
 }
 
+/// The same for the page that an event is about: with that the event is over.
+pub fn log_page_of_event(page: u8, bytes: u32) -> Command {
+    let words = (bytes / 4).saturating_sub(1);
+    Command::new(AdminOpcode::GetLogPage as u8, 0)
+        .with_namespace(u32::MAX)
+        .with_u32(10, u32::from(page) | words << 16)
+        .with_u32(11, words >> 16)
+}
+
+/// Asks to be told of the next event.
+pub fn event_request() -> Command {
+    Command::new(AdminOpcode::AsyncEventRequest as u8, 0)
+}
+
+/// Turns notices on: bits as in OAES.
+pub fn enable_events(events: u32) -> Command {
+    Command::new(AdminOpcode::SetFeatures as u8, 0).with_u32(10, 0x0b).with_u32(11, events)
+}
+
 /// Asks for `queues` I/O queues each way; the result is how many there may be, less one, in both its halves.
 pub fn number_of_queues(queues: u16) -> Command {
     let queues = u32::from(queues.saturating_sub(1));

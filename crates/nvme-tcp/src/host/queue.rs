@@ -290,7 +290,23 @@ impl Queue {
     /// # Errors
     /// Without [room](Self::room) the command comes back.
     #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
-    pub fn submit(&mut self, now: Instant, mut submission: Submission) -> Result<u16, Submission> {
+    pub fn submit(&mut self, now: Instant, submission: Submission) -> Result<u16, Submission> {
+        let id = self.submit_open_ended(submission)?;
+        if self.deadlines.len() >= 4 * self.slots.len() {
+            // Behind a command that takes its time; at least three of four go.
+            let slots = &self.slots;
+            self.deadlines.retain(|(_, id)| slots[usize::from(id & INDEX_MASK)].is(*id));
+        }
+        self.deadlines.push_back((now + self.config.command_timeout, id));
+        Ok(id)
+    }
+
+    /// The same for a command that may take as long as it likes, as one that waits for events does.
+    ///
+    /// # Errors
+    /// As there.
+    #[expect(clippy::result_large_err, reason = "the error is the command itself, which moves by value either way")]
+    pub fn submit_open_ended(&mut self, mut submission: Submission) -> Result<u16, Submission> {
         let index = match self.state {
             State::Open => self.free.pop(),
             _ => None,
@@ -334,17 +350,14 @@ impl Queue {
             abandoned: false,
         });
         self.submitted += 1;
-        if self.deadlines.len() >= 4 * self.slots.len() {
-            // Behind a command that takes its time; at least three of four go.
-            let slots = &self.slots;
-            self.deadlines.retain(|(_, id)| slots[usize::from(id & INDEX_MASK)].is(*id));
-        }
-        self.deadlines.push_back((now + self.config.command_timeout, id));
         self.send(&Pdu::Command(command), in_capsule, None);
         Ok(id)
     }
 
     /// Nobody waits for the command any more: its buffer comes back, and its data are dropped as they come.
+    ///
+    /// The controller is not told: Abort is best effort, a controller takes a few of them at a time, and the identifier is
+    /// in use until the response is here whatever an Abort comes to. The buffer depends on neither.
     pub fn abandon(&mut self, id: u16) -> Abandoned {
         let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return Abandoned::Finished };
         active.abandoned = true;

@@ -37,6 +37,7 @@ pub(crate) struct Bed {
     bed: Testbed,
     layers: Layers,
     seed: Seed,
+    server: Server,
     /// Set: streams accepted are reset at once, and so are those there are.
     away: Arc<AtomicBool>,
     resets: Arc<Mutex<u64>>,
@@ -74,8 +75,9 @@ impl Bed {
         let runtime = bed.host(0).runtime();
         let server = Server::new(target, runtime, Arc::new(Threads::new(1).unwrap())).with_digests_by_device();
         let (away, resets) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let _runs_on = bed.host(0).spawn("accept", accept(bed.host(0).clone(), server, layers, seed, away.clone()));
-        Bed { bed, layers, seed, away, resets }
+        let _runs_on =
+            bed.host(0).spawn("accept", accept(bed.host(0).clone(), server.clone(), layers, seed, away.clone()));
+        Bed { bed, layers, seed, server, away, resets }
     }
 
     pub(crate) fn host_config(&self) -> HostConfig {
@@ -86,6 +88,10 @@ impl Bed {
         let (near, far) = (self.bed.host(1).clone(), self.bed.host(0).address());
         let (layers, seed, resets) = (self.layers, self.seed, self.resets.clone());
         Opens { near, far: (far, PORT).into(), layers, seed, count: Mutex::new(0), resets }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     pub(crate) fn timers(&self) -> Arc<dyn Timers> {

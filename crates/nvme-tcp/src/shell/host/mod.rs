@@ -3,6 +3,7 @@
 //! - [`Host`]: what applications hold: commands go in, futures of their ends come out;
 //! - [`Disk`]: one namespace: read, write, and the rest by block;
 //! - [`discover()`]: what there is to connect to;
+//! - [`HostEvent`]: what a controller tells unasked;
 //! - `session`: the tasks: connect, keep alive, back off, connect again;
 //! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does; `lane`: commands on their way to a queue, wherever that is.
 //!
@@ -13,6 +14,7 @@ mod connector;
 mod discover;
 mod disk;
 mod error;
+mod events;
 mod lane;
 mod link;
 mod offloading;
@@ -23,6 +25,7 @@ pub use connector::{Connecting, Connector};
 pub use discover::discover;
 pub use disk::Disk;
 pub use error::{CommandError, Failed, HostError};
+pub use events::HostEvent;
 pub use lane::{Done, Read};
 pub use session::Task;
 
@@ -178,6 +181,7 @@ struct Central {
     was_live: bool,
     ended: Option<HostError>,
     waiting: Vec<Waker>,
+    untold: events::Untold,
     stats: HostStats,
 }
 
@@ -280,6 +284,38 @@ impl Host {
         lock(&self.handle.shared.central).stats
     }
 
+    /// Waits for something that the controller tells without having been asked. Of what happens while nobody waits the
+    /// last is kept; what happens while there is no connection a controller may not tell.
+    ///
+    /// ```
+    /// use nvme_tcp::shell::host::{Host, HostError, HostEvent};
+    ///
+    /// async fn follow(host: &Host) -> Result<(), HostError> {
+    ///     loop {
+    ///         if let HostEvent::NamespacesChanged(namespaces) = host.next_event().await? {
+    ///             println!("look at {namespaces:?} again");
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The host has given up, or was closed.
+    pub async fn next_event(&self) -> Result<HostEvent, HostError> {
+        poll_fn(|cx| {
+            let mut central = lock(&self.handle.shared.central);
+            if let Some(event) = central.untold.take() {
+                return Poll::Ready(Ok(event));
+            }
+            if let Some(error) = &central.ended {
+                return Poll::Ready(Err(error.clone()));
+            }
+            central.untold.waiting.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// The namespaces there are.
     ///
     /// # Errors
@@ -357,6 +393,7 @@ impl Central {
 
     fn wake(&mut self) {
         self.waiting.drain(..).for_each(Waker::wake);
+        self.untold.waiting.drain(..).for_each(Waker::wake);
     }
 }
 

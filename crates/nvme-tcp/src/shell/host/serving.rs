@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::error::{CommandError, HostError};
+use super::events::Events;
 use super::lane::{Entry, Lane, Mail, News, Ticket};
 use super::link::Link;
 use super::lock;
@@ -25,15 +26,29 @@ pub(super) enum Ended {
     Failed(HostError),
 }
 
+/// What a queue is for beside the commands of its lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Upkeep {
+    /// Says so often that the host is alive.
+    pub(super) keep_alive: Option<Duration>,
+    /// Asks for events.
+    pub(super) events: bool,
+}
+
 /// Serves the lane `number` on `link` until that ends. What had not finished by then waits in the lane again.
-pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, keep_alive: Option<Duration>) -> Ended {
+pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep: Upkeep) -> Ended {
     let lane = &shared.lanes[number];
     let mut serving = Serving {
         shared,
         lane,
         may_retry: number > 0,
         jobs: BTreeMap::new(),
-        keep_alive: keep_alive.map(|every| KeepAlive { every, due: shared.timers.now() + every, outstanding: None }),
+        keep_alive: upkeep.keep_alive.map(|every| KeepAlive {
+            every,
+            due: shared.timers.now() + every,
+            outstanding: None,
+        }),
+        events: if upkeep.events { Events::Asking } else { Events::Off },
     };
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
     let mut jobs = serving.jobs;
@@ -64,6 +79,7 @@ struct Serving<'a> {
     /// By identifier.
     jobs: BTreeMap<u16, (Arc<Ticket>, u32)>,
     keep_alive: Option<KeepAlive>,
+    events: Events,
 }
 
 struct KeepAlive {
@@ -88,8 +104,9 @@ impl Serving<'_> {
 
     /// Does what can be done; false if nothing could.
     fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
-        // A place is kept for the keep-alive.
-        let room = link.queue.room().saturating_sub(usize::from(self.keep_alive.is_some()));
+        // Places are kept for the keep-alive, and for what comes next about events.
+        let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place());
+        let room = link.queue.room().saturating_sub(kept);
         let Mail { news, entries, cancelled } = self.lane.take_mail(cx, room);
         let mut progress = !entries.is_empty();
         let now = self.shared.timers.now();
@@ -127,6 +144,7 @@ impl Serving<'_> {
             None => {}
         }
         self.stay_alive(link, now)?;
+        self.events.go_on(&mut link.queue, now);
         let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
         let worked = link.poll(cx, due);
         while let Some(finished) = link.queue.poll_finished() {
@@ -151,6 +169,15 @@ impl Serving<'_> {
     }
 
     fn settle(&mut self, finished: Finished) {
+        let finished = match self.events.finish(finished) {
+            Ok(event) => {
+                if let Some(event) = event {
+                    lock(&self.shared.central).untold.keep(event);
+                }
+                return;
+            }
+            Err(finished) => finished,
+        };
         let Finished { id, completion, submission } = finished;
         if let Some(keep_alive) = &mut self.keep_alive
             && keep_alive.outstanding == Some(id)

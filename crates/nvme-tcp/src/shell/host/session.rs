@@ -8,8 +8,8 @@
 use super::error::HostError;
 use super::lane::News;
 use super::link::Link;
-use super::serving::{Ended, serve};
-use super::{Association, HostConfig, Shared, lock};
+use super::serving::{Ended, Upkeep, serve};
+use super::{Association, HostConfig, Shared, events, lock};
 use crate::host::{Buffer, Payload, commands};
 use crate::nvme::fabrics::{CC_ENABLE, CSTS_READY, ConnectData, DISCOVERY_NQN, property};
 use crate::nvme::identify::{self, ControllerData};
@@ -36,11 +36,11 @@ async fn keep_controller(shared: Arc<Shared>) {
     loop {
         let generation = shared.begin();
         let ended = match open_controller(&shared, generation).await {
-            Ok((link, association)) => {
+            Ok((link, association, events)) => {
                 shared.publish(Arc::new(association));
                 // Half the time it may take, so that one may be lost.
-                let every = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
-                serve(&shared, 0, link, every).await
+                let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
+                serve(&shared, 0, link, Upkeep { keep_alive, events }).await
             }
             Err(error) => Ended::Failed(error),
         };
@@ -73,7 +73,7 @@ async fn keep_queue(shared: Arc<Shared>, number: usize) {
         let ended = match open_queue(&shared, &association, number as u16).await {
             Ok(link) => {
                 shared.connected(&association);
-                serve(&shared, number, link, None).await
+                serve(&shared, number, link, Upkeep::default()).await
             }
             Err(error) => Ended::Failed(error),
         };
@@ -184,7 +184,8 @@ impl Shared {
     }
 }
 
-async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Association), HostError> {
+/// A controller that is ready for I/O queues, and whether it tells events.
+async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Association, bool), HostError> {
     let config = &shared.config;
     let (mut link, Controller { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
     if data.command_capsule < 4 || data.response_capsule < 1 {
@@ -193,6 +194,16 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     if data.sgl_support & 3 == 0 {
         return Err(HostError::Unsuitable("it does not know SGLs"));
     }
+    let wanted = events::of_interest(&data);
+    let events = match wanted {
+        0 => false,
+        _ => match link.execute("events", commands::enable_events(wanted), Payload::None).await {
+            Ok(_) => true,
+            // It can be lived without.
+            Err(HostError::Refused { .. }) => false,
+            Err(error) => return Err(error),
+        },
+    };
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
@@ -207,7 +218,7 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
         },
         data,
     };
-    Ok((link, association))
+    Ok((link, association, events))
 }
 
 /// A controller that is ready.
