@@ -108,6 +108,7 @@ impl Events {
     ///
     /// # Errors
     /// It is none of these.
+    #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
     pub(super) fn finish(&mut self, finished: Finished) -> Result<Option<HostEvent>, Finished> {
         match *self {
             Events::Waiting(id) if id == finished.id => {
