@@ -101,6 +101,8 @@ for suite in "${suites[@]}"; do
 done
 stop
 check "frames were lost" [ "$(counted wire_lost)" -gt 0 ]
+pin=$(openssl x509 -in "$identity/server.pem" -noout -fingerprint -sha256 | cut -d= -f2)
+check "the server told its pin" grep -qi -- "--pin: ${pin//:/}\$" "$work/log"
 check "the NIC sealed" [ "$(counted TlsTxRecordsDevice)" -gt 0 ]
 check "the NIC opened" [ "$(counted TlsRxRecordsDevice)" -gt 0 ]
 check "the NIC refused nothing" [ "$(counted TlsOffloadRefused)" = 0 ]
@@ -162,6 +164,11 @@ for suite in "${suites[@]}"; do
     check "$suite: the file comes whole, the CPU having opened it" from_openssl $suite --cpu
     echo "  $suite"
 done
+
+echo "a pinned certificate"
+check "its server is taken" from_openssl TLSv1.3 TLS_AES_128_GCM_SHA256 --pin "$pin"
+intercepted() { ! from_openssl TLSv1.3 TLS_AES_128_GCM_SHA256 --pin "${pin//[0-9A-F]/0}" && grep -q "the connection is intercepted" "$work/log"; }
+check "another one is refused" intercepted
 
 # By hand, so that s_server can change its keys in the middle of an answer.
 by_hand() { # options of https_client
