@@ -9,6 +9,7 @@ use ktls_offload::TokioSegments;
 use nvme_tcp::shell::Exercise;
 use nvme_tcp::shell::host::{Host, HostConfig, discover};
 use offload_base::{Seed, Timers};
+use offload_bench::program;
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
@@ -20,7 +21,7 @@ use tokio::net::TcpStream;
 
 /// Looks at, reads, writes and tests what an NVMe/TCP target serves.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "nvme_host", version)]
 struct Options {
     /// Where the target listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
@@ -98,14 +99,14 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = match program::options(NAME) {
+        Ok(options) => options,
+        Err(status) => return status,
+    };
     let run = || -> Result<(), Box<dyn Error>> { tokio_runtime::start(2, None)?.block_on(run(&options)) };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("nvme_host: {}: {error}", options.connect);
-            ExitCode::FAILURE
-        }
+        Err(error) => program::fail(NAME, &format!("{}: {error}", options.connect), program::FAILED),
     }
 }
 
@@ -233,3 +234,5 @@ async fn verify(exercise: Exercise, host: &Host, disk: &nvme_tcp::shell::host::D
     );
     Ok(())
 }
+
+const NAME: &str = "nvme_host";

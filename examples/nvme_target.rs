@@ -8,6 +8,7 @@ use ktls_offload::TokioSegments;
 use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 use nvme_tcp::shell::{Server, Threads};
+use offload_bench::program;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// Serves disks over NVMe/TCP, and tells hosts about them by discovery at the same address. Prints `ready ADDR` when
 /// it listens.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "nvme_target", version)]
 struct Options {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
@@ -57,17 +58,17 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options: Options = match program::options(NAME) {
+        Ok(options) => options,
+        Err(status) => return status,
+    };
     let served = prepare(&options).and_then(|target| {
         let tokio = tokio_runtime::start(2, None).map_err(|error| error.to_string())?;
         tokio.block_on(serve(&options, target)).map_err(|error| format!("{}: {error}", options.listen))
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("nvme_target: {message}");
-            ExitCode::from(CANNOT_RUN)
-        }
+        Err(message) => program::fail(NAME, &message, program::UNUSABLE),
     }
 }
 
@@ -127,5 +128,4 @@ fn without_delay(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Exit status for options that cannot be followed.
-const CANNOT_RUN: u8 = 2;
+const NAME: &str = "nvme_target";

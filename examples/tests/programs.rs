@@ -42,7 +42,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 16] = [
+    let cases: [(&str, Vec<&str>, &str); 18] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -56,6 +56,8 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("ktls_loopback", vec!["none"], "none: "),
         ("ktls_loopback", vec!["file", "--tls", "1.2", "--padding", "64"], "TLS 1.2"),
         ("ktls_loopback", vec!["file", "--suite", "rot13"], "chacha20-poly1305"),
+        ("nvme_target", vec!["--listen", "nowhere"], "'--listen <ADDR>'"),
+        ("nvme_host", vec!["--connect", "nowhere"], "'--connect <ADDR>'"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
         ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),
