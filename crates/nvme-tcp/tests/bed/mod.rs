@@ -19,7 +19,7 @@ use offload_base::{Seed, Timers};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use testbed::identity::{Randomness, client_config, server_config, server_name};
-use testbed::{BedHost, JoinHandle, Runtime, Testbed};
+use testbed::{BedHost, Capture, JoinHandle, Runtime, Testbed};
 
 pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
 const PORT: u16 = 4420;
@@ -46,27 +46,41 @@ pub(crate) struct Bed {
 impl Bed {
     /// A target with 8192 blocks of 512 bytes on host 0, reached from host 1 over a wire with `loss`.
     pub(crate) fn new(seed: u64, transport: TransportConfig, layers: Layers, loss: f64) -> Bed {
-        Bed::build(seed, transport, layers, loss, NicConfig::default())
+        Bed::build(seed, transport, layers, loss, NicConfig::default(), None)
     }
 
     /// One with a host whose NIC has room for so many NVMe/TCP contexts.
     pub(crate) fn with_contexts(seed: u64, contexts: u32) -> Bed {
         let nic = NicConfig { nvme_contexts: contexts, ..NicConfig::default() };
-        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic)
+        Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None)
     }
 
-    fn build(seed: u64, transport: TransportConfig, layers: Layers, loss: f64, nic: NicConfig) -> Bed {
+    /// One over a clean wire that is captured.
+    pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
+        Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()))
+    }
+
+    fn build(
+        seed: u64,
+        transport: TransportConfig,
+        layers: Layers,
+        loss: f64,
+        nic: NicConfig,
+        capture: Option<Capture>,
+    ) -> Bed {
         let seed = Seed(seed);
         let reorder = Reorder { share: Share::new(loss).unwrap(), hold: Duration::from_micros(40) };
         let impairments =
             Impairments { loss: Share::new(loss).unwrap(), reorder: Some(reorder), ..Impairments::default() };
         let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
-        let bed = Testbed::builder(seed)
+        let mut builder = Testbed::builder(seed)
             .host("target", NicConfig::default(), TcpConfig::default())
             .host("host", nic, TcpConfig::default())
-            .wire(0, 1, link)
-            .build()
-            .unwrap();
+            .wire(0, 1, link);
+        if let Some(capture) = &capture {
+            builder = builder.captured(capture);
+        }
+        let bed = builder.build().unwrap();
         let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
         target.add_subsystem(DISK, None).unwrap();
         let storage = Arc::new(MemoryStorage::new(8192 * 512));
