@@ -80,8 +80,8 @@ impl Config {
 }
 
 /// A host's IPv6. Besides the address given, the interface has a link-local one, made of its Ethernet address
-/// (RFC 4291, appendix A). Nothing is configured by routers' advertisements, and no address is asked for before it is
-/// used (RFC 4862 5.4): whoever sets hosts up sees to it that they differ.
+/// (RFC 4291, appendix A). Unless asked for, nothing is configured by routers' advertisements, and no address is asked for
+/// before it is used: whoever sets hosts up sees to it that they differ.
 ///
 /// ```
 /// use host_stack::{Config, Ipv6Config};
@@ -93,18 +93,38 @@ impl Config {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Config {
-    /// Address of the interface.
+    /// Address of the interface; unspecified: none that is set up.
     pub address: Ipv6Addr,
     /// Bits that the addresses of all hosts on this Ethernet have in common.
     pub prefix_len: u8,
     /// Where packets for all other addresses go.
     pub gateway: Option<Ipv6Addr>,
+    /// Addresses are used only after nobody has answered for a second to the question whose they are (RFC 4862 5.4).
+    pub detect_duplicates: bool,
+    /// Routers are asked for, and what they advertise is believed: themselves, prefixes, addresses made of those, the
+    /// link's MTU (RFC 4861 6.3, RFC 4862 5.5).
+    pub discover_routers: bool,
 }
 
 impl Ipv6Config {
     /// An address on an Ethernet of addresses with the same first 64 bits, without a gateway.
     pub fn new(address: Ipv6Addr) -> Ipv6Config {
-        Ipv6Config { address, prefix_len: 64, gateway: None }
+        Ipv6Config { address, prefix_len: 64, gateway: None, detect_duplicates: false, discover_routers: false }
+    }
+
+    /// No address but the link-local one, and those that routers' prefixes make, if they are listened to.
+    pub fn unassigned() -> Ipv6Config {
+        Ipv6Config::new(Ipv6Addr::UNSPECIFIED)
+    }
+
+    /// The same, which uses no address before it has found out that nobody else does.
+    pub fn with_duplicate_detection(self) -> Ipv6Config {
+        Ipv6Config { detect_duplicates: true, ..self }
+    }
+
+    /// The same, which listens to routers.
+    pub fn with_router_discovery(self) -> Ipv6Config {
+        Ipv6Config { discover_routers: true, ..self }
     }
 
     /// The same, on an Ethernet of all addresses that share their first `bits` bits (at most 128) with it.

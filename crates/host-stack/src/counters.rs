@@ -86,6 +86,12 @@ offload_base::counters! {
         pub neighbour_solicits_out: "Icmp6OutNeighborSolicits",
         /// Neighbour advertisements sent.
         pub neighbour_advertisements_out: "Icmp6OutNeighborAdvertisements",
+        /// Routers' advertisements received.
+        pub router_advertisements_in: "Icmp6InRouterAdvertisements",
+        /// Router solicitations sent.
+        pub router_solicits_out: "Icmp6OutRouterSolicits",
+        /// Addresses that this host was about to take, and somebody else had.
+        pub duplicate_addresses: "HostNdpDuplicates",
         /// Packets dropped because the next hop's Ethernet address was not to be found, or too many waited for it.
         pub unresolved_discards: "HostUnresolvedDiscards",
         /// ICMP messages received.

@@ -2,11 +2,14 @@
 //!
 //! Invariant: a next hop is another host on this Ethernet, never this one, and never an address of many.
 
+use super::six::{AdvertisedPrefix, DueSix, Six};
 use crate::config::Config;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use offload_base::Instant;
 
 /// What the interface is called, and which addresses are its neighbours'.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Addresses {
     four: Four,
     six: Option<Six>,
@@ -19,23 +22,11 @@ struct Four {
     gateway: Option<Ipv4Addr>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Six {
-    address: Ipv6Addr,
-    link_local: Ipv6Addr,
-    prefix_len: u8,
-    gateway: Option<Ipv6Addr>,
-}
-
 impl Addresses {
     pub(super) fn new(config: &Config) -> Addresses {
         let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
-        let six = config.ipv6.map(|six| Six {
-            address: six.address,
-            link_local: link_local(config.mac),
-            prefix_len: six.prefix_len.min(128),
-            gateway: six.gateway,
-        });
+        let random = config.seed.stream("host-stack IPv6");
+        let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
         Addresses { four: Four { address, prefix_len, gateway }, six }
     }
 
@@ -52,26 +43,26 @@ impl Addresses {
     pub(super) fn are(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => address == self.four.address,
-            IpAddr::V6(address) => self.six.is_some_and(|six| address == six.address || address == six.link_local),
+            IpAddr::V6(address) => self.six.as_ref().is_some_and(|six| six.has(address)),
         }
     }
 
     /// Whether `address` is one of many among whom this host is: all of them on this link, or those whose address
     /// looks like one of its own (RFC 4291 2.8).
     pub(super) fn are_among(&self, address: Ipv6Addr) -> bool {
-        self.six.is_some_and(|six| {
-            address == ALL_NODES || address == solicited_node(six.address) || address == solicited_node(six.link_local)
-        })
+        self.six.as_ref().is_some_and(|six| address == ALL_NODES || six.is_solicited_at(address))
     }
 
     /// The address under which `destination` is spoken to (RFC 6724 5, rules 2 and 3, as far as there is a choice).
     pub(super) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         match destination {
             IpAddr::V4(_) => Some(IpAddr::V4(self.four.address)),
-            IpAddr::V6(address) => self.six.map(|six| {
+            IpAddr::V6(address) => {
+                let six = self.six.as_ref()?;
                 let near = address.is_unicast_link_local() || link_local_multicast(address);
-                IpAddr::V6(if near { six.link_local } else { six.address })
-            }),
+                let source = if near { six.link_local() } else { six.source_for(address) };
+                source.map(IpAddr::V6)
+            }
         }
     }
 
@@ -93,12 +84,12 @@ impl Addresses {
                 self.four.gateway.filter(|_| elsewhere).map(IpAddr::V4)
             }
             IpAddr::V6(address) => {
-                let six = self.six?;
+                let six = self.six.as_ref()?;
                 if known || self.is_on_link(destination) {
                     return Some(destination);
                 }
                 let elsewhere = is_somebody(address) && !address.is_unicast_link_local();
-                six.gateway.filter(|_| elsewhere).map(IpAddr::V6)
+                six.router().filter(|_| elsewhere).map(IpAddr::V6)
             }
         }
     }
@@ -113,12 +104,55 @@ impl Addresses {
                 let usable = self.four.prefix_len >= 31 || (host != 0 && host != host_bits);
                 self.four.shares_prefix(address) && usable
             }
-            IpAddr::V6(address) => {
-                let near = |six: Six| address.is_unicast_link_local() || six.shares_prefix(address);
-                is_somebody(address) && self.six.is_some_and(near)
-            }
+            IpAddr::V6(address) => is_somebody(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
         };
         near && !self.are(address)
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        let six = self.six.iter().flat_map(|six| six.addresses().map(IpAddr::V6));
+        core::iter::once(IpAddr::V4(self.four.address)).chain(six)
+    }
+
+    /// Whether `address` would be one of the interface's, if nobody else has it.
+    pub(super) fn is_tentative(&self, address: Ipv6Addr) -> bool {
+        self.six.as_ref().is_some_and(|six| six.is_tentative(address))
+    }
+
+    /// Somebody else has it.
+    pub(super) fn give_up(&mut self, address: Ipv6Addr) {
+        self.six.iter_mut().for_each(|six| six.give_up(address));
+    }
+
+    /// Whether routers' advertisements are believed.
+    pub(super) fn hears_routers(&self) -> bool {
+        self.six.as_ref().is_some_and(Six::hears_routers)
+    }
+
+    pub(super) fn note_router(&mut self, now: Instant, router: Ipv6Addr, lifetime: Duration) {
+        self.six.iter_mut().for_each(|six| six.note_router(now, router, lifetime));
+    }
+
+    pub(super) fn note_mtu(&mut self, mtu: u32) {
+        self.six.iter_mut().for_each(|six| six.note_mtu(mtu));
+    }
+
+    pub(super) fn note_prefix(&mut self, now: Instant, prefix: &AdvertisedPrefix) {
+        self.six.iter_mut().for_each(|six| six.note_prefix(now, prefix));
+    }
+
+    /// The largest packet that the link takes for `destination`, if a router said so.
+    pub(super) fn link_mtu(&self, destination: IpAddr) -> Option<u16> {
+        self.six.as_ref().filter(|_| destination.is_ipv6())?.mtu()
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.six.as_ref()?.next_event()
+    }
+
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DueSix> {
+        self.six.as_mut()?.pop_due(now)
     }
 }
 
@@ -129,13 +163,6 @@ impl Four {
 
     fn shares_prefix(&self, address: Ipv4Addr) -> bool {
         (address.to_bits() ^ self.address.to_bits()) & !self.host_bits() == 0
-    }
-}
-
-impl Six {
-    fn shares_prefix(&self, address: Ipv6Addr) -> bool {
-        let host_bits = u128::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0);
-        (address.to_bits() ^ self.address.to_bits()) & !host_bits == 0
     }
 }
 
@@ -150,12 +177,6 @@ pub(super) fn is_somebody(address: Ipv6Addr) -> bool {
 pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., high, low] = address.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
-}
-
-/// The link-local address of an interface with an Ethernet address (RFC 4291, appendix A; RFC 2464 5).
-fn link_local(mac: [u8; 6]) -> Ipv6Addr {
-    let [a, b, c, d, e, f] = mac;
-    Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 fn link_local_multicast(address: Ipv6Addr) -> bool {

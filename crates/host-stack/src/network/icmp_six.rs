@@ -47,6 +47,10 @@ impl Network {
                 self.on_neighbour_message(now, packet, headers, counters);
                 return None;
             }
+            Icmpv6Message::RouterAdvert => {
+                self.on_router_advertisement(now, packet, headers, counters);
+                return None;
+            }
             Icmpv6Message::DstUnreachable => {
                 counters.icmp6_in_unreachables += 1;
                 if code == PORT_UNREACHABLE { Why::Refused } else { Why::Unreachable }

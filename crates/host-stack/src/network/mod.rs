@@ -1,6 +1,7 @@
 //! Ethernet and IP of both versions: from a frame to the segment in it, and from a segment to a packet for the device.
 //!
 //! - [`addresses`]: what the interface is called, and whom it reaches how;
+//! - [`six`], [`routers`]: IPv6 addresses of its own, and what routers say;
 //! - [`arp`], [`ndp`], [`neighbours`]: which Ethernet address the next hop has;
 //! - [`icmp`], [`icmp_six`], [`quoted`]: echoes, errors in and out; [`paths`]: how large a packet may be;
 //! - [`fragments`]: packets in pieces; [`udp`]: datagrams.
@@ -20,6 +21,8 @@ mod ndp;
 mod neighbours;
 mod paths;
 mod quoted;
+mod routers;
+mod six;
 mod udp;
 
 pub(crate) use quoted::{Undelivered, Why};
@@ -137,6 +140,11 @@ impl Network {
         self.addresses.four()
     }
 
+    /// All addresses of the interface.
+    pub(crate) fn all_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.addresses.all()
+    }
+
     /// The address under which `destination` is spoken to, if the interface has one of its kind.
     pub(crate) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         self.addresses.source_for(destination)
@@ -154,6 +162,7 @@ impl Network {
 
     /// The largest packet that may be sent to `destination` where the interface takes `mtu`.
     pub(crate) fn path_mtu(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
+        let mtu = self.addresses.link_mtu(destination).map_or(mtu, |of_link| of_link.min(mtu));
         self.paths.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
     }
 
@@ -165,13 +174,15 @@ impl Network {
 
     /// When [`handle_timeouts`](Self::handle_timeouts) wants to be called.
     pub(crate) fn next_event(&self) -> Option<Instant> {
-        earliest(self.neighbours.next_event(), self.fragments.next_event())
+        let of_packets = earliest(self.neighbours.next_event(), self.fragments.next_event());
+        earliest(of_packets, self.addresses.next_event())
     }
 
     /// Asks for the addresses that are due, and gives up fragments whose time is over. Returns the TCP flows whose
     /// packets go nowhere, for nobody answered.
     pub(crate) fn handle_timeouts(&mut self, now: Instant, counters: &mut HostCounters) -> Vec<FlowKey> {
         let mut lost = Vec::new();
+        self.configure_six(now, counters);
         while let Some(due) = self.neighbours.pop_due(now) {
             match due {
                 Due::Ask { address: IpAddr::V4(address), at } => self.ask(address, at, counters),

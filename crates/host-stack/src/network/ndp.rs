@@ -1,7 +1,7 @@
 //! Neighbour discovery (RFC 4861): what ARP is to IPv4.
 //!
-//! Routers are not discovered: a gateway is set up. Nor is it found out whether somebody else has this host's address
-//! (RFC 4862 5.4), but whoever wants to know that of it is told.
+//! Routers, and whether somebody else has this host's addresses, are [`routers`](super::routers)' affair; whoever wants to
+//! know the latter of this host is told here.
 //!
 //! Invariant: nothing is believed that has passed a router (7.1).
 
@@ -77,6 +77,13 @@ impl Network {
             counters.ndp_in_errors += 1;
             return;
         }
+        if self.addresses.is_tentative(message.target) {
+            // RFC 4862 5.4.3: whoever is about to take it as well. To all others this host does not have it yet.
+            if nobody {
+                self.on_duplicate(message.target, counters);
+            }
+            return;
+        }
         if !self.addresses.are(message.target.into()) {
             return;
         }
@@ -115,6 +122,10 @@ impl Network {
         // RFC 4861 7.1.2; and nobody else speaks for this host.
         if (destination.is_multicast() && message.solicited) || !is_somebody(source) || self.addresses.are(target) {
             counters.ndp_in_errors += 1;
+            return;
+        }
+        if self.addresses.is_tentative(message.target) {
+            self.on_duplicate(message.target, counters);
             return;
         }
         let known = self.neighbours.known(target);
@@ -157,6 +168,16 @@ impl Network {
         message.extend_from_slice(&target.octets());
         message.extend_from_slice(&[own, 1]);
         message.extend_from_slice(&self.mac.0);
+        self.neighbour_message(message, source, to)
+    }
+
+    /// A packet with a message that is to pass no router, its Ethernet destination left out.
+    pub(super) fn neighbour_message(
+        &self,
+        mut message: SmallVec<[u8; 32]>,
+        source: Ipv6Addr,
+        to: Ipv6Addr,
+    ) -> TxPacket {
         let ends = (IpAddr::V6(source), IpAddr::V6(to));
         fill_checksum(&mut message, &[], ends);
         let mut header = Header::from_elem(0, ETHERNET_BYTES + Version::Six.header_bytes());
@@ -188,9 +209,9 @@ impl Message {
 }
 
 /// The hop limit of what has passed no router.
-const FRESH: u8 = 255;
+pub(super) const FRESH: u8 = 255;
 const SOLICITED: u8 = 0x40;
 const OVERRIDE: u8 = 0x20;
 /// Options: the Ethernet address of the source, of the target.
-const SOURCE_MAC: u8 = 1;
+pub(super) const SOURCE_MAC: u8 = 1;
 const TARGET_MAC: u8 = 2;

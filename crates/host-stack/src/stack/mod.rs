@@ -29,7 +29,7 @@ use crate::tcp::state::State;
 use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
 use offload_base::{Instant, Rng, Seed, time::earliest};
 use opening::{Cookie, Listener};
@@ -116,6 +116,12 @@ impl Stack {
     /// The configuration.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The addresses that the interface has now: IPv4's; then, of IPv6, the link-local one, that which was set up, and those
+    /// made of routers' prefixes.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.network.all_addresses().collect()
     }
 
     /// What was counted so far.

@@ -8,6 +8,7 @@ mod wire;
 /// What of it IPv6 has too is tested once more over IPv6.
 const OVER_SIX: bool = false;
 
+mod autoconf;
 mod ecn;
 mod goodput;
 mod hostile;
