@@ -111,6 +111,13 @@ impl Port for MultiQueueDevice {
         self.queues[queue].receive_frame(now, frame);
     }
 
+    fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        match &mut self.queues[..] {
+            [only] => only.receive_frames(now, frames),
+            _ => frames.drain(..).for_each(|frame| self.receive_frame(now, frame)),
+        }
+    }
+
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         if self.port_free_at > now {
             return None;

@@ -150,7 +150,7 @@ impl Device {
         match &layout {
             Some(layout) => {
                 buffer.extend_from_slice(&data[..layout.payload]);
-                placed = self.append_payload(data, layout, &mut buffer, &mut meta);
+                self.append_payload(data, layout, &mut buffer, &mut meta, &mut placed);
                 buffer.extend_from_slice(&data[layout.end..]);
             }
             None => buffer.extend_from_slice(data),
@@ -231,10 +231,15 @@ impl Device {
         let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
         let joined_bytes = buffer.len();
         let mut meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-        let placed = self.append_payload(data, layout, &mut buffer, &mut meta);
+        let mut placed = Placements::new();
+        self.append_payload(data, layout, &mut buffer, &mut meta, &mut placed);
         let session = &mut self.receive.open[place];
         if meta == session.meta && may_be_joined(&meta) {
-            session.add_placed(joined_bytes, placed);
+            // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
+            // would wait until all of it is in memory.
+            if !placed.is_empty() {
+                session.add_placed(joined_bytes, placed);
+            }
             session.joint.add(data, layout);
             session.last_due = due;
             session.buffer = buffer;
@@ -355,26 +360,35 @@ impl Device {
         (buffer, ends_buffer)
     }
 
-    /// Appends the payload to `buffer`, decrypted if it can be, and says what was found out about it.
-    fn append_payload(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) -> Placements {
+    /// Appends the payload to `buffer`, decrypted if it can be, and says what was found out about it, and in `placed`,
+    /// which is empty, what of it is elsewhere.
+    fn append_payload(
+        &mut self,
+        data: &[u8],
+        layout: &Layout,
+        buffer: &mut BytesMut,
+        meta: &mut RxMeta,
+        placed: &mut Placements,
+    ) {
         let payload = &data[layout.payload..layout.end];
         let start = buffer.len();
-        let mut placed = Placements::new();
         if !payload.is_empty() && !self.steering.is_empty() {
             let shown = self.decrypt(data, layout, buffer, meta);
             if let Some(shown) = shown {
-                placed = self.show_content(data, layout, &shown, &buffer[start..], meta);
+                *placed = self.show_content(data, layout, &shown, &buffer[start..], meta);
             }
         }
         if meta.tls == TlsVerdict::Decrypted {
-            return placed;
+            return;
         }
+        // Pieces of a packet that is not handed on decrypted go home.
+        placed.clear();
         buffer.truncate(start);
         if meta.context.is_none() && !payload.is_empty() && !self.nvme.is_empty() {
-            return self.append_pdus(data, layout, buffer, meta);
+            *placed = self.append_pdus(data, layout, buffer, meta);
+            return;
         }
         buffer.extend_from_slice(payload);
-        Placements::new()
     }
 
     /// Runs the payload through the flow's receive engine, if it has one; what that saw of content, if an engine for a

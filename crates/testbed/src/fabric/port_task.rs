@@ -16,6 +16,7 @@ pub(super) async fn run(
     mut outbound: FrameSender,
 ) {
     let mut alarm = runtime.alarm();
+    let mut arrived = Vec::new();
     poll_fn(|cx| {
         let now = runtime.now();
         port.register_doorbell(cx.waker());
@@ -24,8 +25,9 @@ pub(super) async fn run(
                 if let Some(tap) = &mut tap {
                     tap.frame(now, Direction::Inbound, &frame);
                 }
-                port.receive_frame(now, frame);
+                arrived.push(frame);
             }
+            port.receive_frames(now, &mut arrived);
             if inbound.wait(cx.waker()) {
                 break;
             }
