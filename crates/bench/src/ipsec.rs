@@ -354,6 +354,24 @@ mod tests {
         }
     }
 
+    /// No device follows a stream that it sees under ESP only: TLS is the hosts' then, ESP still the NICs'.
+    #[test]
+    fn tls_under_esp_is_done_in_software() {
+        use crate::bulk::{Bulk, Mode};
+        use crate::payload::Payload;
+        for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
+            let layer = Some(layer(usual_keys(Seed(1)).offloaded(kind)));
+            let run = Bulk { layer, ..Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 1_000_000)) }.run().unwrap();
+            assert!(run.sha256_ok, "{kind:?}");
+            let counted = |name: &str| run.counters.get(name).copied().unwrap_or_default();
+            for (name, used) in [("TlsTxSw", true), ("TlsRxSw", true), ("TlsTxDevice", false), ("TlsRxDevice", false)] {
+                assert_eq!(counted(name) > 0, used, "{name}, {kind:?}");
+            }
+            assert_eq!(counted("tx_tls_encrypted_packets") + counted("rx_tls_decrypted_packets"), 0, "{kind:?}");
+            assert_eq!(counted("ipsec_tx_pkts") > 700, kind != OffloadKind::None, "{kind:?}");
+        }
+    }
+
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (packet_size, sas) in [(63, 1), (9001, 1), (1400, 0), (1400, 10_001)] {
