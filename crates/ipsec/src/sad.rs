@@ -118,6 +118,8 @@ pub struct Sad {
     received: HashMap<Received, SaId>,
     /// Transmitting: by what is on the wire.
     sent: HashMap<(u32, IpAddr, IpAddr), SaId>,
+    /// Whose sources, and of how many each.
+    own: HashMap<IpAddr, usize>,
     /// When lifetimes end.
     deadlines: BTreeSet<(Instant, SaId)>,
 }
@@ -155,10 +157,9 @@ impl Sad {
         if params.direction == Direction::Receive && self.received.contains_key(&Received::of(&params)) {
             return Err(KeyingError::Exists);
         }
-        if params.direction == Direction::Transmit
-            && let Some(others) = self.wanted.get(&Wanted::of(&params, params.reqid))
-            && others.iter().any(|other| self.find(*other).is_some_and(|other| other.params.spi == params.spi))
-        {
+        // Whatever finds it: to the peer, packets of both would be of one SA.
+        let sent = (params.spi, params.source, params.destination);
+        if params.direction == Direction::Transmit && self.sent.contains_key(&sent) {
             return Err(KeyingError::Exists);
         }
         let id = self.occupy(Sa::new(now, params));
@@ -189,6 +190,7 @@ impl Sad {
         }
         if self.sent.get(&sent) == Some(&id) {
             self.sent.remove(&sent);
+            self.disown(sent.1);
         }
         self.retire(id);
         let place = &mut self.places[id.0.index as usize];
@@ -240,6 +242,11 @@ impl Sad {
         self.sent.get(&(spi, source, destination)).copied()
     }
 
+    /// Whether packets are sent from this address: nobody else's come from it.
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.own.contains_key(&address)
+    }
+
     /// How many SAs there are.
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
@@ -289,6 +296,15 @@ impl Sad {
         SaId(Handle { index, generation: place.generation })
     }
 
+    fn disown(&mut self, address: IpAddr) {
+        if let Some(count) = self.own.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.own.remove(&address);
+            }
+        }
+    }
+
     fn connect(&mut self, id: SaId) {
         let Some(params) = self.find(id).map(|sa| &sa.params) else { return };
         match params.direction {
@@ -303,6 +319,7 @@ impl Sad {
                     self.wanted.entry(key).or_default().push(id);
                 }
                 self.sent.insert(sent, id);
+                *self.own.entry(sent.1).or_default() += 1;
             }
             Direction::Receive => {
                 let key = Received::of(params);
@@ -322,7 +339,7 @@ impl Received {
     /// RFC 4301 4.1: by SPI, by SPI and destination, or by all three.
     fn of(params: &SaParams) -> Received {
         let destination = (!is_any(params.destination)).then_some(params.destination);
-        let source = (!is_any(params.source)).then_some(params.source).filter(|_| destination.is_some());
+        let source = (!is_any(params.source)).then_some(params.source);
         Received { spi: params.spi, destination, source }
     }
 }
@@ -335,6 +352,10 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
         return Err(KeyingError::Addresses);
     }
     if params.direction == Direction::Transmit && (is_any(params.source) || is_any(params.destination)) {
+        return Err(KeyingError::Addresses);
+    }
+    // RFC 4301 4.1 has no look-up by SPI and source: anybody's packets would find it.
+    if is_any(params.destination) && !is_any(params.source) {
         return Err(KeyingError::Addresses);
     }
     if !(REPLAY_WINDOW_LEAST..=REPLAY_WINDOW_MOST).contains(&params.replay_window) {
@@ -404,12 +425,31 @@ mod tests {
         assert_eq!(add(mixed), Err(KeyingError::Addresses));
         let nowhere = SaParams { destination: [0, 0, 0, 0].into(), ..sa(Direction::Transmit, 256) };
         assert_eq!(add(nowhere), Err(KeyingError::Addresses));
+        let from_somebody = SaParams { destination: [0, 0, 0, 0].into(), ..sa(Direction::Receive, 256) };
+        assert_eq!(add(from_somebody.clone()), Err(KeyingError::Addresses), "no look-up would hold to its source");
+        assert_eq!(add(SaParams { source: [0, 0, 0, 0].into(), spi: 300, ..from_somebody }), Ok(()));
         let late = SaParams { last_number: 1 << 32, ..sa(Direction::Transmit, 256) };
         assert_eq!(add(late.clone()), Err(KeyingError::Number(1 << 32)));
         assert_eq!(add(SaParams { esn: true, ..late }), Ok(()));
         assert_eq!(add(sa(Direction::Receive, 256)), Ok(()));
         assert_eq!(add(sa(Direction::Receive, 256)), Err(KeyingError::Exists));
         assert_eq!(add(sa(Direction::Transmit, 256)), Err(KeyingError::Exists));
+        let other_reqid = SaParams { reqid: 9, mode: EspMode::Tunnel, ..sa(Direction::Transmit, 256) };
+        assert_eq!(add(other_reqid), Err(KeyingError::Exists), "one SA to the peer");
+    }
+
+    #[test]
+    fn an_address_is_own_while_something_is_sent_from_it() {
+        let mut sad = Sad::default();
+        let (own, peer) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        sad.add(Instant::ZERO, sa(Direction::Receive, 256)).unwrap();
+        assert!(!sad.is_own(own) && !sad.is_own(peer));
+        let two = [256, 257].map(|spi| sad.add(Instant::ZERO, sa(Direction::Transmit, spi)).unwrap());
+        assert!(sad.is_own(own) && !sad.is_own(peer));
+        sad.remove(two[0]);
+        assert!(sad.is_own(own));
+        sad.remove(two[1]);
+        assert!(!sad.is_own(own));
     }
 
     #[test]
