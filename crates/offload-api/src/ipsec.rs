@@ -611,7 +611,8 @@ pub enum EspAsk {
     Protect,
 }
 
-/// What a device did about ESP in a received packet. A packet in which anything failed is untouched.
+/// What a device did about ESP in a received packet. A packet in which anything failed is untouched; so is one whose
+/// IPv4 header has a wrong checksum, for nobody could tell from what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EspVerdict {
     /// Nothing: no ESP, or no SA for it.

@@ -7,8 +7,9 @@ use crate::engine::coalesce::Within;
 use crate::engine::esp::{EspTable, Numbers};
 use crate::engine::layout::{IP, PROTOCOL_TCP};
 use bytes::BytesMut;
+use esp::checksum::is_ipv4_header_right;
 use esp::inner::ip_packet;
-use esp::{EspAt, IpView, PROTOCOL_ESP, unwrap};
+use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, unwrap};
 use offload_api::{EspMode, EspVerdict};
 
 /// What became of a received frame.
@@ -50,6 +51,10 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
         _ if whole => return Received::Dropped,
         _ => return Received::Untouched(EspVerdict::None),
     };
+    // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
+    if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
+        return Received::Untouched(EspVerdict::None);
+    }
     let mut frame = BytesMut::from(data);
     let Ok(trailer) = sa.cipher.open(&mut frame, &at, number) else {
         return Received::Untouched(EspVerdict::Failed);
