@@ -78,10 +78,23 @@ impl IpView {
 
     /// What policies look at. Of a fragment, ports are nobody's.
     pub fn selectors(&self, packet: &[u8]) -> Packet {
-        let has_ports = !self.fragment && matches!(self.protocol, PROTOCOL_TCP | PROTOCOL_UDP | DCCP | SCTP | UDP_LITE);
-        let ports = if has_ports { packet.get(self.header..self.header + 4) } else { None };
+        let ports =
+            if !self.fragment && has_ports(self.protocol) { packet.get(self.header..self.header + 4) } else { None };
         let ports = ports.map(|at| (u16::from_be_bytes([at[0], at[1]]), u16::from_be_bytes([at[2], at[3]])));
         Packet { source: self.source, destination: self.destination, protocol: self.protocol, ports }
+    }
+
+    /// Whether ports are in a fragment's packet, or what carries them: protocols with ports, and the extension headers
+    /// of IPv6 behind which anything may be.
+    pub fn may_hide_ports(&self) -> bool {
+        self.fragment && (has_ports(self.protocol) || self.hides_protocol())
+    }
+
+    /// Whether not even the protocol is to be seen in a fragment: behind its header another extension header follows.
+    pub fn hides_protocol(&self) -> bool {
+        self.fragment
+            && self.is_ipv6()
+            && matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS)
     }
 
     /// Whether it is neighbour discovery (RFC 4861): to IPv6 what ARP is to IPv4, and like it nothing that policies are
@@ -107,6 +120,14 @@ pub fn set_traffic_class(packet: &mut [u8], class: u8) {
     }
 }
 
+fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP | DCCP | SCTP | UDP_LITE)
+}
+
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const DESTINATION_OPTIONS: u8 = 60;
 const ICMPV6: u8 = 58;
 const DCCP: u8 = 33;
 const SCTP: u8 = 132;
@@ -130,6 +151,22 @@ mod tests {
         assert_eq!(view.selectors(&packet).ports, Some((80, 0x0102)));
         set_traffic_class(&mut packet, 0xab);
         assert_eq!((IpView::parse(&packet).unwrap().traffic_class, packet[1] & 0x0f), (0xab, 2));
+    }
+
+    #[test]
+    fn fragments_hide_what_is_behind_them() {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
+        packet.extend_from_slice(&[0x20; 32]);
+        packet.extend_from_slice(&[0, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let mut hidden = |protocol: u8| {
+            packet[40] = protocol;
+            let view = IpView::parse(&packet).unwrap();
+            (view.may_hide_ports(), view.hides_protocol())
+        };
+        let seen =
+            [PROTOCOL_TCP, PROTOCOL_UDP, DESTINATION_OPTIONS, ROUTING, ICMPV6, crate::PROTOCOL_ESP].map(&mut hidden);
+        let (ports, all, nothing) = ((true, false), (true, true), (false, false));
+        assert_eq!(seen, [ports, ports, all, all, nothing, nothing]);
     }
 
     proptest! {

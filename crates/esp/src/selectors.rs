@@ -3,7 +3,8 @@
 //! Selectors of the same shape (how many bits of which address, ports or none) share a hash table; a packet is looked
 //! up once for each shape. So a look-up costs as much as there are shapes, however many selectors there are.
 //!
-//! Invariant: a shape is in the list exactly while a selector has it; the values of a selector are ordered by priority.
+//! Invariants: a shape is in the list exactly while a selector has it; the values of a selector are ordered by priority;
+//! `ported` has each selector with ports, as it would be without, as often as there are values of it.
 
 use offload_api::ipsec::{Packet, masked};
 use offload_api::{Prefix, Selector};
@@ -32,6 +33,8 @@ use std::collections::HashMap;
 pub struct SelectorTable<T> {
     /// The most specific shape first.
     shapes: Vec<(Shape, Values<T>)>,
+    /// Selectors with ports, without them, by shape; how many there are of each.
+    ported: Vec<(Shape, HashMap<Selector, usize>)>,
 }
 
 /// The values of one shape, by selector, the lowest priority number first.
@@ -39,7 +42,7 @@ type Values<T> = HashMap<Selector, SmallVec<[(u32, T); 1]>>;
 
 impl<T> Default for SelectorTable<T> {
     fn default() -> SelectorTable<T> {
-        SelectorTable { shapes: Vec::new() }
+        SelectorTable { shapes: Vec::new(), ported: Vec::new() }
     }
 }
 
@@ -54,6 +57,7 @@ impl<T> SelectorTable<T> {
             Ok(_) => Err(value),
             Err(place) => {
                 values.insert(place, (priority, value));
+                self.note_ports(&selector);
                 Ok(())
             }
         }
@@ -66,6 +70,7 @@ impl<T> SelectorTable<T> {
             Ok(place) => Some(core::mem::replace(&mut values[place].1, value)),
             Err(place) => {
                 values.insert(place, (priority, value));
+                self.note_ports(&selector);
                 None
             }
         }
@@ -85,7 +90,14 @@ impl<T> SelectorTable<T> {
                 self.shapes.remove(at);
             }
         }
+        self.forget_ports(selector);
         Some(removed)
+    }
+
+    /// Whether a selector with ports might be about the packet of a fragment that shows none: it agrees in all the rest.
+    pub fn asks_for_ports(&self, fragment: &Packet) -> bool {
+        let mut shapes = self.ported.iter();
+        shapes.any(|(shape, table)| shape.selector(fragment).is_some_and(|selector| table.contains_key(&selector)))
     }
 
     /// The value for a packet: the one of the lowest priority number, and among those the most specific.
@@ -102,6 +114,35 @@ impl<T> SelectorTable<T> {
         best.map(|(_, value)| value)
     }
 
+    fn note_ports(&mut self, selector: &Selector) {
+        let Some(portless) = without_ports(selector) else { return };
+        let shape = Shape::of(&portless);
+        let at = match self.ported.iter().position(|(other, _)| *other == shape) {
+            Some(at) => at,
+            None => {
+                self.ported.push((shape, HashMap::new()));
+                self.ported.len() - 1
+            }
+        };
+        *self.ported[at].1.entry(portless).or_default() += 1;
+    }
+
+    fn forget_ports(&mut self, selector: &Selector) {
+        let Some(portless) = without_ports(selector) else { return };
+        let shape = Shape::of(&portless);
+        let Some(at) = self.ported.iter().position(|(other, _)| *other == shape) else { return };
+        let table = &mut self.ported[at].1;
+        if let Some(count) = table.get_mut(&portless) {
+            *count -= 1;
+            if *count == 0 {
+                table.remove(&portless);
+            }
+        }
+        if table.is_empty() {
+            self.ported.remove(at);
+        }
+    }
+
     fn values_of(&mut self, selector: Selector) -> &mut SmallVec<[(u32, T); 1]> {
         let shape = Shape::of(&selector);
         let at = match self.shapes.iter().position(|(other, _)| *other == shape) {
@@ -114,6 +155,12 @@ impl<T> SelectorTable<T> {
         };
         self.shapes[at].1.entry(selector).or_default()
     }
+}
+
+/// A selector that looks at ports, as it would be if it did not.
+fn without_ports(selector: &Selector) -> Option<Selector> {
+    let ports = selector.source_port.or(selector.destination_port);
+    ports.map(|_| Selector { source_port: None, destination_port: None, ..*selector })
 }
 
 /// Which parts of a packet selectors look at.
@@ -231,6 +278,9 @@ mod tests {
             let rank = |entry: &&(Selector, u32)| (entry.1, Shape::of(&entry.0).specificity());
             prop_assert_eq!(found.as_ref().map(rank), best.as_ref().map(rank));
             prop_assert!(found.is_none_or(|(selector, _)| selector.matches(&packet)));
+            let might = all.iter().filter_map(|(selector, _)| without_ports(selector));
+            let fragment = Packet { ports: None, ..packet };
+            prop_assert_eq!(table.asks_for_ports(&fragment), might.into_iter().any(|selector| selector.matches(&fragment)));
         }
     }
 }

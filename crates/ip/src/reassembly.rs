@@ -132,6 +132,7 @@ pub struct Expired {
 /// What fragments of one packet have in common. IPv4 tells them apart by their protocol too (RFC 791).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    among: u64,
     source: IpAddr,
     destination: IpAddr,
     identification: u32,
@@ -168,7 +169,13 @@ impl Reassembler {
     /// Takes a fragment, whose IP header starts at `network` in `frame`. If it finds no space, what would be given up
     /// first gives way to it.
     pub fn insert(&mut self, now: Instant, frame: &[u8], network: usize) -> Taken {
-        match self.try_insert(now, frame, network) {
+        self.insert_among(now, frame, network, 0)
+    }
+
+    /// [`insert`](Self::insert), of those who keep fragments apart by more than their headers say: only such as came
+    /// under the same `among` make a packet.
+    pub fn insert_among(&mut self, now: Instant, frame: &[u8], network: usize, among: u64) -> Taken {
+        match self.try_insert(now, frame, network, among) {
             Ok(taken) => taken,
             Err(refusal) => Taken::Refused(refusal),
         }
@@ -206,7 +213,7 @@ impl Reassembler {
         self.packets.len()
     }
 
-    fn try_insert(&mut self, now: Instant, frame: &[u8], network: usize) -> Result<Taken, Refusal> {
+    fn try_insert(&mut self, now: Instant, frame: &[u8], network: usize, among: u64) -> Result<Taken, Refusal> {
         let packet = frame.get(network..).ok_or(HeaderError::Truncated)?;
         let headers = IpHeaders::parse(packet)?;
         let fragment = headers.fragment.ok_or(Refusal::NoFragment)?;
@@ -218,6 +225,7 @@ impl Reassembler {
             return Ok(Taken::Whole(assemble(&first, network, &headers, [data].iter(), false)));
         }
         let key = Key {
+            among,
             source: headers.source(packet),
             destination: headers.destination(packet),
             identification: fragment.identification,

@@ -41,6 +41,10 @@ offload_base::counters! {
         pub in_reassembly_failed: "ipsec_rx_reasm_fails",
         /// Received packets dropped: no header that makes sense.
         pub in_header_error: "XfrmInHdrError",
+        /// Received packets dropped: the checksum of their IPv4 header is wrong.
+        pub in_checksum_error: "ipsec_rx_csum_err",
+        /// Received packets dropped: their source is an address of ours.
+        pub in_own_source: "ipsec_rx_own_source",
         /// No SA has this SPI.
         pub in_no_states: "XfrmInNoStates",
         /// The ICV is wrong.

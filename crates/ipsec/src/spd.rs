@@ -45,6 +45,11 @@ impl Spd {
         self.0.find(packet)
     }
 
+    /// Whether a policy that names ports might be about the packet of a fragment that shows none.
+    pub fn asks_for_ports(&self, fragment: &Packet) -> bool {
+        self.0.asks_for_ports(fragment)
+    }
+
     /// What is done with a packet; `None`: no policy says.
     pub fn action(&self, packet: &Packet) -> Option<Action> {
         self.find(packet).map(|policy| policy.action)

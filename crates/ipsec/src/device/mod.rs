@@ -1,13 +1,15 @@
 //! A [`NetDevice`] around a [`NetDevice`]: plain packets towards the stack, protected ones towards the wire.
 //!
 //! - `transmit`: by policy, past, away, or through an SA; `segment`: large packets cut into those that ESP wraps;
-//! - `receive`: ESP opened, by whom ever; policies held to what arrives; fragments put together before;
+//! - `receive`: ESP opened, by whom ever; policies held to what arrives;
+//! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
 //! - `path_mtu`: what routers say about the size of ESP packets.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
 //! it rather than send it plain; no sequence number is used twice, whoever counts.
 
+mod fragments;
 mod keying;
 mod offload;
 mod path_mtu;
@@ -21,7 +23,7 @@ use crate::spd::Spd;
 use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
-use ip_packets::{Limits, Reassembler, Version};
+use fragments::Fragments;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps, Protocol,
@@ -48,7 +50,7 @@ pub struct SecureDevice {
     /// Packets that are wrapped and wait for room in the device: what is left of one that was cut.
     backlog: VecDeque<(FlowKey, TxPacket)>,
     frames: BufferPool,
-    reassembly: [Reassembler; 2],
+    fragments: Fragments,
     events: VecDeque<SaEvent>,
     /// By the device's names. Looked up, never walked.
     in_device: HashMap<Handle, SaId>,
@@ -76,7 +78,7 @@ impl SecureDevice {
             bypass: [false; 2],
             backlog: VecDeque::new(),
             frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
-            reassembly: [Version::Four, Version::Six].map(|version| Reassembler::new(Limits::of(version))),
+            fragments: Fragments::new(),
             events: VecDeque::new(),
             in_device: HashMap::new(),
             told: HashMap::new(),
@@ -215,7 +217,7 @@ impl NetDevice for SecureDevice {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let fragments = earliest(self.reassembly[0].next_event(), self.reassembly[1].next_event());
+        let fragments = self.fragments.next_event();
         earliest(earliest(self.inner.next_event(), fragments), self.sad.next_event())
     }
 

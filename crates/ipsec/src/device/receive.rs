@@ -1,15 +1,21 @@
 //! From the device to the stack.
 //!
-//! Fragments are put together first, whatever they are of: policies look at ports, which most fragments do not show,
-//! and ESP is opened whole (RFC 4303 3.4.1).
+//! Fragments from the wire are put together first, whatever they are of: policies look at ports, which most fragments do
+//! not show, and ESP is opened whole (RFC 4303 3.4.1). Fragments out of a tunnel are put together where a policy that
+//! names ports might be about their packet, and else handed up as they are.
+//!
+//! Before anything is made of a packet that the device did not open, its IPv4 header is checked: what a transport mode SA
+//! leaves of it has a new checksum, which would be right whatever happened to the header on its way.
 //!
 //! What the device opened it may have joined of several packets (LRO). Their numbers and bytes count each; if only one of
 //! the numbers is not new, none of them passes, for there is no telling them apart any more.
 
+use super::fragments::Origin;
 use super::{By, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
+use esp::checksum::is_ipv4_header_right;
 use esp::inner::{NotEsp, ip_packet, shares_port};
 use esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
@@ -27,11 +33,11 @@ impl SecureDevice {
         match meta.esp {
             EspVerdict::Unwrapped { sa, number, packets } => {
                 let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
-                self.take_unwrapped(sa, opened)
+                self.take_unwrapped(now, sa, opened)
             }
             EspVerdict::Decrypted { sa, number, packets } => {
                 let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
-                self.take_decrypted(sa, opened)
+                self.take_decrypted(now, sa, opened)
             }
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
                 self.take_raw(now, RxPacket { frame, meta, joined, placed })
@@ -48,12 +54,26 @@ impl SecureDevice {
             self.counters.in_header_error += 1;
             return None;
         };
-        if view.fragment {
-            let whole = self.put_together(now, &packet.frame, view.is_ipv6())?;
-            return self.take_raw(now, RxPacket::new(whole, RxMeta::default()));
+        let checked = view.is_ipv6() || packet.meta.checksums == Checksums::Good;
+        if !checked && !is_ipv4_header_right(&packet.frame[ETHERNET..]) {
+            self.counters.in_checksum_error += 1;
+            return None;
         }
+        // Who has an address of ours as well, neighbour discovery is to hear of (RFC 4862 5.4).
+        if self.sad.is_own(view.source) && !view.is_neighbour_discovery(&packet.frame[ETHERNET..]) {
+            self.counters.in_own_source += 1;
+            return None;
+        }
+        if view.fragment {
+            let (whole, view) = self.put_together(now, Origin::Wire, &packet.frame)?;
+            return self.take_whole(now, RxPacket::new(whole, RxMeta::default()), view);
+        }
+        self.take_whole(now, packet, view)
+    }
+
+    fn take_whole(&mut self, now: Instant, packet: RxPacket, view: IpView) -> Option<RxPacket> {
         if let Some(at) = EspAt::find(&packet.frame) {
-            return self.open(packet.frame, &at);
+            return self.open(now, packet.frame, &at);
         }
         let ip = &packet.frame[ETHERNET..];
         match shares_port(ip, &view) {
@@ -79,7 +99,7 @@ impl SecureDevice {
     }
 
     /// Opens an ESP packet in software.
-    fn open(&mut self, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
+    fn open(&mut self, now: Instant, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
         let framing = cost::work(Work::Framing);
         let Some(id) = self.sad.find_received(at.spi, at.ip.source, at.ip.destination) else {
             self.counters.in_no_states += 1;
@@ -107,11 +127,12 @@ impl SecureDevice {
         let translated = at.udp && sa.params.mode == EspMode::Transport;
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
-        self.deliver(id, Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets }, at, &trailer)
+        let opened = Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
+        self.deliver(now, id, opened, at, &trailer)
     }
 
     /// A packet that the device decrypted: headers, window and lifetimes are the host's.
-    fn take_decrypted(&mut self, handle: Handle, opened: Opened) -> Option<RxPacket> {
+    fn take_decrypted(&mut self, now: Instant, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
         let id = *self.in_device.get(&handle).or_else(|| {
             self.counters.in_no_states += count;
@@ -131,12 +152,12 @@ impl SecureDevice {
             return self.drop_all_received(Refusal::Replay, count);
         }
         self.counters.in_crypto += count;
-        self.deliver(id, opened, &at, &trailer)
+        self.deliver(now, id, opened, &at, &trailer)
     }
 
     /// A packet that the device opened altogether. Its number goes through the host's window as well, for the host
     /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
-    fn take_unwrapped(&mut self, handle: Handle, opened: Opened) -> Option<RxPacket> {
+    fn take_unwrapped(&mut self, now: Instant, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
         let id = *self.in_device.get(&handle).or_else(|| {
             self.counters.in_no_states += count;
@@ -157,11 +178,11 @@ impl SecureDevice {
             EspMode::Tunnel => view.total,
         };
         self.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
-        self.admit(id, opened, &view)
+        self.admit(now, id, opened, &view)
     }
 
     /// Takes the outer headers off a packet that is authentic.
-    fn deliver(&mut self, id: SaId, opened: Opened, at: &EspAt, trailer: &Trailer) -> Option<RxPacket> {
+    fn deliver(&mut self, now: Instant, id: SaId, opened: Opened, at: &EspAt, trailer: &Trailer) -> Option<RxPacket> {
         let Opened { frame, meta, packets } = opened;
         let sa = self.sad.find(id)?;
         let mode = sa.params.mode;
@@ -183,13 +204,18 @@ impl SecureDevice {
             return self.drop_received(Refusal::Mode);
         };
         self.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
-        self.admit(id, opened, &view)
+        self.admit(now, id, opened, &view)
     }
 
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
-    fn admit(&mut self, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
-        let Opened { frame, meta, packets: Packets { count, joined, .. } } = opened;
-        let selectors = view.selectors(&frame[ETHERNET..]);
+    fn admit(&mut self, now: Instant, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
+        let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
+        let mut selectors = view.selectors(&frame[ETHERNET..]);
+        if view.fragment && self.must_be_whole(Direction::Receive, view, &selectors) {
+            let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
+            (frame, meta) = (whole, RxMeta::default());
+            selectors = view.selectors(&frame[ETHERNET..]);
+        }
         let sa = self.sad.find(id)?;
         match self.action(Direction::Receive, &selectors) {
             Some(Action::Protect(template)) if sa.fits(&template) => {}
@@ -211,24 +237,22 @@ impl SecureDevice {
         Some(RxPacket { joined, ..RxPacket::new(frame, meta) })
     }
 
-    fn put_together(&mut self, now: Instant, frame: &[u8], ipv6: bool) -> Option<BytesMut> {
-        match self.reassembly[usize::from(ipv6)].insert(now, frame, ETHERNET) {
-            Taken::Whole(whole) => Some(whole),
+    /// The packet that a fragment was the last to come of.
+    fn put_together(&mut self, now: Instant, from: Origin, frame: &[u8]) -> Option<(BytesMut, IpView)> {
+        match self.fragments.insert(now, from, frame, ETHERNET) {
+            Taken::Whole(whole) => match ip_packet(&whole).and_then(IpView::parse) {
+                Some(view) if !view.fragment => Some((whole, view)),
+                // Nobody makes fragments of fragments with headers of their own.
+                _ => {
+                    self.counters.in_header_error += 1;
+                    None
+                }
+            },
             Taken::Kept | Taken::Duplicate => None,
             Taken::Refused(_) => {
                 self.counters.in_reassembly_failed += 1;
                 None
             }
-        }
-    }
-
-    /// Gives up fragments whose time is over.
-    pub(super) fn expire_fragments(&mut self, now: Instant) {
-        for reassembly in &mut self.reassembly {
-            while reassembly.expire(now).is_some() {
-                self.counters.in_reassembly_failed += 1;
-            }
-            self.counters.in_reassembly_failed += reassembly.take_evicted();
         }
     }
 

@@ -1,5 +1,9 @@
 //! From the stack to the device.
+//!
+//! A fragment that does not show what policies look at, or that an SA cannot carry, waits for the rest of its packet: what
+//! becomes of the whole is decided then, and it leaves in fragments again where it must (RFC 4301 7).
 
+use super::fragments::Origin;
 use super::segment::{Segment, Segments};
 use super::{By, Decision, FRAME_BYTES, SecureDevice};
 use crate::sad::{Sa, Sequence};
@@ -7,11 +11,11 @@ use bytes::{Buf, BytesMut};
 use core::net::SocketAddr;
 use esp::inner::ip_packet;
 use esp::{ETHERNET, IpView, Outer, PROTOCOL_TCP, Reached, WrapError, checksum};
-use ip_packets::Taken;
+use ip_packets::{IpHeaders, Taken};
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, DropReason, EspAsk, FlowKey, Layer, Lookup, OffloadKind, PathCaps, Protocol, RecordSource, SaEvent, SaId,
-    Sent, Template, TxAsk, TxPacket,
+    Action, Direction, DropReason, EspAsk, EspMode, FlowKey, Layer, Lookup, OffloadKind, PathCaps, Protocol,
+    RecordSource, SaEvent, SaId, Sent, Template, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
@@ -58,6 +62,9 @@ impl SecureDevice {
             return self.inner.transmit(now, packet, source);
         }
         let selectors = view.selectors(&packet.header[ETHERNET..]);
+        if view.fragment && self.must_be_whole(Direction::Transmit, &view, &selectors) {
+            return self.gather(now, &packet);
+        }
         let Decision { action, sa, .. } = self.decide(&selectors);
         match action {
             Some(Action::Bypass) => self.inner.transmit(now, packet, source),
@@ -65,8 +72,9 @@ impl SecureDevice {
                 if packet.ask.context.is_some() {
                     return self.send_back(&packet, source);
                 }
-                if view.fragment && template.mode == offload_api::EspMode::Transport {
-                    return self.gather(now, packet, source);
+                // RFC 4301 7.1: transport mode is for whole packets.
+                if view.fragment && template.mode == EspMode::Transport {
+                    return self.gather(now, &packet);
                 }
                 self.protect(now, packet, view, (&template, sa), &selectors)
             }
@@ -88,24 +96,79 @@ impl SecureDevice {
         }
     }
 
-    /// RFC 4301 7.1: transport mode is for whole packets, so fragments are put together first.
-    fn gather(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    /// Keeps a fragment until the packet is whole.
+    fn gather(&mut self, now: Instant, packet: &TxPacket) -> Sent {
         let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
         frame.extend_from_slice(&packet.header);
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
-        let version = usize::from(frame[ETHERNET] >> 4 == 6);
-        match self.reassembly[version].insert(now, &frame, ETHERNET) {
-            Taken::Whole(mut whole) => {
-                let header = whole.split_to(whole.len().min(HEADERS_SHOWN))[..].into();
-                let fragments = [whole.freeze()].into_iter().collect();
-                self.send(now, TxPacket { header, fragments, ask: TxAsk::default() }, source)
-            }
+        let fragment = IpHeaders::walk(&frame[ETHERNET..]).ok().and_then(|headers| headers.fragment);
+        let identification = fragment.map_or(0, |fragment| fragment.identification);
+        match self.fragments.insert(now, Origin::Stack, &frame, ETHERNET) {
+            Taken::Whole(whole) => self.send_gathered(now, whole, identification),
             Taken::Kept | Taken::Duplicate => Sent::Posted,
             Taken::Refused(_) => {
                 self.counters.out_error += 1;
                 Sent::Dropped(DropReason::Policy)
             }
         }
+    }
+
+    /// Does with a packet that came in fragments what its policy says.
+    fn send_gathered(&mut self, now: Instant, mut whole: BytesMut, identification: u32) -> Sent {
+        let Some(view) = ip_packet(&whole).and_then(IpView::parse).filter(|view| !view.fragment) else {
+            return self.refuse(|counters| &mut counters.out_error);
+        };
+        let selectors = view.selectors(&whole[ETHERNET..]);
+        let shown = HEADERS_SHOWN.max(ETHERNET + view.header + PORTS).min(whole.len());
+        let header = whole.split_to(shown)[..].into();
+        let fragments = [whole.freeze()].into_iter().collect();
+        let packet = TxPacket { header, fragments, ask: TxAsk::default() };
+        let flow = flow_of(&selectors);
+        let mtu = self.inner.path(&flow).mtu;
+        let Decision { action, sa, .. } = self.decide(&selectors);
+        match action {
+            Some(Action::Bypass) => {
+                let Some(pieces) = self.cut_again(packet, mtu, identification) else {
+                    return Sent::Dropped(DropReason::Policy);
+                };
+                self.backlog.extend(pieces.into_iter().map(|piece| (flow, piece)));
+                self.drain_backlog(now);
+                Sent::Posted
+            }
+            Some(Action::Protect(template)) if template.mode == EspMode::Tunnel => {
+                let sa_of = sa.and_then(|id| self.sad.find(id));
+                let most = sa_of.map_or(u16::MAX, |sa| sa.plain_mtu(view.is_ipv6(), sa.outer_mtu(mtu)));
+                let Some(pieces) = self.cut_again(packet, most, identification) else {
+                    return Sent::Dropped(DropReason::Policy);
+                };
+                let mut sent = Sent::Posted;
+                for piece in pieces {
+                    let Some(view) = IpView::parse_headers(&piece.header[ETHERNET..]) else { continue };
+                    // Under the SA of the whole, which the piece does not show.
+                    match self.protect(now, piece, view, (&template, sa), &selectors) {
+                        Sent::Posted => {}
+                        dropped => sent = dropped,
+                    }
+                }
+                sent
+            }
+            Some(Action::Protect(template)) => {
+                // An IPv6 packet that its source had cut, it may cut again.
+                let view = IpView { dont_fragment: view.dont_fragment && !view.is_ipv6(), ..view };
+                self.protect(now, packet, view, (&template, sa), &selectors)
+            }
+            Some(Action::Discard) | None => self.refuse(|counters| &mut counters.out_policy_block),
+        }
+    }
+
+    /// A packet that was put together, as a path of `mtu` bytes takes it.
+    fn cut_again(&mut self, packet: TxPacket, mtu: u16, identification: u32) -> Option<Vec<TxPacket>> {
+        if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(mtu) {
+            return Some(vec![packet]);
+        }
+        let pieces = ip_packets::fragment(packet, ETHERNET, mtu, identification).ok();
+        self.counters.out_error += u64::from(pieces.is_none());
+        pieces
     }
 
     /// Sends a packet by the SA that its policy asks for, if there is one.
@@ -359,6 +422,8 @@ pub(super) fn flow_of(packet: &Packet) -> FlowKey {
 const ARP: [u8; 2] = [0x08, 0x06];
 /// As much of a packet as policies may look at: Ethernet, IPv6 with some extensions, ports.
 const HEADERS_SHOWN: usize = ETHERNET + 40 + 24 + 8;
+/// Bytes of what every transport's header has of ports.
+const PORTS: usize = 4;
 /// More headers than this are not given to a device.
 const LONGEST_HEADERS: usize = 512;
 /// The most payload that is cut here, where the device does not see what it would have to cut.

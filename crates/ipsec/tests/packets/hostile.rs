@@ -1,7 +1,7 @@
 //! What the wire may bring: nothing forged is delivered, and nothing forged keeps the true packet out.
 
-use crate::KINDS;
 use crate::rig::{pair, payload, tcp};
+use crate::{KINDS, MODES};
 use nic_sim::frame::Frame;
 use offload_api::{EspMode, OffloadKind};
 use proptest::prelude::*;
@@ -44,6 +44,36 @@ impl Change {
     }
 }
 
+#[test]
+fn a_header_that_was_damaged_is_not_mended() {
+    for (kind, mode) in KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))) {
+        let [mut from, mut to] = pair(OffloadKind::None, kind, mode);
+        let true_one = from.send(tcp(false, b"hello", None)).remove(0);
+        // Congestion that no router met; a time to live; an identification.
+        for (at, bits) in [(15, 3), (22, 0x20), (19, 1)] {
+            let mut damaged = true_one.data.to_vec();
+            damaged[at] ^= bits;
+            assert!(to.receive([Frame::from(damaged)]).is_empty(), "{kind:?} {mode:?}, byte {at}");
+        }
+        assert_eq!(to.counted("ipsec_rx_csum_err"), 3, "{kind:?} {mode:?}");
+        assert_eq!(to.receive([true_one]).len(), 1, "{kind:?} {mode:?}: its number is new still");
+    }
+}
+
+#[test]
+fn nobody_else_sends_from_an_address_of_ours() {
+    for kind in KINDS {
+        let [mut from, mut to] = pair(kind, OffloadKind::None, EspMode::Transport);
+        from.keying().set_default(offload_api::Direction::Receive, true);
+        let mut ours = from.send(tcp(false, b"hello", None)).remove(0).data.to_vec();
+        ours[5] = 1;
+        assert!(from.receive([Frame::from(ours.clone())]).is_empty());
+        assert_eq!(from.counted("ipsec_rx_own_source"), 1, "{kind:?}");
+        ours[5] = 2;
+        assert_eq!(to.receive([Frame::from(ours)]).len(), 1, "where it is the peer's");
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_forged_is_delivered(
@@ -81,6 +111,7 @@ proptest! {
                 frame.extend_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
                 frame.extend_from_slice(&[0, 1, if kind == 4 { 0x20 } else { 0 }, 0, 64, if kind == 4 { 50 } else { protocol }]);
                 frame.extend_from_slice(&[0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+                esp::checksum::fill_ipv4_header(&mut frame[14..]);
                 // Often the SPI that there is.
                 if bytes.len() > 4 && bytes[0] > 100 {
                     bytes[..4].copy_from_slice(&0x1001u32.to_be_bytes());

@@ -158,3 +158,31 @@ pub(crate) fn tcp(ipv6: bool, payload: &[u8], mss: Option<u16>) -> TxPacket {
 pub(crate) fn payload(frame: &[u8]) -> &[u8] {
     &frame[if frame[12] == 8 { 54 } else { 74 }..]
 }
+
+/// UDP from host 1's port 5000 to host 2's `port`, with a payload of `fill`, in fragments that a path of `mtu` takes.
+pub(crate) fn datagram(ipv6: bool, port: u16, payload: &[u8], mtu: u16) -> Vec<TxPacket> {
+    let mut header = tcp(ipv6, &[0; 12], None).header[..if ipv6 { 54 } else { 34 }].to_vec();
+    let length = 8 + payload.len() as u16;
+    if ipv6 {
+        header[18..20].copy_from_slice(&length.to_be_bytes());
+        header[20] = 17;
+    } else {
+        header[16..18].copy_from_slice(&(20 + length).to_be_bytes());
+        header[23] = 17;
+        esp::checksum::fill_ipv4_header(&mut header[14..]);
+    }
+    let mut text = [5000u16.to_be_bytes(), port.to_be_bytes(), length.to_be_bytes(), [0; 2]].concat();
+    text.extend_from_slice(payload);
+    esp::checksum::fill_transport(&mut text, 17, address(ipv6, 1), address(ipv6, 2));
+    let fragments = [Bytes::from(text)].into_iter().collect();
+    let whole = TxPacket { header: header.into(), fragments, ask: TxAsk::default() };
+    if whole.header.len() - 14 + whole.payload_len() <= usize::from(mtu) {
+        return vec![whole];
+    }
+    ip_packets::fragment(whole, 14, mtu, 77).expect("UDP may be cut")
+}
+
+/// A packet to be sent, as a frame that comes.
+pub(crate) fn frame(packet: &TxPacket) -> Frame {
+    [&packet.header[..], &packet.fragments.concat()].concat().into()
+}

@@ -1,0 +1,78 @@
+//! Fragments of packets that policies can only judge whole (RFC 4301 7).
+//!
+//! Which those are is the policies' to say: if one that names ports might be about the packet, nothing but the whole
+//! packet tells whether it is.
+//!
+//! Invariant: a packet is put together of fragments that came the same way: from the stack, plain from the wire, or by
+//! one and the same SA. What one of them lacks, nobody else can add.
+
+use super::SecureDevice;
+use esp::IpView;
+use ip_packets::{Limits, Reassembler, Taken, Version};
+use offload_api::ipsec::Packet;
+use offload_api::{Direction, SaId};
+use offload_base::Instant;
+use offload_base::time::earliest;
+
+/// Which way a fragment came.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin {
+    Stack,
+    Wire,
+    Sa(SaId),
+}
+
+/// Fragments that wait for the rest of their packets.
+#[derive(Debug)]
+pub(super) struct Fragments {
+    stack: [Reassembler; 2],
+    wire: [Reassembler; 2],
+    /// Those of all SAs share their space, and are told apart by the SA's name.
+    sas: [Reassembler; 2],
+}
+
+impl Fragments {
+    pub(super) fn new() -> Fragments {
+        let both = || [Version::Four, Version::Six].map(|version| Reassembler::new(Limits::of(version)));
+        Fragments { stack: both(), wire: both(), sas: both() }
+    }
+
+    /// Takes a fragment of a frame whose IP header starts at `network`.
+    pub(super) fn insert(&mut self, now: Instant, from: Origin, frame: &[u8], network: usize) -> Taken {
+        let (both, among) = match from {
+            Origin::Stack => (&mut self.stack, 0),
+            Origin::Wire => (&mut self.wire, 0),
+            Origin::Sa(SaId(name)) => (&mut self.sas, u64::from(name.generation) << 32 | u64::from(name.index)),
+        };
+        let version = usize::from(frame.get(network).is_some_and(|first| first >> 4 == 6));
+        both[version].insert_among(now, frame, network, among)
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let all = self.stack.iter().chain(&self.wire).chain(&self.sas);
+        all.map(Reassembler::next_event).fold(None, earliest)
+    }
+
+    /// Gives up what waited long enough, and counts it, with what had to give way before.
+    pub(super) fn expire(&mut self, now: Instant) -> u64 {
+        let all = self.stack.iter_mut().chain(&mut self.wire).chain(&mut self.sas);
+        all.map(|reassembly| {
+            let expired = core::iter::from_fn(|| reassembly.expire(now)).count() as u64;
+            expired + reassembly.take_evicted()
+        })
+        .sum()
+    }
+}
+
+impl SecureDevice {
+    /// Whether what is done with a fragment depends on what only the whole packet shows.
+    pub(super) fn must_be_whole(&self, direction: Direction, view: &IpView, selectors: &Packet) -> bool {
+        let policies = &self.policies[direction as usize];
+        view.hides_protocol() || (view.may_hide_ports() && policies.asks_for_ports(selectors))
+    }
+
+    /// Gives up fragments whose time is over.
+    pub(super) fn expire_fragments(&mut self, now: Instant) {
+        self.counters.in_reassembly_failed += self.fragments.expire(now);
+    }
+}
