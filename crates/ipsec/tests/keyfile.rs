@@ -77,8 +77,11 @@ fn what_is_wrong_is_said_where_it_is() {
             state("aead rfc4106(gcm(aes)) 0x0011 128"),
             "line 1: the key has 2 bytes, salt included, where the algorithm takes 20 or 36",
         ),
-        (state("aead rfc4106(gcm(aes)) 0x001 128"), "line 1: `0x001`: not a key in hexadecimal digits"),
-        (state(&format!("aead rfc4106(gcm(aes)) {KEY} 96")), "line 1: `96`: not an ICV of 128 bits"),
+        (
+            state("aead rfc4106(gcm(aes)) 0x001 128"),
+            "line 1: what is here is not a key in hexadecimal digits, two for each byte behind 0x",
+        ),
+        (state(&format!("aead rfc4106(gcm(aes)) {KEY} 96")), "line 1: what is here is not 128, the bits of the ICV"),
         (state("aead rfc4309(ccm(aes)) 0x00 128"), "line 1: `rfc4309(ccm(aes))`: not known here"),
         (state("aead 'rfc4106(gcm(aes)) 0x00 128"), "line 1: a quotation mark without its partner"),
         (
@@ -102,6 +105,49 @@ fn what_is_wrong_is_said_where_it_is() {
     for (text, expected) in cases {
         assert_eq!(text.parse::<KeyFile>().expect_err(&text).to_string(), expected, "{text}");
     }
+}
+
+#[test]
+fn an_error_shows_no_key_wherever_it_was_put() {
+    let digits = &KEY[2..];
+    let state = |rest: String| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
+    let texts = [
+        state(format!("aead rfc4106(gcm(aes)) {KEY}0 128")),
+        state(format!("aead rfc4106(gcm(aes)) {digits} 128")),
+        state(format!("aead rfc4106(gcm(aes)) '{digits}' 128")),
+        state(format!("aead rfc4106(gcm(aes)) {KEY}zz 128")),
+        state(format!("aead rfc4106(gcm(aes)) {} {} 128", &KEY[..42], &digits[40..])),
+        state(format!("aead rfc4106(gcm(aes)) {} {} 128", &KEY[..42], &digits[40..48])),
+        state(format!("aead rfc4106(gcm(aes)) {KEY} {KEY}")),
+        state(format!("aead {KEY} 128")),
+        state(format!("{KEY} aead")),
+        state(format!("mode {KEY}")),
+        state(format!("aead rfc4309(ccm(aes)) {KEY} 128")),
+        format!("{KEY} add"),
+        format!("state {KEY}"),
+        format!("ip {KEY}"),
+        format!("policy add dir out tmpl proto esp mode {KEY}"),
+        format!("policy setdefault {KEY} accept"),
+    ];
+    for text in texts {
+        let error = text.parse::<KeyFile>().expect_err(&text);
+        for said in [error.to_string(), format!("{error:?}")] {
+            let shows = digits.as_bytes().windows(8).any(|part| said.as_bytes().windows(8).any(|other| part == other));
+            assert!(!shows, "{said}");
+        }
+    }
+}
+
+#[test]
+fn an_error_is_a_line_that_no_terminal_obeys() {
+    let said = |text: &str| text.parse::<KeyFile>().unwrap_err().to_string();
+    assert_eq!(said("\u{1b}[2J\u{7} add"), "line 1: `\\u{1b}[2J\\u{7}`: not state or policy");
+    assert_eq!(said("\u{feff}state add"), "line 1: `\\u{feff}state`: not state or policy");
+    assert_eq!(
+        said(&("x".repeat(1_000_000) + " add")),
+        format!("line 1: `{}...`: not state or policy", "x".repeat(64))
+    );
+    assert_eq!(said("state 'it\"s'"), "line 1: `it\"s`: not known here");
 }
 
 proptest! {

@@ -62,7 +62,8 @@ pub struct KeyFileError {
     pub problem: Problem,
 }
 
-/// What is wrong at one place.
+/// What is wrong at one place. Words are cut to what fits a line, what terminals obey is escaped in them, and keys are
+/// left out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -77,6 +78,9 @@ pub enum Problem {
         /// What should be.
         expected: &'static str,
     },
+    /// A word that should be something else, and is or may be part of a key.
+    #[error("what is here is not {0}")]
+    Secret(&'static str),
     /// The statement ends too early.
     #[error("the statement ends where {0} should be")]
     Missing(&'static str),

@@ -1,6 +1,6 @@
 //! Statements to SAs and policies.
 
-use super::words::Words;
+use super::words::{Words, shown};
 use super::{KeyFile, KeyFileError, Problem, State};
 use core::net::IpAddr;
 use core::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn read(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileEr
     if first == "ip" {
         let xfrm = words.expect("xfrm")?;
         if xfrm != "xfrm" {
-            return Err(words.error(Problem::Expected { found: xfrm, expected: "xfrm" }));
+            return Err(words.error(Problem::Expected { found: shown(&xfrm), expected: "xfrm" }));
         }
         first = words.expect("state or policy")?;
     }
@@ -29,8 +29,8 @@ pub(super) fn read(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileEr
             }
         }
         ("policy", "setdefault") => defaults(words, file)?,
-        ("state" | "policy", _) => return Err(words.error(Problem::Unknown(second))),
-        _ => return Err(words.error(Problem::Expected { found: first, expected: "state or policy" })),
+        ("state" | "policy", _) => return Err(words.error(Problem::Unknown(shown(&second)))),
+        _ => return Err(words.error(Problem::Expected { found: shown(&first), expected: "state or policy" })),
     }
     Ok(())
 }
@@ -103,7 +103,7 @@ fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
         }
         "flag" => flags(words)?,
         "limit" => limit(words)?,
-        _ => return Err(words.error(Problem::Unknown(word.to_string()))),
+        _ => return Err(words.error(Problem::Unknown(shown(word)))),
     })
 }
 
@@ -129,7 +129,7 @@ fn once<'a, T, R: FnOnce(&mut Words) -> Result<T, KeyFileError>>(
     reader: R,
 ) -> Result<Once<'a, T, R>, KeyFileError> {
     if place.is_some() {
-        return Err(words.error(Problem::Twice(word.to_string())));
+        return Err(words.error(Problem::Twice(shown(word))));
     }
     Ok(Once { place, reader })
 }
@@ -143,15 +143,16 @@ impl<T, R: FnOnce(&mut Words) -> Result<T, KeyFileError>> Once<'_, T, R> {
 
 fn aead(words: &mut Words) -> Result<EspKey, KeyFileError> {
     let name = words.expect("an algorithm")?;
-    let material = words.value("a key in hexadecimal digits", hexadecimal)?;
-    words.value("an ICV of 128 bits", |word| (word == "128").then_some(()))?;
-    // The last four bytes are the salt.
+    // The last four bytes of a key are the salt.
     let (suites, expected): (&[EspSuite], _) = match &name[..] {
         "rfc4106(gcm(aes))" => (&[EspSuite::Aes128Gcm, EspSuite::Aes256Gcm], "20 or 36"),
         "rfc4543(gcm(aes))" => (&[EspSuite::Aes128Gmac, EspSuite::Aes256Gmac], "20 or 36"),
         "rfc7539esp(chacha20,poly1305)" => (&[EspSuite::ChaCha20Poly1305], "36"),
-        _ => return Err(words.error(Problem::Unknown(name))),
+        _ => return Err(words.error(Problem::Unknown(shown(&name)))),
     };
+    let material = words.secret("a key in hexadecimal digits, two for each byte behind 0x", hexadecimal)?;
+    // What is here may be the rest of a key with a blank in it.
+    words.secret("128, the bits of the ICV", |word| (word == "128").then_some(()))?;
     let key = suites.iter().find_map(|suite| EspKey::new(*suite, &material));
     key.ok_or_else(|| words.error(Problem::KeyLength { found: material.len(), expected }))
 }
@@ -186,7 +187,7 @@ fn limit(words: &mut Words) -> Result<Setting, KeyFileError> {
     let name = words.expect("the name of a limit")?;
     let (what, soft) = match name.split_once('-') {
         Some((what @ ("byte" | "packet" | "time"), end @ ("soft" | "hard"))) => (what, end == "soft"),
-        _ => return Err(words.error(Problem::Unknown(name))),
+        _ => return Err(words.error(Problem::Unknown(shown(&name)))),
     };
     // To Linux, the highest number there is means no limit.
     let value =
@@ -231,7 +232,7 @@ fn policy(mut words: Words) -> Result<Option<Policy>, KeyFileError> {
                 })?;
             }
             "tmpl" => once(&words, &word, &mut template, words_template)?.read(&mut words)?,
-            _ => return Err(words.error(Problem::Unknown(word))),
+            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
         }
     }
     let of_two_families = match (policy.selector.source, policy.selector.destination) {
@@ -302,7 +303,7 @@ fn defaults(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileError> {
             "in" => Some(Direction::Receive),
             "out" => Some(Direction::Transmit),
             "fwd" => None,
-            _ => return Err(words.error(Problem::Unknown(word))),
+            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
         };
         let bypass = words.value("accept or block", |word| match word {
             "accept" => Some(true),

@@ -30,7 +30,17 @@ impl Words {
         read: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T, KeyFileError> {
         let word = self.expect(what)?;
-        read(&word).ok_or_else(|| self.error(Problem::Expected { found: word, expected: what }))
+        read(&word).ok_or_else(|| self.error(Problem::Expected { found: shown(&word), expected: what }))
+    }
+
+    /// The same for a word that is part of a secret, or may be: it is told of no one.
+    pub(super) fn secret<T>(
+        &mut self,
+        what: &'static str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, KeyFileError> {
+        let word = self.expect(what)?;
+        read(&word).ok_or_else(|| self.error(Problem::Secret(what)))
     }
 
     /// Looks at the next word.
@@ -42,6 +52,29 @@ impl Words {
     pub(super) fn error(&self, problem: Problem) -> KeyFileError {
         KeyFileError { line: self.line, problem }
     }
+}
+
+/// A word as errors may show it: no key, nothing that a terminal obeys, and no more than fits a line.
+pub(super) fn shown(word: &str) -> String {
+    if longest_run(word, |c| c.is_ascii_hexdigit()) >= DIGITS_OF_A_KEY {
+        return format!("{} characters that may be a key", word.chars().count());
+    }
+    let mut shown = String::new();
+    for (number, character) in word.chars().enumerate() {
+        if number == MOST_SHOWN {
+            return shown + "...";
+        }
+        match character {
+            '\'' | '"' | '\\' => shown.push(character),
+            _ => shown.extend(character.escape_debug()),
+        }
+    }
+    shown
+}
+
+/// How many characters there are at most beside each other that are `such`.
+fn longest_run(word: &str, such: impl Fn(char) -> bool) -> usize {
+    word.split(|c| !such(c)).map(str::len).max().unwrap_or(0)
 }
 
 /// The statements of a text.
@@ -76,3 +109,7 @@ fn words_of(line: &str) -> Result<Vec<String>, Problem> {
     }
     Ok(words)
 }
+
+const MOST_SHOWN: usize = 64;
+/// No word that is known here has so many hexadecimal digits in a row; the shortest key has 40.
+const DIGITS_OF_A_KEY: usize = 16;
