@@ -2,10 +2,11 @@
 //!
 //! `cargo run --release --example ipsec_loopback -- [FILE]`
 
+use ::ipsec::KeyFile;
 use clap::Parser;
 use nic_sim::NicConfig;
 use offload_base::Seed;
-use offload_bench::bulk::{Bulk, BulkError, Mode as Stream};
+use offload_bench::bulk::{self, Bulk, BulkError, Mode as Stream};
 use offload_bench::facts::Facts;
 use offload_bench::ipsec::{self, EspMode as Mode, addresses};
 use offload_bench::options::{self, WireOptions};
@@ -20,7 +21,10 @@ use testbed::bed::ClockKind;
 /// the hosts (crypto offload), and by the NICs alone (packet offload).
 /// Prints what each way cost, tables and the counters that moved.
 ///
-/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used.
+/// An SA that a NIC is to have and will not is named on standard error: software has to do it.
+///
+/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used, such as keys of
+/// which none protects what is sent.
 #[derive(Debug, Parser)]
 #[command(name = "ipsec_loopback", version, allow_negative_numbers = true)]
 struct Options {
@@ -65,7 +69,10 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
     outputs.check(&[&options.file, &options.keys])?;
     let keys = match &options.keys {
-        Some(path) => keys::read(path, &addresses(0)).map_err(Failure::Unusable)?,
+        Some(path) => {
+            let hosts = [&addresses(0)[..], &addresses(1)];
+            keys::read_for_both(path, hosts, bulk::PORT).map_err(Failure::Unusable)?
+        }
         None => ipsec::usual_keys(seed),
     };
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
@@ -73,6 +80,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     let own = [("file", loopback::named(options.file.as_ref())), ("keys", loopback::named(options.keys.as_ref()))];
     let mut facts = loopback::facts(NAME, &options.wire, own);
     for mode in &modes {
+        say_what_is_refused(*mode, &keys)?;
         let progress = loopback::progress_bar(mode.name(), payload.len(), options.json);
         let bar = progress.clone();
         let bulk = Bulk {
@@ -89,11 +97,35 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         };
         let run = bulk.run();
         progress.finish_and_clear();
-        let mut run = run.map_err(|error: BulkError| Failure::Transfer(format!("{mode}: {error}")))?;
+        let mut run = run.map_err(|error| Failure::Transfer(format!("{mode}: {}", broken_off(&error))))?;
         run.mode = mode.to_string();
         facts.runs.push(run);
     }
     Ok(facts)
+}
+
+/// A line for each SA that this way is to have done by a NIC, which will not: the figures are software's then.
+fn say_what_is_refused(mode: Mode, keys: &KeyFile) -> Result<(), Failure> {
+    let Some(kind) = mode.offload() else { return Ok(()) };
+    let keys = keys.clone().offloaded(kind);
+    for (host, keys) in [("server", &keys), ("client", &keys.mirrored())] {
+        let number = usize::from(host == "client");
+        for refused in keys::refused(keys, &addresses(number)).map_err(Failure::Unusable)? {
+            eprintln!("{NAME}: {mode}: {host}: {refused}");
+        }
+    }
+    Ok(())
+}
+
+/// What went wrong, and what IPsec counted until then.
+fn broken_off(error: &BulkError) -> String {
+    let mut text = error.to_string();
+    if let BulkError::BrokenOff { counters, .. } = error {
+        let about_ipsec = |name: &str| name.starts_with("Xfrm") || name.starts_with("ipsec");
+        let moved = counters.iter().filter(|(name, _)| about_ipsec(name));
+        text.extend(moved.map(|(name, value)| format!(", {name} {value}")));
+    }
+    text
 }
 
 fn report(options: &Options, facts: &Facts) -> String {

@@ -108,6 +108,71 @@ fn a_loopback_tells_what_was_chosen_and_that_little_is_noise() {
     assert_eq!(fs::read(folder.path("copy")).unwrap(), fs::read(folder.path("file")).unwrap());
 }
 
+#[test]
+fn keys_of_no_use_are_refused_before_anything_is_sent() {
+    let folder = Folder::new("keys");
+    let twice = keys("") + &keys("").replace("reqid 1", "reqid 2");
+    folder.write("twice", &twice);
+    folder.write("receives-twice", &(keys("") + &keys("").lines().next().unwrap().replace("reqid 1", "reqid 2")));
+    folder.write("none", "");
+    folder.write("plain", "policy setdefault in accept out accept");
+    folder.write("ipv6", &keys("").replace("10.0.0.", "fd00::"));
+    folder.write(
+        "port",
+        &keys("").replace("dir out", "proto tcp sport 80 dir out").replace("dir in", "proto tcp dport 80 dir in"),
+    );
+    let cases = [
+        ("twice", "there is one already"),
+        ("receives-twice", "there is one already"),
+        ("none", "none: no policy has TCP between 10.0.0.1 port 4433 and 10.0.0.2 protected"),
+        ("plain", "plain: no policy"),
+        ("ipv6", "ipv6: no policy"),
+        ("port", "port: no policy"),
+    ];
+    for (file, expected) in cases {
+        let said = refused(&folder, "ipsec_loopback", &["--size", "1", "--keys", file]);
+        assert!(said.contains(expected), "{file}: {said}");
+    }
+}
+
+#[test]
+fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
+    let folder = Folder::new("refused");
+    folder.write("window", &keys("replay-window 4096"));
+    folder.write("limits", &keys("limit packet-soft 3 limit packet-hard 5"));
+    let with = |file, mode| {
+        let output = run(&folder, "ipsec_loopback", &["--size", "100KiB", "--json", "--keys", file, "--mode", mode]);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(with("window", "plain,esp-cpu,esp-crypto"), (Some(0), String::new()), "the window is the hosts'");
+    let (status, said) = with("window", "esp-packet");
+    assert_eq!(status, Some(0), "{said}");
+    let refused = |host, spi| {
+        format!(
+            "ipsec_loopback: esp-packet: {host}: SA {spi}: the device has no replay window of 4096 packets; \
+             software has to do it\n"
+        )
+    };
+    assert_eq!(said, refused("server", "0x1002") + &refused("client", "0x1001"));
+    let (status, said) = with("limits", "esp-cpu");
+    assert_eq!((status, said.lines().count()), (Some(1), 1), "{said}");
+    for counter in ["XfrmOutNoStates ", "ipsec_sa_hard_limits 4"] {
+        assert!(said.contains(counter), "{counter}: {said}");
+    }
+}
+
+/// SAs of 10.0.0.1 to and from 10.0.0.2, and policies that ask for them.
+fn keys(more: &str) -> String {
+    let one = |source, destination, spi, direction| {
+        format!(
+            "state add src {source} dst {destination} proto esp spi {spi} reqid 1 mode transport {more} \
+             aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f10111213 128\n\
+             policy add src {source} dst {destination} dir {direction} tmpl proto esp reqid 1 mode transport\n"
+        )
+    };
+    one("10.0.0.1", "10.0.0.2", "0x1001", "out") + &one("10.0.0.2", "10.0.0.1", "0x1002", "in")
+}
+
 /// What a program says that exits with 2, in its one line.
 fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
     let output = run(folder, name, arguments);

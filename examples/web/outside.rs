@@ -146,6 +146,9 @@ impl Outside {
         if let Some(path) = &options.keys {
             let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
+            for refused in keys::refused(&keys, &addresses).map_err(io::Error::other)? {
+                eprintln!("{host}: {refused}");
+            }
             builder = builder.layer(move |driver| keys::tried(&keys, driver, &addresses));
         }
         let mut builder = builder.attach(0, &self.name, self.port.clone(), wire.link());

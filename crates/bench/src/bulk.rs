@@ -22,6 +22,7 @@ use offload_api::NetDevice;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -150,7 +151,14 @@ impl Bulk {
         // When one of them fails, the other may wait for ever.
         let both = bed.run(try_join(serving, fetching));
         drop(attached);
-        let (served, fetched) = both?;
+        let (served, fetched) = match both {
+            Ok(both) => both,
+            Err(error) => {
+                let counters = bed.counters();
+                let moved = counters.moved().map(|(name, value)| (name.to_string(), value)).collect();
+                return Err(BulkError::BrokenOff { error: Box::new(error), counters: moved });
+            }
+        };
 
         if let Some(capture) = &bulk.capture {
             capture.finish().map_err(BulkError::Capture)?;
@@ -193,6 +201,15 @@ pub enum BulkError {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Connection(#[from] io::Error),
+    /// It began, and came to an end too early.
+    #[error("{error}")]
+    BrokenOff {
+        /// Why.
+        #[source]
+        error: Box<BulkError>,
+        /// Counters of both hosts, devices and the wire, added up by name; those that moved until then.
+        counters: BTreeMap<String, u64>,
+    },
 }
 
 /// What the server can tell afterwards.
@@ -327,7 +344,8 @@ fn touched(bytes: usize) -> Vec<u8> {
 
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
-const PORT: u16 = 4433;
+/// Where the server listens.
+pub const PORT: u16 = 4433;
 /// How much of what arrived is kept before it is hashed, in bytes.
 const KEPT: u64 = 256 << 20;
 

@@ -12,10 +12,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use core::fmt;
 use core::net::IpAddr;
 use ipsec::{KeyFile, SecureDevice};
 use nic_sim::{NicConfig, nic};
-use offload_api::NetDevice;
+use offload_api::ipsec::{Packet, SaAdded};
+use offload_api::{Action, Direction, NetDevice, Policy, SaRefused};
 use offload_base::Instant;
 use std::path::Path;
 
@@ -24,24 +26,81 @@ use std::path::Path;
 /// # Errors
 /// In words, with the name of the file.
 pub fn read(path: &Path, addresses: &[IpAddr]) -> Result<KeyFile, String> {
-    let about = |error: &dyn core::fmt::Display| format!("{}: {error}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| about(&error))?;
-    let keys: KeyFile = text.parse().map_err(|error| about(&error))?;
-    let (_device, driver) = nic(NicConfig::default());
-    secured(&keys, Box::new(driver), addresses).map_err(|error| about(&error))?;
-    Ok(keys)
+    read_with(path, |keys| refused(keys, addresses).map(drop))
 }
 
-/// A driver with IPsec around it, and `keys` in that, for a host of these addresses.
+/// The same for a file of the first of two hosts, which the second uses mirrored; they are to speak TCP over IPv4, to
+/// `port` of the first.
+///
+/// # Errors
+/// In words, with the name of the file; also if nothing of it protects what they say.
+pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], port: u16) -> Result<KeyFile, String> {
+    read_with(path, |keys| {
+        refused(keys, hosts[0])?;
+        refused(&keys.mirrored(), hosts[1]).map_err(|error| format!("at the other end, {error}"))?;
+        let [Some(here), Some(there)] = hosts.map(|addresses| addresses.iter().copied().find(IpAddr::is_ipv4)) else {
+            return Err("is for hosts without IPv4".into());
+        };
+        match keys.policies().any(|policy| protects(policy, (here, port), there)) {
+            true => Ok(()),
+            false => Err(format!("no policy has TCP between {here} port {port} and {there} protected")),
+        }
+    })
+}
+
+/// Those SAs of a host that a device is asked to take and will not, and why: they work in software.
+///
+/// ```
+/// use ipsec::KeyFile;
+/// use offload_bench::keys;
+///
+/// let keys: KeyFile = "state add src 10.0.0.2 dst 10.0.0.1 proto esp spi 256 replay-window 4096 offload packet dir in
+///     aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f10111213 128".parse()?;
+/// let [refused] = &keys::refused(&keys, &["10.0.0.1".parse()?])?[..] else { panic!("one SA") };
+/// assert_eq!(refused.to_string(), "SA 0x100: the device has no replay window of 4096 packets; software has to do it");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// In words, if some of the SAs are not this host's.
-pub fn secured(keys: &KeyFile, driver: Box<dyn NetDevice>, addresses: &[IpAddr]) -> Result<Box<dyn NetDevice>, String> {
-    let mut device = SecureDevice::new(driver);
-    if let Some(keying) = device.keying() {
-        keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
+pub fn refused(keys: &KeyFile, addresses: &[IpAddr]) -> Result<Vec<RefusedSa>, String> {
+    let (_device, driver) = nic(NicConfig::default());
+    secured(keys, Box::new(driver), addresses).map(|(_, refused)| refused)
+}
+
+/// An SA that a device would not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedSa {
+    /// Its SPI.
+    pub spi: u32,
+    /// Why.
+    pub why: SaRefused,
+}
+
+impl fmt::Display for RefusedSa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SA {:#x}: {}; software has to do it", self.spi, self.why)
     }
-    Ok(Box::new(device))
+}
+
+/// A driver with IPsec around it, and `keys` in that, for a host of these addresses; and the SAs that the device below
+/// would not take.
+///
+/// # Errors
+/// In words, if some of the SAs are not this host's.
+pub fn secured(
+    keys: &KeyFile,
+    driver: Box<dyn NetDevice>,
+    addresses: &[IpAddr],
+) -> Result<(Box<dyn NetDevice>, Vec<RefusedSa>), String> {
+    let mut device = SecureDevice::new(driver);
+    let mut refused = Vec::new();
+    if let Some(keying) = device.keying() {
+        let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
+        let why = |added: SaAdded, spi| added.refused.map(|why| RefusedSa { spi, why });
+        refused.extend(added.into_iter().zip(keys.sas()).filter_map(|(added, sa)| why(added, sa.spi)));
+    }
+    Ok((Box::new(device), refused))
 }
 
 /// The same for keys that were found to be good before.
@@ -50,7 +109,27 @@ pub fn secured(keys: &KeyFile, driver: Box<dyn NetDevice>, addresses: &[IpAddr])
 /// If they are not.
 pub fn tried(keys: &KeyFile, driver: Box<dyn NetDevice>, addresses: &[IpAddr]) -> Box<dyn NetDevice> {
     match secured(keys, driver, addresses) {
-        Ok(device) => device,
+        Ok((device, _)) => device,
         Err(error) => panic!("keys that were tried before: {error}"),
     }
 }
+
+fn read_with(path: &Path, check: impl FnOnce(&KeyFile) -> Result<(), String>) -> Result<KeyFile, String> {
+    let about = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| about(&error))?;
+    let keys: KeyFile = text.parse().map_err(|error| about(&error))?;
+    check(&keys).map_err(|error| about(&error))?;
+    Ok(keys)
+}
+
+/// Whether a policy has what `server` and `client` say over TCP protected, from some port of the client's at least.
+fn protects(policy: &Policy, (server, port): (IpAddr, u16), client: IpAddr) -> bool {
+    let Policy { direction, selector, action, .. } = policy;
+    let sent = *direction == Direction::Transmit;
+    let other = if sent { selector.destination_port } else { selector.source_port }.unwrap_or(0);
+    let (source, destination) = if sent { (server, client) } else { (client, server) };
+    let ports = Some(if sent { (port, other) } else { (other, port) });
+    matches!(action, Action::Protect(_)) && selector.matches(&Packet { source, destination, protocol: TCP, ports })
+}
+
+const TCP: u8 = 6;

@@ -39,6 +39,16 @@ offload_base::counters! {
         pub in_path_mtu: "ipsec_rx_path_mtu",
         /// Fragments that never became a packet.
         pub in_reassembly_failed: "ipsec_rx_reasm_fails",
+        /// Times a packet wanted an SA that did not exist.
+        pub sa_acquires: "ipsec_sa_acquires",
+        /// Soft limits that SAs reached.
+        pub sa_soft_limits: "ipsec_sa_soft_limits",
+        /// Hard limits that SAs reached.
+        pub sa_hard_limits: "ipsec_sa_hard_limits",
+        /// SAs whose numbers are used up.
+        pub sa_exhausted: "ipsec_sa_exhausted",
+        /// SAs that the device lost.
+        pub sa_offload_lost: "ipsec_sa_offload_lost",
         /// Received packets dropped: no header that makes sense.
         pub in_header_error: "XfrmInHdrError",
         /// Received packets dropped: the checksum of their IPv4 header is wrong.

@@ -131,6 +131,15 @@ impl SecureDevice {
 
     /// Notes an event, unless nobody has asked for so many.
     fn tell(&mut self, event: SaEvent) {
+        let counters = &mut self.counters;
+        match event {
+            SaEvent::Acquire { .. } => counters.sa_acquires += 1,
+            SaEvent::SoftLimit { .. } => counters.sa_soft_limits += 1,
+            SaEvent::HardLimit { .. } => counters.sa_hard_limits += 1,
+            SaEvent::SequenceExhausted { .. } => counters.sa_exhausted += 1,
+            SaEvent::OffloadLost { .. } => counters.sa_offload_lost += 1,
+            _ => {}
+        }
         if self.events.len() < EVENTS {
             self.events.push_back(event);
             self.wake();
