@@ -131,7 +131,7 @@ fn report(options: &Options, facts: &Facts) -> String {
     }
     let runs = &facts.runs;
     let (costs, counters) = (table::runs(runs), table::counters(runs));
-    let remarks = table::timeouts(runs) + &table::saved(runs) + &table::noise(runs) + &loopback::spoilt(facts);
+    let remarks = table::timeouts(runs) + &table::saved(runs) + table::noise(runs) + &loopback::spoilt(facts);
     format!("{costs}\n{counters}\n{remarks}")
 }
 

@@ -84,6 +84,7 @@ fn the_server_tells_its_pin_and_everything_is_fetched() {
     for mode in ["http", "https-cpu", "https-nic"] {
         assert_eq!(requests(mode), "8", "two files, each whole and in three ranges: {text}");
     }
+    assert!(text.contains("Costs are mostly noise"), "{text}");
     let with = |pin: &str| run(&folder, "https_server", &["site", "--mode", "https-nic", "--pin", pin]).status.code();
     assert_eq!(with(pin), Some(0));
     assert_eq!(with(&"0".repeat(64)), Some(1), "another certificate is refused");

@@ -18,7 +18,7 @@ use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_bench::facts::HostCost;
-use offload_bench::table::align;
+use offload_bench::table::{align, noise_in};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use testbed::bed::{ClockKind, Testbed};
@@ -302,14 +302,20 @@ const HEADING: [&str; 15] = [
     "device",
 ];
 
-/// What the server spends in each mode, in words; nothing if one of the three was not run.
+/// What the server spends in each mode, in words, if all three were run; and whether costs mean anything.
 fn saved(rows: &[Row]) -> String {
-    let find = |mode| rows.iter().find(|row| row.mode == mode).map(|row| row.server.total);
+    let fewest = rows.iter().map(|row| row.bytes).min().unwrap_or(u64::MAX);
+    let find = |mode| rows.iter().find(|row| row.mode == mode);
     let (Some(http), Some(cpu), Some(nic)) = (find(Mode::Http), find(Mode::HttpsCpu), find(Mode::HttpsNic)) else {
-        return String::new();
+        return noise_in(fewest, &[]).into();
     };
+    let [server, client] =
+        [|row: &Row| row.server.total, |row: &Row| row.client.total].map(|of| [http, cpu, nic].map(of));
+    let [without, software, by_nic] = server;
     format!(
-        "Of the server's time a byte takes {http:.3} ns without TLS, {cpu:.3} with TLS in software, {nic:.3} with TLS by the NIC.\n"
+        "Of the server's time a byte takes {without:.3} ns without TLS, {software:.3} with TLS in software, {by_nic:.3} with TLS \
+         by the NIC.\n{}",
+        noise_in(fewest, &[server, client])
     )
 }
 
