@@ -15,12 +15,12 @@ use core::str::FromStr;
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
 use host_stack::TcpStream;
-use ktls_offload::{KtlsStream, Offload};
+use ktls_offload::KtlsStream;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nvme_tcp::controller::{Target, TargetConfig};
 use nvme_tcp::namespace::{MemoryStorage, Namespace, Storage};
-use nvme_tcp::shell::host::{Connecting, Connector, Disk, Host, HostConfig};
+use nvme_tcp::shell::host::{Connecting, Connector, Disk, Host, HostConfig, Offload};
 use nvme_tcp::shell::{Server, Threads};
 use offload_api::SegmentStream;
 use offload_base::cost::{self, Domain, Meter, Work};
@@ -63,6 +63,8 @@ pub struct Fio {
     pub header_digest: bool,
     /// CRC32C over their data.
     pub data_digest: bool,
+    /// What the NICs do for NVMe/TCP; under TLS, only where they do that too.
+    pub offload: NvmeOffload,
     /// The clock.
     pub clock: ClockKind,
     /// The seed of everything random.
@@ -71,6 +73,60 @@ pub struct Fio {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+}
+
+/// What the NICs do for NVMe/TCP.
+///
+/// ```
+/// use offload_bench::fio::NvmeOffload;
+///
+/// assert_eq!("place-check".parse(), Ok(NvmeOffload::PlaceCheck));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NvmeOffload {
+    /// Nothing.
+    #[default]
+    None,
+    /// The host's places what is read.
+    Place,
+    /// It checks data digests, too, and both fill in those of what is sent (not under TLS).
+    PlaceCheck,
+}
+
+impl NvmeOffload {
+    /// All of them.
+    pub const ALL: [NvmeOffload; 3] = [NvmeOffload::None, NvmeOffload::Place, NvmeOffload::PlaceCheck];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NvmeOffload::None => "none",
+            NvmeOffload::Place => "place",
+            NvmeOffload::PlaceCheck => "place-check",
+        }
+    }
+
+    const fn of_host(self) -> Offload {
+        match self {
+            NvmeOffload::None => Offload::None,
+            NvmeOffload::Place => Offload::Place,
+            NvmeOffload::PlaceCheck => Offload::PlaceAndCheck,
+        }
+    }
+}
+
+impl fmt::Display for NvmeOffload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for NvmeOffload {
+    type Err = String;
+    fn from_str(text: &str) -> Result<NvmeOffload, String> {
+        let known = NvmeOffload::ALL.into_iter().find(|offload| offload.name() == text);
+        known.ok_or_else(|| "none, place or place-check".into())
+    }
 }
 
 /// Which commands, and where on the disk.
@@ -131,6 +187,10 @@ pub struct FioRun {
     pub run: Run,
     /// Which commands.
     pub pattern: &'static str,
+    /// What the NICs do for NVMe/TCP.
+    pub offload: &'static str,
+    /// Of the bytes that were read, the share that the NIC placed.
+    pub placed_share: f64,
     /// Bytes of a command.
     pub block_bytes: u32,
     /// Commands under way at a time, in each job.
@@ -165,6 +225,7 @@ impl Fio {
             disk_size: 16 << 20,
             header_digest: false,
             data_digest: false,
+            offload: NvmeOffload::None,
             clock: ClockKind::Virtual,
             seed: Seed(1),
             nic: NicConfig::default(),
@@ -207,9 +268,13 @@ impl Fio {
         let bytes = operations * u64::from(fio.block_size);
         let span = worked.ended - worked.started;
         let whole = worked.equal && written && operations == fio.operations;
+        let run = measured.run(fio.mode, bytes, whole, span);
+        let placed = run.counters.get("rx_nvmeotcp_bytes").copied().unwrap_or_default();
         Ok(FioRun {
-            run: measured.run(fio.mode, bytes, whole, span),
+            run,
             pattern: fio.pattern.name(),
+            offload: fio.offload.name(),
+            placed_share: if fio.pattern.writes() { 0.0 } else { placed as f64 / bytes.max(1) as f64 },
             block_bytes: fio.block_size,
             depth: fio.depth,
             jobs: fio.jobs,
@@ -256,7 +321,8 @@ impl Plan {
         let namespace = Namespace::new(1, BLOCK, self.storage.clone()).map_err(io::Error::other)?;
         serves.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
         serves.advertise((target.address(), PORT).into());
-        Ok(Server::new(serves, target.runtime(), Arc::new(Threads::new(1)?)))
+        let server = Server::new(serves, target.runtime(), Arc::new(Threads::new(1)?));
+        Ok(if self.fio.offload == NvmeOffload::PlaceCheck { server.with_digests_by_device() } else { server })
     }
 
     /// Whether what was written at these places is there now.
@@ -289,7 +355,7 @@ impl Plan {
         if self.fio.mode == Mode::TlsNic {
             // The NIC keeps the flow however bad the wire: that is what is to be seen.
             stream.set_retransmit_limit(None);
-            stream.offload(Offload::BOTH);
+            stream.offload(ktls_offload::Offload::BOTH);
         }
         stream
     }
@@ -332,7 +398,10 @@ impl Connector for Opens {
             let config = Arc::new(identity::client_config(plan.randomness("client"), None));
             let stream =
                 ktls_offload::connect(stream, config, identity::server_name()).await.map_err(io::Error::other)?;
-            Ok(Box::new(plan.offloaded(stream)) as Box<dyn SegmentStream>)
+            let mut stream = plan.offloaded(stream);
+            // What is to be placed has to be opened by the NIC first.
+            stream.ready().await?;
+            Ok(Box::new(stream) as Box<dyn SegmentStream>)
         })
     }
 }
@@ -353,6 +422,7 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io:
         depth: plan.fio.depth.max(2),
         header_digest: plan.fio.header_digest,
         data_digest: plan.fio.data_digest,
+        offload: plan.fio.offload.of_host(),
         ..HostConfig::new(SUBSYSTEM)
     };
     let opens = Opens { plan: plan.clone(), near: near.clone(), far };
@@ -449,6 +519,28 @@ mod tests {
                 assert!(made.run.sha256_ok, "{made:?}");
                 assert_eq!((made.operations, made.run.bytes), (41, 41 * 8192), "{mode} {pattern}");
                 assert!(made.latency_us.p50 > 10.0, "a round trip is 10 us: {made:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_nic_places_is_right_and_counted() {
+        for mode in Mode::ALL {
+            for offload in NvmeOffload::ALL {
+                let nic = NicConfig { nvme_io_threshold: 4096, ..NicConfig::default() };
+                let fio = Fio {
+                    operations: 60,
+                    depth: 4,
+                    block_size: 65_536,
+                    data_digest: true,
+                    offload,
+                    nic,
+                    ..Fio::new(mode, Pattern::RandomRead)
+                };
+                let made = fio.run().unwrap();
+                assert!(made.run.sha256_ok, "{mode} {offload}");
+                let placed = offload != NvmeOffload::None && mode != Mode::TlsCpu;
+                assert_eq!(made.placed_share > 0.9, placed, "{mode} {offload}: {}", made.placed_share);
             }
         }
     }

@@ -5,7 +5,7 @@ use clap::Args;
 use nic_sim::NicConfig;
 use offload_base::Seed;
 use offload_bench::bulk::Mode;
-use offload_bench::fio::{Fio, FioRun, Pattern};
+use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::table;
 use testbed::bed::ClockKind;
@@ -41,6 +41,12 @@ pub(crate) struct FioOptions {
     /// CRC32C over their data
     #[arg(long)]
     ddgst: bool,
+    /// What the NICs do for NVMe/TCP: none, place, place-check (under TLS, where they do that too)
+    #[arg(long, default_value_t = NvmeOffload::None)]
+    offload: NvmeOffload,
+    /// Commands that move fewer bytes are not placed
+    #[arg(long, value_name = "BYTES", value_parser = options::bytes, default_value = "32KiB")]
+    place_from: u64,
     /// Print the facts as one JSON object
     #[arg(long)]
     pub json: bool,
@@ -63,6 +69,8 @@ impl FioOptions {
             ("disk_size", self.disk_size.to_string()),
             ("hdgst", self.hdgst.to_string()),
             ("ddgst", self.ddgst.to_string()),
+            ("offload", self.offload.to_string()),
+            ("place_from", self.place_from.to_string()),
         ];
         Ok(Made {
             facts: facts("fio", &self.wire, &own, runs.iter().map(value).collect()),
@@ -80,9 +88,14 @@ impl FioOptions {
             disk_size: self.disk_size,
             header_digest: self.hdgst,
             data_digest: self.ddgst,
+            offload: self.offload,
             clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
             seed: Seed(self.wire.seed),
-            nic: NicConfig { mtu: self.wire.mtu, ..NicConfig::default() },
+            nic: NicConfig {
+                mtu: self.wire.mtu,
+                nvme_io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
+                ..NicConfig::default()
+            },
             link: self.wire.link(),
             ..Fio::new(mode, self.pattern)
         }
@@ -91,11 +104,13 @@ impl FioOptions {
 
 fn text(runs: &[FioRun]) -> String {
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
-    let heading = ["mode", "IOPS", "p50 us", "p99 us", "max us", "target us/op", "host us/op"];
+    let heading = ["mode", "offload", "placed", "IOPS", "p50 us", "p99 us", "max us", "target us/op", "host us/op"];
     let mut rows = vec![heading.map(String::from).to_vec()];
     rows.extend(runs.iter().map(|run| {
         vec![
             run.run.mode.clone(),
+            run.offload.to_owned(),
+            format!("{:.1}%", run.placed_share * 100.0),
             format!("{:.0}", run.iops),
             format!("{:.1}", run.latency_us.p50),
             format!("{:.1}", run.latency_us.p99),
