@@ -38,7 +38,7 @@ pub struct SelectorTable<T> {
 }
 
 /// The values of one shape, by selector, the lowest priority number first.
-type Values<T> = HashMap<Selector, SmallVec<[(u32, T); 1]>>;
+type Values<T> = HashMap<Selector, SmallVec<[(u64, T); 1]>>;
 
 impl<T> Default for SelectorTable<T> {
     fn default() -> SelectorTable<T> {
@@ -51,7 +51,7 @@ impl<T> SelectorTable<T> {
     ///
     /// # Errors
     /// Gives it back if there is one of this selector and priority.
-    pub fn insert(&mut self, selector: Selector, priority: u32, value: T) -> Result<(), T> {
+    pub fn insert(&mut self, selector: Selector, priority: u64, value: T) -> Result<(), T> {
         let values = self.values_of(selector);
         match values.binary_search_by_key(&priority, |(priority, _)| *priority) {
             Ok(_) => Err(value),
@@ -64,7 +64,7 @@ impl<T> SelectorTable<T> {
     }
 
     /// Adds a value, or puts it in the place of the one there was.
-    pub fn replace(&mut self, selector: Selector, priority: u32, value: T) -> Option<T> {
+    pub fn replace(&mut self, selector: Selector, priority: u64, value: T) -> Option<T> {
         let values = self.values_of(selector);
         match values.binary_search_by_key(&priority, |(priority, _)| *priority) {
             Ok(place) => Some(core::mem::replace(&mut values[place].1, value)),
@@ -77,7 +77,7 @@ impl<T> SelectorTable<T> {
     }
 
     /// Removes the value of this selector and priority.
-    pub fn remove(&mut self, selector: &Selector, priority: u32) -> Option<T> {
+    pub fn remove(&mut self, selector: &Selector, priority: u64) -> Option<T> {
         let shape = Shape::of(selector);
         let at = self.shapes.iter().position(|(other, _)| *other == shape)?;
         let table = &mut self.shapes[at].1;
@@ -102,7 +102,7 @@ impl<T> SelectorTable<T> {
 
     /// The value for a packet: the one of the lowest priority number, and among those the most specific.
     pub fn find(&self, packet: &Packet) -> Option<&T> {
-        let mut best: Option<&(u32, T)> = None;
+        let mut best: Option<&(u64, T)> = None;
         for (shape, table) in &self.shapes {
             let Some(selector) = shape.selector(packet) else { continue };
             if let Some(value) = table.get(&selector).and_then(|values| values.first())
@@ -143,12 +143,12 @@ impl<T> SelectorTable<T> {
         }
     }
 
-    fn values_of(&mut self, selector: Selector) -> &mut SmallVec<[(u32, T); 1]> {
+    fn values_of(&mut self, selector: Selector) -> &mut SmallVec<[(u64, T); 1]> {
         let shape = Shape::of(&selector);
         let at = match self.shapes.iter().position(|(other, _)| *other == shape) {
             Some(at) => at,
             None => {
-                let at = self.shapes.partition_point(|(other, _)| other.specificity() >= shape.specificity());
+                let at = self.shapes.partition_point(|(other, _)| other.order() < shape.order());
                 self.shapes.insert(at, (shape, HashMap::new()));
                 at
             }
@@ -156,6 +156,24 @@ impl<T> SelectorTable<T> {
         self.shapes[at].1.entry(selector).or_default()
     }
 }
+
+/// Where a policy stands among all: the lowest rank that matches a packet is that of the policy which a
+/// [`SelectorTable`] finds for it. No two policies that match the same packet have the same rank.
+///
+/// ```
+/// use esp::selectors::rank;
+/// use offload_api::Selector;
+///
+/// let dns = Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY };
+/// assert!(rank(&dns, 1) < rank(&Selector::ANY, 1), "the more specific one");
+/// assert!(rank(&Selector::ANY, 0) < rank(&dns, 1), "the lower priority number");
+/// ```
+pub fn rank(selector: &Selector, priority: u32) -> u64 {
+    u64::from(priority) << 32 | u64::from(Shape::of(selector).order())
+}
+
+/// More than any shape says.
+const MOST_SPECIFIC: u32 = 1023;
 
 /// A selector that looks at ports, as it would be if it did not.
 fn without_ports(selector: &Selector) -> Option<Selector> {
@@ -183,6 +201,15 @@ impl Shape {
             source_port: selector.source_port.is_some(),
             destination_port: selector.destination_port.is_some(),
         }
+    }
+
+    /// The more specific first; those that say as much as each other in some order, always the same.
+    fn order(&self) -> u32 {
+        let code =
+            |prefix: Option<(bool, u8)>| prefix.map_or(0, |(ipv6, bits)| 1 + u32::from(ipv6) * 33 + u32::from(bits));
+        let parts = [self.protocol, self.source_port, self.destination_port];
+        let parts = parts.into_iter().fold(0, |code, part| code << 1 | u32::from(part));
+        (MOST_SPECIFIC - self.specificity()) << 19 | code(self.source) << 11 | code(self.destination) << 3 | parts
     }
 
     /// How much a selector of this shape says. An IPv4 address says as much as an IPv6 address.
@@ -248,7 +275,7 @@ mod tests {
     proptest! {
         #[test]
         fn finds_what_a_search_through_all_finds(
-            selectors in prop::collection::vec((selector(), 0u32..3), 0..30),
+            selectors in prop::collection::vec((selector(), 0u64..3), 0..30),
             removed in prop::collection::vec(any::<bool>(), 30),
             source in address(), destination in address(),
             protocol in prop::sample::select(vec![6u8, 17, 1]),
@@ -275,7 +302,7 @@ mod tests {
                 .min_by_key(|(selector, priority)| (priority, core::cmp::Reverse(Shape::of(selector).specificity())));
             let found = table.find(&packet);
             // Two of the same rank are as good as each other.
-            let rank = |entry: &&(Selector, u32)| (entry.1, Shape::of(&entry.0).specificity());
+            let rank = |entry: &&(Selector, u64)| (entry.1, Shape::of(&entry.0).specificity());
             prop_assert_eq!(found.as_ref().map(rank), best.as_ref().map(rank));
             prop_assert!(found.is_none_or(|(selector, _)| selector.matches(&packet)));
             let might = all.iter().filter_map(|(selector, _)| without_ports(selector));

@@ -47,8 +47,8 @@ pub struct InDevice {
     pub handle: Handle,
     /// What the device does.
     pub kind: OffloadKind,
-    /// For which packets the device was told to use it, and at what priority.
-    pub selectors: SmallVec<[(Selector, u32); 1]>,
+    /// For which packets the device was told to use it, and at what rank.
+    pub selectors: SmallVec<[(Selector, u64); 1]>,
 }
 
 impl Sa {

@@ -32,12 +32,12 @@ impl Spd {
     /// # Errors
     /// If there is one of this selector and priority.
     pub fn add(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.0.insert(policy.selector, policy.priority, policy).map_err(|_| KeyingError::Exists)
+        self.0.insert(policy.selector, policy.priority.into(), policy).map_err(|_| KeyingError::Exists)
     }
 
     /// Removes the policy of this selector and priority.
     pub fn remove(&mut self, selector: &Selector, priority: u32) -> Option<Policy> {
-        self.0.remove(selector, priority)
+        self.0.remove(selector, priority.into())
     }
 
     /// The policy for a packet: the one of the lowest priority number, and among those the most specific.

@@ -97,7 +97,7 @@ pub enum IpsecCommand {
         /// Which packets.
         selector: Selector,
         /// Lower goes before higher.
-        priority: u32,
+        rank: u64,
         /// The SA.
         sa: Handle,
     },
@@ -105,8 +105,8 @@ pub enum IpsecCommand {
     RemovePolicy {
         /// Its selector.
         selector: Selector,
-        /// Its priority.
-        priority: u32,
+        /// Its rank.
+        rank: u64,
     },
 }
 

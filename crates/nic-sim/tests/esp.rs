@@ -2,7 +2,10 @@
 
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, nic};
-use offload_api::{DropReason, EspAsk, Handle, NetDevice, NoRecords, Sent, TxAsk, TxPacket};
+use offload_api::{
+    Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, NetDevice, NoRecords, OffloadKind, SaParams, Selector,
+    Sent, TxAsk, TxPacket,
+};
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 
@@ -20,7 +23,7 @@ fn packet(ask: EspAsk) -> TxPacket {
 fn a_driver_refuses_what_its_device_cannot_protect() {
     let (_device, mut driver) = nic(NicConfig { ipsec_sas: 0, ..NicConfig::default() });
     assert!(driver.ipsec().is_none());
-    for ask in [EspAsk::Protect, FINISH] {
+    for ask in [EspAsk::Protect { sa: Handle { index: 0, generation: 0 } }, FINISH] {
         let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);
         assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
     }
@@ -33,12 +36,22 @@ fn a_driver_refuses_what_its_device_cannot_protect() {
 fn a_device_without_a_policy_for_it_drops_it() {
     let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
     let (mut device, mut driver) = nic(config);
-    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect), &NoRecords), Sent::Posted);
+    let sa = |spi| {
+        let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+        let params = SaParams::new(Direction::Transmit, spi, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+        SaParams { offload: OffloadKind::Packet, ..params }
+    };
+    let ipsec = driver.ipsec().unwrap();
+    let [meant, found] = [256, 257].map(|spi| ipsec.add_sa(&sa(spi)).unwrap());
+    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
+    // Its policies lead it to another SA than the host means.
+    driver.ipsec().unwrap().set_policy(&Selector::ANY, 0, found).unwrap();
+    assert_eq!(driver.transmit(Instant::ZERO, packet(EspAsk::Protect { sa: meant }), &NoRecords), Sent::Posted);
     let sent = driver.transmit(Instant::ZERO, packet(FINISH), &NoRecords);
     assert_eq!(sent, Sent::Dropped(DropReason::Unsupported), "an SA that it was not told of");
     driver.flush(Instant::ZERO);
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
     let counters = device.counters();
-    assert_eq!((counters.ipsec_tx_drop_pkts, counters.ipsec_tx_drop_no_state), (1, 1));
+    assert_eq!((counters.ipsec_tx_drop_pkts, counters.ipsec_tx_drop_no_state), (2, 2));
 }

@@ -607,8 +607,12 @@ pub enum EspAsk {
         /// What is behind the IV.
         next_header: u8,
     },
-    /// Packet offload: must not leave but as the device's policies have it protected.
-    Protect,
+    /// Packet offload: must not leave but protected by this SA, to which the device's policies must lead it too. Of a
+    /// fragment that shows no ports, the device takes the host's word.
+    Protect {
+        /// The device's SA.
+        sa: Handle,
+    },
 }
 
 /// What a device did about ESP in a received packet. A packet in which anything failed is untouched; so is one whose
@@ -676,13 +680,14 @@ pub trait IpsecDevice {
     fn remove_sa(&mut self, sa: Handle);
 
     /// Has packets that match `selector` protected by `sa`, in place of the SA it named before, if it is there already.
+    /// Of several that match, the one of the lowest `rank` counts: it is for the host to rank them as its own policies are.
     ///
     /// # Errors
     /// Whatever the device cannot take.
-    fn set_policy(&mut self, selector: &Selector, priority: u32, sa: Handle) -> Result<(), SaRefused>;
+    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused>;
 
     /// Takes a policy back.
-    fn remove_policy(&mut self, selector: &Selector, priority: u32);
+    fn remove_policy(&mut self, selector: &Selector, rank: u64);
 
     /// The next event.
     fn poll_sa_event(&mut self) -> Option<DeviceSaEvent>;

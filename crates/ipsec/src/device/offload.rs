@@ -2,16 +2,17 @@
 //!
 //! In packet offload the device counts sequence numbers; the host counts along, one for each packet it hands over, so
 //! that it can go on by itself, with numbers the device cannot have used, should the device lose the SA. What the
-//! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, and
-//! every packet says that it must not leave unprotected.
+//! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, in the
+//! order that the host's have, and every packet names the SA that it must not leave without.
 
 use super::{By, SecureDevice};
 use crate::sad::InDevice;
 use esp::Reached;
+use esp::selectors::rank;
 use offload_api::ipsec::{DeviceSaEvent, Packet};
 use offload_api::{
-    Direction, DropReason, EspAsk, EspMode, Lifetime, Limits, NoRecords, OffloadKind, Prefix, SaEvent, SaId, SaParams,
-    SaRefused, Selector, Sent, TxAsk, TxPacket,
+    Direction, DropReason, EspAsk, EspMode, Handle, Lifetime, Limits, NoRecords, OffloadKind, Prefix, SaEvent, SaId,
+    SaParams, SaRefused, Selector, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use smallvec::SmallVec;
@@ -65,12 +66,13 @@ impl SecureDevice {
 
     /// The device is not to protect packets by a policy that is gone.
     pub(super) fn forget_policy(&mut self, selector: &Selector, priority: u32) {
+        let rank = rank(selector, priority);
         for (narrowed, id) in self.told.remove(&(*selector, priority)).unwrap_or_default() {
             if let Some(place) = self.sad.find_mut(id).and_then(|sa| sa.offload.as_mut()) {
-                place.selectors.retain(|told| *told != (narrowed, priority));
+                place.selectors.retain(|told| *told != (narrowed, rank));
             }
             if let Some(device) = self.inner.ipsec() {
-                device.remove_policy(&narrowed, priority);
+                device.remove_policy(&narrowed, rank);
             }
         }
     }
@@ -84,11 +86,11 @@ impl SecureDevice {
         selectors: &Packet,
         packets: u32,
     ) -> Sent {
-        if !self.make_device_find(id, selectors) {
+        let Some(sa) = self.make_device_find(id, selectors) else {
             self.counters.out_state_invalid += 1;
             return Sent::Dropped(DropReason::Policy);
-        }
-        let ask = TxAsk { esp: Some(EspAsk::Protect), ..packet.ask };
+        };
+        let ask = TxAsk { esp: Some(EspAsk::Protect { sa }), ..packet.ask };
         let sent = self.inner.transmit(now, TxPacket { ask, ..packet }, &NoRecords);
         if sent == Sent::Posted {
             self.counters.out_packet += u64::from(packets);
@@ -99,11 +101,13 @@ impl SecureDevice {
         sent
     }
 
-    /// Sees to it that the device's policies lead such packets to this SA.
-    fn make_device_find(&mut self, id: SaId, selectors: &Packet) -> bool {
-        let Some(policy) = self.policies[Direction::Transmit as usize].find(selectors) else { return false };
+    /// Sees to it that the device's policies lead such packets to this SA, and says what the device calls it.
+    fn make_device_find(&mut self, id: SaId, selectors: &Packet) -> Option<Handle> {
+        let policy = self.policies[Direction::Transmit as usize].find(selectors)?;
         let (selector, priority) = (policy.selector, policy.priority);
-        let Some(sa) = self.sad.find_mut(id) else { return false };
+        let sa = self.sad.find_mut(id)?;
+        // Narrowed, it would be more specific: it stands where the host's own stands.
+        let rank = rank(&selector, priority);
         // In transport mode an SA is one of many that a policy may lead to: to the device, each has a policy of its own.
         let narrowed = match sa.params.mode {
             EspMode::Transport => Selector {
@@ -113,23 +117,21 @@ impl SecureDevice {
             },
             EspMode::Tunnel => selector,
         };
-        let Some(place) = &mut sa.offload else { return false };
-        if place.selectors.contains(&(narrowed, priority)) {
-            return true;
+        let place = sa.offload.as_mut()?;
+        let handle = place.handle;
+        if place.selectors.contains(&(narrowed, rank)) {
+            return Some(handle);
         }
-        let Some(device) = self.inner.ipsec() else { return false };
-        if device.set_policy(&narrowed, priority, place.handle).is_err() {
-            return false;
-        }
-        place.selectors.push((narrowed, priority));
+        self.inner.ipsec()?.set_policy(&narrowed, rank, handle).ok()?;
+        place.selectors.push((narrowed, rank));
         let told = self.told.entry((selector, priority)).or_default();
         let before = told.iter().position(|(other, _)| *other == narrowed).map(|at| told.swap_remove(at).1);
         told.push((narrowed, id));
         // An older SA gave way.
         if let Some(place) = before.and_then(|before| self.sad.find_mut(before)).and_then(|sa| sa.offload.as_mut()) {
-            place.selectors.retain(|told| *told != (narrowed, priority));
+            place.selectors.retain(|told| *told != (narrowed, rank));
         }
-        true
+        Some(handle)
     }
 
     /// An SA goes on without the device. Its numbers go on where the device can have been at most.

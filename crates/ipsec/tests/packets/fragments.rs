@@ -50,6 +50,12 @@ fn text(ipv6: bool, frames: &[impl AsRef<[u8]>]) -> Option<Vec<u8>> {
     })
 }
 
+/// Not with packet offload in transport mode: what is larger than the path is nothing for the device.
+fn ways_to_cut() -> impl Iterator<Item = (OffloadKind, EspMode)> {
+    let ways = KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode)));
+    ways.filter(|way| *way != (OffloadKind::Packet, EspMode::Transport))
+}
+
 fn ways() -> impl Iterator<Item = (OffloadKind, EspMode, bool)> {
     let ways = KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode)));
     ways.flat_map(|(kind, mode)| [(kind, mode, false), (kind, mode, true)])
@@ -80,7 +86,7 @@ fn what_a_port_has_protected_leaves_protected_in_fragments_too() {
 fn what_is_larger_than_the_path_is_cut_again() {
     let long: Vec<u8> = (0..4000).map(|at| at as u8).collect();
     for ipv6 in [false, true] {
-        for (kind, mode) in KINDS[..2].iter().flat_map(|kind| MODES.map(|mode| (*kind, mode))) {
+        for (kind, mode) in ways_to_cut() {
             let what = format!("{kind:?} {mode:?}, IPv6: {ipv6}");
             let mut from = sender(kind, mode, ipv6);
             let mut to = End::new(2);

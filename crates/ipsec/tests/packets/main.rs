@@ -5,6 +5,7 @@ mod hostile;
 mod joined;
 mod path_mtu;
 mod paths;
+mod policies;
 mod rig;
 mod scale;
 

@@ -151,7 +151,10 @@ impl Driver {
             return false;
         }
         match ask {
-            EspAsk::Protect => self.config.ipsec_sas > 0,
+            EspAsk::Protect { sa } => self
+                .sas
+                .shadow(sa)
+                .is_some_and(|sa| sa.direction == Direction::Transmit && sa.kind == OffloadKind::Packet && !sa.leaving),
             EspAsk::Finish { sa, at, .. } => {
                 let known = self.sas.shadow(sa).is_some_and(|sa| {
                     sa.direction == Direction::Transmit && sa.kind == OffloadKind::Crypto && !sa.leaving
@@ -220,18 +223,18 @@ impl IpsecDevice for Driver {
         }
     }
 
-    fn set_policy(&mut self, selector: &Selector, priority: u32, sa: Handle) -> Result<(), SaRefused> {
+    fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
         let known = self.sas.shadow(sa).filter(|sa| sa.direction == Direction::Transmit && !sa.leaving);
         known.filter(|sa| sa.kind == OffloadKind::Packet).ok_or(SaRefused::UnknownSa)?;
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
-        self.post_command(IpsecCommand::SetPolicy { selector: *selector, priority, sa });
+        self.post_command(IpsecCommand::SetPolicy { selector: *selector, rank, sa });
         Ok(())
     }
 
-    fn remove_policy(&mut self, selector: &Selector, priority: u32) {
-        self.post_or_wait(IpsecCommand::RemovePolicy { selector: *selector, priority });
+    fn remove_policy(&mut self, selector: &Selector, rank: u64) {
+        self.post_or_wait(IpsecCommand::RemovePolicy { selector: *selector, rank });
     }
 
     fn poll_sa_event(&mut self) -> Option<DeviceSaEvent> {

@@ -52,11 +52,11 @@ impl EspTable {
                 }
             }
             IpsecCommand::RemoveSa { handle } => self.remove(handle),
-            IpsecCommand::SetPolicy { selector, priority, sa } => {
-                self.policies.replace(selector, priority, sa);
+            IpsecCommand::SetPolicy { selector, rank, sa } => {
+                self.policies.replace(selector, rank, sa);
             }
-            IpsecCommand::RemovePolicy { selector, priority } => {
-                self.policies.remove(&selector, priority);
+            IpsecCommand::RemovePolicy { selector, rank } => {
+                self.policies.remove(&selector, rank);
             }
         }
     }

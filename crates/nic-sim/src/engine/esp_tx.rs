@@ -41,11 +41,14 @@ impl Wrapper {
                 take_out(packet, at, &outer, params.mode).ok_or(EspDrop::NotIp)?;
                 Ok(Wrapper { sa, outer, number: Some(number) })
             }
-            EspAsk::Protect => {
+            EspAsk::Protect { sa } => {
                 let ip = ip_packet(&packet.header).ok_or(EspDrop::NotIp)?;
                 let view = IpView::parse_headers(ip).ok_or(EspDrop::NotIp)?;
-                let sa = table.find_policy(&view.selectors(ip)).ok_or(EspDrop::NoState)?;
-                let params = &table.get_mut(sa).ok_or(EspDrop::NoState)?.params;
+                // The host counts the numbers of the SA that it names: those of another would be used twice.
+                if !view.may_hide_ports() && table.find_policy(&view.selectors(ip)) != Some(sa) {
+                    return Err(EspDrop::NoState);
+                }
+                let params = &table.get_mut(sa).filter(|sa| sa.is_whole()).ok_or(EspDrop::NoState)?.params;
                 let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
                 Ok(Wrapper { sa, outer, number: None })
             }

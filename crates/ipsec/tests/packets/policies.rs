@@ -1,0 +1,83 @@
+//! Several policies, several SAs: the packet leaves by the SA that the host means, whoever looks for it.
+
+use crate::KINDS;
+use crate::rig::{End, NOW, address, datagram, sa, tcp};
+use nic_sim::wire::Port;
+use offload_api::ipsec::Packet;
+use offload_api::{Action, Direction, EspMode, NetDevice, OffloadKind, Policy, Prefix, SaParams, Selector, Template};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+fn selector() -> impl Strategy<Value = Selector> {
+    let prefix = |number| {
+        let bits = prop::option::of(prop::sample::select(vec![8u8, 24, 32]));
+        bits.prop_map(move |bits| bits.and_then(|bits| Prefix::new(address(false, number), bits)))
+    };
+    let protocol = prop::option::of(prop::sample::select(vec![6u8, 17]));
+    let port = |port| prop::option::of(Just(port));
+    (prefix(1), prefix(2), protocol, port(5000), port(80)).prop_map(
+        |(source, destination, protocol, source_port, destination_port)| Selector {
+            source,
+            destination,
+            protocol,
+            source_port,
+            destination_port,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn numbers_are_those_of_the_sa_that_is_meant(
+        policies in prop::collection::vec((selector(), 0u32..2, 1u32..4), 2..8),
+        packets in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 0u8..6), 1..20),
+        kind in prop::sample::select(KINDS.to_vec()),
+    ) {
+        let mut end = End::new(1);
+        for reqid in 1..4 {
+            let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
+            end.keying().add_sa(NOW, SaParams { spi: 0x1000 + reqid, reqid, ..params }).unwrap();
+        }
+        for (selector, priority, reqid) in &policies {
+            let action = Action::Protect(Template::transport(*reqid));
+            let policy = Policy { direction: Direction::Transmit, selector: *selector, priority: *priority, action };
+            let _there_already = end.keying().add_policy(policy);
+        }
+        let everything = Policy {
+            direction: Direction::Transmit,
+            selector: Selector::ANY,
+            priority: 9,
+            action: Action::Protect(Template::transport(3)),
+        };
+        end.keying().add_policy(everything).unwrap();
+        end.settle();
+        let mut numbers: HashMap<u32, u32> = HashMap::new();
+        for (is_tcp, which, happens) in packets {
+            if happens == 0 {
+                let (selector, priority, _) = *which.get(&policies);
+                let _gone_already = end.keying().delete_policy(Direction::Transmit, &selector, priority);
+            }
+            if happens == 1 {
+                end.device.reset(NOW);
+                end.device.process(NOW);
+                let _lost = end.secure.poll_event();
+                end.events();
+            }
+            let packet = if is_tcp { tcp(false, b"x", None) } else { datagram(false, 80, b"x", 1500).remove(0) };
+            let protocol = if is_tcp { 6 } else { 17 };
+            let (source, destination) = (address(false, 1), address(false, 2));
+            let selectors = Packet { source, destination, protocol, ports: Some((5000, 80)) };
+            let Some(Action::Protect(meant)) = end.secure.spd(Direction::Transmit).action(&selectors) else {
+                return Err(TestCaseError::fail("all are protected"));
+            };
+            let sent = end.send(packet);
+            prop_assert_eq!(sent.len(), 1);
+            let word = |at: usize| u32::from_be_bytes(sent[0].data[at..at + 4].try_into().unwrap());
+            let next = numbers.entry(word(34)).or_default();
+            *next += 1;
+            prop_assert_eq!((word(34), word(38)), (0x1000 + meant.reqid, *next), "{:?}", kind);
+        }
+        prop_assert_eq!(end.counted("ipsec_tx_drop_no_state"), 0);
+        prop_assert!(kind != OffloadKind::Packet || end.counted("XfrmOutStateInvalid") == 0);
+    }
+}
