@@ -351,33 +351,48 @@ impl TlsReceive {
             let follows = seq == seen_to;
             return self.search(if follows { seen } else { Header::NONE }, seq, source);
         }
-        // Sent again: the past has been searched, and a question about it would come too late.
-        match source.get(seen_to.distance_from(seq) as usize..) {
-            Some(fresh) if !fresh.is_empty() => self.search(seen, seen_to, fresh),
+        let fresh = source.get(seen_to.distance_from(seq) as usize..).unwrap_or_default();
+        if !fresh.is_empty() {
+            return self.search(seen, seen_to, fresh);
+        }
+        // From the past: overtaken, or sent again. A header in it is of use if it leads beyond all that was seen.
+        match self.find(&mut { Header::NONE }, seq, source) {
+            Some(track) if track.header.start.at_or_after(seen_to) => {
+                self.place = Place::Tracking(Track { seen_to, ..track });
+                Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED }
+            }
             _ => Received::UNTOUCHED,
         }
     }
 
     /// Looks for a header in `source`, which follows on what `seen` kept, if that kept anything.
     fn search(&mut self, mut seen: Header, seq: Seq, source: &[u8]) -> Received {
-        let end = seq + source.len() as u32;
         if !self.asks {
-            self.lose(end);
+            self.lose(seq + source.len() as u32);
             return Received::UNTOUCHED;
         }
+        if let Some(track) = self.find(&mut seen, seq, source) {
+            self.place = Place::Tracking(track);
+            return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
+        }
+        self.place = Place::Searching { seen, seen_to: seq + source.len() as u32 };
+        Received::UNTOUCHED
+    }
+
+    /// What may be a header in `source`, or began in `seen`, and leads on: the last bytes are in `seen` if there is none.
+    fn find(&self, seen: &mut Header, seq: Seq, source: &[u8]) -> Option<Track> {
+        let end = seq + source.len() as u32;
         for (offset, byte) in source.iter().enumerate() {
             seen.push_sliding(seq + offset as u32, *byte);
             if seen.is_complete() && self.protection.record_bytes(&seen.bytes).is_some() {
-                let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: seen, seen_to: end };
+                let mut track = Track { asked: seen.start, confirmed: None, headers: 0, header: *seen, seen_to: end };
                 let rest = seen.end();
                 if track.follow(&self.protection, rest, &source[rest.distance_from(seq) as usize..]).is_some() {
-                    self.place = Place::Tracking(track);
-                    return Received { verdict: TlsVerdict::ResyncRequested, ..Received::UNTOUCHED };
+                    return Some(track);
                 }
             }
         }
-        self.place = Place::Searching { seen, seen_to: end };
-        Received::UNTOUCHED
+        None
     }
 
     /// Follows lengths through a packet.

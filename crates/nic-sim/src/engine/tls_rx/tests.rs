@@ -128,8 +128,8 @@ fn a_false_header_is_found_out() {
     assert_eq!(rig.verdict(300, real + 121 + 321), Decrypted);
 }
 
-/// While it searches, a packet that is sent again between two that follow on one another neither hides the header that is
-/// split over those nor is searched.
+/// While it searches, a packet that is sent again between two that follow on one another does not hide the header that is
+/// split over those.
 #[test]
 fn the_past_does_not_disturb_a_search() {
     let mut rig = Rig::new(9, 100);
@@ -142,9 +142,23 @@ fn the_past_does_not_disturb_a_search() {
     // After a "no", too, the search goes on behind all that was seen.
     assert_eq!(rig.verdict(260, 300), NotDecrypted);
     assert!(rig.engine.answer(START + 242, None));
-    assert_eq!(rig.verdict(230, 260), NotDecrypted);
+    assert_eq!(rig.verdict(100, 140), NotDecrypted);
     assert_eq!(rig.verdict(300, 380), ResyncRequested);
     assert_eq!(rig.engine.question(), Some(START + 363));
+}
+
+/// A packet that was overtaken may hold the header that the gap hid.
+#[test]
+fn a_header_in_an_overtaken_packet_is_of_use_if_it_leads_beyond_what_was_seen() {
+    let mut rig = Rig::new(3, 1000);
+    assert_eq!(rig.verdict(0, 900), Decrypted);
+    assert!(rig.feed(1100, 1500).lost);
+    assert_eq!(rig.verdict(900, 1100), ResyncRequested, "the header at 1021 leads to 2042");
+    assert_eq!(rig.engine.question(), Some(START + 1021));
+    assert!(rig.engine.answer(START + 1021, Some(6)));
+    assert_eq!(rig.verdict(1500, 2000), NotDecrypted);
+    assert!(rig.feed(2000, 2100).found);
+    assert_eq!(rig.verdict(2100, 3063), Decrypted);
 }
 
 /// A question may get lost on its way, or its answer.
