@@ -94,6 +94,14 @@ impl ReplayWindow {
         window
     }
 
+    /// A window of `size` numbers that ends at `top`, none of which was seen: of a device that takes over what somebody
+    /// else guarded, and goes on to.
+    pub fn without_history(size: u32, esn: bool, top: u64) -> ReplayWindow {
+        let mut window = ReplayWindow::new(size, esn, top);
+        window.words.fill(0);
+        window
+    }
+
     /// The highest number accepted.
     pub fn top(&self) -> u64 {
         self.top
@@ -229,6 +237,18 @@ mod tests {
         assert_eq!(numbers.peek(1), None);
         let window = ReplayWindow::new(64, false, 5);
         assert!(!window.is_new(1 << 32) && !window.is_new(0));
+    }
+
+    #[test]
+    fn a_window_without_history_takes_each_of_its_numbers_once() {
+        for top in [5, 63, 64, 1000, 0xffff_fff0, 0x1_0000_0010] {
+            let mut window = ReplayWindow::without_history(64, true, top);
+            for number in (1..=top).rev().take(64).chain(top + 1..top + 3) {
+                assert_eq!(window.check(number as u32), Ok(number));
+                assert!(window.accept(number) && !window.accept(number), "{number} of {top}");
+            }
+            assert!(!window.is_new(0) && !window.is_new(top.saturating_sub(64)));
+        }
     }
 
     #[test]

@@ -120,7 +120,12 @@ impl EspTable {
             Direction::Transmit => Numbers::Send(SendNumber::new(params.last_number, params.esn)),
             Direction::Receive => {
                 self.by_spi.insert((params.spi, params.source, params.destination), handle);
-                Numbers::Receive(ReplayWindow::new(params.replay_window, params.esn, params.last_number))
+                let new = match params.offload {
+                    // The host knows what came before it gave the SA away, and looks at every number.
+                    OffloadKind::Packet => ReplayWindow::without_history,
+                    OffloadKind::Crypto | OffloadKind::None => ReplayWindow::new,
+                };
+                Numbers::Receive(new(params.replay_window, params.esn, params.last_number))
             }
         };
         let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
