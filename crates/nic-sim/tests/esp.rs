@@ -2,9 +2,10 @@
 
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, nic};
+use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
-    Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, NetDevice, NoRecords, OffloadKind, SaParams, Selector,
-    Sent, TxAsk, TxPacket,
+    DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, NetDevice, NoRecords, OffloadKind, SaParams,
+    Selector, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -54,4 +55,26 @@ fn a_device_without_a_policy_for_it_drops_it() {
     assert!(device.poll_frame(Instant::ZERO).is_none());
     let counters = device.counters();
     assert_eq!((counters.ipsec_tx_drop_pkts, counters.ipsec_tx_drop_no_state), (2, 2));
+}
+
+#[test]
+fn a_name_from_before_a_reset_takes_no_sa_away() {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    let (mut device, mut driver) = nic(config);
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+    let params = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+    let params = SaParams { offload: OffloadKind::Crypto, ..params };
+    let old = driver.ipsec().unwrap().add_sa(&params).unwrap();
+    device.reset(Instant::ZERO);
+    device.process(Instant::ZERO);
+    assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
+    assert_eq!(driver.ipsec().unwrap().poll_sa_event(), Some(DeviceSaEvent::Lost(old)));
+    let new = driver.ipsec().unwrap().add_sa(&params).unwrap();
+    assert_eq!(new.index, old.index, "its place");
+    driver.ipsec().unwrap().remove_sa(old);
+    let finish = EspAsk::Finish { sa: new, at: 34, number: 1, next_header: 6 };
+    assert_eq!(driver.transmit(Instant::ZERO, packet(finish), &NoRecords), Sent::Posted);
+    driver.ipsec().unwrap().remove_sa(new);
+    let sent = driver.transmit(Instant::ZERO, packet(finish), &NoRecords);
+    assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
 }

@@ -492,6 +492,12 @@ pub enum KeyingError {
     /// The first number would be beyond the last that the SA can have.
     #[error("the number {0} is beyond what the SA can count to")]
     Number(u64),
+    /// ESP in UDP comes to port 4500 (RFC 3948 2.1), where it is told from other datagrams; nothing is sent to port 0.
+    #[error("ESP in UDP is received on port 4500, and sent to any but 0")]
+    EncapsulationPort(u16),
+    /// A hard limit was reached, or all numbers are used: only a new SA helps.
+    #[error("the SA is used up")]
+    UsedUp,
 }
 
 /// What happened to SAs.
@@ -531,7 +537,7 @@ pub enum SaEvent {
         /// The packet.
         packet: Packet,
     },
-    /// The device lost the SA; it goes on in software.
+    /// The device lost the SA, or would not take it in the end, having had no time for it before; it goes on in software.
     OffloadLost {
         /// Which one.
         sa: SaId,
@@ -561,7 +567,7 @@ pub trait Keying {
     /// Gives an SA another lifetime, counted from now on.
     ///
     /// # Errors
-    /// If there is no such SA.
+    /// If there is no such SA, or it is used up.
     fn update_sa(&mut self, now: Instant, sa: SaId, lifetime: Lifetime) -> Result<(), KeyingError>;
 
     /// Deletes an SA. What was handed to the device before is still sent.
@@ -631,7 +637,8 @@ pub enum EspVerdict {
         /// Packets of consecutive numbers that this one was joined of, which have one trailer left; 1: it was not.
         packets: u16,
     },
-    /// Packet offload: this is the inner packet. It was authentic, no replay, and one of its SA's.
+    /// Packet offload: this is the inner packet. It was authentic, one of its SA's, and no replay of another that the
+    /// device opened.
     Unwrapped {
         /// The device's SA.
         sa: Handle,
@@ -654,6 +661,8 @@ pub enum DeviceSaEvent {
     Ready(Handle),
     /// The SA is gone.
     Removed(Handle),
+    /// The SA is gone, with policies that name it: the device was reset.
+    Lost(Handle),
     /// A soft limit was reached.
     SoftLimit(Handle, Limit),
     /// A hard limit was reached: its packets are dropped.
@@ -667,7 +676,8 @@ pub enum DeviceSaEvent {
 /// What an IPsec layer may ask of a device. Nothing here blocks. Commands and packets take effect in the order given.
 pub trait IpsecDevice {
     /// Has the device keep an SA. A transmitting one may be used at once; a receiving one works from
-    /// [`Ready`](DeviceSaEvent::Ready) on.
+    /// [`Ready`](DeviceSaEvent::Ready) on. In packet offload it takes each number of the window that ends at `last_number`
+    /// once: which of them came before, the host knows.
     ///
     /// # Errors
     /// Whatever the device cannot take.

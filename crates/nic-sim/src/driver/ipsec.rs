@@ -107,14 +107,15 @@ impl DeviceSas {
     /// The device has none any more.
     pub(super) fn vacate_all(&mut self) {
         for index in 0..self.places.len() as u32 {
-            if self.places[index as usize].sa.is_some() {
+            let Place { generation, sa } = &self.places[index as usize];
+            if sa.is_some() {
+                self.events.push_back(DeviceSaEvent::Lost(Handle { index, generation: *generation }));
                 self.vacate(index);
             }
         }
         self.policies = 0;
         self.under_way = 0;
         self.waiting.clear();
-        self.events.clear();
     }
 
     fn shadow(&self, handle: Handle) -> Option<&Shadow> {
@@ -217,7 +218,8 @@ impl IpsecDevice for Driver {
     }
 
     fn remove_sa(&mut self, sa: Handle) {
-        let Some(Place { sa: Some(shadow), .. }) = self.sas.places.get_mut(sa.index as usize) else { return };
+        let place = self.sas.places.get_mut(sa.index as usize).filter(|place| place.generation == sa.generation);
+        let Some(shadow) = place.and_then(|place| place.sa.as_mut()) else { return };
         if !core::mem::replace(&mut shadow.leaving, true) {
             self.post_or_wait(IpsecCommand::RemoveSa { handle: sa });
         }
