@@ -103,6 +103,25 @@ impl Meter {
         self.tell(hard, soft)
     }
 
+    /// Takes note of a limit that somebody else found to be reached; what there is to tell of that.
+    pub fn note(&mut self, reached: Reached) -> Option<Reached> {
+        match reached {
+            Reached::Soft(limit) => self.tell(None, Some(limit)),
+            Reached::Hard(limit) => self.tell(Some(limit), None),
+        }
+    }
+
+    /// What is left of bytes and packets, for somebody else to count down. A soft limit that was told is none any more.
+    pub fn left(&self) -> Lifetime {
+        let left = |limits: &Limits| Limits {
+            bytes: limits.bytes.map(|most| most.saturating_sub(self.bytes)),
+            packets: limits.packets.map(|most| most.saturating_sub(self.packets)),
+            time: limits.time,
+        };
+        let soft = if self.soft_told { Limits::default() } else { left(&self.lifetime.soft) };
+        Lifetime { soft, hard: left(&self.lifetime.hard) }
+    }
+
     /// Bytes that passed.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -151,6 +170,22 @@ mod tests {
         assert_eq!(meter.handle_timeout(at(3)), Some(Reached::Hard(Limit::Time)), "late, and both at once");
         assert!(meter.is_dead() && !meter.allows(1));
         assert_eq!(meter.next_event(), None);
+    }
+
+    #[test]
+    fn what_is_left_is_what_was_not_spent_and_not_told() {
+        let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
+        let mut meter = Meter::new(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
+        assert_eq!(meter.spend(2, 0), None);
+        assert_eq!(meter.left(), Lifetime { soft: limits(1), hard: limits(4) });
+        assert_eq!(meter.note(Reached::Soft(Limit::Bytes)), Some(Reached::Soft(Limit::Bytes)));
+        assert_eq!(meter.spend(1, 0), None, "told before, by whom ever");
+        assert_eq!(meter.left(), Lifetime { soft: Limits::default(), hard: limits(3) });
+        meter.renew(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
+        assert_eq!(meter.left(), Lifetime { soft: limits(3), hard: limits(6) });
+        assert_eq!(meter.note(Reached::Hard(Limit::Packets)), Some(Reached::Hard(Limit::Packets)));
+        assert_eq!(meter.note(Reached::Hard(Limit::Packets)), None);
+        assert!(meter.is_dead());
     }
 
     #[test]

@@ -7,9 +7,11 @@
 //! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber};
+use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
-use offload_api::{Direction, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template};
+use offload_api::{
+    Direction, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template, UdpEncapsulation,
+};
 use offload_base::Instant;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
@@ -29,6 +31,8 @@ pub struct Sa {
     pub path_mtu: Option<u16>,
     /// Its place in a device.
     pub offload: Option<InDevice>,
+    /// It is used up: a hard limit was reached, or there are no more numbers.
+    pub retired: bool,
 }
 
 /// The sequence numbers of an SA, by direction.
@@ -60,7 +64,15 @@ impl Sa {
             }
         };
         let cipher = Cipher::new(&params);
-        Sa { cipher, meter: Meter::new(now, params.lifetime), sequence, path_mtu: None, offload: None, params }
+        Sa {
+            cipher,
+            meter: Meter::new(now, params.lifetime),
+            sequence,
+            path_mtu: None,
+            offload: None,
+            retired: false,
+            params,
+        }
     }
 
     /// The largest packet of a family that it can carry in packets of `mtu` bytes.
@@ -214,7 +226,11 @@ impl Sad {
                 }
             }
         }
-        if let Some(at) = self.places[id.0.index as usize].deadline.take() {
+        let place = &mut self.places[id.0.index as usize];
+        if let Some(sa) = &mut place.sa {
+            sa.retired = true;
+        }
+        if let Some(at) = place.deadline.take() {
             self.deadlines.remove(&(at, id));
         }
     }
@@ -363,6 +379,16 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
     }
     if params.last_number > esp::number::limit(params.esn) {
         return Err(KeyingError::Number(params.last_number));
+    }
+    if let Some(UdpEncapsulation { destination_port, .. }) = params.encapsulation {
+        let possible = match params.direction {
+            Direction::Receive => destination_port == UDP_ENCAPSULATION_PORT,
+            // The other end's port as an address translator shows it.
+            Direction::Transmit => destination_port != 0,
+        };
+        if !possible {
+            return Err(KeyingError::EncapsulationPort(destination_port));
+        }
     }
     Ok(())
 }

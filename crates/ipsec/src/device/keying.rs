@@ -16,6 +16,9 @@ impl Keying for SecureDevice {
 
     fn update_sa(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
         let sa = self.sad.find_mut(id).ok_or(KeyingError::NotFound)?;
+        if sa.retired {
+            return Err(KeyingError::UsedUp);
+        }
         sa.meter.renew(now, lifetime);
         let in_device = sa.offload.as_ref().map(|place| place.handle);
         self.sad.note_deadline(id);
@@ -63,7 +66,7 @@ impl Keying for SecureDevice {
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
         self.hear_device();
-        self.events.pop_front()
+        self.events.pop()
     }
 }
 

@@ -4,11 +4,13 @@
 //! - `receive`: ESP opened, by whom ever; policies held to what arrives;
 //! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
+//! - `events`: what keying is to hear of it all;
 //! - `path_mtu`: what routers say about the size of ESP packets.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
 //! it rather than send it plain; no sequence number is used twice, whoever counts.
 
+mod events;
 mod fragments;
 mod keying;
 mod offload;
@@ -23,6 +25,7 @@ use crate::spd::Spd;
 use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
+use events::Events;
 use fragments::Fragments;
 use offload_api::ipsec::Packet;
 use offload_api::{
@@ -51,7 +54,7 @@ pub struct SecureDevice {
     backlog: VecDeque<(FlowKey, TxPacket)>,
     frames: BufferPool,
     fragments: Fragments,
-    events: VecDeque<SaEvent>,
+    events: Events,
     /// By the device's names. Looked up, never walked.
     in_device: HashMap<Handle, SaId>,
     /// SAs that the device had no time for yet, the oldest first.
@@ -79,7 +82,7 @@ impl SecureDevice {
             backlog: VecDeque::new(),
             frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
             fragments: Fragments::new(),
-            events: VecDeque::new(),
+            events: Events::default(),
             in_device: HashMap::new(),
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),
@@ -129,7 +132,7 @@ impl SecureDevice {
         self.policies[direction as usize].action(packet).or(bypass)
     }
 
-    /// Notes an event, unless nobody has asked for so many.
+    /// Counts an event, and notes it unless there is such a one that nobody has asked for yet.
     fn tell(&mut self, event: SaEvent) {
         let counters = &mut self.counters;
         match event {
@@ -140,8 +143,9 @@ impl SecureDevice {
             SaEvent::OffloadLost { .. } => counters.sa_offload_lost += 1,
             _ => {}
         }
-        if self.events.len() < EVENTS {
-            self.events.push_back(event);
+        if self.events.push(event) {
+            let Self { events, sad, .. } = self;
+            events.keep_within(sad.len(), |sa| sad.find(sa).is_some());
             self.wake();
         }
     }
@@ -215,7 +219,8 @@ impl NetDevice for SecureDevice {
         self.hear_device();
         let event = self.inner.poll_event();
         if event == Some(DeviceEvent::Reset) {
-            self.lose_device();
+            // Which SAs it had is told there.
+            self.hear_device();
         }
         event
     }
@@ -314,8 +319,6 @@ enum By {
     Device(Handle, OffloadKind),
 }
 
-/// What waits for somebody to ask; more are not kept.
-const EVENTS: usize = 1024;
 const DROPPED_A_CALL: usize = 256;
 /// Most frames are no longer than this; what is gets a buffer of its own.
 const FRAME_BYTES: usize = 2048;

@@ -1,5 +1,8 @@
 //! What the device does of it, and what it tells.
 //!
+//! Lifetimes are the host's, which sees all packets of an SA, those that came in fragments or before the device had it
+//! too; the device counts along, so that what is past a limit does not leave it, or get by it, before the host knows.
+//!
 //! In packet offload the device counts sequence numbers; the host counts along, one for each packet it hands over, so
 //! that it can go on by itself, with numbers the device cannot have used, should the device lose the SA. What the
 //! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, in the
@@ -11,8 +14,8 @@ use esp::Reached;
 use esp::selectors::rank;
 use offload_api::ipsec::{DeviceSaEvent, Packet};
 use offload_api::{
-    Direction, DropReason, EspAsk, EspMode, Handle, Lifetime, Limits, NoRecords, OffloadKind, Prefix, SaEvent, SaId,
-    SaParams, SaRefused, Selector, Sent, TxAsk, TxPacket,
+    Direction, DropReason, EspAsk, EspMode, Handle, NoRecords, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused,
+    Selector, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use smallvec::SmallVec;
@@ -33,8 +36,12 @@ impl SecureDevice {
     /// Gives the device those SAs that it had no time for.
     pub(super) fn offer_again(&mut self) {
         while let Some(id) = self.waiting_for_device.front().copied() {
-            if self.put_in_device(id) == Err(SaRefused::Busy) {
-                return;
+            let result = self.put_in_device(id);
+            match result {
+                Err(SaRefused::Busy) => return,
+                // It was used up meanwhile, or is gone.
+                Ok(()) | Err(SaRefused::UnknownSa) => {}
+                Err(_) => self.tell(SaEvent::OffloadLost { sa: id }),
             }
             self.waiting_for_device.pop_front();
             self.epoch += 1;
@@ -42,13 +49,12 @@ impl SecureDevice {
     }
 
     fn put_in_device(&mut self, id: SaId) -> Result<(), SaRefused> {
-        let Some(sa) = self.sad.find_mut(id).filter(|sa| !sa.meter.is_dead()) else {
+        let Some(sa) = self.sad.find_mut(id).filter(|sa| !sa.retired) else {
             return Err(SaRefused::UnknownSa);
         };
         let device = self.inner.ipsec().ok_or(SaRefused::NoDevice)?;
         // As it stands by now.
-        let lifetime = left_of(&sa.params.lifetime, sa.meter.bytes(), sa.meter.packets());
-        let params = SaParams { last_number: sa.number(), lifetime, ..sa.params.clone() };
+        let params = SaParams { last_number: sa.number(), lifetime: sa.meter.left(), ..sa.params.clone() };
         let handle = device.add_sa(&params)?;
         sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
         self.in_device.insert(handle, id);
@@ -145,19 +151,15 @@ impl SecureDevice {
 
     /// Takes note of what the device tells about SAs.
     pub(super) fn hear_device(&mut self) {
-        self.offer_again();
+        let mut lost = false;
         while let Some(event) = self.inner.ipsec().and_then(|device| device.poll_sa_event()) {
             let find = |handle| self.in_device.get(&handle).copied();
             match event {
-                DeviceSaEvent::SoftLimit(handle, limit) => {
-                    if let Some(id) = find(handle) {
-                        self.on_limit(id, Reached::Soft(limit));
-                    }
-                }
-                DeviceSaEvent::HardLimit(handle, limit) => {
-                    if let Some(id) = find(handle) {
-                        self.on_limit(id, Reached::Hard(limit));
-                    }
+                DeviceSaEvent::SoftLimit(handle, limit) => self.hear_limit(handle, Reached::Soft(limit)),
+                DeviceSaEvent::HardLimit(handle, limit) => self.hear_limit(handle, Reached::Hard(limit)),
+                DeviceSaEvent::Lost(handle) => {
+                    self.lose(handle);
+                    lost = true;
                 }
                 DeviceSaEvent::SequenceExhausted(handle) => {
                     if let Some(id) = find(handle) {
@@ -175,18 +177,30 @@ impl SecureDevice {
                 _ => {}
             }
         }
+        if lost {
+            // With an SA, the device lost the policies that named it.
+            let Self { told, sad, .. } = self;
+            told.retain(|_, policies| {
+                policies.retain(|(_, id)| sad.find(*id).is_some_and(|sa| sa.offload.is_some()));
+                !policies.is_empty()
+            });
+        }
+        self.offer_again();
     }
 
-    /// The device was reset: all SAs go on in software.
-    pub(super) fn lose_device(&mut self) {
-        let lost: Vec<SaId> = self.sad.ids().collect();
-        self.in_device.clear();
-        self.told.clear();
-        self.waiting_for_device.clear();
-        for id in lost {
-            if self.sad.find(id).is_some_and(|sa| sa.by() != By::Software) {
-                self.goes_on_in_software(id);
-            }
+    /// An SA of a device that was reset goes on in software.
+    fn lose(&mut self, handle: Handle) {
+        if let Some(id) = self.in_device.remove(&handle) {
+            self.goes_on_in_software(id);
+        }
+    }
+
+    /// The device has limits reached as well as the host, and each is told once. The device may have counted more: what
+    /// it dropped.
+    fn hear_limit(&mut self, handle: Handle, reached: Reached) {
+        let Some(id) = self.in_device.get(&handle).copied() else { return };
+        if let Some(reached) = self.sad.find_mut(id).and_then(|sa| sa.meter.note(reached)) {
+            self.on_limit(id, reached);
         }
     }
 
@@ -197,14 +211,4 @@ impl SecureDevice {
             Some(By::Software) | None => OffloadKind::None,
         }
     }
-}
-
-/// What is left of a lifetime of which so much is spent.
-fn left_of(lifetime: &Lifetime, bytes: u64, packets: u64) -> Lifetime {
-    let left = |limits: &Limits| Limits {
-        bytes: limits.bytes.map(|most| most.saturating_sub(bytes)),
-        packets: limits.packets.map(|most| most.saturating_sub(packets)),
-        time: limits.time,
-    };
-    Lifetime { soft: left(&lifetime.soft), hard: left(&lifetime.hard) }
 }

@@ -17,10 +17,10 @@ use bytes::BytesMut;
 use core::num::NonZeroU16;
 use esp::checksum::is_ipv4_header_right;
 use esp::inner::{NotEsp, ip_packet, shares_port};
-use esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
+use esp::{ETHERNET, EspAt, IpView, OpenError, Reached, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
-use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, RxMeta, RxPacket, SaId};
+use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, Limit, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 
@@ -164,6 +164,13 @@ impl SecureDevice {
             None
         })?;
         let sa = self.sad.find_mut(id)?;
+        // The device has not counted what came in fragments.
+        if !sa.meter.allows(count) {
+            if let Some(reached) = sa.meter.note(Reached::Hard(Limit::Packets)) {
+                self.on_limit(id, reached);
+            }
+            return self.drop_all_received(Refusal::Expired, count);
+        }
         if !accept(sa, &opened.packets) {
             return self.drop_all_received(Refusal::Replay, count);
         }

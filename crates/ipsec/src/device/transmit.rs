@@ -14,7 +14,7 @@ use esp::{ETHERNET, IpView, Outer, PROTOCOL_TCP, Reached, WrapError, checksum};
 use ip_packets::{IpHeaders, Taken};
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Direction, DropReason, EspAsk, EspMode, FlowKey, Layer, Lookup, OffloadKind, PathCaps, Protocol,
+    Action, Direction, DropReason, EspAsk, EspMode, FlowKey, Layer, Limit, Lookup, OffloadKind, PathCaps, Protocol,
     RecordSource, SaEvent, SaId, Sent, Template, TxAsk, TxPacket,
 };
 use offload_base::Instant;
@@ -205,6 +205,11 @@ impl SecureDevice {
             return self.refuse(|counters| &mut counters.out_state_mode_error);
         }
         if !sa.meter.allows(u64::from(packets)) {
+            // What is to leave at once is more than is left, and the next may be as much: the SA would stand still
+            // without a word.
+            if let Some(reached) = sa.meter.note(Reached::Hard(Limit::Packets)) {
+                self.on_limit(id, reached);
+            }
             return self.refuse(|counters| &mut counters.out_state_expired);
         }
         let Sequence::Send(numbers) = &mut sa.sequence else { return Sent::Dropped(DropReason::Policy) };
@@ -323,13 +328,8 @@ impl SecureDevice {
     /// Counts what an SA did against its lifetime.
     pub(super) fn spend(&mut self, id: SaId, packets: u64, bytes: u64) {
         let Some(sa) = self.sad.find_mut(id) else { return };
-        let counted_by_device = matches!(sa.by(), By::Device(_, OffloadKind::Packet));
-        let reached = sa.meter.spend(packets, bytes);
-        match reached {
-            // The device counts as well, and tells; what is counted here is what would be left if it were lost.
-            Some(_) if counted_by_device => {}
-            Some(reached) => self.on_limit(id, reached),
-            None => {}
+        if let Some(reached) = sa.meter.spend(packets, bytes) {
+            self.on_limit(id, reached);
         }
     }
 

@@ -3,6 +3,7 @@
 mod fragments;
 mod hostile;
 mod joined;
+mod lifecycle;
 mod path_mtu;
 mod paths;
 mod policies;
