@@ -16,6 +16,7 @@ use offload_api::{
     Selector, Template, TxAsk, TxPacket,
 };
 use offload_base::{Instant, Seq};
+use smoltcp::wire::Ipv4Packet;
 use std::collections::HashSet;
 
 /// Runs one input.
@@ -220,6 +221,9 @@ fn pretended(ipv6: bool, kind: u8, bytes: &[u8]) -> Frame {
     if !ipv6 && kind & 0x80 != 0 {
         // A fragment of it.
         frame[20] = 0x20;
+    }
+    if !ipv6 {
+        Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
     }
     frame.extend_from_slice(&content);
     frame.into()
