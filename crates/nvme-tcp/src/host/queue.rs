@@ -509,7 +509,8 @@ impl Queue {
             }
         }
         let mut actives: Vec<Active> = self.slots.iter_mut().filter_map(|slot| slot.active.take()).collect();
-        actives.retain(|active| !active.abandoned);
+        // Of those given up, the ones whose buffers a device had: whoever gave them up waits for these.
+        actives.retain(|active| !active.abandoned || matches!(active.submission.payload, Payload::Read(_)));
         actives.sort_by_key(|active| active.order);
         Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())
     }
@@ -658,38 +659,43 @@ impl Queue {
 
     /// Goes on with a command that waited for its buffer.
     fn finish_if_home(&mut self, id: u16) {
-        let Some(active) = self.active(id) else { return };
-        match active.landing.take_if(|landing| landing.is_home()) {
-            Some(landing) => active.submission.payload = Payload::Read(landing.finish()),
-            None => {
-                if active.landing.is_some() {
-                    self.homing.push(id);
-                }
-                return;
-            }
+        if self.active(id).is_none() {
+            return;
         }
+        if self.land(id) {
+            self.finish_if_done(id);
+        } else {
+            self.homing.push(id);
+        }
+    }
+
+    /// Takes a buffer in that is back; whoever gave the command up gets it now. False: a device has some of it.
+    fn land(&mut self, id: u16) -> bool {
+        let Some(active) = self.active(id) else { return true };
+        let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
+            return active.landing.is_none();
+        };
+        active.submission.payload = Payload::Read(landing.finish());
         if active.abandoned {
             let payload = core::mem::take(&mut active.submission.payload);
             let submission = Submission { command: active.submission.command, payload };
             let completion = Completion { command: id, status: Status::ABORTED_BY_HOST, ..Completion::default() };
             self.finished.push_back(Finished { id, completion, submission });
         }
-        self.finish_if_done(id);
+        true
     }
 
     /// Hands the command out if it is answered, all data that were asked for have left, and its buffer is back.
     fn finish_if_done(&mut self, id: u16) {
         let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
-        let Some(active) = self.active(id).filter(done) else { return };
-        match active.landing.take_if(|landing| landing.is_home()) {
-            Some(landing) => active.submission.payload = Payload::Read(landing.finish()),
-            None if active.landing.is_some() => {
-                if !self.homing.contains(&id) {
-                    self.send_home(id);
-                }
-                return;
+        if self.active(id).filter(done).is_none() {
+            return;
+        }
+        if !self.land(id) {
+            if !self.homing.contains(&id) {
+                self.send_home(id);
             }
-            None => {}
+            return;
         }
         let index = id & INDEX_MASK;
         let slot = &mut self.slots[usize::from(index)];
