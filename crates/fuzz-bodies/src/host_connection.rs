@@ -11,12 +11,13 @@
 //!
 //! Input: a byte of configuration, then operations: an opcode, and the bytes it wants. What is missing is zero.
 
+use crate::input::Input;
+use crate::nic::Nic;
 use bytes::BytesMut;
-use core::task::Waker;
 use core::time::Duration;
 use host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, State};
 use offload_api::rx::Checksums;
-use offload_api::{DeviceEvent, FlowKey, NetDevice, PathCaps, RecordSource, RxMeta, RxPacket, Sent, TxPacket};
+use offload_api::{RxMeta, RxPacket, TxPacket};
 use offload_base::{Instant, Seed};
 use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 use std::collections::BTreeSet;
@@ -32,62 +33,6 @@ pub fn run(input: &[u8]) {
         rig.operate(&mut input);
         rig.settle();
     }
-}
-
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-}
-
-/// Keeps what it is given, while it has room.
-#[derive(Default)]
-struct Nic {
-    sent: Vec<TxPacket>,
-    full: bool,
-}
-
-impl NetDevice for Nic {
-    fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, udp_segmentation: true, pacing: false }
-    }
-
-    fn room(&self, _: &FlowKey) -> usize {
-        if self.full { 0 } else { 4 }
-    }
-
-    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
-        self.sent.push(packet);
-        Sent::Posted
-    }
-
-    fn flush(&mut self, _: Instant) {}
-
-    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        None
-    }
-
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-
-    fn arm(&mut self, _: &Waker) -> bool {
-        true
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant) {}
 }
 
 /// A stack with a connection, and what its peer knows.
@@ -135,7 +80,7 @@ impl Rig {
         config.tcp.keep_alive = bit(6).then(KeepAlive::default);
         (config.tcp.receive_buffer, config.tcp.send_buffer) = (RECEIVE_BUFFER, SEND_BUFFER);
         let peer = Peer { edge: 0, ..Peer::default() };
-        let (now, nic) = (Instant::ZERO, Nic::default());
+        let (now, nic) = (Instant::ZERO, Nic::with_room(ROOM));
         let mut rig = Rig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
         if bit(7) {
             rig.stack.listen(OUR_PORT, 4).ok()?;
@@ -178,7 +123,7 @@ impl Rig {
             8 | 9 => self.now += Duration::from_micros(1 << (input.byte() % 37)),
             // Until something happens.
             10 => self.now = self.stack.next_event().unwrap_or(self.now).max(self.now),
-            11 => self.nic.full = input.byte().is_multiple_of(4),
+            11 => self.nic.room = if input.byte().is_multiple_of(4) { 0 } else { ROOM },
             12 => self.read(usize::from(input.word())),
             13 => self.write(usize::from(input.word())),
             _ => self.close(input.byte()),
@@ -463,6 +408,8 @@ const OURS: u32 = u32::MAX - 30_000;
 const THEIRS: u32 = u32::MAX - 50_000;
 const OUR_PORT: u16 = 5000;
 const THEIR_PORT: u16 = 80;
+/// What its device has, when it has any.
+const ROOM: usize = 4;
 const MSS: u16 = 1400;
 const PEER_SHIFT: u8 = 3;
 const RECEIVE_BUFFER: usize = 200_000;

@@ -1,4 +1,6 @@
 //! A message through every back-end by a sequence of calls that the input chooses, against ring; and bytes as states.
+
+use crate::input::Input;
 use resumable_aead::{Algorithm, Backend, Key, State, TagMismatch};
 
 /// One input.
@@ -8,28 +10,6 @@ pub fn run(input: &[u8]) {
         any_state(&mut input);
     } else {
         a_message(&mut input);
-    }
-}
-
-/// What is left of the fuzzer's input; zeros when nothing is.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        self.array::<1>()[0]
-    }
-
-    fn array<const N: usize>(&mut self) -> [u8; N] {
-        let mut array = [0; N];
-        let taken = self.take(N);
-        array[..taken.len()].copy_from_slice(taken);
-        array
-    }
-
-    fn take(&mut self, len: usize) -> &'a [u8] {
-        let (taken, left) = self.0.split_at(len.min(self.0.len()));
-        self.0 = left;
-        taken
     }
 }
 

@@ -1,14 +1,17 @@
 //! A TLS stream whose peer and whose device do whatever the input says: sealed records of any content, raw bytes, verdicts
 //! about them that a device could give, key changes, resets. It never panics, never reads a byte that no key protected,
 //! and never gives back more window than it got.
+
+use crate::input::Input;
+use crate::nic::Nic;
 use bytes::{Bytes, BytesMut};
 use ktls_offload::{KeySchedule, KtlsStream, Offload, ScheduleError, TrafficKeys};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, Layer, NetDevice, PathCaps, RecordSource, Refused, RxMeta, RxPacket,
-    RxSegment, Sealer, SegmentStream, Sent, TlsDevice, TlsKey, TlsSuite, TlsVersion, TxPacket, TxTag,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey, TlsSuite,
+    TlsVersion, TxTag,
 };
-use offload_base::{Instant, Seq};
+use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
 use std::collections::VecDeque;
 use std::io;
@@ -127,7 +130,7 @@ fn key(suite: TlsSuite, number: u8) -> TlsKey {
 struct Transport {
     arrived: Shared<VecDeque<RxSegment>>,
     events: Shared<Vec<DeviceEvent>>,
-    device: Device,
+    device: Nic,
     received: Shared<u64>,
     consumed: Shared<u64>,
     sent: u64,
@@ -159,7 +162,7 @@ impl Transport {
             let tls = [TlsVerdict::NotDecrypted, TlsVerdict::Error, TlsVerdict::ResyncRequested, TlsVerdict::Decrypted];
             let tls = if claims { tls[usize::from(verdicts >> 6)] } else { TlsVerdict::NotDecrypted };
             // The word of a context that exists is the device's responsibility: only strangers' may be wrong.
-            let known = handle.index < self.device.next;
+            let known = handle.index < self.device.contexts;
             let tls = if known && tls == TlsVerdict::Decrypted { TlsVerdict::Error } else { tls };
             let meta = RxMeta { tls, context: Some(handle), ..RxMeta::default() };
             let seq = Seq(self.received.get() as u32);
@@ -214,80 +217,5 @@ impl SegmentStream for Transport {
             Some(event) => Poll::Ready(event),
             None => Poll::Pending,
         }
-    }
-}
-
-/// Takes every context and does nothing with it.
-#[derive(Default)]
-struct Device {
-    next: u32,
-}
-
-impl TlsDevice for Device {
-    fn add(&mut self, _: &FlowKey, _: Direction, _: Seq, _: u64, _: &TlsKey) -> Result<Handle, Refused> {
-        self.next += 1;
-        Ok(Handle { index: self.next - 1, generation: 0 })
-    }
-
-    fn answer_resync(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
-
-    fn remove(&mut self, _: Handle) {}
-}
-
-impl NetDevice for Device {
-    fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 1500, checksum: false, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
-    }
-
-    fn room(&self, _: &FlowKey) -> usize {
-        0
-    }
-
-    fn transmit(&mut self, _: Instant, _: TxPacket, _: &dyn RecordSource) -> Sent {
-        Sent::Posted
-    }
-
-    fn flush(&mut self, _: Instant) {}
-
-    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        None
-    }
-
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-
-    fn arm(&mut self, _: &Waker) -> bool {
-        true
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant) {}
-
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        Some(self)
-    }
-}
-
-/// What is left of the fuzzer's input; zeros when nothing is.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        self.take(1).first().copied().unwrap_or(0)
-    }
-
-    fn take_some(&mut self) -> &'a [u8] {
-        let len = usize::from(self.byte());
-        self.take(len)
-    }
-
-    fn take(&mut self, len: usize) -> &'a [u8] {
-        let (taken, left) = self.0.split_at(len.min(self.0.len()));
-        self.0 = left;
-        taken
     }
 }

@@ -1,0 +1,75 @@
+//! A device without a wire: it keeps what it is given, receives nothing, and takes every TLS context without doing
+//! anything with it.
+
+use core::task::Waker;
+use offload_api::{
+    DeviceEvent, Direction, FlowKey, Handle, NetDevice, PathCaps, RecordSource, Refused, RxPacket, Sent, TlsDevice,
+    TlsKey, TxPacket,
+};
+use offload_base::{Instant, Seq};
+
+#[derive(Default)]
+pub(crate) struct Nic {
+    pub(crate) sent: Vec<TxPacket>,
+    /// What it says of its room, whatever it was given.
+    pub(crate) room: usize,
+    /// TLS contexts given out.
+    pub(crate) contexts: u32,
+}
+
+impl Nic {
+    pub(crate) fn with_room(room: usize) -> Nic {
+        Nic { room, ..Nic::default() }
+    }
+}
+
+impl NetDevice for Nic {
+    fn path(&self, _: &FlowKey) -> PathCaps {
+        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, udp_segmentation: true, pacing: false }
+    }
+
+    fn room(&self, _: &FlowKey) -> usize {
+        self.room
+    }
+
+    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
+        assert!(packet.payload_len() <= 65_535);
+        self.sent.push(packet);
+        Sent::Posted
+    }
+
+    fn flush(&mut self, _: Instant) {}
+
+    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+        None
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        None
+    }
+
+    fn arm(&mut self, _: &Waker) -> bool {
+        true
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {}
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        Some(self)
+    }
+}
+
+impl TlsDevice for Nic {
+    fn add(&mut self, _: &FlowKey, _: Direction, _: Seq, _: u64, _: &TlsKey) -> Result<Handle, Refused> {
+        self.contexts += 1;
+        Ok(Handle { index: self.contexts - 1, generation: 0 })
+    }
+
+    fn answer_resync(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+
+    fn remove(&mut self, _: Handle) {}
+}
