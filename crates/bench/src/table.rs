@@ -59,9 +59,9 @@ pub fn counters(runs: &[Run]) -> String {
     align(&rows) + if has_tls { TLS_COUNTERS } else { "" }
 }
 
-const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions that were in software: each at its beginning, and those received from a NIC again when \
-                            they end.\nTlsTxDevice, TlsRxDevice: directions that went to a NIC. TlsCurr...: where they were at the end. Records \
-                            opened in software\nbeside a NIC: those that came before it had the keys (ready, a ticket), and those that it lost.\n";
+const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions that were in software: each at its beginning, and those that came \
+                            back from a NIC.\nTlsTxDevice, TlsRxDevice: directions that went to a NIC. Records opened in software \
+                            beside a NIC: those\nthat came before it had the keys (ready, a ticket), and those that it lost.\n";
 
 /// How often TCP stood still for want of acknowledgements, if it did: what goodput over a bad wire hangs on.
 ///
