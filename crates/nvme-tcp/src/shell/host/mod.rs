@@ -263,7 +263,7 @@ impl Host {
             if central.is_live() {
                 return Poll::Ready(Ok(()));
             }
-            central.waiting.push(cx.waker().clone());
+            wait(&mut central.waiting, cx.waker());
             Poll::Pending
         })
         .await
@@ -310,7 +310,7 @@ impl Host {
             if let Some(error) = &central.ended {
                 return Poll::Ready(Err(error.clone()));
             }
-            central.untold.waiting.push(cx.waker().clone());
+            wait(&mut central.untold.waiting, cx.waker());
             Poll::Pending
         })
         .await
@@ -368,7 +368,7 @@ impl Host {
             if central.ended.is_some() {
                 return Poll::Ready(());
             }
-            central.waiting.push(cx.waker().clone());
+            wait(&mut central.waiting, cx.waker());
             Poll::Pending
         })
         .await;
