@@ -298,7 +298,8 @@ impl ReceiveQueue {
         }
         // Twice that much: the sender may double its window while this one travels. If it has been growing, it will be
         // ahead by the time it hears of it.
-        let grown = 2 * (consumed - tuning.in_a_round) * 2 * consumed / tuning.in_a_round.max(1);
+        let growth = 4 * (consumed - tuning.in_a_round);
+        let grown = growth.saturating_mul(consumed) / tuning.in_a_round.max(1);
         let window = 2 * consumed + grown.min(4 * consumed);
         tuning.in_a_round = consumed;
         let limit = window.saturating_mul(256) / u64::from(self.density.max(1));
