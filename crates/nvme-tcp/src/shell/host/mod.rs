@@ -409,6 +409,13 @@ impl core::fmt::Debug for Handle {
     }
 }
 
+/// Has `waker` woken with the others. Whoever asks again and again is on the list once.
+fn wait(waiting: &mut Vec<Waker>, waker: &Waker) {
+    if !waiting.iter().any(|other| other.will_wake(waker)) {
+        waiting.push(waker.clone());
+    }
+}
+
 fn write_payload(data: impl IntoIterator<Item = Bytes>) -> Payload {
     let pieces: Pieces = data.into_iter().filter(|piece| !piece.is_empty()).collect();
     if pieces.is_empty() { Payload::None } else { Payload::Write(pieces) }
