@@ -490,8 +490,8 @@ impl Queue {
         self.error.as_ref()
     }
 
-    /// What was submitted and has not finished, in that order, to be submitted again elsewhere: identifiers and
-    /// commands. Nothing will finish any more. `None`: a device has some of their buffers, and `waker` is woken when they
+    /// What was submitted and has not finished, in that order: identifiers and commands, to be submitted again elsewhere,
+    /// or, of reads that were [given up](Self::abandon), to have their buffers back. Nothing will finish any more. `None`: a device has some of their buffers, and `waker` is woken when they
     /// are back.
     pub fn poll_unfinished(&mut self, waker: &Waker) -> Option<Vec<(u16, Submission)>> {
         self.close(QueueError::Closed);

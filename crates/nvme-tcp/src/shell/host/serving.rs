@@ -65,8 +65,9 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep
             unfinished.push(Entry { submission, ticket, attempts: attempts + 1 });
         }
     }
-    if !unfinished.is_empty() {
-        lock(&shared.central).stats.replays += unfinished.len() as u64;
+    let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
+    if replays > 0 {
+        lock(&shared.central).stats.replays += replays as u64;
     }
     lane.put_back(unfinished);
     ended
