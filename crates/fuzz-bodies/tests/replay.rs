@@ -19,6 +19,17 @@ fn every_input_kept_is_still_taken() {
 }
 
 #[test]
+fn every_corpus_is_a_targets() {
+    let corpora = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+    let names = fs::read_dir(corpora).expect("the corpora").map(|entry| entry.expect("a folder").file_name());
+    let names: Vec<String> = names.map(|name| name.into_string().expect("a name in UTF-8")).collect();
+    assert!(!names.is_empty());
+    for name in names {
+        assert!(fuzz_bodies::TARGETS.iter().any(|(target, _)| *target == name), "{name} is nobody's");
+    }
+}
+
+#[test]
 fn the_targets_of_cargo_fuzz_are_these() {
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     let listed: Vec<&str> = manifest.lines().filter_map(|line| line.strip_prefix("path = \"fuzz_targets/")).collect();
