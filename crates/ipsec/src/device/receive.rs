@@ -17,10 +17,10 @@ use bytes::BytesMut;
 use core::num::NonZeroU16;
 use esp::checksum::is_ipv4_header_right;
 use esp::inner::{NotEsp, ip_packet, shares_port};
-use esp::{ETHERNET, EspAt, IpView, OpenError, Reached, Trailer, UnwrapError, unwrap};
+use esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
-use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, Limit, RxMeta, RxPacket, SaId};
+use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 
@@ -143,6 +143,9 @@ impl SecureDevice {
             return None;
         };
         if let Err(refusal) = may_come(sa, &at, count) {
+            if refusal == Refusal::Expired {
+                self.note_too_many(id);
+            }
             return self.drop_all_received(refusal, count);
         }
         let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
@@ -166,9 +169,7 @@ impl SecureDevice {
         let sa = self.sad.find_mut(id)?;
         // The device has not counted what came in fragments.
         if !sa.meter.allows(count) {
-            if let Some(reached) = sa.meter.note(Reached::Hard(Limit::Packets)) {
-                self.on_limit(id, reached);
-            }
+            self.note_too_many(id);
             return self.drop_all_received(Refusal::Expired, count);
         }
         if !accept(sa, &opened.packets) {
@@ -202,13 +203,13 @@ impl SecureDevice {
             Err(error) => {
                 self.spend(id, packets.count, trailer.payload as u64);
                 let refusal = if error == UnwrapError::Dummy { Refusal::Dummy } else { Refusal::Mode };
-                return self.drop_received(refusal);
+                return self.drop_all_received(refusal, packets.count);
             }
         };
         let opened = Opened { frame, meta, packets };
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
             self.spend(id, opened.packets.count, trailer.payload as u64);
-            return self.drop_received(Refusal::Mode);
+            return self.drop_all_received(Refusal::Mode, opened.packets.count);
         };
         self.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
         self.admit(now, id, opened, &view)
@@ -309,6 +310,7 @@ impl Opened {
 }
 
 /// Why a packet of an SA is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Expired,
     Encapsulation,

@@ -205,11 +205,7 @@ impl SecureDevice {
             return self.refuse(|counters| &mut counters.out_state_mode_error);
         }
         if !sa.meter.allows(u64::from(packets)) {
-            // What is to leave at once is more than is left, and the next may be as much: the SA would stand still
-            // without a word.
-            if let Some(reached) = sa.meter.note(Reached::Hard(Limit::Packets)) {
-                self.on_limit(id, reached);
-            }
+            self.note_too_many(id);
             return self.refuse(|counters| &mut counters.out_state_expired);
         }
         let Sequence::Send(numbers) = &mut sa.sequence else { return Sent::Dropped(DropReason::Policy) };
@@ -329,6 +325,15 @@ impl SecureDevice {
     pub(super) fn spend(&mut self, id: SaId, packets: u64, bytes: u64) {
         let Some(sa) = self.sad.find_mut(id) else { return };
         if let Some(reached) = sa.meter.spend(packets, bytes) {
+            self.on_limit(id, reached);
+        }
+    }
+
+    /// What came or is to leave at once is more than an SA has left, and the next may be as much: it would stand still
+    /// without a word.
+    pub(super) fn note_too_many(&mut self, id: SaId) {
+        let Some(sa) = self.sad.find_mut(id) else { return };
+        if let Some(reached) = sa.meter.note(Reached::Hard(Limit::Packets)) {
             self.on_limit(id, reached);
         }
     }

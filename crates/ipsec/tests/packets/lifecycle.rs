@@ -179,6 +179,24 @@ fn a_burst_for_which_too_few_packets_are_left_ends_the_sa_and_that_is_told() {
     }
 }
 
+/// The device joins what it opened: more comes at once than is left.
+#[test]
+fn joined_packets_for_which_too_few_are_left_end_the_sa_and_that_is_told() {
+    for kind in [OffloadKind::None, OffloadKind::Crypto] {
+        let (mut from, mut to) = (End::new(1), End::new(2));
+        from.key(&[transmitting(OffloadKind::None)]);
+        to.key(&[SaParams { lifetime: packets(None, 5), ..receiving(kind) }]);
+        let sa = only_sa(&to);
+        for frame in from.send(tcp(false, &[1; 12_000], Some(1000))) {
+            to.device.receive_frame(NOW, frame);
+        }
+        to.device.process(NOW);
+        let delivered = core::iter::from_fn(|| to.secure.receive(NOW)).count();
+        assert_eq!(delivered, if kind == OffloadKind::None { 5 } else { 0 });
+        assert_eq!(to.events(), [SaEvent::HardLimit { sa, limit: Limit::Packets }], "{kind:?}");
+    }
+}
+
 #[test]
 fn packets_without_an_sa_take_no_room_from_limits() {
     let mut end = End::new(1);
