@@ -97,8 +97,8 @@ pub fn secured(
     let mut refused = Vec::new();
     if let Some(keying) = device.keying() {
         let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
-        let why = |added: SaAdded, spi| added.refused.map(|why| RefusedSa { spi, why });
-        refused.extend(added.into_iter().zip(keys.sas()).filter_map(|(added, sa)| why(added, sa.spi)));
+        let why = |added: SaAdded| added.refused.map(|why| RefusedSa { spi: added.spi, why });
+        refused.extend(added.into_iter().filter_map(why));
     }
     Ok((Box::new(device), refused))
 }

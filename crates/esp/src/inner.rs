@@ -148,8 +148,11 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
             frame[12..14].copy_from_slice(if inner.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
             // RFC 4303 2.7: what follows the inner packet was put there to hide its length.
             frame.truncate(ETHERNET + inner.total);
-            if sa.ecn {
-                pass_ecn_on(&mut frame[ETHERNET..], at.ip.traffic_class & ECN, inner.traffic_class)?;
+            let outer = at.ip.traffic_class;
+            let class = if sa.dscp_out { outer & !ECN | inner.traffic_class & ECN } else { inner.traffic_class };
+            let class = if sa.ecn { with_ecn_of(outer & ECN, class)? } else { class };
+            if class != inner.traffic_class {
+                set_traffic_class(&mut frame[ETHERNET..], class);
             }
         }
     }
@@ -157,7 +160,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
 }
 
 /// RFC 6040 4.2, figure 4.
-fn pass_ecn_on(packet: &mut [u8], outer: u8, class: u8) -> Result<(), UnwrapError> {
+fn with_ecn_of(outer: u8, class: u8) -> Result<u8, UnwrapError> {
     let ecn = match (class & ECN, outer) {
         (NOT_ECT, CE) => return Err(UnwrapError::Ecn),
         (NOT_ECT, _) => NOT_ECT,
@@ -165,10 +168,7 @@ fn pass_ecn_on(packet: &mut [u8], outer: u8, class: u8) -> Result<(), UnwrapErro
         (ECT_0, ECT_1) => ECT_1,
         (inner, _) => inner,
     };
-    if ecn != class & ECN {
-        set_traffic_class(packet, class & !ECN | ecn);
-    }
-    Ok(())
+    Ok(class & !ECN | ecn)
 }
 
 const NOT_ECT: u8 = 0;

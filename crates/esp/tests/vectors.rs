@@ -113,6 +113,25 @@ fn aes_128_gcm() {
     assert_eq!(vector.open(), Trailer { payload: 62, next_header: 1 });
 }
 
+/// draft-mcgrew-gcm-test-01, with a key of 256 bits.
+#[test]
+fn aes_256_gcm() {
+    let vector = Vector {
+        suite: EspSuite::Aes256Gcm,
+        key: "abbccddef00112233445566778899aababbccddef00112233445566778899aab",
+        salt: "11223344",
+        spi: 0x4a2c_bfe3,
+        number: 2,
+        esn: false,
+        iv: "0102030405060708",
+        sealed: "ff425c9b724599df7a3bcd510194e00d6a78107f1b0b1cbf06efae9d65a5d763748a637985771d347f0545659f14e99d
+                 ef842d8eb335f4eecfdbf831824b4c4915956c96",
+        plain: "4500003069a6400080062690c0a801029389155e0a9e008b2dc57ee0000000007002400020bf0000020405b401010402
+                01020201",
+    };
+    assert_eq!(vector.open(), Trailer { payload: 48, next_header: 1 });
+}
+
 /// draft-mcgrew-gcm-test-01, GMAC.
 #[test]
 fn aes_128_gmac() {

@@ -165,6 +165,27 @@ fn ecn_is_passed_on() {
     }
 }
 
+/// As Linux's `noecn` has it, what comes out of the tunnel keeps what it had; and `decap-dscp` gives it the outer DSCP.
+#[test]
+fn ecn_and_dscp_come_out_as_the_sa_says() {
+    let tunnel = sa(EspSuite::Aes128Gcm, EspMode::Tunnel, false, false, false);
+    let class = |sa: &SaParams, v6, inner, outer| {
+        let frame = round_trip(sa, &plain_frame(v6, inner, b"12345678"), Some(outer)).unwrap();
+        let packet = &frame[14..];
+        assert!(v6 || checksum::is_ipv4_header_right(packet));
+        IpView::parse(packet).unwrap().traffic_class
+    };
+    for v6 in [false, true] {
+        let hides = SaParams { ecn: false, ..tunnel.clone() };
+        for (inner, outer) in [(0x48, 0x13), (0x4a, 0x13), (0x4b, 0x10)] {
+            assert_eq!(class(&hides, v6, inner, outer), inner, "congestion stays outside");
+        }
+        let uniform = SaParams { dscp_out: true, ..tunnel.clone() };
+        assert_eq!(class(&uniform, v6, 0x4a, 0x13), 0x13, "both are passed on");
+        assert_eq!(class(&SaParams { ecn: false, ..uniform }, v6, 0x4a, 0x13), 0x12, "only DSCP is");
+    }
+}
+
 #[test]
 fn outer_headers_follow_the_rules() {
     let outer_of = |sa: &SaParams, plain: &[u8]| {
@@ -179,8 +200,14 @@ fn outer_headers_follow_the_rules() {
     assert_eq!(frame[18..20], [0, 7], "the identification is the number's lower half");
     let (view, _) = outer_of(&SaParams { dscp: Some(10), ecn: false, ..tunnel.clone() }, &plain);
     assert_eq!(view.traffic_class, 10 << 2, "DSCP set, ECN hidden");
-    let (view, _) = outer_of(&SaParams { dont_fragment: DontFragment::Clear, ..tunnel }, &plain);
+    let (view, _) = outer_of(&SaParams { dont_fragment: DontFragment::Clear, ..tunnel.clone() }, &plain);
     assert!(!view.dont_fragment);
+    let mut may_be_cut = plain.clone();
+    may_be_cut[20] = 0;
+    for (rule, expected) in [(DontFragment::Copy, false), (DontFragment::Set, true), (DontFragment::Clear, false)] {
+        let (view, _) = outer_of(&SaParams { dont_fragment: rule, ..tunnel.clone() }, &may_be_cut);
+        assert_eq!(view.dont_fragment, expected, "{rule:?}");
+    }
     let transport = sa(EspSuite::Aes256Gcm, EspMode::Transport, false, false, false);
     let (_, frame) = outer_of(&transport, &plain);
     assert_eq!(frame[18..20], [0x12, 0x34], "the packet's own identification");

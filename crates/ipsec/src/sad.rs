@@ -253,6 +253,14 @@ impl Sad {
             .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
     }
 
+    /// The SA that was added with these, whoever finds it.
+    pub fn find_exactly(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
+        match direction {
+            Direction::Transmit => self.find_sent(spi, source, destination),
+            Direction::Receive => self.received.get(&Received::new(spi, source, destination)).copied(),
+        }
+    }
+
     /// The SA that sent a packet.
     pub fn find_sent(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
         self.sent.get(&(spi, source, destination)).copied()
@@ -353,10 +361,13 @@ impl Wanted {
 
 impl Received {
     /// RFC 4301 4.1: by SPI, by SPI and destination, or by all three.
+    fn new(spi: u32, source: IpAddr, destination: IpAddr) -> Received {
+        let wanted = |address: IpAddr| (!is_any(address)).then_some(address);
+        Received { spi, destination: wanted(destination), source: wanted(source) }
+    }
+
     fn of(params: &SaParams) -> Received {
-        let destination = (!is_any(params.destination)).then_some(params.destination);
-        let source = (!is_any(params.source)).then_some(params.source);
-        Received { spi: params.spi, destination, source }
+        Received::new(params.spi, params.source, params.destination)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use ipsec::KeyFile;
 use offload_api::{
-    Action, Direction, DontFragment, EspMode, EspSuite, Lifetime, Limits, OffloadKind, Policy, Prefix, Selector,
-    Template, UdpEncapsulation,
+    Action, Direction, DontFragment, EspMode, EspSuite, Lifetime, Limits, NetDevice, OffloadKind, Policy, Prefix,
+    Selector, Template, UdpEncapsulation,
 };
+use offload_base::Instant;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -63,11 +64,74 @@ fn says_everything_there_is_to_say() {
 }
 
 #[test]
+fn headers_of_tunnels_are_as_the_file_says() {
+    let sa = |rest: &str| {
+        let text = format!(
+            "state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 mode tunnel aead rfc4106(gcm(aes)) {KEY} 128 {rest}"
+        );
+        let file: KeyFile = text.parse().unwrap();
+        let sa = file.sas().next().unwrap();
+        (sa.dscp, sa.dscp_out, sa.ecn, sa.dont_fragment)
+    };
+    assert_eq!(sa(""), (None, false, true, DontFragment::Copy));
+    assert_eq!(sa("dscp 0x2e df set"), (Some(46), false, true, DontFragment::Set));
+    assert_eq!(sa("dscp copy df copy flag decap-dscp"), (None, true, true, DontFragment::Copy));
+    assert_eq!(sa("extra-flag dont-encap-dscp df clear flag noecn"), (Some(0), false, false, DontFragment::Clear));
+}
+
+#[test]
+fn statements_change_what_is_there_in_their_order() {
+    let (device, driver) = nic_sim::nic(nic_sim::NicConfig::default());
+    let mut secure = ipsec::SecureDevice::new(Box::new(driver));
+    let local = ["10.0.0.1".parse().unwrap()];
+    let mut apply = |text: String| {
+        let file: KeyFile = text.parse().unwrap();
+        file.apply(Instant::ZERO, secure.keying().unwrap(), &local).map_err(|error| error.to_string())
+    };
+    let id = "src 10.0.0.1 dst 10.0.0.2 proto esp spi 256";
+    let gcm = |salt: &str| format!("aead rfc4106(gcm(aes)) {}{salt} 128", &KEY[..66]);
+    let rekey = |salt| format!("state rekey {id} new-spi 257 {}", gcm(salt));
+    let first = apply(format!(
+        "state add {id} reqid 7 mode tunnel flag esn {}\n\
+         policy add dir out tmpl src 10.0.0.1 dst 10.0.0.2 proto esp reqid 7 mode tunnel\n\
+         policy setdefault out accept",
+        gcm("00000001")
+    ));
+    assert_eq!(first.unwrap().iter().map(|sa| sa.spi).collect::<Vec<_>>(), [256]);
+    assert_eq!(apply(rekey("00000001")).unwrap_err(), "line 1: the successor of an SA needs another key");
+    let second = apply(rekey("00000002")).unwrap();
+    assert_eq!(second[0].spi, 257);
+    assert_eq!(apply(rekey("00000003")).unwrap_err(), "line 1: there is one already");
+    assert_eq!(apply(format!("state update {id} limit packet-hard 9")).unwrap(), []);
+    assert_eq!(apply(format!("\nstate delete {id}\nstate delete {id}")).unwrap_err(), "line 3: there is none");
+    assert_eq!(apply(rekey("00000004")).unwrap_err(), "line 1: there is none");
+    let elsewhere = "state delete src 10.0.0.8 dst 10.0.0.9 proto esp spi 256".into();
+    assert_eq!(apply(elsewhere).unwrap_err(), "line 1: the SA goes from somebody else to somebody else");
+    apply("policy update dir out action block\npolicy update dir out priority 3 action allow".into()).unwrap();
+    apply("policy delete dir out priority 3".into()).unwrap();
+    assert_eq!(apply("policy delete dir out priority 3".into()).unwrap_err(), "line 1: there is none");
+
+    let [left] = &secure.sad().ids().collect::<Vec<_>>()[..] else { panic!("one SA") };
+    let sa = secure.sad().find(*left).unwrap();
+    let said = (sa.params.spi, sa.params.reqid, sa.params.mode, sa.params.esn, sa.number());
+    assert_eq!(said, (257, 7, EspMode::Tunnel, true, 0), "the successor of the first");
+    let packet = offload_api::ipsec::Packet {
+        source: local[0],
+        destination: "10.0.0.2".parse().unwrap(),
+        protocol: 17,
+        ports: None,
+    };
+    assert_eq!(secure.spd(Direction::Transmit).action(&packet), Some(Action::Discard), "in place of the first");
+    drop(device);
+}
+
+#[test]
 fn what_is_wrong_is_said_where_it_is() {
     let state = |rest: &str| format!("state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
+    let change = |what: &str, rest: &str| format!("state {what} src 10.0.0.1 dst 10.0.0.2 proto esp spi 256 {rest}");
     let gcm = format!("aead rfc4106(gcm(aes)) {KEY} 128");
     let cases = [
-        ("hello".into(), "line 1: the statement ends where add or setdefault should be"),
+        ("hello".into(), "line 1: the statement ends where add, update, rekey, delete or setdefault should be"),
         ("hello add".into(), "line 1: `hello`: not state or policy"),
         ("\n\nstate flush".into(), "line 3: `flush`: not known here"),
         (state(""), "line 1: the statement ends where aead should be"),
@@ -86,7 +150,7 @@ fn what_is_wrong_is_said_where_it_is() {
         (state("aead 'rfc4106(gcm(aes)) 0x00 128"), "line 1: a quotation mark without its partner"),
         (
             state(&format!("{gcm} flag wildrecv")),
-            "line 1: `wildrecv`: not a flag that is known here: esn, noecn, nopmtudisc, af-unspec",
+            "line 1: `wildrecv`: not a flag that is known here: esn, noecn, decap-dscp, nopmtudisc, af-unspec",
         ),
         (state(&format!("{gcm} replay-seq-hi 1")), "line 1: the upper half of a sequence number without `flag esn`"),
         (state(&format!("{gcm} encap espintcp 1 1 0.0.0.0")), "line 1: `espintcp`: not espinudp"),
@@ -101,6 +165,20 @@ fn what_is_wrong_is_said_where_it_is() {
         ("policy add dir out tmpl proto esp mode tunnel".into(), "line 1: a tunnel without both of its ends"),
         ("policy add dir out tmpl mode transport".into(), "line 1: the statement ends where proto esp should be"),
         ("policy add dir out tmpl proto esp level use".into(), "line 1: `level`: not known here"),
+        (state(&format!("{gcm} dscp 64")), "line 1: `64`: not copy, or a number below 64"),
+        (state(&format!("{gcm} df maybe")), "line 1: `maybe`: not copy, set or clear"),
+        (
+            state(&format!("{gcm} extra-flag oseq-may-wrap")),
+            "line 1: `oseq-may-wrap`: not an extra-flag that is known here; there is dont-encap-dscp",
+        ),
+        (change("update", "reqid 4"), "line 1: `reqid`: not known here"),
+        (change("update", &gcm), "line 1: `aead`: not known here"),
+        (change("rekey", &gcm), "line 1: the statement ends where new-spi should be"),
+        (change("rekey", "new-spi 257"), "line 1: the statement ends where aead should be"),
+        (change("delete", &gcm), "line 1: `aead`: not known here"),
+        ("state delete src 10.0.0.1 dst 10.0.0.2 proto esp".into(), "line 1: the statement ends where spi should be"),
+        ("policy delete dir out action block".into(), "line 1: `action`: not known here"),
+        ("policy add dir out action block action allow".into(), "line 1: `action` is there twice"),
     ];
     for (text, expected) in cases {
         assert_eq!(text.parse::<KeyFile>().expect_err(&text).to_string(), expected, "{text}");
@@ -152,7 +230,7 @@ fn an_error_is_a_line_that_no_terminal_obeys() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "(state|policy|add|src|dst|tmpl|proto esp|spi|0x[0-9a-f]{0,80}|10\\.0\\.0\\.1|dir out|'|[ \n#\\\\])*") {
+    fn any_text_is_read_or_refused(text in "(state|policy|add|update|rekey|delete|new-spi|src|dst|tmpl|proto esp|spi|0x[0-9a-f]{0,80}|10\\.0\\.0\\.1|dir out|'|[ \n#\\\\])*") {
         let _either = text.parse::<KeyFile>();
     }
 

@@ -93,6 +93,14 @@ impl EspKey {
     }
 }
 
+impl EspKey {
+    /// Whether both give the same nonces under the same key. Not for secrets that an attacker may choose: it takes as long
+    /// as they are alike.
+    pub fn is_same_as(&self, other: &EspKey) -> bool {
+        self.suite == other.suite && self.key() == other.key() && self.salt == other.salt
+    }
+}
+
 impl fmt::Debug for EspKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EspKey({:?}, redacted)", self.suite)
@@ -210,7 +218,10 @@ pub struct SaParams {
     pub dont_fragment: DontFragment,
     /// The outer DSCP of a tunnel; `None`: the inner packet's.
     pub dscp: Option<u8>,
-    /// Whether a tunnel passes ECN on (RFC 6040 normal mode) or hides it (compatibility mode).
+    /// Whether what leaves a tunnel gets the DSCP of the outer packet (RFC 2983 3.1), in place of its own.
+    pub dscp_out: bool,
+    /// Whether a tunnel passes ECN on (RFC 6040 normal mode) or hides it, as Linux's `noecn` does: clear in what goes in
+    /// (compatibility mode), and untouched in what comes out.
     pub ecn: bool,
     /// The number before the first: sent last, or received highest. 0 in a new SA.
     pub last_number: u64,
@@ -235,6 +246,7 @@ impl SaParams {
             lifetime: Lifetime::default(),
             dont_fragment: DontFragment::default(),
             dscp: None,
+            dscp_out: false,
             ecn: true,
             last_number: 0,
             offload: OffloadKind::None,
@@ -433,6 +445,8 @@ pub struct SaId(pub Handle);
 pub struct SaAdded {
     /// Its name.
     pub sa: SaId,
+    /// Its SPI.
+    pub spi: u32,
     /// Why no device does what was asked of it; the SA works in software then.
     pub refused: Option<SaRefused>,
 }
@@ -498,6 +512,9 @@ pub enum KeyingError {
     /// A hard limit was reached, or all numbers are used: only a new SA helps.
     #[error("the SA is used up")]
     UsedUp,
+    /// A successor counts from the start again: under the same key, it would use nonces twice.
+    #[error("the successor of an SA needs another key")]
+    KeyReused,
 }
 
 /// What happened to SAs.
@@ -570,11 +587,22 @@ pub trait Keying {
     /// If there is no such SA, or it is used up.
     fn update_sa(&mut self, now: Instant, sa: SaId, lifetime: Lifetime) -> Result<(), KeyingError>;
 
+    /// Adds a successor to an SA: the same but for SPI, key and what was counted. A transmitting one takes over at once. The
+    /// older one stays until it is deleted, so that what is on its way under its SPI arrives: so first the receiver gets a
+    /// successor, then the sender, and then both delete what they had.
+    ///
+    /// # Errors
+    /// If there is no such SA, its successor is there already, or has the same key.
+    fn rekey_sa(&mut self, now: Instant, sa: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError>;
+
     /// Deletes an SA. What was handed to the device before is still sent.
     ///
     /// # Errors
     /// If there is no such SA.
     fn delete_sa(&mut self, sa: SaId) -> Result<(), KeyingError>;
+
+    /// The SA that was added with these, if it is not deleted.
+    fn find_sa(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId>;
 
     /// What an SA has done.
     fn sa_use(&self, sa: SaId) -> Option<SaUse>;

@@ -1,17 +1,20 @@
 //! SAs and policies come and go.
 
 use super::SecureDevice;
+use core::net::IpAddr;
 use offload_api::ipsec::{SaAdded, SaUse};
-use offload_api::{Direction, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector};
+use offload_api::{
+    Direction, EspKey, Keying, KeyingError, Lifetime, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector,
+};
 use offload_base::Instant;
 
 impl Keying for SecureDevice {
     fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
-        let offload = params.offload;
+        let (offload, spi) = (params.offload, params.spi);
         let id = self.sad.add(now, params)?;
         let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
         self.changed();
-        Ok(SaAdded { sa: id, refused })
+        Ok(SaAdded { sa: id, spi, refused })
     }
 
     fn update_sa(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
@@ -20,12 +23,21 @@ impl Keying for SecureDevice {
             return Err(KeyingError::UsedUp);
         }
         sa.meter.renew(now, lifetime);
+        sa.params.lifetime = lifetime;
         let in_device = sa.offload.as_ref().map(|place| place.handle);
         self.sad.note_deadline(id);
         if let (Some(handle), Some(device)) = (in_device, self.inner.ipsec()) {
             device.update_sa(handle, lifetime);
         }
         Ok(())
+    }
+
+    fn rekey_sa(&mut self, now: Instant, id: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError> {
+        let old = &self.sad.find(id).ok_or(KeyingError::NotFound)?.params;
+        if old.key.is_same_as(&key) {
+            return Err(KeyingError::KeyReused);
+        }
+        self.add_sa(now, SaParams { spi, key, last_number: 0, ..old.clone() })
     }
 
     fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
@@ -36,6 +48,10 @@ impl Keying for SecureDevice {
         self.sad.remove(id);
         self.changed();
         Ok(())
+    }
+
+    fn find_sa(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
+        self.sad.find_exactly(direction, spi, source, destination)
     }
 
     fn sa_use(&self, id: SaId) -> Option<SaUse> {

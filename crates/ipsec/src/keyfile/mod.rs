@@ -14,21 +14,42 @@
 //! policy setdefault in block out accept
 //! ```
 //!
+//! Applied while packets flow, a file changes what is there, in the order of its statements:
+//!
+//! ```text
+//! state rekey src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 new-spi 0x2001
+//!     aead 'rfc4106(gcm(aes))' 0x101112131415161718191a1b1c1d1e1fddccbbaa 128
+//! state update src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x2001 limit packet-hard 4000000
+//! state delete src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001
+//! policy update src 10.9.0.0/16 dir in action allow
+//! policy delete src 10.9.0.0/16 dir in
+//! ```
+//!
+//! `state rekey` is no word of Linux's: it adds an SA like the one there is, but for `new-spi` and key. `state update` gives an
+//! SA another lifetime, counted from then on, as Linux's does, and takes nothing but limits. A policy's name is its
+//! direction, selector and priority. Of tunnels, three words say what becomes of the outer header: `dscp` (`copy`, or a
+//! number; `extra-flag dont-encap-dscp` is `dscp 0`), `df` (`copy`, `set`, `clear`, which is `flag nopmtudisc`), and
+//! `flag noecn`; `flag decap-dscp` has the outer DSCP outlive the tunnel.
+//!
 //! Words that mean something to Linux and nothing here (`dev`, `auth-trunc`, `level use` and others) are refused rather
 //! than passed over: a file must not promise what is not kept.
 //!
-//! - `words`: text to statements of words; `statement`: statements to SAs and policies.
+//! - `words`: text to statements of words; `statement`: which kind one is;
+//! - `state`: SAs; `policy`: policies; `value`: what both are made of.
 
+mod policy;
+mod state;
 mod statement;
+mod value;
 mod words;
 
 use core::net::IpAddr;
 use core::str::FromStr;
 use offload_api::ipsec::SaAdded;
-use offload_api::{Direction, Keying, KeyingError, Policy, SaParams};
+use offload_api::{Direction, EspKey, Keying, KeyingError, Lifetime, Policy, SaId, SaParams};
 use offload_base::Instant;
 
-/// SAs and policies from a file.
+/// SAs and policies from a file, or what is to become of them.
 ///
 /// ```
 /// use ipsec::KeyFile;
@@ -38,18 +59,42 @@ use offload_base::Instant;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct KeyFile {
-    /// SAs, with the lines they are on. Their direction counts where `directed` says so.
-    states: Vec<State>,
-    policies: Vec<(usize, Policy)>,
+    /// With the lines they are on.
+    statements: Vec<(usize, Statement)>,
     defaults: Vec<(Direction, bool)>,
 }
 
 #[derive(Clone, Debug)]
-struct State {
-    line: usize,
-    params: SaParams,
-    /// The file says which way it goes.
-    directed: bool,
+enum Statement {
+    /// `directed`: the file says which way it goes. Else its direction means nothing.
+    Add {
+        params: SaParams,
+        directed: bool,
+    },
+    Update {
+        name: Name,
+        lifetime: Lifetime,
+    },
+    Rekey {
+        name: Name,
+        spi: u32,
+        key: EspKey,
+    },
+    Delete(Name),
+    AddPolicy(Policy),
+    UpdatePolicy(Policy),
+    /// Of which the action means nothing.
+    DeletePolicy(Policy),
+}
+
+/// Which SA a statement is about.
+#[derive(Clone, Copy, Debug)]
+struct Name {
+    source: IpAddr,
+    destination: IpAddr,
+    spi: u32,
+    /// `None`: the file does not say.
+    direction: Option<Direction>,
 }
 
 /// What is wrong with a text: its author's fault.
@@ -124,30 +169,50 @@ pub enum ApplyError {
 }
 
 impl KeyFile {
-    /// Adds everything to `keying`. SAs that do not say which way they go go out if `local` has their source, in if it
-    /// has their destination.
+    /// Does with `keying` what the file says, in its order. SAs that do not say which way they go go out if `local` has their
+    /// source, in if it has their destination. That packets pass which no policy is about comes into force at the end, that
+    /// they do not at the beginning: in between, policies may not be there yet.
+    ///
+    /// Returned are the SAs that were added, successors included.
     ///
     /// # Errors
     /// At the first that is refused; what came before stays.
     pub fn apply(&self, now: Instant, keying: &mut dyn Keying, local: &[IpAddr]) -> Result<Vec<SaAdded>, ApplyError> {
-        for (direction, bypass) in &self.defaults {
-            keying.set_default(*direction, *bypass);
-        }
-        for (line, policy) in &self.policies {
-            keying.add_policy(*policy).map_err(|error| ApplyError::Refused { line: *line, error })?;
-        }
+        self.set_defaults(keying, false);
         let mut added = Vec::new();
-        for State { line, params, directed } in &self.states {
-            let is_mine = |address: &IpAddr| local.contains(address);
-            let direction = match () {
-                () if *directed => params.direction,
-                () if is_mine(&params.destination) || params.destination.is_unspecified() => Direction::Receive,
-                () if is_mine(&params.source) => Direction::Transmit,
-                () => return Err(ApplyError::Elsewhere { line: *line }),
+        for (line, statement) in &self.statements {
+            let line = *line;
+            let done = match statement {
+                Statement::Add { params, directed } => {
+                    let said = directed.then_some(params.direction);
+                    let direction = direction_of(line, said, (params.source, params.destination), local)?;
+                    keying.add_sa(now, SaParams { direction, ..params.clone() }).map(|sa| added.push(sa))
+                }
+                Statement::Update { name, lifetime } => {
+                    let sa = name.find(line, keying, local)?;
+                    keying.update_sa(now, sa, *lifetime)
+                }
+                Statement::Rekey { name, spi, key } => {
+                    let sa = name.find(line, keying, local)?;
+                    keying.rekey_sa(now, sa, *spi, key.clone()).map(|sa| added.push(sa))
+                }
+                Statement::Delete(name) => {
+                    let sa = name.find(line, keying, local)?;
+                    keying.delete_sa(sa)
+                }
+                Statement::AddPolicy(policy) => keying.add_policy(*policy),
+                Statement::UpdatePolicy(policy) => {
+                    // No packet passes in between.
+                    let _there_may_be_none = keying.delete_policy(policy.direction, &policy.selector, policy.priority);
+                    keying.add_policy(*policy)
+                }
+                Statement::DeletePolicy(policy) => {
+                    keying.delete_policy(policy.direction, &policy.selector, policy.priority)
+                }
             };
-            let sa = SaParams { direction, ..params.clone() };
-            added.push(keying.add_sa(now, sa).map_err(|error| ApplyError::Refused { line: *line, error })?);
+            done.map_err(|error| ApplyError::Refused { line, error })?;
         }
+        self.set_defaults(keying, true);
         Ok(added)
     }
 
@@ -159,11 +224,16 @@ impl KeyFile {
             Direction::Receive => Direction::Transmit,
         };
         let mut mirrored = self.clone();
-        for state in &mut mirrored.states {
-            state.params.direction = other(state.params.direction);
-        }
-        for (_, policy) in &mut mirrored.policies {
-            policy.direction = other(policy.direction);
+        for (_, statement) in &mut mirrored.statements {
+            match statement {
+                Statement::Add { params, .. } => params.direction = other(params.direction),
+                Statement::Update { name, .. } | Statement::Rekey { name, .. } | Statement::Delete(name) => {
+                    name.direction = name.direction.map(other);
+                }
+                Statement::AddPolicy(policy) | Statement::UpdatePolicy(policy) | Statement::DeletePolicy(policy) => {
+                    policy.direction = other(policy.direction);
+                }
+            }
         }
         for (direction, _) in &mut mirrored.defaults {
             *direction = other(*direction);
@@ -174,20 +244,70 @@ impl KeyFile {
     /// The same, with this much for a device to do, whatever the file says.
     #[must_use]
     pub fn offloaded(mut self, kind: offload_api::OffloadKind) -> KeyFile {
-        for state in &mut self.states {
-            state.params.offload = kind;
+        for (_, statement) in &mut self.statements {
+            if let Statement::Add { params, .. } = statement {
+                params.offload = kind;
+            }
         }
         self
     }
 
-    /// Its SAs.
+    /// The SAs that it adds, but for successors.
     pub fn sas(&self) -> impl Iterator<Item = &SaParams> {
-        self.states.iter().map(|state| &state.params)
+        self.statements.iter().filter_map(|(_, statement)| match statement {
+            Statement::Add { params, .. } => Some(params),
+            _ => None,
+        })
     }
 
-    /// Its policies.
+    /// The SPIs of all SAs that it adds.
+    pub fn spis(&self) -> impl Iterator<Item = u32> + '_ {
+        self.statements.iter().filter_map(|(_, statement)| match statement {
+            Statement::Add { params, .. } => Some(params.spi),
+            Statement::Rekey { spi, .. } => Some(*spi),
+            _ => None,
+        })
+    }
+
+    /// The policies that it adds, or puts in the place of others.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.policies.iter().map(|(_, policy)| policy)
+        self.statements.iter().filter_map(|(_, statement)| match statement {
+            Statement::AddPolicy(policy) | Statement::UpdatePolicy(policy) => Some(policy),
+            _ => None,
+        })
+    }
+
+    fn set_defaults(&self, keying: &mut dyn Keying, bypass: bool) {
+        // Of what is said twice, the last counts.
+        for direction in [Direction::Receive, Direction::Transmit] {
+            let said = self.defaults.iter().rev().find(|(of, _)| *of == direction);
+            if said.is_some_and(|(_, said)| *said == bypass) {
+                keying.set_default(direction, bypass);
+            }
+        }
+    }
+}
+
+impl Name {
+    fn find(&self, line: usize, keying: &dyn Keying, local: &[IpAddr]) -> Result<SaId, ApplyError> {
+        let direction = direction_of(line, self.direction, (self.source, self.destination), local)?;
+        let found = keying.find_sa(direction, self.spi, self.source, self.destination);
+        found.ok_or(ApplyError::Refused { line, error: KeyingError::NotFound })
+    }
+}
+
+/// Which way an SA goes, if the file does not say.
+fn direction_of(
+    line: usize,
+    said: Option<Direction>,
+    (source, destination): (IpAddr, IpAddr),
+    local: &[IpAddr],
+) -> Result<Direction, ApplyError> {
+    match said {
+        Some(direction) => Ok(direction),
+        None if local.contains(&destination) || destination.is_unspecified() => Ok(Direction::Receive),
+        None if local.contains(&source) => Ok(Direction::Transmit),
+        None => Err(ApplyError::Elsewhere { line }),
     }
 }
 

@@ -1,0 +1,253 @@
+//! Statements to SAs (RFC 4301 4.4.2), and to what becomes of SAs that there are.
+
+use super::value::{self, number, once};
+use super::words::{Words, shown};
+use super::{KeyFileError, Name, Problem, Statement};
+use core::net::IpAddr;
+use core::time::Duration;
+use offload_api::{
+    Direction, DontFragment, EspKey, EspSuite, Lifetime, Limits, OffloadKind, SaParams, UdpEncapsulation,
+};
+
+/// `state add`, behind these words.
+pub(super) fn add(mut words: Words) -> Result<Statement, KeyFileError> {
+    let (mut id, mut key) = (Id::default(), None);
+    let mut settings: Vec<Setting> = Vec::new();
+    let (mut high, mut low) = (0u32, 0u32);
+    while let Some(word) = words.take() {
+        match &word[..] {
+            "aead" => once(&mut words, &word, &mut key, aead)?,
+            "replay-seq" | "replay-oseq" => low = words.value("a sequence number", number)?,
+            "replay-seq-hi" | "replay-oseq-hi" => high = words.value("a number", number)?,
+            "offload" => {
+                settings.push(offload(&mut words)?);
+                if words.peek() == Some("dir") {
+                    words.take();
+                    id.direction = Some(value::direction(&mut words)?);
+                }
+            }
+            _ if id.takes(&word, &mut words)? => {}
+            _ => settings.push(setting(&word, &mut words)?),
+        }
+    }
+    let name = id.name(&words)?;
+    let key = key.ok_or_else(|| words.error(Problem::Missing("aead")))?;
+    let direction = name.direction.unwrap_or(Direction::Transmit);
+    let params = SaParams::new(direction, name.spi, name.source, name.destination, key);
+    let mut params = settings.into_iter().fold(params, |params, set| set(params));
+    params.last_number = u64::from(low) | u64::from(high) << 32;
+    if high > 0 && !params.esn {
+        return Err(words.error(Problem::Mismatch("the upper half of a sequence number without `flag esn`")));
+    }
+    Ok(Statement::Add { params, directed: name.direction.is_some() })
+}
+
+/// `state update`, behind these words: another lifetime, and nothing else.
+pub(super) fn update(mut words: Words) -> Result<Statement, KeyFileError> {
+    let (mut id, mut lifetime) = (Id::default(), Lifetime::default());
+    while let Some(word) = words.take() {
+        match &word[..] {
+            "limit" => limit(&mut words)?(&mut lifetime),
+            _ if id.takes(&word, &mut words)? => {}
+            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
+        }
+    }
+    Ok(Statement::Update { name: id.name(&words)?, lifetime })
+}
+
+/// `state rekey`, behind these words.
+pub(super) fn rekey(mut words: Words) -> Result<Statement, KeyFileError> {
+    let (mut id, mut key, mut successor) = (Id::default(), None, None);
+    while let Some(word) = words.take() {
+        match &word[..] {
+            "aead" => once(&mut words, &word, &mut key, aead)?,
+            "new-spi" => once(&mut words, &word, &mut successor, value::spi)?,
+            _ if id.takes(&word, &mut words)? => {}
+            _ => return Err(words.error(Problem::Unknown(shown(&word)))),
+        }
+    }
+    let name = id.name(&words)?;
+    let spi = successor.ok_or_else(|| words.error(Problem::Missing("new-spi")))?;
+    let key = key.ok_or_else(|| words.error(Problem::Missing("aead")))?;
+    Ok(Statement::Rekey { name, spi, key })
+}
+
+/// `state delete`, behind these words.
+pub(super) fn delete(mut words: Words) -> Result<Statement, KeyFileError> {
+    let mut id = Id::default();
+    while let Some(word) = words.take() {
+        if !id.takes(&word, &mut words)? {
+            return Err(words.error(Problem::Unknown(shown(&word))));
+        }
+    }
+    Ok(Statement::Delete(id.name(&words)?))
+}
+
+/// What says which SA is meant.
+#[derive(Default)]
+struct Id {
+    source: Option<IpAddr>,
+    destination: Option<IpAddr>,
+    spi: Option<u32>,
+    direction: Option<Direction>,
+    esp: bool,
+}
+
+impl Id {
+    /// Reads what `word` announces, if that is part of it.
+    fn takes(&mut self, word: &str, words: &mut Words) -> Result<bool, KeyFileError> {
+        match word {
+            "src" => once(words, word, &mut self.source, value::address)?,
+            "dst" => once(words, word, &mut self.destination, value::address)?,
+            "spi" => once(words, word, &mut self.spi, value::spi)?,
+            "dir" => once(words, word, &mut self.direction, value::direction)?,
+            "proto" => {
+                words.value("a protocol that is known here; there is esp", |word| (word == "esp").then_some(()))?;
+                self.esp = true;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn name(self, words: &Words) -> Result<Name, KeyFileError> {
+        let missing = |what| move || words.error(Problem::Missing(what));
+        if !self.esp {
+            return Err(missing("proto esp")());
+        }
+        Ok(Name {
+            source: self.source.ok_or_else(missing("src"))?,
+            destination: self.destination.ok_or_else(missing("dst"))?,
+            spi: self.spi.ok_or_else(missing("spi"))?,
+            direction: self.direction,
+        })
+    }
+}
+
+/// What a word says about an SA that there will be, once all of them are read and it has its key.
+type Setting = Box<dyn FnOnce(SaParams) -> SaParams>;
+
+/// What `word` and those behind it say, which an SA can do without.
+fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
+    Ok(match word {
+        "reqid" => {
+            let reqid = words.value("a number", number)?;
+            Box::new(move |sa| SaParams { reqid, ..sa })
+        }
+        "mode" => {
+            let mode = value::mode(words)?;
+            Box::new(move |sa| SaParams { mode, ..sa })
+        }
+        "replay-window" => {
+            let replay_window = words.value("a number of packets", number)?;
+            Box::new(move |sa| SaParams { replay_window, ..sa })
+        }
+        "encap" => {
+            let encapsulation = Some(encapsulation(words)?);
+            Box::new(move |sa| SaParams { encapsulation, ..sa })
+        }
+        "dscp" => {
+            let dscp = words.value("copy, or a number below 64", |word| match word {
+                "copy" => Some(None),
+                _ => number(word).and_then(|dscp| u8::try_from(dscp).ok()).filter(|dscp| *dscp < 64).map(Some),
+            })?;
+            Box::new(move |sa| SaParams { dscp, ..sa })
+        }
+        "df" => {
+            let dont_fragment = words.value("copy, set or clear", |word| match word {
+                "copy" => Some(DontFragment::Copy),
+                "set" => Some(DontFragment::Set),
+                "clear" => Some(DontFragment::Clear),
+                _ => None,
+            })?;
+            Box::new(move |sa| SaParams { dont_fragment, ..sa })
+        }
+        "flag" => flags(words)?,
+        "extra-flag" => {
+            words.value("an extra-flag that is known here; there is dont-encap-dscp", |word| {
+                (word == "dont-encap-dscp").then_some(())
+            })?;
+            Box::new(|sa| SaParams { dscp: Some(0), ..sa })
+        }
+        "limit" => {
+            let set = limit(words)?;
+            Box::new(move |mut sa| {
+                set(&mut sa.lifetime);
+                sa
+            })
+        }
+        _ => return Err(words.error(Problem::Unknown(shown(word)))),
+    })
+}
+
+fn offload(words: &mut Words) -> Result<Setting, KeyFileError> {
+    let offload = words.value("crypto or packet", |word| match word {
+        "crypto" => Some(OffloadKind::Crypto),
+        "packet" => Some(OffloadKind::Packet),
+        _ => None,
+    })?;
+    Ok(Box::new(move |sa| SaParams { offload, ..sa }))
+}
+
+fn aead(words: &mut Words) -> Result<EspKey, KeyFileError> {
+    let name = words.expect("an algorithm")?;
+    // The last four bytes of a key are the salt.
+    let (suites, expected): (&[EspSuite], _) = match &name[..] {
+        "rfc4106(gcm(aes))" => (&[EspSuite::Aes128Gcm, EspSuite::Aes256Gcm], "20 or 36"),
+        "rfc4543(gcm(aes))" => (&[EspSuite::Aes128Gmac, EspSuite::Aes256Gmac], "20 or 36"),
+        "rfc7539esp(chacha20,poly1305)" => (&[EspSuite::ChaCha20Poly1305], "36"),
+        _ => return Err(words.error(Problem::Unknown(shown(&name)))),
+    };
+    let material = words.secret("a key in hexadecimal digits, two for each byte behind 0x", value::hexadecimal)?;
+    // What is here may be the rest of a key with a blank in it.
+    words.secret("128, the bits of the ICV", |word| (word == "128").then_some(()))?;
+    let key = suites.iter().find_map(|suite| EspKey::new(*suite, &material));
+    key.ok_or_else(|| words.error(Problem::KeyLength { found: material.len(), expected }))
+}
+
+/// Of Linux's flags, those that change what is on the wire or in the stack; `noecn` clears ECN in what goes into a tunnel, and
+/// leaves it alone in what comes out, as there.
+fn flags(words: &mut Words) -> Result<Setting, KeyFileError> {
+    let mut flags: Vec<fn(SaParams) -> SaParams> = Vec::new();
+    while let Some(flag) = words.peek() {
+        flags.push(match flag {
+            "esn" => |sa| SaParams { esn: true, ..sa },
+            "noecn" => |sa| SaParams { ecn: false, ..sa },
+            "decap-dscp" => |sa| SaParams { dscp_out: true, ..sa },
+            "nopmtudisc" => |sa| SaParams { dont_fragment: DontFragment::Clear, ..sa },
+            "af-unspec" => |sa| sa,
+            _ => break,
+        });
+        words.take();
+    }
+    if flags.is_empty() {
+        return words.value("a flag that is known here: esn, noecn, decap-dscp, nopmtudisc, af-unspec", |_| None);
+    }
+    Ok(Box::new(move |sa| flags.into_iter().fold(sa, |sa, set| set(sa))))
+}
+
+fn encapsulation(words: &mut Words) -> Result<UdpEncapsulation, KeyFileError> {
+    words.value("espinudp", |word| (word == "espinudp").then_some(()))?;
+    let source_port = value::port(words)?;
+    let destination_port = value::port(words)?;
+    words.value("an original address", |word| word.parse::<IpAddr>().ok())?;
+    Ok(UdpEncapsulation { source_port, destination_port })
+}
+
+fn limit(words: &mut Words) -> Result<impl FnOnce(&mut Lifetime) + use<>, KeyFileError> {
+    let name = words.expect("the name of a limit")?;
+    let (what, soft) = match name.split_once('-') {
+        Some((what @ ("byte" | "packet" | "time"), end @ ("soft" | "hard"))) => (what, end == "soft"),
+        _ => return Err(words.error(Problem::Unknown(shown(&name)))),
+    };
+    // To Linux, the highest number there is means no limit.
+    let value =
+        words.value("a number", |word| if word == "INF" { Some(u64::MAX) } else { word.parse::<u64>().ok() })?;
+    let value = Some(value).filter(|value| *value != u64::MAX);
+    let set: fn(&mut Limits, Option<u64>) = match what {
+        "byte" => |limits, value| limits.bytes = value,
+        "packet" => |limits, value| limits.packets = value,
+        _ => |limits, value| limits.time = value.map(Duration::from_secs),
+    };
+    Ok(move |lifetime: &mut Lifetime| set(if soft { &mut lifetime.soft } else { &mut lifetime.hard }, value))
+}

@@ -1,0 +1,83 @@
+//! Words to values: addresses, ports, numbers, and what may be said once.
+
+use super::words::{Words, shown};
+use super::{KeyFileError, Problem};
+use core::net::IpAddr;
+use offload_api::{Direction, EspMode, Prefix};
+
+/// Reads a value that may be said once; `word` announced it.
+pub(super) fn once<T>(
+    words: &mut Words,
+    word: &str,
+    place: &mut Option<T>,
+    read: impl FnOnce(&mut Words) -> Result<T, KeyFileError>,
+) -> Result<(), KeyFileError> {
+    if place.is_some() {
+        return Err(words.error(Problem::Twice(shown(word))));
+    }
+    *place = Some(read(words)?);
+    Ok(())
+}
+
+pub(super) fn address(words: &mut Words) -> Result<IpAddr, KeyFileError> {
+    words.value("an address", |word| word.parse().ok())
+}
+
+pub(super) fn prefix(words: &mut Words) -> Result<Prefix, KeyFileError> {
+    words.value("an address, or one with a prefix length", |word| match word.split_once('/') {
+        Some((address, bits)) => Prefix::new(address.parse().ok()?, bits.parse().ok()?),
+        None => word.parse().ok().map(Prefix::host),
+    })
+}
+
+pub(super) fn direction(words: &mut Words) -> Result<Direction, KeyFileError> {
+    words.value("in or out", |word| match word {
+        "in" => Some(Direction::Receive),
+        "out" => Some(Direction::Transmit),
+        _ => None,
+    })
+}
+
+pub(super) fn mode(words: &mut Words) -> Result<EspMode, KeyFileError> {
+    words.value("transport or tunnel", |word| match word {
+        "transport" => Some(EspMode::Transport),
+        "tunnel" => Some(EspMode::Tunnel),
+        _ => None,
+    })
+}
+
+pub(super) fn protocol(words: &mut Words) -> Result<u8, KeyFileError> {
+    words.value("a protocol's name or number", |word| match word {
+        "tcp" => Some(6),
+        "udp" => Some(17),
+        "icmp" => Some(1),
+        "ipv6-icmp" | "icmpv6" => Some(58),
+        "sctp" => Some(132),
+        _ => word.parse().ok(),
+    })
+}
+
+pub(super) fn port(words: &mut Words) -> Result<u16, KeyFileError> {
+    words.value("a port", |word| word.parse().ok())
+}
+
+pub(super) fn spi(words: &mut Words) -> Result<u32, KeyFileError> {
+    words.value("an SPI", number)
+}
+
+/// A number, decimal or hexadecimal.
+pub(super) fn number(word: &str) -> Option<u32> {
+    match word.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => word.parse().ok(),
+    }
+}
+
+pub(super) fn hexadecimal(word: &str) -> Option<Vec<u8>> {
+    let digits = word.strip_prefix("0x")?.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return None;
+    }
+    let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
+    digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+}
