@@ -105,13 +105,15 @@ fn run(options: &Options) -> Result<(), Stop> {
     if !options.outside.is_asked_for() {
         return Err(unusable("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH"));
     }
+    let mut tls = if target.secure { Some(client_tls(options, &target).map_err(unusable)?) } else { None };
+    let outside = Outside::open(&options.outside).map_err(unusable)?;
     let read: Vec<&Path> = options.cacert.iter().chain(&options.outside.keys).map(PathBuf::as_path).collect();
     let written: Vec<&Path> = options.out.iter().chain(&options.pcap).map(PathBuf::as_path).collect();
     check_outputs(&read, &written).map_err(unusable)?;
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
     let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
-    let key_log = capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
-    let tls = if target.secure { Some(client_tls(options, &target, key_log).map_err(unusable)?) } else { None };
+    if let (Some(tls), Some(capture)) = (&mut tls, &capture) {
+        Arc::make_mut(&mut tls.config).key_log = Arc::new(capture.clone());
+    }
     let mut bed = outside.bed("client", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
     let host = bed.host(0).clone();
     print!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
@@ -159,12 +161,8 @@ impl Target {
     }
 }
 
-fn client_tls(
-    options: &Options,
-    target: &Target,
-    key_log: Option<Arc<dyn rustls::KeyLog>>,
-) -> Result<ClientTls, String> {
-    let mut config = identity::client_config(Randomness::System, key_log);
+fn client_tls(options: &Options, target: &Target) -> Result<ClientTls, String> {
+    let mut config = identity::client_config(Randomness::System, None);
     match &options.cacert {
         None => trust(&mut config, vec![identity::authority()], options.pin).map_err(|error| error.to_string())?,
         Some(path) => {

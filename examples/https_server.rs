@@ -88,9 +88,9 @@ fn serve(options: &Options) -> Result<String, Stop> {
     let folder = options.folder.as_deref().unwrap_or(Path::new("."));
     let site = Site::new(folder, tokio_pool()).map_err(|error| unusable(format!("{}: {error}", folder.display())))?;
     let keys: Vec<&Path> = options.outside.keys.iter().map(PathBuf::as_path).collect();
+    let outside = Outside::open(&options.outside).map_err(unusable)?;
     check_capture(options, folder, &keys)?;
     let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
-    let outside = Outside::open(&options.outside).map_err(unusable)?;
     let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
     let host = bed.host(0).clone();
     let servers: Vec<Server> = options

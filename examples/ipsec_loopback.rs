@@ -65,9 +65,6 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<Facts, Failure> {
     let seed = Seed(options.wire.seed);
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
-    let modes = loopback::each_once(&options.mode);
-    let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
-    outputs.check(&[&options.file, &options.keys])?;
     let keys = match &options.keys {
         Some(path) => {
             let hosts = [&addresses(0)[..], &addresses(1)];
@@ -75,6 +72,9 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         }
         None => ipsec::usual_keys(seed),
     };
+    let modes = loopback::each_once(&options.mode);
+    let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
+    outputs.check(&[&options.file, &options.keys])?;
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
     let own = [("file", loopback::named(options.file.as_ref())), ("keys", loopback::named(options.keys.as_ref()))];

@@ -66,12 +66,12 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     let seed = Seed(options.wire.seed);
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     options.tls.check().map_err(Failure::Unusable)?;
-    let modes = loopback::each_once(&options.mode);
-    let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
-    outputs.check(&[&options.file])?;
     if options.ipv6 && options.wire.mtu < LEAST_MTU_OF_IPV6 {
         return Err(Failure::Unusable(format!("IPv6 needs an MTU of {LEAST_MTU_OF_IPV6} bytes at least")));
     }
+    let modes = loopback::each_once(&options.mode);
+    let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
+    outputs.check(&[&options.file])?;
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
     let own = [

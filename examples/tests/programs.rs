@@ -8,10 +8,12 @@ use std::process::{Command, Output};
 #[test]
 fn no_input_is_written_over_under_whatever_name() {
     let folder = Folder::new("inputs");
-    let input = folder.write("x.pcapng", "precious");
-    folder.write("x-tcp.pcapng", "precious");
-    folder.write("keys", "precious");
-    folder.write("site/sub/page", "precious");
+    // Keys that are of use, so that no other reason to refuse comes first.
+    let precious = keys("");
+    let input = folder.write("x.pcapng", &precious);
+    folder.write("x-tcp.pcapng", &precious);
+    folder.write("keys", &precious);
+    folder.write("site/sub/page", &precious);
     symlink(&input, folder.path("link")).unwrap();
     fs::hard_link(folder.path("site/sub/page"), folder.path("page")).unwrap();
     let cases: [(&str, &[&str]); 9] = [
@@ -30,7 +32,7 @@ fn no_input_is_written_over_under_whatever_name() {
         assert!(said.contains("is to be"), "{name} {arguments:?}: {said}");
     }
     for name in ["x.pcapng", "x-tcp.pcapng", "keys", "site/sub/page"] {
-        assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), "precious", "{name}");
+        assert_eq!(fs::read_to_string(folder.path(name)).unwrap(), precious, "{name}");
     }
 }
 
@@ -65,6 +67,25 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     for (name, arguments, expected) in cases {
         let said = refused(&folder, name, &arguments);
         assert!(said.contains(expected), "{name} {arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn what_is_refused_leaves_no_file_behind() {
+    let folder = Folder::new("trace");
+    folder.write("keys", "state add nowhere");
+    folder.write("ca.bin", "no PEM");
+    folder.write("site/page", "a page");
+    let cases: [(&str, &[&str]); 4] = [
+        ("ktls_loopback", &["--size", "1", "--ipv6", "--mtu", "600", "--out", "new", "--pcap", "new.pcapng"]),
+        ("ipsec_loopback", &["--size", "1", "--keys", "keys", "--out", "new", "--pcap", "new.pcapng"]),
+        ("https_server", &["site", "--stream", "nowhere/port", "--pcap", "new.pcapng"]),
+        ("https_client", &["--dgram", "a", "b", "--cacert", "ca.bin", "--pcap", "new.pcapng", "https://10.0.0.1/"]),
+    ];
+    for (name, arguments) in cases {
+        refused(&folder, name, arguments);
+        let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "{name} {arguments:?}: {left:?}");
     }
 }
 
