@@ -3,8 +3,8 @@
 use super::Stack;
 use crate::config::{CongestionAlgorithm, KeepAlive};
 use crate::flow_table::ConnectionId;
-use crate::tcp::connection::{ConnectionError, TcpStats};
 use crate::tcp::state::State;
+use crate::tcp::{ConnectionError, TcpStats};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::Stack;
 use crate::network::{Outgoing, Undelivered, Why};
-use crate::tcp::connection::ConnectionError;
+use crate::tcp::ConnectionError;
 use crate::tcp::input::reset_for;
 use crate::tcp::segment::Segment;
 use offload_api::{FlowKey, NetDevice, NoRecords, Protocol};

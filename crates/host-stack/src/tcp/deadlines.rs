@@ -1,8 +1,9 @@
 //! What happens when nothing arrives: retransmission timeout, tail loss probe, window probe, delayed
 //! acknowledgment, the ends of patience, of FIN-WAIT-2 and of TIME-WAIT.
 
-use super::connection::{Connection, ConnectionError, Env};
+use super::connection::{Connection, Env};
 use super::recovery::Delivery;
+use super::report::ConnectionError;
 use super::state::State;
 use offload_base::Instant;
 

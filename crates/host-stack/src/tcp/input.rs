@@ -3,7 +3,8 @@
 //! Invariant: nothing of a connection changes for a segment that fails the checks, but for the acknowledgment
 //! that tells the peer where things stand.
 
-use super::connection::{Connection, ConnectionError, Env, QUICK_ACKS, timestamp};
+use super::connection::{Connection, Env, QUICK_ACKS, timestamp};
+use super::report::ConnectionError;
 use super::segment::{Flags, Payload, Segment};
 use super::send_queue::FIRST_BYTE;
 use super::state::State;

@@ -3,7 +3,8 @@
 //! Order: a SYN, what was lost, new data with the FIN behind them, and an acknowledgment if none of these carried
 //! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
 
-use super::connection::{Connection, ConnectionError, Env, timestamp};
+use super::connection::{Connection, Env, timestamp};
+use super::report::ConnectionError;
 use super::segment::{Flags, HEADER_BYTES, Options, Segment, Timestamps};
 use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
 use super::state::State;

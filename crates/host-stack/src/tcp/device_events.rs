@@ -1,0 +1,86 @@
+//! What the device has to say about a connection's flow, kept for the application.
+//!
+//! Invariant: of each context the last word counts, so what is kept is bounded by the contexts there were, whether or
+//! not anybody asks.
+
+use super::connection::Connection;
+use offload_api::DeviceEvent;
+use std::collections::VecDeque;
+
+impl Connection {
+    /// The next device event for the application.
+    pub(crate) fn take_device_event(&mut self) -> Option<DeviceEvent> {
+        let event = self.device_events.pop_front();
+        if self.device_events.is_empty() {
+            self.device_events = VecDeque::new();
+        }
+        event
+    }
+
+    /// Keeps an event for the application, instead of those it makes moot: of each context the last word counts,
+    /// so an application that does not ask has no more of them than it has contexts.
+    pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
+        if self.detached {
+            return;
+        }
+        self.device_events.retain(|earlier| !makes_moot(&event, earlier));
+        self.device_events.push_back(event);
+        self.readiness.device_event = true;
+    }
+}
+
+/// Whether nobody needs to hear of `earlier` who hears of `event`.
+fn makes_moot(event: &DeviceEvent, earlier: &DeviceEvent) -> bool {
+    match (event, earlier) {
+        (DeviceEvent::Reset, DeviceEvent::Removed { .. }) => false,
+        (DeviceEvent::Reset, _) => true,
+        (DeviceEvent::ResyncRequested { handle, .. }, DeviceEvent::ResyncRequested { handle: before, .. })
+        | (
+            DeviceEvent::ResyncStarted { handle, .. } | DeviceEvent::ResyncCancelled { handle, .. },
+            DeviceEvent::ResyncStarted { handle: before, .. }
+            | DeviceEvent::ResyncCancelled { handle: before, .. }
+            | DeviceEvent::ResyncRequested { handle: before, .. },
+        )
+        | (
+            DeviceEvent::Removed { handle, .. },
+            DeviceEvent::Removed { handle: before, .. }
+            | DeviceEvent::Ready { handle: before, .. }
+            | DeviceEvent::ResyncStarted { handle: before, .. }
+            | DeviceEvent::ResyncCancelled { handle: before, .. }
+            | DeviceEvent::ResyncRequested { handle: before, .. },
+        ) => handle == before,
+        _ => event == earlier,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::State;
+    use super::*;
+    use crate::config::TcpConfig;
+    use offload_api::{FlowKey, Handle};
+    use offload_base::Seq;
+
+    #[test]
+    fn resync_requests_push_no_other_device_event_out() {
+        let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+        let mut connection = Connection::new(flow, State::Established, Seq(0), 0, &TcpConfig::default());
+        let [old, new] = [0, 1].map(|index| Handle { index, generation: 0 });
+        let resync = |handle, header| DeviceEvent::ResyncRequested { flow, handle, header: Seq(header) };
+        connection.note_device_event(DeviceEvent::Ready { flow, handle: old });
+        connection.note_device_event(resync(old, 1));
+        connection.note_device_event(DeviceEvent::Removed { flow, handle: old });
+        connection.note_device_event(DeviceEvent::Reset);
+        connection.note_device_event(DeviceEvent::Reset);
+        connection.note_device_event(DeviceEvent::Ready { flow, handle: new });
+        (0..1000).for_each(|header| connection.note_device_event(resync(new, header)));
+        let events: Vec<DeviceEvent> = core::iter::from_fn(|| connection.take_device_event()).collect();
+        let expected = [
+            DeviceEvent::Removed { flow, handle: old },
+            DeviceEvent::Reset,
+            DeviceEvent::Ready { flow, handle: new },
+            resync(new, 999),
+        ];
+        assert_eq!(events, expected);
+    }
+}
