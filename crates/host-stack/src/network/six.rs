@@ -183,8 +183,10 @@ impl Six {
 
     /// The router at `address` takes packets for elsewhere, for as long as `lifetime`.
     pub(super) fn note_router(&mut self, now: Instant, address: Ipv6Addr, lifetime: Duration) {
-        // RFC 4861 6.3.7: it need not be asked for any more.
-        self.solicits = None;
+        if !lifetime.is_zero() {
+            // RFC 4861 6.3.7: nobody need be asked any more. One who is no router for elsewhere does not end the search.
+            self.solicits = None;
+        }
         let place = self.routers.iter().position(|router| router.address == address);
         let router = Router { address, until: now + lifetime };
         match place {
@@ -406,6 +408,18 @@ mod tests {
         six.note_mtu(1279);
         six.note_mtu(100_000);
         assert_eq!(six.mtu(), None);
+    }
+
+    #[test]
+    fn routers_are_asked_for_until_one_takes_packets() {
+        let mut six = six(Ipv6Config::unassigned().with_router_discovery());
+        let solicit = |six: &mut Six| six.next_event().and_then(|at| six.pop_due(at));
+        let router = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+        assert_eq!(solicit(&mut six), Some(DueSix::SolicitRouters));
+        six.note_router(at(2), router, Duration::ZERO);
+        assert_eq!(solicit(&mut six), Some(DueSix::SolicitRouters), "a lifetime of zero is no router's");
+        six.note_router(at(6), router, Duration::from_secs(100));
+        assert_eq!((solicit(&mut six), six.router()), (None, None), "it is forgotten at its end, and nobody was asked");
     }
 
     #[test]
