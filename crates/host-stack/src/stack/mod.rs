@@ -22,10 +22,11 @@ use crate::flow_table::{ConnectionId, FlowTable};
 use crate::hash::SipKey;
 use crate::limit::RateLimit;
 use crate::network::{Arrival, Network, Parsed};
-use crate::tcp::connection::{Connection, ConnectionError, Env, Readiness};
+use crate::tcp::connection::{Connection, Env};
 use crate::tcp::output::Turn;
 use crate::tcp::segment::Payload;
 use crate::tcp::state::State;
+use crate::tcp::{ConnectionError, Readiness};
 use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
@@ -137,14 +138,16 @@ impl Stack {
     /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
-        self.share(&packet);
         match self.network.receive(now, &mut packet, &mut self.counters) {
             Some(Arrival::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
-            Some(Arrival::Undelivered(undelivered)) => self.on_undelivered(now, &undelivered),
             Some(Arrival::Datagram { port, from, payload }) => {
                 self.on_datagram(now, (port, from, payload), packet, None);
             }
-            None => {}
+            Some(Arrival::Undelivered(undelivered)) => {
+                self.share(&packet);
+                self.on_undelivered(now, &undelivered);
+            }
+            None => self.share(&packet),
         }
     }
 
