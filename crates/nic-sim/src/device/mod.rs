@@ -137,6 +137,11 @@ impl Device {
         self.steering.find(flow).is_some() || self.nvme.follows(flow)
     }
 
+    /// Whether it has no receive contexts.
+    fn follows_nothing(&self) -> bool {
+        self.steering.is_empty() && self.nvme.is_empty()
+    }
+
     /// When something else than a frame is due.
     fn next_other(&self) -> Option<Instant> {
         earliest(self.receive.next_due(), earliest(self.interrupt.due, self.send_interrupt.due))

@@ -86,15 +86,27 @@ impl MultiQueueDevice {
         self.queues.iter_mut().for_each(|queue| queue.reset(now));
     }
 
+    fn take_frame(&mut self, now: Instant, frame: &[u8]) {
+        let queue = self.queue_for(frame);
+        self.queues[queue].take_frame(now, frame);
+    }
+
     /// The queue that a received frame goes to.
     fn queue_for(&self, frame: &[u8]) -> usize {
         if self.queues.len() == 1 {
             return 0;
         }
-        let Some(hash) = self.hash.of_frame(frame) else { return 0 };
-        let by_hash = usize::from(self.table[entry_of(hash)]);
-        let Some(flow) = Layout::of_frame(frame).map(|layout| layout.flow_of_receiver(frame)) else { return by_hash };
-        self.queues.iter().position(|queue| queue.follows(&flow)).unwrap_or(by_hash)
+        let following = self.queue_that_follows(frame);
+        following.or_else(|| self.hash.of_frame(frame).map(|hash| self.table[entry_of(hash)].into())).unwrap_or(0)
+    }
+
+    /// The queue with a receive context for the frame's flow.
+    fn queue_that_follows(&self, frame: &[u8]) -> Option<usize> {
+        if self.queues.iter().all(Device::follows_nothing) {
+            return None;
+        }
+        let flow = Layout::of_frame(frame)?.flow_of_receiver(frame);
+        self.queues.iter().position(|queue| queue.follows(&flow))
     }
 
     /// Takes the table that a queue's driver has set.
@@ -107,15 +119,12 @@ impl MultiQueueDevice {
 
 impl Port for MultiQueueDevice {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
-        let queue = self.queue_for(&frame.data);
-        self.queues[queue].receive_frame(now, frame);
+        self.take_frame(now, &frame.data);
     }
 
     fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
-        match &mut self.queues[..] {
-            [only] => only.receive_frames(now, frames),
-            _ => frames.drain(..).for_each(|frame| self.receive_frame(now, frame)),
-        }
+        frames.iter().for_each(|frame| self.take_frame(now, &frame.data));
+        frames.clear();
     }
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {

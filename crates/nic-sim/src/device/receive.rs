@@ -381,8 +381,6 @@ impl Device {
         if meta.tls == TlsVerdict::Decrypted {
             return;
         }
-        // Pieces of a packet that is not handed on decrypted go home.
-        placed.clear();
         buffer.truncate(start);
         if meta.context.is_none() && !payload.is_empty() && !self.nvme.is_empty() {
             *placed = self.append_pdus(data, layout, buffer, meta);

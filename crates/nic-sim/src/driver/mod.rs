@@ -33,7 +33,7 @@ use offload_api::{
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
-use rss::Place;
+use rss::RssQueue;
 use std::collections::VecDeque;
 use tls::Contexts;
 use transmit::SendQueue;
@@ -73,7 +73,7 @@ pub struct Driver {
     contexts: Contexts,
     sas: DeviceSas,
     nvme: NvmeContexts,
-    place: Place,
+    rss: RssQueue,
     events: VecDeque<DeviceEvent>,
     /// Receive buffers with the device, or in completions not looked at.
     buffers_out: usize,
@@ -91,7 +91,7 @@ impl Driver {
             contexts: Contexts::new(config.tls_contexts),
             sas: DeviceSas::new(config.ipsec_sas),
             nvme: NvmeContexts::default(),
-            place: Place::new(&config, queue),
+            rss: RssQueue::new(&config, queue),
             events: VecDeque::new(),
             buffers_out: 0,
             epoch: 0,
@@ -187,7 +187,7 @@ impl NetDevice for Driver {
     }
 
     fn serves(&self, flow: &FlowKey) -> bool {
-        self.place.serves(flow)
+        self.rss.serves(flow)
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {

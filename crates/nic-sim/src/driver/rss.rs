@@ -7,19 +7,19 @@ use crate::rss::{Toeplitz, first_queue};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{FlowKey, Refused, RssDevice};
 
-/// A queue among the others.
+/// Which of the NIC's queues this is, and which flows' packets come to it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RssQueue {
     queue: u16,
     queues: u16,
     /// With one queue there is nothing to hash.
     hash: Option<Box<Toeplitz>>,
 }
 
-impl Place {
-    pub(super) fn new(config: &NicConfig, queue: u16) -> Place {
+impl RssQueue {
+    pub(super) fn new(config: &NicConfig, queue: u16) -> RssQueue {
         let hash = (config.queues > 1).then(|| Box::new(Toeplitz::new(&config.rss_key)));
-        Place { queue, queues: config.queues, hash }
+        RssQueue { queue, queues: config.queues, hash }
     }
 
     /// By the table the device began with: what is chosen by it stays apart, whatever the table is later.
@@ -30,15 +30,15 @@ impl Place {
 
 impl RssDevice for Driver {
     fn queue(&self) -> u16 {
-        self.place.queue
+        self.rss.queue
     }
 
     fn queues(&self) -> u16 {
-        self.place.queues
+        self.rss.queues
     }
 
     fn set_indirection(&mut self, table: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
-        if table.iter().any(|queue| *queue >= self.place.queues) {
+        if table.iter().any(|queue| *queue >= self.rss.queues) {
             return Err(Refused::Unsupported);
         }
         self.command(ControlCommand::SetIndirection { table: Box::new(*table) })?;
