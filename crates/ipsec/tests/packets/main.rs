@@ -1,5 +1,6 @@
 //! Packet by packet: what each way of working on ESP puts on the wire, and what it makes of what comes from there.
 
+mod bad_wire;
 mod fragments;
 mod hostile;
 mod joined;
