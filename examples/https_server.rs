@@ -12,7 +12,7 @@ use offload_bench::program;
 use offload_examples::files::{check_outputs, check_outside};
 use offload_examples::web::Mode;
 use offload_examples::web::comparison::{self, Comparison, tokio_pool};
-use offload_examples::web::outside::{Outside, OutsideOptions, begin_capture, interrupted, listed};
+use offload_examples::web::outside::{Outside, OutsideOptions, begin_capture, keyed_until_interrupted, listed};
 use offload_examples::web::pin::Pin;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
@@ -109,7 +109,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         }
         // Whoever does not want to read this may want to be served.
         let _written = program::write_out(NAME, &instructions(options, site.folder()));
-        interrupted().await
+        keyed_until_interrupted(&host, &options.outside).await
     })
     .map_err(unusable)?;
     let mut counters = bed.counters();

@@ -3,6 +3,7 @@
 use super::tcp::TcpOptions;
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::pin::pin;
 use host_stack::Ipv6Config;
 use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
@@ -16,7 +17,7 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use testbed::attach::{AttachCounters, DgramPort, StreamPort};
-use testbed::bed::ClockKind;
+use testbed::bed::{BedHost, ClockKind};
 use testbed::{Capture, Testbed};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -47,6 +48,9 @@ pub struct OutsideOptions {
     /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
+    /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like
+    #[arg(long, value_name = "FILE", requires = "keys")]
+    pub key_changes: Option<PathBuf>,
     #[command(flatten)]
     tcp: TcpOptions,
 }
@@ -185,6 +189,36 @@ pub async fn interrupted() -> io::Result<()> {
         _ = terminate.recv() => {}
     }
     Ok(())
+}
+
+/// The same; until then, keys of `host` change as the options say.
+///
+/// # Errors
+/// If signals cannot be waited for.
+pub async fn keyed_until_interrupted(host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
+    let Some(changes) = &options.key_changes else { return interrupted().await };
+    let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut end = pin!(interrupted());
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut end => return ended,
+            _ = hangup.recv() => {}
+        }
+        let now = host.now();
+        let done = host.stack().with_device(|device| match device.keying() {
+            Some(keying) => keys::change(changes, now, keying, &addresses),
+            None => Err("there is no ESP whose keys could change".into()),
+        });
+        match done {
+            Ok((added, refused)) => {
+                eprintln!("keys changed as {} says, {added} SAs came", changes.display());
+                refused.iter().for_each(|refused| eprintln!("{refused}"));
+            }
+            Err(error) => eprintln!("keys did not change: {error}"),
+        }
+    }
 }
 
 /// Counters, a line each: TLS' as Linux' `/proc/net/tls_stat` shows them, if there was any TLS; then the others that moved.

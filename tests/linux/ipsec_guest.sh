@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # A stock Linux kernel in a QEMU guest at the other end of ESP: transport and tunnel mode, IPv4 and IPv6, in UDP; AES-GCM
-# with both key lengths and ChaCha20-Poly1305; with and without extended sequence numbers. Over a wire that loses
-# and doubles, the guest pings the emulated host and moves files both ways through each pair of SAs;
-# ESP is made by the emulated host, by its NIC under the host's headers, and by its NIC alone. Then tshark, with the
+# with both key lengths, ChaCha20-Poly1305 and AES-GMAC; with and without extended sequence numbers. Over a wire that loses,
+# reorders and doubles, the guest pings the emulated host and moves files both ways through each pair of SAs;
+# ESP is made by the emulated host, by its NIC under the host's headers, and by its NIC alone. Then keys change at both
+# ends while files are under way, and no packet finds itself without an SA. Then tshark, with the
 # keys, has a look at what was on the wire: every ICV is good, and all of it is ESP. Needs no root.
 #   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 64 by default, for QEMU interprets the guest
 set -euo pipefail
@@ -22,6 +23,8 @@ status=0
 mkdir "$work/site"
 head -c "${kib}K" /dev/urandom >"$work/site/bulk"
 hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
+head -c 256K /dev/urandom | tee "$work/site/long" >"$work/initial"
+long_hash=$(sha256sum <"$work/initial" | cut -d' ' -f1)
 host4=10.77.0.1 host6=fd00::1 number=16 offload= cases=()
 
 # A guest's address of its own for each pair of SAs, so that one boot does for all. The words that the emulated host reads
@@ -35,6 +38,7 @@ pair() { # name, family, mode, suite, flags, further words of the SA; for anothe
     case $suite in
     aes128) aead='rfc4106(gcm(aes))' key=20 ;;
     aes256) aead='rfc4106(gcm(aes))' key=36 ;;
+    gmac) aead='rfc4543(gcm(aes))' key=20 ;;
     chacha20) aead='rfc7539esp(chacha20,poly1305)' key=36 ;;
     esac
     [ "$mode" = transport ] || template=yes
@@ -54,12 +58,30 @@ pair() { # name, family, mode, suite, flags, further words of the SA; for anothe
         # shellcheck disable=SC2001
         printf 'ip xfrm %s\nip xfrm %s\n' "$(sed "s/aead \([^ ]*\)/aead '\1'/" <<<"$state")" "${policy/DIRECTION/$other}" >>"$work/xfrm"
         sa_of_tshark "$outer_from" "$outer_to" "$spi_of" "$suite" "$key_of" "$flags"
+        [ -z "${successor-}" ] || rekey
     done
     cases+=("${offload:+$offload offload, }$name $family $guest $host")
     number=$((number + 1))
 }
+# What gives the SA that is being written a successor, halfway: the host's file does it at once, and forgets the SA it has
+# sent by. The guest has what it is to receive by from the beginning; when it hears the host by that, it sends by its own.
+rekey() {
+    local new=$((spi_of + 8)) id="src $outer_from dst $outer_to proto esp" words
+    key_of=0x$(head -c "$key" /dev/urandom | od -An -v -tx1 | tr -d ' \n')
+    echo "state rekey $id spi $spi_of new-spi $new aead $aead $key_of 128" >>"$work/changes"
+    words="ip xfrm state add $id spi $new reqid $number mode $mode replay-window 64 $flags aead '$aead' $key_of 128"
+    if [ $direction = out ]; then
+        echo "state delete $id spi $spi_of" >>"$work/deletions"
+        echo "$words" >>"$work/xfrm"
+        echo "$id spi $new" >>"$work/awaited"
+    else
+        printf '%s\nip xfrm state delete %s spi %s\n' "$words" "$id" "$spi_of" >>"$work/xfrm_changes"
+    fi
+    sa_of_tshark "$outer_from" "$outer_to" "$new" "$suite" "$key_of" "$flags"
+}
 sa_of_tshark() { # source, destination, SPI, suite, key, flags
     local kind=IPv4 name='AES-GCM with 16 octet ICV [RFC4106]' bits=32-bit spi
+    [ "$4" != gmac ] || return 0 # it knows none
     [[ $1 != *:* ]] || kind=IPv6
     [ "$4" != chacha20 ] || name='ChaCha20 with Poly1305 [RFC7634]'
     [[ $6 != *esn* ]] || bits=64-bit
@@ -76,12 +98,17 @@ for offload in "" crypto packet; do
     pair "IPv6 in an IPv4 tunnel, AES-128-GCM" 6 tunnel aes128 "flag af-unspec" "" "$host4" "10.77.0.$number"
     # Devices have ESP in UDP for packet offload in transport mode only.
     [ "$offload" = crypto ] || pair "transport in UDP, AES-128-GCM" 4 transport aes128 "" "encap espinudp 4500 4500 0.0.0.0"
+    [ "$offload" = crypto ] || pair "IPv6 transport in UDP, AES-256-GCM, ESN" 6 transport aes256 "flag esn" "encap espinudp 4500 4500 ::"
+    successor=yes pair "tunnel, AES-256-GCM, ESN, other keys" 4 tunnel aes256 "flag esn" ""
     [ -z "$offload" ] || continue
+    pair "transport, AES-GMAC, ESN" 4 transport gmac "flag esn" ""
+    pair "IPv6 tunnel, AES-GMAC" 6 tunnel gmac "" ""
     pair "transport, ChaCha20-Poly1305, ESN" 4 transport chacha20 "flag esn" ""
     pair "tunnel in UDP, AES-256-GCM, ESN" 4 tunnel aes256 "flag esn" "encap espinudp 4500 4500 0.0.0.0"
     pair "IPv4 in an IPv6 tunnel, AES-128-GCM" 4 tunnel aes128 "flag af-unspec" "" "$host6" "fd00::$number"
 done
 printf '%s\n' "${cases[@]}" >"$work/cases"
+cat "$work/deletions" >>"$work/changes"
 
 cat >"$work/script" <<'SCRIPT'
 set -euo pipefail
@@ -94,10 +121,14 @@ for number in $(seq 16 $((15 + $(wc -l <cases)))); do
 done
 # ESP in UDP comes by a socket that says so (UDP_ENCAP, UDP_ENCAP_ESPINUDP).
 python3 -c 'import socket, time
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 4500)); s.setsockopt(17, 100, 2); time.sleep(1e6)' &
+four, six = (socket.socket(family, socket.SOCK_DGRAM) for family in (socket.AF_INET, socket.AF_INET6))
+six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+for s in four, six: s.bind(("", 4500)); s.setsockopt(17, 100, 2)
+time.sleep(1e6)' &
 . ./xfrm
 # To Linux, policies are about the UDP around ESP as well (a keying daemon exempts its socket from them), ...
 ip xfrm policy add src 10.77.0.0/24 dst 10.77.0.0/24 proto udp dport 4500 dir in priority 1
+ip xfrm policy add src fd00::/64 dst fd00::/64 proto udp dport 4500 dir in priority 1
 # ... and about neighbour discovery.
 for direction in in out; do
     for type in 135 136; do
@@ -121,19 +152,54 @@ while read -r line; do
     answer=$(curl -sS --fail --max-time 60 --interface "$guest" -T got "$url/") || failed=1
     [ "${answer%%$'\n'*}" = "$(stat -c %s got) $HASH" ] || { echo "$answer: what went is not what arrived"; failed=1; }
 done <cases
-grep -v ' *0$' /proc/net/xfrm_stat || true
+
+echo "-- other keys, with files under way"
+others=$(grep 'other keys' cases)
+# Slow enough that most of it is to come when the keys have changed, in packets that fill the path.
+downs=() ups=()
+while read -r line; do
+    set -- $line
+    host=${*: -1} guest=${*: -2:1}
+    curl -sS --fail --max-time 90 --limit-rate 60K --interface "$guest" -o "down-$guest" "http://$host/long" & downs+=($!)
+    curl -sS --fail --max-time 90 --limit-rate 60K --interface "$guest" -T /guest/initial "http://$host/" >"up-$guest" & ups+=($!)
+done <<<"$others"
+until [ "$(cat down-* 2>/dev/null | wc -c)" -gt 20000 ]; do sleep 0.1; done
+echo "CHANGE KEYS"
+received() { # by an SA, in packets
+    ip -s xfrm state get $1 2>/dev/null | sed -n '/lifetime current/,$ s/.*, \([0-9]*\)(packets).*/\1/p'
+}
+while read -r id; do
+    for attempt in $(seq 300); do [ "$(received "$id")" = 0 ] || break; sleep 0.1; done
+    [ "$(received "$id")" -gt 0 ] || { echo "NOT SO: the host sends by $id"; failed=1; }
+done <awaited
+. ./xfrm_changes
+while read -r line; do
+    set -- $line
+    guest=${*: -2:1}
+    wait "${downs[0]}" && wait "${ups[0]}" || { echo "NOT SO: files went on under other keys"; failed=1; }
+    downs=("${downs[@]:1}") ups=("${ups[@]:1}")
+    [ "$(sha256sum <"down-$guest")" = "$LONG_HASH  -" ] || { echo "what came is not what was sent"; failed=1; }
+    [ "$(head -n 1 "up-$guest")" = "$(stat -c %s initial) $(sha256sum <initial | cut -d' ' -f1)" ] || { echo "$(cat "up-$guest"): what went is not what arrived"; failed=1; }
+done <<<"$others"
+cat /proc/net/xfrm_stat >statistics
+grep -v ' *0$' statistics || true
+grep -q '^XfrmInNoStates *\t*0$' statistics || { echo "NOT SO: whatever came found its SA"; failed=1; }
 exit $failed
 SCRIPT
 
-(cd "$work" && exec "$server" site --mode http --dgram port guest --address6 "$host6" --keys keys --pcap wire.pcapng \
-    --loss 0.005 --duplicate 0.002 >log 2>&1) & pid=$!
+(cd "$work" && exec "$server" site --mode http --dgram port guest --address6 "$host6" --keys keys --key-changes changes \
+    --pcap wire.pcapng --loss 0.005 --reorder 0.01 --duplicate 0.002 >log 2>&1) & pid=$!
 until grep -q '^Ctrl-C' "$work/log" 2>/dev/null; do
     kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
     sleep 0.05
 done
-(cd "$work" && "$here/guest/boot.sh" -t 300 -e "HASH=$hash" -f cases -f xfrm script \
+(cd "$work" && "$here/guest/boot.sh" -t 300 -e "HASH=$hash" -e "LONG_HASH=$long_hash" \
+    -f cases -f xfrm -f xfrm_changes -f awaited -f initial script \
     -netdev dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port \
-    -device virtio-net-pci,netdev=n0) || status=$?
+    -device virtio-net-pci,netdev=n0) | while IFS= read -r line; do
+    printf '%s\n' "$line"
+    [ "$line" != "CHANGE KEYS" ] || kill -HUP "$pid"
+done || status=$?
 kill "$pid"
 wait "$pid" || true
 pid=
@@ -185,5 +251,10 @@ for who in sw crypto packet; do
         exit 1
     }
 done
+grep -q '^keys changed as changes says, 6 SAs came' "$work/log" && [ "$(counted XfrmInNoStates)" = 0 ] || {
+    grep '^keys' "$work/log"
+    echo "NOT SO: keys changed, and whatever came found its SA"
+    exit 1
+}
 look_at_the_wire
 echo "done: $kib KiB each way through each"

@@ -17,7 +17,7 @@ use core::net::IpAddr;
 use ipsec::{KeyFile, SecureDevice};
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::{Packet, SaAdded};
-use offload_api::{Action, Direction, NetDevice, Policy, SaRefused};
+use offload_api::{Action, Direction, Keying, NetDevice, Policy, SaRefused};
 use offload_base::Instant;
 use std::path::Path;
 
@@ -77,6 +77,12 @@ pub struct RefusedSa {
     pub why: SaRefused,
 }
 
+impl RefusedSa {
+    fn of(added: SaAdded) -> Option<RefusedSa> {
+        added.refused.map(|why| RefusedSa { spi: added.spi, why })
+    }
+}
+
 impl fmt::Display for RefusedSa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SA {:#x}: {}; software has to do it", self.spi, self.why)
@@ -97,8 +103,7 @@ pub fn secured(
     let mut refused = Vec::new();
     if let Some(keying) = device.keying() {
         let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
-        let why = |added: SaAdded| added.refused.map(|why| RefusedSa { spi: added.spi, why });
-        refused.extend(added.into_iter().filter_map(why));
+        refused.extend(added.into_iter().filter_map(RefusedSa::of));
     }
     Ok((Box::new(device), refused))
 }
@@ -112,6 +117,26 @@ pub fn tried(keys: &KeyFile, driver: Box<dyn NetDevice>, addresses: &[IpAddr]) -
         Ok((device, _)) => device,
         Err(error) => panic!("keys that were tried before: {error}"),
     }
+}
+
+/// Does with a host's SAs and policies what a file says: other lifetimes, successors, an end to what there was. Says how many
+/// SAs came, and which of them the device below would not take.
+///
+/// # Errors
+/// In words, with the name of the file. What its statements did before stays done.
+pub fn change(
+    path: &Path,
+    now: Instant,
+    keying: &mut dyn Keying,
+    addresses: &[IpAddr],
+) -> Result<(usize, Vec<RefusedSa>), String> {
+    let mut done = (0, Vec::new());
+    read_with(path, |changes| {
+        let added = changes.apply(now, keying, addresses).map_err(|error| error.to_string())?;
+        done = (added.len(), added.into_iter().filter_map(RefusedSa::of).collect());
+        Ok(())
+    })?;
+    Ok(done)
 }
 
 fn read_with(path: &Path, check: impl FnOnce(&KeyFile) -> Result<(), String>) -> Result<KeyFile, String> {
