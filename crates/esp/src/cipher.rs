@@ -33,7 +33,7 @@ impl Trailer {
     /// Reads the trailer of a packet that somebody else has opened.
     ///
     /// # Errors
-    /// If it has more padding than bytes.
+    /// If it has more padding than bytes, or other padding than it should.
     pub fn read(frame: &[u8], at: &EspAt) -> Result<Trailer, OpenError> {
         Trailer::of(&frame[at.esp + ESP_AND_IV..at.end - ICV])
     }
@@ -42,7 +42,11 @@ impl Trailer {
     fn of(data: &[u8]) -> Result<Trailer, OpenError> {
         let [.., pad_length, next_header] = *data else { return Err(OpenError::Padding) };
         let payload = data.len().checked_sub(2 + usize::from(pad_length)).ok_or(OpenError::Padding)?;
-        Ok(Trailer { payload, next_header })
+        // RFC 4303 2.4: none of these algorithms says what padding is, so it is 1, 2, 3 and on, and is looked at.
+        match data[payload..].iter().zip(1..=pad_length).all(|(byte, expected)| *byte == expected) {
+            true => Ok(Trailer { payload, next_header }),
+            false => Err(OpenError::Padding),
+        }
     }
 }
 
@@ -53,8 +57,8 @@ pub enum OpenError {
     /// The ICV is wrong.
     #[error("the ICV is wrong")]
     Icv,
-    /// It is authentic, but has more padding than bytes.
-    #[error("the padding is longer than the packet")]
+    /// It is authentic, but has more padding than bytes, or not the padding of RFC 4303 2.4.
+    #[error("the padding is not what it should be")]
     Padding,
 }
 

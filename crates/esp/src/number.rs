@@ -40,6 +40,11 @@ impl SendNumber {
         self.last += u64::from(packets);
     }
 
+    /// Leaves all numbers up to `last` to somebody else.
+    pub fn go_on_after(&mut self, last: u64) {
+        self.last = self.last.max(last);
+    }
+
     /// The last number used; 0: none was.
     pub fn last(&self) -> u64 {
         self.last
@@ -228,6 +233,26 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// RFC 4303 A2.2: whatever was lost, short of what would move the window by a whole subspace.
+        #[test]
+        fn the_upper_half_is_recovered_behind_any_gap(
+            size in prop::sample::select(vec![32u32, 64, 256, 4096]),
+            top in any::<u64>().prop_map(|top| top >> (top % 40)),
+            gap in 1u64..1 << 32,
+            late in 0u64..4096,
+        ) {
+            let window = ReplayWindow::without_history(size, true, top);
+            let gap = gap.min((1 << 32) - u64::from(size));
+            if let Some(number) = top.checked_add(gap) {
+                prop_assert_eq!(window.check(number as u32), Ok(number));
+            }
+            if late < u64::from(size).min(top) {
+                prop_assert_eq!(window.check((top - late) as u32), Ok(top - late));
+            }
+        }
+    }
+
     #[test]
     fn numbers_end() {
         let mut numbers = SendNumber::new(u64::MAX - 1, true);
@@ -235,6 +260,11 @@ mod tests {
         assert_eq!(numbers.peek(1), Some(u64::MAX));
         numbers.take(1);
         assert_eq!(numbers.peek(1), None);
+        let mut numbers = SendNumber::new(5, false);
+        numbers.go_on_after(9);
+        assert_eq!(numbers.peek(1), Some(10));
+        numbers.go_on_after(7);
+        assert_eq!(numbers.peek(1), Some(10), "never back");
         let window = ReplayWindow::new(64, false, 5);
         assert!(!window.is_new(1 << 32) && !window.is_new(0));
     }

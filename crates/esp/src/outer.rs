@@ -232,6 +232,59 @@ impl Outer {
     }
 }
 
+/// A NAT keep-alive of an SA in UDP (RFC 3948 2.3), as a whole frame whose Ethernet addresses are `ethernet`. `None`: the SA
+/// is not in UDP.
+///
+/// ```
+/// use esp::inner::{NotEsp, shares_port};
+/// use esp::IpView;
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams, UdpEncapsulation};
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let plain = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+/// assert!(esp::outer::keep_alive(&plain, &[2; 12]).is_none());
+/// let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+/// let frame = esp::outer::keep_alive(&SaParams { encapsulation, ..plain }, &[2; 12]).unwrap();
+/// let view = IpView::parse(&frame[14..]).unwrap();
+/// assert_eq!(shares_port(&frame[14..], &view), Some(NotEsp::KeepAlive));
+/// ```
+pub fn keep_alive(sa: &SaParams, ethernet: &[u8; ETHERNET - 2]) -> Option<BytesMut> {
+    let UdpEncapsulation { source_port, destination_port } = sa.encapsulation?;
+    let mut frame = BytesMut::from(&ethernet[..]);
+    let length = (UDP_HEADER + KEEP_ALIVE.len()) as u16;
+    match (sa.source, sa.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            frame.extend_from_slice(&[0x08, 0x00, 0x45, 0]);
+            frame.extend_from_slice(&(20 + length).to_be_bytes());
+            frame.extend_from_slice(&[0, 0, 0x40, 0, HOPS, PROTOCOL_UDP, 0, 0]);
+            frame.extend_from_slice(&source.octets());
+            frame.extend_from_slice(&destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend_from_slice(&length.to_be_bytes());
+            frame.extend_from_slice(&[PROTOCOL_UDP, HOPS]);
+            frame.extend_from_slice(&source.octets());
+            frame.extend_from_slice(&destination.octets());
+        }
+        _ => return None,
+    }
+    frame.extend_from_slice(&source_port.to_be_bytes());
+    frame.extend_from_slice(&destination_port.to_be_bytes());
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&[0; 2]);
+    frame.extend_from_slice(KEEP_ALIVE);
+    let packet = &mut frame[ETHERNET..];
+    match IpView::parse(packet) {
+        // RFC 8200 8.1: over IPv6, there must be a checksum.
+        Some(view) if view.is_ipv6() => checksum::fill(packet, &view),
+        _ => checksum::fill_ipv4_header(packet),
+    }
+    Some(frame)
+}
+
+const UDP_HEADER: usize = 8;
+const KEEP_ALIVE: &[u8] = &[0xff];
 /// Time to live, or hop limit, of a tunnel's packets.
 const HOPS: u8 = 64;
 /// The two bits of ECN in a traffic class (RFC 3168 5).

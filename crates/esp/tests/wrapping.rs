@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use core::net::IpAddr;
 use esp::inner::ip_packet;
-use esp::{Cipher, EspAt, IpView, Outer, UnwrapError, WrapError, checksum, unwrap};
+use esp::{Cipher, EspAt, IpView, OpenError, Outer, Trailer, UnwrapError, WrapError, checksum, unwrap};
 use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, SaParams, UdpEncapsulation};
 use proptest::prelude::*;
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
@@ -223,4 +223,41 @@ fn fragments_and_dummies_are_told_apart() {
     let mut dummy = plain_frame(false, 0, b"12345678");
     dummy[23] = 59;
     assert_eq!(round_trip(&transport, &dummy, None).unwrap_err(), UnwrapError::Dummy);
+}
+
+/// RFC 4303 2.4: 1, 2, 3 and on; of any length.
+#[test]
+fn padding_is_looked_at() {
+    for suite in SUITES {
+        let sa = sa(suite, EspMode::Tunnel, false, true, false);
+        let (cipher, plain) = (Cipher::new(&sa), plain_frame(false, 0, b"12345678"));
+        let opened = |padding: &[u8]| {
+            // Padding of the peer's own making is part of the payload to a sealer that adds none.
+            let mut frame = BytesMut::new();
+            let outer = Outer::for_packet(&sa, &plain[14..]).unwrap();
+            outer.write_headers(&plain, &mut frame);
+            frame.extend_from_slice(&plain[14..]);
+            frame.extend_from_slice(padding);
+            frame.extend_from_slice(&[padding.len() as u8, 4]);
+            let payload = plain.len() - 14 + padding.len() + 2;
+            assert_eq!((payload + 2) % 4, 0, "none is added");
+            cipher.seal(&mut frame, 34, 1, 0);
+            let total = (frame.len() - 14) as u16;
+            frame[16..18].copy_from_slice(&total.to_be_bytes());
+            let at = EspAt::find(&frame).unwrap();
+            // The trailer of the sealer's own is taken off by hand.
+            cipher.open(&mut frame, &at, 1).unwrap();
+            Trailer::read(&frame, &EspAt { end: at.end - 2, ..at })
+        };
+        let padding: Vec<u8> = (1..=254).collect();
+        let right = Trailer { payload: 28, next_header: 4 };
+        for length in [0, 4, 8, 252] {
+            assert_eq!(opened(&padding[..length]), Ok(right), "{length}");
+        }
+        for (length, at) in [(4, 0), (4, 3), (252, 251)] {
+            let mut other = padding[..length].to_vec();
+            other[at] ^= 1;
+            assert_eq!(opened(&other), Err(OpenError::Padding));
+        }
+    }
 }

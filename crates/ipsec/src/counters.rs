@@ -21,6 +21,8 @@ offload_base::counters! {
         pub out_packet: "ipsec_packet_tx_pkts",
         /// Packets that software took on because the device would not.
         pub out_fallback: "ipsec_tx_fallback",
+        /// NAT keep-alives sent.
+        pub out_keep_alive: "ipsec_tx_keepalive",
         /// Packets opened in software.
         pub in_software: "ipsec_sw_rx_pkts",
         /// Bytes of those, as lifetimes count them.
@@ -35,6 +37,8 @@ offload_base::counters! {
         pub in_dummy: "ipsec_rx_dummy",
         /// NAT keep-alives discarded.
         pub in_keep_alive: "ipsec_rx_keepalive",
+        /// Neighbour discovery discarded because it came in fragments.
+        pub in_fragmented_discovery: "ipsec_rx_nd_fragments",
         /// Times a router said that packets of an SA must be smaller.
         pub in_path_mtu: "ipsec_rx_path_mtu",
         /// Fragments that never became a packet.

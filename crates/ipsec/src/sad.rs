@@ -7,12 +7,14 @@
 //! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
 use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
 use offload_api::{
     Direction, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template, UdpEncapsulation,
 };
 use offload_base::Instant;
+use offload_base::time::earliest;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 
@@ -28,7 +30,9 @@ pub struct Sa {
     /// Its sequence numbers.
     pub sequence: Sequence,
     /// The largest packet that routers on its way let pass, if one of them said so.
-    pub path_mtu: Option<u16>,
+    pub path_mtu: Option<PathMtu>,
+    /// Since when nothing left by it; `None`: nothing ever did, or nobody needs to know.
+    pub quiet: Option<Quiet>,
     /// Its place in a device.
     pub offload: Option<InDevice>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
@@ -42,6 +46,31 @@ pub enum Sequence {
     Send(SendNumber),
     /// Held to a window.
     Receive(ReplayWindow),
+}
+
+/// What a router said about the way of an SA's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMtu {
+    /// The largest packet it lets pass.
+    pub bytes: u16,
+    /// When it said so.
+    pub learned: Instant,
+}
+
+impl PathMtu {
+    /// When a larger packet is tried again.
+    pub fn ends(&self) -> Instant {
+        self.learned + PATH_MTU_AGE
+    }
+}
+
+/// The last packet that left by an SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quiet {
+    /// When it left.
+    pub since: Instant,
+    /// To and from whom on this link.
+    pub ethernet: [u8; esp::ETHERNET - 2],
 }
 
 /// An SA's place in a device.
@@ -69,6 +98,7 @@ impl Sa {
             meter: Meter::new(now, params.lifetime),
             sequence,
             path_mtu: None,
+            quiet: None,
             offload: None,
             retired: false,
             params,
@@ -82,7 +112,22 @@ impl Sa {
 
     /// The largest of its own packets, where the device takes `mtu` bytes.
     pub fn outer_mtu(&self, mtu: u16) -> u16 {
-        self.path_mtu.map_or(mtu, |path| path.min(mtu))
+        self.path_mtu.map_or(mtu, |path| path.bytes.min(mtu))
+    }
+
+    /// When it has to do something of its own accord: a lifetime ends, what a router said is to be forgotten, or a translator
+    /// needs to hear of it.
+    pub fn next_event(&self) -> Option<Instant> {
+        if self.retired {
+            return None;
+        }
+        let path = self.path_mtu.as_ref().map(PathMtu::ends);
+        earliest(earliest(self.meter.next_event(), path), self.keep_alive_due())
+    }
+
+    /// When it has been quiet for so long that it sends a keep-alive.
+    pub fn keep_alive_due(&self) -> Option<Instant> {
+        Some(self.quiet.as_ref()?.since + self.params.keep_alive?)
     }
 
     /// The number sent last, or received highest.
@@ -281,19 +326,19 @@ impl Sad {
         self.len() == 0
     }
 
-    /// When the next lifetime ends.
+    /// When the next SA has something to do.
     pub fn next_event(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The next SA some of whose time is up by `now`.
+    /// The next SA that has something to do by `now`.
     pub fn next_due(&self, now: Instant) -> Option<SaId> {
         self.deadlines.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id)
     }
 
-    /// Looks anew at when the SA's time is up.
+    /// Looks anew at when the SA has something to do.
     pub fn note_deadline(&mut self, id: SaId) {
-        let Some(at) = self.find(id).map(|sa| sa.meter.next_event()) else { return };
+        let Some(at) = self.find(id).map(Sa::next_event) else { return };
         let place = &mut self.places[id.0.index as usize];
         if let Some(old) = place.deadline.take() {
             self.deadlines.remove(&(old, id));
@@ -391,6 +436,9 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
     if params.last_number > esp::number::limit(params.esn) {
         return Err(KeyingError::Number(params.last_number));
     }
+    if params.keep_alive.is_some_and(|interval| interval.is_zero()) {
+        return Err(KeyingError::KeepAlive);
+    }
     if let Some(UdpEncapsulation { destination_port, .. }) = params.encapsulation {
         let possible = match params.direction {
             Direction::Receive => destination_port == UDP_ENCAPSULATION_PORT,
@@ -408,6 +456,8 @@ fn is_any(address: IpAddr) -> bool {
     address == IpAddr::V4(Ipv4Addr::UNSPECIFIED) || address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
 }
 
+/// RFC 1191 6.3, RFC 8201 5.3.
+const PATH_MTU_AGE: Duration = Duration::from_secs(600);
 /// RFC 4303 2.1: those below are reserved.
 const FIRST_SPI: u32 = 256;
 /// RFC 4303 3.4.3: 32 must be supported.
@@ -417,7 +467,6 @@ const REPLAY_WINDOW_MOST: u32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
     use offload_api::{EspKey, EspSuite, Lifetime, Limits};
 
     fn sa(direction: Direction, spi: u32) -> SaParams {

@@ -87,6 +87,13 @@ pub enum IpsecCommand {
         /// Counted from now on.
         lifetime: Lifetime,
     },
+    /// Leave numbers of an SA to the host.
+    AdvanceSa {
+        /// Which one.
+        handle: Handle,
+        /// The last of them.
+        last: u64,
+    },
     /// Give up an SA.
     RemoveSa {
         /// Which one.

@@ -212,6 +212,9 @@ pub struct SaParams {
     pub replay_window: u32,
     /// ESP in UDP.
     pub encapsulation: Option<UdpEncapsulation>,
+    /// After how long a silence a transmitting SA in UDP sends a NAT keep-alive (RFC 3948 4, which proposes 20 s); `None`:
+    /// never, where no translator is in between.
+    pub keep_alive: Option<Duration>,
     /// When it is used up.
     pub lifetime: Lifetime,
     /// The outer don't-fragment bit of a tunnel.
@@ -243,6 +246,7 @@ impl SaParams {
             esn: false,
             replay_window: 64,
             encapsulation: None,
+            keep_alive: None,
             lifetime: Lifetime::default(),
             dont_fragment: DontFragment::default(),
             dscp: None,
@@ -512,6 +516,9 @@ pub enum KeyingError {
     /// A hard limit was reached, or all numbers are used: only a new SA helps.
     #[error("the SA is used up")]
     UsedUp,
+    /// Keep-alives without end.
+    #[error("there must be time between keep-alives")]
+    KeepAlive,
     /// A successor counts from the start again: under the same key, it would use nonces twice.
     #[error("the successor of an SA needs another key")]
     KeyReused,
@@ -713,6 +720,13 @@ pub trait IpsecDevice {
 
     /// Gives an SA another lifetime, counted from now on.
     fn update_sa(&mut self, sa: Handle, lifetime: Lifetime);
+
+    /// Packet offload: the host sends packets of a transmitting SA by itself, under numbers up to `last`; the device goes on
+    /// behind them.
+    ///
+    /// # Errors
+    /// If the device does not know it, or has no time: it may use those numbers then.
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused>;
 
     /// Gives up an SA after everything that was posted before.
     fn remove_sa(&mut self, sa: Handle);

@@ -93,17 +93,26 @@ impl SecureDevice {
         self.wake();
     }
 
-    /// Ends lifetimes whose time is up.
-    pub(super) fn expire_lifetimes(&mut self, now: Instant) {
+    /// Does what SAs have to do by now: lifetimes end, a path may have become wider, a translator needs to hear of us.
+    pub(super) fn handle_sa_timeouts(&mut self, now: Instant) {
         while let Some(id) = self.sad.next_due(now) {
             let Some(sa) = self.sad.find_mut(id) else { return };
             let reached = sa.meter.handle_timeout(now);
+            let widened = sa.forget_path_mtu(now);
+            let silent = sa.was_silent(now);
             self.sad.note_deadline(id);
-            let Some(reached) = reached else { return };
-            if matches!(reached, esp::Reached::Hard(_)) {
-                self.take_from_device(id);
+            if let Some(reached) = reached {
+                if matches!(reached, esp::Reached::Hard(_)) {
+                    self.take_from_device(id);
+                }
+                self.on_limit(id, reached);
             }
-            self.on_limit(id, reached);
+            if widened {
+                self.changed();
+            }
+            if let Some(ethernet) = silent {
+                self.send_keep_alive(now, id, ethernet);
+            }
         }
     }
 }

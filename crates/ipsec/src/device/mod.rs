@@ -1,20 +1,23 @@
 //! A [`NetDevice`] around a [`NetDevice`]: plain packets towards the stack, protected ones towards the wire.
 //!
-//! - `transmit`: by policy, past, away, or through an SA; `segment`: large packets cut into those that ESP wraps;
+//! - `transmit`: by policy, past, away, or through an SA; `protect`: through one; `segment`: large packets cut into those
+//!   that ESP wraps;
 //! - `receive`: ESP opened, by whom ever; policies held to what arrives;
 //! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
 //! - `events`: what keying is to hear of it all;
-//! - `path_mtu`: what routers say about the size of ESP packets.
+//! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
 //! it rather than send it plain; no sequence number is used twice, whoever counts.
 
 mod events;
 mod fragments;
+mod keep_alive;
 mod keying;
 mod offload;
 mod path_mtu;
+mod protect;
 mod receive;
 mod segment;
 mod transmit;
@@ -116,12 +119,15 @@ impl SecureDevice {
         {
             return decision;
         }
-        let action = self.action(Direction::Transmit, packet);
+        let policy = self.policies[Direction::Transmit as usize].find(packet);
+        let bypass = self.bypass[Direction::Transmit as usize].then_some(Action::Bypass);
+        let action = policy.map(|policy| policy.action).or(bypass);
+        let named = policy.map(|policy| (policy.selector, policy.priority));
         let sa = match &action {
             Some(Action::Protect(template)) => self.sad.find_wanted(template, packet),
             _ => None,
         };
-        let decision = Decision { epoch: self.epoch, action, sa };
+        let decision = Decision { epoch: self.epoch, action, policy: named, sa };
         self.decided.set(Some((*packet, decision)));
         decision
     }
@@ -240,7 +246,7 @@ impl NetDevice for SecureDevice {
             self.inner.handle_timeout(now);
         }
         self.expire_fragments(now);
-        self.expire_lifetimes(now);
+        self.handle_sa_timeouts(now);
     }
 
     fn count(&self, set: &mut CounterSet) {
@@ -308,6 +314,8 @@ struct Decision {
     epoch: u64,
     /// What policies say.
     action: Option<Action>,
+    /// Which one: its selector and priority.
+    policy: Option<(Selector, u32)>,
     /// The SA, if they are to be protected and there is one.
     sa: Option<SaId>,
 }

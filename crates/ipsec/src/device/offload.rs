@@ -8,14 +8,14 @@
 //! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, in the
 //! order that the host's have, and every packet names the SA that it must not leave without.
 
-use super::{By, SecureDevice};
+use super::{By, Decision, SecureDevice};
 use crate::sad::InDevice;
 use esp::Reached;
 use esp::selectors::rank;
-use offload_api::ipsec::{DeviceSaEvent, Packet};
+use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
-    Direction, DropReason, EspAsk, EspMode, Handle, NoRecords, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused,
-    Selector, Sent, TxAsk, TxPacket,
+    DropReason, EspAsk, EspMode, Handle, NoRecords, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector,
+    Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use smallvec::SmallVec;
@@ -89,10 +89,10 @@ impl SecureDevice {
         now: Instant,
         id: SaId,
         packet: TxPacket,
-        selectors: &Packet,
+        decision: &Decision,
         packets: u32,
     ) -> Sent {
-        let Some(sa) = self.make_device_find(id, selectors) else {
+        let Some(sa) = self.make_device_find(id, decision) else {
             self.counters.out_state_invalid += 1;
             return Sent::Dropped(DropReason::Policy);
         };
@@ -108,9 +108,8 @@ impl SecureDevice {
     }
 
     /// Sees to it that the device's policies lead such packets to this SA, and says what the device calls it.
-    fn make_device_find(&mut self, id: SaId, selectors: &Packet) -> Option<Handle> {
-        let policy = self.policies[Direction::Transmit as usize].find(selectors)?;
-        let (selector, priority) = (policy.selector, policy.priority);
+    fn make_device_find(&mut self, id: SaId, decision: &Decision) -> Option<Handle> {
+        let (selector, priority) = decision.policy?;
         let sa = self.sad.find_mut(id)?;
         // Narrowed, it would be more specific: it stands where the host's own stands.
         let rank = rank(&selector, priority);

@@ -2,22 +2,25 @@
 //!
 //! Nobody authenticates it. So it counts only if it quotes a packet that an SA has sent lately, by SPI, addresses and
 //! sequence number, which somebody beside the path does not know; it makes packets smaller only, and not smaller than
-//! every path takes; and it ends with the SA.
+//! every path takes; and it ends after ten minutes, or with the SA: the path may have become wider (RFC 1191 6.3, RFC 8201
+//! 5.3), and if it has not, its router says so again.
 
 use super::SecureDevice;
-use crate::sad::Sequence;
+use crate::sad::{PathMtu, Sa, Sequence};
 use esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
 use ip_packets::Sum;
 use offload_api::SaId;
+use offload_base::Instant;
 
 impl SecureDevice {
     /// Whether a packet is about an ESP packet that was too big. It has done its work then.
-    pub(super) fn is_about_size(&mut self, frame: &[u8], view: &IpView) -> bool {
+    pub(super) fn is_about_size(&mut self, now: Instant, frame: &[u8], view: &IpView) -> bool {
         let Some(TooBig { mtu, id }) = self.too_big(&frame[ETHERNET..], view) else { return false };
         if let Some(sa) = self.sad.find_mut(id)
-            && sa.path_mtu.is_none_or(|before| mtu < before)
+            && sa.path_mtu.is_none_or(|before| mtu < before.bytes)
         {
-            sa.path_mtu = Some(mtu);
+            sa.path_mtu = Some(PathMtu { bytes: mtu, learned: now });
+            self.sad.note_deadline(id);
             self.counters.in_path_mtu += 1;
             self.changed();
         }
@@ -54,6 +57,13 @@ impl SecureDevice {
         let least = if ip.is_ipv6() { LEAST_IPV6_MTU } else { LEAST_IPV4_MTU };
         let mtu = u16::try_from(told).unwrap_or(u16::MAX).max(least);
         lately.then_some(TooBig { mtu, id })
+    }
+}
+
+impl Sa {
+    /// Forgets what a router said, if that was long ago.
+    pub(super) fn forget_path_mtu(&mut self, now: Instant) -> bool {
+        self.path_mtu.take_if(|path| path.ends() <= now).is_some()
     }
 }
 

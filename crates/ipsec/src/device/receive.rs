@@ -66,6 +66,11 @@ impl SecureDevice {
         }
         if view.fragment {
             let (whole, view) = self.put_together(now, Origin::Wire, &packet.frame)?;
+            // RFC 6980 5: nobody needs to, but who wants to slip past those that look at the first fragment.
+            if view.is_neighbour_discovery(&whole[ETHERNET..]) {
+                self.counters.in_fragmented_discovery += 1;
+                return None;
+            }
             return self.take_whole(now, RxPacket::new(whole, RxMeta::default()), view);
         }
         self.take_whole(now, packet, view)
@@ -86,7 +91,7 @@ impl SecureDevice {
         if view.is_neighbour_discovery(ip) {
             return Some(packet);
         }
-        if self.is_about_size(&packet.frame, &view) {
+        if self.is_about_size(now, &packet.frame, &view) {
             return None;
         }
         match self.action(Direction::Receive, &view.selectors(&packet.frame[ETHERNET..])) {
@@ -335,6 +340,9 @@ fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
 /// Takes note of packets that are authentic, unless one of them is not new.
 fn accept(sa: &mut Sa, packets: &Packets) -> bool {
     let Sequence::Receive(window) = &mut sa.sequence else { return false };
+    if packets.count == 1 {
+        return window.accept(packets.number);
+    }
     let mut numbers = packets.number..=packets.number.saturating_add(packets.count.saturating_sub(1));
     numbers.clone().all(|number| window.is_new(number)) && numbers.all(|number| window.accept(number))
 }

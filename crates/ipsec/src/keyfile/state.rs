@@ -146,6 +146,11 @@ fn setting(word: &str, words: &mut Words) -> Result<Setting, KeyFileError> {
             let encapsulation = Some(encapsulation(words)?);
             Box::new(move |sa| SaParams { encapsulation, ..sa })
         }
+        "nat-keepalive-interval" => {
+            let seconds = words.value("a number of seconds", number)?;
+            let keep_alive = Some(Duration::from_secs(seconds.into()));
+            Box::new(move |sa| SaParams { keep_alive, ..sa })
+        }
         "dscp" => {
             let dscp = words.value("copy, or a number below 64", |word| match word {
                 "copy" => Some(None),

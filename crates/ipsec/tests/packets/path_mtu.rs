@@ -2,6 +2,7 @@
 
 use crate::rig::{End, NOW, address, sa, tcp};
 use crate::{KINDS, MODES};
+use core::time::Duration;
 use ip_packets::Sum;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, Sent};
@@ -68,6 +69,27 @@ fn a_smaller_path_reaches_the_stack() {
         assert_ne!(sent, Sent::Posted, "cut for the path as it was: to be cut anew");
         assert_eq!(to.receive(fits).len(), 2, "{what}");
         assert_eq!(from.counted("ipsec_rx_path_mtu"), 1);
+    }
+}
+
+#[test]
+fn what_a_router_said_is_forgotten_after_ten_minutes() {
+    for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let [mut from, _] = ends(kind, EspMode::Tunnel, ipv6);
+        let (before, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1000], None)).remove(0));
+        assert_eq!(from.secure.next_event(), None);
+        from.receive([too_big(&frame.data, 1300)]);
+        let epoch = |end: &End| {
+            end.secure.path(&FlowKey::tcp((address(ipv6, 1), 5000).into(), (address(ipv6, 2), 80).into())).epoch
+        };
+        let (small, then) = (mtu(&from, ipv6), epoch(&from));
+        assert_eq!(from.secure.next_event(), Some(NOW + Duration::from_secs(600)));
+        from.secure.handle_timeout(NOW + Duration::from_secs(599));
+        assert_eq!((mtu(&from, ipv6), epoch(&from)), (small, then));
+        from.secure.handle_timeout(NOW + Duration::from_secs(600));
+        assert!((mtu(&from, ipv6), from.secure.next_event()) == (before, None) && epoch(&from) != then, "{kind:?}");
+        from.receive([too_big(&frame.data, 1300)]);
+        assert_eq!(mtu(&from, ipv6), small, "it says so again");
     }
 }
 

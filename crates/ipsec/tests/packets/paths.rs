@@ -1,9 +1,13 @@
 //! Two paths for packets of one SA: whole ones through the device, fragments through software.
 
-use crate::rig::{End, pair, payload, tcp};
+use crate::rig::{End, NOW, pair, payload, sa, tcp};
 use bytes::Bytes;
+use core::time::Duration;
 use nic_sim::frame::Frame;
-use offload_api::{EspMode, OffloadKind, TxAsk, TxPacket};
+use offload_api::{
+    Direction, EspMode, KeyingError, NetDevice, NoRecords, OffloadKind, SaParams, Sent, TxAsk, TxPacket,
+    UdpEncapsulation,
+};
 
 /// A frame as a router on its way with a smaller MTU passes it on.
 pub(crate) fn fragments(frame: &Frame) -> Vec<Frame> {
@@ -73,6 +77,97 @@ fn fragments_that_are_overtaken_by_more_than_the_window_are_lost() {
         assert_eq!(late, usize::from(overtaken_by < 64), "a window of 64");
         // RFC 4303 A2.2: a number so far back is taken for one from beyond the next crossing, and does not open then.
         assert_eq!(to.counted("XfrmInStateProtoError"), 1 - late as u64);
+    }
+}
+
+#[test]
+fn what_the_device_drops_has_its_name() {
+    for kind in crate::KINDS {
+        let [mut from, mut to] = pair(OffloadKind::None, kind, EspMode::Tunnel);
+        let frames = from.send(tcp(false, b"hello", None));
+        assert_eq!(to.receive([frames.clone(), frames].concat()).len(), 1);
+        assert_eq!(to.counted("XfrmInStateSeqError"), 1, "{kind:?}");
+        // RFC 4303 2.6: nobody is to see it.
+        let mut dummy = tcp(false, b"nothing", None);
+        dummy.header[23] = 59;
+        let [mut from, mut to] = pair(kind, kind, EspMode::Transport);
+        assert!(to.receive(from.send(dummy)).is_empty());
+        assert_eq!(to.counted("ipsec_rx_dummy"), 1, "{kind:?}");
+    }
+}
+
+/// RFC 6980: who discovers neighbours in fragments has something to hide.
+#[test]
+fn neighbour_discovery_does_not_come_in_fragments() {
+    let mut to = End::new(2);
+    to.key(&[]);
+    let mut solicitation = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 44, 255];
+    for number in [9, 2] {
+        let core::net::IpAddr::V6(address) = crate::rig::address(true, number) else {
+            unreachable!("IPv6 was asked for")
+        };
+        solicitation.extend_from_slice(&address.octets());
+    }
+    let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &solicitation[38..54]].concat();
+    let mut whole = solicitation.clone();
+    (whole[19], whole[20]) = (24, 58);
+    whole.extend_from_slice(&message);
+    assert_eq!(to.receive([whole.into()]).len(), 1);
+    // One fragment that is all of it (RFC 6946), and two.
+    let fragment = |offset: u16, more: bool, text: &[u8]| -> Frame {
+        let mut frame = solicitation.clone();
+        frame[19] = 8 + text.len() as u8;
+        frame.extend_from_slice(&[58, 0]);
+        frame.extend_from_slice(&(offset | u16::from(more)).to_be_bytes());
+        frame.extend_from_slice(&[0, 0, 0, 1 + more as u8]);
+        frame.extend_from_slice(text);
+        frame.into()
+    };
+    assert!(to.receive([fragment(0, false, &message)]).is_empty());
+    let mut last = fragment(16, false, &message[16..]).data.to_vec();
+    last[61] = 2;
+    assert!(to.receive([fragment(0, true, &message[..16]), last.into()]).is_empty());
+    assert_eq!(to.counted("ipsec_rx_nd_fragments"), 2);
+}
+
+/// RFC 3948 4: when it has nothing else to say, and to whom it has spoken.
+#[test]
+fn an_idle_sa_in_udp_keeps_its_translator_awake() {
+    for (kind, ipv6) in
+        [OffloadKind::None, OffloadKind::Packet].into_iter().flat_map(|kind| [(kind, false), (kind, true)])
+    {
+        let mut from = End::new(1);
+        let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 31_000 });
+        let keep_alive = Some(Duration::from_secs(20));
+        let params = sa(Direction::Transmit, kind, EspMode::Transport, ipv6);
+        from.key(&[SaParams { encapsulation, keep_alive, ..params.clone() }]);
+        let at = |seconds| NOW + Duration::from_secs(seconds);
+        let timeout = |end: &mut End, seconds| {
+            end.secure.handle_timeout(at(seconds));
+            end.frames()
+        };
+        assert_eq!(from.secure.next_event(), None, "it has not spoken to anybody");
+        let spoken = from.send(tcp(ipv6, b"hello", None)).remove(0);
+        assert_eq!(from.secure.next_event(), Some(at(20)));
+        assert!(timeout(&mut from, 19).is_empty());
+        let [first] = &timeout(&mut from, 20)[..] else { panic!("one keep-alive") };
+        let ip = if ipv6 { 40 } else { 20 };
+        assert_eq!(first.data[..12], spoken.data[..12], "on the same way");
+        assert_eq!(first.data[14 + ip..18 + ip], [0x11, 0x94, 31_000u16.to_be_bytes()[0], 31_000u16.to_be_bytes()[1]]);
+        assert_eq!(first.data[14 + ip + 8..], [0xff]);
+        assert_eq!(from.secure.next_event(), Some(at(40)));
+        // What is sent meanwhile does for it.
+        assert_eq!(from.secure.transmit(at(30), tcp(ipv6, b"more", None), &NoRecords), Sent::Posted);
+        assert_eq!(from.frames().len(), 1);
+        assert!(timeout(&mut from, 40).is_empty());
+        assert_eq!(from.secure.next_event(), Some(at(50)));
+        assert_eq!(timeout(&mut from, 50).len(), 1);
+        assert_eq!(from.counted("ipsec_tx_keepalive"), 2, "{kind:?}");
+        let sa = from.secure.sad().ids().next().unwrap();
+        from.keying().delete_sa(sa).unwrap();
+        assert_eq!(from.secure.next_event(), None);
+        let never = SaParams { keep_alive: Some(Duration::ZERO), encapsulation, ..params };
+        assert_eq!(from.keying().add_sa(NOW, never), Err(KeyingError::KeepAlive));
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::coalesce::Within;
-use crate::engine::esp_rx::{self, Received};
+use crate::engine::esp_rx::{self, Received, Why};
 use crate::engine::esp_tx::EspDrop;
 use crate::engine::layout::Layout;
 use crate::packet::{ControlCompletion, IpsecCommand};
@@ -67,7 +67,14 @@ impl Device {
     pub(super) fn count_esp_drop(&mut self, why: EspDrop) {
         self.counters.ipsec_tx_drop_pkts += 1;
         match why {
-            EspDrop::NoState => self.counters.ipsec_tx_drop_no_state += 1,
+            EspDrop::NoState | EspDrop::Expired | EspDrop::Exhausted => {
+                self.counters.ipsec_tx_drop_no_state += 1;
+                *match why {
+                    EspDrop::Expired => &mut self.counters.xfrm_out_state_expired,
+                    EspDrop::Exhausted => &mut self.counters.xfrm_out_state_seq_error,
+                    _ => &mut self.counters.xfrm_out_no_states,
+                } += 1;
+            }
             EspDrop::NotIp => self.counters.ipsec_tx_drop_not_ip += 1,
             EspDrop::Trailer => self.counters.ipsec_tx_drop_trailer += 1,
         }
@@ -84,11 +91,19 @@ impl Device {
             Received::Untouched(EspVerdict::Failed) => self.counters.ipsec_rx_auth_fail += 1,
             Received::Untouched(EspVerdict::Fragment) => self.counters.ipsec_rx_fragments += 1,
             Received::Untouched(_) => {}
-            Received::Dropped => self.counters.ipsec_rx_drop_pkts += 1,
+            Received::Dropped(why) => {
+                self.counters.ipsec_rx_drop_pkts += 1;
+                *match why {
+                    Why::Replay => &mut self.counters.xfrm_in_state_seq_error,
+                    Why::Expired => &mut self.counters.xfrm_in_state_expired,
+                    Why::Mode => &mut self.counters.xfrm_in_state_mode_error,
+                    Why::Dummy => &mut self.counters.ipsec_rx_dummy,
+                } += 1;
+            }
         }
         let (frame, inner, verdict, (checksums, layout)) = match received {
             Received::Untouched(verdict) => return EspOutcome::Untouched(verdict),
-            Received::Dropped => return EspOutcome::Dropped,
+            Received::Dropped(_) => return EspOutcome::Dropped,
             Received::Decrypted { frame, inner, verdict, new } => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));
                 let (checksums, layout) = looked.unwrap_or((Checksums::Unchecked, None));

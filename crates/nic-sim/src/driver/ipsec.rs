@@ -217,6 +217,16 @@ impl IpsecDevice for Driver {
         }
     }
 
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
+        let known = self.sas.shadow(sa).filter(|sa| sa.direction == Direction::Transmit && !sa.leaving);
+        known.filter(|sa| sa.kind == OffloadKind::Packet).ok_or(SaRefused::UnknownSa)?;
+        if !self.has_room_for_command() {
+            return Err(SaRefused::Busy);
+        }
+        self.post_command(IpsecCommand::AdvanceSa { handle: sa, last });
+        Ok(())
+    }
+
     fn remove_sa(&mut self, sa: Handle) {
         let place = self.sas.places.get_mut(sa.index as usize).filter(|place| place.generation == sa.generation);
         let Some(shadow) = place.and_then(|place| place.sa.as_mut()) else { return };

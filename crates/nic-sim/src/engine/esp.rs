@@ -51,6 +51,11 @@ impl EspTable {
                     sa.meter.renew(Instant::ZERO, untimed(lifetime));
                 }
             }
+            IpsecCommand::AdvanceSa { handle, last } => {
+                if let Some(DeviceSa { numbers: Numbers::Send(numbers), .. }) = self.get_mut(handle) {
+                    numbers.go_on_after(last);
+                }
+            }
             IpsecCommand::RemoveSa { handle } => self.remove(handle),
             IpsecCommand::SetPolicy { selector, rank, sa } => {
                 self.policies.replace(selector, rank, sa);

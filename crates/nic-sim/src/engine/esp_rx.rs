@@ -9,7 +9,7 @@ use crate::engine::layout::{IP, PROTOCOL_TCP};
 use bytes::BytesMut;
 use esp::checksum::is_ipv4_header_right;
 use esp::inner::ip_packet;
-use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, unwrap};
+use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, UnwrapError, unwrap};
 use offload_api::{EspMode, EspVerdict};
 
 /// What became of a received frame.
@@ -23,7 +23,20 @@ pub(crate) enum Received {
     /// The packet that was in it. `translated`: an address translator may have changed addresses under its checksum.
     Unwrapped { inner: BytesMut, verdict: EspVerdict, translated: bool },
     /// It goes no further.
-    Dropped,
+    Dropped(Why),
+}
+
+/// Why a packet goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It was there before, or is too old.
+    Replay,
+    /// The SA is used up.
+    Expired,
+    /// It is authentic, and nothing that its SA carries.
+    Mode,
+    /// It was made to be discarded.
+    Dummy,
 }
 
 /// Works on a frame, if it is ESP of an SA that the device has.
@@ -48,8 +61,9 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
     let number = if whole { window.check(at.low) } else { window.whole(at.low) };
     let number = match number {
         Ok(number) if !whole || sa.meter.allows(1) => number,
-        _ if whole => return Received::Dropped,
-        _ => return Received::Untouched(EspVerdict::None),
+        Ok(_) => return Received::Dropped(Why::Expired),
+        Err(_) if whole => return Received::Dropped(Why::Replay),
+        Err(_) => return Received::Untouched(EspVerdict::None),
     };
     // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
     if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
@@ -75,7 +89,8 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
             let verdict = EspVerdict::Unwrapped { sa: handle, number, packets: 1 };
             Received::Unwrapped { inner, verdict, translated }
         }
-        Err(_) => Received::Dropped,
+        Err(UnwrapError::Dummy) => Received::Dropped(Why::Dummy),
+        Err(_) => Received::Dropped(Why::Mode),
     }
 }
 

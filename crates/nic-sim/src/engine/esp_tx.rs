@@ -22,8 +22,12 @@ pub(crate) struct Wrapper {
 /// Why a packet cannot be protected; nothing of it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EspDrop {
-    /// There is no SA for it, or it is used up.
+    /// There is no SA for it.
     NoState,
+    /// The SA's lifetime is over.
+    Expired,
+    /// The SA has no more numbers.
+    Exhausted,
     /// Its headers make no sense.
     NotIp,
     /// It would be too long.
@@ -71,11 +75,11 @@ impl Wrapper {
         }
         let Numbers::Send(numbers) = &mut sa.numbers else { return Err(EspDrop::NoState) };
         if !sa.meter.allows(1) {
-            return Err(EspDrop::NoState);
+            return Err(EspDrop::Expired);
         }
         let Some(number) = numbers.peek(1) else {
             table.note_exhausted(self.sa);
-            return Err(EspDrop::NoState);
+            return Err(EspDrop::Exhausted);
         };
         numbers.take(1);
         self.outer.wrap(&sa.cipher, plain, number, &mut frame);

@@ -1,0 +1,47 @@
+//! NAT keep-alives (RFC 3948 4): an address translator forgets whom it hears nothing of.
+//!
+//! An SA sends one when nothing else left by it for as long as its parameters say. It begins with its first packet: before,
+//! there is nothing to keep alive, and nobody has said which Ethernet address leads to its peer.
+
+use super::SecureDevice;
+use super::transmit::flow_of;
+use crate::sad::{Quiet, Sa};
+use esp::{ETHERNET, PROTOCOL_UDP};
+use offload_api::ipsec::Packet;
+use offload_api::{SaId, TxAsk, TxPacket};
+use offload_base::Instant;
+
+impl SecureDevice {
+    /// A packet has left by an SA, with these Ethernet addresses.
+    pub(super) fn note_sent(&mut self, now: Instant, id: SaId, ethernet: Option<[u8; ETHERNET - 2]>) {
+        let Some(sa) = self.sad.find_mut(id).filter(|sa| sa.params.keep_alive.is_some()) else { return };
+        let Some(ethernet) = ethernet else { return };
+        // The alarm rings for the packet before, and is put on then: not for each packet.
+        if sa.quiet.replace(Quiet { since: now, ethernet }).is_none() {
+            self.sad.note_deadline(id);
+        }
+    }
+
+    pub(super) fn send_keep_alive(&mut self, now: Instant, id: SaId, ethernet: [u8; ETHERNET - 2]) {
+        let Some(sa) = self.sad.find(id) else { return };
+        let Some(frame) = esp::outer::keep_alive(&sa.params, &ethernet) else { return };
+        let (source, destination) = (sa.params.source, sa.params.destination);
+        let flow = flow_of(&Packet { source, destination, protocol: PROTOCOL_UDP, ports: None });
+        let packet = TxPacket { header: frame[..].into(), fragments: Default::default(), ask: TxAsk::default() };
+        self.counters.out_keep_alive += 1;
+        self.backlog.push_back((flow, packet));
+        self.drain_backlog(now);
+        self.inner.flush(now);
+    }
+}
+
+impl Sa {
+    /// Whether nothing was sent for long enough; from and to which Ethernet addresses the last packet went. It counts as
+    /// sent then.
+    pub(super) fn was_silent(&mut self, now: Instant) -> Option<[u8; ETHERNET - 2]> {
+        let due = self.keep_alive_due().filter(|due| *due <= now && !self.retired);
+        let quiet = self.quiet.as_mut().filter(|_| due.is_some())?;
+        quiet.since = now;
+        Some(quiet.ethernet)
+    }
+}
