@@ -2,7 +2,7 @@
 
 use crate::ipsec::EspVerdict;
 use crate::unit::Handle;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use core::fmt;
 use core::num::NonZeroU16;
 use core::ops::Deref;
@@ -138,6 +138,15 @@ impl RxSegment {
         first
     }
 
+    /// Drops the first `bytes` bytes, which takes less than to [split](Self::split_to) them off.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn skip(&mut self, bytes: usize) {
+        self.data.skip(bytes);
+        self.seq += bytes as u32;
+    }
+
     /// Keeps the first `bytes` bytes; without effect if there are fewer.
     pub fn truncate(&mut self, bytes: usize) {
         self.data.truncate(bytes);
@@ -179,6 +188,17 @@ impl RxBuf {
         match self {
             RxBuf::Pool(bytes) => RxBuf::Pool(bytes.split_to(at)),
             RxBuf::Placed(piece) => RxBuf::Placed(piece.split_to(at)),
+        }
+    }
+
+    /// Drops the first `bytes` bytes; those of a placed piece go home.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn skip(&mut self, bytes: usize) {
+        match self {
+            RxBuf::Pool(buffer) => buffer.advance(bytes),
+            RxBuf::Placed(piece) => drop(piece.split_to(bytes)),
         }
     }
 
@@ -347,10 +367,12 @@ mod tests {
         let mut buffer = RxBuf::Placed(Piece::new(100, BytesMut::from(&b"0123456789"[..]), home.clone()));
         let first = buffer.split_to(3);
         buffer.truncate(5); // the two bytes cut off go home now
-        assert_eq!(&buffer.freeze()[..], b"34567");
+        buffer.skip(1); // and this one
+        assert_eq!(&buffer.freeze()[..], b"4567");
         drop(first);
         let mut home = core::mem::take(&mut *home.0.lock().unwrap());
         home.sort();
-        assert_eq!(home, [(100, b"012".to_vec()), (103, b"34567".to_vec()), (108, b"89".to_vec())]);
+        let expected = [(100, &b"012"[..]), (103, b"3"), (104, b"4567"), (108, b"89")];
+        assert_eq!(home, expected.map(|(offset, bytes)| (offset, bytes.to_vec())));
     }
 }

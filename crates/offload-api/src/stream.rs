@@ -73,6 +73,17 @@ pub trait SegmentStream: Send + Unpin {
     /// close the data go nowhere, as [`poll_room`](Self::poll_room) tells.
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq;
 
+    /// [Sends](Self::send) what comes one behind the other, such as the pieces of a record, and returns the sequence number
+    /// of the first byte; `None` of nothing. A transport behind a lock takes it once.
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        let mut first = None;
+        for (data, tag) in pieces {
+            let seq = self.send(data, tag);
+            first = first.or(Some(seq));
+        }
+        first
+    }
+
     /// Bytes queued are to leave now, even if they do not fill a segment.
     fn flush(&mut self);
 

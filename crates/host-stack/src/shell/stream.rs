@@ -235,6 +235,17 @@ impl SegmentStream for TcpStream {
         self.shard.with(|inner, _| inner.stack.send(self.id, data, tag))
     }
 
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        self.shard.with(|inner, _| {
+            let mut first = None;
+            for (data, tag) in pieces {
+                let seq = inner.stack.send(self.id, data, tag);
+                first = first.or(Some(seq));
+            }
+            first
+        })
+    }
+
     fn flush(&mut self) {
         self.shard.with(|inner, now| {
             inner.stack.push(self.id);

@@ -51,7 +51,13 @@ impl Inbox {
         if self.bytes < at + HEADER_LEN {
             return None;
         }
-        let start = self.segments.front()?.seq;
+        let front = self.segments.front()?;
+        if at == 0
+            && let Some(header) = front.data.first_chunk()
+        {
+            return Some(*header);
+        }
+        let start = front.seq;
         let ahead = |seq: Seq| seq.distance_from(start) as usize;
         let first = self.segments.partition_point(|segment| {
             self.count_step();
@@ -108,10 +114,35 @@ impl Inbox {
     /// If there are fewer.
     pub(crate) fn copy_off(&mut self, into: &mut [u8]) {
         let mut filled = 0;
-        self.take(into.len(), |range| {
-            into[filled..filled + range.data.len()].copy_from_slice(&range.data);
-            filled += range.data.len();
+        self.skip_over(into.len(), |bytes| {
+            into[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
         });
+    }
+
+    /// Cuts `bytes` bytes off.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        self.skip_over(bytes, |_| ());
+    }
+
+    /// Cuts `bytes` bytes off, having shown them.
+    fn skip_over(&mut self, bytes: usize, mut show: impl FnMut(&[u8])) {
+        self.bytes -= bytes;
+        let mut left = bytes;
+        while left > 0 {
+            let front = self.segments.front_mut().expect("the ranges add up to what they are said to");
+            let here = left.min(front.data.len());
+            show(&front.data[..here]);
+            left -= here;
+            if here == front.data.len() {
+                self.segments.pop_front();
+            } else {
+                front.skip(here);
+            }
+        }
     }
 
     /// Forgets everything.
@@ -156,12 +187,14 @@ mod tests {
             assert_eq!(inbox.start(), Some(Seq(2)));
             assert_eq!(inbox.header_at(0), Some([6, 7, 8, 9, 10]), "the first range is a part of one");
             assert_eq!(inbox.header_at(9), Some([15, 16, 17, 18, 19]));
+            inbox.skip(3);
+            assert_eq!(inbox.header_at(0), Some([9, 10, 11, 12, 13]));
             let mut rest = Vec::new();
-            inbox.take(14, |range| {
-                assert_eq!(range.seq, Seq(2) + rest.len() as u32);
+            inbox.take(11, |range| {
+                assert_eq!(range.seq, Seq(5) + rest.len() as u32);
                 rest.extend_from_slice(&range.data);
             });
-            assert_eq!(rest, bytes[6..]);
+            assert_eq!(rest, bytes[9..]);
             assert_eq!((inbox.len(), inbox.start()), (0, Some(Seq(16))));
         }
     }

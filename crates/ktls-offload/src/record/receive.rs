@@ -15,6 +15,7 @@ use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A record that was opened; its content is in the ranges given along with it.
@@ -147,7 +148,7 @@ impl Receiver {
     /// [`TlsError`], whose alert ends the connection; `content` is then as it was.
     pub(crate) fn next_record(
         &mut self,
-        content: &mut Vec<RxSegment>,
+        content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
     ) -> Result<Option<Record>, TlsError> {
         let _framing = cost::work(Work::Framing);
@@ -190,7 +191,7 @@ impl Receiver {
     fn open(
         &mut self,
         wire_len: usize,
-        content: &mut Vec<RxSegment>,
+        content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
     ) -> Result<Opened, TlsError> {
         let (body_start, body_end) = (self.key.format().prefix_len(), wire_len - TAG_LEN);
@@ -208,13 +209,14 @@ impl Receiver {
             at += run;
             pieces += 1;
         }
-        let prefix = self.take_prefix();
         if by_one.is_some() {
             counters.rx_records_device += 1;
-            self.inbox.take(body_end - body_start, |range| content.push(range));
-            self.inbox.copy_off(&mut [0; TAG_LEN]);
+            self.inbox.skip(body_start);
+            self.inbox.take(body_end - body_start, |range| content.push_back(range));
+            self.inbox.skip(TAG_LEN);
             return Ok(Opened::ByDevice);
         }
+        let prefix = self.take_prefix();
         if changed_bytes == 0 {
             counters.rx_records_sw += 1;
             self.open_whole(&prefix, wire_len, pieces == 1, content)?;
@@ -231,7 +233,7 @@ impl Receiver {
         prefix: &Prefix,
         wire_len: usize,
         one_piece: bool,
-        content: &mut Vec<RxSegment>,
+        content: &mut VecDeque<RxSegment>,
     ) -> Result<(), TlsError> {
         let length = wire_len - prefix.len();
         let mut whole = None;
@@ -254,7 +256,7 @@ impl Receiver {
             return Err(TlsError::BadRecordMac);
         }
         whole.truncate(length - TAG_LEN);
-        content.push(whole);
+        content.push_back(whole);
         Ok(())
     }
 
@@ -263,11 +265,11 @@ impl Receiver {
         &mut self,
         prefix: &Prefix,
         body: usize,
-        content: &mut Vec<RxSegment>,
+        content: &mut VecDeque<RxSegment>,
         counters: &mut TlsCounters,
     ) -> Result<(), TlsError> {
         let before = content.len();
-        self.inbox.take(body, |range| content.push(range));
+        self.inbox.take(body, |range| content.push_back(range));
         let mut tag = [0; TAG_LEN];
         self.inbox.copy_off(&mut tag);
 
@@ -275,7 +277,7 @@ impl Receiver {
         let piece_key = self.piece_key()?;
         let mut state = piece_key.begin(self.number, prefix);
         let mut at = 0u64;
-        for range in &mut content[before..] {
+        for range in content.range_mut(before..) {
             let side = self.side(&range.meta);
             let data = range.data.bytes_mut();
             let done = match side {
@@ -448,10 +450,10 @@ impl Boundary {
 }
 
 /// Removes padding and content type (RFC 8446 section 5.4) from an opened record; gives that type, and how much is left.
-fn strip(content: &mut Vec<RxSegment>, before: usize) -> Result<(ContentType, usize), TlsError> {
+fn strip(content: &mut VecDeque<RxSegment>, before: usize) -> Result<(ContentType, usize), TlsError> {
     let mut content_type = None;
     while content.len() > before && content_type.is_none() {
-        let last = content.last_mut().expect("there are more than before");
+        let last = content.back_mut().expect("there are more than before");
         match last.data.iter().rposition(|byte| *byte != 0) {
             Some(at) => {
                 content_type = Some(last.data[at]);
@@ -460,7 +462,7 @@ fn strip(content: &mut Vec<RxSegment>, before: usize) -> Result<(ContentType, us
             None => last.truncate(0),
         }
         if last.data.is_empty() {
-            content.pop();
+            content.pop_back();
         }
     }
     let Some(code) = content_type else {
@@ -470,7 +472,7 @@ fn strip(content: &mut Vec<RxSegment>, before: usize) -> Result<(ContentType, us
         content.truncate(before);
         return Err(TlsError::UnexpectedContent(code));
     };
-    let content_len = content[before..].iter().map(|range| range.data.len()).sum();
+    let content_len = content.range(before..).map(|range| range.data.len()).sum();
     if content_len > CONTENT_MAX {
         content.truncate(before);
         return Err(TlsError::RecordOverflow { length: content_len });

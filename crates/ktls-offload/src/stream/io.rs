@@ -26,7 +26,7 @@ impl<S: SegmentStream> AsyncRead for KtlsStream<S> {
             if length == front.data.len() {
                 self.plain.pop_front();
             } else {
-                front.split_to(length);
+                front.skip(length);
             }
         }
         drop(copy);

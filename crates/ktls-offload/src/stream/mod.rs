@@ -34,11 +34,11 @@ use core::task::{Context, Poll, ready};
 use offload::{Returns, RxOffload};
 use offload_api::{DeviceEvent, RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
-use offload_base::cost::{self, Work};
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
 use rekey::Rekeys;
 use resync::Resync;
 use segments::AckLog;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// A TLS stream over the transport `S`, each direction in software or on a device.
@@ -83,10 +83,10 @@ pub struct KtlsStream<S: SegmentStream> {
 
     /// Opened content that nobody has taken.
     plain: VecDeque<RxSegment>,
-    /// The content of the record at hand.
-    scratch: Vec<RxSegment>,
     /// Bytes that `consume` was told before the application had them.
     early_credit: usize,
+    /// Bytes that are done with, which `consume` is told before the transport is asked for more.
+    owed_credit: usize,
     /// The transport's last word, got while nobody was reading.
     ended: Option<std::io::Result<()>>,
     rx: RxOffload,
@@ -179,8 +179,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             read: Side::Open,
             write: Side::Open,
             plain: VecDeque::new(),
-            scratch: Vec::new(),
             early_credit: 0,
+            owed_credit: 0,
             ended: None,
             rx: RxOffload::Software,
             contexts: Contexts::default(),
@@ -305,10 +305,10 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ready when there is content to take, or there will never be any more.
     fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.watch_device(cx);
-        if self.returns.rx {
-            // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
-            self.add_deferred(cx);
+        // News of a device take a lock to hear; while all is settled, what has arrived needs none.
+        let mut watched = self.rx.is_being_added() || self.returns.rx;
+        if watched {
+            self.hear_news(cx);
         }
         loop {
             if !self.plain.is_empty() {
@@ -317,8 +317,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             if self.read != Side::Open {
                 return Poll::Ready(self.read.error().map_or(Ok(()), Err));
             }
-            debug_assert!(self.scratch.is_empty());
-            let opened = match self.receiver.next_record(&mut self.scratch, &mut self.counters) {
+            let opened = match self.receiver.next_record(&mut self.plain, &mut self.counters) {
                 Ok(Some(record)) => {
                     self.note_record(&record);
                     let received = self.receive(record);
@@ -326,6 +325,10 @@ impl<S: SegmentStream> KtlsStream<S> {
                     received
                 }
                 Ok(None) => {
+                    if !core::mem::replace(&mut watched, true) && self.hear_news(cx) {
+                        // That may have taken in whole records.
+                        continue;
+                    }
                     if !ready!(self.poll_more(cx))? {
                         // RFC 8446 section 6.1: without close_notify, what arrived may have been cut short.
                         self.end_reading(Side::Failed(TlsError::Truncated));
@@ -335,14 +338,26 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Err(error) => Err(error),
             };
             if let Err(error) = opened {
-                self.scratch.clear();
+                self.plain.clear();
                 self.fail(error);
             }
         }
     }
 
+    /// Hears what happened to the device; whether the receive direction was to go back to it.
+    fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
+        self.watch_device(cx);
+        let returns = self.returns.rx;
+        if returns {
+            // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
+            self.add_deferred(cx);
+        }
+        returns
+    }
+
     /// Gets the next range from the transport; false if there are no more.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+        self.settle_credit();
         let segment = match self.ended.take() {
             Some(ended) => ended.map(|()| None),
             None => match self.stream.poll_segment(cx) {
@@ -373,16 +388,15 @@ impl<S: SegmentStream> KtlsStream<S> {
         Poll::Ready(Ok(true))
     }
 
-    /// Acts on a record whose content is in the scratch list.
+    /// Acts on a record whose content is all that nobody has taken.
     fn receive(&mut self, record: Record) -> Result<(), TlsError> {
         if record.content_type == ContentType::ApplicationData {
             self.messages.data(record.content_len)?;
-            self.plain.extend(self.scratch.drain(..));
             self.credit(record.wire_len - record.content_len);
             return Ok(());
         }
         let mut content = Vec::with_capacity(record.content_len);
-        self.scratch.drain(..).for_each(|range| content.extend_from_slice(&range.data));
+        self.plain.drain(..).for_each(|range| content.extend_from_slice(&range.data));
         self.credit(record.wire_len);
         if record.content_type == ContentType::Alert {
             if self.messages.alert(&content)? == Alert::Close {
@@ -475,16 +489,13 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Queues one record; gives the sequence number of its content.
     fn record(&mut self, content_type: ContentType, content: Content<'_>, upper: TxTag) -> Result<Seq, TlsError> {
         let KtlsStream { stream, sender, counters, next, acks, .. } = self;
-        let mut first = None;
-        sender.record(content_type, content, upper, counters, &mut |bytes, tag| {
-            let length = bytes.len();
-            let _stack = cost::work(Work::Stack);
-            let seq = stream.send(bytes, tag);
-            first = first.or(Some(seq));
-            acks.wire(length);
-            *next = Some(seq + length as u32);
-        })?;
-        Ok(first.unwrap_or_default() + self.sender.prefix_len() as u32)
+        let mut pieces: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
+        sender.record(content_type, content, upper, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
+        let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();
+        let first = stream.send_pieces(&mut pieces.into_iter()).unwrap_or_default();
+        acks.wire(length);
+        *next = Some(first + length as u32);
+        Ok(first + sender.prefix_len() as u32)
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
@@ -532,12 +543,22 @@ impl<S: SegmentStream> KtlsStream<S> {
         self.stream.flush();
     }
 
-    /// Tells the transport that `bytes` more received bytes are done with.
+    /// Notes that `bytes` more received bytes are done with. The transport is told when there are no others, or before it
+    /// is asked for more: a record may be several chunks, and a range of the transport's several records.
     fn credit(&mut self, bytes: usize) {
         let told = self.early_credit.min(bytes);
         self.early_credit -= told;
-        if bytes > told {
-            self.stream.consume(bytes - told);
+        self.owed_credit += bytes - told;
+        let nothing_left = self.plain.is_empty() && self.receiver.pending() == 0;
+        if nothing_left || self.read != Side::Open {
+            self.settle_credit();
+        }
+    }
+
+    fn settle_credit(&mut self) {
+        let owed = core::mem::take(&mut self.owed_credit);
+        if owed > 0 {
+            self.stream.consume(owed);
         }
     }
 }
@@ -562,5 +583,7 @@ impl<S: SegmentStream> fmt::Debug for KtlsStream<S> {
     }
 }
 
+/// Of a record left to a device: prefix, content, trailer.
+const PIECES: usize = 3;
 /// Most bytes of one write taken at once.
 const WRITE_MAX: usize = 256 << 10;

@@ -131,6 +131,11 @@ impl RxOffload {
             RxOffload::Software | RxOffload::Refused(_) | RxOffload::Deferred => None,
         }
     }
+
+    /// Whether the device is to say when it begins.
+    pub(super) fn is_being_added(self) -> bool {
+        matches!(self, RxOffload::Adding(_))
+    }
 }
 
 /// Which directions are to go back to a device that was reset, as soon as it takes them.
