@@ -34,7 +34,7 @@ struct Options {
     #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Only these ways, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
-    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// SAs and policies of the server, 10.0.0.1, in words of `ip xfrm`; the client, 10.0.0.2, gets the same mirrored.
     /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
@@ -81,7 +81,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     let mut facts = loopback::facts(NAME, &options.wire, own);
     for mode in &modes {
         say_what_is_refused(*mode, &keys)?;
-        let progress = loopback::progress_bar(mode.name(), payload.len(), options.json);
+        let progress = loopback::progress_bar(&mode.to_string(), payload.len(), options.json);
         let bar = progress.clone();
         let bulk = Bulk {
             checksum: Some(checksum),

@@ -33,7 +33,7 @@ struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 16384, value_parser = clap::value_parser!(u16).range(1..=16384))]
     record_size: u16,
     /// Only these ways, comma-separated: tcp, tls-cpu, tls-nic
-    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// Capture what the server's NIC sends and receives (pcapng, TLS secrets inside). With several ways, one
     /// file each: its name gets the way's before the extension
@@ -84,7 +84,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
         warm_up(options, *mode, payload.len()).map_err(|error| Failure::Transfer(format!("{mode}: {error}")))?;
     }
     for mode in &modes {
-        let progress = loopback::progress_bar(mode.name(), payload.len(), options.json);
+        let progress = loopback::progress_bar(&mode.to_string(), payload.len(), options.json);
         let bar = progress.clone();
         let bulk = Bulk {
             checksum: Some(checksum),

@@ -115,12 +115,11 @@ fn beside_published(_: &mut Criterion) {
         let (send, receive) = (sends[RUNS / 2], receives[RUNS / 2]);
         let (plain_send, plain_receive) = *plain.get_or_insert((send, receive));
         println!(
-            "{:12}{send:>10.1}{:>10.2}{receive:>10.1}{:>10.2}{:>12.1}{:>8.2}",
-            mode.name(),
+            "{mode:12}{send:>10.1}{:>10.2}{receive:>10.1}{:>10.2}{:>12.1}{:>8.2}",
             send / plain_send,
             receive / plain_receive,
-            published(mode.name()),
-            published(mode.name()) / published("plain")
+            published(&mode.to_string()),
+            published(&mode.to_string()) / published("plain")
         );
     }
 }

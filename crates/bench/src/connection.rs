@@ -1,9 +1,10 @@
 //! What scenarios have in common: who does the TLS, streams of either kind, hosts as they are measured.
 
+use crate::options::name;
 use bytes::Bytes;
+use clap::ValueEnum;
 use core::fmt;
 use core::future::poll_fn;
-use core::str::FromStr;
 use host_stack::{TcpConfig, TcpStream};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::{Delays, NicConfig};
@@ -13,7 +14,7 @@ use std::io;
 use testbed::bed::ClockKind;
 
 /// Who does the TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
     /// Nobody: plain TCP.
     Tcp,
@@ -26,27 +27,11 @@ pub enum Mode {
 impl Mode {
     /// All of them.
     pub const ALL: [Mode; 3] = [Mode::Tcp, Mode::TlsCpu, Mode::TlsNic];
-
-    /// What it is called in tables and options.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Tcp => "tcp",
-            Mode::TlsCpu => "tls-cpu",
-            Mode::TlsNic => "tls-nic",
-        }
-    }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Mode, String> {
-        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| "tcp, tls-cpu or tls-nic".into())
+        f.pad(&name(*self))
     }
 }
 

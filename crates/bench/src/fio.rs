@@ -6,31 +6,26 @@
 
 use crate::bulk::Mode;
 use crate::connection::{nic_on, tcp};
+use crate::disk::{DiskWire, SUBSYSTEM};
 use crate::facts::Run;
 use crate::latency::{Latency, histogram, per_request};
 use crate::measured::Measured;
+use crate::options::name;
 use bytes::Bytes;
+use clap::ValueEnum;
 use core::fmt;
-use core::str::FromStr;
 use futures_util::future::join_all;
 use hdrhistogram::Histogram;
-use host_stack::TcpStream;
-use ktls_offload::KtlsStream;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nvme_tcp::controller::{Target, TargetConfig};
-use nvme_tcp::namespace::{MemoryStorage, Namespace, Storage};
-use nvme_tcp::shell::host::{Connecting, Connector, Disk, Host, HostConfig, Offload};
-use nvme_tcp::shell::{Server, Threads};
-use offload_api::SegmentStream;
+use nvme_tcp::namespace::{MemoryStorage, Storage};
+use nvme_tcp::shell::host::{Disk, HostConfig, Offload};
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Rng, Seed};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use testbed::bed::{BedHost, ClockKind, Testbed};
-use testbed::identity::{self, Randomness};
 
 /// A run to be made.
 ///
@@ -80,9 +75,9 @@ pub struct Fio {
 /// ```
 /// use offload_bench::fio::NvmeOffload;
 ///
-/// assert_eq!("place-check".parse(), Ok(NvmeOffload::PlaceCheck));
+/// assert_eq!(NvmeOffload::PlaceCheck.to_string(), "place-check");
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum NvmeOffload {
     /// Nothing.
     #[default]
@@ -97,15 +92,6 @@ impl NvmeOffload {
     /// All of them.
     pub const ALL: [NvmeOffload; 3] = [NvmeOffload::None, NvmeOffload::Place, NvmeOffload::PlaceCheck];
 
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            NvmeOffload::None => "none",
-            NvmeOffload::Place => "place",
-            NvmeOffload::PlaceCheck => "place-check",
-        }
-    }
-
     const fn of_host(self) -> Offload {
         match self {
             NvmeOffload::None => Offload::None,
@@ -117,44 +103,28 @@ impl NvmeOffload {
 
 impl fmt::Display for NvmeOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for NvmeOffload {
-    type Err = String;
-    fn from_str(text: &str) -> Result<NvmeOffload, String> {
-        let known = NvmeOffload::ALL.into_iter().find(|offload| offload.name() == text);
-        known.ok_or_else(|| "none, place or place-check".into())
+        f.pad(&name(*self))
     }
 }
 
 /// Which commands, and where on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// Reads, one behind the other.
     Read,
     /// Writes, one behind the other.
     Write,
     /// Reads, anywhere.
+    #[value(name = "randread")]
     RandomRead,
     /// Writes, anywhere.
+    #[value(name = "randwrite")]
     RandomWrite,
 }
 
 impl Pattern {
     /// All of them.
     pub const ALL: [Pattern; 4] = [Pattern::Read, Pattern::Write, Pattern::RandomRead, Pattern::RandomWrite];
-
-    /// What fio calls it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pattern::Read => "read",
-            Pattern::Write => "write",
-            Pattern::RandomRead => "randread",
-            Pattern::RandomWrite => "randwrite",
-        }
-    }
 
     const fn writes(self) -> bool {
         matches!(self, Pattern::Write | Pattern::RandomWrite)
@@ -167,15 +137,7 @@ impl Pattern {
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Pattern, String> {
-        let known = Pattern::ALL.into_iter().find(|pattern| pattern.name() == text);
-        known.ok_or_else(|| "read, write, randread or randwrite".into())
+        f.pad(&name(*self))
     }
 }
 
@@ -186,9 +148,9 @@ pub struct FioRun {
     #[serde(flatten)]
     pub run: Run,
     /// Which commands.
-    pub pattern: &'static str,
+    pub pattern: String,
     /// What the NICs do for NVMe/TCP.
-    pub offload: &'static str,
+    pub offload: String,
     /// Of the bytes that were read, the share that the NIC placed.
     pub placed_share: f64,
     /// Bytes of a command.
@@ -255,10 +217,12 @@ impl Fio {
         if !self.pattern.writes() {
             storage.write(0, std::slice::from_ref(&content))?;
         }
-        let plan = Arc::new(Plan { fio: self, content, storage, connections: AtomicU64::new(0) });
+        let wire = DiskWire::new(self.mode, self.clock, self.seed);
+        let plan = Arc::new(Plan { fio: self, content, storage, wire });
         let (target, host) = (bed.host(TARGET).clone(), bed.host(HOST).clone());
         let attached = meter.attach();
-        let _accepts = target.spawn("accept", accept(plan.clone(), target.clone(), plan.server(&target)?));
+        let digests_by_device = plan.fio.offload == NvmeOffload::PlaceCheck;
+        plan.wire.serve(&target, plan.storage.clone(), BLOCK, plan.fio.jobs, digests_by_device)?;
         let worked = bed.run(host.spawn("application", work(plan.clone(), host.clone(), target, meter.clone())));
         drop(attached);
         let worked = worked?;
@@ -272,8 +236,8 @@ impl Fio {
         let placed = run.counters.get("rx_nvmeotcp_bytes").copied().unwrap_or_default();
         Ok(FioRun {
             run,
-            pattern: fio.pattern.name(),
-            offload: fio.offload.name(),
+            pattern: fio.pattern.to_string(),
+            offload: fio.offload.to_string(),
             placed_share: if fio.pattern.writes() { 0.0 } else { placed as f64 / bytes.max(1) as f64 },
             block_bytes: fio.block_size,
             depth: fio.depth,
@@ -310,21 +274,10 @@ struct Plan {
     fio: Fio,
     content: Bytes,
     storage: Arc<MemoryStorage>,
-    /// How many there were, so that no two handshakes draw the same.
-    connections: AtomicU64,
+    wire: DiskWire,
 }
 
 impl Plan {
-    fn server(&self, target: &BedHost) -> io::Result<Server> {
-        let mut serves = Target::new(TargetConfig::default());
-        serves.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
-        let namespace = Namespace::new(1, BLOCK, self.storage.clone()).map_err(io::Error::other)?;
-        serves.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
-        serves.advertise((target.address(), PORT).into());
-        let server = Server::new(serves, target.runtime(), Arc::new(Threads::new(1)?));
-        Ok(if self.fio.offload == NvmeOffload::PlaceCheck { server.with_digests_by_device() } else { server })
-    }
-
     /// Whether what was written at these places is there now.
     fn written_right(&self, places: &[u64]) -> io::Result<bool> {
         let size = u64::from(self.fio.block_size);
@@ -338,71 +291,6 @@ impl Plan {
             }
         }
         Ok(true)
-    }
-
-    fn randomness(&self, end: &str) -> Randomness {
-        match self.fio.clock {
-            ClockKind::Virtual => {
-                let number = self.connections.fetch_add(1, Ordering::Relaxed);
-                Randomness::Seeded(self.fio.seed.derive(&format!("{end} {number}")))
-            }
-            ClockKind::Real => Randomness::System,
-        }
-    }
-
-    /// Hands a stream to the NIC if the mode says so.
-    fn offloaded(&self, mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
-        if self.fio.mode == Mode::TlsNic {
-            // The NIC keeps the flow however bad the wire: that is what is to be seen.
-            stream.set_retransmit_limit(None);
-            stream.offload(ktls_offload::Offload::BOTH);
-        }
-        stream
-    }
-}
-
-async fn accept(plan: Arc<Plan>, host: BedHost, server: Server) -> io::Result<()> {
-    let mut listener = host.stack().listen(PORT, usize::from(plan.fio.jobs) + 1)?;
-    loop {
-        let stream = listener.accept().await?;
-        stream.set_nodelay(true);
-        let (plan, server) = (plan.clone(), server.clone());
-        let _serves = host.spawn("serve", async move {
-            if plan.fio.mode == Mode::Tcp {
-                drop(server.serve(stream).await);
-                return;
-            }
-            let config = Arc::new(identity::server_config(plan.randomness("server"), None));
-            let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
-            drop(server.serve(plan.offloaded(stream)).await);
-        });
-    }
-}
-
-/// Opens streams to the target.
-struct Opens {
-    plan: Arc<Plan>,
-    near: BedHost,
-    far: BedHost,
-}
-
-impl Connector for Opens {
-    fn connect(&self) -> Connecting {
-        let (plan, near, far) = (self.plan.clone(), self.near.clone(), self.far.clone());
-        Box::pin(async move {
-            let stream = near.stack().connect(None, (far.address(), PORT).into()).await?;
-            stream.set_nodelay(true);
-            if plan.fio.mode == Mode::Tcp {
-                return Ok(Box::new(stream) as Box<dyn SegmentStream>);
-            }
-            let config = Arc::new(identity::client_config(plan.randomness("client"), None));
-            let stream =
-                ktls_offload::connect(stream, config, identity::server_name()).await.map_err(io::Error::other)?;
-            let mut stream = plan.offloaded(stream);
-            // What is to be placed has to be opened by the NIC first.
-            stream.ready().await?;
-            Ok(Box::new(stream) as Box<dyn SegmentStream>)
-        })
     }
 }
 
@@ -425,13 +313,7 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io:
         offload: plan.fio.offload.of_host(),
         ..HostConfig::new(SUBSYSTEM)
     };
-    let opens = Opens { plan: plan.clone(), near: near.clone(), far };
-    let (host, tasks) = Host::new(opens, near.runtime(), config);
-    for task in tasks {
-        let _runs_on = near.spawn("nvme", task);
-    }
-    host.ready().await.map_err(io::Error::other)?;
-    let disk = host.disk(1).await.map_err(io::Error::other)?;
+    let disk = plan.wire.open(&near, &far, config).await?;
     // Each queue is used once, so that what a first command brings about is over.
     for _ in 0..plan.fio.jobs {
         disk.read(0, disk.buffer(1)).await.map_err(io::Error::other)?;
@@ -491,12 +373,10 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-const SUBSYSTEM: &str = "nqn.2026-01.example:fio";
 /// Bytes of a block.
 const BLOCK: u32 = 512;
 const TARGET: usize = 0;
 const HOST: usize = 1;
-const PORT: u16 = 4420;
 
 #[cfg(test)]
 mod tests {

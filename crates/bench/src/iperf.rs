@@ -4,7 +4,8 @@
 //! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
 //! arrives is compared with what was sent, byte by byte, on the application's account.
 
-use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
+use crate::connection::{Connection, Mode, nic_on, tcp};
+use crate::crowd::Crowd;
 use crate::facts::Run;
 use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
@@ -73,7 +74,7 @@ pub struct Iperf {
     pub clock: ClockKind,
     /// The seed of everything random.
     pub seed: Seed,
-    /// Both NICs.
+    /// Both NICs; with several queues, each host has as many shards.
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
@@ -111,11 +112,11 @@ impl Iperf {
             .host("client", nic, tcp())
             .wire(SERVER, CLIENT, self.link.clone())
             .build()?;
-        let plan = Arc::new(Plan { message: self.message(), iperf: self });
+        let plan = Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
-        let listener = server.stack().listen(PORT, usize::from(plan.iperf.streams))?;
-        let serving = server.spawn("application", serve(plan.clone(), server.clone(), listener, meter.clone()));
+        let listeners = plan.crowd.listen(&server)?;
+        let serving = server.spawn("application", serve(plan.clone(), server.clone(), listeners, meter.clone()));
         let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
         let both = bed.run(try_join(serving, fetching));
         drop(attached);
@@ -138,6 +139,19 @@ impl Iperf {
             slowest_gbps: goodputs.iter().copied().fold(f64::INFINITY, f64::min),
             fastest_gbps: goodputs.iter().copied().fold(0.0, f64::max),
         })
+    }
+
+    fn crowd(&self) -> Crowd {
+        Crowd {
+            mode: self.mode,
+            connections: self.streams,
+            record_size: self.record_size,
+            suite: self.suite,
+            seed: self.seed,
+            of_server: Offload { tx: self.ends != Ends::Receiver, rx: false },
+            of_client: Offload { tx: false, rx: self.ends != Ends::Sender },
+            port: PORT,
+        }
     }
 
     /// What every message says.
@@ -179,6 +193,7 @@ pub fn jain(shares: &[f64]) -> f64 {
 
 struct Plan {
     iperf: Iperf,
+    crowd: Crowd,
     message: Bytes,
 }
 
@@ -189,26 +204,8 @@ struct Served {
     tls: Vec<TlsCounters>,
 }
 
-async fn serve(plan: Arc<Plan>, host: BedHost, mut listener: TcpListener, meter: Meter) -> io::Result<Served> {
-    let mut getting_ready = Vec::new();
-    for _ in 0..plan.iperf.streams {
-        let stream = listener.accept().await?;
-        // Clients say by their port which stream they are.
-        let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
-        let offload = Offload { tx: plan.iperf.ends != Ends::Receiver, rx: false };
-        let plan = plan.clone();
-        getting_ready.push(host.spawn("getting ready", async move {
-            let mut connection =
-                Connection::with_keys(plan.iperf.mode, stream, keys(plan.iperf.seed, plan.iperf.suite, number))?;
-            connection.offload(plan.iperf.mode, plan.iperf.record_size, offload).await?;
-            connection.expect_go().await?;
-            io::Result::Ok(connection)
-        }));
-    }
-    let mut ready = Vec::new();
-    for connection in join_all(getting_ready).await {
-        ready.push(connection?);
-    }
+async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, meter: Meter) -> io::Result<Served> {
+    let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
     let started = host.now();
     let sending: Vec<_> = ready
@@ -281,13 +278,7 @@ async fn receive(
     server: BedHost,
     number: u16,
 ) -> io::Result<(Stream, Option<TlsCounters>)> {
-    let port = FIRST_CLIENT_PORT + number;
-    let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
-    let keys = keys(plan.iperf.seed, plan.iperf.suite, u64::from(number)).swapped();
-    let mut connection = Connection::with_keys(plan.iperf.mode, stream, keys)?;
-    let offload = Offload { tx: false, rx: plan.iperf.ends != Ends::Sender };
-    connection.offload(plan.iperf.mode, plan.iperf.record_size, offload).await?;
-    connection.send(Bytes::from_static(GO)).await?;
+    let mut connection = plan.crowd.join(&host, &server, number).await?;
     let mut arrived = Stream { ended: host.now(), bytes: 0, equal: true };
     while let Some(chunk) = connection.receive().await? {
         let _application = cost::work(Work::Application);
@@ -316,7 +307,6 @@ fn continues(message: &[u8], offset: u64, mut chunk: &[u8]) -> bool {
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const PORT: u16 = 5201;
-const FIRST_CLIENT_PORT: u16 = 20_000;
 
 #[cfg(test)]
 mod tests {
@@ -345,6 +335,17 @@ mod tests {
             let made = Iperf { streams: 4, until, message_size: 10_000, ..Iperf::new(mode) }.run().unwrap();
             assert!(made.run.sha256_ok && made.run.bytes > 1_000_000, "{made:?}");
             assert!(made.seconds < 0.002, "{made:?}");
+        }
+    }
+
+    #[test]
+    fn streams_are_spread_over_queues_and_stay_there() {
+        for mode in Mode::ALL {
+            let nic = NicConfig { queues: 4, ..NicConfig::default() };
+            let until = Until::Bytes(200_000);
+            let made = Iperf { streams: 16, until, nic, ..Iperf::new(mode) }.run().unwrap();
+            assert!(made.run.sha256_ok && made.run.bytes == 3_200_000, "{made:?}");
+            assert_eq!(made.run.counters.get("HostShardPassed"), None, "{mode}: a packet came to another shard");
         }
     }
 }

@@ -9,10 +9,11 @@ use crate::facts::Run;
 use crate::keys;
 use crate::latency::per_request;
 use crate::measured::Measured;
+use crate::options::name;
 use bytes::{Bytes, BytesMut};
+use clap::ValueEnum;
 use core::fmt::{self, Write};
 use core::net::{IpAddr, Ipv4Addr};
-use core::str::FromStr;
 use core::time::Duration;
 use futures_util::future::try_join;
 use host_stack::UdpSocket;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use testbed::bed::{BedHost, Testbed};
 
 /// Who does the ESP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EspMode {
     /// Nobody: there is none.
     Plain,
@@ -45,16 +46,6 @@ impl EspMode {
     /// All of them.
     pub const ALL: [EspMode; 4] = [EspMode::Plain, EspMode::EspCpu, EspMode::EspCrypto, EspMode::EspPacket];
 
-    /// What it is called in tables and options.
-    pub const fn name(self) -> &'static str {
-        match self {
-            EspMode::Plain => "plain",
-            EspMode::EspCpu => "esp-cpu",
-            EspMode::EspCrypto => "esp-crypto",
-            EspMode::EspPacket => "esp-packet",
-        }
-    }
-
     /// What the NICs are asked to do of it; `None`: there is no ESP.
     pub const fn offload(self) -> Option<OffloadKind> {
         match self {
@@ -68,15 +59,7 @@ impl EspMode {
 
 impl fmt::Display for EspMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for EspMode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<EspMode, String> {
-        let known = EspMode::ALL.into_iter().find(|mode| mode.name() == text);
-        known.ok_or_else(|| "plain, esp-cpu, esp-crypto or esp-packet".into())
+        f.pad(&name(*self))
     }
 }
 

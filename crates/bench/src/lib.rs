@@ -18,6 +18,8 @@
 
 pub mod bulk;
 mod connection;
+mod crowd;
+mod disk;
 pub mod facts;
 pub mod fio;
 pub mod http;

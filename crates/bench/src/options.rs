@@ -1,6 +1,6 @@
 //! Options that examples and `nicbench` share, with their units.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use core::str::FromStr;
 use core::time::Duration;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
@@ -163,4 +163,16 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 pub fn time(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).ok().filter(|span| *span <= Duration::from_secs(60));
     span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())
+}
+
+/// What options, tables and results call a choice.
+///
+/// ```
+/// use offload_bench::bulk::Mode;
+/// use offload_bench::options::name;
+///
+/// assert_eq!(name(Mode::TlsNic), "tls-nic");
+/// ```
+pub fn name(choice: impl ValueEnum) -> String {
+    choice.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -1,5 +1,6 @@
 //! Options about TLS and its offload that examples and `nicbench` share, and what their values are called.
 
+use crate::options::name;
 use clap::{Args, ValueEnum};
 use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{TlsResync, TlsSuite, TlsVersion};
@@ -82,10 +83,9 @@ impl TlsOptions {
 ///
 /// ```
 /// use offload_api::TlsVersion;
-/// use offload_bench::tls_options::{VersionName, name};
+/// use offload_bench::tls_options::VersionName;
 ///
 /// assert_eq!(TlsVersion::from(VersionName::Tls12), TlsVersion::Tls12);
-/// assert_eq!(name(VersionName::Tls12), "1.2");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum VersionName {
@@ -188,9 +188,4 @@ impl From<TransmitResyncName> for TransmitResync {
             TransmitResyncName::NextRecord => TransmitResync::NextRecord,
         }
     }
-}
-
-/// What an option's value is called.
-pub fn name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_string()).unwrap_or_default()
 }

@@ -8,7 +8,8 @@ mod files;
 
 pub use files::Files;
 
-use crate::connection::{Connection, GO, Mode, keys, nic_on, tcp};
+use crate::connection::{Connection, GO, Mode, nic_on, tcp};
+use crate::crowd::Crowd;
 use crate::facts::Run;
 use crate::latency::{Latency, histogram, per_request};
 use crate::measured::Measured;
@@ -57,7 +58,7 @@ pub struct Http {
     pub clock: ClockKind,
     /// The seed of everything random.
     pub seed: Seed,
-    /// Both NICs.
+    /// Both NICs; with several queues, each host has as many shards.
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
@@ -94,12 +95,12 @@ impl Http {
             .host("client", nic, tcp())
             .wire(SERVER, CLIENT, self.link.clone())
             .build()?;
-        let plan = Arc::new(Plan { file: self.file(), http: self });
+        let plan = Arc::new(Plan { file: self.file(), crowd: self.crowd(), http: self });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
-        let listener = server.stack().listen(PORT, usize::from(plan.http.connections))?;
+        let listeners = plan.crowd.listen(&server)?;
         let ends = (server.clone(), client.clone());
-        let serving = server.spawn("application", serve(plan.clone(), ends, listener, meter.clone()));
+        let serving = server.spawn("application", serve(plan.clone(), ends, listeners, meter.clone()));
         let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
         let both = bed.run(try_join(serving, asking));
         drop(attached);
@@ -118,7 +119,7 @@ impl Http {
         Ok(HttpRun {
             run,
             connections: plan.http.connections,
-            files: plan.http.files.name(),
+            files: plan.http.files.to_string(),
             file_bytes: plan.file.len() as u64,
             requests,
             seconds: span.as_secs_f64(),
@@ -127,6 +128,19 @@ impl Http {
             server_us_per_request: per_request(&measured.report, server.domain(), requests),
             client_us_per_request: per_request(&measured.report, client.domain(), requests),
         })
+    }
+
+    fn crowd(&self) -> Crowd {
+        Crowd {
+            mode: self.mode,
+            connections: self.connections,
+            record_size: self.record_size,
+            suite: TlsSuite::Aes128Gcm,
+            seed: self.seed,
+            of_server: Offload::BOTH,
+            of_client: Offload::BOTH,
+            port: PORT,
+        }
     }
 
     fn file(&self) -> Bytes {
@@ -151,7 +165,7 @@ pub struct HttpRun {
     /// Connections at once.
     pub connections: u16,
     /// Where the file is.
-    pub files: &'static str,
+    pub files: String,
     /// Bytes of the file.
     pub file_bytes: u64,
     /// Requests answered.
@@ -170,6 +184,7 @@ pub struct HttpRun {
 
 struct Plan {
     http: Http,
+    crowd: Crowd,
     file: Bytes,
 }
 
@@ -182,29 +197,12 @@ struct Served {
 async fn serve(
     plan: Arc<Plan>,
     (host, client): (BedHost, BedHost),
-    mut listener: TcpListener,
+    listeners: Vec<TcpListener>,
     meter: Meter,
 ) -> io::Result<Served> {
     // A disk is where the requests come from: there is one wire.
     let source = Source::open(plan.http.files, plan.file.clone(), &host, &client).await?;
-    let mut getting_ready = Vec::new();
-    for _ in 0..plan.http.connections {
-        let stream = listener.accept().await?;
-        // Clients say by their port which connection they are.
-        let number = u64::from(stream.peer_addr().port() - FIRST_CLIENT_PORT);
-        let plan = plan.clone();
-        getting_ready.push(host.spawn("getting ready", async move {
-            let keys = keys(plan.http.seed, TlsSuite::Aes128Gcm, number);
-            let mut connection = Connection::with_keys(plan.http.mode, stream, keys)?;
-            connection.offload(plan.http.mode, plan.http.record_size, Offload::BOTH).await?;
-            connection.expect_go().await?;
-            io::Result::Ok(connection)
-        }));
-    }
-    let mut ready = Vec::new();
-    for connection in join_all(getting_ready).await {
-        ready.push(connection?);
-    }
+    let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
     let started = host.now();
     let answering: Vec<_> =
@@ -262,11 +260,7 @@ async fn ask(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Vec<
 }
 
 async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16) -> io::Result<Asked> {
-    let stream = host.stack().connect(Some(FIRST_CLIENT_PORT + number), (server.address(), PORT).into()).await?;
-    let keys = keys(plan.http.seed, TlsSuite::Aes128Gcm, u64::from(number)).swapped();
-    let mut connection = Connection::with_keys(plan.http.mode, stream, keys)?;
-    connection.offload(plan.http.mode, plan.http.record_size, Offload::BOTH).await?;
-    connection.send(Bytes::from_static(GO)).await?;
+    let mut connection = plan.crowd.join(&host, &server, number).await?;
     connection.expect_go().await?;
     let mut done = Asked { ended: host.now(), latencies: histogram(), equal: true, tls: None };
     for _ in 0..plan.http.share(number) {
@@ -327,7 +321,6 @@ const LONGEST_HEAD: usize = 8 * 1024;
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
 const PORT: u16 = 80;
-const FIRST_CLIENT_PORT: u16 = 20_000;
 
 #[cfg(test)]
 mod tests {

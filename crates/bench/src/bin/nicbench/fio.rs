@@ -15,10 +15,10 @@ use testbed::bed::ClockKind;
 #[derive(Args, Debug)]
 pub(crate) struct FioOptions {
     /// Who does the TLS under NVMe/TCP, comma-separated: tcp (nobody), tls-cpu, tls-nic
-    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// Which commands, and where: read, write, randread, randwrite
-    #[arg(long, default_value_t = Pattern::RandomRead)]
+    #[arg(long, value_enum, default_value_t = Pattern::RandomRead)]
     pattern: Pattern,
     /// Bytes of a command, a multiple of 512: 4KiB, 256KiB
     #[arg(long, value_name = "BYTES", value_parser = block, default_value = "4KiB")]
@@ -42,7 +42,7 @@ pub(crate) struct FioOptions {
     #[arg(long)]
     ddgst: bool,
     /// What the NICs do for NVMe/TCP: none, place, place-check (under TLS, where they do that too)
-    #[arg(long, default_value_t = NvmeOffload::None)]
+    #[arg(long, value_enum, default_value_t = NvmeOffload::None)]
     offload: NvmeOffload,
     /// Commands that move fewer bytes are not placed
     #[arg(long, value_name = "BYTES", value_parser = options::bytes, default_value = "32KiB")]
@@ -109,7 +109,7 @@ fn text(runs: &[FioRun]) -> String {
     rows.extend(runs.iter().map(|run| {
         vec![
             run.run.mode.clone(),
-            run.offload.to_owned(),
+            run.offload.clone(),
             format!("{:.1}%", run.placed_share * 100.0),
             format!("{:.0}", run.iops),
             format!("{:.1}", run.latency_us.p50),

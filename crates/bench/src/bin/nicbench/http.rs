@@ -15,7 +15,7 @@ use testbed::bed::ClockKind;
 #[derive(Args, Debug)]
 pub(crate) struct HttpOptions {
     /// Who does the TLS, comma-separated: tcp (plain HTTP), tls-cpu, tls-nic
-    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// Connections at once, each with one request under way
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=32_768))]
@@ -25,7 +25,7 @@ pub(crate) struct HttpOptions {
     requests: u64,
     /// Where the file is: memory, or a disk at the clients' end of the wire that each request reads anew by NVMe/TCP, with
     /// data digests, copied and checked by the server's CPU (nvme-cpu) or NIC (nvme-nic)
-    #[arg(long, default_value_t = Files::Memory)]
+    #[arg(long, value_enum, default_value_t = Files::Memory)]
     files: Files,
     /// Bytes of the file: 4KiB, 1MiB
     #[arg(long, value_name = "BYTES", value_parser = file, default_value = "64KiB")]
@@ -33,6 +33,9 @@ pub(crate) struct HttpOptions {
     /// Content bytes of a full TLS record
     #[arg(long, value_name = "BYTES", default_value_t = 16384, value_parser = clap::value_parser!(u16).range(1..=16384))]
     record_size: u16,
+    /// Queues of each NIC, and shards of each host, over which RSS spreads connections
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
     /// Print the facts as one JSON object
     #[arg(long)]
     pub json: bool,
@@ -52,7 +55,7 @@ impl HttpOptions {
                 record_size: usize::from(self.record_size),
                 clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
                 seed: Seed(self.wire.seed),
-                nic: NicConfig { mtu: self.wire.mtu, ..NicConfig::default() },
+                nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
                 link: self.wire.link(),
                 ..Http::new(*mode)
             };
@@ -64,6 +67,7 @@ impl HttpOptions {
             ("files", self.files.to_string()),
             ("file_size", self.file_size.to_string()),
             ("record_size", self.record_size.to_string()),
+            ("queues", self.queues.to_string()),
         ];
         Ok(Made {
             facts: facts("http", &self.wire, &own, runs.iter().map(value).collect()),

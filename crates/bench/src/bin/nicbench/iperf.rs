@@ -7,16 +7,16 @@ use nic_sim::NicConfig;
 use offload_base::Seed;
 use offload_bench::bulk::Mode;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
-use offload_bench::options::{self, WireOptions};
+use offload_bench::options::{self, WireOptions, name};
 use offload_bench::table;
-use offload_bench::tls_options::{SuiteName, name};
+use offload_bench::tls_options::SuiteName;
 use testbed::bed::ClockKind;
 
 /// Many streams at once, from the server to the client: goodput, fairness, host cost
 #[derive(Args, Debug)]
 pub(crate) struct IperfOptions {
     /// Who does the TLS, comma-separated: tcp, tls-cpu, tls-nic
-    #[arg(long, value_delimiter = ',', default_values_t = Mode::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// Connections at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32_768))]
@@ -39,6 +39,9 @@ pub(crate) struct IperfOptions {
     /// The cipher suite
     #[arg(long, value_enum, default_value_t = SuiteName::Aes128Gcm)]
     suite: SuiteName,
+    /// Queues of each NIC, and shards of each host, over which RSS spreads streams
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
     /// Print the facts as one JSON object
     #[arg(long)]
     pub json: bool,
@@ -63,6 +66,7 @@ impl IperfOptions {
             ("streams", self.streams.to_string()),
             ("message_size", self.message_size.to_string()),
             ("record_size", self.record_size.to_string()),
+            ("queues", self.queues.to_string()),
             ("bytes_per_stream", self.bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string())),
             ("time_ns", self.time.map_or_else(|| "-".into(), |time| time.as_nanos().to_string())),
             ("offload", name(self.offload)),
@@ -92,7 +96,7 @@ impl IperfOptions {
             suite: self.suite.into(),
             clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
             seed: Seed(self.wire.seed),
-            nic: NicConfig { mtu: self.wire.mtu, ..NicConfig::default() },
+            nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
             link: self.wire.link(),
             ..Iperf::new(mode)
         }

@@ -1,0 +1,86 @@
+//! Many connections between two hosts that start together.
+//!
+//! Keys are installed as a handshake would leave them; both ends know a connection's by the client's port. A server with
+//! several queues listens at each of its shards, and the client's shards connect by turns: where the server takes a
+//! connection, RSS says. A connection is ready when both ends have handed over what they hand to their NICs.
+
+use crate::connection::{Connection, GO, Mode, keys};
+use bytes::Bytes;
+use core::future::poll_fn;
+use core::task::Poll;
+use futures_util::future::join_all;
+use host_stack::{TcpListener, TcpStream};
+use ktls_offload::Offload;
+use offload_api::TlsSuite;
+use offload_base::Seed;
+use std::io;
+use testbed::bed::BedHost;
+
+/// How all of them are.
+#[derive(Clone, Debug)]
+pub(crate) struct Crowd {
+    pub(crate) mode: Mode,
+    pub(crate) connections: u16,
+    pub(crate) record_size: usize,
+    pub(crate) suite: TlsSuite,
+    pub(crate) seed: Seed,
+    /// What the server hands to its NIC, in mode `tls-nic`.
+    pub(crate) of_server: Offload,
+    /// What the client does.
+    pub(crate) of_client: Offload,
+    /// Where the server listens.
+    pub(crate) port: u16,
+}
+
+impl Crowd {
+    /// Has all shards of `server` listen. To be called before anybody connects.
+    pub(crate) fn listen(&self, server: &BedHost) -> io::Result<Vec<TcpListener>> {
+        server.shards().iter().map(|shard| shard.listen(self.port, usize::from(self.connections))).collect()
+    }
+
+    /// The server's ends, when all of them are ready.
+    pub(crate) async fn admit(&self, server: &BedHost, mut listeners: Vec<TcpListener>) -> io::Result<Vec<Connection>> {
+        let mut getting_ready = Vec::new();
+        for _ in 0..self.connections {
+            let stream = accept_any(&mut listeners).await?;
+            let crowd = self.clone();
+            getting_ready.push(server.spawn("getting ready", async move {
+                let port = stream.peer_addr().port();
+                let mut connection = crowd.connection(stream, port, true)?;
+                connection.offload(crowd.mode, crowd.record_size, crowd.of_server).await?;
+                connection.expect_go().await?;
+                io::Result::Ok(connection)
+            }));
+        }
+        join_all(getting_ready).await.into_iter().collect()
+    }
+
+    /// The client's end of connection `number`. The other one is ready when it hears so.
+    pub(crate) async fn join(&self, client: &BedHost, server: &BedHost, number: u16) -> io::Result<Connection> {
+        let shards = client.shards();
+        let shard = &shards[usize::from(number) % shards.len()];
+        // Of several shards, one can open only what comes back to itself.
+        let from = (shards.len() == 1).then_some(FIRST_CLIENT_PORT + number);
+        let stream = shard.connect(from, (server.address(), self.port).into()).await?;
+        let port = stream.local_addr().port();
+        let mut connection = self.connection(stream, port, false)?;
+        connection.offload(self.mode, self.record_size, self.of_client).await?;
+        connection.send(Bytes::from_static(GO)).await?;
+        Ok(connection)
+    }
+
+    fn connection(&self, stream: TcpStream, client_port: u16, of_server: bool) -> io::Result<Connection> {
+        let keys = keys(self.seed, self.suite, client_port.into());
+        Connection::with_keys(self.mode, stream, if of_server { keys } else { keys.swapped() })
+    }
+}
+
+async fn accept_any(listeners: &mut [TcpListener]) -> io::Result<TcpStream> {
+    poll_fn(|cx| {
+        let accepted = listeners.iter_mut().map(|listener| listener.poll_accept(cx)).find(Poll::is_ready);
+        accepted.unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
+const FIRST_CLIENT_PORT: u16 = 20_000;

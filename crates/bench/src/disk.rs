@@ -1,0 +1,134 @@
+//! A disk behind the wire: an NVMe/TCP target with a namespace in memory at one host, and another's queues to it, over
+//! TCP or over TLS as the mode has it.
+
+use crate::connection::Mode;
+use host_stack::{TcpListener, TcpStream};
+use ktls_offload::KtlsStream;
+use nvme_tcp::controller::{Target, TargetConfig};
+use nvme_tcp::namespace::{MemoryStorage, Namespace};
+use nvme_tcp::shell::host::{Connecting, Connector, Disk, Host, HostConfig};
+use nvme_tcp::shell::{Server, Threads};
+use offload_api::SegmentStream;
+use offload_base::Seed;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use testbed::bed::{BedHost, ClockKind};
+use testbed::identity::{self, Randomness};
+
+/// How a disk is served, and reached. Clones are the same disk's.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskWire {
+    /// Who does the TLS under NVMe/TCP.
+    mode: Mode,
+    clock: ClockKind,
+    seed: Seed,
+    /// Handshakes so far, so that no two draw the same.
+    handshakes: Arc<AtomicU64>,
+}
+
+impl DiskWire {
+    pub(crate) fn new(mode: Mode, clock: ClockKind, seed: Seed) -> DiskWire {
+        DiskWire { mode, clock, seed, handshakes: Arc::default() }
+    }
+
+    /// Has `host` serve what is in `storage`, in blocks of `block_bytes`, over at most `queues` I/O queues.
+    pub(crate) fn serve(
+        &self,
+        host: &BedHost,
+        storage: Arc<MemoryStorage>,
+        block_bytes: u32,
+        queues: u16,
+        digests_by_device: bool,
+    ) -> io::Result<()> {
+        let mut target = Target::new(TargetConfig::default());
+        target.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
+        let namespace = Namespace::new(1, block_bytes, storage).map_err(io::Error::other)?;
+        target.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
+        target.advertise((host.address(), PORT).into());
+        let server = Server::new(target, host.runtime(), Arc::new(Threads::new(1)?));
+        let server = if digests_by_device { server.with_digests_by_device() } else { server };
+        let listener = host.stack().listen(PORT, usize::from(queues) + 1)?;
+        let _accepts = host.spawn("disk", self.clone().accept(host.clone(), listener, server));
+        Ok(())
+    }
+
+    /// The disk that `far` serves, as `near` reaches it.
+    pub(crate) async fn open(&self, near: &BedHost, far: &BedHost, config: HostConfig) -> io::Result<Disk> {
+        let opens = Opens { wire: self.clone(), near: near.clone(), far: far.clone() };
+        let (host, tasks) = Host::new(opens, near.runtime(), config);
+        for task in tasks {
+            let _runs_on = near.spawn("nvme", task);
+        }
+        host.ready().await.map_err(io::Error::other)?;
+        host.disk(1).await.map_err(io::Error::other)
+    }
+
+    async fn accept(self, host: BedHost, mut listener: TcpListener, server: Server) -> io::Result<()> {
+        loop {
+            let stream = listener.accept().await?;
+            stream.set_nodelay(true);
+            let (wire, server) = (self.clone(), server.clone());
+            let _serves = host.spawn("serve", async move {
+                if wire.mode == Mode::Tcp {
+                    drop(server.serve(stream).await);
+                    return;
+                }
+                let config = Arc::new(identity::server_config(wire.randomness("server"), None));
+                let Ok(stream) = ktls_offload::accept(stream, config).await else { return };
+                drop(server.serve(wire.offloaded(stream)).await);
+            });
+        }
+    }
+
+    async fn connect(self, near: BedHost, far: BedHost) -> io::Result<Box<dyn SegmentStream>> {
+        let stream = near.stack().connect(None, (far.address(), PORT).into()).await?;
+        stream.set_nodelay(true);
+        if self.mode == Mode::Tcp {
+            return Ok(Box::new(stream));
+        }
+        let config = Arc::new(identity::client_config(self.randomness("client"), None));
+        let stream = ktls_offload::connect(stream, config, identity::server_name()).await.map_err(io::Error::other)?;
+        let mut stream = self.offloaded(stream);
+        // What is to be placed has to be opened by the NIC first.
+        stream.ready().await?;
+        Ok(Box::new(stream))
+    }
+
+    fn randomness(&self, end: &str) -> Randomness {
+        match self.clock {
+            ClockKind::Virtual => {
+                let number = self.handshakes.fetch_add(1, Ordering::Relaxed);
+                Randomness::Seeded(self.seed.derive(&format!("{end} {number}")))
+            }
+            ClockKind::Real => Randomness::System,
+        }
+    }
+
+    /// Hands a stream to the NIC if the mode says so.
+    fn offloaded(&self, mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
+        if self.mode == Mode::TlsNic {
+            // The NIC keeps the flow however bad the wire: that is what is to be seen.
+            stream.set_retransmit_limit(None);
+            stream.offload(ktls_offload::Offload::BOTH);
+        }
+        stream
+    }
+}
+
+/// Opens streams to the target.
+struct Opens {
+    wire: DiskWire,
+    near: BedHost,
+    far: BedHost,
+}
+
+impl Connector for Opens {
+    fn connect(&self) -> Connecting {
+        Box::pin(self.wire.clone().connect(self.near.clone(), self.far.clone()))
+    }
+}
+
+/// What the target serves.
+pub(crate) const SUBSYSTEM: &str = "nqn.2026-01.example:disk";
+const PORT: u16 = 4420;
