@@ -5,6 +5,7 @@ mod fragments;
 mod hostile;
 mod joined;
 mod lifecycle;
+mod never_plain;
 mod path_mtu;
 mod paths;
 mod policies;
@@ -13,7 +14,8 @@ mod scale;
 
 use nic_sim::wire::Port;
 use offload_api::{
-    Direction, EspMode, FlowKey, NetDevice, OffloadKind, Refused, SaEvent, TlsKey, TlsSuite, TlsVersion,
+    Direction, EspKey, EspMode, EspSuite, FlowKey, NetDevice, OffloadKind, Refused, SaEvent, SaParams, TlsKey,
+    TlsSuite, TlsVersion, UdpEncapsulation,
 };
 use offload_base::Seq;
 use proptest::prelude::*;
@@ -30,12 +32,19 @@ proptest! {
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
         first in prop::sample::select(vec![0u64, 0xffff_fffd]),
+        suite in prop::sample::select(vec![EspSuite::Aes128Gcm, EspSuite::Aes256Gcm, EspSuite::ChaCha20Poly1305]),
+        udp: bool,
     ) {
         let mut wires = Vec::new();
+        let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
         for kind in KINDS {
             let mut end = End::new(1);
+            // In UDP, devices have packet offload in transport mode only.
+            let taken = !udp || (kind == OffloadKind::Packet && mode == EspMode::Transport);
+            let kind = if taken { kind } else { OffloadKind::None };
+            let key = EspKey::new(suite, &vec![7; suite.key_len() + 4]).unwrap();
             let params = sa(Direction::Transmit, kind, mode, ipv6);
-            end.key(&[offload_api::SaParams { last_number: first, ..params }]);
+            end.key(&[SaParams { last_number: first, key, encapsulation, ..params }]);
             let mut wire = Vec::new();
             for (bytes, mss) in &payloads {
                 let data: Vec<u8> = (0..*bytes).map(|at| at as u8).collect();
@@ -100,7 +109,7 @@ fn a_reset_leaves_no_number_to_be_used_again() {
 
 #[test]
 fn lifetimes_are_counted_by_the_device() {
-    use offload_api::{Lifetime, Limit, Limits, SaParams};
+    use offload_api::{Lifetime, Limit, Limits};
     let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
     let lifetime = Lifetime { soft: limits(3), hard: limits(6) };
     for direction in [Direction::Transmit, Direction::Receive] {
