@@ -4,6 +4,7 @@
 
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
+use ip_packets::headers::is_extension;
 use ip_packets::{IpHeaders, Version};
 use offload_api::ipsec::Packet;
 
@@ -92,9 +93,7 @@ impl IpView {
 
     /// Whether not even the protocol is to be seen in a fragment: behind its header another extension header follows.
     pub fn hides_protocol(&self) -> bool {
-        self.fragment
-            && self.is_ipv6()
-            && matches!(self.protocol, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION_OPTIONS)
+        self.fragment && self.is_ipv6() && is_extension(self.protocol)
     }
 
     /// Whether it is neighbour discovery (RFC 4861): to IPv6 what ARP is to IPv4, and like it nothing that policies are
@@ -124,10 +123,6 @@ fn has_ports(protocol: u8) -> bool {
     matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP | DCCP | SCTP | UDP_LITE)
 }
 
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const DESTINATION_OPTIONS: u8 = 60;
 const ICMPV6: u8 = 58;
 const DCCP: u8 = 33;
 const SCTP: u8 = 132;
@@ -163,8 +158,8 @@ mod tests {
             let view = IpView::parse(&packet).unwrap();
             (view.may_hide_ports(), view.hides_protocol())
         };
-        let seen =
-            [PROTOCOL_TCP, PROTOCOL_UDP, DESTINATION_OPTIONS, ROUTING, ICMPV6, crate::PROTOCOL_ESP].map(&mut hidden);
+        // Destination options, a routing header.
+        let seen = [PROTOCOL_TCP, PROTOCOL_UDP, 60, 43, ICMPV6, crate::PROTOCOL_ESP].map(&mut hidden);
         let (ports, all, nothing) = ((true, false), (true, true), (false, false));
         assert_eq!(seen, [ports, ports, all, all, nothing, nothing]);
     }

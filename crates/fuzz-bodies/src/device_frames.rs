@@ -5,6 +5,7 @@
 //! that steer it to the context, so that its payload reaches the TLS engine.
 
 use core::time::Duration;
+use ip_packets::Sum;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, nic};
@@ -55,20 +56,12 @@ fn steered(bytes: &[u8], seq: &mut u32) -> Vec<u8> {
     frame.extend_from_slice(&seq.to_be_bytes());
     frame.extend_from_slice(&[0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
     frame.extend_from_slice(bytes);
-    let ip = !sum(&frame[14..34], 0);
-    frame[24..26].copy_from_slice(&ip.to_be_bytes());
-    let pseudo = u32::from(sum(&frame[26..34], 0)) + 6 + (frame.len() - 34) as u32;
-    let tcp = !sum(&frame[34..], pseudo);
-    frame[50..52].copy_from_slice(&tcp.to_be_bytes());
+    let (mut ip, tcp) = (Sum::default(), &frame[34..]);
+    ip.add(&frame[14..34]);
+    let mut text = Sum::pseudo_header(6, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), tcp.len());
+    text.add(tcp);
+    frame[24..26].copy_from_slice(&ip.finish().to_be_bytes());
+    frame[50..52].copy_from_slice(&text.finish().to_be_bytes());
     *seq = seq.wrapping_add(bytes.len() as u32);
     frame
-}
-
-fn sum(bytes: &[u8], start: u32) -> u16 {
-    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
-    let mut sum = start + words.sum::<u32>();
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    sum as u16
 }

@@ -278,7 +278,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
     };
     for _ in 0..=MOST_EXTENSIONS {
         let (at, extension) = (headers.upper, headers.protocol);
-        if !matches!(extension, HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING | FRAGMENT) {
+        if !is_extension(extension) {
             return Ok(headers);
         }
         let start = packet.get(at..at + 8).ok_or(HeaderError::Truncated)?;
@@ -310,6 +310,19 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         headers.unfragmentable = headers.upper;
     }
     Err(HeaderError::TooManyExtensions)
+}
+
+/// Whether this is an extension header of IPv6 (RFC 8200 4), behind which another header follows. Others (ESP, AH, mobility) are
+/// for whoever speaks them.
+///
+/// ```
+/// use ip_packets::headers::is_extension;
+///
+/// assert!(is_extension(60), "destination options");
+/// assert!(!is_extension(50), "ESP");
+/// ```
+pub const fn is_extension(protocol: u8) -> bool {
+    matches!(protocol, HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING | FRAGMENT)
 }
 
 /// Whether what starts in `data` with a header of the kind `next` gets as far as a transport's header.
@@ -367,7 +380,6 @@ const IPV4_BYTES: usize = 20;
 /// Both bits of explicit congestion notification.
 const ECN: u8 = 0b11;
 const IPV6_BYTES: usize = 40;
-/// IPv6's extension headers (RFC 8200 4); others (ESP, AH, mobility) are for whoever speaks them.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 pub(crate) const FRAGMENT: u8 = 44;
