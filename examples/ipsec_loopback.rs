@@ -36,7 +36,11 @@ struct Options {
     /// Only these ways, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// SAs and policies of the server, 10.0.0.1, in words of `ip xfrm`; the client, 10.0.0.2, gets the same mirrored.
+    /// Over IPv6
+    #[arg(long)]
+    ipv6: bool,
+    /// SAs and policies of the server, 10.0.0.1 and fd00::1, in words of `ip xfrm`; the client, 10.0.0.2 and fd00::2, gets
+    /// the same mirrored.
     /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
@@ -63,12 +67,13 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Facts, Failure> {
+    loopback::check_family(options.ipv6, options.wire.mtu)?;
     let seed = Seed(options.wire.seed);
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     let keys = match &options.keys {
         Some(path) => {
             let hosts = [&addresses(0)[..], &addresses(1)];
-            keys::read_for_both(path, hosts, bulk::PORT).map_err(Failure::Unusable)?
+            keys::read_for_both(path, hosts, options.ipv6, bulk::PORT).map_err(Failure::Unusable)?
         }
         None => ipsec::usual_keys(seed),
     };
@@ -77,7 +82,11 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     outputs.check(&[&options.file, &options.keys])?;
     let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
     let checksum = payload.checksum().map_err(unreadable)?;
-    let own = [("file", loopback::named(options.file.as_ref())), ("keys", loopback::named(options.keys.as_ref()))];
+    let own = [
+        ("file", loopback::named(options.file.as_ref())),
+        ("keys", loopback::named(options.keys.as_ref())),
+        ("ipv6", options.ipv6.to_string()),
+    ];
     let mut facts = loopback::facts(NAME, &options.wire, own);
     for mode in &modes {
         say_what_is_refused(*mode, &keys)?;
@@ -89,6 +98,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
             seed,
             nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
             link: options.wire.link(),
+            ipv6: options.ipv6,
             layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
             capture: outputs.capture(mode)?,
             out: if Some(mode) == modes.last() { options.out.clone() } else { None },

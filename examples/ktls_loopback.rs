@@ -66,9 +66,7 @@ fn run(options: &Options) -> Result<Facts, Failure> {
     let seed = Seed(options.wire.seed);
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     options.tls.check().map_err(Failure::Unusable)?;
-    if options.ipv6 && options.wire.mtu < LEAST_MTU_OF_IPV6 {
-        return Err(Failure::Unusable(format!("IPv6 needs an MTU of {LEAST_MTU_OF_IPV6} bytes at least")));
-    }
+    loopback::check_family(options.ipv6, options.wire.mtu)?;
     let modes = loopback::each_once(&options.mode);
     let outputs = Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), modes: &modes };
     outputs.check(&[&options.file])?;
@@ -138,5 +136,3 @@ fn report(options: &Options, facts: &Facts) -> String {
 const NAME: &str = "ktls_loopback";
 /// Enough to have seen everything once.
 const WARM_UP_BYTES: u64 = 8 << 20;
-/// RFC 8200 5.
-const LEAST_MTU_OF_IPV6: u16 = 1280;

@@ -61,6 +61,17 @@ pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Fa
     }
 }
 
+/// The wire's packets are long enough for the family.
+///
+/// # Errors
+/// If they are not.
+pub fn check_family(ipv6: bool, mtu: u16) -> Result<(), Failure> {
+    if ipv6 && mtu < LEAST_MTU_OF_IPV6 {
+        return Err(Failure::Unusable(format!("IPv6 needs an MTU of {LEAST_MTU_OF_IPV6} bytes at least")));
+    }
+    Ok(())
+}
+
 /// Facts without runs. `own` are the options of this program that another run needs to be the same.
 pub fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts {
     let all = own.into_iter().chain(wire.facts());
@@ -134,3 +145,6 @@ pub fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
     }
     bar
 }
+
+/// RFC 8200 5.
+const LEAST_MTU_OF_IPV6: u16 = 1280;

@@ -88,15 +88,18 @@ pub fn addresses(host: usize) -> [IpAddr; 2] {
 }
 
 /// An SA each way, AES-128-GCM in transport mode with extended numbers, and policies that want everything between the two
-/// hosts protected by them.
+/// hosts protected by them; for IPv4 and for IPv6.
 ///
 /// # Panics
 /// Never: the text is this function's own.
 pub fn usual_keys(seed: Seed) -> KeyFile {
     let mut text = String::new();
-    for (source, destination, spi, direction) in
-        [("10.0.0.1", "10.0.0.2", 0x1001, "out"), ("10.0.0.2", "10.0.0.1", 0x1002, "in")]
-    {
+    for (source, destination, spi, direction) in [
+        ("10.0.0.1", "10.0.0.2", 0x1001, "out"),
+        ("10.0.0.2", "10.0.0.1", 0x1002, "in"),
+        ("fd00::1", "fd00::2", 0x1003, "out"),
+        ("fd00::2", "fd00::1", 0x1004, "in"),
+    ] {
         let key = secret(&mut seed.stream(&format!("key from {source}")));
         text += &format!(
             "state add src {source} dst {destination} proto esp spi {spi:#x} reqid 1 mode transport\n \

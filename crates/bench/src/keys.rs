@@ -29,17 +29,18 @@ pub fn read(path: &Path, addresses: &[IpAddr]) -> Result<KeyFile, String> {
     read_with(path, |keys| refused(keys, addresses).map(drop))
 }
 
-/// The same for a file of the first of two hosts, which the second uses mirrored; they are to speak TCP over IPv4, to
-/// `port` of the first.
+/// The same for a file of the first of two hosts, which the second uses mirrored; they are to speak TCP, over IPv6 or IPv4,
+/// to `port` of the first.
 ///
 /// # Errors
 /// In words, with the name of the file; also if nothing of it protects what they say.
-pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], port: u16) -> Result<KeyFile, String> {
+pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) -> Result<KeyFile, String> {
     read_with(path, |keys| {
         refused(keys, hosts[0])?;
         refused(&keys.mirrored(), hosts[1]).map_err(|error| format!("at the other end, {error}"))?;
-        let [Some(here), Some(there)] = hosts.map(|addresses| addresses.iter().copied().find(IpAddr::is_ipv4)) else {
-            return Err("is for hosts without IPv4".into());
+        let of_family = |addresses: &[IpAddr]| addresses.iter().copied().find(|address| address.is_ipv6() == ipv6);
+        let [Some(here), Some(there)] = hosts.map(of_family) else {
+            return Err("is for hosts without addresses of that family".into());
         };
         match keys.policies().any(|policy| protects(policy, (here, port), there)) {
             true => Ok(()),
