@@ -7,15 +7,19 @@
 //! - `esp/lookup`: what finding policies and SAs takes of that, alone: the policy and the SA of a packet to be sent, and
 //!   the SA of one received, among so many, asked for in turn. With 10,000, what they find is not in the processor's
 //!   caches.
+//! - `esp/seal`: the same for what is behind a look-up, the key: one packet of 64 and of 1400 bytes sealed with each of so many
+//!   keys in turn. What more keys cost is what an expanded key takes to come from memory.
 //! - At the end, a stream of 64 MiB each way, the middle one of five: what one CPU could carry of it, in shares of plain,
 //!   beside a published row.
 //!
 //! Compare figures of one run only.
 
+use bytes::BytesMut;
 use core::hint::black_box;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use esp::Cipher;
 use ipsec::{Sad, Spd};
 use offload_api::ipsec::Packet;
 use offload_api::{Action, Direction, EspKey, EspSuite, Policy, Prefix, SaParams, Selector, Template};
@@ -96,6 +100,30 @@ fn lookup(criterion: &mut Criterion) {
     }
 }
 
+fn keys(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("esp/seal");
+    for (payload, sas) in [64, 1400].into_iter().flat_map(|payload| [1u32, 100, 10_000].map(|sas| (payload, sas))) {
+        let cipher = |number: u32| {
+            let material: Vec<u8> = (0..20).map(|at| (number >> (at % 4 * 8)) as u8 ^ at).collect();
+            let key = EspKey::new(EspSuite::Aes128Gcm, &material).expect("as long as its suite wants");
+            Cipher::new(&SaParams::new(Direction::Transmit, 0x1000 + number, HERE.into(), there(number), key))
+        };
+        let ciphers: Vec<Box<Cipher>> = (0..sas).map(|number| Box::new(cipher(number))).collect();
+        let (mut frame, mut number) = (BytesMut::with_capacity(2048), 0u64);
+        group.throughput(Throughput::Elements(1));
+        group.bench_function(format!("{payload} bytes, {sas} keys"), |bencher| {
+            bencher.iter(|| {
+                number += 1;
+                let at = (number as u32).wrapping_mul(STEP) % sas;
+                frame.clear();
+                frame.resize(HEADERS + esp::ESP_AND_IV + payload, 0);
+                ciphers[at as usize].seal(&mut frame, HEADERS, number, 17);
+                black_box(frame.len())
+            });
+        });
+    }
+}
+
 fn there(number: u32) -> IpAddr {
     Ipv4Addr::from(0x0a01_0000 + number).into()
 }
@@ -136,6 +164,8 @@ fn stream(mode: EspMode) -> (f64, f64) {
 /// Of which the middle one counts.
 const RUNS: usize = 5;
 const PACKETS: u64 = 10_240;
+/// Ethernet and IPv4.
+const HEADERS: usize = 34;
 const STREAM: u64 = 64 << 20;
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Prime to any number of SAs here.
@@ -145,6 +175,6 @@ criterion_group! {
     name = benches;
     // A run takes much longer than what it tells of: setting up 10,000 SAs is not counted.
     config = Criterion::default().without_plots().sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_millis(50));
-    targets = packets, lookup, beside_published
+    targets = packets, lookup, keys, beside_published
 }
 criterion_main!(benches);

@@ -6,6 +6,7 @@
 //! Invariants: a shape is in the list exactly while a selector has it; the values of a selector are ordered by priority;
 //! `ported` has each selector with ports, as it would be without, as often as there are values of it.
 
+use crate::QuickHash;
 use offload_api::ipsec::{Packet, masked};
 use offload_api::{Prefix, Selector};
 use smallvec::SmallVec;
@@ -34,11 +35,11 @@ pub struct SelectorTable<T> {
     /// The most specific shape first.
     shapes: Vec<(Shape, Values<T>)>,
     /// Selectors with ports, without them, by shape; how many there are of each.
-    ported: Vec<(Shape, HashMap<Selector, usize>)>,
+    ported: Vec<(Shape, HashMap<Selector, usize, QuickHash>)>,
 }
 
 /// The values of one shape, by selector, the lowest priority number first.
-type Values<T> = HashMap<Selector, SmallVec<[(u64, T); 1]>>;
+type Values<T> = HashMap<Selector, SmallVec<[(u64, T); 1]>, QuickHash>;
 
 impl<T> Default for SelectorTable<T> {
     fn default() -> SelectorTable<T> {
@@ -102,16 +103,22 @@ impl<T> SelectorTable<T> {
 
     /// The value for a packet: the one of the lowest priority number, and among those the most specific.
     pub fn find(&self, packet: &Packet) -> Option<&T> {
-        let mut best: Option<&(u64, T)> = None;
+        self.find_named(packet).map(|(_, _, value)| value)
+    }
+
+    /// The same, with its selector and priority.
+    pub fn find_named(&self, packet: &Packet) -> Option<(&Selector, u64, &T)> {
+        let mut best: Option<(&Selector, &(u64, T))> = None;
         for (shape, table) in &self.shapes {
             let Some(selector) = shape.selector(packet) else { continue };
-            if let Some(value) = table.get(&selector).and_then(|values| values.first())
-                && best.is_none_or(|best| value.0 < best.0)
+            if let Some((selector, values)) = table.get_key_value(&selector)
+                && let Some(value) = values.first()
+                && best.is_none_or(|(_, best)| value.0 < best.0)
             {
-                best = Some(value);
+                best = Some((selector, value));
             }
         }
-        best.map(|(_, value)| value)
+        best.map(|(selector, (priority, value))| (selector, *priority, value))
     }
 
     fn note_ports(&mut self, selector: &Selector) {
@@ -120,7 +127,7 @@ impl<T> SelectorTable<T> {
         let at = match self.ported.iter().position(|(other, _)| *other == shape) {
             Some(at) => at,
             None => {
-                self.ported.push((shape, HashMap::new()));
+                self.ported.push((shape, HashMap::default()));
                 self.ported.len() - 1
             }
         };
@@ -149,7 +156,7 @@ impl<T> SelectorTable<T> {
             Some(at) => at,
             None => {
                 let at = self.shapes.partition_point(|(other, _)| other.order() < shape.order());
-                self.shapes.insert(at, (shape, HashMap::new()));
+                self.shapes.insert(at, (shape, HashMap::default()));
                 at
             }
         };

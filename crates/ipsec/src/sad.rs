@@ -8,7 +8,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
+use esp::{Cipher, Meter, Outer, QuickHash, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
 use offload_api::{
     Direction, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template, UdpEncapsulation,
@@ -37,6 +37,8 @@ pub struct Sa {
     pub offload: Option<InDevice>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
     pub retired: bool,
+    /// When it is in the database's deadlines.
+    deadline: Option<Instant>,
 }
 
 /// The sequence numbers of an SA, by direction.
@@ -101,6 +103,7 @@ impl Sa {
             quiet: None,
             offload: None,
             retired: false,
+            deadline: None,
             params,
         }
     }
@@ -171,12 +174,12 @@ pub struct Sad {
     places: Vec<Place>,
     free: Vec<u32>,
     /// Transmitting: which SAs a template asks for, the newest last. Each is there under its own reqid and under 0.
-    wanted: HashMap<Wanted, SmallVec<[SaId; 2]>>,
-    received: HashMap<Received, SaId>,
+    wanted: HashMap<Wanted, SmallVec<[SaId; 2]>, QuickHash>,
+    received: HashMap<Received, SaId, QuickHash>,
     /// Transmitting: by what is on the wire.
-    sent: HashMap<(u32, IpAddr, IpAddr), SaId>,
+    sent: HashMap<(u32, IpAddr, IpAddr), SaId, QuickHash>,
     /// Whose sources, and of how many each.
-    own: HashMap<IpAddr, usize>,
+    own: HashMap<IpAddr, usize, QuickHash>,
     /// When lifetimes end.
     deadlines: BTreeSet<(Instant, SaId)>,
 }
@@ -185,8 +188,6 @@ pub struct Sad {
 struct Place {
     generation: u32,
     sa: Option<Box<Sa>>,
-    /// When it is in `deadlines`.
-    deadline: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,11 +272,9 @@ impl Sad {
                 }
             }
         }
-        let place = &mut self.places[id.0.index as usize];
-        if let Some(sa) = &mut place.sa {
-            sa.retired = true;
-        }
-        if let Some(at) = place.deadline.take() {
+        let Some(sa) = self.find_mut(id) else { return };
+        sa.retired = true;
+        if let Some(at) = sa.deadline.take() {
             self.deadlines.remove(&(at, id));
         }
     }
@@ -338,13 +337,12 @@ impl Sad {
 
     /// Looks anew at when the SA has something to do.
     pub fn note_deadline(&mut self, id: SaId) {
-        let Some(at) = self.find(id).map(Sa::next_event) else { return };
-        let place = &mut self.places[id.0.index as usize];
-        if let Some(old) = place.deadline.take() {
+        let Some(sa) = self.find_mut(id) else { return };
+        let at = sa.next_event();
+        if let Some(old) = core::mem::replace(&mut sa.deadline, at) {
             self.deadlines.remove(&(old, id));
         }
         if let Some(at) = at {
-            place.deadline = Some(at);
             self.deadlines.insert((at, id));
         }
     }

@@ -2,7 +2,7 @@
 
 use esp::SelectorTable;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, KeyingError, Policy, Selector};
+use offload_api::{Action, Direction, KeyingError, Policy, Selector};
 
 /// The policies of one direction.
 ///
@@ -24,7 +24,10 @@ use offload_api::{Action, KeyingError, Policy, Selector};
 /// # Ok::<(), offload_api::KeyingError>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Spd(SelectorTable<Policy>);
+pub struct Spd(SelectorTable<Rest>);
+
+/// What of a policy is not what finds it: the less there is, the more of them are in reach.
+type Rest = (Direction, Action);
 
 impl Spd {
     /// Adds a policy.
@@ -32,17 +35,20 @@ impl Spd {
     /// # Errors
     /// If there is one of this selector and priority.
     pub fn add(&mut self, policy: Policy) -> Result<(), KeyingError> {
-        self.0.insert(policy.selector, policy.priority.into(), policy).map_err(|_| KeyingError::Exists)
+        let rest = (policy.direction, policy.action);
+        self.0.insert(policy.selector, policy.priority.into(), rest).map_err(|_| KeyingError::Exists)
     }
 
     /// Removes the policy of this selector and priority.
     pub fn remove(&mut self, selector: &Selector, priority: u32) -> Option<Policy> {
-        self.0.remove(selector, priority.into())
+        let (direction, action) = self.0.remove(selector, priority.into())?;
+        Some(Policy { direction, selector: *selector, priority, action })
     }
 
     /// The policy for a packet: the one of the lowest priority number, and among those the most specific.
-    pub fn find(&self, packet: &Packet) -> Option<&Policy> {
-        self.0.find(packet)
+    pub fn find(&self, packet: &Packet) -> Option<Policy> {
+        let (selector, priority, (direction, action)) = self.0.find_named(packet)?;
+        Some(Policy { direction: *direction, selector: *selector, priority: priority as u32, action: *action })
     }
 
     /// Whether a policy that names ports might be about the packet of a fragment that shows none.
@@ -52,6 +58,6 @@ impl Spd {
 
     /// What is done with a packet; `None`: no policy says.
     pub fn action(&self, packet: &Packet) -> Option<Action> {
-        self.find(packet).map(|policy| policy.action)
+        self.0.find(packet).map(|(_, action)| *action)
     }
 }

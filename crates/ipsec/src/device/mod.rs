@@ -28,6 +28,7 @@ use crate::spd::Spd;
 use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
+use esp::QuickHash;
 use events::Events;
 use fragments::Fragments;
 use offload_api::ipsec::Packet;
@@ -59,7 +60,7 @@ pub struct SecureDevice {
     fragments: Fragments,
     events: Events,
     /// By the device's names. Looked up, never walked.
-    in_device: HashMap<Handle, SaId>,
+    in_device: HashMap<Handle, SaId, QuickHash>,
     /// SAs that the device had no time for yet, the oldest first.
     waiting_for_device: VecDeque<SaId>,
     /// What the device was told to protect, by the policies it came from.
@@ -86,7 +87,7 @@ impl SecureDevice {
             frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
             fragments: Fragments::new(),
             events: Events::default(),
-            in_device: HashMap::new(),
+            in_device: HashMap::default(),
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),
             counters: IpsecCounters::default(),

@@ -5,7 +5,7 @@
 
 use crate::packet::IpsecCommand;
 use core::net::IpAddr;
-use esp::{Cipher, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use esp::{Cipher, Meter, QuickHash, Reached, ReplayWindow, SelectorTable, SendNumber};
 use offload_api::ipsec::{DeviceSaEvent, Packet};
 use offload_api::{Direction, Handle, Lifetime, OffloadKind, SaParams};
 use offload_base::Instant;
@@ -35,7 +35,7 @@ pub(crate) enum Numbers {
 pub(crate) struct EspTable {
     places: Vec<Option<(u32, Box<DeviceSa>)>>,
     /// Receiving ones.
-    by_spi: HashMap<(u32, IpAddr, IpAddr), Handle>,
+    by_spi: HashMap<(u32, IpAddr, IpAddr), Handle, QuickHash>,
     policies: SelectorTable<Handle>,
     /// What the host has not been told.
     events: VecDeque<DeviceSaEvent>,
