@@ -14,7 +14,8 @@ pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32)
             let ranges = (command.u32(10) & 0xff) + 1;
             // Linux always sends room for all 256 ranges there may be.
             let length = command.sgl().length;
-            if length < ranges * RANGE_LEN as u32 || length > 256 * RANGE_LEN as u32 {
+            let whole = length.is_multiple_of(RANGE_LEN as u32);
+            if !whole || length < ranges * RANGE_LEN as u32 || length > 256 * RANGE_LEN as u32 {
                 return Err(Status::INVALID_SGL_LENGTH);
             }
             Ok(length)
@@ -69,7 +70,7 @@ pub(super) fn operation(
             if !ranges.iter().all(|(first, blocks)| namespace.contains(*first, u64::from(*blocks))) {
                 return Err(Status::LBA_OUT_OF_RANGE);
             }
-            Operation::Deallocate { ranges }
+            Operation::Deallocate { ranges, durable: !write_cache }
         }
     })
 }

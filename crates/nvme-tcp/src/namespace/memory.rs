@@ -6,6 +6,7 @@
 use super::{Pieces, Storage};
 use bytes::{Bytes, BytesMut};
 use offload_base::cost::{self, Work};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,19 +23,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct MemoryStorage {
     capacity: u64,
-    /// Empty: zeros.
-    chunks: Mutex<Vec<Bytes>>,
+    /// By number; zeros where there is none.
+    chunks: Mutex<BTreeMap<u64, Bytes>>,
 }
 
 impl MemoryStorage {
     /// `capacity` bytes of zeros.
     pub fn new(capacity: u64) -> MemoryStorage {
-        let chunks = capacity.div_ceil(CHUNK as u64) as usize;
-        MemoryStorage { capacity, chunks: Mutex::new(vec![Bytes::new(); chunks]) }
+        MemoryStorage { capacity, chunks: Mutex::default() }
     }
 
-    fn chunks(&self) -> MutexGuard<'_, Vec<Bytes>> {
+    fn chunks(&self) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The parts of a range, unless it goes beyond the end.
+    fn parts(&self, offset: u64, bytes: u64) -> io::Result<impl Iterator<Item = Part>> {
+        offset.checked_add(bytes).filter(|end| *end <= self.capacity).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(parts(offset, bytes))
     }
 }
 
@@ -45,16 +51,11 @@ impl Storage for MemoryStorage {
 
     fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
         let chunks = self.chunks();
-        let mut pieces = Pieces::new();
-        for part in parts(offset, bytes as u64) {
-            let chunk = chunks.get(part.chunk).ok_or(io::ErrorKind::InvalidInput)?;
-            pieces.push(if chunk.is_empty() {
-                Bytes::from_static(&ZEROS[..part.len])
-            } else {
-                chunk.slice(part.at..part.at + part.len)
-            });
-        }
-        Ok(pieces)
+        let read = |part: Part| match chunks.get(&part.chunk) {
+            None => Bytes::from_static(&ZEROS[..part.len]),
+            Some(chunk) => chunk.slice(part.at..part.at + part.len),
+        };
+        Ok(self.parts(offset, bytes as u64)?.map(read).collect())
     }
 
     fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
@@ -63,8 +64,8 @@ impl Storage for MemoryStorage {
         let mut at = offset;
         for piece in data {
             let mut rest = &piece[..];
-            for part in parts(at, piece.len() as u64) {
-                let chunk = chunks.get_mut(part.chunk).ok_or(io::ErrorKind::InvalidInput)?;
+            for part in self.parts(at, piece.len() as u64)? {
+                let chunk = chunks.entry(part.chunk).or_default();
                 let mut unique = writable(core::mem::take(chunk));
                 let (now, later) = rest.split_at(part.len);
                 unique[part.at..part.at + part.len].copy_from_slice(now);
@@ -77,15 +78,25 @@ impl Storage for MemoryStorage {
     }
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let _within = self.parts(offset, bytes)?;
+        let whole = offset.div_ceil(CHUNK as u64)..(offset + bytes) / CHUNK as u64;
         let mut chunks = self.chunks();
-        for part in parts(offset, bytes) {
-            let chunk = chunks.get_mut(part.chunk).ok_or(io::ErrorKind::InvalidInput)?;
-            if part.len == CHUNK {
-                *chunk = Bytes::new();
-            } else if !chunk.is_empty() {
-                let mut unique = writable(core::mem::take(chunk));
-                unique[part.at..part.at + part.len].fill(0);
-                *chunk = unique.freeze();
+        // Of chunks that go as a whole only those are looked at that there are.
+        let edges = if whole.is_empty() {
+            [(offset, bytes), (0, 0)]
+        } else {
+            let (start, end) = (whole.start * CHUNK as u64, whole.end * CHUNK as u64);
+            let numbers: Vec<u64> = chunks.range(whole).map(|(number, _)| *number).collect();
+            numbers.iter().for_each(|number| drop(chunks.remove(number)));
+            [(offset, start - offset), (end, offset + bytes - end)]
+        };
+        for (offset, bytes) in edges {
+            for part in self.parts(offset, bytes)? {
+                if let Some(chunk) = chunks.get_mut(&part.chunk) {
+                    let mut unique = writable(core::mem::take(chunk));
+                    unique[part.at..part.at + part.len].fill(0);
+                    *chunk = unique.freeze();
+                }
             }
         }
         Ok(())
@@ -102,7 +113,7 @@ impl Storage for MemoryStorage {
 
 /// A range of bytes within one chunk.
 struct Part {
-    chunk: usize,
+    chunk: u64,
     at: usize,
     len: usize,
 }
@@ -112,7 +123,7 @@ fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
     core::iter::from_fn(move || {
         let within = at % CHUNK as u64;
         let len = (CHUNK as u64 - within).min(end.checked_sub(at)?);
-        let part = Part { chunk: (at / CHUNK as u64) as usize, at: within as usize, len: len as usize };
+        let part = Part { chunk: at / CHUNK as u64, at: within as usize, len: len as usize };
         at += len;
         (len > 0).then_some(part)
     })
@@ -143,6 +154,17 @@ mod tests {
         storage.zero(0, CHUNK as u64).unwrap();
         assert_eq!(before.concat(), b"abcd");
         assert_eq!(storage.read(CHUNK as u64 - 2, 4).unwrap().concat(), b"\0\0Yd");
+    }
+
+    #[test]
+    fn what_was_never_written_costs_nothing() {
+        let storage = MemoryStorage::new(1 << 60);
+        storage.write((1 << 59) - 1, &[Bytes::from_static(b"abcd")]).unwrap();
+        assert_eq!(storage.read((1 << 59) - 2, 6).unwrap().concat(), b"\0abcd\0");
+        storage.zero(1, (1 << 59) - 1).unwrap();
+        assert_eq!(storage.read((1 << 59) - 2, 6).unwrap().concat(), b"\0\0bcd\0");
+        storage.zero(1, (1 << 60) - 2).unwrap();
+        assert!(storage.chunks().is_empty());
     }
 
     #[test]

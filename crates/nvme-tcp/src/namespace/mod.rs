@@ -1,20 +1,23 @@
 //! Namespaces: blocks, and what commands do to them.
 //!
 //! Invariants: a block that was written reads as written, or not at all; one never written, or deallocated, reads as
-//! zeros. After a Flush everything completed before it survives the end of the process, as far as the storage can.
+//! zeros. After a Flush everything completed before it survives the end of the process, as far as the storage can; once
+//! that failed, nothing is written any more, for what was written before is in doubt. What Write Uncorrectable marked is
+//! kept in memory only: after the end of the process, such blocks read as they were.
 //!
 //! A namespace is shared by all queues, so it looks after its own locking; the queues' state machines only name the
 //! [`Operation`], and whoever runs them carries it out, on another thread if the storage [may block](Storage::may_block).
 
 mod file;
 mod memory;
+mod ranges;
 
 pub use file::FileStorage;
 pub use memory::MemoryStorage;
 
 use crate::nvme::Status;
 use bytes::Bytes;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -71,8 +74,12 @@ pub trait Storage: Send + Sync {
 pub struct Namespace {
     id: u32,
     block_size: u32,
-    uuid: [u8; 16],
+    /// `None`: what follows from its name.
+    uuid: Option<[u8; 16]>,
     storage: Arc<dyn Storage>,
+    /// Held while storage is made durable, and whether that failed once.
+    flushing: Mutex<()>,
+    failed: AtomicBool,
     /// Ranges of blocks marked unreadable: first block to the one after the last.
     unreadable: Mutex<BTreeMap<u64, u64>>,
     usage: Usage,
@@ -136,6 +143,8 @@ pub enum Operation {
     Deallocate {
         /// First block and number of blocks, each.
         ranges: Vec<(u64, u32)>,
+        /// Not complete before it is durable.
+        durable: bool,
     },
     /// Reads blocks and keeps the data.
     Verify {
@@ -185,18 +194,22 @@ impl Namespace {
         if storage.capacity() < u64::from(block_size) {
             return Err(NamespaceError::TooSmall);
         }
-        // RFC 9562 5.8: version 8 is for uses of one's own; the same namespace has the same one in every run.
-        let mut uuid = *b"nvme-tcp\x80\x00\0\0\0\0\0\0";
-        uuid[6] = 0x80 | (uuid[6] & 0x0f);
-        uuid[12..].copy_from_slice(&id.to_be_bytes());
-        let (unreadable, usage) = Default::default();
-        Ok(Namespace { id, block_size, uuid, storage, unreadable, usage })
+        let (unreadable, usage, flushing, failed) = Default::default();
+        Ok(Namespace { id, block_size, uuid: None, storage, flushing, failed, unreadable, usage })
     }
 
-    /// With another UUID, by which hosts recognise it.
+    /// With a UUID of one's own, by which hosts recognise it. Without, it follows from the names of the subsystem and of
+    /// the namespace, and is the same in every run.
     #[must_use]
     pub fn with_uuid(mut self, uuid: [u8; 16]) -> Namespace {
-        self.uuid = uuid;
+        self.uuid = Some(uuid);
+        self
+    }
+
+    /// As part of `subsystem`: hosts take two namespaces with one UUID for two ways to the same blocks.
+    #[must_use]
+    pub(crate) fn in_subsystem(mut self, subsystem: &str) -> Namespace {
+        self.uuid.get_or_insert_with(|| derived_uuid(subsystem, self.id));
         self
     }
 
@@ -217,7 +230,7 @@ impl Namespace {
 
     /// By which hosts recognise it.
     pub fn uuid(&self) -> [u8; 16] {
-        self.uuid
+        self.uuid.unwrap_or_else(|| derived_uuid("", self.id))
     }
 
     /// Whether [`execute`](Self::execute) may wait for a device.
@@ -239,17 +252,18 @@ impl Namespace {
                 data = read;
             }),
             Operation::Write { first, data, durable } => self.write(*first, data, *durable),
-            Operation::Flush => self.storage.flush().map_err(|_| Status::WRITE_FAULT),
+            Operation::Flush => self.flush(),
             Operation::Compare { first, data } => self.compare(*first, data),
             Operation::WriteZeroes { first, blocks, durable } => self.zero(*first, *blocks, *durable),
             Operation::WriteUncorrectable { first, blocks } => {
                 self.mark(*first, u64::from(*blocks), true);
                 Ok(())
             }
-            Operation::Deallocate { ranges } => {
-                ranges.iter().try_for_each(|(first, blocks)| self.zero(*first, *blocks, false))
-            }
-            Operation::Verify { first, blocks } => self.read(*first, *blocks).map(drop),
+            Operation::Deallocate { ranges, durable } => ranges
+                .iter()
+                .try_for_each(|(first, blocks)| self.zero(*first, *blocks, false))
+                .and_then(|()| self.harden(*durable)),
+            Operation::Verify { first, blocks } => self.verify(*first, *blocks),
         };
         let status = result.err().unwrap_or(Status::SUCCESS);
         if status.code_type() == MEDIA_ERROR && status != Status::COMPARE_FAILURE {
@@ -270,7 +284,16 @@ impl Namespace {
         self.storage.read(self.offset(first), bytes).map_err(|_| Status::UNRECOVERED_READ_ERROR)
     }
 
+    /// Reads in pieces: a command that moves no data has no limit but 65536 blocks.
+    fn verify(&self, first: u64, blocks: u32) -> Result<(), Status> {
+        let most = VERIFY_BYTES / self.block_size;
+        (0..blocks)
+            .step_by(most as usize)
+            .try_for_each(|done| self.read(first + u64::from(done), most.min(blocks - done)).map(drop))
+    }
+
     fn write(&self, first: u64, data: &[Bytes], durable: bool) -> Result<(), Status> {
+        self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
         self.storage.write(self.offset(first), data).map_err(|_| Status::WRITE_FAULT)?;
         self.mark(first, bytes as u64 / u64::from(self.block_size), false);
@@ -279,6 +302,7 @@ impl Namespace {
     }
 
     fn zero(&self, first: u64, blocks: u32, durable: bool) -> Result<(), Status> {
+        self.check_writable()?;
         let bytes = u64::from(blocks) * u64::from(self.block_size);
         self.storage.zero(self.offset(first), bytes).map_err(|_| Status::WRITE_FAULT)?;
         self.mark(first, u64::from(blocks), false);
@@ -286,7 +310,21 @@ impl Namespace {
     }
 
     fn harden(&self, durable: bool) -> Result<(), Status> {
-        if durable { self.storage.flush().map_err(|_| Status::WRITE_FAULT) } else { Ok(()) }
+        if durable { self.flush() } else { Ok(()) }
+    }
+
+    /// One at a time: that data could not be written a system tells once, and the next caller that all is well.
+    fn flush(&self) -> Result<(), Status> {
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        self.storage.flush().map_err(|_| {
+            self.failed.store(true, Ordering::Release);
+            IN_DOUBT
+        })
+    }
+
+    fn check_writable(&self) -> Result<(), Status> {
+        if self.failed.load(Ordering::Acquire) { Err(IN_DOUBT) } else { Ok(()) }
     }
 
     fn compare(&self, first: u64, data: &[Bytes]) -> Result<(), Status> {
@@ -348,6 +386,26 @@ impl Usage {
     }
 }
 
+/// RFC 9562 5.8: version 8 is for uses of one's own. Here, a hash of both names: FNV-1a of 128 bits, for it has to tell
+/// apart what an operator called differently, and is to be the same everywhere and for ever.
+fn derived_uuid(subsystem: &str, id: u32) -> [u8; 16] {
+    let mut uuid = fnv1a(subsystem.bytes().chain([0]).chain(id.to_be_bytes())).to_be_bytes();
+    uuid[6] = 0x80 | (uuid[6] & 0x0f);
+    uuid[8] = 0x80 | (uuid[8] & 0x3f);
+    uuid
+}
+
+/// draft-eastlake-fnv, 128 bits.
+fn fnv1a(bytes: impl Iterator<Item = u8>) -> u128 {
+    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(1 << 88 | 0x13b)
+    })
+}
+
+/// Storage did not make durable what it was given: neither would it the next time, whatever it says then.
+const IN_DOUBT: Status = Status::new(MEDIA_ERROR, Status::WRITE_FAULT.code(), true);
+/// Bytes of Verify in memory at a time.
+const VERIFY_BYTES: u32 = 1 << 20;
 /// The greatest namespace identifier that names one namespace: MNAN.
 pub(crate) const MAX_IDENTIFIER: u32 = 1024;
 /// Status code type: media and data integrity errors.
@@ -364,6 +422,105 @@ mod tests {
         assert_eq!(Namespace::new(0, 512, storage()).unwrap_err(), NamespaceError::Identifier(0));
         assert_eq!(Namespace::new(1, 1024, storage()).unwrap_err(), NamespaceError::BlockSize(1024));
         assert_eq!(Namespace::new(1, 4096, Arc::new(MemoryStorage::new(4095))).unwrap_err(), NamespaceError::TooSmall);
+    }
+
+    /// Storage that counts, and may fail.
+    #[derive(Default)]
+    struct Counting {
+        flushes: AtomicU64,
+        /// How many of the next ones fail.
+        failing: AtomicU64,
+        largest_read: AtomicU64,
+    }
+
+    impl Storage for Counting {
+        fn capacity(&self) -> u64 {
+            1 << 40
+        }
+
+        fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
+            self.largest_read.fetch_max(bytes as u64, Ordering::Relaxed);
+            Ok(Pieces::new())
+        }
+
+        fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            let fails = |left: u64| left.checked_sub(1);
+            match self.failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fails) {
+                Ok(_) => Err(io::ErrorKind::Other.into()),
+                Err(_) => Ok(()),
+            }
+        }
+
+        fn may_block(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_durable_is_flushed_and_nothing_else() {
+        let storage = Arc::new(Counting::default());
+        let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+        let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+        for (durable, flushes) in [(true, 1), (false, 0)] {
+            for operation in [
+                Operation::Write { first: 1, data: data(), durable },
+                Operation::WriteZeroes { first: 1, blocks: 1, durable },
+                Operation::Deallocate { ranges: vec![(1, 1), (5, 2)], durable },
+            ] {
+                let before = storage.flushes.load(Ordering::Relaxed);
+                assert!(namespace.execute(&operation).status.is_success());
+                assert_eq!(storage.flushes.load(Ordering::Relaxed) - before, flushes, "{operation:?}");
+            }
+        }
+        assert!(namespace.execute(&Operation::Flush).status.is_success());
+        assert_eq!(storage.flushes.load(Ordering::Relaxed), 4);
+    }
+
+    #[test]
+    fn a_flush_that_failed_is_not_made_good_by_the_next() {
+        let storage = Arc::new(Counting { failing: AtomicU64::new(1), ..Counting::default() });
+        let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+        let data = Pieces::from_iter([Bytes::from(vec![1; 512])]);
+        for operation in [
+            Operation::Flush,
+            Operation::Flush,
+            Operation::Write { first: 0, data, durable: false },
+            Operation::WriteZeroes { first: 0, blocks: 1, durable: true },
+        ] {
+            let status = namespace.execute(&operation).status;
+            assert!(status.code() == Status::WRITE_FAULT.code() && status.do_not_retry(), "{operation:?}: {status}");
+        }
+        assert!(namespace.execute(&Operation::Read { first: 0, blocks: 1 }).status.is_success());
+    }
+
+    #[test]
+    fn verify_holds_little_at_a_time() {
+        let storage = Arc::new(Counting::default());
+        let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
+        assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
+        assert_eq!(storage.largest_read.load(Ordering::Relaxed), 1 << 20);
+        namespace.mark(65530, 1, true);
+        let status = namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status;
+        assert_eq!(status, Status::UNRECOVERED_READ_ERROR);
+    }
+
+    #[test]
+    fn namespaces_of_other_names_have_other_uuids() {
+        // FNV-1a of 128 bits: the offset basis, and the value that implementations publish for "a".
+        assert_eq!(fnv1a(core::iter::empty()), 0x6c62272e07bb014262b821756295c58d);
+        assert_eq!(fnv1a(core::iter::once(b'a')), 0xd228cb696f1a8caf78912b704e4a8964);
+        let uuids = [("nqn.a", 1), ("nqn.b", 1), ("nqn.a", 2)].map(|(name, id)| derived_uuid(name, id));
+        assert!(uuids[0] != uuids[1] && uuids[0] != uuids[2] && uuids[1] != uuids[2]);
+        assert!(uuids.iter().all(|uuid| uuid[6] >> 4 == 8 && uuid[8] >> 6 == 0b10));
     }
 
     proptest! {
@@ -394,7 +551,7 @@ mod tests {
                     }
                     3 => {
                         oracle[range].fill(Some(0));
-                        (Operation::Deallocate { ranges: vec![(first, blocks)] }, Status::SUCCESS)
+                        (Operation::Deallocate { ranges: vec![(first, blocks)], durable: value > 200 }, Status::SUCCESS)
                     }
                     _ if !readable => (
                         [
