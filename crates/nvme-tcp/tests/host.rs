@@ -5,12 +5,15 @@ mod bed;
 use bed::{Bed, Layers, blocks};
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
-use nvme_tcp::Status;
 use nvme_tcp::controller::TransportConfig;
-use nvme_tcp::host::Buffer;
+use nvme_tcp::host::{Buffer, commands};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
+use nvme_tcp::nvme::fabrics::{ConnectData, property};
+use nvme_tcp::pdu::InitializeRequest;
 use nvme_tcp::shell::Exercise;
-use nvme_tcp::shell::host::{CommandError, Failed, HostError, HostEvent, discover};
+use nvme_tcp::shell::host::{CommandError, Connector, Failed, HostError, HostEvent, discover};
+use nvme_tcp::{Framing, Pdu, Sgl, Status};
+use offload_api::TxTag;
 use offload_base::Seed;
 use std::sync::Arc;
 
@@ -176,6 +179,44 @@ fn a_target_that_stays_away_fails_commands_in_the_end() {
     assert_eq!(buffer.len(), 4 * 512);
 }
 
+/// Reads of a host that takes none of the answers, and says nothing more.
+#[test]
+fn a_host_that_takes_nothing_is_not_waited_for() {
+    let mut bed = Bed::new(8, TransportConfig::default(), Layers::Tcp, 0.0);
+    let (connector, server, runtime) = (bed.connector(), bed.server().clone(), bed.runtime());
+    let lost = bed.run(async move {
+        let mut stream = connector.connect().await.unwrap();
+        let connect = commands::connect(0, 31, Duration::from_secs(1)).with_sgl(Sgl::in_capsule(1024));
+        let data = ConnectData { host_id: [7; 16], controller: 0xffff, subsystem: bed::DISK.into(), host: HOST.into() };
+        let enable = commands::property_set(property::CC, 0x0046_0001).with_identifier(1);
+        let log = commands::log_page(0x02, 0, 1 << 20).with_identifier(2).with_sgl(Sgl::transport(1 << 20));
+        let mut pdus = vec![
+            (Pdu::InitializeRequest(InitializeRequest::default()), Bytes::new()),
+            (Pdu::Command(connect), data.to_bytes().into()),
+            (Pdu::Command(enable), Bytes::new()),
+        ];
+        pdus.extend((0..40).map(|_| (Pdu::Command(log), Bytes::new())));
+        for (pdu, data) in pdus {
+            for piece in Framing::default().frame(&pdu, [data]).into_pieces() {
+                stream.send(piece, TxTag::PLAIN);
+            }
+        }
+        stream.flush();
+        runtime.sleep(Duration::from_millis(500)).await;
+        assert_eq!(server.with_target(|target| target.controllers()), 1);
+        runtime.sleep(Duration::from_secs(20)).await;
+        assert_eq!(server.with_target(|target| target.controllers()), 0);
+        // Not the rest of what was asked for, but a reset.
+        loop {
+            match core::future::poll_fn(|cx| stream.poll_segment(cx)).await {
+                Ok(Some(segment)) => stream.consume(segment.data.len()),
+                end => return end,
+            }
+        }
+    });
+    assert_eq!(lost.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 #[test]
 fn an_idle_host_is_kept_alive_and_a_silent_target_noticed() {
     let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
@@ -191,3 +232,5 @@ fn an_idle_host_is_kept_alive_and_a_silent_target_noticed() {
     });
     assert_eq!(stats.connects, 1, "a minute without commands costs no connection");
 }
+
+const HOST: &str = "nqn.2026-01.test:host";

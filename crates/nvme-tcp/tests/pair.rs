@@ -172,8 +172,8 @@ fn transports() -> impl Strategy<Value = TransportConfig> {
             in_capsule: in_capsule * 4096,
             requests,
             // PDUs of any length in between.
-            request_bytes: request_bytes & !3,
-            data_bytes: data_bytes & !3,
+            request_bytes,
+            data_bytes,
             ..TransportConfig::default()
         },
     )

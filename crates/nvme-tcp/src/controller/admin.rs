@@ -4,11 +4,12 @@ use super::connection::Reply;
 use super::features;
 use super::session::{ERROR_ENTRIES, EVENT_DISCOVERY, EVENT_NAMESPACE, EVENT_REQUESTS, Session};
 use super::{Subsystem, Target};
-use crate::namespace::{MAX_IDENTIFIER, Namespace};
+use crate::namespace::{MAX_IDENTIFIER, Namespace, Pieces};
 use crate::nvme::fabrics::VERSION;
 use crate::nvme::identify::{self, ControllerData, KIND_DISCOVERY, KIND_IO, NamespaceData};
 use crate::nvme::log::{self, Smart, page};
 use crate::nvme::{AdminOpcode, Command, Status};
+use bytes::Bytes;
 use core::sync::atomic::Ordering::Relaxed;
 use offload_base::Instant;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(super) fn execute(
         return identify(target, id, command).map(Reply::data);
     }
     if opcode == AdminOpcode::GetLogPage {
-        return log_page(target, id, command, now).map(Reply::data);
+        return log_page(target, id, command, now).map(Reply::Data);
     }
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
     match opcode {
@@ -164,7 +165,7 @@ fn namespace_data(namespace: &Namespace) -> NamespaceData {
     }
 }
 
-fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Vec<u8>, Status> {
+fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Pieces, Status> {
     // NUMD: double words less one, in two halves; LPO: a byte offset.
     let words = u64::from(command.u32(10) >> 16 | (command.u32(11) & 0xffff) << 16) + 1;
     let length = words * 4;
@@ -181,8 +182,16 @@ fn log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Re
     let mut whole = whole_log_page(target, id, command, now)?;
     let offset = usize::try_from(offset).ok().filter(|offset| *offset <= whole.len()).ok_or(Status::INVALID_FIELD)?;
     let mut part = whole.split_off(offset);
-    part.resize(length as usize, 0);
-    Ok(part)
+    part.truncate(length as usize);
+    // What a host asks for beyond a page takes no memory.
+    let mut left = length as usize - part.len();
+    let mut pieces = Pieces::from_iter([Bytes::from(part)]);
+    while left > 0 {
+        let zeros = Bytes::from_static(&ZEROS[..left.min(ZEROS.len())]);
+        left -= zeros.len();
+        pieces.push(zeros);
+    }
+    Ok(pieces)
 }
 
 fn whole_log_page(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Vec<u8>, Status> {
@@ -260,6 +269,7 @@ mod cns {
 
 const IO_PAGES: [u8; 6] =
     [page::SUPPORTED, page::ERROR, page::SMART, page::FIRMWARE, page::CHANGED_NAMESPACES, page::EFFECTS];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// RAE, bit 15 of double word 10: the event stays.
 const RETAIN_EVENT: u32 = 1 << 15;
 const FIRMWARE: &str = env!("CARGO_PKG_VERSION");

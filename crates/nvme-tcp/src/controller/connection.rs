@@ -2,9 +2,11 @@
 //!
 //! Invariants: a command identifier is in use from its capsule to its completion. Data are taken only where they were
 //! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
-//! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size.
+//! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
+//! it does not take by the budget and one answer.
 
 use super::fabrics::{self, Queue};
+use super::work::{Running, Work};
 use super::{Target, TransportConfig, admin, io};
 use crate::namespace::{Namespace, Operation, Outcome, Pieces};
 use crate::nvme::command::{FabricsType, Transfer};
@@ -21,6 +23,7 @@ use offload_api::RxSegment;
 use offload_base::{Instant, time};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Names a connection of a [`Target`].
@@ -59,7 +62,7 @@ pub struct Connection {
     requests_each: u32,
     queue: Option<Queue>,
     commands: BTreeMap<u16, Incoming>,
-    /// By TTAG.
+    /// By TTAG, up to the greatest that was in use.
     requests: Vec<Option<Request>>,
     free_tags: Vec<u16>,
     /// Commands whose data are still to be asked for, in the order they came.
@@ -69,9 +72,13 @@ pub struct Connection {
     /// Where the data being received go.
     receiving: Option<Receiving>,
     jobs: VecDeque<Job>,
+    /// An I/O queue's: what its controller has under way.
+    work: Option<Arc<Work>>,
     /// Bytes being read, and read but not sent.
     read_bytes: usize,
     out: VecDeque<WirePdu>,
+    /// Of all in `out`.
+    out_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +131,7 @@ pub struct Job {
     namespaces: SmallVec<[Arc<Namespace>; 1]>,
     operation: Operation,
     reads: usize,
+    running: Option<Running>,
 }
 
 /// A [`Job`] that was carried out.
@@ -140,15 +148,18 @@ impl Job {
         self.namespaces.iter().any(|namespace| namespace.may_block())
     }
 
-    /// Carries it out.
+    /// Carries it out. Storage that panics fails the command.
     pub fn run(self) -> Done {
         let mut outcome = Outcome { status: Status::SUCCESS, data: Pieces::new() };
         for namespace in &self.namespaces {
-            outcome = namespace.execute(&self.operation);
+            // A namespace recovers from a panic: its locks are taken poisoned or not, and guard no half-made change.
+            outcome = catch_unwind(AssertUnwindSafe(|| namespace.execute(&self.operation)))
+                .unwrap_or_else(|_| Outcome { status: Status::INTERNAL_ERROR, data: Pieces::new() });
             if !outcome.status.is_success() {
                 break;
             }
         }
+        drop(self.running);
         Done { command: self.command, outcome, reads: self.reads }
     }
 }
@@ -159,7 +170,7 @@ pub(super) enum Reply {
     /// Success, with this in the completion.
     Result(u64),
     /// Success, with data.
-    Data(Bytes),
+    Data(Pieces),
     /// Success, and the command named, which waited, is aborted.
     Aborted(u16),
     /// Failure, with this in the completion.
@@ -172,7 +183,7 @@ pub(super) enum Reply {
 
 impl Reply {
     pub(super) fn data(data: Vec<u8>) -> Reply {
-        Reply::Data(data.into())
+        Reply::Data(Pieces::from_iter([Bytes::from(data)]))
     }
 }
 
@@ -189,14 +200,16 @@ impl Connection {
             requests_each: 1,
             queue: None,
             commands: BTreeMap::new(),
-            requests: vec![None; usize::from(TAGS)],
-            free_tags: (0..TAGS).rev().collect(),
+            requests: Vec::new(),
+            free_tags: Vec::new(),
             unasked: VecDeque::new(),
             asked_bytes: 0,
             receiving: None,
             jobs: VecDeque::new(),
+            work: None,
             read_bytes: 0,
             out: VecDeque::new(),
+            out_bytes: 0,
         }
     }
 
@@ -205,13 +218,19 @@ impl Connection {
         self.id
     }
 
-    /// Takes the next range of the stream.
+    /// Takes the next range of the stream. What is in it after [`wants_input`](Self::wants_input) has become false is
+    /// heeded by [`resume`](Self::resume).
     pub fn handle_segment(&mut self, now: Instant, segment: RxSegment, target: &mut Target) {
         if self.state == State::Closing {
             return;
         }
         self.receiver.push(segment);
-        while self.state != State::Closing {
+        self.resume(now, target);
+    }
+
+    /// Goes on with what was received, once answers have gone that it waited for.
+    pub fn resume(&mut self, now: Instant, target: &mut Target) {
+        while self.wants_input() {
             match self.receiver.poll().and_then(|received| self.handle_received(now, received, target)) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -228,6 +247,7 @@ impl Connection {
     pub fn handle_end(&mut self, target: &mut Target) {
         self.close(target);
         self.out.clear();
+        self.out_bytes = 0;
     }
 
     /// Does what is due at `now`.
@@ -270,6 +290,7 @@ impl Connection {
     /// The next PDU to send.
     pub fn poll_transmit(&mut self) -> Option<WirePdu> {
         let pdu = self.out.pop_front()?;
+        self.out_bytes -= pdu.len() as usize;
         self.read_bytes -= pdu.data.iter().map(Bytes::len).sum::<usize>().min(self.read_bytes);
         Some(pdu)
     }
@@ -281,8 +302,16 @@ impl Connection {
         if self.read_bytes > 0 && self.read_bytes + reads > self.config.budget {
             return None;
         }
+        let running = match self.work.as_ref().map(Work::begin) {
+            // The controller is gone, as this connection is about to hear.
+            Some(None) => {
+                self.jobs.clear();
+                return None;
+            }
+            running => running.flatten(),
+        };
         self.read_bytes += reads;
-        self.jobs.pop_front()
+        self.jobs.pop_front().map(|job| Job { running, ..job })
     }
 
     /// Takes work back.
@@ -293,6 +322,13 @@ impl Connection {
             return;
         }
         let Outcome { status, data } = done.outcome;
+        if status.is_success()
+            && let Some(queue) = self.queue.filter(|queue| queue.id == 0)
+            && let Some(session) = target.sessions.get_mut(&queue.controller)
+        {
+            // What an admin queue does to namespaces is to flush them at a shutdown.
+            session.shut_down();
+        }
         if status.is_success() && !data.is_empty() {
             self.send_data(done.command, data, target);
         } else {
@@ -312,7 +348,7 @@ impl Connection {
 
     /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
     pub fn wants_input(&self) -> bool {
-        self.state != State::Closing && self.out.len() < OUT_PDUS
+        self.state != State::Closing && self.out.len() < OUT_PDUS && self.out_bytes <= self.config.budget
     }
 
     /// Returns whether there may be more.
@@ -407,6 +443,8 @@ impl Connection {
         let wanted = command.transfer() == Transfer::ToController;
         let refused = match expected {
             Err(status) => Some(status),
+            // NVMe over Fabrics knows no PRPs.
+            Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
             Ok(expected) if wanted && expected != sgl.length => Some(Status::INVALID_SGL_LENGTH),
             Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
             Ok(_) => None,
@@ -478,14 +516,23 @@ impl Connection {
                 self.asked_bytes += total;
             }
             while incoming.asked < incoming.total && incoming.outstanding < self.requests_each {
-                let Some(tag) = self.free_tags.pop() else { return };
-                let length = self.config.request_bytes.clamp(4, incoming.total - incoming.asked);
+                let Some(tag) = self.free_tags.pop().or_else(|| {
+                    let tag = u16::try_from(self.requests.len()).ok().filter(|tag| *tag < TAGS)?;
+                    self.requests.push(None);
+                    Some(tag)
+                }) else {
+                    return;
+                };
+                // All but the last end at a multiple of 4 bytes.
+                let length = (self.config.request_bytes & !3).max(4).min(incoming.total - incoming.asked);
                 let offset = incoming.asked;
                 self.requests[usize::from(tag)] = Some(Request { command: id, next: offset, end: offset + length });
                 incoming.asked += length;
                 incoming.outstanding += 1;
                 let request = ReadyToTransfer { command: id, tag, offset, length };
-                self.out.push_back(self.framing.frame(&Pdu::ReadyToTransfer(request), []));
+                let pdu = self.framing.frame(&Pdu::ReadyToTransfer(request), []);
+                self.out_bytes += pdu.len() as usize;
+                self.out.push_back(pdu);
             }
             // The rest, if any, when a request of it is answered.
             self.unasked.pop_front();
@@ -493,10 +540,10 @@ impl Connection {
     }
 
     fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
-        let Some(request) = self.requests.get(usize::from(header.tag)) else {
+        if header.tag >= TAGS {
             return Err(self.fatal(FatalStatus::SequenceError, 10));
-        };
-        let Some(request) = *request else {
+        }
+        let Some(Some(request)) = self.requests.get(usize::from(header.tag)).copied() else {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
         };
         if request.command != header.command {
@@ -569,9 +616,9 @@ impl Connection {
         };
         match reply {
             Ok(Reply::Result(result)) => self.complete_with(id, Status::SUCCESS, result, target),
-            Ok(Reply::Data(data)) => {
-                let length = data.len().min(command.sgl().length as usize);
-                self.send_data(id, Pieces::from_iter([data.slice(..length)]), target);
+            Ok(Reply::Data(mut data)) => {
+                let data = split_pieces(&mut data, command.sgl().length as usize);
+                self.send_data(id, data, target);
             }
             Ok(Reply::Aborted(aborted)) => {
                 self.complete_with(aborted, Status::ABORTED_BY_REQUEST, 0, target);
@@ -585,7 +632,7 @@ impl Connection {
                     Operation::Read { blocks, .. } => *blocks as usize * block,
                     _ => 0,
                 };
-                self.jobs.push_back(Job { command: id, namespaces, operation, reads });
+                self.jobs.push_back(Job { command: id, namespaces, operation, reads, running: None });
             }
             Err(status) => self.complete_with(id, status, 0, target),
         }
@@ -597,8 +644,7 @@ impl Connection {
         }
         let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
         if queue.id == 0 {
-            let reply = admin::execute(target, queue.controller, command, &data.concat(), now)?;
-            return Ok(reply);
+            return admin::execute(target, queue.controller, command, &data.concat(), now);
         }
         let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
         let write_cache = session.features.write_cache();
@@ -629,6 +675,12 @@ impl Connection {
                 Ok(queue) => {
                     self.queue = Some(queue);
                     self.deadline = None;
+                    if queue.id > 0 {
+                        // IOCCSZ, from here on.
+                        let limits = self.receiver.limits();
+                        self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
+                        self.work = target.sessions.get(&queue.controller).map(|session| session.work.clone());
+                    }
                     Reply::Result(u64::from(queue.controller))
                 }
                 Err((status, result)) => Reply::Failed(status, result),
@@ -637,7 +689,13 @@ impl Connection {
         let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
         match (kind, queue.id) {
             (FabricsType::PropertyGet, 0) => fabrics::property_get(target, queue.controller, command),
-            (FabricsType::PropertySet, 0) => fabrics::property_set(target, queue.controller, command),
+            (FabricsType::PropertySet, 0) => {
+                let set = fabrics::property_set(target, queue.controller, command)?;
+                for id in set.given_up {
+                    self.forget(id);
+                }
+                Ok(if set.flush.is_empty() { Reply::Result(0) } else { Reply::Job(set.flush, Operation::Flush) })
+            }
             (FabricsType::Disconnect, 0) => Err(Status::INVALID_QUEUE_TYPE),
             (FabricsType::Disconnect, _) => {
                 if command.u16(40) != 0 {
@@ -671,7 +729,7 @@ impl Connection {
         let success = self.queue.is_some_and(|queue| !queue.flow_control);
         let mut offset = 0;
         while offset < total {
-            let length = (total - offset).min(self.config.data_bytes.max(4) as usize);
+            let length = (total - offset).min((self.config.data_bytes & !3).max(4) as usize);
             let last = offset + length == total;
             let header = DataHeader {
                 command: id,
@@ -723,7 +781,9 @@ impl Connection {
     }
 
     fn queue_pdu(&mut self, pdu: &Pdu, data: impl IntoIterator<Item = Bytes>) {
-        self.out.push_back(self.framing.frame(pdu, data));
+        let pdu = self.framing.frame(pdu, data);
+        self.out_bytes += pdu.len() as usize;
+        self.out.push_back(pdu);
     }
 
     /// Ends the connection once what is queued was sent, and the controller if this is its admin queue.
@@ -778,3 +838,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 const OUT_PDUS: usize = 4096;
 /// FUSE, bits 1:0 of byte 1.
 const FUSED: u8 = 0b11;
+/// PSDT, bits 7:6 of byte 1; 01b: an SGL, and no metadata of their own.
+const DATA_POINTER: u8 = 0b11 << 6;
+const SGL: u8 = 0b01 << 6;

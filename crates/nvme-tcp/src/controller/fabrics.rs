@@ -5,10 +5,13 @@
 use super::connection::{ConnectionId, Reply};
 use super::session::Session;
 use super::{Target, is_qualified_name};
-use crate::nvme::fabrics::{CC_ENABLE, ConnectData, DISCOVERY_NQN, NO_FLOW_CONTROL, VERSION, property};
+use crate::namespace::Namespace;
+use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, ConnectData, DISCOVERY_NQN, NO_FLOW_CONTROL, VERSION, property};
 use crate::nvme::{Command, Status};
 use core::time::Duration;
 use offload_base::Instant;
+use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// A connection that has become a queue.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +59,9 @@ pub(super) fn connect(
         if data.controller < 0xfffe {
             return Err(in_data(16));
         }
+        if target.is_at_work_for(&data.subsystem, &data.host_id) {
+            return Err((Status::CONNECT_BUSY, 0));
+        }
         let keep_alive = Duration::from_millis(u64::from(command.u32(12)));
         let controller = target.free_controller().ok_or((Status::CONNECT_BUSY, 0))?;
         let session = Session::new(data.subsystem, data.host, data.host_id, connection, now, keep_alive);
@@ -99,8 +105,16 @@ pub(super) fn property_get(target: &Target, id: u16, command: &Command) -> Resul
     Ok(Reply::Result(value))
 }
 
+/// What there is to do when a property was written.
+pub(super) struct PropertySet {
+    /// Commands of the admin queue that are not answered any more.
+    pub(super) given_up: Vec<u16>,
+    /// Namespaces to be flushed before the host is told that it was done.
+    pub(super) flush: SmallVec<[Arc<Namespace>; 1]>,
+}
+
 /// Writes a property of the controller `id`.
-pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> Result<Reply, Status> {
+pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> Result<PropertySet, Status> {
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
     let (wide, offset, value) = (command.u8(40) & 7 == 1, command.u32(11), command.u32(12));
     if (offset, wide) != (property::CC, false) {
@@ -112,9 +126,15 @@ pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> R
     if value & CC_ENABLE != 0 && ((sizes != 0x46 && !session.is_discovery()) || !matches!(set, 0 | 6)) {
         return Err(Status::INVALID_FIELD);
     }
-    let ended = session.configure(value);
-    target.wakeups.extend(ended);
-    Ok(Reply::Result(0))
+    let reset = session.configure(value);
+    let subsystem = target.subsystems.get(session.subsystem()).filter(|_| value & CC_SHUTDOWN != 0);
+    let flush: SmallVec<_> =
+        subsystem.into_iter().flat_map(|subsystem| subsystem.namespaces.values().cloned()).collect();
+    if flush.is_empty() {
+        session.shut_down();
+    }
+    target.wakeups.extend(reset.queues);
+    Ok(PropertySet { given_up: reset.waiting, flush })
 }
 
 /// CAP: queue entries, contiguous queues, time to get ready, the NVM command set, ready with media.

@@ -19,6 +19,7 @@ mod fabrics;
 mod features;
 mod io;
 mod session;
+mod work;
 
 pub use connection::{Connection, ConnectionId, Done, Job};
 
@@ -29,6 +30,7 @@ use core::net::SocketAddr;
 use session::{Notice, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use work::Work;
 
 /// How a target behaves towards all hosts.
 ///
@@ -108,6 +110,8 @@ pub struct Target {
     advertised: Vec<SocketAddr>,
     generation: u64,
     wakeups: Vec<ConnectionId>,
+    /// Of controllers that are gone, by subsystem and host: what is still under way.
+    unfinished: BTreeMap<(String, [u8; 16]), Vec<Arc<Work>>>,
 }
 
 #[derive(Debug, Default)]
@@ -186,6 +190,7 @@ impl Target {
             advertised: Vec::new(),
             generation: 0,
             wakeups: Vec::new(),
+            unfinished: BTreeMap::new(),
         }
     }
 
@@ -216,7 +221,7 @@ impl Target {
         if namespaces.contains_key(&id) {
             return Err(TargetError::NamespaceExists(id));
         }
-        namespaces.insert(id, Arc::new(namespace));
+        namespaces.insert(id, Arc::new(namespace.in_subsystem(subsystem)));
         self.namespace_changed(subsystem, id);
         Ok(())
     }
@@ -291,9 +296,26 @@ impl Target {
 
     /// Ends a controller: its queues are woken, and find it gone.
     fn end_session(&mut self, controller: u16) {
-        if let Some(session) = self.sessions.remove(&controller) {
+        if let Some(mut session) = self.sessions.remove(&controller) {
             self.wakeups.extend(session.queues().chain([session.admin()]));
+            let unfinished = session.end_work().to_vec();
+            if !unfinished.is_empty() {
+                let of = (session.subsystem().to_owned(), session.host_id());
+                self.unfinished.entry(of).or_default().extend(unfinished);
+            }
         }
+    }
+
+    /// Whether something of a controller that the host had before is still under way.
+    fn is_at_work_for(&mut self, subsystem: &str, host_id: &[u8; 16]) -> bool {
+        let of = (subsystem.to_owned(), *host_id);
+        let Some(unfinished) = self.unfinished.get_mut(&of) else { return false };
+        unfinished.retain(|work| !work.is_idle());
+        if unfinished.is_empty() {
+            self.unfinished.remove(&of);
+            return false;
+        }
+        true
     }
 
     fn free_controller(&mut self) -> Option<u16> {

@@ -1,11 +1,13 @@
 //! One controller's state: what hosts call a controller exists from a Connect of an admin queue to its end.
 
 use super::connection::ConnectionId;
-use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, DISCOVERY_NQN};
+use super::work::Work;
+use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN};
 use crate::nvme::log::{self, ErrorEntry};
 use core::time::Duration;
 use offload_base::Instant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -15,6 +17,9 @@ pub(super) struct Session {
     admin: ConnectionId,
     /// I/O queues by their number.
     queues: BTreeMap<u16, ConnectionId>,
+    /// What I/O queues have under way, and what is under way of those before a reset.
+    pub(super) work: Arc<Work>,
+    unfinished: Vec<Arc<Work>>,
     configuration: u32,
     status: u32,
     keep_alive: Duration,
@@ -30,6 +35,15 @@ pub(super) struct Session {
     /// Told, and the log not read since: not told again.
     told_namespaces: bool,
     told_discovery: bool,
+}
+
+/// What ends by a reset.
+#[derive(Debug, Default)]
+pub(super) struct Reset {
+    /// I/O queues.
+    pub(super) queues: Vec<ConnectionId>,
+    /// Requests for events.
+    pub(super) waiting: Vec<u16>,
 }
 
 /// Something hosts can be told about.
@@ -56,6 +70,8 @@ impl Session {
             host_id,
             admin,
             queues: BTreeMap::new(),
+            work: Arc::default(),
+            unfinished: Vec::new(),
             configuration: 0,
             status: 0,
             keep_alive: Duration::ZERO,
@@ -116,28 +132,51 @@ impl Session {
     }
 
     pub(super) fn status(&self) -> u32 {
-        self.status
+        // Not ready while something of before the last reset is under way.
+        if self.unfinished.iter().all(|work| work.is_idle()) { self.status } else { self.status & !CSTS_READY }
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.status & CSTS_READY != 0
+        self.status() & CSTS_READY != 0
     }
 
-    /// Writes CC; returns the I/O queues that end by it.
-    pub(super) fn configure(&mut self, value: u32) -> Vec<ConnectionId> {
+    /// Writes CC.
+    pub(super) fn configure(&mut self, value: u32) -> Reset {
         let before = core::mem::replace(&mut self.configuration, value);
-        let mut ended = Vec::new();
+        let mut reset = Reset::default();
         if value & CC_ENABLE == 0 && before & CC_ENABLE != 0 {
-            // A controller reset: queues go, features are as at the beginning.
-            ended.extend(core::mem::take(&mut self.queues).into_values());
+            // A controller reset: queues go, requests for events go, features are as at the beginning.
+            reset.queues.extend(core::mem::take(&mut self.queues).into_values());
+            reset.waiting.extend(core::mem::take(&mut self.waiting));
             self.features = Default::default();
-            self.waiting.clear();
+            (self.told_namespaces, self.told_discovery) = (false, false);
+            self.end_work();
+            self.work = Arc::default();
         }
         self.status = if value & CC_ENABLE != 0 { CSTS_READY } else { 0 };
         if value & CC_SHUTDOWN != 0 {
-            self.status |= CSTS_SHUT_DOWN;
+            self.status |= CSTS_SHUTTING_DOWN;
         }
-        ended
+        reset
+    }
+
+    /// What was to be flushed at a shutdown was.
+    pub(super) fn shut_down(&mut self) {
+        if self.status & CSTS_SHUTTING_DOWN != 0 {
+            self.status = self.status & !CSTS_SHUTTING_DOWN | CSTS_SHUT_DOWN;
+        }
+    }
+
+    /// Has no more work begin; what is under way.
+    pub(super) fn end_work(&mut self) -> &[Arc<Work>] {
+        self.work.end();
+        self.unfinished.push(self.work.clone());
+        self.unfinished.retain(|work| !work.is_idle());
+        &self.unfinished
+    }
+
+    pub(super) fn host_id(&self) -> [u8; 16] {
+        self.host_id
     }
 
     pub(super) fn keep_alive(&self) -> Duration {

@@ -80,6 +80,8 @@ pub(crate) const CC_ENABLE: u32 = 1;
 pub(crate) const CC_SHUTDOWN: u32 = 0b11 << 14;
 /// CSTS.RDY.
 pub(crate) const CSTS_READY: u32 = 1;
+/// CSTS.SHST: shutdown under way.
+pub(crate) const CSTS_SHUTTING_DOWN: u32 = 0b01 << 2;
 /// CSTS.SHST: shutdown complete.
 pub(crate) const CSTS_SHUT_DOWN: u32 = 0b10 << 2;
 /// The version everything here is made for.

@@ -52,6 +52,8 @@ pub struct ControllerData {
     pub subsystem: String,
     /// IOCCSZ: bytes of an I/O queue's command capsule, in units of 16.
     pub command_capsule: u32,
+    /// ICDOFF: where data in a capsule begin, in units of 16 bytes after the command.
+    pub in_capsule_offset: u16,
     /// IORCSZ: bytes of a response capsule, in units of 16.
     pub response_capsule: u32,
     /// OFCS bit 0: Disconnect is supported.
@@ -65,6 +67,9 @@ impl ControllerData {
         put_text(&mut bytes[4..24], &self.serial, b' ');
         put_text(&mut bytes[24..64], &self.model, b' ');
         put_text(&mut bytes[64..72], &self.firmware, b' ');
+        if self.kind == KIND_IO {
+            bytes[76] = SEVERAL_CONTROLLERS;
+        }
         bytes[77] = self.max_transfer;
         put(&mut bytes, 78, &self.controller.to_le_bytes());
         put(&mut bytes, 80, &self.version.to_le_bytes());
@@ -92,6 +97,7 @@ impl ControllerData {
         put_text(&mut bytes[768..1024], &self.subsystem, 0);
         put(&mut bytes, 1792, &self.command_capsule.to_le_bytes());
         put(&mut bytes, 1796, &self.response_capsule.to_le_bytes());
+        put(&mut bytes, 1800, &self.in_capsule_offset.to_le_bytes());
         bytes[1803] = 1; // MSDBD: one SGL descriptor
         bytes[1804] = u8::from(self.disconnect);
         bytes
@@ -121,6 +127,7 @@ impl ControllerData {
             subsystem: text(&bytes[768..1024]),
             command_capsule: u32_at(bytes, 1792),
             response_capsule: u32_at(bytes, 1796),
+            in_capsule_offset: u16_at(bytes, 1800),
             disconnect: bytes[1804] & 1 != 0,
         })
     }
@@ -257,6 +264,8 @@ pub(crate) const LEN: usize = 4096;
 pub(crate) const KIND_IO: u8 = 1;
 /// CNTRLTYPE of a discovery controller.
 pub(crate) const KIND_DISCOVERY: u8 = 2;
+/// CMIC bit 1: the subsystem may have several controllers. Linux connects to a second only if all say so.
+const SEVERAL_CONTROLLERS: u8 = 1 << 1;
 /// ACL: Abort commands at a time, less one.
 const ABORT_LIMIT: u8 = 3;
 /// FRMW: one slot, read-only.

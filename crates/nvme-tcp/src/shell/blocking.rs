@@ -1,6 +1,7 @@
 //! Threads for work that may wait for a device.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 
@@ -56,6 +57,21 @@ fn work_off(waiting: &Mutex<mpsc::Receiver<Work>>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Work(work)) = next else { return };
-        work();
+        // Work that panics is its own loss; the thread has more to do.
+        let _panicked = catch_unwind(AssertUnwindSafe(work));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_outlives_work_that_panics() {
+        let threads = Threads::new(1).unwrap();
+        threads.run(Box::new(|| panic!("as it should")));
+        let (sender, receiver) = mpsc::channel();
+        threads.run(Box::new(move || sender.send(1).unwrap()));
+        assert_eq!(receiver.recv(), Ok(1));
     }
 }

@@ -103,6 +103,7 @@ impl Server {
             alarm,
             room: 0,
             phase: Phase::Serving,
+            closes_by: None,
         }
     }
 }
@@ -149,6 +150,8 @@ struct Serve<S: SegmentStream> {
     alarm: Box<dyn Alarm>,
     room: usize,
     phase: Phase,
+    /// Set once the connection closes: when the host has to have taken what is left.
+    closes_by: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,15 +191,17 @@ impl<S: SegmentStream> Serve<S> {
                         self.phase = Phase::Lingering { until: self.shared.timers.now() + LINGER };
                         true
                     }
-                    Poll::Pending => false,
+                    Poll::Pending => self.gives_up(cx)?,
                 },
-                Phase::Lingering { until } => match self.stream.poll_segment(cx) {
+                Phase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Lingering { .. } => match self.stream.poll_segment(cx) {
                     Poll::Ready(Ok(Some(segment))) => {
                         self.stream.consume(segment.data.len());
                         true
                     }
                     Poll::Ready(_) => return Poll::Ready(Ok(())),
-                    Poll::Pending if self.alarm.poll(cx, Some(until)).is_ready() => return Poll::Ready(Ok(())),
                     Poll::Pending => false,
                 },
             };
@@ -213,7 +218,9 @@ impl<S: SegmentStream> Serve<S> {
     fn serve_once(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         {
             let mut target = lock(&self.shared.target);
-            self.connection.handle_timeout(self.shared.timers.now(), &mut target);
+            let now = self.shared.timers.now();
+            self.connection.handle_timeout(now, &mut target);
+            self.connection.resume(now, &mut target);
             self.shared.wake(&mut target);
         }
         let mut progress = self.take_mail(cx);
@@ -221,9 +228,24 @@ impl<S: SegmentStream> Serve<S> {
         progress |= self.receive(cx)?;
         progress |= self.work();
         progress |= self.transmit(cx)?;
+        if self.connection.is_closing() {
+            return Ok(progress | self.gives_up(cx)?);
+        }
         let due = self.connection.next_event(&lock(&self.shared.target));
         progress |= self.alarm.poll(cx, due).is_ready();
         Ok(progress)
+    }
+
+    /// A host that does not even take its last words is not waited for: an error once their time is over.
+    fn gives_up(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let until = *self.closes_by.get_or_insert_with(|| self.shared.timers.now() + CLOSE_TIME);
+        match self.alarm.poll(cx, Some(until)) {
+            Poll::Ready(()) => {
+                self.stream.abort();
+                Err(io::ErrorKind::TimedOut.into())
+            }
+            Poll::Pending => Ok(false),
+        }
     }
 
     fn take_mail(&mut self, cx: &mut Context<'_>) -> bool {
@@ -341,5 +363,7 @@ impl<S: SegmentStream> Drop for Serve<S> {
 const SEGMENTS: usize = 32;
 /// Rounds before others get their turn.
 const ROUNDS: usize = 16;
+/// How long a host may take to receive what is left for it.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
 /// How long a host may take to close.
 const LINGER: Duration = Duration::from_secs(2);

@@ -1,5 +1,7 @@
 //! A host made by hand, that can do what no host should.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::controller::{Connection, Target, TargetConfig, TransportConfig};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
@@ -43,11 +45,20 @@ impl Wire {
 
     /// A connection that is open, with or without digests.
     pub(crate) fn open(target: &mut Target, digests: bool) -> Wire {
+        Wire::open_as(target, digests, 4)
+    }
+
+    /// One of a host that answers so many requests to transfer at a time.
+    pub(crate) fn open_with_requests(target: &mut Target, requests: u32) -> Wire {
+        Wire::open_as(target, false, requests)
+    }
+
+    fn open_as(target: &mut Target, digests: bool, requests: u32) -> Wire {
         let mut wire = Wire::new(target);
         let request = InitializeRequest {
             header_digest: digests,
             data_digest: digests,
-            max_requests: 3,
+            max_requests: requests - 1,
             ..InitializeRequest::default()
         };
         let came = wire.send(target, &Pdu::InitializeRequest(request), &[]);
