@@ -60,6 +60,16 @@ pub enum SendDescriptor {
         seq: Seq,
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
+        /// The context that fills digests in first.
+        digests: Option<Handle>,
+    },
+    /// Run these bytes of a PDU in records, which come next in the stream of PDUs, through an NVMe/TCP context without
+    /// sending them.
+    DumpContent {
+        /// The context.
+        handle: Handle,
+        /// The bytes, at most an MTU of them.
+        bytes: Bytes,
     },
     /// Change IPsec's tables.
     Ipsec {

@@ -45,5 +45,5 @@ pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
 pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
-pub use tx::{DropReason, Header, Sent, TxAsk, TxPacket};
-pub use unit::{Handle, Layer, TxTag, Unit, UnitTag};
+pub use tx::{DigestAsk, DropReason, Header, Sent, TxAsk, TxPacket};
+pub use unit::{Handle, Layer, TxTag, Unit, UnitPlace, UnitTag};

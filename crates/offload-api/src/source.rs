@@ -1,7 +1,7 @@
 //! How a transport keeps an encrypted stream alive by itself: what it tells a driver about the bytes it may
 //! send again, and what seals them when no device will.
 
-use crate::unit::{Layer, Unit};
+use crate::unit::{Layer, TxTag, Unit};
 use bytes::Bytes;
 use offload_base::Seq;
 
@@ -24,6 +24,12 @@ pub trait RecordSource {
     /// Hands the queued bytes from `from` up to `to` to `sink`, in order. Only bytes of units that
     /// [`unit_at`](Self::unit_at) finds are sure to be there.
     fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes));
+
+    /// The same bytes, each piece with its tag as far as there is still work to be done: whose digests are to be filled in
+    /// before a record is sealed. Without PDUs in records there is nothing to tell.
+    fn pieces(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes, TxTag)) {
+        self.bytes(layer, from, to, &mut |bytes| sink(bytes, TxTag::PLAIN));
+    }
 }
 
 /// The source of a packet that belongs to no unit.

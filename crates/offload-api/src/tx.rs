@@ -1,7 +1,7 @@
 //! A packet on its way out.
 
 use crate::ipsec::EspAsk;
-use crate::unit::{Handle, Unit};
+use crate::unit::{Handle, Unit, UnitPlace};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use offload_base::Seq;
@@ -18,6 +18,8 @@ pub struct TxAsk {
     pub seq: Seq,
     /// The context that encrypts the payload; all of it belongs to this one.
     pub context: Option<Handle>,
+    /// Fill in the digests of PDUs before `context` encrypts the records that they are in.
+    pub digests: Option<DigestAsk>,
     /// Fill in the IP header checksum and the transport checksum.
     pub checksum: bool,
     /// Cut the payload into segments, or datagrams, of at most this many bytes, each with its own headers: TSO, and where
@@ -31,6 +33,39 @@ pub struct TxAsk {
     pub rate: Option<NonZeroU64>,
     /// Finish or make the ESP packet that this is to be.
     pub esp: Option<EspAsk>,
+}
+
+/// Digests to be filled in below TLS.
+///
+/// ```
+/// use offload_api::{DigestAsk, Handle, UnitPlace};
+///
+/// let context = Handle { index: 0, generation: 0 };
+/// // Of three pieces (the end of a record, the header of the next, its content) the last is of PDU 7.
+/// let (first, next) = (UnitPlace { number: 7, at: 0 }, UnitPlace { number: 7, at: 900 });
+/// let ask = DigestAsk { context, content: 0b100, first, next };
+/// assert!(ask.is_content(2) && !ask.is_content(1) && !ask.is_content(64));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DigestAsk {
+    /// The context that fills them in.
+    pub context: Handle,
+    /// Which fragments of the packet are bytes of PDUs, a bit each from the lowest on; the others frame records.
+    pub content: u64,
+    /// Where in the stream of PDUs the first of those bytes is.
+    pub first: UnitPlace,
+    /// Where the last of them ends.
+    pub next: UnitPlace,
+}
+
+impl DigestAsk {
+    /// Fragments that a packet with PDUs in records may have.
+    pub const FRAGMENTS: usize = u64::BITS as usize;
+
+    /// Whether a fragment is bytes of PDUs.
+    pub const fn is_content(&self, fragment: usize) -> bool {
+        fragment < DigestAsk::FRAGMENTS && self.content & 1 << fragment != 0
+    }
 }
 
 /// A packet that a stack hands to a driver: headers, payload as shared pieces, and what the device is to do.

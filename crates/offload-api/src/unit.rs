@@ -20,6 +20,12 @@ pub struct Handle {
     pub generation: u32,
 }
 
+impl Handle {
+    /// A context that no device has. What is queued for it, software works on when its turn comes: a driver that is
+    /// asked for it answers [`NeedsSoftware`](crate::Sent::NeedsSoftware), as for one that is gone.
+    pub const NO_DEVICE: Handle = Handle { index: i32::MAX as u32, generation: u32::MAX };
+}
+
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "context {}.{}", self.index, self.generation)
@@ -51,6 +57,39 @@ pub struct UnitTag {
     pub len: u32,
 }
 
+/// A place in a layer's stream: before so many bytes of a unit, the content of lower layers' units taken together. In the
+/// order of the stream.
+///
+/// ```
+/// use offload_api::{UnitPlace, UnitTag};
+///
+/// let tag = UnitTag { number: 7, at: 20, len: 24 };
+/// assert_eq!(UnitPlace::of(tag), UnitPlace { number: 7, at: 20 });
+/// // Behind the last byte of a unit the next one begins.
+/// assert_eq!(UnitPlace::behind(tag, 4), UnitPlace { number: 8, at: 0 });
+/// assert!(UnitPlace::of(tag) < UnitPlace::behind(tag, 4));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnitPlace {
+    /// The unit's number.
+    pub number: u64,
+    /// Bytes of it before the place.
+    pub at: u32,
+}
+
+impl UnitPlace {
+    /// Where a piece begins.
+    pub const fn of(tag: UnitTag) -> UnitPlace {
+        UnitPlace { number: tag.number, at: tag.at }
+    }
+
+    /// Where its first `bytes` bytes end.
+    pub const fn behind(tag: UnitTag, bytes: u32) -> UnitPlace {
+        let at = tag.at + bytes;
+        if at < tag.len { UnitPlace { number: tag.number, at } } else { UnitPlace { number: tag.number + 1, at: 0 } }
+    }
+}
+
 /// What rides with bytes that are queued for transmission.
 ///
 /// ```
@@ -61,6 +100,7 @@ pub struct UnitTag {
 /// let tag = TxTag::device(context, Layer::Tls, UnitTag { number: 7, at: 5, len: 122 });
 /// assert_eq!(tag.unit(Layer::Tls).unwrap().number, 7);
 /// assert_eq!(tag.unit(Layer::NvmeTcp), None);
+/// assert_eq!(tag.digests, None);
 /// // Later bytes of the same piece have the same tag, further on.
 /// assert_eq!(tag.advanced(10).unit(Layer::Tls).unwrap().at, 15);
 /// assert_eq!(TxTag::PLAIN.context, None);
@@ -69,24 +109,32 @@ pub struct UnitTag {
 pub struct TxTag {
     /// The context that turns the queued bytes into those that belong on the wire; `None`: they are ready as they are.
     pub context: Option<Handle>,
-    /// Where the bytes lie in the units of each layer, by `Layer as usize`.
+    /// The context that fills the digests of PDUs in before `context` encrypts the records that the PDUs are in; `None`:
+    /// there are none, or they are there already.
+    pub digests: Option<Handle>,
+    /// Where the bytes lie in the units of each layer, by `Layer as usize`. A PDU in records counts its own bytes only.
     pub units: [Option<UnitTag>; LAYERS],
 }
 
 impl TxTag {
     /// Bytes that go out as they are and belong to no unit.
-    pub const PLAIN: TxTag = TxTag { context: None, units: [None; LAYERS] };
+    pub const PLAIN: TxTag = TxTag { context: None, digests: None, units: [None; LAYERS] };
 
     /// Bytes of a unit of `layer` that `context` has to work on.
     pub const fn device(context: Handle, layer: Layer, unit: UnitTag) -> TxTag {
         let mut units = [None; LAYERS];
         units[layer as usize] = Some(unit);
-        TxTag { context: Some(context), units }
+        TxTag { context: Some(context), digests: None, units }
     }
 
     /// The place in a unit of `layer`, if the bytes belong to one.
     pub const fn unit(&self, layer: Layer) -> Option<UnitTag> {
         self.units[layer as usize]
+    }
+
+    /// Whether the bytes are content of a record.
+    pub const fn is_in_record(&self) -> bool {
+        self.units[Layer::Tls as usize].is_some()
     }
 
     /// The tag of the bytes that come `bytes` later in the same piece.
@@ -96,7 +144,8 @@ impl TxTag {
     }
 }
 
-/// A unit (record or PDU) in a stream: its layer, its number, and where on the wire it lies.
+/// A unit (record or PDU) in a stream: its layer, its number, and where on the wire it lies. Between the parts of a PDU in
+/// records lies what frames those.
 ///
 /// ```
 /// use offload_api::{Layer, Unit};

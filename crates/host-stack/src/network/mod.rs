@@ -41,7 +41,7 @@ use icmp::Refusal;
 use ip_packets::{HeaderError, IpHeaders, Sum, Version};
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
-use offload_api::{FlowKey, Handle, Header, PathCaps, RxMeta, RxPacket, TxAsk, TxPacket};
+use offload_api::{DigestAsk, FlowKey, Handle, Header, PathCaps, RxMeta, RxPacket, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use paths::Paths;
@@ -107,6 +107,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) segment: &'a Segment,
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
     pub(crate) context: Option<Handle>,
+    pub(crate) digests: Option<DigestAsk>,
     /// The identification of the first packet cut from this one; IPv6 has none.
     pub(crate) ident: u16,
     /// The most payload bytes a packet may have; a longer payload is for the device to cut.
@@ -379,7 +380,7 @@ impl Network {
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let Outgoing { flow, segment, fragments, context, ident, mss, ecn_capable, rate } = outgoing;
+        let Outgoing { flow, segment, fragments, context, digests, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
         let version = Version::of(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
@@ -403,6 +404,7 @@ impl Network {
         let ask = TxAsk {
             seq: segment.seq + u32::from(segment.flags.syn),
             context,
+            digests,
             checksum: caps.checksum,
             mss: (payload_bytes > mss).then_some(mss as u16),
             rate: rate.filter(|_| caps.pacing),

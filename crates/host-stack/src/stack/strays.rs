@@ -83,6 +83,7 @@ impl Stack {
             segment: reset,
             fragments: SmallVec::new(),
             context: None,
+            digests: None,
             ident: 0,
             mss: usize::MAX,
             ecn_capable: false,

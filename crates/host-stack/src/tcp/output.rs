@@ -315,6 +315,7 @@ impl Connection {
                 segment: &segment,
                 fragments: cut.fragments,
                 context: cut.context,
+                digests: cut.digests,
                 ident: self.ident,
                 mss: self.mss,
                 // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
@@ -441,6 +442,7 @@ impl Connection {
             flow: &self.flow,
             segment: &segment,
             fragments: SmallVec::new(),
+            digests: None,
             context: None,
             ident: self.ident,
             mss: self.mss,

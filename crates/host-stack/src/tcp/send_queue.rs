@@ -4,13 +4,15 @@
 //!
 //! Invariants: chunks are not empty and follow each other without a gap up to `end`; everything from `acked` on
 //! is there, and so is every byte of a unit that is not wholly acknowledged. A chunk lies within one unit of a
-//! layer, and has a context as long as some layer's work on it is still to be done.
+//! layer, and has a context as long as some layer's work on it is still to be done. No byte of a PDU in records is
+//! sealed before the PDU has its digest; so while that is to be made, all of the PDU is there as it was queued.
 
 use super::sealing::Sealers;
+use super::spans::{Span, Spans};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use offload_api::unit::LAYERS;
-use offload_api::{Handle, Layer, Lookup, RecordSource, SealError, Sealer, TxTag, Unit};
+use offload_api::{DigestAsk, Handle, Layer, Lookup, RecordSource, SealError, Sealer, TxTag, Unit, UnitPlace, UnitTag};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
@@ -26,6 +28,8 @@ pub(crate) struct SendQueue {
     end: u64,
     /// Where the first unit of each layer began.
     first_unit: [Option<u64>; LAYERS],
+    /// Where the units of the highest layer are: those of lower ones may cut them into parts.
+    pdus: Spans,
     /// Boxed: most connections have none.
     sealers: Option<Box<Sealers>>,
 }
@@ -44,6 +48,7 @@ struct Chunk {
 pub(crate) struct Cut {
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
     pub(crate) context: Option<Handle>,
+    pub(crate) digests: Option<DigestAsk>,
     pub(crate) len: usize,
 }
 
@@ -70,6 +75,7 @@ impl SendQueue {
             acked: FIRST_BYTE,
             end: FIRST_BYTE,
             first_unit: [None; LAYERS],
+            pdus: Spans::default(),
             sealers: None,
         }
     }
@@ -109,10 +115,15 @@ impl SendQueue {
             if let Some(unit) = tag.units[layer] {
                 debug_assert!(unit.at as usize + data.len() <= unit.len as usize, "a chunk lies within its unit");
                 self.first_unit[layer].get_or_insert(start.saturating_sub(u64::from(unit.at)));
-                if tag.context.is_some() {
+                if tag.context.is_some()
+                    && (layer == Layer::Tls as usize || !tag.is_in_record() || tag.digests.is_some())
+                {
                     pending |= 1 << layer;
                 }
             }
+        }
+        if let Some(unit) = tag.unit(Layer::NvmeTcp) {
+            self.pdus.extend(unit, start, data.len() as u64);
         }
         self.end += data.len() as u64;
         self.chunks.push_back(Chunk { start, data, tag, pending });
@@ -155,7 +166,11 @@ impl SendQueue {
         if self.acked > self.end - self.open.len() as u64 {
             self.close_open();
         }
-        while self.chunks.front().is_some_and(|chunk| chunk.needed_until() <= self.acked) {
+        // A record that may be sent again is sealed again, with the digests in it: so their PDUs are kept as well.
+        let first_needed = self.chunks.partition_point(|chunk| chunk.needed_until() <= self.acked);
+        let needed_from = self.chunks.get(first_needed).map_or(self.acked, |chunk| chunk.start);
+        let needed_from = self.pdus.forget_before(needed_from).map_or(needed_from, |pdu| pdu.min(needed_from));
+        while self.chunks.front().is_some_and(|chunk| chunk.end() <= needed_from) {
             self.chunks.pop_front();
         }
         let kept_from = self.chunks.front().map_or(self.end, |chunk| chunk.start);
@@ -172,18 +187,21 @@ impl SendQueue {
         self.acked = self.end;
         self.chunks = VecDeque::new();
         self.open = BytesMut::new();
+        self.pdus = Spans::default();
         if let Some(sealers) = &mut self.sealers {
             sealers.clear();
         }
     }
 
-    /// Payload for a packet: bytes from `range.start` on, at most up to `range.end`, that one context works on.
+    /// Payload for a packet: bytes from `range.start` on, at most up to `range.end`, that one context works on; and if they
+    /// are PDUs in records, either all of those still need their digests from one context, or none does.
     pub(crate) fn cut(&mut self, range: Range<u64>) -> Cut {
         if range.end > self.end - self.open.len() as u64 {
             self.close_open();
         }
         let mut cut = Cut::default();
         let mut at = range.start;
+        let mut content = None;
         let first = self.index_of(at);
         for chunk in self.chunks.range(first..) {
             if at >= range.end || cut.fragments.len() == MAX_FRAGMENTS {
@@ -196,6 +214,15 @@ impl SendQueue {
             }
             let from = (at - chunk.start) as usize;
             let to = chunk.data.len().min((range.end - chunk.start) as usize);
+            if let Some(unit) =
+                chunk.tag.advanced(from as u32).unit(Layer::NvmeTcp).filter(|_| chunk.tag.is_in_record())
+            {
+                if content.is_some_and(|digests| digests != chunk.tag.digests) {
+                    break;
+                }
+                content = Some(chunk.tag.digests);
+                cut.note_content(chunk.tag.digests, unit, (to - from) as u32);
+            }
             cut.fragments.push(chunk.data.slice(from..to));
             cut.len += to - from;
             at = chunk.end();
@@ -233,19 +260,31 @@ impl SendQueue {
         if self.chunks.get(first).is_none_or(|chunk| chunk.start != start) {
             return Err(SealFailure::NotPending);
         }
-        let plain: SmallVec<[Bytes; 8]> = self.chunks.range(first..last).map(|chunk| chunk.data.clone()).collect();
+        let is_of_unit = |chunk: &Chunk| chunk.tag.unit(layer).is_some_and(|tag| tag.number == unit.number);
+        let parts = self.chunks.range(first..last).filter(|chunk| is_of_unit(chunk));
+        let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
+        let length: usize = plain.iter().map(Bytes::len).sum();
+        // A sealer knows nothing of what lies between the parts.
+        let whole = Unit { end: unit.start + length as u32, ..unit };
+        if self.pdus.at(start).is_some_and(|pdu| layer == Layer::NvmeTcp && !pdu.is_complete()) {
+            return Err(SealFailure::Incomplete);
+        }
         let sealer = self.sealers.as_mut().and_then(|sealers| sealers.of(layer, start)).ok_or(SealFailure::NoSealer)?;
         let sealed = {
             let _scope = cost::work(Work::Crypto);
-            sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
+            sealer.seal(whole, &plain).map_err(SealFailure::Refused)?
         };
-        if sealed.len() as u64 != end - start {
+        if sealed.len() != length {
             return Err(SealFailure::Refused(SealError::Malformed { number: unit.number }));
         }
-        for chunk in self.chunks.range_mut(first..last) {
-            let from = (chunk.start - start) as usize;
-            chunk.data = sealed.slice(from..from + chunk.data.len());
+        let mut at = 0;
+        for chunk in self.chunks.range_mut(first..last).filter(|chunk| is_of_unit(chunk)) {
+            chunk.data = sealed.slice(at..at + chunk.data.len());
+            at += chunk.data.len();
             chunk.pending &= !(1 << layer as usize);
+            if layer == Layer::NvmeTcp {
+                chunk.tag.digests = None;
+            }
             if chunk.pending == 0 {
                 chunk.tag.context = None;
             }
@@ -270,9 +309,16 @@ impl SendQueue {
     }
 
     fn unit_of(&self, chunk: &Chunk, layer: Layer) -> Option<Unit> {
+        if layer == Layer::NvmeTcp {
+            return self.pdus.at(chunk.start).map(|pdu| self.pdu(pdu));
+        }
         let unit = chunk.tag.unit(layer)?;
         let start = self.seq(chunk.start) - unit.at;
         Some(Unit { layer, number: unit.number, start, end: start + unit.len })
+    }
+
+    fn pdu(&self, pdu: &Span) -> Unit {
+        Unit { layer: Layer::NvmeTcp, number: pdu.number, start: self.seq(pdu.start), end: self.seq(pdu.end()) }
     }
 
     /// The index of the first chunk that ends after `position`.
@@ -305,13 +351,17 @@ impl RecordSource for SendQueue {
         }
     }
 
-    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
+    fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
+        self.pieces(layer, from, to, &mut |bytes, _| sink(bytes));
+    }
+
+    fn pieces(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes, TxTag)) {
         let (Some(from), Some(to)) = (self.position(from), self.position(to)) else { return };
         let chunks = self.chunks.range(self.index_of(from)..);
-        for chunk in chunks.take_while(|chunk| chunk.start < to) {
+        for chunk in chunks.take_while(|chunk| chunk.start < to).filter(|chunk| chunk.tag.unit(layer).is_some()) {
             let start = from.saturating_sub(chunk.start) as usize;
             let end = chunk.data.len().min((to - chunk.start) as usize);
-            sink(chunk.data.slice(start..end));
+            sink(chunk.data.slice(start..end), chunk.tag.advanced(start as u32));
         }
     }
 }
@@ -325,10 +375,21 @@ impl Chunk {
         self.pending & 1 << layer as usize != 0
     }
 
-    /// The end of the last unit that this chunk is part of: up to there its bytes may be asked for again.
+    /// The end of the record that this chunk is part of: up to there its bytes may be asked for again.
     fn needed_until(&self) -> u64 {
-        let units = self.tag.units.iter().flatten();
-        units.map(|unit| self.start - u64::from(unit.at) + u64::from(unit.len)).fold(self.end(), u64::max)
+        let record = self.tag.unit(Layer::Tls);
+        record.map_or(self.end(), |record| self.start - u64::from(record.at) + u64::from(record.len))
+    }
+}
+
+impl Cut {
+    /// The next fragment is `bytes` bytes of a PDU in a record, from a place in it on; `digests` is to fill its digest in.
+    fn note_content(&mut self, digests: Option<Handle>, unit: UnitTag, bytes: u32) {
+        let Some(context) = digests else { return };
+        let (first, next) = (UnitPlace::of(unit), UnitPlace::behind(unit, bytes));
+        let ask = self.digests.get_or_insert(DigestAsk { context, content: 0, first, next });
+        ask.content |= 1 << self.fragments.len();
+        ask.next = next;
     }
 }
 
@@ -343,7 +404,7 @@ const GATHERED_BYTES: usize = 256;
 /// How much is gathered before a new buffer is begun.
 const OPEN_BYTES: usize = 16 << 10;
 /// More pieces than this would cost the device more than a second packet.
-const MAX_FRAGMENTS: usize = 64;
+const MAX_FRAGMENTS: usize = DigestAsk::FRAGMENTS;
 const LAYERS_FROM_THE_TOP: [Layer; LAYERS] = [Layer::NvmeTcp, Layer::Tls];
 
 #[cfg(test)]
@@ -354,6 +415,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     const CONTEXT: Handle = Handle { index: 1, generation: 0 };
+    const DIGESTS: Handle = Handle { index: 2, generation: 0 };
 
     fn tagged(layer: Layer, number: u64, at: u32, len: u32) -> TxTag {
         TxTag::device(CONTEXT, layer, UnitTag { number, at, len })
@@ -440,6 +502,7 @@ mod tests {
         }
         for at in (0..400u32).step_by(20) {
             let mut tag = tagged(Layer::Tls, u64::from(at / 80), at % 80, 80);
+            tag.digests = Some(DIGESTS);
             tag.units[Layer::NvmeTcp as usize] = Some(UnitTag { number: u64::from(at / 100), at: at % 100, len: 100 });
             queue.append(vec![10; 20].into(), tag);
         }
@@ -459,6 +522,67 @@ mod tests {
         queue.acknowledge(161);
         assert!(matches!(queue.unit_at(Layer::NvmeTcp, queue_seq(100)), Lookup::In(_)));
         assert_eq!(queue.unit_at(Layer::NvmeTcp, queue_seq(99)), Lookup::Released);
+    }
+
+    /// PDUs of 100 bytes as the content of records of 30 bytes of it each, with 5 bytes before and 17 behind.
+    fn queue_with_pdus_in_records(log: &Arc<Mutex<Vec<(Layer, u64)>>>) -> SendQueue {
+        let mut queue = SendQueue::new(Seq(0));
+        for layer in [Layer::Tls, Layer::NvmeTcp] {
+            queue.install(layer, Box::new(AddOne(log.clone(), layer)));
+        }
+        for number in 0..10u32 {
+            let record = |at| tagged(Layer::Tls, number.into(), at, 52);
+            queue.append(vec![1; 5].into(), record(0));
+            let mut at = number * 30;
+            while at < number * 30 + 30 {
+                let bytes = (number * 30 + 30 - at).min(100 - at % 100);
+                let mut tag = record(5 + at % 30);
+                tag.digests = Some(DIGESTS);
+                let unit = UnitTag { number: u64::from(at / 100), at: at % 100, len: 100 };
+                tag.units[Layer::NvmeTcp as usize] = Some(unit);
+                queue.append(vec![10; bytes as usize].into(), tag);
+                at += bytes;
+            }
+            queue.append(vec![2; 17].into(), record(35));
+        }
+        queue
+    }
+
+    #[test]
+    fn a_pdu_in_records_is_sealed_and_kept_as_a_whole() {
+        let log = Arc::default();
+        let mut queue = queue_with_pdus_in_records(&log);
+        // Records are at 1, 53, 105, 157, ...; PDU 1 begins behind 10 bytes of content of the fourth.
+        let Lookup::In(unit) = queue.unit_at(Layer::NvmeTcp, Seq(157 + 15)) else { panic!("there is one") };
+        assert_eq!((unit.number, unit.start, unit.end), (1, Seq(172), Seq(6 * 52 + 1 + 25)));
+        let cut = queue.cut(160..230);
+        let place = |number, at| UnitPlace { number, at };
+        let ask = DigestAsk { context: DIGESTS, content: 0b100110, first: place(0, 90), next: place(1, 36) };
+        assert_eq!((cut.len, cut.context, cut.digests), (70, Some(CONTEXT), Some(ask)));
+        // The digest of PDU 1 only: what frames its records, and PDU 0, stay as they are.
+        assert_eq!(queue.seal(unit), Ok(()));
+        assert_eq!(*log.lock().unwrap(), [(Layer::NvmeTcp, 1)]);
+        let cut = queue.cut(160..230);
+        assert_eq!(
+            (cut.fragments.concat(), cut.digests.map(|ask| ask.next)),
+            ([[1; 2].as_slice(), &[10; 10]].concat(), Some(place(1, 0)))
+        );
+        let cut = queue.cut(172..240);
+        let expected = [[11; 20].as_slice(), &[2; 17], &[1; 5], &[11; 26]].concat();
+        assert_eq!((cut.fragments.concat(), cut.context, cut.digests), (expected, Some(CONTEXT), None));
+        // Record 3 is sealed with the digests of both.
+        let record = Unit { layer: Layer::Tls, number: 3, start: Seq(157), end: Seq(209) };
+        assert_eq!(queue.seal(record), Ok(()));
+        assert_eq!(log.lock().unwrap()[1..], [(Layer::NvmeTcp, 0), (Layer::Tls, 3)]);
+        // As long as record 3 is not acknowledged as a whole, PDU 0 is there to make its digest of.
+        let mut queue = queue_with_pdus_in_records(&Arc::default());
+        queue.acknowledge(208);
+        assert!(matches!(queue.unit_at(Layer::NvmeTcp, Seq(6)), Lookup::In(unit) if unit.number == 0));
+        queue.acknowledge(209);
+        assert_eq!(queue.unit_at(Layer::NvmeTcp, Seq(6)), Lookup::Released);
+        assert!(matches!(queue.unit_at(Layer::NvmeTcp, Seq(172)), Lookup::In(_)));
+        queue.acknowledge(521);
+        assert!(queue.chunks.is_empty());
     }
 
     fn queue_seq(offset: u32) -> Seq {

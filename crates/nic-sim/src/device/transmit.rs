@@ -9,6 +9,7 @@ use crate::context::{ContextTable, TlsContext, TlsEngine};
 use crate::device::nvme::NvmeContexts;
 use crate::device::{Device, NVME_HANDLES};
 use crate::dma::{self, DmaBytes};
+use crate::engine::OutOfStep;
 use crate::engine::esp_tx::{EspDrop, Wrapper};
 use crate::engine::layout::Layout;
 use crate::engine::nvme::NvmeTransmit;
@@ -17,7 +18,6 @@ use crate::engine::segmentation::Segmenter;
 use crate::engine::tls_tx::TlsTransmit;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
-use bytes::Bytes;
 use core::time::Duration;
 use offload_api::{FlowKey, Handle, TxPacket};
 use offload_base::time::earliest;
@@ -39,6 +39,8 @@ pub(super) struct TransmitSide {
     /// Descriptors done and not yet reported.
     done: Vec<u32>,
     /// Where DUMPs go: through the engine and nowhere.
+    nowhere: Vec<u8>,
+    /// For what goes through one engine before another.
     scratch: Vec<u8>,
 }
 
@@ -78,7 +80,12 @@ impl TransmitSide {
 
 /// What works on a packet's payload as it leaves.
 enum Engine<'a> {
-    Tls(&'a mut TlsTransmit, &'a Key),
+    /// Encrypts records; before that, `digests` fills in those of PDUs that are in them.
+    Tls {
+        engine: &'a mut TlsTransmit,
+        key: &'a Key,
+        digests: Option<&'a mut NvmeTransmit>,
+    },
     Nvme(&'a mut NvmeTransmit),
 }
 
@@ -91,41 +98,62 @@ struct Worked {
     digests: u64,
 }
 
-/// The bytes are not the next of the engine's stream, or not framed as it should be.
-struct OutOfStep;
+/// Bytes to be worked on.
+struct Source<'a> {
+    seq: Seq,
+    bytes: &'a [u8],
+    /// They are of PDUs in records.
+    is_content: bool,
+}
 
 impl<'a> Engine<'a> {
-    /// The transmit engine of a context, if it has one.
+    /// The transmit engine of a context, with that of the context `digests` before it, if they have one.
     fn of(
         contexts: &'a mut ContextTable,
         nvme: &'a mut NvmeContexts,
         dma: &mut DmaBytes,
         handle: Handle,
+        digests: Option<Handle>,
     ) -> Option<Self> {
         if handle.index >= NVME_HANDLES {
             return nvme.transmit_mut(handle).map(Engine::Nvme);
         }
-        transmit_context(contexts.get_mut(handle, dma)).map(|(engine, key)| Engine::Tls(engine, key))
+        let (engine, key) = transmit_context(contexts.get_mut(handle, dma))?;
+        let digests = match digests {
+            Some(digests) => Some(nvme.transmit_mut(digests)?),
+            None => None,
+        };
+        Some(Engine::Tls { engine, key, digests })
     }
 
     fn expects(&self, seq: Seq) -> bool {
         match self {
-            Engine::Tls(engine, _) => engine.expects(seq),
+            Engine::Tls { engine, .. } => engine.expects(seq),
             Engine::Nvme(engine) => engine.expects(seq),
         }
     }
 
-    /// Makes of the bytes at `seq` what belongs on the wire.
-    fn work(&mut self, seq: Seq, source: &[u8], destination: &mut [u8]) -> Result<Worked, OutOfStep> {
+    /// Makes of `source` what belongs on the wire. `scratch` may be used.
+    fn work(
+        &mut self,
+        source: &Source<'_>,
+        scratch: &mut Vec<u8>,
+        destination: &mut [u8],
+    ) -> Result<Worked, OutOfStep> {
+        let Source { seq, bytes, is_content } = *source;
         match self {
-            Engine::Tls(engine, key) => {
-                let walked = engine.encrypt(key, seq, source, destination).map_err(|_| OutOfStep)?;
-                Ok(Worked { body_bytes: walked.body_bytes, digests: 0 })
+            Engine::Tls { engine, key, digests } => {
+                let (mut filled, mut plain) = (0, bytes);
+                if let Some(filler) = digests.as_mut().filter(|_| is_content) {
+                    scratch.clear();
+                    scratch.extend_from_slice(bytes);
+                    filled = filler.fill_content(scratch)?;
+                    plain = scratch;
+                }
+                let walked = engine.encrypt(key, seq, plain, destination).map_err(|_| OutOfStep)?;
+                Ok(Worked { body_bytes: walked.body_bytes, digests: filled })
             }
-            Engine::Nvme(engine) => {
-                let digests = engine.fill(seq, source, destination).map_err(|_| OutOfStep)?;
-                Ok(Worked { body_bytes: 0, digests })
-            }
+            Engine::Nvme(engine) => Ok(Worked { body_bytes: 0, digests: engine.fill(seq, bytes, destination)? }),
         }
     }
 }
@@ -287,7 +315,8 @@ impl Device {
             SendDescriptor::TlsStatic { handle, .. }
             | SendDescriptor::TlsProgress { handle, .. }
             | SendDescriptor::NvmeProgress { handle, .. }
-            | SendDescriptor::Dump { handle, .. } => {
+            | SendDescriptor::Dump { handle, .. }
+            | SendDescriptor::DumpContent { handle, .. } => {
                 let flow = match shaper.is_empty() {
                     true => None,
                     false => self.contexts.flow_of(*handle).or_else(|| self.nvme.transmit_flow(*handle)),
@@ -322,7 +351,11 @@ impl Device {
                 }
             }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
-            SendDescriptor::Dump { handle, seq, bytes } => self.run_dump(handle, seq, &bytes),
+            SendDescriptor::Dump { handle, seq, bytes, digests } => {
+                let is_content = digests.is_some();
+                self.run_dump(handle, digests, &Source { seq, bytes: &bytes, is_content });
+            }
+            SendDescriptor::DumpContent { handle, bytes } => self.run_content_dump(handle, &bytes),
             SendDescriptor::Ipsec { epoch, command } => self.run_ipsec(epoch, command),
         }
         self.transmit.done.push(slot);
@@ -338,7 +371,8 @@ impl Device {
             self.counters.tx_tso_bytes += packet.payload_len() as u64;
         }
         if let Some(handle) = ask.context {
-            match Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle) {
+            let digests = ask.digests.map(|digests| digests.context);
+            match Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests) {
                 None => return self.give_up(slot, GivenUp::UnknownContext),
                 Some(engine) if !engine.expects(ask.seq) => return self.give_up(slot, GivenUp::OutOfSync),
                 Some(_) => {}
@@ -361,22 +395,25 @@ impl Device {
         let ask = segmenter.packet().ask;
         let mut engine = None;
         if let Some(handle) = ask.context {
-            engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle);
+            let digests = ask.digests.map(|digests| digests.context);
+            engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests);
             if engine.is_none() {
                 return (None, self.give_up(slot, GivenUp::UnknownContext));
             }
         }
-        let is_tls = matches!(engine, Some(Engine::Tls(..)));
+        let is_tls = matches!(engine, Some(Engine::Tls { .. }));
         let mut worked = Worked::default();
-        let made = segmenter.next_frame(&mut self.frames, |seq, source, frame| match &mut engine {
+        let scratch = &mut self.transmit.scratch;
+        let made = segmenter.next_frame(&mut self.frames, |seq, fragment, bytes, frame| match &mut engine {
             None => {
-                frame.extend_from_slice(source);
+                frame.extend_from_slice(bytes);
                 Ok(())
             }
             Some(engine) => {
                 let at = frame.len();
-                frame.resize(at + source.len(), 0);
-                let part = engine.work(seq, source, &mut frame[at..])?;
+                frame.resize(at + bytes.len(), 0);
+                let is_content = ask.digests.is_some_and(|digests| digests.is_content(fragment));
+                let part = engine.work(&Source { seq, bytes, is_content }, scratch, &mut frame[at..])?;
                 worked.body_bytes += part.body_bytes;
                 worked.digests += part.digests;
                 Ok::<(), OutOfStep>(())
@@ -431,12 +468,24 @@ impl Device {
         }
     }
 
-    fn run_dump(&mut self, handle: Handle, seq: Seq, bytes: &Bytes) {
-        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
-        self.transmit.scratch.resize(bytes.len(), 0);
-        let engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle);
-        let worked = engine.map(|mut engine| engine.work(seq, bytes, &mut self.transmit.scratch));
+    fn run_dump(&mut self, handle: Handle, digests: Option<Handle>, source: &Source<'_>) {
+        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + source.bytes.len() as u64;
+        let TransmitSide { scratch, nowhere, .. } = &mut self.transmit;
+        nowhere.resize(source.bytes.len(), 0);
+        let engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests);
+        let worked = engine.map(|mut engine| engine.work(source, scratch, nowhere));
         if !matches!(worked, Some(Ok(_))) {
+            self.counters.tx_stale_parameters += 1;
+        }
+    }
+
+    fn run_content_dump(&mut self, handle: Handle, bytes: &[u8]) {
+        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
+        let scratch = &mut self.transmit.scratch;
+        scratch.clear();
+        scratch.extend_from_slice(bytes);
+        let filled = self.nvme.transmit_mut(handle).map(|engine| engine.fill_content(scratch));
+        if !matches!(filled, Some(Ok(_))) {
             self.counters.tx_stale_parameters += 1;
         }
     }

@@ -8,6 +8,7 @@
 //! Invariant: no packet with a digest in it leaves but through the context, in step, or with the digest made.
 
 use crate::driver::Driver;
+use crate::engine::nvme::DATA_DIGEST_FLAG;
 use crate::packet::SendDescriptor;
 use bytes::Bytes;
 use offload_api::{DropReason, Handle, Layer, Lookup, RecordSource, Sent, TxPacket, Unit};
@@ -60,7 +61,7 @@ impl Driver {
     /// Brings the context to `seq`; false, and nothing was posted, if that takes too much.
     fn restore_digest(&mut self, handle: Handle, seq: Seq, source: &dyn RecordSource) -> bool {
         let Lookup::In(unit) = source.unit_at(Layer::NvmeTcp, seq) else { return false };
-        let Some(dumps) = self.dumps_of(handle, unit, seq, source) else { return false };
+        let Some(dumps) = self.dumps_of(handle, unit, seq, None, source) else { return false };
         self.counters.tx_nvmeotcp_dump_packets += dumps.len() as u64;
         self.counters.tx_nvmeotcp_dump_bytes += u64::from(seq.distance_from(unit.start));
         self.post(SendDescriptor::NvmeProgress { handle, start: unit.start });
@@ -87,20 +88,23 @@ fn first_digest(seq: Seq, end: Seq, source: &dyn RecordSource) -> Result<Option<
 }
 
 /// Whether the flags in a PDU's header say that a data digest ends it.
-fn has_digest(unit: Unit, source: &dyn RecordSource) -> bool {
-    let (mut at, mut flags) = (0, 0);
-    source.bytes(Layer::NvmeTcp, unit.start, unit.start + FLAGS_AT + 1, &mut |bytes: Bytes| {
-        for byte in bytes {
-            if at == FLAGS_AT {
-                flags = byte;
-            }
-            at += 1;
+pub(super) fn has_digest(unit: Unit, source: &dyn RecordSource) -> bool {
+    let mut first = [0; FLAGS_AT + 1];
+    // Mostly the first bytes are in one piece; in records they may not be.
+    for end in [unit.start + first.len() as u32, unit.end] {
+        let mut at = 0;
+        source.bytes(Layer::NvmeTcp, unit.start, end, &mut |bytes: Bytes| {
+            let taken = bytes.len().min(first.len() - at);
+            first[at..at + taken].copy_from_slice(&bytes[..taken]);
+            at += taken;
+        });
+        if at == first.len() {
+            break;
         }
-    });
-    flags & DATA_DIGEST_FLAG != 0
+    }
+    first[FLAGS_AT] & DATA_DIGEST_FLAG != 0
 }
 
 const DIGEST_BYTES: u32 = 4;
-/// NVMe/TCP Transport Specification 1.0, 3.6.1: flags in the common header, and DDGSTF among them.
-const FLAGS_AT: u32 = 1;
-const DATA_DIGEST_FLAG: u8 = 1 << 1;
+/// NVMe/TCP Transport Specification 1.0, 3.6.1: flags in the common header.
+const FLAGS_AT: usize = 1;

@@ -3,6 +3,7 @@
 //! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
 //! - `nvme`: NVMe/TCP contexts, over the control ring; `digests`: packets whose data digests the device fills in;
+//!   `stacked`: those of TLS contexts, whose records hold PDUs with such digests;
 //! - `rss`: which packets come to this queue;
 //! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
 //!   on the same ring.
@@ -15,6 +16,7 @@ mod ipsec;
 mod nvme;
 mod resync;
 mod rss;
+mod stacked;
 mod tls;
 mod transmit;
 

@@ -8,7 +8,7 @@ use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
 use crate::engine::layout::Layout;
 use crate::packet::ControlCommand;
-use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused};
+use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, UnitPlace};
 use offload_base::Seq;
 use std::collections::{HashMap, VecDeque};
 
@@ -43,6 +43,9 @@ pub(super) struct Transmit {
     pub(super) expected: Option<Seq>,
     /// The end of what was sent of the stream so far, with the context or without.
     pub(super) reached: Option<Seq>,
+    /// The same of PDUs in records: where in their stream the device stands, and how far it was sent.
+    pub(super) stands_at: Option<UnitPlace>,
+    pub(super) sent_to: Option<UnitPlace>,
     /// Descriptors under way that use the context.
     under_way: u32,
     leaving: bool,

@@ -43,17 +43,16 @@ impl Driver {
         }
     }
 
-    /// Brings the device's context to `seq`.
+    /// The record that a context has to come back to for a packet at `seq`.
     ///
     /// # Errors
     /// What becomes of the packet otherwise.
-    pub(super) fn resync(
+    pub(super) fn record_to_restore(
         &mut self,
         handle: Handle,
         seq: Seq,
-        bytes: u32,
         source: &dyn RecordSource,
-    ) -> Result<(), Sent> {
+    ) -> Result<Unit, Sent> {
         let unit = match source.unit_at(Layer::Tls, seq) {
             Lookup::In(unit) => unit,
             lookup => {
@@ -61,18 +60,37 @@ impl Driver {
                 return Err(Sent::Dropped(DropReason::NoSyncData));
             }
         };
-        let begun = self.contexts.has_sent(handle);
         if self.config.tls_transmit_resync == TransmitResync::NextRecord {
             let ahead = self.contexts.expected(handle).is_none_or(|expected| seq.after(expected));
             if !ahead || seq != unit.start {
                 self.counters.tx_tls_ooo += 1;
                 return Err(self.send_back(seq, source));
             }
+        }
+        Ok(unit)
+    }
+
+    /// Brings the device's context to `seq`, in the record `unit`; what is before that in the record goes through the
+    /// digest context `through` first.
+    ///
+    /// # Errors
+    /// What becomes of the packet otherwise.
+    pub(super) fn resync(
+        &mut self,
+        handle: Handle,
+        unit: Unit,
+        seq: Seq,
+        bytes: u32,
+        through: Option<Handle>,
+        source: &dyn RecordSource,
+    ) -> Result<(), Sent> {
+        let begun = self.contexts.has_sent(handle);
+        if self.config.tls_transmit_resync == TransmitResync::NextRecord {
             self.counters.tx_tls_next_record += u64::from(begun);
             self.post_parameters(handle, unit);
             return Ok(());
         }
-        let Some(dumps) = self.dumps_of(handle, unit, seq, source) else {
+        let Some(dumps) = self.dumps_of(handle, unit, seq, through, source) else {
             return Err(self.send_back(seq, source));
         };
         self.counters.tx_tls_dump_packets += dumps.len() as u64;
@@ -98,12 +116,14 @@ impl Driver {
         self.post(SendDescriptor::Fence);
     }
 
-    /// The bytes of `unit` before `seq`, each DUMP at most an MTU of them. `None`: it takes too many.
+    /// The bytes of `unit` before `seq`, each DUMP at most an MTU of them; what needs digests of the context `through` goes
+    /// through that first. `None`: it takes too many.
     pub(super) fn dumps_of(
         &self,
         handle: Handle,
         unit: Unit,
         seq: Seq,
+        through: Option<Handle>,
         source: &dyn RecordSource,
     ) -> Option<Vec<SendDescriptor>> {
         let (mut dumps, mut at) = (Vec::new(), unit.start);
@@ -111,12 +131,13 @@ impl Driver {
         if seq.distance_from(unit.start) as usize > dumps_at_most * most {
             return None;
         }
-        source.bytes(unit.layer, unit.start, seq, &mut |mut bytes: Bytes| {
+        source.pieces(unit.layer, unit.start, seq, &mut |mut bytes: Bytes, tag| {
+            let digests = tag.digests.filter(|context| Some(*context) == through);
             while !bytes.is_empty() {
                 let piece = bytes.split_to(bytes.len().min(most));
                 let piece_seq = at;
                 at += piece.len() as u32;
-                dumps.push(SendDescriptor::Dump { handle, seq: piece_seq, bytes: piece });
+                dumps.push(SendDescriptor::Dump { handle, seq: piece_seq, bytes: piece, digests });
             }
         });
         if at != seq || dumps.len() > dumps_at_most {
@@ -134,7 +155,7 @@ pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
 /// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
 /// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software. (PDUs of
 /// NVMe/TCP may be longer: what comes late in them is software's.)
-fn dumps_at_most(config: &NicConfig) -> usize {
+pub(super) fn dumps_at_most(config: &NicConfig) -> usize {
     match config.tls_transmit_resync {
         TransmitResync::Dump => LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT,
         TransmitResync::NextRecord => 0,

@@ -37,6 +37,7 @@ pub(super) struct SendQueue {
 struct Posted {
     bytes: u32,
     context: Option<Handle>,
+    digests: Option<Handle>,
     paced: Option<FlowKey>,
     /// It changed the SA's being there.
     sa: Option<SaChange>,
@@ -151,7 +152,7 @@ impl SendQueue {
 
 impl Driver {
     /// Posts a packet, with whatever its context needs before it.
-    pub(super) fn post_packet(&mut self, _now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    pub(super) fn post_packet(&mut self, _now: Instant, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
         if !self.can_send(&packet) {
             self.counters.tx_drop_unsupported += 1;
             return Sent::Dropped(DropReason::Unsupported);
@@ -181,11 +182,12 @@ impl Driver {
         if !self.contexts.can_transmit(handle) {
             return self.send_back(seq, source);
         }
-        if self.contexts.expected(handle) != Some(seq)
-            && let Err(dropped) = self.resync(handle, seq, bytes, source)
-        {
-            return dropped;
+        let sent_to = packet.ask.digests.map(|ask| (ask.context, ask.next));
+        let in_step = self.contexts.expected(handle) == Some(seq) && self.digests_in_step(&packet);
+        if !in_step && let Err(sent) = self.restore_both(handle, &mut packet, source) {
+            return sent;
         }
+        self.note_digests_sent(&packet, sent_to);
         self.post(SendDescriptor::Packet(packet));
         self.contexts.note_expected(handle, seq + bytes);
         Sent::Posted
@@ -205,7 +207,11 @@ impl Driver {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
             for slot in completion.slots {
-                match self.send.note_done(slot) {
+                let done = self.send.note_done(slot);
+                if let Some(Posted { digests: Some(handle), .. }) = done {
+                    self.nvme.note_done(handle);
+                }
+                match done {
                     Some(Posted { context: Some(handle), .. }) if handle.index >= NVME_HANDLES => {
                         self.nvme.note_done(handle);
                     }
@@ -252,13 +258,22 @@ impl Driver {
             SendDescriptor::TlsStatic { handle, .. }
             | SendDescriptor::TlsProgress { handle, .. }
             | SendDescriptor::NvmeProgress { handle, .. } => (0, Some(*handle), None),
+            SendDescriptor::DumpContent { handle, bytes } => (bytes.len() as u32, Some(*handle), None),
             SendDescriptor::Fence | SendDescriptor::Ipsec { .. } => (0, None, None),
+        };
+        let digests = match &descriptor {
+            SendDescriptor::Packet(packet) => packet.ask.digests.map(|ask| ask.context),
+            SendDescriptor::Dump { digests, .. } => *digests,
+            _ => None,
         };
         let sa = if let SendDescriptor::Ipsec { command, .. } = &descriptor { SaChange::by(command) } else { None };
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
-        let slot = self.send.note_posted(Posted { bytes, context, paced, sa }, rate);
+        let slot = self.send.note_posted(Posted { bytes, context, digests, paced, sa }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
+        if let Some(handle) = digests {
+            self.nvme.note_posted(handle);
+        }
         match context {
             Some(handle) if handle.index >= NVME_HANDLES => self.nvme.note_posted(handle),
             Some(handle) => self.contexts.note_posted(handle),

@@ -24,3 +24,7 @@ pub(crate) mod segmentation;
 pub(crate) mod tls_record;
 pub(crate) mod tls_rx;
 pub(crate) mod tls_tx;
+
+/// The bytes are not the next of an engine's stream, or not framed as it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfStep;

@@ -51,15 +51,15 @@ impl Segmenter {
         self.segments > 0 && self.sent == self.payload_bytes
     }
 
-    /// Makes the next segment. `append(seq, source, frame)` puts payload behind what `frame` has, encrypted if it wants
-    /// to, as many bytes as `source` has; pieces come in order.
+    /// Makes the next segment. `append(seq, fragment, source, frame)` puts payload, which is of that fragment of the packet,
+    /// behind what `frame` has, encrypted if it wants to, as many bytes as `source` has; pieces come in order.
     ///
     /// # Errors
     /// Whatever `append` returns; the packet is then to be given up.
     pub(crate) fn next_frame<E>(
         &mut self,
         pool: &mut BufferPool,
-        mut append: impl FnMut(Seq, &[u8], &mut BytesMut) -> Result<(), E>,
+        mut append: impl FnMut(Seq, usize, &[u8], &mut BytesMut) -> Result<(), E>,
     ) -> Result<BytesMut, E> {
         let header_bytes = self.packet.header.len();
         let most = self.packet.ask.mss.map_or(self.payload_bytes, usize::from);
@@ -75,7 +75,7 @@ impl Segmenter {
             let source = &self.packet.fragments[self.fragment][self.at_in_fragment..];
             let taken = source.len().min(left);
             let seq = self.packet.ask.seq + (self.sent + bytes - left) as u32;
-            append(seq, &source[..taken], &mut frame)?;
+            append(seq, self.fragment, &source[..taken], &mut frame)?;
             left -= taken;
             self.at_in_fragment += taken;
             if self.at_in_fragment == self.packet.fragments[self.fragment].len() {
@@ -221,7 +221,7 @@ mod tests {
         let mut segmenter = Segmenter::new(packet);
         let mut frames = Vec::new();
         while !segmenter.is_done() {
-            let frame = segmenter.next_frame(&mut pool, |_, from, to| {
+            let frame = segmenter.next_frame(&mut pool, |_, _, from, to| {
                 to.extend_from_slice(from);
                 Ok::<(), Infallible>(())
             });

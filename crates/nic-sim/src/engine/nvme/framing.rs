@@ -70,7 +70,8 @@ const RESPONSE: u8 = 0x05;
 const DATA: u8 = 0x07;
 const REQUEST: u8 = 0x09;
 const HEADER_DIGEST_FLAG: u8 = 1 << 0;
-const DATA_DIGEST_FLAG: u8 = 1 << 1;
+/// DDGSTF.
+pub(crate) const DATA_DIGEST_FLAG: u8 = 1 << 1;
 /// Longer ones are taken for none: what looks like a header may be data.
 const LONGEST: u32 = 1 << 28;
 

@@ -2,13 +2,15 @@
 //!
 //! A PDU's first bytes tell all it has to know: where the data are, and whether a digest follows them. It knows nothing
 //! of retransmission; as with TLS, the driver promises that a packet's bytes are the next of the stream, and rebuilds
-//! the state with parameters and DUMPs when they are not.
+//! the state with parameters and DUMPs when they are not. PDUs in records come without what frames those, before they are
+//! encrypted; where on the wire they are is then for the TLS engine to know.
 //!
 //! Invariant: what is written depends on the bytes of the stream only, never on how they were cut.
 //!
 //! Source: NVMe/TCP Transport Specification 1.0, 3.3.1.1 and 3.6; Pismenny et al., ASPLOS 2021, 4.1.
 
-use super::framing::{COMMON_HEADER, DIGEST};
+use super::framing::{COMMON_HEADER, DATA_DIGEST_FLAG, DIGEST};
+use crate::engine::OutOfStep;
 use offload_base::Seq;
 
 /// A transmit context's state.
@@ -41,10 +43,6 @@ struct Parts {
     end: u32,
 }
 
-/// The bytes are not the next of the stream, or no PDUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfStep;
-
 impl NvmeTransmit {
     /// A PDU begins at `start`, and is the next to come.
     pub(crate) fn set_progress(&mut self, start: Seq) {
@@ -63,6 +61,15 @@ impl NvmeTransmit {
         destination.copy_from_slice(source);
         let digests = position.pdu.pass(destination)?;
         position.next += source.len() as u32;
+        self.position = Some(position);
+        Ok(digests)
+    }
+
+    /// The same for bytes of PDUs in records, where they are: they are the next of all PDUs.
+    pub(crate) fn fill_content(&mut self, bytes: &mut [u8]) -> Result<u64, OutOfStep> {
+        let mut position = self.position.take().ok_or(OutOfStep)?;
+        let digests = position.pdu.pass(bytes)?;
+        position.next += bytes.len() as u32;
         self.position = Some(position);
         Ok(digests)
     }
@@ -121,9 +128,6 @@ impl Parts {
         (header <= data_offset && data_start < data_end).then_some(Parts { data_start, data_end, end: length })
     }
 }
-
-/// DDGSTF.
-const DATA_DIGEST_FLAG: u8 = 1 << 1;
 
 #[cfg(test)]
 mod tests {

@@ -79,7 +79,7 @@ fn by_the_device(packet: &[u8], header_bytes: usize, mss: u16) -> Vec<Bytes> {
     let mut pool = BufferPool::new(2048, 4);
     let mut frames = Vec::new();
     while !segmenter.is_done() {
-        let frame = segmenter.next_frame(&mut pool, |_, from, to| {
+        let frame = segmenter.next_frame(&mut pool, |_, _, from, to| {
             to.extend_from_slice(from);
             Ok::<(), Infallible>(())
         });

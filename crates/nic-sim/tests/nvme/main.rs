@@ -1,6 +1,8 @@
 //! Driver and device together: data digests that the NIC fills in are those that software would have made, whatever
 //! order packets are sent in; and what it places and checks of PDUs in TLS records is right, whatever is lost.
 
+mod stacked;
+
 use bytes::{Bytes, BytesMut};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
