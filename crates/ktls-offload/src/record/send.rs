@@ -63,7 +63,9 @@ impl Sender {
     }
 
     /// Makes one record and gives it to `queue`, in one piece or several. `upper` says where `content` lies in the
-    /// units of the layers above, if it does; only a record left to a device can pass that on.
+    /// units of the layers above, if it does, and which context is to fill digests in. Then the content is not yet what
+    /// belongs in the record, so that is never sealed here: without a device the transport does it, which must have a
+    /// sealer.
     ///
     /// # Errors
     /// [`TlsError::KeyExhausted`].
@@ -86,6 +88,11 @@ impl Sender {
         // The transport's sealer goes no further than the key may, so nothing beyond is left to a device.
         let protection = if number < self.limit { self.protection } else { Protection::Software };
         match protection {
+            Protection::Software if upper.context.is_some() => {
+                debug_assert!(self.sealed_from.is_some());
+                counters.tx_records_sw += 1;
+                self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, upper, queue);
+            }
             Protection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);
@@ -158,6 +165,7 @@ impl Sender {
             for (unit, above) in tag.units.iter_mut().zip(upper.units).skip(1) {
                 *unit = above;
             }
+            tag.digests = upper.context;
             queue(content, tag);
         }
         queue(trailer, place(after));
@@ -355,6 +363,24 @@ mod tests {
                 prop_assert_eq!(format.record_len(one[..5].try_into().unwrap()), Some(one.len()));
             }
         }
+    }
+
+    #[test]
+    fn content_that_waits_for_digests_is_not_sealed_before_it_has_them() {
+        let mut sender = sender(TlsSuite::Aes128Gcm);
+        sender.sealer();
+        let above = Handle { index: 9, generation: 0 };
+        let upper = TxTag::device(above, Layer::NvmeTcp, UnitTag { number: 9, at: 8, len: 300 });
+        let mut pieces = Vec::new();
+        let content = Content::Shared(Bytes::from(vec![1; 100]));
+        sender
+            .record(ContentType::ApplicationData, content, upper, &mut TlsCounters::default(), &mut |bytes, tag| {
+                pieces.push((bytes, tag));
+            })
+            .unwrap();
+        assert_eq!(pieces[1].0, vec![1; 100]);
+        assert!(pieces.iter().all(|(_, tag)| tag.context == Some(Handle::NO_DEVICE)));
+        assert_eq!(pieces.iter().map(|(_, tag)| tag.digests).collect::<Vec<_>>(), [None, Some(above), None]);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload::{Returns, RxOffload};
-use offload_api::{DeviceEvent, RxSegment, SegmentStream, TxTag};
+use offload_api::{DeviceEvent, Layer, RxSegment, SegmentStream, TxTag};
 use offload_base::Seq;
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
 use rekey::Rekeys;
@@ -489,6 +489,13 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Queues one record; gives the sequence number of its content.
     fn record(&mut self, content_type: ContentType, content: Content<'_>, upper: TxTag) -> Result<Seq, TlsError> {
         let KtlsStream { stream, sender, counters, next, acks, .. } = self;
+        // Digests that a device was to make come before the record is sealed: without the device, the transport does both.
+        if upper.context.is_some()
+            && sender.context().is_none()
+            && let Some(sealer) = sender.sealer()
+        {
+            stream.install(Layer::Tls, Box::new(sealer));
+        }
         let mut pieces: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
         sender.record(content_type, content, upper, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
         let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();

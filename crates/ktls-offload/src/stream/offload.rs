@@ -239,6 +239,11 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
+    /// Whether the transmit direction is to come to a device, or to come back to it.
+    pub(super) fn waits_for_transmit_context(&self) -> bool {
+        self.returns.tx || self.waits_to_install() || self.policy.holds()
+    }
+
     /// Whether the receive direction is on a device, or on its way there.
     pub(super) fn wants_receive_context(&self) -> bool {
         matches!(self.rx, RxOffload::Deferred | RxOffload::Adding(_) | RxOffload::Device(_))

@@ -38,7 +38,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     /// Makes records of `data`; gives the sequence number of the first byte of their content. The units in `tag` stay
-    /// with what a device is to seal; a context in it does not, for nothing but TLS makes the bytes below.
+    /// with what a device is to seal, and a context in it works on the content before that.
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
         let first = match self.write {
             // What went wrong is told by poll_room.
@@ -94,13 +94,10 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
-        let opens = match (self.receive_context(), self.wants_receive_context()) {
-            (Some(_), _) => Opens::Now,
-            (None, true) => Opens::Later,
-            (None, false) => Opens::Never,
-        };
-        self.watched |= opens != Opens::Never;
-        self.stream.control(&mut |flow, device| f(flow, &mut AboveTls { device, opens }))
+        let opens = When::of(self.receive_context().is_some(), self.wants_receive_context());
+        let seals = When::of(self.transmit_context().is_some(), self.waits_for_transmit_context());
+        self.watched |= (opens, seals) != (When::Never, When::Never);
+        self.stream.control(&mut |flow, device| f(flow, &mut AboveTls { device, opens, seals }))
     }
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
@@ -111,19 +108,39 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 }
 
 /// A device as a protocol above TLS may see it: without the TLS face, which is taken. That for NVMe/TCP takes new contexts
-/// only while the device opens the records in which the PDUs come; what it has, it gives back at any time.
+/// only while the device opens, or seals, the records in which the PDUs are; what it has, it gives back at any time.
 struct AboveTls<'a> {
     device: &'a mut dyn NetDevice,
-    opens: Opens,
+    opens: When,
+    seals: When,
 }
 
-/// Whether the device opens records.
+/// Whether the device opens records, or seals them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Opens {
+enum When {
     Now,
-    /// It has the context, or is to get it.
+    /// It is to get the context, or is installing it.
     Later,
     Never,
+}
+
+impl When {
+    fn of(now: bool, later: bool) -> When {
+        match (now, later) {
+            (true, _) => When::Now,
+            (false, true) => When::Later,
+            (false, false) => When::Never,
+        }
+    }
+
+    /// The NVMe/TCP face, if a context is to be had.
+    fn face(self, device: &mut dyn NetDevice) -> Result<&mut dyn NvmeTcpDevice, Refused> {
+        match self {
+            When::Now => device.nvme().ok_or(Refused::Unsupported),
+            When::Later => Err(Refused::Busy),
+            When::Never => Err(Refused::Unsupported),
+        }
+    }
 }
 
 impl NetDevice for AboveTls<'_> {
@@ -178,17 +195,11 @@ impl NvmeTcpDevice for AboveTls<'_> {
     }
 
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
-        let device = match self.opens {
-            Opens::Now => self.device.nvme().ok_or(Refused::Unsupported)?,
-            Opens::Later => return Err(Refused::Busy),
-            Opens::Never => return Err(Refused::Unsupported),
-        };
-        device.add(flow, start, &NvmeTcpConfig { over_tls: true, ..*config })
+        self.opens.face(self.device)?.add(flow, start, &NvmeTcpConfig { over_tls: true, ..*config })
     }
 
-    /// What is queued is sealed with the TLS context, and with no other.
-    fn add_transmit(&mut self, _: &FlowKey) -> Result<Handle, Refused> {
-        Err(Refused::Unsupported)
+    fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
+        self.seals.face(self.device)?.add_transmit(flow)
     }
 
     fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
