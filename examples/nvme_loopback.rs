@@ -35,7 +35,7 @@ use testbed::{BedHost, Testbed};
 
 /// Reads a disk over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
 /// its NIC placing data, and the NICs making and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,
-/// by the CPU, by the NICs, and by the NICs with data placed and checked. Prints a table of what a byte costs; costs are nanoseconds of CPU time.
+/// by the CPU, by the NICs, and by the NICs with data placed and checked, and digests made. Prints a table of what a byte costs; costs are nanoseconds of CPU time.
 ///
 /// Exit status: 0; 1 if what was read is not what the disk holds; 2 if an option is bad.
 #[derive(Debug, Parser)]
@@ -78,7 +78,7 @@ enum Mode {
     TlsCpu,
     /// As `cpu`, over TLS by the NICs.
     TlsNic,
-    /// Over TLS by the NICs: that of the host opens, places and checks.
+    /// Over TLS by the NICs: that of the target fills digests in, then encrypts; that of the host opens, places and checks.
     TlsPlaceCheck,
 }
 

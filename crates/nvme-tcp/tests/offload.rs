@@ -125,6 +125,58 @@ fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
     }
 }
 
+/// Both NICs fill in digests and encrypt in one pass; a wrong digest would have a command tried again, a wrong tag would end
+/// the connection. Contexts are lost on both sides, and keys change in the middle of PDUs.
+#[test]
+fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
+    for (seed, loss, layers) in [
+        (61, 0.0, Layers::TlsNic),
+        (62, 0.0, Layers::TlsNicKeys(7)),
+        (63, 0.01, Layers::TlsNic),
+        (64, 0.02, Layers::TlsNicKeys(150)),
+    ] {
+        for data_bytes in [1 << 20, 20_000, 3_000] {
+            let transport = TransportConfig {
+                data_bytes,
+                max_data: data_bytes.clamp(4_096, 1 << 17),
+                ..TransportConfig::default()
+            };
+            let mut bed = Bed::new(seed, transport, layers, loss);
+            let host = connect(&bed, Offload::PlaceAndCheck, 2);
+            let times: &[u64] = if loss > 0.0 { &[45, 80, 130] } else { &[] };
+            let resets = [bed.reset_target_at(times.to_vec()), bed.reset_host_at(times.to_vec())];
+            let stats = bed.run(async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                Exercise { bytes: 6 << 20, ..exercise(seed) }.run(&disk, |_| ()).await.unwrap();
+                for reset in resets {
+                    reset.await;
+                }
+                host.close().await;
+                host.stats()
+            });
+            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}");
+            let counters = bed.counters();
+            let count = |name| counters.value(name);
+            // While a key is on its way to the NIC, digests and records are software's.
+            let least = if layers == Layers::TlsNic { 20 } else { 1 };
+            assert!(count("tx_nvmeotcp_digests") >= least, "seed {seed}: {}", count("tx_nvmeotcp_digests"));
+            assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
+            if loss > 0.0 {
+                let dumped = count("tx_nvmeotcp_dump_bytes");
+                assert!(dumped > 0 || data_bytes > 100_000, "seed {seed}: {dumped}");
+                assert!(count("tx_nvmeotcp_bypass") + count("tx_nvmeotcp_needs_software") > 0, "seed {seed}");
+            } else if layers == Layers::TlsNic {
+                let lost = count("tx_nvmeotcp_ooo") + count("tx_nvmeotcp_needs_software") + count("tx_tls_ooo");
+                assert_eq!(lost, 0, "seed {seed}");
+                assert_eq!(count("HostTxSealedUnits"), 0, "seed {seed}");
+            } else {
+                assert!(count("HostTxSealedUnits") > 100, "seed {seed}: {}", count("HostTxSealedUnits"));
+            }
+        }
+    }
+}
+
 /// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
 #[test]
 fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {

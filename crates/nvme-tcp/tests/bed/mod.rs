@@ -31,6 +31,20 @@ pub(crate) enum Layers {
     Tls,
     /// TLS that the NICs seal and open.
     TlsNic,
+    /// The same, with keys that change every so many records.
+    TlsNicKeys(u64),
+}
+
+impl Layers {
+    fn offload<S: SegmentStream>(self, stream: &mut ktls_offload::KtlsStream<S>) {
+        if let Layers::TlsNicKeys(records) = self {
+            stream.set_records_per_key(records);
+        }
+        if self != Layers::Tls {
+            stream.set_retransmit_limit(None);
+            stream.offload(ktls_offload::Offload::BOTH);
+        }
+    }
 }
 
 pub(crate) struct Bed {
@@ -213,14 +227,11 @@ impl Connector for Opens {
             stream.set_nodelay(true);
             Ok(match layers {
                 Layers::Tcp => Box::new(stream) as Box<dyn SegmentStream>,
-                Layers::Tls | Layers::TlsNic => {
+                Layers::Tls | Layers::TlsNic | Layers::TlsNicKeys(_) => {
                     let config = Arc::new(client_config(Randomness::Seeded(seed), None));
                     let mut stream = ktls_offload::connect(stream, config, server_name()).await?;
-                    if layers == Layers::TlsNic {
-                        stream.set_retransmit_limit(None);
-                        stream.offload(ktls_offload::Offload::BOTH);
-                        stream.ready().await?;
-                    }
+                    layers.offload(&mut stream);
+                    stream.ready().await?;
                     Box::new(stream)
                 }
             })
@@ -239,13 +250,10 @@ async fn accept(host: BedHost, server: Server, layers: Layers, seed: Seed, away:
             let serving = async move {
                 match layers {
                     Layers::Tcp => drop(server.serve(stream).await),
-                    Layers::Tls | Layers::TlsNic => {
+                    Layers::Tls | Layers::TlsNic | Layers::TlsNicKeys(_) => {
                         let config = Arc::new(server_config(Randomness::Seeded(seed), None));
                         let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
-                        if layers == Layers::TlsNic {
-                            stream.set_retransmit_limit(None);
-                            stream.offload(ktls_offload::Offload::BOTH);
-                        }
+                        layers.offload(&mut stream);
                         drop(server.serve(stream).await);
                     }
                 }
