@@ -54,7 +54,7 @@ impl NvmeContexts {
     }
 
     /// The context that follows what arrives of a flow, over TLS or not.
-    fn following(&mut self, flow: &FlowKey, over_tls: bool) -> Option<&mut NvmeContext> {
+    pub(super) fn following(&mut self, flow: &FlowKey, over_tls: bool) -> Option<&mut NvmeContext> {
         let context = self.contexts.get_mut(&self.steering.find(flow)?)?;
         (context.engine.is_over_tls() == over_tls).then_some(context)
     }

@@ -392,13 +392,15 @@ impl Device {
     /// Runs the payload through the flow's receive engine, if it has one; what that saw of content, if an engine for a
     /// protocol over TLS may want to know.
     fn decrypt(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) -> Option<Shown> {
-        let handle = self.steering.find(&layout.flow_of_receiver(data))?;
+        let flow = layout.flow_of_receiver(data);
+        let handle = self.steering.find(&flow)?;
+        let has_protocol_above = !self.nvme.is_empty() && self.nvme.following(&flow, true).is_some();
         let context = self.contexts.get_mut(handle, &mut self.dma)?;
         let TlsEngine::Receive(engine) = context.engine else { return None };
         let payload = &data[layout.payload..layout.end];
         let start = buffer.len();
         buffer.resize(start + payload.len(), 0);
-        let (seq, standing) = (layout.seq(data), if self.nvme.is_empty() { None } else { engine.standing() });
+        let (seq, standing) = (layout.seq(data), if has_protocol_above { engine.standing() } else { None });
         let received = engine.receive(context.key, seq, payload, &mut buffer[start..]);
         let shown = standing.and_then(|standing| engine.shown(standing, seq, &received, &buffer[start..]));
         meta.tls = received.verdict;

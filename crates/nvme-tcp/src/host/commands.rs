@@ -47,21 +47,12 @@ pub fn identify(cns: u8, namespace: u32) -> Command {
 
 /// Asks for `bytes` bytes, a multiple of 4, of a log page, from `offset` on; events stay as they are.
 pub fn log_page(page: u8, offset: u64, bytes: u32) -> Command {
-    let words = (bytes / 4).saturating_sub(1);
-    Command::new(AdminOpcode::GetLogPage as u8, 0)
-        .with_namespace(u32::MAX)
-        .with_u32(10, u32::from(page) | 1 << 15 | words << 16)
-        .with_u32(11, words >> 16)
-        .with_u64(12, offset)
+    log_page_with(page, RETAIN_EVENT, bytes).with_u64(12, offset)
 }
 
-/// The same for the page that an event is about: with that the event is over.
+/// The same for the page that an event is about, from its beginning: with that the event is over.
 pub fn log_page_of_event(page: u8, bytes: u32) -> Command {
-    let words = (bytes / 4).saturating_sub(1);
-    Command::new(AdminOpcode::GetLogPage as u8, 0)
-        .with_namespace(u32::MAX)
-        .with_u32(10, u32::from(page) | words << 16)
-        .with_u32(11, words >> 16)
+    log_page_with(page, 0, bytes)
 }
 
 /// Asks to be told of the next event.
@@ -104,3 +95,14 @@ pub fn property_get(offset: u32, wide: bool) -> Command {
 pub fn property_set(offset: u32, value: u32) -> Command {
     Command::fabrics(FabricsType::PropertySet, 0).with_u32(11, offset).with_u32(12, value)
 }
+
+/// Get Log Page of NUMDL and NUMDU, the upper bits of command dword 10 in `flags`.
+fn log_page_with(page: u8, flags: u32, bytes: u32) -> Command {
+    let words = (bytes / 4).saturating_sub(1);
+    Command::new(AdminOpcode::GetLogPage as u8, 0)
+        .with_namespace(u32::MAX)
+        .with_u32(10, u32::from(page) | flags | words << 16)
+        .with_u32(11, words >> 16)
+}
+/// RAE: the event that the page is about stays.
+const RETAIN_EVENT: u32 = 1 << 15;
