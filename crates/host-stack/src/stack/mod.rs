@@ -181,8 +181,11 @@ impl Stack {
     ) {
         let Parsed { flow, segment, payload } = &parsed;
         let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
-        let left = left.unwrap_or_else(|| self.shards_to_ask(opens, device.serves(flow)));
-        if !opens || self.is_last_round(left) {
+        // The acknowledgment of a cookie opens a connection, too; and is good for two minutes, by which time the flow may
+        // be alive at another shard.
+        let may_open = opens || (segment.ack.is_some() && !segment.flags.syn && !segment.flags.rst);
+        let left = left.unwrap_or_else(|| self.shards_to_ask(may_open, device.serves(flow)));
+        if !may_open || self.is_last_round(left) {
             if opens && self.listeners.contains_key(&flow.local.port()) {
                 self.on_syn(now, *flow, segment, device);
                 return;

@@ -4,7 +4,8 @@
 //! to go by, an indirection table may change while flows are alive, a socket may be open on one shard only. So a packet
 //! whose flow a shard does not know goes on to the next, until it has been everywhere; the last one answers as any stack
 //! answers strangers. A SYN that may belong to a flow that is alive elsewhere looks for that first, and for a listener on
-//! a second round: a listener may stand on every shard, and would begin the flow anew. ARP and ICMP concern all: the
+//! a second round: a listener may stand on every shard, and would begin the flow anew. So does what may acknowledge a
+//! cookie. ARP and ICMP concern all: the
 //! shard that receives them answers, the others listen.
 //!
 //! Invariants: a packet is handed on less than twice as often as there are shards. What a device has changed for a flow
@@ -118,13 +119,13 @@ impl Stack {
     }
 
     /// How many shards may be asked about a packet that this one was the first to receive.
-    pub(super) fn shards_to_ask(&self, opens: bool, is_served_here: bool) -> u16 {
+    pub(super) fn shards_to_ask(&self, may_open: bool, is_served_here: bool) -> u16 {
         let Some(place) = &self.place else { return 0 };
-        let rounds = if opens && (place.flows_moved || !is_served_here) { 2 } else { 1 };
+        let rounds = if may_open && (place.flows_moved || !is_served_here) { 2 } else { 1 };
         rounds * place.shards - 1
     }
 
-    /// Whether a SYN that has so many shards left to ask may open a connection: its flow is not alive elsewhere.
+    /// Whether a segment that has so many shards left to ask may open a connection: its flow is not alive elsewhere.
     pub(super) fn is_last_round(&self, left: u16) -> bool {
         self.place.as_ref().is_none_or(|place| left < place.shards)
     }
@@ -159,4 +160,117 @@ impl Stack {
 /// Whether a UDP port that nobody asked for by number may be this shard's: no two choose the same.
 pub(super) fn may_choose(place: Option<&Place>, port: u16) -> bool {
     place.is_none_or(|place| port % place.shards == place.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::segment::{Flags, Options, Segment};
+    use core::task::Waker;
+    use core::time::Duration;
+    use offload_api::rx::Checksums;
+    use offload_api::{DeviceEvent, FlowKey, PathCaps, RecordSource, Sent, TxPacket};
+    use offload_base::{Seed, Seq};
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    /// Where TCP begins in a frame.
+    const TCP: usize = 34;
+
+    /// Keeps what is sent.
+    #[derive(Default)]
+    struct Sink(Vec<TxPacket>);
+
+    impl NetDevice for Sink {
+        fn path(&self, _: &FlowKey) -> PathCaps {
+            PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
+        }
+        fn room(&self, _: &FlowKey) -> usize {
+            64
+        }
+        fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
+            self.0.push(packet);
+            Sent::Posted
+        }
+        fn flush(&mut self, _: Instant) {}
+        fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+            None
+        }
+        fn poll_event(&mut self) -> Option<DeviceEvent> {
+            None
+        }
+        fn arm(&mut self, _: &Waker) -> bool {
+            true
+        }
+        fn next_event(&self) -> Option<Instant> {
+            None
+        }
+        fn handle_timeout(&mut self, _: Instant) {}
+    }
+
+    /// A SYN of a client's, or an acknowledgment, that the device found right.
+    fn segment(port: u16, seq: u32, ack: Option<Seq>) -> RxPacket {
+        let segment = Segment {
+            source_port: port,
+            destination_port: 80,
+            seq: Seq(seq),
+            ack,
+            flags: Flags { syn: ack.is_none(), ..Flags::default() },
+            window: 1000,
+            options: Options { mss: ack.is_none().then_some(1460), ..Options::default() },
+            marked: false,
+        };
+        let mut frame = BytesMut::zeroed(TCP + segment.header_bytes());
+        frame[..6].copy_from_slice(&MAC);
+        let ip_bytes = (frame.len() - 14) as u8;
+        frame[12..TCP]
+            .copy_from_slice(&[8, 0, 0x45, 0, 0, ip_bytes, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+        segment.emit(&mut frame[TCP..]);
+        RxPacket::new(frame, RxMeta { checksums: Checksums::Good, ..RxMeta::default() })
+    }
+
+    /// Asks for a connection, and returns the cookie that is the answer.
+    fn cookie(stack: &mut Stack, port: u16) -> Seq {
+        let mut device = Sink::default();
+        stack.receive(at(300), segment(port, 5, None), &mut device);
+        let [answer] = &device.0[..] else { panic!("one answer, not {}", device.0.len()) };
+        Segment::parse(&answer.header[TCP..]).expect("a SYN-ACK").0.seq
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_cookie_opens_a_connection_only_if_no_shard_has_one() {
+        let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
+        let mut shards = [0, 1].map(|index| Stack::of_shard(config.clone(), index, 2));
+        let mut device = Sink::default();
+        for shard in &mut shards {
+            shard.listen(80, 1).expect("a free port");
+            // One that stays half open, and one too many, for longer than a burst lasts.
+            shard.receive(at(0), segment(1, 5, None), &mut device);
+            shard.receive(at(0), segment(2, 5, None), &mut device);
+        }
+        let [first, second] = [3, 4].map(|port| cookie(&mut shards[0], port));
+        let _it_takes_cookies_too = cookie(&mut shards[1], 5);
+        let ack = || segment(3, 6, Some(first + 1));
+        shards[0].receive(at(301), ack(), &mut device);
+        assert_eq!(shards.each_ref().map(Stack::connections), [2, 1]);
+
+        shards.iter_mut().for_each(Stack::note_flows_moved);
+        let pass = |shards: &mut [Stack; 2], from: usize, device: &mut Sink| {
+            let mut passed = shards[from].take_passed();
+            assert_eq!(passed.len(), 1, "the other shard is asked");
+            shards[1 - from].receive_passed(at(302), passed.remove(0), device);
+        };
+        shards[1].receive(at(302), ack(), &mut device);
+        pass(&mut shards, 1, &mut device);
+        assert_eq!(shards.each_ref().map(Stack::connections), [2, 1], "it is the same connection");
+        assert!(shards[0].take_passed().is_empty());
+
+        shards[1].receive(at(302), segment(4, 6, Some(second + 1)), &mut device);
+        pass(&mut shards, 1, &mut device);
+        pass(&mut shards, 0, &mut device);
+        assert_eq!(shards.each_ref().map(Stack::connections), [2, 2], "nobody knew it");
+    }
 }
