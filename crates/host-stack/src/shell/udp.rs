@@ -44,10 +44,25 @@ impl UdpSocket {
         UdpSocket { shard, port }
     }
 
-    /// This end's address and port. The socket takes datagrams for the host's IPv6 addresses as well.
+    /// This end's IPv4 address and port; [`local_addrs`](Self::local_addrs) has the others, too.
     pub fn local_addr(&self) -> SocketAddr {
         let address = self.shard.with(|inner, _| inner.stack.config().address);
         SocketAddr::V4(SocketAddrV4::new(address, self.port))
+    }
+
+    /// All addresses at which the socket takes datagrams now, with its port: IPv4's first; then, of IPv6, the link-local one,
+    /// that which was set up, and those made of routers' prefixes.
+    ///
+    /// ```
+    /// use host_stack::UdpSocket;
+    ///
+    /// fn speaks_six(socket: &UdpSocket) -> bool {
+    ///     socket.local_addrs().iter().any(|address| address.is_ipv6())
+    /// }
+    /// ```
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        let addresses = self.shard.with(|inner, _| inner.stack.addresses());
+        addresses.into_iter().map(|address| SocketAddr::new(address, self.port)).collect()
     }
 
     /// The next datagram, and who sent it.

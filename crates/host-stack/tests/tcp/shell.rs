@@ -1,7 +1,7 @@
 //! The async shell on an executor with a virtual clock.
 
 use crate::nic::{MaskSealer, Nic};
-use crate::pair::{ADDRESS, PORT, config};
+use crate::pair::{ADDRESS, FOUR, PORT, SIX, config};
 use crate::transfer::pattern;
 use crate::wire::{Wire, WireConfig};
 use bytes::Bytes;
@@ -305,6 +305,8 @@ fn udp_sockets_wait_for_datagrams() {
     let server = world.hosts[1].bind_udp(Some(53)).unwrap();
     let client = world.hosts[0].bind_udp(None).unwrap();
     assert_eq!(world.hosts[1].bind_udp(Some(53)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert_eq!((server.local_addr(), server.local_addrs()[0]), ((FOUR[1], 53).into(), (FOUR[1], 53).into()));
+    assert!(server.local_addrs().contains(&(SIX[1], 53).into()), "and at IPv6's");
     world.spawn(async move {
         for _ in 0..100 {
             let (data, from) = server.recv_from().await.unwrap();
