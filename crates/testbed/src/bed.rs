@@ -14,6 +14,7 @@ use crate::tokio_runtime;
 use core::fmt;
 use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
 use host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use nic_sim::dma::DmaBytes;
 use nic_sim::stats::DeviceCounters;
@@ -374,6 +375,18 @@ impl Testbed {
     pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
         match &mut self.engine {
             Engine::Virtual(run) => run.block_on(future),
+            Engine::Real { tokio, .. } => tokio.block_on(future),
+        }
+    }
+
+    /// The same, for what is to end within `span` of virtual time: whoever waits for ever may have timers that never end,
+    /// and so does time then. In real time `span` means nothing.
+    ///
+    /// # Panics
+    /// If it has not ended by then, naming the tasks.
+    pub fn run_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
+        match &mut self.engine {
+            Engine::Virtual(run) => run.block_within(span, future),
             Engine::Real { tokio, .. } => tokio.block_on(future),
         }
     }

@@ -145,11 +145,11 @@ impl Schedule {
             let host = hosts[side as usize].clone();
             host.clone().spawn("application", run_end(self.clone(), side, host, hosts[0].clone()))
         });
-        let mut ends = [bed.run(serving)?, bed.run(fetching)?];
+        let mut ends = [bed.run_within(ENOUGH, serving)?, bed.run_within(ENOUGH, fetching)?];
         for end in &mut ends {
             end.forgotten = None;
         }
-        bed.run(settle(hosts.clone()))?;
+        bed.run_within(ENOUGH, settle(hosts.clone()))?;
         let swapped = bed.counters().value("wire_swapped") > 0;
         for side in Side::BOTH {
             self.check_read(side, &ends[side as usize], &ends[side.peer() as usize], swapped)?;
@@ -591,4 +591,6 @@ proptest! {
     }
 }
 
+/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+const ENOUGH: Duration = Duration::from_secs(3600);
 const ETHERNET: usize = 14;

@@ -70,8 +70,8 @@ impl Exchange {
             host.clone().spawn("application", run_end(self.clone(), who, side, host, bed.host(0).clone()))
         });
         let context = format!("{self:?}");
-        let (server, server_tls) = bed.run(serving).expect(&context);
-        let (client, client_tls) = bed.run(fetching).expect(&context);
+        let (server, server_tls) = bed.run_within(ENOUGH, serving).expect(&context);
+        let (client, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
         let wire = streams(&recorder.take());
         Left { read: [server, client], wire, tls: [server_tls, client_tls], counters: bed.counters() }
     }
@@ -143,6 +143,8 @@ async fn read_some(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>, bytes
     Ok(())
 }
 
+/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+const ENOUGH: Duration = Duration::from_secs(3600);
 const WORD: &str = "go";
 
 fn ciphers() -> Vec<Cipher> {

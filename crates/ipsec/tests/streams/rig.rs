@@ -264,8 +264,8 @@ impl Pair {
                 }
             }
         });
-        let received = bed.run(fetching).unwrap();
-        assert_eq!(bed.run(serving).unwrap(), MARK, "the word back");
+        let received = bed.run_within(ENOUGH, fetching).unwrap();
+        assert_eq!(bed.run_within(ENOUGH, serving).unwrap(), MARK, "the word back");
         let mut used = Vec::new();
         for host in &hosts {
             for index in 0..64 {
@@ -286,6 +286,8 @@ async fn testbed_sleep(runtime: &dyn testbed::Runtime, span: Duration) {
     core::future::poll_fn(|cx| alarm.poll(cx, Some(until))).await;
 }
 
+/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+const ENOUGH: Duration = Duration::from_secs(3600);
 /// How often somebody looks after the keys.
 const TICK: Duration = Duration::from_micros(10);
 

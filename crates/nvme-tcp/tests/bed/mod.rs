@@ -141,7 +141,8 @@ impl Bed {
 
     pub(crate) fn run<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
         let running = self.bed.host(1).spawn("application", future);
-        self.bed.run(running)
+        // Timeouts on the way included, but none without an end.
+        self.bed.run_within(Duration::from_secs(3600), running)
     }
 
     pub(crate) fn counters(&self) -> CounterSet {

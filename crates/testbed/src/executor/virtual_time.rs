@@ -87,6 +87,18 @@ impl VirtualTime {
     ///
     /// The first two name the tasks.
     pub fn block_on<T>(&mut self, future: impl Future<Output = T>) -> T {
+        self.block_until(Instant::MAX, future)
+    }
+
+    /// The same, for what is to be ready within `span`: what waits for ever may have timers that never end.
+    ///
+    /// # Panics
+    /// As for [`block_on`](Self::block_on), and if `future` is not ready within `span`; that names the tasks, too.
+    pub fn block_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
+        self.block_until(self.now() + span, future)
+    }
+
+    fn block_until<T>(&mut self, end: Instant, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let main = Task::new(Cow::Borrowed(MAIN), usize::MAX, self.shared.clone(), None);
         let waker = Waker::from(main.clone());
@@ -105,7 +117,8 @@ impl VirtualTime {
                 }
             }
             match self.shared.first_deadline() {
-                Some(next) => self.advance(next),
+                Some(next) if next <= end => self.advance(next),
+                Some(_) => self.overdue(end),
                 None => self.deadlock(),
             }
         }
@@ -152,6 +165,10 @@ impl VirtualTime {
             self.now(),
             names(&self.shared.task_names())
         );
+    }
+
+    fn overdue(&self, end: Instant) -> ! {
+        panic!("not ready at {end:?}; waiting: {MAIN}{}", names(&self.shared.task_names()));
     }
 
     fn count_poll(&mut self, task: &Task) {
@@ -270,6 +287,22 @@ mod tests {
         });
         assert!(message.contains("deadlock") && message.contains("reader of nothing"), "{message}");
         assert!(!message.contains("ended"), "{message}");
+    }
+
+    #[test]
+    fn what_is_not_ready_in_time_is_named() {
+        let message = panic_message(|| {
+            let mut run = VirtualTime::new();
+            let handle = run.handle();
+            let _runs_on = run.spawn("ticker", async move {
+                loop {
+                    handle.sleep(Duration::from_secs(1)).await;
+                }
+            });
+            assert_eq!(run.block_within(Duration::from_secs(5), async { 1 }), 1);
+            run.block_within(Duration::from_secs(5), core::future::pending::<()>());
+        });
+        assert!(message.contains("not ready at") && message.contains("ticker"), "{message}");
     }
 
     #[test]

@@ -124,8 +124,8 @@ impl Transfer {
         let serving = server.spawn("application", serve(self.clone(), server.clone()));
         let fetching = client.spawn("application", fetch(self.clone(), client.clone(), server.clone()));
         let context = format!("seed {}", self.seed);
-        let (received, client_tls) = bed.run(fetching).expect(&context);
-        let kept = bed.run(serving).expect(&context);
+        let (received, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
+        let kept = bed.run_within(ENOUGH, serving).expect(&context);
         drop(attached);
         let server_tls = kept.map(|stream| *stream.counters());
         let report = self.meter.as_ref().map(Meter::take).unwrap_or_default();
@@ -251,4 +251,6 @@ pub(crate) fn marked(bytes: usize) -> Bytes {
     MARKER.iter().copied().cycle().take(bytes).collect()
 }
 
+/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+const ENOUGH: Duration = Duration::from_secs(3600);
 pub(crate) const MARKER: &[u8] = b"this must never be seen on the wire. ";
