@@ -2,7 +2,8 @@
 //!
 //! Invariant: a connection has at most one entry, never later than its deadline. A deadline that moves away (as
 //! the retransmission timer does with every ACK) costs nothing: the entry stays, and whoever finds it due early
-//! sets it anew.
+//! sets it anew. One that is no more takes its entry along if there are many: a host with many connections, each of which
+//! has something under way now and then, would have a turn for each of them later, and find nothing to do.
 
 use crate::flow_table::ConnectionId;
 use offload_base::Instant;
@@ -21,6 +22,7 @@ impl TimerQueue {
     /// Makes sure that `id` comes up at `deadline` or before.
     pub(crate) fn set(&mut self, id: ConnectionId, slot: &mut TimerSlot, deadline: Option<Instant>) {
         match (slot.0, deadline) {
+            (Some(_), None) if self.entries.len() > FEW_ENTRIES => self.clear(id, slot),
             (_, None) => {}
             (Some(present), Some(deadline)) if present <= deadline => {}
             (present, Some(deadline)) => {
@@ -62,6 +64,9 @@ impl TimerSlot {
     }
 }
 
+/// So many connections may come up for nothing: that is not worth a change of the order.
+const FEW_ENTRIES: usize = 32;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +87,21 @@ mod tests {
         queue.set(id, &mut slot, Some(at(90)));
         queue.clear(id, &mut slot);
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn of_many_those_without_a_deadline_do_not_come_up() {
+        let mut queue = TimerQueue::default();
+        let mut slots = [TimerSlot::default(); 2 * FEW_ENTRIES];
+        let (now, later) = (Instant::from_nanos(50), Instant::from_nanos(60));
+        for (number, slot) in (0..).zip(&mut slots) {
+            queue.set(ConnectionId(number), slot, Some(now));
+        }
+        for (number, slot) in (0..).zip(&mut slots) {
+            queue.set(ConnectionId(number), slot, None);
+        }
+        assert_eq!(queue.entries.len(), FEW_ENTRIES, "a few may");
+        queue.set(ConnectionId(0), &mut slots[0], Some(later));
+        assert_eq!(queue.entries.len(), FEW_ENTRIES + 1, "and one that has one again does");
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Ours {
     clients: Vec<ConnectionId>,
     /// Whose turn it is.
     turn: usize,
+    /// Turns each stack has had.
+    turns: [u64; 2],
     message: Bytes,
     sent: u64,
     received: u64,
@@ -60,6 +62,7 @@ impl Ours {
             timers: [None; 2],
             clients: Vec::new(),
             turn: 0,
+            turns: [0; 2],
             message: Bytes::from(vec![0x5a; MESSAGE_BYTES as usize]),
             sent: 0,
             received: 0,
@@ -69,8 +72,10 @@ impl Ours {
             let client = ours.stacks[0].connect(ours.now, None, (address(1), PORT).into()).unwrap();
             ours.clients.push(client);
             ours.interrupts[0].0.store(true, Ordering::Relaxed);
+            let mut goes_on = true;
             while ours.stacks[1].accept(PORT).is_none() {
-                ours.step();
+                assert!(goes_on, "nobody comes");
+                goes_on = ours.step();
             }
         }
         ours
@@ -91,12 +96,21 @@ impl Ours {
                     self.interrupts[0].0.store(true, Ordering::Relaxed);
                 }
             }
-            self.step();
+            let goes_on = self.step();
+            assert!(goes_on || self.received >= end, "nothing comes any more");
         }
     }
 
-    /// Does what can be done at this instant, and moves on to the next event.
-    fn step(&mut self) {
+    /// What each host has done so far: turns, packets handed to its NIC, packets taken from it.
+    pub(crate) fn done(&self) -> [[u64; 3]; 2] {
+        [0, 1].map(|side| {
+            let counters = self.stacks[side].counters();
+            [self.turns[side], counters.ip_out_requests, counters.ip_in_receives]
+        })
+    }
+
+    /// Does what can be done at this instant, and moves on to the next event. False if there is none.
+    fn step(&mut self) -> bool {
         let mut next = None;
         for side in 0..2 {
             {
@@ -132,13 +146,19 @@ impl Ours {
                 next = earliest(next, at);
             }
         }
-        self.now = next.expect("there is always something to wait for").max(self.now);
+        if self.interrupts.iter().any(|interrupt| interrupt.0.load(Ordering::Relaxed)) {
+            // Raised behind the turn of its host, which has it at this instant.
+            return true;
+        }
+        self.now = next.map_or(self.now, |next| next.max(self.now));
+        next.is_some()
     }
 
     /// What a host does when it is interrupted. A function of its own, for profiles to tell hosts from devices by.
     #[inline(never)]
     fn turn_of(&mut self, side: usize) {
         let _host = cost::domain(Domain::Host(side as u8));
+        self.turns[side] += 1;
         let (stack, driver) = (&mut self.stacks[side], &mut self.nics[side].1);
         let waker = Waker::from(self.interrupts[side].clone());
         loop {
@@ -163,6 +183,8 @@ impl Ours {
     }
 }
 
+/// Messages after which a connection is as it stays.
+pub(crate) const WARM_EACH: u64 = 8;
 /// Bytes of a message.
 pub(crate) const MESSAGE_BYTES: u64 = 64 << 10;
 const UNDER_WAY: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! Opening, closing, and what goes wrong with either.
 
-use crate::pair::{ADDRESS, PORT, Pair, Setup, TCP};
+use crate::pair::{ADDRESS, FULL, PORT, Pair, Setup, TCP};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
@@ -47,6 +47,16 @@ fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
     let mut got = Vec::new();
     pair.read(1, server.unwrap(), &mut got);
     assert_eq!(got, b"hello");
+}
+
+#[test]
+fn ten_segments_leave_before_the_first_acknowledgment() {
+    // RFC 6928.
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), 100_000));
+    while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+    let stats = pair.stacks[0].stats(ids[0]);
+    assert_eq!((stats.in_flight, stats.segment_size), (10 * FULL as u64, FULL));
 }
 
 #[test]

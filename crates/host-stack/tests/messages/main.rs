@@ -1,0 +1,42 @@
+//! What a message of 64 KiB takes of the hosts, by how many connections such messages go to in turn: counted in virtual
+//! time, so that it is the same on every machine. The bench `tcp` measures what it costs.
+
+#[path = "../../benches/tcp/ours.rs"]
+mod ours;
+
+use core::fmt::Write;
+use ours::Ours;
+
+/// Turns, packets sent and packets received, in hundredths a message, of the sender and of the receiver.
+fn taken(connections: usize) -> [[u64; 3]; 2] {
+    let mut ours = Ours::new(connections);
+    ours.messages(ours::WARM_EACH * connections as u64 + 500);
+    let before = ours.done();
+    ours.messages(MESSAGES);
+    let after = ours.done();
+    [0, 1].map(|side| [0, 1, 2].map(|what| (after[side][what] - before[side][what]) * 100 / MESSAGES))
+}
+
+#[test]
+fn what_a_message_takes_hardly_depends_on_the_number_of_connections() {
+    let mut table = String::from(
+        "of each 100 messages      sender                      receiver\n\
+         connections      turns  packets     acks      turns  packets     acks\n",
+    );
+    let mut all = Vec::new();
+    for connections in [1, 10, 100, 1000] {
+        let [[turns, packets, acks], [turns_there, acks_there, packets_there]] = taken(connections);
+        let _infallible = writeln!(
+            table,
+            "{connections:11} {turns:10} {packets:8} {acks:8} {turns_there:10} {packets_there:8} {acks_there:8}"
+        );
+        all.push((packets, acks, packets_there));
+    }
+    insta::assert_snapshot!("what_a_message_takes", table);
+    // With one connection, the end of a message leaves with the next one's beginning, and two are acknowledged together:
+    // what others have more is one packet of each kind.
+    let [(packets, acks, packets_there), .., most] = all[..] else { panic!("four of them") };
+    assert!(most.0 <= packets + 100 && most.1 <= acks + 100 && most.2 <= packets_there + 100, "{most:?}");
+}
+
+const MESSAGES: u64 = 1000;
