@@ -133,8 +133,8 @@ fn check_capture(options: &Options, folder: &Path, read: &[&Path]) -> Result<(),
 fn instructions(options: &Options, folder: &Path) -> String {
     let address = options.outside.address;
     let mut text = format!(
-        "{address} and {} serve {}. At the other end, as root:\n{}then\n  ping {address}\n",
-        options.outside.address6,
+        "{} serve {}. At the other end, as root:\n{}then\n  ping {address}\n",
+        options.outside.host(),
         folder.display(),
         options.outside.set_up(options.wire.mtu)
     );

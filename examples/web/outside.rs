@@ -45,6 +45,10 @@ pub struct OutsideOptions {
     /// The IPv6 address that whoever is at the other end is told to take
     #[arg(long, value_name = "PEER", default_value = "fd77::2")]
     pub peer6: Ipv6Addr,
+    /// The emulated host takes its IPv6 addresses from what routers advertise, and uses none before it has asked whether
+    /// somebody has it
+    #[arg(long, requires = "end", conflicts_with = "address6")]
+    pub autoconf: bool,
     /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
@@ -64,6 +68,21 @@ impl OutsideOptions {
     /// The network device at the other end: a guest's first, unless it is a TAP.
     fn device(&self) -> &str {
         self.tap.as_deref().unwrap_or("eth0")
+    }
+
+    /// The emulated host's addresses, in words.
+    pub fn host(&self) -> String {
+        match self.autoconf {
+            true => format!("{}, and whatever routers make of IPv6,", self.address),
+            false => format!("{} and {}", self.address, self.address6),
+        }
+    }
+
+    fn ipv6(&self) -> Ipv6Config {
+        match self.autoconf {
+            true => Ipv6Config::unassigned().with_router_discovery().with_duplicate_detection(),
+            false => Ipv6Config::new(self.address6),
+        }
     }
 
     /// What makes the other end a neighbour, a line each.
@@ -146,7 +165,7 @@ impl Outside {
             .clock(ClockKind::Real)
             .host(host, nic, options.tcp.config())
             .address(options.address)
-            .ipv6(Ipv6Config::new(options.address6));
+            .ipv6(options.ipv6());
         if let Some(path) = &options.keys {
             let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;

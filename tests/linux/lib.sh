@@ -20,9 +20,9 @@ skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 
 inside() { ip netns exec "$namespace" "$@"; }
 
-start() { # options of https_server
+start() { # options of the server
     : >"$work/log" # the last one's is not this one's
-    ip netns exec "$namespace" "$server" "$work/site" --tap nic0 "$@" >>"$work/log" 2>&1 & pid=$!
+    ip netns exec "$namespace" "$server" ${served-"$work/site"} --tap nic0 "$@" >>"$work/log" 2>&1 & pid=$!
     until grep -q '^Ctrl-C' "$work/log"; do
         kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
         sleep 0.05
