@@ -68,6 +68,10 @@ pub(crate) struct Connection {
     pub(super) congestion: Box<dyn CongestionControl>,
     /// What was sent before this position belongs to the window that was cut last.
     pub(super) cut_until: u64,
+    /// Bytes that were outstanding behind the last new ones sent: what the network has carried. Whole windows are
+    /// acknowledged at once by peers that join what they receive, so what is outstanding when a loss is found may be
+    /// little.
+    pub(super) carried: u64,
     pub(super) ecn: EcnState,
     pub(super) recovery: Recovery,
     pub(super) undo: Option<Box<Undo>>,
@@ -194,6 +198,7 @@ impl Connection {
             rack: Rack::new(),
             congestion: congestion::controller(config.congestion, mss as u64, config.initial_window),
             cut_until: 0,
+            carried: 0,
             ecn: EcnState::default(),
             recovery: Recovery::Open,
             undo: None,

@@ -377,6 +377,7 @@ impl Connection {
         } else {
             env.counters.out_segments += segments;
             self.next = range.end;
+            self.carried = self.outstanding();
             self.flight.push(range, env.now);
             self.note_sent(bytes);
             self.on_fin_sent();

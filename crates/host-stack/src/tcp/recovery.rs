@@ -183,10 +183,10 @@ impl Connection {
     }
 
     /// Cuts the window, unless it was cut for something sent in the same round trip (RFC 5681 3.2, RFC 3168 6.1.2).
-    pub(super) fn cut_window(&mut self, signal: Signal, outstanding: u64) -> bool {
+    pub(super) fn cut_window(&mut self, signal: Signal) -> bool {
         let first = self.una >= self.cut_until;
         if first {
-            self.congestion.on_congestion(signal, outstanding);
+            self.congestion.on_congestion(signal, self.carried);
             self.cut_until = self.next;
             self.owe_cut_notice();
         }
@@ -201,7 +201,7 @@ impl Connection {
             env.counters.reno_recoveries += 1;
         }
         let outstanding = self.outstanding();
-        self.cut_window(Signal::Loss, outstanding);
+        self.cut_window(Signal::Loss);
         self.undo = Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         let pace = ProportionalRate {
             // RFC 9937 6.1: what had arrived before is not delivered again.
@@ -223,7 +223,7 @@ impl Connection {
             // RFC 5681 (4): the threshold is held when the window was cut already, and what is missing was sent again
             // since.
             let first = self.una >= self.cut_until;
-            self.congestion.on_timeout(first.then(|| self.outstanding()));
+            self.congestion.on_timeout(first.then_some(self.carried));
             self.cut_until = self.next;
             self.owe_cut_notice();
         } else if self.backoff > 0 {
@@ -332,7 +332,7 @@ impl Connection {
             if probe.retransmission && self.recovery.is_open() {
                 // The probe repaired a loss that nothing else will tell of.
                 env.counters.loss_probe_recoveries += 1;
-                self.cut_window(Signal::Loss, delivery.prior_flight);
+                self.cut_window(Signal::Loss);
                 self.undo = None;
             }
         }

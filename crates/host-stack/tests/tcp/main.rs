@@ -17,6 +17,7 @@ mod liveness;
 mod neighbours;
 mod path_mtu;
 mod records;
+mod recovery;
 mod room;
 mod shell;
 mod six;

@@ -172,7 +172,7 @@ impl CongestionControl for Cubic {
         self.window = self.window.min(MAX_WINDOW);
     }
 
-    fn on_congestion(&mut self, signal: Signal, outstanding: u64) {
+    fn on_congestion(&mut self, signal: Signal, carried: u64) {
         // A mark is no guess: nothing takes it back.
         let before = (signal == Signal::Loss).then_some(Before {
             window: self.window,
@@ -185,7 +185,7 @@ impl CongestionControl for Cubic {
         self.w_max = if self.window < self.w_max { (self.window * 10 + self.window * 7) / 20 } else { self.window };
         self.cwnd_prior = self.window;
         // RFC 9438 4.6.
-        let cut = outstanding.min(self.window) * 7 / 10;
+        let cut = carried.min(self.window) * 7 / 10;
         self.threshold = cut.max(2 * self.mss);
         self.window = match signal {
             Signal::Loss => self.threshold,
@@ -194,9 +194,9 @@ impl CongestionControl for Cubic {
         *self.course() = Course { epoch: None, before };
     }
 
-    fn on_timeout(&mut self, outstanding: Option<u64>) {
-        if let Some(outstanding) = outstanding {
-            self.on_congestion(Signal::Loss, outstanding);
+    fn on_timeout(&mut self, carried: Option<u64>) {
+        if let Some(carried) = carried {
+            self.on_congestion(Signal::Loss, carried);
         }
         // RFC 9438 4.8: the next epoch has K = 0, and W_max where it begins.
         self.w_max = 0;
@@ -268,7 +268,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// After a loss with `window` bytes outstanding, and what was before forgotten.
+    /// After a loss with `window` bytes carried, and what was before forgotten.
     fn cut(window: u64) -> Cubic {
         let mut cubic = Cubic::new(MSS, 10);
         (cubic.window, cubic.threshold) = (window, window);

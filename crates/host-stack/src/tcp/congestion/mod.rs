@@ -34,14 +34,13 @@ pub(crate) trait CongestionControl: Debug + Send {
     /// Bytes were acknowledged outside of fast recovery.
     fn on_ack(&mut self, ack: &Acked);
 
-    /// A loss was found, or a mark reported, once per window; `outstanding` bytes were unacknowledged. They may be many
-    /// more than the window: a recovery sends on while what was lost first is still missing. And fewer, if there was
-    /// no more to send. The less of the two is what the network had to carry.
-    fn on_congestion(&mut self, signal: Signal, outstanding: u64);
+    /// A loss was found, or a mark reported, once per window; `carried` bytes were unacknowledged when something new
+    /// was sent last. They may be many more than the window: a recovery sends on while what was lost first is still
+    /// missing. And fewer, if there was no more to send. The less of the two is what the network had to carry.
+    fn on_congestion(&mut self, signal: Signal, carried: u64);
 
-    /// The retransmission timer fired; `outstanding` bytes were unacknowledged, unless this window was cut for a loss
-    /// already.
-    fn on_timeout(&mut self, outstanding: Option<u64>);
+    /// The retransmission timer fired; `carried` as for congestion, unless this window was cut for a loss already.
+    fn on_timeout(&mut self, carried: Option<u64>);
 
     /// The last loss or timeout was none: back to what was before.
     fn on_spurious(&mut self);

@@ -62,18 +62,18 @@ impl CongestionControl for NewReno {
         self.window = self.window.min(MAX_WINDOW);
     }
 
-    fn on_congestion(&mut self, signal: Signal, outstanding: u64) {
+    fn on_congestion(&mut self, signal: Signal, carried: u64) {
         // A mark is no guess: nothing takes it back.
         self.before = (signal == Signal::Loss).then_some((self.window, self.threshold));
         // RFC 5681 (4).
-        self.threshold = (outstanding.min(self.window) / 2).max(2 * self.mss);
+        self.threshold = (carried.min(self.window) / 2).max(2 * self.mss);
         self.window = self.threshold;
         self.counted = 0;
     }
 
-    fn on_timeout(&mut self, outstanding: Option<u64>) {
-        if let Some(outstanding) = outstanding {
-            self.on_congestion(Signal::Loss, outstanding);
+    fn on_timeout(&mut self, carried: Option<u64>) {
+        if let Some(carried) = carried {
+            self.on_congestion(Signal::Loss, carried);
         }
         self.window = self.mss;
         self.counted = 0;

@@ -1,0 +1,111 @@
+//! What a loss costs the sender, whatever way it hears of it.
+
+use crate::pair::{FULL, Pair, Setup, TCP};
+use crate::transfer::pattern;
+use crate::wire::WireConfig;
+use core::time::Duration;
+use host_stack::{CongestionAlgorithm, TcpConfig};
+use offload_base::{Seed, Seq};
+use smoltcp::wire::TcpPacket;
+use std::sync::{Arc, Mutex};
+
+/// What the wire saw of the flight in which a segment was lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flight {
+    segments: u32,
+    /// The first unacknowledged position, as the sender knows it, and the end of what it sent.
+    una: u32,
+    end: u32,
+    lost: Option<u32>,
+    /// The sender is told of the segments before the loss by an acknowledgment of its own.
+    apart: bool,
+    /// The sender has been told of the loss.
+    told: bool,
+}
+
+impl Flight {
+    /// Takes note of a frame; true if it is to be lost. The peer joins what it receives: one acknowledgment, or two at
+    /// once, end behind what came before the loss and report everything behind that.
+    fn see(&mut self, from: usize, frame: &[u8]) -> bool {
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        let (seq, ack) = (tcp.seq_number().0 as u32, tcp.ack_number().0 as u32);
+        let payload = tcp.payload().len() as u32;
+        if from == 0 && payload > 0 && self.lost.is_none() {
+            self.end = seq.wrapping_add(payload);
+            self.segments += 1;
+            // The flight it is in has begun long before.
+            if self.segments == 100 {
+                self.lost = Some(seq);
+                return true;
+            }
+        } else if from == 0 && payload > 0 && !self.told {
+            self.end = if Seq(seq + payload).after(Seq(self.end)) { seq + payload } else { self.end };
+        } else if from == 1 && !self.told {
+            let Some(lost) = self.lost else {
+                self.una = ack;
+                return false;
+            };
+            let right = tcp.selective_ack_ranges().unwrap()[0].map(|range| range.1);
+            self.told = ack == lost && right == Some(self.end);
+            return !self.told && !(self.apart && ack == lost && right.is_none());
+        }
+        false
+    }
+}
+
+#[test]
+fn a_window_acknowledged_at_once_with_a_loss_in_it_is_cut_whole() {
+    for (congestion, share) in [(CongestionAlgorithm::Cubic, 0.7), (CongestionAlgorithm::NewReno, 0.5)] {
+        for apart in [false, true] {
+            let (flight, threshold) = run(congestion, Flight { apart, ..Flight::default() }, 1_000_000);
+            let whole = flight.end.wrapping_sub(flight.una);
+            let expected = share * f64::from(whole);
+            assert!((threshold as f64 - expected).abs() < 0.02 * expected, "{congestion:?}: {threshold}, {flight:?}");
+        }
+    }
+}
+
+/// What the wire saw, and the slow start threshold once the sender recovers, or has been sent everything.
+fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight, u64) {
+    let wire = WireConfig { delay: Duration::from_millis(5), ..WireConfig::default() };
+    let tcp = TcpConfig { congestion, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let seen = Arc::new(Mutex::new(flight));
+    let flight = seen.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| flight.lock().unwrap().see(from, frame)));
+    pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), bytes));
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut Vec::new());
+        let counters = pair.stacks[0].counters();
+        counters.sack_recoveries + counters.loss_probe_recoveries > 0
+    });
+    let flight = *seen.lock().unwrap();
+    assert!(flight.told, "{flight:?}");
+    (flight, pair.stacks[0].stats(ids[0]).slow_start_threshold)
+}
+
+#[test]
+fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
+    let mut pair = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let data = pattern(Seed(2), 100 * FULL);
+    let last = pair.0.stacks[0].first_seq(pair.1[0]) + 99 * FULL as u32;
+    let mut lost = false;
+    pair.0.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        let hit = from == 0 && !lost && tcp.seq_number().0 as u32 == last.0;
+        lost |= hit;
+        hit
+    }));
+    let (pair, ids) = (&mut pair.0, pair.1);
+    pair.stacks[0].send_copy(ids[0], &data);
+    let (mut read, mut window) = (Vec::new(), 0);
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut read);
+        if pair.stacks[0].counters().loss_probe_recoveries == 0 {
+            window = pair.stacks[0].stats(ids[0]).congestion_window;
+        }
+        read.len() == data.len() && pair.stacks[0].counters().loss_probe_recoveries == 1
+    });
+    let threshold = pair.stacks[0].stats(ids[0]).slow_start_threshold;
+    assert!(window >= 20 * FULL as u64 && threshold * 4 > window, "{threshold} of {window}");
+}
