@@ -193,7 +193,7 @@ until grep -q '^Ctrl-C' "$work/log" 2>/dev/null; do
     kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the server did not start"; exit 1; }
     sleep 0.05
 done
-(cd "$work" && "$here/guest/boot.sh" -t 300 -e "HASH=$hash" -e "LONG_HASH=$long_hash" \
+(cd "$work" && "$here/guest/boot.sh" -t 400 -e "HASH=$hash" -e "LONG_HASH=$long_hash" \
     -f cases -f xfrm -f xfrm_changes -f awaited -f initial script \
     -netdev dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port \
     -device virtio-net-pci,netdev=n0) | while IFS= read -r line; do

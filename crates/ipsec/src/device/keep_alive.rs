@@ -14,8 +14,8 @@ use offload_base::Instant;
 impl SecureDevice {
     /// A packet has left by an SA, with these Ethernet addresses.
     pub(super) fn note_sent(&mut self, now: Instant, id: SaId, ethernet: Option<[u8; ETHERNET - 2]>) {
-        let Some(sa) = self.sad.find_mut(id).filter(|sa| sa.params.keep_alive.is_some()) else { return };
-        let Some(ethernet) = ethernet else { return };
+        let wanted = |sa: &&mut Sa| sa.params.keep_alive.is_some() && sa.params.encapsulation.is_some();
+        let (Some(sa), Some(ethernet)) = (self.sad.find_mut(id).filter(wanted), ethernet) else { return };
         // The alarm rings for the packet before, and is put on then: not for each packet.
         if sa.quiet.replace(Quiet { since: now, ethernet }).is_none() {
             self.sad.note_deadline(id);
