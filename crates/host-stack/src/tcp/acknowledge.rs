@@ -105,7 +105,7 @@ impl Connection {
 
     /// Updates the scoreboard from the acknowledgment and its blocks, and takes an RTT sample.
     fn note_delivery(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) -> Delivery {
-        let mut delivery = Delivery { prior_flight: self.flight.in_flight(), ..Delivery::default() };
+        let mut delivery = Delivery::default();
         let forward = self.rack.forward();
         let now = env.now;
         let mut sample = None;

@@ -68,8 +68,6 @@ pub(super) struct Delivery {
     pub(super) duplicate: Option<Range<u64>>,
     /// The ACK told nothing new but that something arrived.
     pub(super) plain_duplicate: bool,
-    /// Bytes in flight before the ACK.
-    pub(super) prior_flight: u64,
     /// Something arrived that was taken for lost, and had not been sent again.
     pub(super) given_up: bool,
     /// The round-trip time of what was sent last, if that was sent once.

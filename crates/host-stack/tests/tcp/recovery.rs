@@ -47,7 +47,8 @@ impl Flight {
             };
             let right = tcp.selective_ack_ranges().unwrap()[0].map(|range| range.1);
             self.told = ack == lost && right == Some(self.end);
-            return !self.told && !(self.apart && ack == lost && right.is_none());
+            let apart = self.apart && ack == lost && right.is_none();
+            return !(self.told || apart);
         }
         false
     }
