@@ -41,7 +41,8 @@ pub(crate) struct FioOptions {
     /// CRC32C over their data
     #[arg(long)]
     ddgst: bool,
-    /// What the NICs do for NVMe/TCP: none, place, place-check (under TLS, where they do that too)
+    /// What the NICs do for NVMe/TCP: none, place, place-check (under TLS, where they do that too); emulate: nothing, and
+    /// reads skip copies and digests as if they did
     #[arg(long, value_enum, default_value_t = NvmeOffload::None)]
     offload: NvmeOffload,
     /// Commands that move fewer bytes are not placed
@@ -104,7 +105,8 @@ impl FioOptions {
 
 fn text(runs: &[FioRun]) -> String {
     let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
-    let heading = ["mode", "offload", "placed", "IOPS", "p50 us", "p99 us", "max us", "target us/op", "host us/op"];
+    let heading =
+        ["mode", "offload", "placed", "IOPS", "p50 us", "p99 us", "max us", "target us/op", "host us/op", "copy+crc"];
     let mut rows = vec![heading.map(String::from).to_vec()];
     rows.extend(runs.iter().map(|run| {
         vec![
@@ -117,6 +119,7 @@ fn text(runs: &[FioRun]) -> String {
             format!("{:.1}", run.latency_us.max),
             format!("{:.3}", run.target_us_per_operation),
             format!("{:.3}", run.host_us_per_operation),
+            format!("{:.1}%", run.copy_crc_share),
         ]
     }));
     format!("{}\n{}\n{}", table::runs(&common), table::align(&rows), table::saved(&common))

@@ -1,0 +1,272 @@
+//! NVMe/TCP: its parts, and reads of a disk, by what the NICs do.
+//!
+//! - `nvme/crc32c`: digests as PDUs have them, beside the one-shot of the crate that computes them.
+//! - `nvme/frame`, `nvme/parse`: a C2HData PDU made of its data, and taken from segments of 1448 bytes; without digests and
+//!   with both.
+//! - `nvme/place`: what the host's CPU spends on reads of 256 KiB: copied and checked by it, placed, placed and checked by the
+//!   NIC, or neither done by anybody (the published emulation). Times are CPU times of the host; in virtual time.
+//! - `nvme/read`: random reads of 4 KiB (`elem/s` are IOPS) and of 256 KiB (bandwidth), with data digests, 1 to 256 under way,
+//!   in real time, all on this machine's cores: our host and our target over emulated NICs, by what those do; and the same
+//!   two over the kernel's loopback.
+//! - At the end: which share of the host's CPU time copies and digests take, by bytes of a read, beside the published one.
+//!   Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, as `crates/bench/published` has it;
+//!   `nicbench report` sets the two side by side as well (study `nvme-share` of `sweeps/quick.toml`).
+//!
+//! Compare figures of one run only.
+
+use bytes::{Bytes, BytesMut};
+use core::hint::black_box;
+use core::time::Duration;
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use ktls_offload::TokioSegments;
+use nic_sim::NicConfig;
+use nvme_tcp::controller::{Target, TargetConfig};
+use nvme_tcp::namespace::{MemoryStorage, Namespace};
+use nvme_tcp::pdu::{DataHeader, Limits, Side};
+use nvme_tcp::shell::host::{Disk, Host, HostConfig};
+use nvme_tcp::shell::{Server, Threads};
+use nvme_tcp::{Digest, Framing, Pdu, Received, Receiver};
+use offload_api::{RxMeta, RxSegment};
+use offload_base::{Seed, Seq};
+use offload_bench::bulk::Mode;
+use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
+use offload_bench::published;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+use testbed::bed::ClockKind;
+use testbed::{RealClock, TokioRuntime};
+use tokio::net::{TcpListener, TcpStream};
+
+fn digests(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("nvme/crc32c");
+    for bytes in SIZES {
+        let data = vec![0x5a; bytes];
+        group.throughput(Throughput::Bytes(bytes as u64));
+        group.bench_with_input(BenchmarkId::new("digest", bytes), &data, |bencher, data| {
+            bencher.iter(|| Digest::of(black_box(data)).wire());
+        });
+        group.bench_with_input(BenchmarkId::new("crc32c crate", bytes), &data, |bencher, data| {
+            bencher.iter(|| crc32c::crc32c(black_box(data)));
+        });
+    }
+}
+
+fn pdus(criterion: &mut Criterion) {
+    for (name, digests) in [("plain", false), ("digests", true)] {
+        for bytes in SIZES {
+            let (framing, limits) = agreed(digests);
+            let header = DataHeader { command: 7, tag: 0, offset: 0, length: bytes as u32, last: true, success: false };
+            let (pdu, data) = (Pdu::ControllerData(header), Bytes::from(vec![0x5a; bytes]));
+            let mut group = criterion.benchmark_group("nvme/frame");
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                bencher.iter(|| framing.frame(black_box(&pdu), [data.clone()]).into_pieces().count());
+            });
+            group.finish();
+            let wire = framing.frame(&pdu, [data]).into_pieces().collect::<Vec<_>>().concat();
+            let mut group = criterion.benchmark_group("nvme/parse");
+            group.throughput(Throughput::Bytes(bytes as u64));
+            group.bench_function(BenchmarkId::new(name, bytes), |bencher| {
+                let segments = || wire.chunks(SEGMENT).map(segment).collect::<Vec<_>>();
+                bencher.iter_batched(segments, |segments| parse(limits, segments), BatchSize::SmallInput);
+            });
+        }
+    }
+}
+
+fn agreed(digests: bool) -> (Framing, Limits) {
+    (
+        Framing { header_digest: digests, data_digest: digests, alignment: 0 },
+        Limits { header_digest: digests, data_digest: digests, ..Limits::default() },
+    )
+}
+
+fn segment(bytes: &[u8]) -> RxSegment {
+    RxSegment { seq: Seq(0), data: BytesMut::from(bytes).into(), meta: RxMeta::default() }
+}
+
+/// Takes one PDU, which must be intact.
+fn parse(limits: Limits, segments: Vec<RxSegment>) {
+    let mut receiver = Receiver::new(Side::Host, limits);
+    let mut ended = false;
+    for segment in segments {
+        receiver.push(segment);
+        while let Some(received) = receiver.poll().expect("it is well formed") {
+            ended |= matches!(black_box(received), Received::DataEnd { intact: true });
+        }
+    }
+    assert!(ended, "all of it was there");
+}
+
+fn placement(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("nvme/place");
+    for offload in NvmeOffload::ALL {
+        let fio = Fio { operations: 64, depth: 16, ..reading(Mode::Tcp, offload, 256 << 10) };
+        group.throughput(Throughput::Bytes(64 * (256 << 10)));
+        group.bench_function(offload.to_string(), |bencher| {
+            bencher.iter_custom(|iterations| {
+                let spent = |run: FioRun| Duration::from_secs_f64(run.host_us_per_operation * 64.0 / 1e6);
+                (0..iterations).map(|_| spent(made(&fio))).sum()
+            });
+        });
+    }
+}
+
+fn reads(criterion: &mut Criterion) {
+    for (block, least) in [(4 << 10, 512u64), (256 << 10, 64)] {
+        let mut group = criterion.benchmark_group(format!("nvme/read {} KiB", block >> 10));
+        for depth in [1u16, 16, 256] {
+            let operations = least.max(depth.into());
+            match block {
+                4096 => group.throughput(Throughput::Elements(operations)),
+                _ => group.throughput(Throughput::Bytes(operations * u64::from(block))),
+            };
+            for (mode, offload) in WAYS {
+                let fio = Fio { operations, depth, clock: ClockKind::Real, ..reading(mode, offload, block) };
+                group.bench_function(format!("emulated NICs, {mode}, {offload}/{depth}"), |bencher| {
+                    bencher.iter_custom(|iterations| {
+                        (0..iterations).map(|_| Duration::from_secs_f64(made(&fio).seconds)).sum()
+                    });
+                });
+            }
+            group.bench_function(format!("kernel loopback/{depth}"), |bencher| {
+                bencher.iter_custom(|iterations| {
+                    let read = || over_the_kernel(block, depth, operations).expect("the loopback works");
+                    (0..iterations).map(|_| read()).sum()
+                });
+            });
+        }
+    }
+}
+
+/// Random reads of so many bytes each, with data digests; what is placed is placed from 4 KiB on.
+fn reading(mode: Mode, offload: NvmeOffload, block_size: u32) -> Fio {
+    let nic = NicConfig { nvme_io_threshold: 4096, ..NicConfig::default() };
+    Fio { block_size, data_digest: true, offload, nic, disk_size: DISK, ..Fio::new(mode, Pattern::RandomRead) }
+}
+
+fn made(fio: &Fio) -> FioRun {
+    let run = fio.clone().run().expect("the run can be made");
+    assert!(run.run.sha256_ok, "what was read is what the disk holds");
+    run
+}
+
+/// How long the same host and target take over the kernel's loopback, each on a thread of its own.
+fn over_the_kernel(block: u32, depth: u16, operations: u64) -> io::Result<Duration> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let (done, ends) = tokio::sync::oneshot::channel::<()>();
+    let serving = std::thread::spawn(move || {
+        on_a_runtime(async move {
+            let serving = serve(listener);
+            futures_util::future::select(core::pin::pin!(serving), ends).await;
+            Ok(())
+        })
+    });
+    let took = on_a_runtime(async move {
+        let connector = move || async move {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok::<_, io::Error>(TokioSegments::new(stream))
+        };
+        let runtime = tokio::runtime::Handle::current();
+        let timers = Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new()));
+        let config = HostConfig { depth: depth.max(2), data_digest: true, ..HostConfig::new(SUBSYSTEM) };
+        let (host, tasks) = Host::new(connector, timers, config);
+        tasks.into_iter().for_each(|task| drop(runtime.spawn(task)));
+        host.ready().await.map_err(io::Error::other)?;
+        let disk = host.disk(1).await.map_err(io::Error::other)?;
+        let started = Instant::now();
+        read_at_random(&disk, block, depth, operations).await?;
+        let took = started.elapsed();
+        host.close().await;
+        Ok(took)
+    });
+    drop(done);
+    serving.join().expect("the target's thread does not panic")?;
+    took
+}
+
+fn on_a_runtime<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
+async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let mut target = Target::new(TargetConfig::default());
+    target.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
+    let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(DISK))).map_err(io::Error::other)?;
+    target.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
+    target.advertise(listener.local_addr()?);
+    let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()));
+    let server = Server::new(target, timers, Arc::new(Threads::new(1)?));
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        tokio::spawn(server.serve(TokioSegments::new(stream)));
+    }
+}
+
+async fn read_at_random(disk: &Disk, block: u32, depth: u16, operations: u64) -> io::Result<()> {
+    let (blocks, places) = (block / 512, DISK / u64::from(block));
+    let mut random = Seed(1).stream("places");
+    let mut buffers: Vec<_> = (0..depth).map(|_| disk.buffer(blocks)).collect();
+    let (mut asked, mut under_way) = (0, FuturesUnordered::new());
+    loop {
+        while asked < operations
+            && let Some(buffer) = buffers.pop()
+        {
+            asked += 1;
+            under_way.push(disk.read(random.next_u64() % places * u64::from(blocks), buffer));
+        }
+        let Some(read) = under_way.next().await else { return Ok(()) };
+        buffers.push(read.map_err(io::Error::other)?);
+    }
+}
+
+/// The share of copies and digests, by bytes of a read, beside the published one: the middle one of five runs.
+fn shares(_: &mut Criterion) {
+    let figures = published::figures();
+    let theirs = figures.iter().find(|figure| figure.id == "asplos21-nvme-share").expect("it is among the data");
+    println!("copy and CRC, {}:", theirs.unit);
+    println!("{:>10} {:>8} {:>12} {:>10}", "bytes", "none", "place-check", "published");
+    for bytes in theirs.x.clone() {
+        let share = |offload| {
+            let operations = ((8 << 20) as f64 / bytes) as u64;
+            let fio = Fio { operations, depth: 16, ..reading(Mode::Tcp, offload, bytes as u32) };
+            let mut shares: Vec<f64> = (0..5).map(|_| made(&fio).copy_crc_share).collect();
+            shares.sort_by(f64::total_cmp);
+            shares[2]
+        };
+        let (none, placed) = (share(NvmeOffload::None), share(NvmeOffload::PlaceCheck));
+        let published = theirs.value("none", bytes).unwrap_or(f64::NAN);
+        println!("{bytes:>10} {none:>7.1}% {placed:>11.1}% {published:>9.1}%");
+    }
+    println!("published: {}; {}; {}", theirs.source, theirs.setup, theirs.differs);
+}
+
+const SIZES: [usize; 2] = [4 << 10, 128 << 10];
+/// Bytes of a segment with timestamps in it.
+const SEGMENT: usize = 1448;
+const DISK: u64 = 16 << 20;
+const SUBSYSTEM: &str = "nqn.2026-01.example:bench";
+const WAYS: [(Mode, NvmeOffload); 7] = [
+    (Mode::Tcp, NvmeOffload::None),
+    (Mode::Tcp, NvmeOffload::Place),
+    (Mode::Tcp, NvmeOffload::PlaceCheck),
+    (Mode::Tcp, NvmeOffload::Emulate),
+    (Mode::TlsCpu, NvmeOffload::None),
+    (Mode::TlsNic, NvmeOffload::None),
+    (Mode::TlsNic, NvmeOffload::PlaceCheck),
+];
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().without_plots().sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(1));
+    targets = digests, pdus, placement, reads, shares
+}
+criterion_main!(benches);
