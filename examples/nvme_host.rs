@@ -6,6 +6,7 @@ use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ktls_offload::TokioSegments;
+use nvme_tcp::nvme::log::DiscoveryEntry;
 use nvme_tcp::shell::Exercise;
 use nvme_tcp::shell::host::{Host, HostConfig, discover};
 use offload_base::{Seed, Timers};
@@ -23,10 +24,10 @@ use tokio::net::TcpStream;
 #[derive(Debug, Parser)]
 #[command(name = "nvme_host", version)]
 struct Options {
-    /// Where the target listens
+    /// Where the target listens; without --nqn, where to ask for subsystems
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     connect: SocketAddr,
-    /// The subsystem; default: the first that discovery tells of
+    /// The subsystem; default: the first that discovery tells of, where it tells
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
     /// Who this host is
@@ -39,7 +40,7 @@ struct Options {
     #[arg(long, visible_alias = "data-digest")]
     ddgst: bool,
     /// I/O queues
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..1024))]
     queues: u16,
     /// Commands in a queue at a time
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..4096))]
@@ -59,7 +60,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Tells which subsystems there are
+    /// Tells which subsystems there are, or where the one named is
     Discover,
     /// Tells about the controller and its namespaces
     Id,
@@ -106,17 +107,23 @@ fn main() -> ExitCode {
     let run = || -> Result<(), Box<dyn Error>> { tokio_runtime::start(2, None)?.block_on(run(&options)) };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has heard enough.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => program::fail(NAME, &format!("{}: {error}", options.connect), program::FAILED),
     }
 }
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let address = options.connect;
-    let connector = move || async move {
-        let stream = TcpStream::connect(address).await?;
-        // Small PDUs must not wait for acknowledgments.
-        stream.set_nodelay(true)?;
-        Ok::<_, io::Error>(TokioSegments::new(stream))
+    let mut address = options.connect;
+    let connector_to = |address: SocketAddr| {
+        move || async move {
+            let stream = TcpStream::connect(address).await?;
+            // Small PDUs must not wait for acknowledgments.
+            stream.set_nodelay(true)?;
+            Ok::<_, io::Error>(TokioSegments::new(stream))
+        }
     };
     let runtime = tokio::runtime::Handle::current();
     let timers: Arc<dyn Timers> = Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new()));
@@ -132,19 +139,28 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     if let Some(name) = &options.hostnqn {
         config.host.clone_from(name);
     }
-    if options.nqn.is_none() {
-        let log = discover(&connector, &timers, &config).await?;
-        if matches!(options.what, What::Discover) {
-            for entry in &log.entries {
-                println!("{} {} {}", entry.subsystem, entry.address, entry.service);
+    let only_discovers = matches!(options.what, What::Discover);
+    if options.nqn.is_none() || only_discovers {
+        let log = discover(&connector_to(address), &timers, &config).await?;
+        if only_discovers {
+            let wanted = |entry: &&DiscoveryEntry| options.nqn.as_ref().is_none_or(|name| *name == entry.subsystem);
+            for entry in log.entries.iter().filter(wanted) {
+                writeln!(io::stdout(), "{} {} {}", entry.subsystem, entry.address, entry.service)?;
             }
             return Ok(());
         }
-        config.subsystem = log.entries.first().ok_or("discovery tells of no subsystem")?.subsystem.clone();
+        // Targets list discovery itself, too, as Linux's does.
+        let disks = log.entries.into_iter().filter(|entry| entry.kind == NVM_SUBSYSTEM);
+        let mut reachable = disks.filter_map(|entry| Some((entry.socket_address()?, entry.subsystem)));
+        (address, config.subsystem) = reachable.next().ok_or("discovery tells of no subsystem over TCP")?;
     }
-    let (host, tasks) = Host::new(connector, timers, config);
+    let (host, tasks) = Host::new(connector_to(address), timers, config);
     tasks.into_iter().for_each(|task| drop(runtime.spawn(task)));
     host.ready().await?;
+    let (headers, data) = host.digests().unwrap_or((options.hdgst, options.ddgst));
+    if (options.hdgst && !headers) || (options.ddgst && !data) {
+        return Err("it does not do the digests asked for".into());
+    }
     let done = work(options, &host).await;
     host.close().await;
     done
@@ -160,9 +176,11 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
     match options.what {
         What::Discover | What::Id => {}
         What::Read { first, blocks } => {
+            let end = first.checked_add(blocks).filter(|end| *end <= disk.blocks());
+            let end = end.ok_or_else(|| format!("the namespace has {} blocks", disk.blocks()))?;
             let mut next = first;
-            while next < first + blocks {
-                let count = most.min(first + blocks - next);
+            while next < end {
+                let count = most.min(end - next);
                 let buffer = disk.read(next, disk.buffer(count as u32)).await?;
                 buffer.parts().iter().try_for_each(|part| io::stdout().write_all(part))?;
                 next += count;
@@ -200,16 +218,17 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
 }
 
 async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
+    let mut out = io::stdout();
     let data = host.controller().ok_or("the controller is gone")?;
-    println!("controller {} of {}", data.controller, data.subsystem);
-    println!("model      {} (serial {}, firmware {})", data.model, data.serial, data.firmware);
-    println!("version    {}.{}", data.version >> 16, data.version >> 8 & 0xff);
-    println!("queues     {}", host.queues());
-    println!("capsule    {} bytes of data", (data.command_capsule.max(4) - 4) * 16);
+    writeln!(out, "controller {} of {}", data.controller, data.subsystem)?;
+    writeln!(out, "model      {} (serial {}, firmware {})", data.model, data.serial, data.firmware)?;
+    writeln!(out, "version    {}.{}", data.version >> 16, data.version >> 8 & 0xff)?;
+    writeln!(out, "queues     {}", host.queues())?;
+    writeln!(out, "capsule    {} bytes of data", (data.command_capsule.max(4) - 4) * 16)?;
     for id in host.namespaces().await? {
         let disk = host.disk(id).await?;
         let bytes = ByteSize(disk.blocks() * u64::from(disk.block_size()));
-        println!("namespace  {id}: {} blocks of {} bytes, {bytes}", disk.blocks(), disk.block_size());
+        writeln!(out, "namespace  {id}: {} blocks of {} bytes, {bytes}", disk.blocks(), disk.block_size())?;
     }
     Ok(())
 }
@@ -222,7 +241,8 @@ async fn verify(exercise: Exercise, host: &Host, disk: &nvme_tcp::shell::host::D
     let report = exercise.run(disk, |done| bar.set_position(done)).await?;
     bar.finish_and_clear();
     let (stats, took) = (host.stats(), started.elapsed());
-    println!(
+    writeln!(
+        io::stdout(),
         "verified: {} written, {} read and compared by {} commands in {:.2} s; {} connections, {} replays, {} retries",
         ByteSize(report.written_bytes),
         ByteSize(report.read_bytes),
@@ -231,8 +251,10 @@ async fn verify(exercise: Exercise, host: &Host, disk: &nvme_tcp::shell::host::D
         stats.connects,
         stats.replays,
         stats.retries,
-    );
+    )?;
     Ok(())
 }
 
 const NAME: &str = "nvme_host";
+/// SUBTYPE of a discovery entry.
+const NVM_SUBSYSTEM: u8 = 2;

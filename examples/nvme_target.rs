@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use testbed::{RealClock, TokioRuntime, tokio_runtime};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -31,7 +32,8 @@ struct Options {
     /// A namespace in memory, of this size; repeatable. Those in memory are numbered first, from 1 on
     #[arg(long, value_name = "SIZE")]
     memory: Vec<ByteSize>,
-    /// A namespace in a file or block device, as large as it is; repeatable
+    /// A namespace in a file or block device, as large as it is; repeatable. What Write Uncorrectable marks is forgotten
+    /// with the program
     #[arg(long, value_name = "PATH")]
     file: Vec<PathBuf>,
     /// Files past the page cache (O_DIRECT)
@@ -44,17 +46,17 @@ struct Options {
     #[arg(long, value_name = "ADDR")]
     advertise: Vec<SocketAddr>,
     /// A host that may connect; repeatable. Default: any
-    #[arg(long, value_name = "NQN")]
+    #[arg(long, value_name = "NQN", value_parser = host_name)]
     host: Vec<String>,
-    /// Threads for files
-    #[arg(long, default_value_t = 8)]
-    threads: usize,
-    /// Bytes of one request to transfer (R2T) at most
-    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    request: ByteSize,
-    /// Data bytes of one C2HData PDU at most
-    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    data_pdu: ByteSize,
+    /// Threads for files, at most 1024
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// Bytes of one request to transfer (R2T) at most: a multiple of 4, from 4 KiB to 1 GiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = transfer_size)]
+    request: u32,
+    /// Data bytes of one C2HData PDU at most: a multiple of 4, from 4 KiB to 1 GiB
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = transfer_size)]
+    data_pdu: u32,
 }
 
 fn main() -> ExitCode {
@@ -74,11 +76,8 @@ fn main() -> ExitCode {
 
 /// The target with its namespaces.
 fn prepare(options: &Options) -> Result<Target, String> {
-    let transport = TransportConfig {
-        request_bytes: u32::try_from(options.request.as_u64()).map_err(|error| error.to_string())?,
-        data_bytes: u32::try_from(options.data_pdu.as_u64()).map_err(|error| error.to_string())?,
-        ..TransportConfig::default()
-    };
+    let transport =
+        TransportConfig { request_bytes: options.request, data_bytes: options.data_pdu, ..TransportConfig::default() };
     let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
     let hosts = (!options.host.is_empty()).then(|| options.host.clone());
     target.add_subsystem(&options.nqn, hosts).map_err(|error| error.to_string())?;
@@ -104,14 +103,28 @@ async fn serve(options: &Options, mut target: Target) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
+    if advertised.iter().any(|address| address.ip().is_unspecified()) {
+        eprintln!("{NAME}: hosts cannot connect to {address}, which discovery tells them: give --advertise ADDR");
+    }
     advertised.into_iter().for_each(|address| target.advertise(address));
     let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()));
-    let server = Server::new(target, timers, Arc::new(Threads::new(options.threads)?));
+    let server = Server::new(target, timers, Arc::new(Threads::new(options.threads.into())?));
     println!("ready {address}");
     io::stdout().flush()?;
+    let mut failing = false;
     loop {
-        // A connection that fails before it is accepted is nobody's loss.
-        let Ok((stream, peer)) = listener.accept().await else { continue };
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            // Out of descriptors, perhaps: it would be the same at once.
+            Err(error) => {
+                if !core::mem::replace(&mut failing, true) {
+                    eprintln!("{NAME}: no connection can be accepted: {error}");
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        failing = false;
         let serving = server.serve(TokioSegments::new(without_delay(stream)));
         tokio::spawn(async move {
             if let Err(error) = serving.await {
@@ -128,4 +141,20 @@ fn without_delay(stream: TcpStream) -> TcpStream {
     stream
 }
 
+/// Bytes of a PDU's data or of a request.
+fn transfer_size(text: &str) -> Result<u32, String> {
+    let size: ByteSize = text.parse()?;
+    match u32::try_from(size.as_u64()) {
+        Ok(bytes @ 4096..=0x4000_0000) if bytes.is_multiple_of(4) => Ok(bytes),
+        _ => Err("a multiple of 4, from 4 KiB to 1 GiB".into()),
+    }
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    let is_name = text.starts_with("nqn.") && text.len() <= 223;
+    is_name.then(|| text.to_owned()).ok_or_else(|| "no NQN: \"nqn.\" and at most 223 bytes".into())
+}
+
 const NAME: &str = "nvme_target";
+/// Between two attempts to accept when there is no room for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

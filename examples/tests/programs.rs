@@ -1,9 +1,10 @@
 //! The programs as users run them: what is wrong is told in one line and by the status, and costs nobody a file.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 #[test]
 fn no_input_is_written_over_under_whatever_name() {
@@ -44,7 +45,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 18] = [
+    let cases: [(&str, Vec<&str>, &str); 24] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -59,7 +60,13 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("ktls_loopback", vec!["file", "--tls", "1.2", "--padding", "64"], "TLS 1.2"),
         ("ktls_loopback", vec!["file", "--suite", "rot13"], "chacha20-poly1305"),
         ("nvme_target", vec!["--listen", "nowhere"], "'--listen <ADDR>'"),
+        ("nvme_target", vec!["--request", "5461"], "'--request <SIZE>': a multiple of 4"),
+        ("nvme_target", vec!["--request", "5GiB"], "'--request <SIZE>': a multiple of 4"),
+        ("nvme_target", vec!["--data-pdu", "1KiB"], "'--data-pdu <SIZE>': a multiple of 4"),
+        ("nvme_target", vec!["--threads", "100000"], "'--threads <THREADS>'"),
+        ("nvme_target", vec!["--host", "friend"], "'--host <NQN>'"),
         ("nvme_host", vec!["--connect", "nowhere"], "'--connect <ADDR>'"),
+        ("nvme_host", vec!["--queues", "0", "read"], "'--queues <QUEUES>'"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
         ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),
@@ -195,6 +202,61 @@ fn keys(more: &str) -> String {
     one("10.0.0.1", "10.0.0.2", "0x1001", "out") + &one("10.0.0.2", "10.0.0.1", "0x1002", "in")
 }
 
+#[test]
+fn disks_are_found_used_and_kept() {
+    let folder = Folder::new("nvme");
+    folder.write("disk", &"x".repeat(4 << 20));
+    let (target, address) = Target::start(&folder, &["--file", "disk", "--direct", "--block-size", "512"]);
+    let host = |arguments: &[&str]| run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
+    let said = |arguments: &[&str]| {
+        let output = host(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let failed = |arguments: &[&str], expected: &str| {
+        let output = host(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && said.contains(expected), "{arguments:?}: {said}");
+    };
+    let found = format!("nqn.2026-01.example:disk {}\n", address.replace(':', " "));
+    assert_eq!(said(&["discover"]), found);
+    assert_eq!(said(&["--nqn", "nqn.2026-01.example:disk", "discover"]), found);
+    assert_eq!(said(&["--nqn", "nqn.2026-01.example:none", "discover"]), "");
+    assert!(said(&["id"]).contains("1: 8192 blocks of 512 bytes"));
+    assert_eq!(said(&["read", "--first", "8190", "--blocks", "2"]), "x".repeat(1024));
+    failed(&["read", "--first", "18446744073709551615", "--blocks", "5"], "8192 blocks");
+    // Blocks beside each other in a page, many at a time.
+    let verified = said(&["--queues", "4", "verify", "--size", "4MiB", "--span", "256KiB", "--command", "2KiB"]);
+    assert!(verified.starts_with("verified: "), "{verified}");
+    assert!(
+        refused(&folder, "nvme_target", &["--listen", "127.0.0.1:0", "--file", "disk"]).contains("disk: it is in use")
+    );
+    drop(target);
+}
+
+/// An `nvme_target`, until it is dropped.
+struct Target(std::process::Child);
+
+impl Target {
+    /// Also where it listens.
+    fn start(folder: &Folder, arguments: &[&str]) -> (Target, String) {
+        let mut command = program("nvme_target");
+        command.args(["--listen", "127.0.0.1:0"]).args(arguments).current_dir(&folder.0).stdout(Stdio::piped());
+        let mut target = Target(command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(target.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("ready ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        (target, address)
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _killed = self.0.kill();
+        let _gone = self.0.wait();
+    }
+}
+
 /// What a program says that exits with 2, in its one line.
 fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
     let output = run(folder, name, arguments);
@@ -204,12 +266,16 @@ fn refused(folder: &Folder, name: &str, arguments: &[&str]) -> String {
     said
 }
 
-/// `cargo test` builds examples where this test's own folder is.
 fn run(folder: &Folder, name: &str, arguments: &[&str]) -> Output {
+    program(name).args(arguments).current_dir(&folder.0).output().unwrap()
+}
+
+/// `cargo test` builds examples where this test's own folder is.
+fn program(name: &str) -> Command {
     let here = std::env::current_exe().unwrap();
     let program = here.parent().and_then(Path::parent).unwrap().join("examples").join(name);
     assert!(program.exists(), "{} is not there: `cargo test -p offload-examples` builds it", program.display());
-    Command::new(program).args(arguments).current_dir(&folder.0).output().unwrap()
+    Command::new(program)
 }
 
 struct Folder(PathBuf);
