@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # A stock Linux kernel in a QEMU guest as the host of nvme_target: discovery, the four digest settings under fio, what
-# nvme-cli can ask, and a target that is killed in mid-write and started again. Needs no root.
+# nvme-cli can ask, two subsystems and two ways to one of them, and a target that is killed in mid-write and started
+# again. Needs no root.
 #   tests/linux/nvme_guest.sh [all|cli|digests|kill]
-# Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default); PORT on this machine (14420).
+# Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default); PORT on this machine (14420), and
+# the next one.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 target=$(realpath "${NVME_TARGET:-target/release/examples/nvme_target}") port=${PORT:-14420} part=${1:-all}
 nqn=nqn.2026-01.test:disk
-work=$(mktemp -d) pid=
+work=$(mktemp -d) pid='' second=''
 clean_up() {
-    [ -z "$pid" ] || kill -9 "$pid" 2>/dev/null || true
+    [ -z "$pid$second" ] || kill -9 $pid $second 2>/dev/null || true
     wait 2>/dev/null
     rm -rf "$work"
 }
@@ -106,6 +108,21 @@ fails nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n nqn.2026-01.test:none
 disconnect
 SCRIPT
 
+cat >"$work/two" <<'SCRIPT'
+echo "== two subsystems, and two ways to the first"
+live() { for _ in {1..100}; do if [ "$(cat /sys/class/nvme/nvme*/state | grep -c live)" = "$1" ]; then return 0; fi; sleep 0.1; done
+    fail "$1 controllers are live: $(cat /sys/class/nvme/nvme*/state)"; }
+connect
+nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n "$NQN" --nr-io-queues=1 --duplicate-connect >/dev/null || fail "a second way"
+nvme connect -t tcp -a 10.0.2.2 -s $((PORT + 1)) -n "$NQN-2" --nr-io-queues=1 >/dev/null || fail "a second subsystem"
+live 3
+for _ in {1..100}; do if [ "$(cat /sys/block/nvme*/uuid | sort -u | wc -l)" = 3 ]; then break; fi; sleep 0.1; done
+[ "$(cat /sys/block/nvme*/uuid | sort -u | wc -l)" = 3 ] || fail "three disks: $(cat /sys/block/nvme*/uuid)"
+! dmesg | grep -iE 'duplicate|does not support multiple' || fail "the kernel had nothing to complain about"
+has 'disconnected 1' nvme disconnect -n "$NQN-2"
+has 'disconnected 2' nvme disconnect -n "$NQN"
+SCRIPT
+
 cat >"$work/digests" <<'SCRIPT'
 for digests in "" "--hdr-digest" "--data-digest" "--hdr-digest --data-digest"; do
     echo "== fio, digests: ${digests:-none}"
@@ -143,8 +160,9 @@ SCRIPT
 
 if [ "$part" = all ] || [ "$part" = cli ] || [ "$part" = digests ]; then
     serve --block-size 512 --memory 64MiB --memory 64MiB --request 256KiB --data-pdu 64KiB
+    "$target" --listen "127.0.0.1:$((port + 1))" --nqn "$nqn-2" --block-size 512 --memory 64MiB >"$work/log2" 2>&1 & second=$!
     : >"$work/both"
-    [ "$part" = digests ] || cat "$work/cli" >>"$work/both"
+    [ "$part" = digests ] || cat "$work/cli" "$work/two" >>"$work/both"
     [ "$part" = cli ] || cat "$work/digests" >>"$work/both"
     guest "$work/both"
     stop
