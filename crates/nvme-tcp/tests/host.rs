@@ -218,7 +218,23 @@ fn a_host_that_takes_nothing_is_not_waited_for() {
 }
 
 #[test]
-fn an_idle_host_is_kept_alive_and_a_silent_target_noticed() {
+fn a_host_knows_which_digests_there_are() {
+    for (agrees, asks) in [(true, true), (false, true), (true, false)] {
+        let mut bed =
+            Bed::new(9, TransportConfig { data_digest: agrees, ..TransportConfig::default() }, Layers::Tcp, 0.0);
+        let mut config = bed.host_config();
+        (config.header_digest, config.data_digest) = (true, asks);
+        let host = bed.connect(config);
+        let digests = bed.run(async move {
+            host.ready().await.unwrap();
+            host.digests()
+        });
+        assert_eq!(digests, Some((true, agrees && asks)));
+    }
+}
+
+#[test]
+fn an_idle_host_is_kept_alive() {
     let mut bed = Bed::new(7, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();
     config.keep_alive = Duration::from_secs(2);

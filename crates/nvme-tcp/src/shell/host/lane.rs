@@ -53,8 +53,16 @@ pub(super) enum News {
 pub(super) struct Entry {
     pub(super) submission: Submission,
     pub(super) ticket: Arc<Ticket>,
-    /// How often it was tried.
-    pub(super) attempts: u32,
+    pub(super) tries: Tries,
+}
+
+/// How often a command was sent again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tries {
+    /// Because the controller said that it may be.
+    pub(super) retries: u32,
+    /// Because the connection was lost under it.
+    pub(super) replays: u32,
 }
 
 /// By which a command's end finds who waits for it.
@@ -167,7 +175,7 @@ impl Lane {
             drop(state);
             ticket.settle(Err(CommandError::Lost(error)), submission.payload);
         } else {
-            state.pending.push_back(Entry { submission, ticket: ticket.clone(), attempts: 0 });
+            state.pending.push_back(Entry { submission, ticket: ticket.clone(), tries: Tries::default() });
             wake(state.waker.take(), state);
         }
         Pending { ticket, lane: Some(self.clone()) }
@@ -214,9 +222,14 @@ impl Lane {
         wake(state.waker.take(), state);
     }
 
-    /// Takes everything that waits.
-    pub(super) fn take_all(&self) -> Vec<Entry> {
-        lock(&self.state).pending.drain(..).collect()
+    /// Has `other` look after what came here.
+    pub(super) fn hand_over(&self, cx: &Context<'_>, other: &Lane) -> Option<News> {
+        let Mail { news, entries, cancelled } = self.take_mail(cx, usize::MAX);
+        if !entries.is_empty() {
+            other.put_back(entries);
+        }
+        cancelled.iter().for_each(|ticket| other.withdraw(ticket));
+        news
     }
 
     /// Fails everything that waits, and whatever comes.
@@ -235,7 +248,6 @@ impl Lane {
     }
 
     fn cancel(&self, ticket: &Arc<Ticket>) {
-        let mut state = lock(&self.state);
         {
             let mut ticket = lock(&ticket.state);
             if ticket.settled || ticket.cancelled {
@@ -243,6 +255,12 @@ impl Lane {
             }
             ticket.cancelled = true;
         }
+        self.withdraw(ticket);
+    }
+
+    /// Finds the command that was given up, or has the queue's task find it.
+    fn withdraw(&self, ticket: &Arc<Ticket>) {
+        let mut state = lock(&self.state);
         match state.pending.iter().position(|entry| Arc::ptr_eq(&entry.ticket, ticket)) {
             Some(place) => {
                 let entry = state.pending.remove(place);

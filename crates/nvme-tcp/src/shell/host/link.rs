@@ -54,12 +54,32 @@ impl Link {
         command: Command,
         payload: Payload,
     ) -> Result<Finished, HostError> {
+        self.execute_among(name, command, payload, drop).await
+    }
+
+    /// The same on a queue that has others, which are handed to `settle` as they end.
+    pub(super) async fn execute_among(
+        &mut self,
+        name: &'static str,
+        command: Command,
+        payload: Payload,
+        mut settle: impl FnMut(Finished),
+    ) -> Result<Finished, HostError> {
         let submission = Submission { command, payload };
         let now = self.timers.now();
-        if self.queue.submit(now, submission).is_err() {
+        let Ok(id) = self.queue.submit(now, submission) else {
             return Err(HostError::Unsuitable("a queue without room for one command"));
-        }
-        let finished = self.until(Queue::poll_finished).await?;
+        };
+        let finished = self
+            .until(|queue| {
+                loop {
+                    match queue.poll_finished()? {
+                        finished if finished.id == id => return Some(finished),
+                        other => settle(other),
+                    }
+                }
+            })
+            .await?;
         let completion = finished.completion;
         if completion.status.is_success() {
             Ok(finished)

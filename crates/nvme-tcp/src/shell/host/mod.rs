@@ -59,11 +59,11 @@ pub struct HostConfig {
     pub host: String,
     /// This host's identifier.
     pub host_id: [u8; 16],
-    /// I/O queues to ask for.
+    /// I/O queues to ask for, at least one.
     pub queues: u16,
     /// Commands in an I/O queue at a time, at most.
     pub depth: u16,
-    /// Asks for header digests.
+    /// Asks for header digests; [`Host::digests`] tells what the controller says.
     pub header_digest: bool,
     /// Asks for data digests.
     pub data_digest: bool,
@@ -87,6 +87,9 @@ pub struct HostConfig {
     pub give_up_after: Duration,
     /// How often a command is tried again that the controller says may be.
     pub retries: u32,
+    /// How often a command is sent again that was under way when a connection was lost. Then it fails: it may be what the
+    /// controller does not survive.
+    pub replays: u32,
 }
 
 /// What a NIC is asked to do for the I/O queues of a host. Whatever it does not do, the CPU does.
@@ -176,7 +179,11 @@ struct Central {
     lost: u64,
     /// Since when the host has not been connected.
     lost_since: Option<Instant>,
+    /// Since when it is connected, or was before the loss.
+    live_since: Option<Instant>,
     last_error: Option<HostError>,
+    /// After which there is no use in trying again.
+    is_final: bool,
     /// Connected at least once.
     was_live: bool,
     ended: Option<HostError>,
@@ -190,6 +197,8 @@ struct Central {
 struct Association {
     generation: u64,
     data: ControllerData,
+    /// Of headers, of data: what its admin queue agreed to.
+    digests: (bool, bool),
     queues: u16,
     depth: u16,
     in_capsule: u32,
@@ -217,6 +226,7 @@ impl HostConfig {
             reconnect_delay_max: Duration::from_secs(10),
             give_up_after: Duration::from_secs(600),
             retries: 5,
+            replays: 8,
         }
     }
 
@@ -236,6 +246,7 @@ impl HostConfig {
 impl Host {
     /// A host, and the tasks that do its work, to be spawned: one for each queue.
     pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
+        let config = HostConfig { queues: config.queues.max(1), ..config };
         let lanes = (0..=usize::from(config.queues)).map(|_| Arc::default()).collect();
         let shared = Arc::new(Shared {
             config,
@@ -272,6 +283,11 @@ impl Host {
     /// What the controller says of itself; `None` while there is none.
     pub fn controller(&self) -> Option<ControllerData> {
         lock(&self.handle.shared.central).association.as_ref().map(|association| association.data.clone())
+    }
+
+    /// Whether the controller agreed to digests of headers, and of data; `None` while there is none.
+    pub fn digests(&self) -> Option<(bool, bool)> {
+        lock(&self.handle.shared.central).association.as_ref().map(|association| association.digests)
     }
 
     /// I/O queues that the controller has granted.

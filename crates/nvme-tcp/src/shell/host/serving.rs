@@ -3,10 +3,10 @@
 use super::Shared;
 use super::error::{CommandError, HostError};
 use super::events::Events;
-use super::lane::{Entry, Lane, Mail, News, Ticket};
+use super::lane::{Entry, Lane, Mail, News, Ticket, Tries};
 use super::link::Link;
 use super::lock;
-use crate::host::{Abandoned, Finished, Payload, Queue, Submission, commands};
+use crate::host::{Abandoned, Finished, Payload, Submission, commands};
 use crate::nvme::{Command, Status};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -51,18 +51,29 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep
         events: if upkeep.events { Events::Asking } else { Events::Off },
     };
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
+    if number == 0 && matches!(ended, Ended::Wanted) {
+        serving.say_goodbye(&mut link).await;
+    }
     let mut jobs = serving.jobs;
     let mut unfinished = Vec::new();
-    let wanted = number == 0 && matches!(ended, Ended::Wanted);
-    let mut queue = if wanted { shared.say_goodbye(link).await } else { link.finish().await };
+    let mut queue = link.finish().await;
     for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
         Some(unfinished) => Poll::Ready(unfinished),
         None => Poll::Pending,
     })
     .await
     {
-        if let Some((ticket, attempts)) = jobs.remove(&id) {
-            unfinished.push(Entry { submission, ticket, attempts: attempts + 1 });
+        let Some((ticket, mut tries)) = jobs.remove(&id) else { continue };
+        tries.replays += 1;
+        if tries.replays > shared.config.replays && !ticket.is_cancelled() {
+            // It may well be this command that no connection survives.
+            let error = match &ended {
+                Ended::Failed(error) => error.clone(),
+                Ended::Wanted | Ended::Cut => shared.loss().error,
+            };
+            ticket.settle(Err(CommandError::Lost(error)), submission.payload);
+        } else {
+            unfinished.push(Entry { submission, ticket, tries });
         }
     }
     let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
@@ -78,7 +89,7 @@ struct Serving<'a> {
     lane: &'a Lane,
     may_retry: bool,
     /// By identifier.
-    jobs: BTreeMap<u16, (Arc<Ticket>, u32)>,
+    jobs: BTreeMap<u16, (Arc<Ticket>, Tries)>,
     keep_alive: Option<KeepAlive>,
     events: Events,
 }
@@ -113,13 +124,13 @@ impl Serving<'_> {
         let now = self.shared.timers.now();
         let mut unsent = Vec::new();
         for entry in entries {
-            let Entry { submission, ticket, attempts } = entry;
+            let Entry { submission, ticket, tries } = entry;
             match link.queue.submit(now, submission) {
                 Ok(id) => {
                     ticket.enter(id);
-                    self.jobs.insert(id, (ticket, attempts));
+                    self.jobs.insert(id, (ticket, tries));
                 }
-                Err(submission) => unsent.push(Entry { submission, ticket, attempts }),
+                Err(submission) => unsent.push(Entry { submission, ticket, tries }),
             }
         }
         if !unsent.is_empty() {
@@ -169,6 +180,15 @@ impl Serving<'_> {
         Ok(())
     }
 
+    /// Shuts the controller down, as far as it still answers. What ends meanwhile ends as it would have before.
+    async fn say_goodbye(&mut self, link: &mut Link) {
+        if link.queue.is_open() {
+            let shutdown: Command = commands::property_set(crate::nvme::fabrics::property::CC, SHUTDOWN);
+            // Whatever it answers, this is the end.
+            let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
+        }
+    }
+
     fn settle(&mut self, finished: Finished) {
         let finished = match self.events.finish(finished) {
             Ok(event) => {
@@ -186,7 +206,7 @@ impl Serving<'_> {
             keep_alive.outstanding = None;
             return;
         }
-        let Some((ticket, attempts)) = self.jobs.remove(&id) else { return };
+        let Some((ticket, mut tries)) = self.jobs.remove(&id) else { return };
         let status = completion.status;
         if ticket.is_cancelled() && status == Status::ABORTED_BY_HOST {
             ticket.settle(Err(CommandError::Cancelled), submission.payload);
@@ -194,26 +214,15 @@ impl Serving<'_> {
             ticket.settle(Ok(completion), submission.payload);
         } else if self.may_retry
             && !status.do_not_retry()
-            && attempts < self.shared.config.retries
+            && tries.retries < self.shared.config.retries
             && !ticket.is_cancelled()
         {
             lock(&self.shared.central).stats.retries += 1;
-            self.lane.put_back(vec![Entry { submission, ticket, attempts: attempts + 1 }]);
+            tries.retries += 1;
+            self.lane.put_back(vec![Entry { submission, ticket, tries }]);
         } else {
             ticket.settle(Err(CommandError::Status(status)), submission.payload);
         }
-    }
-}
-
-impl Shared {
-    /// Shuts the controller down, as far as it still answers.
-    async fn say_goodbye(&self, mut link: Link) -> Queue {
-        if link.queue.is_open() {
-            let shutdown: Command = commands::property_set(crate::nvme::fabrics::property::CC, SHUTDOWN);
-            // Whatever it answers, this is the end.
-            let _answer = link.execute("shutdown", shutdown, Payload::None).await;
-        }
-        link.finish().await
     }
 }
 

@@ -32,32 +32,36 @@ pub(super) fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
 }
 
 async fn keep_controller(shared: Arc<Shared>) {
-    let (mut delay, mut before) = (shared.config.reconnect_delay, None);
+    let mut delay = Duration::ZERO;
     loop {
         let generation = shared.begin();
-        let ended = match open_controller(&shared, generation).await {
+        let ended = match shared.unless_closed(open_controller(&shared, generation)).await {
             Ok((link, association, events)) => {
                 shared.publish(Arc::new(association));
                 // Half the time it may take, so that one may be lost.
                 let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
                 serve(&shared, 0, link, Upkeep { keep_alive, events }).await
             }
+            Err(HostError::Closed) => Ended::Wanted,
             Err(error) => Ended::Failed(error),
         };
         match ended {
             Ended::Wanted => return shared.end(&HostError::Closed),
             Ended::Cut => {}
-            Ended::Failed(error) => shared.lose(generation, error),
+            Ended::Failed(error) => {
+                let is_final = error.is_final();
+                shared.lose(generation, error, is_final);
+            }
         }
-        let (error, was_live, lost_since) = shared.loss();
-        let too_long = shared.timers.now() - lost_since > shared.config.give_up_after;
-        if !was_live || error.is_final() || too_long {
-            return shared.end(&error);
+        let loss = shared.loss();
+        let too_long = shared.timers.now() - loss.since > shared.config.give_up_after;
+        if !loss.was_live || loss.is_final || too_long {
+            return shared.end(&loss.error);
         }
-        // From a loss to the next, each failure doubles the delay.
-        delay = if before == Some(lost_since) { delay * 2 } else { shared.config.reconnect_delay };
-        delay = delay.min(shared.config.reconnect_delay_max);
-        before = Some(lost_since);
+        // From a connection that lasted to the next, each failure doubles the delay.
+        let lasted = loss.lived.is_some_and(|lived| lived >= shared.config.reconnect_delay_max);
+        delay = if lasted { Duration::ZERO } else { delay * 2 };
+        delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
         if shared.back_off(delay).await {
             return shared.end(&HostError::Closed);
         }
@@ -68,7 +72,7 @@ async fn keep_queue(shared: Arc<Shared>, number: usize) {
     loop {
         let Some(association) = shared.wait_for_controller(number).await else { return };
         if number > usize::from(association.queues) {
-            continue;
+            if shared.hand_over(number).await { continue } else { return }
         }
         let ended = match open_queue(&shared, &association, number as u16).await {
             Ok(link) => {
@@ -80,16 +84,30 @@ async fn keep_queue(shared: Arc<Shared>, number: usize) {
         match ended {
             Ended::Wanted => return,
             Ended::Cut => {}
-            Ended::Failed(error) => shared.lose(association.generation, error),
+            // The controller may just be gone: only its admin queue can tell that there is no way back.
+            Ended::Failed(error) => shared.lose(association.generation, error, false),
         }
     }
+}
+
+/// What became of a controller.
+pub(super) struct Loss {
+    pub(super) error: HostError,
+    /// Trying again would come to the same.
+    is_final: bool,
+    /// The host was connected at least once.
+    was_live: bool,
+    /// Since when it has not been.
+    since: Instant,
+    /// How long the last connection lasted, if there was one.
+    lived: Option<Duration>,
 }
 
 impl Shared {
     fn begin(&self) -> u64 {
         let mut central = lock(&self.central);
         central.generation += 1;
-        central.connected = 0;
+        (central.connected, central.live_since) = (0, None);
         let now = self.timers.now();
         central.lost_since.get_or_insert(now);
         central.generation
@@ -103,10 +121,7 @@ impl Shared {
         let mut central = lock(&self.central);
         central.association = Some(association.clone());
         self.note_if_live(&mut central);
-        for (number, lane) in self.lanes.iter().enumerate().skip(1) {
-            if number > queues {
-                self.lanes[1].put_back(lane.take_all());
-            }
+        for lane in self.lanes.iter().skip(1) {
             lane.tell(News::Open(association.clone()));
         }
     }
@@ -123,13 +138,14 @@ impl Shared {
         if central.is_live() {
             central.was_live = true;
             central.lost_since = None;
+            central.live_since = Some(self.timers.now());
             central.stats.connects += 1;
             central.wake();
         }
     }
 
     /// A queue of the controller is lost, and so all are.
-    fn lose(&self, generation: u64, error: HostError) {
+    fn lose(&self, generation: u64, error: HostError, is_final: bool) {
         let mut central = lock(&self.central);
         if central.generation != generation || central.lost == generation {
             return; // not the first to say so
@@ -138,15 +154,19 @@ impl Shared {
         central.lost = generation;
         central.association = None;
         central.lost_since.get_or_insert(now);
-        central.last_error = Some(error);
+        (central.last_error, central.is_final) = (Some(error), is_final);
         self.lanes.iter().for_each(|lane| lane.tell(News::Cut));
     }
 
-    /// The last error, whether the host was ever connected, and since when it has not been.
-    fn loss(&self) -> (HostError, bool, Instant) {
-        let central = lock(&self.central);
-        let error = central.last_error.clone().unwrap_or(HostError::Closed);
-        (error, central.was_live, central.lost_since.unwrap_or(self.timers.now()))
+    pub(super) fn loss(&self) -> Loss {
+        let (central, now) = (lock(&self.central), self.timers.now());
+        Loss {
+            error: central.last_error.clone().unwrap_or(HostError::Closed),
+            is_final: central.is_final,
+            was_live: central.was_live,
+            since: central.lost_since.unwrap_or(now),
+            lived: central.live_since.map(|live| central.lost_since.unwrap_or(now) - live),
+        }
     }
 
     fn end(&self, error: &HostError) {
@@ -164,6 +184,32 @@ impl Shared {
         poll_fn(|cx| match self.lanes[0].take_mail(cx, 0).news {
             Some(News::End) => Poll::Ready(true),
             _ => alarm.poll(cx, Some(until)).map(|()| false),
+        })
+        .await
+    }
+
+    /// Works on `opening`, unless the host is closed meanwhile.
+    async fn unless_closed<T>(&self, opening: impl Future<Output = Result<T, HostError>>) -> Result<T, HostError> {
+        let mut opening = core::pin::pin!(opening);
+        poll_fn(|cx| match self.lanes[0].take_mail(cx, 0).news {
+            Some(News::End) => Poll::Ready(Err(HostError::Closed)),
+            _ => opening.as_mut().poll(cx),
+        })
+        .await
+    }
+
+    /// The controller has no queue for this lane: until there is another controller, the first takes what comes. False:
+    /// the host is closed.
+    async fn hand_over(&self, number: usize) -> bool {
+        poll_fn(|cx| match self.lanes[number].hand_over(cx, &self.lanes[1]) {
+            None => Poll::Pending,
+            Some(News::End) => Poll::Ready(false),
+            Some(News::Cut) => Poll::Ready(true),
+            Some(News::Open(association)) => {
+                // The cut before it was overtaken.
+                self.lanes[number].tell(News::Open(association));
+                Poll::Ready(true)
+            }
         })
         .await
     }
@@ -194,6 +240,12 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     if data.sgl_support & 3 == 0 {
         return Err(HostError::Unsuitable("it does not know SGLs"));
     }
+    if data.in_capsule_offset != 0 {
+        return Err(HostError::Unsuitable("data in its capsules do not follow the command"));
+    }
+    if entries == 0 {
+        return Err(HostError::Unsuitable("its queues have no room"));
+    }
     let wanted = events::of_interest(&data);
     let events = match wanted {
         0 => false,
@@ -207,10 +259,14 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
+    // MAXCMD, 0: not told. A queue has an entry more than it has commands.
+    let commands = data.max_commands.checked_sub(1).unwrap_or(MAX_DEPTH);
+    let framing = link.queue.framing();
     let association = Association {
         generation,
+        digests: (framing.header_digest, framing.data_digest),
         queues,
-        depth: config.depth.clamp(1, entries.min(MAX_DEPTH)),
+        depth: config.depth.min(entries).min(commands).clamp(1, MAX_DEPTH),
         in_capsule: (data.command_capsule - 4).saturating_mul(16),
         max_transfer: match data.max_transfer {
             0 => MAX_TRANSFER,
