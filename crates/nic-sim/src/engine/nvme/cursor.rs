@@ -159,6 +159,10 @@ impl Cursor {
         if shape.has_data && u32_at(header, 16) != shape.data_end - shape.data_start {
             return Err(NoPdu);
         }
+        // Nor do data lie beyond what DATAO can count.
+        if shape.has_data && self.offset().checked_add(shape.data_end - shape.data_start).is_none() {
+            return Err(NoPdu);
+        }
         Ok(())
     }
 
@@ -175,4 +179,28 @@ impl Cursor {
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_beyond_what_an_offset_counts_are_no_pdu() {
+        let config =
+            NvmeTcpConfig { header_digest: false, data_digest: false, alignment: 0, check: false, over_tls: false };
+        for (offset, fits) in [(u32::MAX - 8, true), (u32::MAX - 7, false), (u32::MAX, false)] {
+            let mut pdu = [0; 32];
+            pdu[..8].copy_from_slice(&[7, 0, 24, 24, 32, 0, 0, 0]);
+            pdu[12..16].copy_from_slice(&offset.to_le_bytes());
+            pdu[16] = 8;
+            let (mut cursor, mut seen) = (Cursor::START, Vec::new());
+            // The data come in two packets.
+            let passed = cursor
+                .pass(&config, &pdu[..28], &mut |data| seen.push(data.offset))
+                .and_then(|_| cursor.pass(&config, &pdu[28..], &mut |data| seen.push(data.offset)));
+            assert_eq!(passed.is_ok(), fits, "{offset:#x}");
+            assert_eq!(seen, if fits { vec![offset, offset + 4] } else { Vec::new() });
+        }
+    }
 }
