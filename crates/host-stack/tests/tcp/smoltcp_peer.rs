@@ -1,12 +1,13 @@
-//! smoltcp as the peer, once in each role, over a clean and over a lossy wire.
+//! smoltcp as the peer, in each role, over whatever wire.
 
 use crate::nic::Nic;
 use crate::pair::{ADDRESS, MAC, PORT, config};
-use crate::transfer::pattern;
+use crate::transfer::{any_wire, pattern};
 use crate::wire::{Wire, WireConfig};
 use core::time::Duration;
 use host_stack::{ConnectionId, Stack, State, TcpConfig};
 use offload_base::{Instant, Seed};
+use proptest::prelude::*;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp::{Socket, SocketBuffer};
@@ -176,37 +177,48 @@ impl Mixed {
     }
 }
 
-fn wires() -> [WireConfig; 2] {
-    [WireConfig::default(), WireConfig { loss: 0.03, reorder: 0.03, duplicate: 0.01, ..WireConfig::default() }]
-}
-
-#[test]
-fn smoltcp_listens() {
-    for wire in wires() {
-        let mut mixed = Mixed::new(wire, Seed(3));
+/// A connection, opened by either.
+fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, ConnectionId) {
+    let mut mixed = Mixed::new(wire, seed);
+    let end = mixed.now + Duration::from_secs(600);
+    if smoltcp_listens {
         mixed.socket().listen(PORT).unwrap();
         let id = mixed.stack.connect(mixed.now, None, (ADDRESS[1], PORT).into()).unwrap();
         while mixed.stack.state(id) != State::Established {
             mixed.step();
+            assert!(mixed.now < end && mixed.stack.error(id).is_none(), "{:?}", mixed.stack.stats(id));
         }
-        mixed.exchange(id, &pattern(Seed(1), 500_000));
+        return (mixed, id);
+    }
+    mixed.stack.listen(PORT, 4).unwrap();
+    let remote = (IpAddress::from(ADDRESS[0]), PORT);
+    let socket = mixed.sockets.get_mut::<Socket<'_>>(mixed.socket);
+    socket.connect(mixed.interface.context(), remote, 5000).unwrap();
+    loop {
+        mixed.step();
+        if let Some(id) = mixed.stack.accept(PORT) {
+            return (mixed, id);
+        }
+        assert!(mixed.now < end, "{:?}", mixed.socket().state());
     }
 }
 
 #[test]
-fn smoltcp_connects() {
-    for wire in wires() {
-        let mut mixed = Mixed::new(wire, Seed(4));
-        mixed.stack.listen(PORT, 4).unwrap();
-        let remote = (IpAddress::from(ADDRESS[0]), PORT);
-        let socket = mixed.sockets.get_mut::<Socket<'_>>(mixed.socket);
-        socket.connect(mixed.interface.context(), remote, 5000).unwrap();
-        let id = loop {
-            mixed.step();
-            if let Some(id) = mixed.stack.accept(PORT) {
-                break id;
-            }
-        };
+fn smoltcp_listens_and_connects_over_a_clean_wire() {
+    for smoltcp_listens in [true, false] {
+        let (mut mixed, id) = opened(WireConfig::default(), Seed(3), smoltcp_listens);
         mixed.exchange(id, &pattern(Seed(1), 500_000));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn smoltcp_gets_and_gives_every_byte_whatever_the_wire_does(
+        seed: u64, wire in any_wire(), smoltcp_listens: bool, bytes in 0usize..60_000,
+    ) {
+        let (mut mixed, id) = opened(wire, Seed(seed), smoltcp_listens);
+        mixed.exchange(id, &pattern(Seed(seed), bytes));
     }
 }

@@ -91,7 +91,7 @@ fn the_same_seed_puts_the_same_frames_on_the_wire() {
 }
 
 prop_compose! {
-    fn any_wire()(
+    pub(crate) fn any_wire()(
         loss in prop_oneof![Just(0.0), 0.0..0.1],
         reorder in prop_oneof![Just(0.0), 0.0..0.3],
         duplicate in prop_oneof![Just(0.0), 0.0..0.1],
