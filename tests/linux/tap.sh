@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Linux's TCP against the emulated host's, over a TAP in a network namespace made for it: bulk each way and both at
-# once, over wires that lose, reorder, double and corrupt; connections opened and closed, 10000 at once; TLS that the
-# NIC does.
+# once, over IPv4 and IPv6, over wires that lose, reorder, double and corrupt; eight streams each way at once; connections
+# opened and closed, 10000 at once; TLS that the NIC does.
 #   tests/linux/tap.sh [MIB]        how much goes each way; 64 by default
 . "$(dirname "$0")/lib.sh"
 mib=${1:-64}
@@ -19,6 +19,16 @@ up() {
     [ "${answer%%$'\n'*}" = "$((mib << 20)) $hash" ] && echo "${answer#*$'\n'}"
 }
 both() { down & local other=$!; up && wait "$other"; }
+streams() { # eight each way at once, as iperf would have it
+    local all=() one failed=0 began=$(date +%s%N)
+    for one in 1 2 3 4 5 6 7 8; do
+        get -o /dev/null "$url/bulk" & all+=($!)
+        get -o /dev/null -T "$work/site/bulk" "$url/" & all+=($!)
+    done
+    for one in "${all[@]}"; do wait "$one" || failed=1; done
+    echo "  eight streams each way: $(((16 * mib << 20) * 1000 / (($(date +%s%N) - began) / 1000000))) bytes/s in all"
+    return $failed
+}
 
 bulk() { # what kind of wire, options
     echo "$1"; shift
@@ -35,6 +45,10 @@ check "the kernel handed over super-segments" [ "$(counted attach_rx_super_segme
 check "the kernel was given super-segments" [ "$(counted attach_tx_super_segments)" -gt 0 ]
 check "nothing the kernel handed over was malformed" [ "$(counted attach_rx_malformed)" = 0 ]
 check "no checksum was wrong" [ "$(counted rx_csum_bad)" = 0 ]
+echo "eight streams each way at once"
+start
+check "all of them end well" streams
+stop
 bulk "a wire that loses 1 %" --loss 0.01
 check "frames were lost" [ "$(counted wire_lost)" -gt 0 ]
 bulk "a wire that loses 5 %" --loss 0.05
@@ -58,11 +72,11 @@ check "a port where nobody listens refuses" [ "$(inside curl -s --noproxy '*' --
 stop
 check "there were as many connections" [ "$(counted TcpPassiveOpens)" -ge 1000 ]
 
-many() { # opens connections until there are $1 at once, asks for a page on each, closes them all
+many() { # opens connections to $2 until there are $1 at once, asks for a page on each, closes them all
     local sockets=() socket line answered=0
     ulimit -n $(($1 + 100))
     for ((at = 0; at < $1; at++)); do
-        exec {socket}<>/dev/tcp/10.77.0.1/80
+        exec {socket}<>/dev/tcp/$2/80
         sockets+=("$socket")
     done
     for socket in "${sockets[@]}"; do printf 'GET /a%%20page.txt HTTP/1.1\r\nHost: it\r\n\r\n' >&"$socket"; done
@@ -82,7 +96,7 @@ inside sysctl -qw net.ipv4.ip_local_port_range="10000 65000"
 weights=()
 for _ in 1 2 3; do
     began=$(date +%s%N)
-    check "every one is open, and answered" [ "$(inside bash -c "$(declare -f many); many 10000")" = 10000 ]
+    check "every one is open, and answered" [ "$(inside bash -c "$(declare -f many); many 10000 10.77.0.1")" = 10000 ]
     weights+=("$(weight)")
     echo "  $((($(date +%s%N) - began) / 1000000)) ms, the server weighs ${weights[-1]} KiB"
 done
@@ -99,6 +113,10 @@ check "the NIC decrypted" [ "$(counted rx_tls_decrypted_bytes)" -gt 0 ]
 
 if [ "$(cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null)" = 0 ]; then
     tls=(-g) url='http://[fd77::1]'
+    bulk "IPv6, a clean wire"
+    check "it was IPv6" [ "$(counted Ip6InReceives)" -gt 1000 ]
+    bulk "IPv6, a wire that loses 5 %" --loss 0.05
+    bulk "IPv6, a wire that reorders 5 %" --reorder 0.05
     bulk "IPv6, a wire that loses 1 %, reorders 1 % and corrupts 0.1 %" --loss 0.01 --reorder 0.01 --corrupt 0.001
     check "it was IPv6" [ "$(counted Ip6InReceives)" -gt 1000 ]
     check "frames were corrupted, and found out" [ "$(counted rx_csum_bad)" -gt 0 ]
@@ -114,6 +132,8 @@ if [ "$(cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null)" = 0 ]; then
         check "the emulated host answers a ping" inside ping -6 -q -c 3 -i 0.2 -W 5 fd77::1
         check "and one in fragments" inside ping -6 -q -c 3 -i 0.2 -W 5 -s 4000 fd77::1
     fi
+    check "10000 connections over IPv6 are open at once, and answered" \
+        [ "$(inside bash -c "$(declare -f many); many 10000 fd77::1")" = 10000 ]
     check "a port where nobody listens refuses" [ "$(inside curl -s -g --noproxy '*' --max-time 10 'http://[fd77::1]:81/' || echo $?)" = 7 ]
     stop
 else
