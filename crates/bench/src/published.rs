@@ -21,7 +21,7 @@ pub struct Figure {
     pub differs: String,
     /// Values along the horizontal axis, as our sweeps name them.
     pub x: Vec<f64>,
-    /// A line of values each, by our name for it, as long as `x`.
+    /// A line of values each, by our name for it, as long as `x`; `nan` where nothing was published.
     pub series: BTreeMap<String, Vec<f64>>,
 }
 
@@ -29,7 +29,7 @@ impl Figure {
     /// The value of a series at `x`.
     pub fn value(&self, series: &str, x: f64) -> Option<f64> {
         let at = self.x.iter().position(|known| (known - x).abs() <= 1e-9 * known.abs().max(1.0))?;
-        self.series.get(series)?.get(at).copied()
+        self.series.get(series)?.get(at).copied().filter(|value| value.is_finite())
     }
 }
 
@@ -54,8 +54,9 @@ fn parse(text: &str) -> Result<Vec<Figure>, toml::de::Error> {
     toml::from_str::<File>(text).map(|file| file.figure)
 }
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 4] = [
     include_str!("../published/autonomous-nic-offloads.toml"),
+    include_str!("../published/linux-ktls-connectx.toml"),
     include_str!("../published/secure-data-reservoir.toml"),
     include_str!("../published/xfrm-one-cpu.toml"),
 ];

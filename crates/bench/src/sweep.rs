@@ -13,6 +13,7 @@
 //! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
 //! one, is repetition, of which reports take the median.
 
+use crate::report::Relation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -94,7 +95,8 @@ pub struct Plot {
     pub x: String,
     /// The option that tells lines apart.
     pub series: String,
-    /// Fields of a run, a plot each; inner fields with a dot.
+    /// Fields of a run, a plot each; inner fields with a dot. `F, times less than L`: of what the line L has of the field
+    /// F, how many times less the others have; `times more`, likewise.
     pub y: Vec<String>,
     /// Published figures to set beside a field: field, then the figure's identifier.
     #[serde(default)]
@@ -124,6 +126,12 @@ impl Sweep {
             for option in [&study.plot.x, &study.plot.series] {
                 if !study.grid.contains_key(option) {
                     return Err(InvalidSweep::DoesNotVary { study: study.name.clone(), option: option.clone() });
+                }
+            }
+            let lines = &study.grid[&study.plot.series];
+            for relation in study.plot.y.iter().filter_map(|field| Relation::parse(field)) {
+                if lines.iter().all(|line| line.text() != relation.line) {
+                    return Err(InvalidSweep::NoSuchLine { study: study.name.clone(), line: relation.line.into() });
                 }
             }
             if let Some(option) = study.fixed.keys().find(|option| study.grid.contains_key(*option)) {
@@ -186,6 +194,14 @@ pub enum InvalidSweep {
         study: String,
         /// The option.
         option: String,
+    },
+    /// A plot relates its lines to one that there is not.
+    #[error("study `{study}`: no line of the plot is called `{line}`")]
+    NoSuchLine {
+        /// The study.
+        study: String,
+        /// The line.
+        line: String,
     },
     /// An option is in both tables.
     #[error("study `{study}`: `{option}` is both fixed and in the grid")]
@@ -304,8 +320,28 @@ mod tests {
         let wrong = |from: &str, to: &str| Sweep::parse(&STUDY.replace(from, to)).unwrap_err().to_string();
         assert!(wrong("x = \"loss\"", "x = \"delay\"").contains("not in its grid"));
         assert!(wrong("bytes = \"1MiB\"", "loss = 0").contains("both fixed and in the grid"));
+        assert!(wrong("y = [\"goodput_gbps", "y = [\"goodput_gbps, times more than tcpp").contains("`tcpp`"));
         assert!(wrong("name", "nome").contains("nome"));
         assert!(Sweep::parse(&(STUDY.to_string() + STUDY)).unwrap_err().to_string().contains("two studies"));
+    }
+
+    #[test]
+    fn our_own_sweeps_draw_what_they_set_published_figures_beside() {
+        let figures = crate::published::figures();
+        for text in [include_str!("../sweeps/quick.toml"), include_str!("../sweeps/published.toml")] {
+            for study in Sweep::parse(text).unwrap().studies {
+                for (field, id) in &study.plot.published {
+                    assert!(study.plot.y.contains(field), "{}: {field}", study.name);
+                    let figure = figures.iter().find(|figure| figure.id == *id).expect(id);
+                    // Neither axis nor lines may miss each other by a name.
+                    let lines = &study.grid[&study.plot.series];
+                    assert!(lines.iter().any(|line| figure.series.contains_key(&line.text())), "{}: {id}", study.name);
+                    let places = &study.grid[&study.plot.x];
+                    let common = |x: &f64| places.iter().any(|place| place.text().parse() == Ok(*x));
+                    assert!(figure.x.iter().any(common), "{}: {id}", study.name);
+                }
+            }
+        }
     }
 
     #[test]

@@ -91,8 +91,30 @@ pub struct Value {
 }
 
 impl Curves {
-    /// The lines of a field.
+    /// The lines of a field, or of what one line's values are of the others' (see [`Relation`]).
     pub fn of(study: &StudyRows<'_>, field: &str) -> Curves {
+        let plain = Relation::parse(field).map_or(field, |relation| relation.field);
+        let mut curves = Curves::of_runs(study, plain);
+        if let Some(relation) = Relation::parse(field) {
+            curves.field = field.to_string();
+            curves.relate(&relation);
+        }
+        curves
+    }
+
+    /// Leaves how many times a line's values are those of the others, in place of the others.
+    fn relate(&mut self, relation: &Relation<'_>) {
+        let base = self.lines.iter().position(|line| line.name == relation.line).map(|at| self.lines.remove(at));
+        for line in &mut self.lines {
+            for (at, value) in line.values.iter_mut().enumerate() {
+                let base = base.as_ref().and_then(|base| base.values[at]);
+                let ratio = value.zip(base).map(|(value, base)| relation.ratio(value.median, base.median));
+                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Value::of(&[ratio]));
+            }
+        }
+    }
+
+    fn of_runs(study: &StudyRows<'_>, field: &str) -> Curves {
         let plot = study.plot;
         let mut x: Vec<&Setting> = Vec::new();
         let mut names: Vec<String> = Vec::new();
@@ -132,6 +154,39 @@ impl Curves {
     }
 }
 
+/// A field that stands for how many times a line's values are another's: `F, times less than L` for costs, `F, times more
+/// than L` for speeds, where F is a field of runs and L the name of a line.
+///
+/// ```
+/// use offload_bench::report::Relation;
+///
+/// let gain = Relation::parse("server_us_per_request, times less than tls-cpu").unwrap();
+/// assert_eq!((gain.field, gain.line), ("server_us_per_request", "tls-cpu"));
+/// assert_eq!(gain.ratio(2.0, 6.0), 3.0);
+/// assert!(Relation::parse("goodput_gbps").is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relation<'a> {
+    /// The field of runs.
+    pub field: &'a str,
+    /// The line that the others are held against.
+    pub line: &'a str,
+    less: bool,
+}
+
+impl<'a> Relation<'a> {
+    /// What a field stands for; `None`: for itself.
+    pub fn parse(field: &'a str) -> Option<Relation<'a>> {
+        let of = |word: &str, less| field.split_once(word).map(|(field, line)| Relation { field, line, less });
+        of(", times less than ", true).or_else(|| of(", times more than ", false))
+    }
+
+    /// How many times `value` is less, or more, than `base`.
+    pub fn ratio(&self, value: f64, base: f64) -> f64 {
+        if self.less { base / value } else { value / base }
+    }
+}
+
 impl Value {
     /// Of at least one number.
     fn of(numbers: &[f64]) -> Value {
@@ -156,5 +211,34 @@ fn number(setting: &Setting) -> Option<f64> {
         Setting::Integer(number) => Some(*number as f64),
         Setting::Float(number) => Some(*number),
         Setting::Flag(_) | Setting::Text(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::read_rows;
+
+    #[test]
+    fn a_relation_leaves_the_other_lines_and_what_they_are_of_the_one() {
+        let field = "us, times less than cpu";
+        let row = |mode: &str, size: u64, us: f64| {
+            serde_json::json!({
+                "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": [field] },
+                "settings": { "size": size, "mode": mode }, "arguments": [], "seed": 1, "clock": "virtual", "version": "0",
+                "machine": { "processor": "", "cores": 1, "system": "" }, "run": { "us": us }
+            })
+            .to_string()
+                + "\n"
+        };
+        let text = row("tcp", 1, 2.0) + &row("cpu", 1, 9.0) + &row("nic", 1, 3.0) + &row("nic", 2, 4.0);
+        let (rows, _) = read_rows(&text).unwrap();
+        let curves = Curves::of(&studies(&rows)[0], field);
+        let shown: Vec<_> = curves
+            .lines
+            .iter()
+            .map(|line| (&line.name[..], line.values.iter().map(|value| value.map(|v| v.median)).collect::<Vec<_>>()))
+            .collect();
+        assert_eq!(shown, [("tcp", vec![Some(4.5), None]), ("nic", vec![Some(3.0), None])]);
     }
 }
