@@ -5,6 +5,7 @@
 //! there the clock runs and the meter counts, until the last byte has arrived. The server sends the payload in messages
 //! and closes; then the client does.
 
+use crate::bounded;
 pub use crate::connection::Mode;
 use crate::connection::{Connection, GO, READY, nic_on, tcp};
 use crate::facts::Run;
@@ -149,7 +150,7 @@ impl Bulk {
         let to = if bulk.ipv6 { IpAddr::from(server.ipv6_address()) } else { server.address().into() };
         let fetching = client.spawn("application", fetch(bulk.clone(), client.clone(), to));
         // When one of them fails, the other may wait for ever.
-        let both = bed.run(try_join(serving, fetching));
+        let both = bounded::run(&mut bed, try_join(serving, fetching));
         drop(attached);
         let (served, fetched) = match both {
             Ok(both) => both,

@@ -4,6 +4,7 @@
 //! its place on the disk, so that a read tells whether it got the right one, and all that was written is looked at in the
 //! end. When all queues stand, the clock runs and the meter counts, until the last command has ended.
 
+use crate::bounded;
 use crate::bulk::Mode;
 use crate::connection::{nic_on, tcp};
 use crate::disk::{DiskWire, SUBSYSTEM};
@@ -230,7 +231,8 @@ impl Fio {
         let attached = meter.attach();
         let digests_by_device = plan.fio.offload == NvmeOffload::PlaceCheck;
         plan.wire.serve(&target, plan.storage.clone(), BLOCK, plan.fio.jobs, digests_by_device)?;
-        let worked = bed.run(host.spawn("application", work(plan.clone(), host.clone(), target, meter.clone())));
+        let worked =
+            bounded::run(&mut bed, host.spawn("application", work(plan.clone(), host.clone(), target, meter.clone())));
         drop(attached);
         let worked = worked?;
         let written = plan.written_right(&worked.written)?;

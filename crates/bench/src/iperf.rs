@@ -4,6 +4,7 @@
 //! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
 //! arrives is compared with what was sent, byte by byte, on the application's account.
 
+use crate::bounded;
 use crate::connection::{Connection, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
@@ -118,7 +119,7 @@ impl Iperf {
         let listeners = plan.crowd.listen(&server)?;
         let serving = server.spawn("application", serve(plan.clone(), server.clone(), listeners, meter.clone()));
         let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
-        let both = bed.run(try_join(serving, fetching));
+        let both = bounded::run(&mut bed, try_join(serving, fetching));
         drop(attached);
         let (served, fetched) = both?;
         let measured = Measured::take(bed, &meter, served.tls.iter().chain(&fetched.tls));

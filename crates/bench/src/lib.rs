@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounded;
 pub mod bulk;
 mod connection;
 mod crowd;

@@ -5,6 +5,7 @@
 //! that takes flows which retransmit off their device is switched off. Each way of receiving NICs to find their places,
 //! and of sending ones to go on after a retransmission, can be asked for.
 
+use crate::bounded;
 use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
@@ -102,7 +103,7 @@ impl Recovery {
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
         let serving = server.spawn("application", serve(self, server.clone()));
         let fetching = client.spawn("application", fetch(self, client.clone(), server.clone()));
-        let (_, opened) = bed.run(try_join(serving, fetching))?;
+        let (_, opened) = bounded::run(&mut bed, try_join(serving, fetching))?;
         let (counters, dma) = (bed.counters(), server.dma());
         let of_payload = |bytes: u64| bytes as f64 * 100.0 / (self.streams * self.records * RECORD as u64) as f64;
         let of_records = |records: u64| records as f64 * 100.0 / (self.streams * self.records) as f64;

@@ -8,6 +8,7 @@ mod files;
 
 pub use files::Files;
 
+use crate::bounded;
 use crate::connection::{Connection, GO, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
@@ -102,7 +103,7 @@ impl Http {
         let ends = (server.clone(), client.clone());
         let serving = server.spawn("application", serve(plan.clone(), ends, listeners, meter.clone()));
         let asking = client.spawn("application", ask(plan.clone(), client.clone(), server.clone()));
-        let both = bed.run(try_join(serving, asking));
+        let both = bounded::run(&mut bed, try_join(serving, asking));
         drop(attached);
         let (served, asked) = both?;
         let tls = served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref()));
