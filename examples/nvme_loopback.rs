@@ -150,6 +150,9 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(status) => return status,
     };
+    if options.size == 0 {
+        return program::fail(NAME, "--size 0: there is nothing to read", program::UNUSABLE);
+    }
     if !options.io.is_multiple_of(u64::from(BLOCK)) || options.io == 0 || options.io > 1 << 20 {
         return program::fail(NAME, "a read has whole blocks of 4096 bytes, 1 MiB at most", program::UNUSABLE);
     }
