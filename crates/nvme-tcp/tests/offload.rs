@@ -59,6 +59,7 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
 #[test]
 fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
     for (seed, loss) in [(41, 0.0), (42, 0.01), (43, 0.05)] {
+        let (mut bypass, mut needs_software) = (0, 0);
         for transport in [
             TransportConfig::default(),
             TransportConfig { data_bytes: 20_000, max_data: 20_000, ..TransportConfig::default() },
@@ -86,7 +87,9 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
                 assert!(count("tx_nvmeotcp_digests") > 20, "seed {seed}: {}", count("tx_nvmeotcp_digests"));
                 assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
                 if loss > 0.0 {
-                    assert!(count("tx_nvmeotcp_bypass") > 0 && count("tx_nvmeotcp_needs_software") > 0, "seed {seed}");
+                    // Which of them a loss, or a reset, comes to is a matter of luck.
+                    bypass += count("tx_nvmeotcp_bypass");
+                    needs_software += count("tx_nvmeotcp_needs_software");
                     let dumped = count("tx_nvmeotcp_dump_bytes");
                     assert!(dumped > 0 || transport.data_bytes > 100_000, "seed {seed}: {dumped}");
                 } else {
@@ -96,6 +99,11 @@ fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
                 }
             }
         }
+        assert_eq!(
+            (bypass > 0, needs_software > 0),
+            (loss > 0.0, loss > 0.0),
+            "seed {seed}: {bypass} {needs_software}"
+        );
     }
 }
 
