@@ -184,6 +184,8 @@ offload_base::counters! {
         pub request_queue_drops: "TcpExtTCPReqQFullDrop",
         /// Final ACKs of a handshake dropped because nobody accepted connections fast enough.
         pub listen_overflows: "TcpExtListenOverflows",
+        /// Connections in TIME-WAIT that gave way because there were as many connections as there may be.
+        pub time_wait_overflows: "TcpExtTCPTimeWaitOverflow",
         /// SYNs dropped for whatever reason.
         pub listen_drops: "TcpExtListenDrops",
         /// Retransmission timeouts.

@@ -38,11 +38,13 @@ pub(crate) struct FlowTable {
     by_flow: HashMap<Tuple, ConnectionId, SipKey>,
     /// What was looked up last: packets come in trains.
     last: Option<(FlowKey, ConnectionId)>,
+    /// Where the search for [one of a kind](Self::next_that) goes on.
+    hand: usize,
 }
 
 impl FlowTable {
     pub(crate) fn new(key: SipKey) -> FlowTable {
-        FlowTable { connections: Slab::new(), by_flow: HashMap::with_hasher(key), last: None }
+        FlowTable { connections: Slab::new(), by_flow: HashMap::with_hasher(key), last: None, hand: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -73,6 +75,18 @@ impl FlowTable {
         let connection = self.connections.remove(id.index());
         self.by_flow.remove(&Tuple(connection.flow()));
         self.last = None;
+    }
+
+    /// A connection that `wanted` says yes to, if there is one among the next `most`, round and round.
+    pub(crate) fn next_that(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
+        for _ in 0..most.min(self.connections.capacity()) {
+            let index = self.hand;
+            self.hand = (index + 1) % self.connections.capacity();
+            if self.connections.get(index).is_some_and(&wanted) {
+                return Some(ConnectionId(index as u32));
+            }
+        }
+        None
     }
 
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {

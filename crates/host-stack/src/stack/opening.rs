@@ -98,7 +98,7 @@ impl Stack {
         let local = self.network.source_for(remote.ip());
         let local = local.filter(|_| self.network.reaches(remote.ip()) && remote.port() != 0);
         let local = local.ok_or(OpenError::Unreachable)?;
-        if self.flows.len() >= self.config.max_connections {
+        if !self.has_room(now) {
             return Err(OpenError::TooMany);
         }
         let flow = match local_port {
@@ -174,7 +174,7 @@ impl Stack {
     }
 
     pub(super) fn on_syn(&mut self, now: Instant, flow: FlowKey, segment: &Segment, device: &mut dyn NetDevice) {
-        let full = self.flows.len() >= self.config.max_connections;
+        let full = !self.has_room(now);
         let Some(listener) = self.listeners.get_mut(&flow.local.port()) else { return };
         if listener.accepted.len() >= listener.backlog {
             self.counters.listen_overflows += 1;
@@ -212,9 +212,9 @@ impl Stack {
             listener.cookies_until = None;
             return Cookie::None;
         }
-        let no_room = listener.accepted.len() >= listener.backlog || self.flows.len() >= self.config.max_connections;
+        let no_room = listener.accepted.len() >= listener.backlog;
         let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
-        if no_room {
+        if no_room || !self.has_room(now) {
             self.counters.listen_overflows += 1;
             return Cookie::NotNow;
         }
@@ -223,6 +223,20 @@ impl Stack {
             listener.half_open += 1;
         }
         Cookie::Opens(self.flows.insert(connection))
+    }
+
+    /// Whether there is room for one more connection. When there is none, one in TIME-WAIT that nobody holds gives way: who
+    /// closes first would be kept from opening others for a minute by what only guards against old segments.
+    fn has_room(&mut self, now: Instant) -> bool {
+        if self.flows.len() < self.config.max_connections {
+            return true;
+        }
+        let Some(id) = self.flows.next_that(WAITING_LOOKED_FOR, Connection::is_waiting_alone) else { return false };
+        self.counters.time_wait_overflows += 1;
+        self.connection_mut(id).end_wait();
+        self.with(now, id, |_, _| ());
+        self.settle(id);
+        true
     }
 
     /// Whether a segment would complete a handshake that nobody has room for.
@@ -303,5 +317,7 @@ pub(super) fn random_port(ports: &mut Rng) -> u16 {
 /// Linux's ip_local_port_range.
 const FIRST_LOCAL_PORT: u16 = 32_768;
 const LAST_LOCAL_PORT: u16 = 60_999;
+/// Connections looked at for one that waits: of a table that is full of others, only some at a time.
+const WAITING_LOOKED_FOR: usize = 32;
 /// Random ports tried before giving up.
 pub(super) const PORTS_TRIED: usize = 256;

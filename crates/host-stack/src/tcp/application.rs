@@ -156,6 +156,11 @@ impl Connection {
         self.detached = true;
     }
 
+    /// Whether it is in TIME-WAIT, and nobody holds it.
+    pub(crate) fn is_waiting_alone(&self) -> bool {
+        self.state == State::TimeWait && self.detached
+    }
+
     /// Ends TIME-WAIT early; only a connection that nobody holds gives way.
     pub(crate) fn end_wait(&mut self) {
         if self.detached {

@@ -192,6 +192,33 @@ fn use_port(pair: &mut Pair) {
 }
 
 #[test]
+fn connections_that_wait_keep_nobody_out() {
+    const MOST: usize = 8;
+    let mut pair = Pair::new(&Setup::default());
+    let mut config = crate::pair::config(1, pair.seed, TcpConfig::default());
+    config.max_connections = MOST;
+    pair.stacks[1] = host_stack::Stack::new(config);
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    for _ in 0..20 {
+        let [client, server] = connect(&mut pair);
+        // The server closes first, and waits.
+        pair.stacks[1].detach(pair.now, server);
+        pair.run_for(SECOND / 10);
+        pair.stacks[0].detach(pair.now, client);
+        pair.run_for(SECOND / 10);
+    }
+    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].counters().time_wait_overflows, 12);
+    // Those that are open do not give way.
+    for open in 0..=MOST {
+        let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        pair.run_for(SECOND / 10);
+        assert_eq!(pair.stacks[0].state(client) == State::Established, open < MOST, "{open}");
+        assert_eq!(pair.stacks[1].accept(PORT).is_some(), open < MOST);
+    }
+}
+
+#[test]
 fn a_port_in_time_wait_is_used_again_after_a_second() {
     for initial_sequence in [None, Some(5)] {
         let tcp = TcpConfig { initial_sequence, ..TcpConfig::default() };
