@@ -1,29 +1,42 @@
 //! A bound on what strangers can make a host send.
+//!
+//! A bound that all share tells each of them how much the others were answered: who counts what is left for him learns
+//! whether a guess of his about somebody else's connection was right (CVE-2016-5696, CVE-2020-25705). So one whose use
+//! depends on such guesses is [drawn anew](RateLimit::drawn_from) each second.
 
 use core::time::Duration;
-use offload_base::Instant;
+use offload_base::{Instant, Rng};
 
 /// At most so many a second.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     a_second: u32,
-    since: Instant,
-    used: u32,
+    since: Option<Instant>,
+    left: u32,
+    drawn_from: Option<Box<Rng>>,
 }
 
 impl RateLimit {
     pub(crate) fn new(a_second: u32) -> RateLimit {
-        RateLimit { a_second, since: Instant::ZERO, used: 0 }
+        RateLimit { a_second, since: None, left: 0, drawn_from: None }
+    }
+
+    /// The same on the average: between half and one and a half of it, drawn each second.
+    pub(crate) fn drawn_from(self, rng: Rng) -> RateLimit {
+        RateLimit { drawn_from: Some(Box::new(rng)), ..self }
     }
 
     /// Whether one more is within the limit; if so, it counts.
     pub(crate) fn allow(&mut self, now: Instant) -> bool {
-        if now - self.since >= Duration::from_secs(1) {
-            self.since = now;
-            self.used = 0;
+        if self.since.is_none_or(|since| now - since >= Duration::from_secs(1)) {
+            self.since = Some(now);
+            self.left = match &mut self.drawn_from {
+                Some(rng) => self.a_second / 2 + rng.below(u64::from(self.a_second) + 1) as u32,
+                None => self.a_second,
+            };
         }
-        let allowed = self.used < self.a_second;
-        self.used += u32::from(allowed);
+        let allowed = self.left > 0;
+        self.left -= u32::from(allowed);
         allowed
     }
 }
@@ -31,11 +44,23 @@ impl RateLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_base::Seed;
 
     #[test]
     fn starts_afresh_every_second() {
         let mut limit = RateLimit::new(2);
         let at = |millis: u64| Instant::ZERO + Duration::from_millis(millis);
         assert_eq!([0, 1, 2, 999, 1000].map(|millis| limit.allow(at(millis))), [true, true, false, false, true]);
+    }
+
+    #[test]
+    fn one_that_is_drawn_is_another_each_second_and_the_same_on_the_average() {
+        let mut limit = RateLimit::new(100).drawn_from(Seed(1).stream("limit"));
+        let counts: Vec<u32> = (0..200)
+            .map(|second| (0..1000).map(|_| u32::from(limit.allow(Instant::ZERO + Duration::from_secs(second)))).sum())
+            .collect();
+        assert!(counts.iter().all(|count| (50..=150).contains(count)), "{counts:?}");
+        assert!(counts.iter().min() < Some(&60) && counts.iter().max() > Some(&140), "{counts:?}");
+        assert!((90..=110).contains(&(counts.iter().sum::<u32>() / 200)), "{counts:?}");
     }
 }

@@ -131,7 +131,7 @@ impl Network {
             outbox: VecDeque::new(),
             address_answers: RateLimit::new(ADDRESS_ANSWERS_A_SECOND),
             echoes: RateLimit::new(ECHOES_A_SECOND),
-            refusals: RateLimit::new(REFUSALS_A_SECOND),
+            refusals: RateLimit::new(REFUSALS_A_SECOND).drawn_from(config.seed.stream("host-stack refusals")),
             ident: config.seed.stream("host-stack idents").next_u32() as u16,
         }
     }

@@ -90,6 +90,7 @@ impl Stack {
 
     /// The same, with secrets of another seed than everything else that is random.
     fn with_secrets(config: Config, secrets: Seed) -> Stack {
+        let limits = secrets;
         let mut secrets = secrets.stream("host-stack secrets");
         let key = SipKey(secrets.next_u64(), secrets.next_u64());
         Stack {
@@ -107,8 +108,8 @@ impl Stack {
             timers: TimerQueue::default(),
             sockets: Sockets::default(),
             controlled: BTreeSet::new(),
-            challenges: RateLimit::new(ANSWERS_A_SECOND),
-            resets: RateLimit::new(ANSWERS_A_SECOND),
+            challenges: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("host-stack challenges")),
+            resets: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("host-stack resets")),
             place: None,
             config,
         }
@@ -488,5 +489,5 @@ const PACKETS_A_POLL: usize = 256;
 const TURNS_A_TRANSMIT: usize = 128;
 /// When so many paced connections in a row find no room in the device, the rest need not ask.
 const FLOWS_WITHOUT_ROOM: usize = 8;
-/// Challenge ACKs, and likewise resets to strangers, in a second (RFC 5961 7; Linux's default).
+/// Challenge ACKs, and likewise resets to strangers, in a second on the average (RFC 5961 7).
 const ANSWERS_A_SECOND: u32 = 1000;

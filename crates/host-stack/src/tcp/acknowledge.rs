@@ -24,24 +24,17 @@ impl Connection {
         self.peer.window_ack = FIRST_BYTE;
     }
 
-    /// Processes the ACK of an acceptable segment. Returns whether the rest of the segment counts.
-    pub(super) fn on_ack(&mut self, env: &mut Env<'_>, segment: &Segment, ack: Seq) -> bool {
-        let Some(position) = self.send.position(ack) else {
-            env.counters.in_errors += 1;
-            return false;
-        };
-        if position > self.next {
-            // RFC 9293 3.10.7.4: it acknowledges what was not sent.
-            self.ack.now = true;
-            return false;
-        }
+    /// The position that `ack` stands for, if it may come from the peer: RFC 5961 5.2 has a segment dropped, all of it,
+    /// that acknowledges what was not sent, or what was acknowledged more than a window ago.
+    pub(super) fn acceptable_ack(&self, ack: Seq) -> Option<u64> {
+        let oldest = self.una.saturating_sub(self.peer.max_window);
+        self.send.position(ack).filter(|position| (oldest..=self.next).contains(position))
+    }
+
+    /// Processes the ACK of an acceptable segment, which stands for `position`.
+    pub(super) fn on_ack(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) {
         if position < self.una {
-            // RFC 5961 5.2: a very old one may be forged.
-            if self.una - position > self.peer.max_window && env.challenges.allow(env.now) {
-                env.counters.challenge_acks += 1;
-                self.ack.now = true;
-            }
-            return true;
+            return;
         }
         self.unanswered = 0;
         let window_before = self.peer.window;
@@ -75,13 +68,14 @@ impl Connection {
             // What an idle connection need not remember.
             self.undo = None;
             self.congestion.on_quiet();
-        } else if acked > 0 {
+        } else if acked > 0 || window_before == 0 && self.peer.window > 0 {
+            // What it had no room for, it may have room for now.
+            self.backoff = 0;
             self.arm_after_progress(env);
         }
         if self.peer.window > 0 {
             self.probes = 0;
         }
-        true
     }
 
     /// RFC 9293 3.10.7.4: the window is that of the latest segment, by sequence and acknowledgment. Beyond that, as in

@@ -51,13 +51,18 @@ impl Connection {
         if self.flight.is_empty() {
             return;
         }
-        if self.backoff >= self.retries(env.config) {
+        // RFC 9293 3.8.6.1: a peer that has closed its window over what it did not take, and answers, is waited for. What is
+        // sent again is its probe.
+        let waits = self.peer.window == 0 && !self.detached && !self.state.is_opening();
+        let most = self.retries(env.config);
+        if (if waits { self.unanswered } else { self.backoff }) >= most {
             self.give_up(env);
             return;
         }
         env.counters.timeouts += 1;
         self.begin_timeout_recovery(env);
-        self.backoff += 1;
+        self.unanswered += 1;
+        self.backoff = if waits { (self.backoff + 1).min(most.max(1) - 1) } else { self.backoff + 1 };
         self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
     }
 

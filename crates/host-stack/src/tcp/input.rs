@@ -114,7 +114,6 @@ impl Connection {
             start = 1;
         }
         let ack = segment.ack?;
-        self.hear(env.now);
         if self.state == State::SynReceived {
             if ack != self.first_seq() || self.next == 0 {
                 return reset_for(segment, payload.data.len());
@@ -123,9 +122,15 @@ impl Connection {
             self.establish();
             self.set_peer_window(segment, self.una);
         }
+        let Some(position) = self.acceptable_ack(ack) else {
+            self.challenge(env);
+            return None;
+        };
+        self.hear(env.now);
         self.remember_timestamp(env, segment, start);
         self.note_mark(env, segment, payload.data.len());
-        if !self.on_ack(env, segment, ack) || self.state == State::Closed {
+        self.on_ack(env, segment, position);
+        if self.state == State::Closed {
             return None;
         }
         if length > 0 {
@@ -151,10 +156,7 @@ impl Connection {
             Some(start) if length > 0 && start + length <= next => {
                 self.duplicate = Some(start.max(1)..(start + length).max(1));
                 self.ack.now = true;
-                if self.state == State::TimeWait {
-                    // RFC 9293 3.10.7.4: a FIN again starts the wait again.
-                    self.deadlines.state = Some(env.now + env.config.time_wait);
-                }
+                self.wait_again(env, segment);
             }
             // Data beyond the window.
             _ if length > 0 => self.ack.now = true,
@@ -192,9 +194,13 @@ impl Connection {
         }
     }
 
-    /// An ACK that anyone could have provoked: within the limit of RFC 5961 7.
+    /// An ACK that anyone could have provoked: within the limits of RFC 5961 7. Each connection has its own, and the one
+    /// for all of them is not to be guessed: from how much a stranger's own connection is answered he learns nothing of
+    /// others (CVE-2016-5696).
     fn challenge(&mut self, env: &mut Env<'_>) {
-        if env.challenges.allow(env.now) {
+        let lately = self.ack.answered.is_some_and(|at| env.now - at < BETWEEN_CHALLENGES);
+        if !lately && env.challenges.allow(env.now) {
+            self.ack.answered = Some(env.now);
             env.counters.challenge_acks += 1;
             self.ack.now = true;
         }
@@ -226,9 +232,7 @@ impl Connection {
         if !self.state.may_receive() {
             // The peer's FIN came already; only it, and what came before, may be repeated.
             self.ack.now = true;
-            if self.state == State::TimeWait {
-                self.deadlines.state = Some(env.now + env.config.time_wait);
-            }
+            self.wait_again(env, segment);
             return;
         }
         let end = start + payload.data.len() as u64;
@@ -332,6 +336,13 @@ impl Connection {
         self.readiness.writable = true;
     }
 
+    /// RFC 9293 3.10.7.4: the peer's FIN again, and nothing else, starts the wait again.
+    fn wait_again(&mut self, env: &mut Env<'_>, segment: &Segment) {
+        if self.state == State::TimeWait && segment.flags.fin {
+            self.deadlines.state = Some(env.now + env.config.time_wait);
+        }
+    }
+
     /// Whether this side may open the flow anew although this connection waits, as RFC 6191 has it for the other side:
     /// timestamps tell what belongs to which, once their clock has moved on. Returns the first sequence number that is
     /// free.
@@ -376,6 +387,8 @@ pub(crate) fn reset_for(segment: &Segment, payload: usize) -> Option<Segment> {
 
 /// Between answers to segments that carry nothing and fit nowhere: shorter than any time between probes.
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(10);
+/// Between challenges: Linux's tcp_invalid_ratelimit, and less than a peer waits until it sends its SYN again.
+const BETWEEN_CHALLENGES: Duration = Duration::from_millis(500);
 /// A second, as Linux's tcp_tw_reuse: two ticks of any timestamp clock (RFC 7323 5.4).
 const REOPENED_AFTER: Duration = Duration::from_secs(1);
 /// RFC 7323 5.5.

@@ -12,6 +12,9 @@ use offload_base::{Seed, Seq};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, TcpOption, TcpPacket, TcpSeqNumber};
 
+/// The least time between two challenges of one connection.
+const CHALLENGES_APART: Duration = Duration::from_millis(500);
+
 /// A frame from side 0 to side 1, made by hand.
 #[derive(Clone, Debug)]
 struct Crafted {
@@ -110,6 +113,7 @@ fn only_the_exact_reset_resets() {
         let forged = Crafted { seq: crafted.seq + off, flags: "R", ..crafted.clone() };
         let answer = deliver(&mut pair, &forged.frame());
         assert_eq!((answer.len(), pair.stacks[1].state(ids[1])), (answers, State::Established), "{off}");
+        pair.run_for(CHALLENGES_APART);
     }
     assert_eq!(pair.stacks[1].counters().challenge_acks, 2);
     deliver(&mut pair, &Crafted { flags: "R", ..crafted }.frame());
@@ -127,19 +131,35 @@ fn a_syn_on_an_open_connection_is_challenged() {
         let tcp = TcpPacket::new_unchecked(&answer[0][TCP..]);
         assert!(answer.len() == 1 && tcp.ack() && !tcp.rst());
         assert_eq!(tcp.ack_number().0 as u32, crafted.seq.0);
+        pair.run_for(CHALLENGES_APART);
     }
     assert_eq!(pair.stacks[1].state(ids[1]), State::Established);
 }
 
 #[test]
-fn challenges_are_limited() {
+fn challenges_are_limited_and_those_of_one_connection_do_not_show_in_another() {
     let (mut pair, _, crafted) = known();
-    let mut answers = 0;
-    for _ in 0..5000 {
+    let other = pair.open();
+    let other = Crafted {
+        ports: (pair.stacks[0].flow(other[0]).local.port(), PORT),
+        seq: pair.stacks[0].first_seq(other[0]),
+        ..crafted.clone()
+    };
+    let mut answers = |crafted: &Crafted, times: u32, wait: Duration| {
         let forged = Crafted { seq: crafted.seq + 10, flags: "R", ..crafted.clone() };
-        answers += deliver(&mut pair, &forged.frame()).len();
-    }
-    assert_eq!(answers, 1000);
+        (0..times)
+            .map(|_| {
+                pair.now += wait;
+                deliver(&mut pair, &forged.frame()).len()
+            })
+            .sum::<usize>()
+    };
+    let spent = [0, 10, 5000].map(|guesses| {
+        let to_one = answers(&crafted, guesses, Duration::ZERO);
+        let to_other = answers(&other, 5000, Duration::from_micros(180));
+        (to_one, to_other)
+    });
+    assert_eq!(spent, [(0, 2), (1, 2), (1, 2)], "0.9 seconds each");
 }
 
 #[test]
@@ -150,6 +170,81 @@ fn an_acknowledgment_of_what_was_never_sent_changes_nothing() {
     let forged = Crafted { ack: crafted.ack.map(|ack| ack + 5000), payload: vec![1; 10], ..crafted };
     assert_eq!(deliver(&mut pair, &forged.frame()).len(), 1);
     assert_eq!(pair.stacks[1].stats(ids[1]), stats);
+}
+
+#[test]
+fn a_timestamp_with_an_acknowledgment_of_what_was_never_sent_is_not_believed() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    let (value, echo) = crafted.timestamps.unwrap();
+    let timestamps = Some((value.wrapping_add(0x7fff_ffff), echo));
+    let forged = Crafted { ack: crafted.ack.map(|ack| ack + 5000), timestamps, ..crafted.clone() };
+    deliver(&mut pair, &forged.frame());
+    deliver(&mut pair, &Crafted { payload: vec![1; 10], ..crafted }.frame());
+    assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, 111);
+    assert_eq!(pair.stacks[1].counters().paws_drops, 0);
+}
+
+#[test]
+fn data_with_an_acknowledgment_of_long_ago_are_dropped() {
+    let (mut pair, ids, crafted) = narrow();
+    let window = pair.stacks[1].stats(ids[1]).peer_window as u32;
+    pair.stacks[1].send_copy(ids[1], &[8; 100_000]);
+    pair.stacks[1].push(ids[1]);
+    let mut read = Vec::new();
+    pair.run_until(|pair| {
+        pair.read(0, ids[0], &mut read);
+        read.len() == 100_000
+    });
+    pair.run_for(Duration::from_millis(100));
+    let una = crafted.ack.unwrap() + 100_000;
+    // RFC 5961 5.2: as far back as the largest window that the peer ever offered, of 20,000 bytes at most.
+    for (ago, taken) in [(20_001, 0), (0x4000_0000, 0), (window, 10)] {
+        let forged = Crafted { ack: Some(una - ago), payload: vec![1; 10], ..crafted.clone() };
+        deliver(&mut pair, &forged.frame());
+        assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, taken, "{ago}");
+        pair.run_for(CHALLENGES_APART);
+    }
+    assert_eq!(pair.stacks[1].counters().challenge_acks, 2);
+}
+
+#[test]
+fn who_closes_the_window_over_unacknowledged_data_and_answers_is_waited_for() {
+    let (mut pair, ids, crafted) = narrow();
+    pair.stacks[1].send_copy(ids[1], &[8; 100]);
+    pair.stacks[1].push(ids[1]);
+    let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = sent.clone();
+    pair.wire.filter = Some(Box::new(move |_, _| {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        true
+    }));
+    let end = pair.now + Duration::from_secs(2 * 3600);
+    let mut answered = 0;
+    while pair.now < end {
+        pair.step();
+        if core::mem::replace(&mut answered, sent.load(std::sync::atomic::Ordering::Relaxed)) != answered {
+            deliver(&mut pair, &Crafted { window: 0, ..crafted.clone() }.frame());
+        }
+        assert_eq!(pair.stacks[1].state(ids[1]), State::Established, "after {answered} times, at {:?}", pair.now);
+    }
+    assert!(answered > 30, "{answered} times");
+    pair.wire.filter = None;
+    deliver(&mut pair, &crafted.frame());
+    let mut read = Vec::new();
+    let end = pair.now + Duration::from_secs(2);
+    pair.run_until(|pair| pair.read(0, ids[0], &mut read) > 0);
+    assert!(read == [8; 100] && pair.now < end, "as soon as the window is open");
+    pair.run_for(Duration::from_secs(1));
+
+    // One that answers no more is given up.
+    pair.stacks[1].send_copy(ids[1], &[8; 100]);
+    pair.stacks[1].push(ids[1]);
+    pair.wire.filter = Some(Box::new(|_, _| true));
+    pair.step();
+    deliver(&mut pair, &Crafted { ack: crafted.ack.map(|ack| ack + 100), window: 0, ..crafted }.frame());
+    pair.run_for(Duration::from_secs(3600));
+    assert_eq!(pair.stacks[1].state(ids[1]), State::Closed);
 }
 
 #[test]
@@ -195,7 +290,7 @@ fn strangers_get_resets_with_the_right_numbers_and_not_too_many() {
     // A reset is never answered.
     assert!(deliver(&mut pair, &Crafted { flags: "R", ..stranger.clone() }.frame()).is_empty());
     let more: usize = (0..3000).map(|_| deliver(&mut pair, &stranger.frame()).len()).sum();
-    assert_eq!(more, 998);
+    assert!((498..1500).contains(&more), "{more}: 1000 a second on the average");
 }
 
 #[test]
