@@ -109,7 +109,7 @@ impl Connection {
         let offset = self.timestamp_offset;
         let older = |sent_at| echo.is_some_and(|echo| echo.before(Seq(timestamp(offset, sent_at))));
         {
-            let (rack, rtt) = (&mut self.rack, &self.rtt);
+            let (rack, rtt, mss) = (&mut self.rack, &self.rtt, self.mss as u64);
             let mut deliver = |sent: &Sent, original: bool| {
                 delivery.bytes += sent.end - sent.start;
                 delivery.late |= rack.on_delivered(now, sent, forward, original, rtt);
@@ -140,7 +140,7 @@ impl Connection {
                         continue;
                     }
                     if to > position {
-                        self.flight.sack(from.max(position)..to, |sent| deliver(sent, false));
+                        self.flight.sack(from.max(position)..to, mss, |sent| deliver(sent, false));
                     }
                 }
             }

@@ -161,8 +161,13 @@ impl Flight {
         self.trim_log();
     }
 
-    /// The peer has `range`: calls `delivered` for what was not known to be there.
-    pub(crate) fn sack(&mut self, range: Range<u64>, mut delivered: impl FnMut(&Sent)) {
+    /// The peer has `range`: calls `delivered` for what was not known to be there. What was sent in one go is taken apart
+    /// between its segments of `mss` bytes only, as it arrives: reports of crumbs would have the scoreboard grow.
+    pub(crate) fn sack(&mut self, range: Range<u64>, mss: u64, mut delivered: impl FnMut(&Sent)) {
+        let range = self.whole_segments(range, mss);
+        if range.is_empty() {
+            return;
+        }
         let mut index = self.index_of(range.start);
         while let Some(sent) = self.sent.get(index).copied().filter(|sent| sent.start < range.end) {
             if sent.state == Fate::Sacked {
@@ -195,6 +200,15 @@ impl Flight {
             index += 1;
         }
         self.trim_log();
+    }
+
+    /// The whole segments within `range`.
+    fn whole_segments(&self, range: Range<u64>, mss: u64) -> Range<u64> {
+        let sent = |position: u64| self.sent.get(self.index_of(position)).filter(|sent| sent.start < position);
+        let start = sent(range.start)
+            .map_or(range.start, |sent| sent.end.min(sent.start + (range.start - sent.start).next_multiple_of(mss)));
+        let end = sent(range.end).map_or(range.end, |sent| range.end - (range.end - sent.start) % mss);
+        start..end.max(start)
     }
 
     /// Takes for lost what was sent before the transmission `latest` (order and end of what the peer has last
@@ -395,7 +409,7 @@ mod tests {
         for number in 0..4 {
             flight.push(number * 10..number * 10 + 10, at(number));
         }
-        flight.sack(20..30, |_| ());
+        flight.sack(20..30, 1, |_| ());
         let due = |sent: Instant| sent + core::time::Duration::from_nanos(5);
         let overdue = flight.expire((2, 30), at(5), due);
         assert_eq!(overdue, Overdue { lost: 10, retransmits_lost: false, next: Some(at(6)) });
@@ -403,12 +417,30 @@ mod tests {
         flight.resent(0..10, at(6));
         // The retransmission was sent after what arrived: nothing is known of it.
         assert_eq!(flight.expire((2, 30), at(100), due).lost, 10, "only the second");
-        flight.sack(30..40, |_| ());
+        flight.sack(30..40, 1, |_| ());
         assert_eq!(flight.expire((3, 40), at(100), due).lost, 0);
         flight.resent(10..20, at(101));
-        flight.sack(10..20, |_| ());
+        flight.sack(10..20, 1, |_| ());
         let overdue = flight.expire((5, 20), at(200), due);
         assert_eq!((overdue.lost, overdue.retransmits_lost), (10, true));
+        check(&flight);
+    }
+
+    #[test]
+    fn reports_of_crumbs_take_nothing_apart() {
+        let mut flight = Flight::default();
+        flight.push(1..9001, Instant::from_nanos(1));
+        flight.push(9001..18_101, Instant::from_nanos(2));
+        for start in (2..18_000).step_by(2) {
+            flight.sack(start..start + 1, 1000, |_| panic!("no segment is that short"));
+        }
+        assert_eq!(flight.sent.len(), 2);
+        // Whole segments, the last of which is shorter.
+        let mut arrived = Vec::new();
+        flight.sack(1500..3500, 1000, |sent| arrived.push(sent.start..sent.end));
+        flight.sack(18_001..18_101, 1000, |sent| arrived.push(sent.start..sent.end));
+        flight.sack(8001..9501, 1000, |sent| arrived.push(sent.start..sent.end));
+        assert_eq!(arrived, [2001..3001, 18_001..18_101, 8001..9001]);
         check(&flight);
     }
 
@@ -438,7 +470,7 @@ mod tests {
                         lost.retain(|byte| *byte >= una);
                     }
                     3 if from < to => {
-                        flight.sack(from..to, &mut note);
+                        flight.sack(from..to, 1, &mut note);
                         sacked.extend(from..to);
                         lost.retain(|byte| !(from..to).contains(byte));
                     }

@@ -256,6 +256,32 @@ fn a_flow_that_waits_gives_way_to_a_new_connection() {
 }
 
 #[test]
+fn only_the_fin_again_starts_the_wait_again() {
+    for fin in [false, true] {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let kept = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let keep = kept.clone();
+        pair.wire.filter = Some(Box::new(move |from, frame| {
+            let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+            if from == 1 && tcp.fin() == fin && tcp.segment_len() > 0 {
+                keep.lock().unwrap().get_or_insert(frame.to_vec());
+            }
+            false
+        }));
+        let data = pattern(Seed(1), 10_000);
+        exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
+        pair.stacks[0].detach(pair.now, ids[0]);
+        pair.run_for(30 * SECOND);
+        let frame = kept.lock().unwrap().take().expect("a segment");
+        pair.nics[0].port().deliver(&frame);
+        pair.run_for(31 * SECOND);
+        assert_eq!(pair.stacks[0].connections(), usize::from(fin));
+        pair.run_for(30 * SECOND);
+        assert_eq!(pair.stacks[0].connections(), 0);
+    }
+}
+
+#[test]
 fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
     let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
