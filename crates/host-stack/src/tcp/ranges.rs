@@ -3,11 +3,12 @@
 //! Invariant: ranges are not empty, in order, and neither overlap nor touch.
 
 use core::ops::Range;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
+/// By where they begin: who sends crumbs decides where they go in, and may not have all others moved for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
-    ranges: VecDeque<Range<u64>>,
+    ends: BTreeMap<u64, u64>,
 }
 
 impl Ranges {
@@ -16,34 +17,31 @@ impl Ranges {
         if added.is_empty() {
             return added;
         }
-        let first = self.ranges.partition_point(|range| range.end < added.start);
         let mut merged = added;
-        while let Some(range) = self.ranges.get(first).filter(|range| range.start <= merged.end) {
+        while let Some(range) = self.last_until(merged.end).filter(|range| range.end >= merged.start) {
             merged = merged.start.min(range.start)..merged.end.max(range.end);
-            self.ranges.remove(first);
+            self.ends.remove(&range.start);
         }
-        self.ranges.insert(first, merged.clone());
+        self.ends.insert(merged.start, merged.end);
         merged
     }
 
     /// The range that holds `position`.
     pub(crate) fn containing(&self, position: u64) -> Option<Range<u64>> {
-        let index = self.ranges.partition_point(|range| range.end <= position);
-        self.ranges.get(index).filter(|range| range.start <= position).cloned()
+        self.last_until(position).filter(|range| range.end > position)
     }
 
     /// Calls `f` with each part of `wanted` that is not in the set, in order.
     pub(crate) fn gaps(&self, wanted: Range<u64>, mut f: impl FnMut(Range<u64>)) {
-        let mut from = wanted.start;
-        let first = self.ranges.partition_point(|range| range.end <= wanted.start);
-        for range in self.ranges.range(first..) {
-            if range.start >= wanted.end {
-                break;
+        if wanted.is_empty() {
+            return;
+        }
+        let mut from = self.containing(wanted.start).map_or(wanted.start, |range| range.end);
+        for (start, end) in self.ends.range(wanted.start..wanted.end) {
+            if from < *start {
+                f(from..*start);
             }
-            if from < range.start {
-                f(from..range.start);
-            }
-            from = range.end;
+            from = *end;
         }
         if from < wanted.end {
             f(from..wanted.end);
@@ -52,33 +50,28 @@ impl Ranges {
 
     /// Removes everything before `position`.
     pub(crate) fn remove_before(&mut self, position: u64) {
-        while let Some(first) = self.ranges.front_mut() {
-            if first.start >= position {
-                break;
+        while let Some(first) = self.ends.first_entry().filter(|first| *first.key() < position) {
+            let end = first.remove();
+            if end > position {
+                self.ends.insert(position, end);
             }
-            if first.end > position {
-                first.start = position;
-                break;
-            }
-            self.ranges.pop_front();
-        }
-        if self.ranges.is_empty() {
-            self.ranges = VecDeque::new();
         }
     }
 
     /// Removes everything from `position` on.
     pub(crate) fn remove_from(&mut self, position: u64) {
-        while let Some(last) = self.ranges.back_mut() {
-            if last.end <= position {
-                break;
+        while let Some(mut last) = self.ends.last_entry().filter(|last| *last.get() > position) {
+            if *last.key() < position {
+                last.insert(position);
+            } else {
+                last.remove();
             }
-            if last.start < position {
-                last.end = position;
-                break;
-            }
-            self.ranges.pop_back();
         }
+    }
+
+    /// The last range that begins at `position` or before.
+    fn last_until(&self, position: u64) -> Option<Range<u64>> {
+        self.ends.range(..=position).next_back().map(|(start, end)| *start..*end)
     }
 }
 
@@ -112,8 +105,10 @@ mod tests {
                         oracle.extend(start..start + length);
                     }
                 }
-                prop_assert_eq!(ranges.ranges.iter().cloned().flatten().collect::<Vec<_>>(), oracle.iter().copied().collect::<Vec<_>>());
-                prop_assert!(ranges.ranges.iter().zip(ranges.ranges.iter().skip(1)).all(|(a, b)| a.end < b.start));
+                let held: Vec<_> = ranges.ends.iter().map(|(start, end)| *start..*end).collect();
+                prop_assert!(held.iter().all(|range| !range.is_empty()));
+                prop_assert!(held.iter().zip(held.iter().skip(1)).all(|(a, b)| a.end < b.start));
+                prop_assert_eq!(held.into_iter().flatten().collect::<Vec<_>>(), oracle.iter().copied().collect::<Vec<_>>());
                 for position in 0..96 {
                     prop_assert_eq!(ranges.containing(position).is_some(), oracle.contains(&position));
                 }

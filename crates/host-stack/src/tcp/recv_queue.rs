@@ -15,14 +15,15 @@ use offload_api::{Placements, RxBuf, RxMeta, RxSegment};
 use offload_base::cost::{self, Work};
 use offload_base::{Instant, Seq};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     initial: Seq,
     next: u64,
     ready: VecDeque<Held>,
-    out_of_order: VecDeque<Held>,
+    /// By where they begin, as the islands are.
+    out_of_order: BTreeMap<u64, Held>,
     /// Where the out-of-order bytes lie.
     islands: Ranges,
     /// The first bytes of islands, the one that changed last first (RFC 2018 4).
@@ -104,7 +105,7 @@ impl ReceiveQueue {
             initial,
             next: 1,
             ready: VecDeque::new(),
-            out_of_order: VecDeque::new(),
+            out_of_order: BTreeMap::new(),
             islands: Ranges::default(),
             recent: SmallVec::new(),
             charged: 0,
@@ -127,7 +128,7 @@ impl ReceiveQueue {
 
     /// The position after the last byte received, be it beyond a hole.
     pub(crate) fn furthest(&self) -> u64 {
-        self.out_of_order.back().map_or(self.next, |last| last.start + last.segment.data.len() as u64)
+        self.out_of_order.last_key_value().map_or(self.next, |(start, last)| start + last.segment.data.len() as u64)
     }
 
     pub(crate) fn seq(&self, position: u64) -> Seq {
@@ -229,14 +230,11 @@ impl ReceiveQueue {
             received.filled = true;
             self.keep_out_of_order(start, segment, &mut received);
             received.out_of_order = 0;
-            while self.out_of_order.front().is_some_and(|held| held.start == self.next) {
-                let Some(held) = self.out_of_order.pop_front() else { break };
+            while let Some(first) = self.out_of_order.first_entry().filter(|first| *first.key() == self.next) {
+                let held = first.remove();
                 self.next += held.segment.data.len() as u64;
                 received.in_order += held.segment.data.len() as u64;
                 self.ready.push_back(held);
-            }
-            if self.out_of_order.is_empty() {
-                self.out_of_order = VecDeque::new();
             }
             self.islands.remove_before(self.next);
             let next = self.next;
@@ -320,7 +318,7 @@ impl ReceiveQueue {
 
     /// Gives all memory back; nothing more will be received.
     pub(crate) fn release(&mut self) {
-        self.out_of_order = VecDeque::new();
+        self.out_of_order = BTreeMap::new();
         self.islands = Ranges::default();
         self.recent = SmallVec::new();
         self.charged = self.taken_charge + self.ready.iter().map(|held| held.charge).sum::<usize>();
@@ -392,7 +390,7 @@ impl ReceiveQueue {
         }
         if in_order {
             while self.charged + charge > self.limit {
-                let Some(last) = self.out_of_order.pop_back() else { break };
+                let Some((_, last)) = self.out_of_order.pop_last() else { break };
                 self.charged -= last.charge;
                 self.islands.remove_from(last.start);
                 received.pruned += 1;
@@ -446,8 +444,7 @@ impl ReceiveQueue {
             }
             self.charged += charge;
             received.out_of_order += length as u64;
-            let index = self.out_of_order.partition_point(|held| held.start < gap.start);
-            self.out_of_order.insert(index, Held { start: gap.start, charge, segment: piece });
+            self.out_of_order.insert(gap.start, Held { start: gap.start, charge, segment: piece });
             changed = Some(self.islands.insert(gap));
         }
         if let Some(island) = changed {
@@ -514,11 +511,12 @@ mod tests {
     }
 
     fn check(queue: &ReceiveQueue) {
-        let held: usize = queue.ready.iter().chain(&queue.out_of_order).map(|held| held.charge).sum();
+        let held: usize = queue.ready.iter().chain(queue.out_of_order.values()).map(|held| held.charge).sum();
         assert_eq!(queue.charged, held + queue.taken_charge);
         let mut end = queue.next;
         let mut islands = Ranges::default();
-        for held in &queue.out_of_order {
+        for (start, held) in &queue.out_of_order {
+            assert_eq!(*start, held.start);
             assert!(held.start >= end && (end > queue.next || held.start > end));
             end = held.start + held.segment.data.len() as u64;
             islands.insert(held.start..end);
@@ -567,6 +565,24 @@ mod tests {
         assert_eq!(received.duplicate, Some(503..507));
         let blocks = queue.sack_blocks(received.duplicate.as_ref());
         assert_eq!(blocks[..2], [(Seq(503), Seq(507)), (Seq(501), Seq(511))]);
+    }
+
+    #[test]
+    fn crumbs_from_the_middle_to_the_edges_are_the_stream_in_the_end() {
+        const CRUMBS: u64 = 40_000;
+        let mut queue = ReceiveQueue::new(Seq(0), 16 << 20, 16 << 20);
+        // Every other byte, each next to the hole between what came before.
+        for number in 0..CRUMBS {
+            let place = if number % 2 == 0 { CRUMBS + number } else { CRUMBS - 1 - number };
+            let received = queue.insert(2 + place, buffer(&[place as u8], 1), RxMeta::default());
+            assert_eq!((received.out_of_order, received.dropped), (1, false));
+        }
+        assert_eq!(queue.out_of_order.len() as u64, CRUMBS);
+        let all: Vec<u8> = (0..=2 * CRUMBS).map(|place| place.wrapping_sub(1) as u8).collect();
+        assert_eq!(queue.insert(1, buffer(&all, all.len()), RxMeta::default()).in_order, 2 * CRUMBS + 1);
+        let read: Vec<u8> = core::iter::from_fn(|| queue.take()).flat_map(|segment| segment.data.to_vec()).collect();
+        assert!(read == all);
+        check(&queue);
     }
 
     #[test]
