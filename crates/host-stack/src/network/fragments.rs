@@ -133,7 +133,7 @@ impl Network {
         }
         let ip = packet.header.get(ETHERNET_BYTES..)?;
         let headers = IpHeaders::walk(ip).ok()?;
-        let takes = self.path_mtu(now, headers.destination(ip), mtu);
+        let takes = self.path_mtu_of_datagrams(now, headers.destination(ip), mtu);
         (bytes > usize::from(takes)).then_some((headers.version, takes))
     }
 }

@@ -41,7 +41,7 @@ use icmp::Refusal;
 use ip_packets::{HeaderError, IpHeaders, Sum, Version};
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
-use offload_api::{DigestAsk, FlowKey, Handle, Header, PathCaps, RxMeta, RxPacket, TxAsk, TxPacket};
+use offload_api::{DigestAsk, FlowKey, Handle, Header, PathCaps, Protocol, RxMeta, RxPacket, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use paths::Paths;
@@ -56,6 +56,9 @@ pub(crate) struct Network {
     addresses: Addresses,
     neighbours: Neighbours,
     paths: Paths,
+    /// What was said of datagrams, of which nothing is remembered: whoever knows an open port can say it, and no segment
+    /// gets smaller for that (RFC 5927 7).
+    paths_of_datagrams: Paths,
     fragments: Fragments,
     outbox: VecDeque<TxPacket>,
     /// To ARP requests and neighbour solicitations.
@@ -127,6 +130,7 @@ impl Network {
             addresses: Addresses::new(config),
             neighbours,
             paths: Paths::default(),
+            paths_of_datagrams: Paths::default(),
             fragments: Fragments::new(config.seed.stream("host-stack fragments")),
             outbox: VecDeque::new(),
             address_answers: RateLimit::new(ADDRESS_ANSWERS_A_SECOND),
@@ -161,16 +165,33 @@ impl Network {
         self.addresses.next_hop(destination, self.neighbours.is_fixed(destination))
     }
 
-    /// The largest packet that may be sent to `destination` where the interface takes `mtu`.
+    /// The largest packet with a segment that may be sent to `destination` where the interface takes `mtu`.
     pub(crate) fn path_mtu(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
         let mtu = self.addresses.link_mtu(destination).map_or(mtu, |of_link| of_link.min(mtu));
         self.paths.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
     }
 
-    /// A packet of `length` bytes was too large for the path to `destination`, which is `told` to take `mtu`. Returns
-    /// what will be believed.
-    pub(crate) fn narrow_path(&mut self, now: Instant, destination: IpAddr, length: u16, told: u16) -> Option<u16> {
-        self.paths.narrow(now, destination, length, told)
+    /// The same of any other packet.
+    pub(super) fn path_mtu_of_datagrams(&self, now: Instant, destination: IpAddr, mtu: u16) -> u16 {
+        let mtu = self.path_mtu(now, destination, mtu);
+        self.paths_of_datagrams.find(now, destination).map_or(mtu, |(narrow, _)| narrow.min(mtu))
+    }
+
+    /// A packet of `protocol`, of `length` bytes, was too large for the path to `destination`, which is `told` to take
+    /// `mtu`. Returns what will be believed.
+    pub(crate) fn narrow_path(
+        &mut self,
+        now: Instant,
+        protocol: Protocol,
+        destination: IpAddr,
+        length: u16,
+        told: u16,
+    ) -> Option<u16> {
+        let paths = match protocol {
+            Protocol::Tcp => &mut self.paths,
+            _ => &mut self.paths_of_datagrams,
+        };
+        paths.narrow(now, destination, length, told)
     }
 
     /// When [`handle_timeouts`](Self::handle_timeouts) wants to be called.
@@ -242,8 +263,8 @@ impl Network {
             counters.count(version, Ip::InAddressErrors);
             return None;
         }
-        match self.receive_packet(now, received, version, counters) {
-            Step::Whole => match self.receive_packet(now, received, version, counters) {
+        match self.receive_packet(now, received, version, false, counters) {
+            Step::Whole => match self.receive_packet(now, received, version, true, counters) {
                 Step::Arrived(arrival) => Some(arrival),
                 Step::Nothing => None,
                 Step::Whole => {
@@ -270,11 +291,13 @@ impl Network {
         arrival
     }
 
+    /// `in_pieces`: the packet came in fragments.
     fn receive_packet(
         &mut self,
         now: Instant,
         received: &mut RxPacket,
         version: Version,
+        in_pieces: bool,
         counters: &mut HostCounters,
     ) -> Step {
         let checksums = received.meta.checksums;
@@ -322,6 +345,11 @@ impl Network {
             (ICMP, Version::Four) => {
                 let IpAddr::V4(source) = source else { return Step::Nothing };
                 self.on_icmp(now, source, &packet[headers.upper..headers.end], counters)
+            }
+            // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
+            (ICMPV6, Version::Six) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
+                counters.ndp_in_errors += 1;
+                None
             }
             (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, counters),
             _ if for_many => {

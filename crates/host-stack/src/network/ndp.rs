@@ -89,7 +89,12 @@ impl Network {
         }
         if let Some(mac) = message.mac {
             let create = self.addresses.is_on_link(source.into());
+            let moved = self.neighbours.known(source.into()).is_some_and(|known| known != mac);
             self.learn(now, source.into(), mac, create);
+            if moved {
+                // RFC 4861 7.2.3: it is used, and no proof of anything.
+                self.neighbours.doubt(source.into());
+            }
         }
         if !self.address_answers.allow(now) {
             counters.icmp_out_limited += 1;
@@ -206,6 +211,11 @@ impl Message {
         let (solicited, overrides) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
         options.is_empty().then_some(Message { target: target.into(), mac, solicited, overrides })
     }
+}
+
+/// Whether an ICMPv6 message is one of neighbour discovery, routers' included: types 133 to 137.
+pub(super) fn is_discovery(message: &[u8]) -> bool {
+    matches!(message, [133..=137, ..])
 }
 
 /// The hop limit of what has passed no router.

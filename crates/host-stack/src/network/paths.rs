@@ -46,6 +46,10 @@ impl Paths {
             return None;
         }
         let mtu = told.max(least);
+        // RFC 8201 4: no router's word makes a path wider. It may be late, or a lie.
+        if let Some((known, _)) = self.find(now, destination).filter(|(known, _)| *known < mtu) {
+            return Some(known);
+        }
         let until = now + LIFETIME;
         if !self.narrow.contains_key(&destination)
             && self.narrow.len() >= PATHS
@@ -85,10 +89,12 @@ mod tests {
         assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1500), None, "it was not too large");
         assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1400), Some(1400));
         assert_eq!(paths.find(Instant::ZERO, to), Some((1400, false)));
+        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 1499), Some(1400), "no wider than it was");
+        assert_eq!(paths.find(Instant::ZERO, to), Some((1400, false)));
         assert_eq!(paths.find(later, to), None);
-        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 0), Some(1492), "the next plateau");
-        assert_eq!(paths.narrow(Instant::ZERO, to, 1500, 68), Some(552));
-        assert_eq!(paths.find(Instant::ZERO, to), Some((552, true)));
+        assert_eq!(paths.narrow(later, to, 1500, 0), Some(1492), "the next plateau");
+        assert_eq!(paths.narrow(later, to, 1500, 68), Some(552));
+        assert_eq!(paths.find(later, to), Some((552, true)));
     }
 
     #[test]

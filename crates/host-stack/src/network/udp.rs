@@ -135,7 +135,7 @@ impl Network {
     /// The most bytes of a datagram that the path to `to` takes as one packet.
     fn fits_path(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> usize {
         let headers = Version::of(&to.ip()).header_bytes() + UDP_BYTES;
-        usize::from(self.path_mtu(now, to.ip(), caps.mtu)).saturating_sub(headers)
+        usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
     /// Puts headers on `data` and sends them. What is not asked of the device is done here.

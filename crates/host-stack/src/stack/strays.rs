@@ -38,7 +38,7 @@ impl Stack {
         };
         match why {
             Why::TooLarge { mtu } => {
-                let Some(mtu) = self.network.narrow_path(now, flow.remote.ip(), length, mtu) else {
+                let Some(mtu) = self.network.narrow_path(now, flow.protocol, flow.remote.ip(), length, mtu) else {
                     self.counters.stray_icmp_errors += 1;
                     return;
                 };
@@ -57,12 +57,13 @@ impl Stack {
     }
 
     /// Of datagrams nothing is remembered: that one left from a port that is open is all there is to go by. What a
-    /// path takes is believed (RFC 8201 4); that nobody listens is a matter for the application's own protocol.
+    /// path takes is believed (RFC 8201 4), but for datagrams only; that nobody listens is a matter for the application's
+    /// own protocol.
     fn on_undelivered_datagram(&mut self, now: Instant, undelivered: &Undelivered) {
         let Undelivered { flow, length, why, .. } = *undelivered;
         let narrowed = match why {
             Why::TooLarge { mtu } if self.sockets.is_bound(flow.local.port()) => {
-                self.network.narrow_path(now, flow.remote.ip(), length, mtu)
+                self.network.narrow_path(now, flow.protocol, flow.remote.ip(), length, mtu)
             }
             _ => None,
         };

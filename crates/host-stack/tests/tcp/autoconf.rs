@@ -182,6 +182,23 @@ fn nothing_is_believed_that_came_from_afar_or_makes_no_sense() {
     answers(&mut pair, &good);
     assert_eq!(pair.stacks[1].addresses().len(), 3);
 
+    let message = &good[54..];
+    let fragment = |from: usize, to: usize| {
+        let offset = (from as u16 | u16::from(to < message.len())).to_be_bytes();
+        let piece = [&[58, 0][..], &offset, &[0, 0, 0, 7], &message[from..to]].concat();
+        let mut frame = packet(ROUTER.into(), ALL_NODES.into(), IpProtocol::Ipv6Frag, &piece);
+        Ipv6Packet::new_unchecked(&mut frame[14..]).set_hop_limit(255);
+        frame
+    };
+    // RFC 6980 5: in one fragment or in two.
+    let mut wary = crate::autoconf::pair(Ipv6Config::unassigned().with_router_discovery());
+    for piece in [fragment(0, message.len()), fragment(0, 48), fragment(48, message.len())] {
+        answers(&mut wary, &piece);
+    }
+    let counters = wary.stacks[1].counters();
+    assert_eq!((counters.ip6_reassembly_oks, counters.ndp_in_errors), (2, 2));
+    assert_eq!((wary.stacks[1].addresses().len(), counters.router_advertisements_in), (2, 0));
+
     let mut deaf = Pair::new(&Setup::default());
     answers(&mut deaf, &good);
     assert_eq!((deaf.stacks[1].addresses().len(), deaf.stacks[1].counters().router_advertisements_in), (3, 1));

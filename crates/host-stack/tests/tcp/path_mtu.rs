@@ -174,5 +174,38 @@ fn a_refusal_ends_an_opening_connection_and_no_open_one() {
     }
 }
 
+#[test]
+fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagrams() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let port = pair.stacks[0].bind_udp(None).unwrap();
+    let to = (ADDRESS[1], PORT).into();
+    let datagram = |pair: &mut Pair| {
+        pair.stacks[0].send_datagram(pair.now, port, to, vec![5; 1400].into(), &pair.nics[0]).unwrap();
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        pair.nics[0].port().drain()
+    };
+    let sent = datagram(&mut pair);
+    assert_eq!(sent.len(), 1);
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &sent[0]));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(datagram(&mut pair).len(), 2, "believed of datagrams");
+    let segment = |pair: &mut Pair| {
+        pair.stacks[0].send_copy(ids[0], &[1; 2000]);
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        pair.nics[0].port().drain().pop_front().unwrap()
+    };
+    let frame = segment(&mut pair);
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, FULL);
+
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &frame));
+    pair.run_for(Duration::from_secs(1));
+    let narrow = FULL - usize::from(1500 - LESS);
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, narrow);
+    let late = segment(&mut pair);
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS + 20), &late));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, narrow);
+}
+
 /// Less than the wire takes, and no less than every path does.
 const LESS: u16 = 1300;
