@@ -20,8 +20,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(crate) struct Neighbours {
     entries: BTreeMap<IpAddr, Neighbour>,
     deadlines: BTreeSet<(Instant, IpAddr)>,
-    /// Entries that are not static, in the order they were made.
+    /// Entries that are not static, in the order they were made: those that are known or were, and those that never
+    /// answered, which anybody can have made (RFC 6583).
     order: VecDeque<IpAddr>,
+    unanswered: VecDeque<IpAddr>,
     /// Bytes of all packets that wait.
     waiting_bytes: usize,
     /// Packets that waited in vain, or found no space to wait.
@@ -80,7 +82,7 @@ impl Neighbours {
     pub(crate) fn find(&mut self, now: Instant, address: IpAddr) -> Hop {
         if !self.entries.contains_key(&address) {
             self.make_space();
-            self.order.push_back(address);
+            self.unanswered.push_back(address);
             self.entries.insert(address, Neighbour::asked(now));
             self.deadlines.insert((now, address));
         }
@@ -147,7 +149,7 @@ impl Neighbours {
     ) -> VecDeque<TxPacket> {
         let Some(neighbour) = self.entries.get_mut(&address) else {
             // What nobody here asked for throws nothing out.
-            if create && self.order.len() < ENTRIES {
+            if create && self.order.len() + self.unanswered.len() < ENTRIES {
                 self.order.push_back(address);
                 self.entries.insert(address, Neighbour::known(mac, now));
             }
@@ -155,6 +157,10 @@ impl Neighbours {
         };
         if neighbour.fixed {
             return VecDeque::new();
+        }
+        if neighbour.mac.is_none() {
+            self.unanswered.retain(|other| *other != address);
+            self.order.push_back(address);
         }
         neighbour.mac = Some(mac);
         neighbour.confirmed = now;
@@ -178,8 +184,10 @@ impl Neighbours {
         let neighbour = self.entries.get_mut(&address)?;
         neighbour.deadline = None;
         if neighbour.requests >= REQUESTS {
+            let answered = neighbour.mac.is_some();
             let waiting = self.remove(address);
-            self.order.retain(|other| *other != address);
+            let order = if answered { &mut self.order } else { &mut self.unanswered };
+            order.retain(|other| *other != address);
             self.lost += waiting.len() as u64;
             return Some(Due::GiveUp { waiting });
         }
@@ -194,11 +202,11 @@ impl Neighbours {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The oldest entry goes if there is no space for another. What waited for it goes as well: whoever sent it
-    /// sends it again.
+    /// The oldest entry that never answered goes if there is no space for another, or the oldest if all did. What waited
+    /// for it goes as well: whoever sent it sends it again.
     fn make_space(&mut self) {
-        if self.order.len() >= ENTRIES
-            && let Some(oldest) = self.order.pop_front()
+        if self.order.len() + self.unanswered.len() >= ENTRIES
+            && let Some(oldest) = self.unanswered.pop_front().or_else(|| self.order.pop_front())
         {
             self.lost += self.remove(oldest).len() as u64;
         }
@@ -300,7 +308,7 @@ mod tests {
         }
         let Some(Due::GiveUp { waiting }) = neighbours.pop_due(at(12)) else { panic!("it goes on asking") };
         assert_eq!((waiting.len(), neighbours.next_event()), (1, None));
-        assert!(neighbours.entries.is_empty() && neighbours.order.is_empty() && neighbours.waiting_bytes == 0);
+        assert!(neighbours.entries.is_empty() && neighbours.unanswered.is_empty() && neighbours.waiting_bytes == 0);
     }
 
     #[test]
@@ -331,13 +339,34 @@ mod tests {
     }
 
     #[test]
+    fn strangers_who_never_answer_throw_nobody_out_who_did() {
+        let mut neighbours = Neighbours::default();
+        mac(&mut neighbours, at(0), 1);
+        neighbours.learn(at(0), address(1), MAC, false);
+        neighbours.learn(at(0), address(2), MAC, true);
+        for last in 10..2010 {
+            assert_eq!(mac(&mut neighbours, at(0), last), None);
+        }
+        assert_eq!([1, 2].map(|last| mac(&mut neighbours, at(0), last)), [Some(MAC), Some(MAC)]);
+        assert_eq!((neighbours.entries.len(), neighbours.order.len()), (1024, 2));
+        // Of those that answered, the oldest makes room, so that nobody is kept out for ever.
+        for last in 3000..5000 {
+            mac(&mut neighbours, at(0), last);
+            neighbours.learn(at(0), address(last), MAC, false);
+        }
+        assert_eq!((neighbours.entries.len(), neighbours.order.len(), neighbours.unanswered.len()), (1024, 1024, 0));
+        assert_eq!(neighbours.known(address(1)), None);
+    }
+
+    #[test]
     fn everything_is_bounded() {
         let mut neighbours = Neighbours::default();
         for last in 0..3000 {
             mac(&mut neighbours, at(0), last);
             (0..100).for_each(|_| neighbours.keep(address(last), packet(1400)));
         }
-        assert_eq!((neighbours.entries.len(), neighbours.order.len(), neighbours.deadlines.len()), (1024, 1024, 1024));
+        let lengths = (neighbours.entries.len(), neighbours.unanswered.len(), neighbours.deadlines.len());
+        assert_eq!(lengths, (1024, 1024, 1024));
         let waiting: usize = neighbours.entries.values().map(|neighbour| neighbour.waiting.len()).sum();
         assert_eq!(neighbours.take_lost(), 300_000 - waiting as u64);
         assert_eq!(neighbours.waiting_bytes, waiting * 1400);
