@@ -372,8 +372,8 @@ impl Inner {
         }
         while let Some(port) = self.stack.next_udp_ready() {
             if let Some(waiting) = self.udp.get_mut(&port) {
-                wakers.extend(waiting.readable.take());
-                wakers.extend(waiting.writable.take());
+                wakers.extend(waiting.readable.drain(..));
+                wakers.extend(waiting.writable.drain(..));
             }
         }
     }

@@ -12,8 +12,8 @@ use offload_base::Instant;
 use std::io;
 use std::sync::Arc;
 
-/// A UDP socket. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Each kind of
-/// waiting (to read, to write) is one task's at a time. Dropping it closes the port.
+/// A UDP socket. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Any number of tasks
+/// may wait for them: each datagram is one task's. Dropping it closes the port.
 ///
 /// ```
 /// use host_stack::Host;
@@ -34,8 +34,15 @@ pub struct UdpSocket {
 /// Who waits for a socket.
 #[derive(Debug, Default)]
 pub(crate) struct UdpWaiting {
-    pub(crate) readable: Option<Waker>,
-    pub(crate) writable: Option<Waker>,
+    pub(crate) readable: Vec<Waker>,
+    pub(crate) writable: Vec<Waker>,
+}
+
+/// Notes that a task waits, once.
+fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+        waiting.push(cx.waker().clone());
+    }
 }
 
 impl UdpSocket {
@@ -81,7 +88,7 @@ impl UdpSocket {
         self.shard.with(|inner, _| match inner.stack.take_datagram(self.port) {
             Some(datagram) => Poll::Ready(Ok((datagram.data, datagram.from))),
             None => {
-                inner.udp_waiting(self.port).readable = Some(cx.waker().clone());
+                remember(&mut inner.udp_waiting(self.port).readable, cx);
                 Poll::Pending
             }
         })
@@ -159,7 +166,7 @@ impl UdpSocket {
                 Poll::Ready(Ok(()))
             }
             Err(SendError::Full) => {
-                inner.udp_waiting(self.port).writable = Some(cx.waker().clone());
+                remember(&mut inner.udp_waiting(self.port).writable, cx);
                 Poll::Pending
             }
             Err(error) => Poll::Ready(Err(error.into())),

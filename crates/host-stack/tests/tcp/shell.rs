@@ -326,6 +326,26 @@ fn udp_sockets_wait_for_datagrams() {
 }
 
 #[test]
+fn tasks_that_wait_on_one_udp_socket_share_its_datagrams() {
+    let mut world = World::new(WireConfig::default(), TcpConfig::default());
+    let server = Arc::new(world.hosts[1].bind_udp(Some(53)).unwrap());
+    let client = world.hosts[0].bind_udp(None).unwrap();
+    for _ in 0..3 {
+        let server = server.clone();
+        world.spawn(async move {
+            server.recv_from().await.unwrap();
+        });
+    }
+    world.spawn(async move {
+        // When all of them wait, and in one go.
+        for number in 0..3 {
+            client.send_to(Bytes::from(vec![number; 100]), (ADDRESS[1], 53).into()).await.unwrap();
+        }
+    });
+    world.run(false);
+}
+
+#[test]
 fn errors_reach_whoever_waits() {
     let mut world = World::new(WireConfig::default(), TcpConfig::default());
     let refused = world.hosts[0].connect(None, (ADDRESS[1], 9).into());
