@@ -102,6 +102,14 @@ impl TcpStream {
         self.shard.with(|inner, _| inner.stack.set_congestion(self.id, algorithm));
     }
 
+    /// Whether data leave no faster than window and round-trip time ask for: see [`Stack::set_paced`](crate::Stack::set_paced).
+    pub fn set_paced(&self, paced: bool) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_paced(self.id, paced);
+            inner.transmit(now);
+        });
+    }
+
     /// How many bytes a second leave at most, counted as [`TxAsk::rate`](offload_api::TxAsk::rate) counts them. The device
     /// spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)), they leave as they
     /// would without.

@@ -76,6 +76,14 @@ impl Stack {
         connection.set_congestion(algorithm, &self.config.tcp);
     }
 
+    /// Whether data leave no faster than they need to: the congestion window spread over the round-trip time, a fifth
+    /// faster, and twice as fast in slow start. The device spaces the packets, as for [`set_pacing_rate`](Self::set_pacing_rate),
+    /// whose rate is a bound on this one.
+    pub fn set_paced(&mut self, id: ConnectionId, paced: bool) {
+        self.connection_mut(id).set_paced(paced);
+        self.mark_dirty(id);
+    }
+
     /// How many bytes a second leave at most (SO_MAX_PACING_RATE), counted as [`TxAsk::rate`](offload_api::TxAsk::rate)
     /// counts them. The device spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)),
     /// they leave as they would without.

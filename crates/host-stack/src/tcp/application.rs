@@ -56,7 +56,11 @@ impl Connection {
 
     /// Whether the device is asked to keep it to a rate.
     pub(crate) fn is_paced(&self) -> bool {
-        self.pacing_rate.is_some()
+        self.paced || self.pacing_rate.is_some()
+    }
+
+    pub(crate) fn set_paced(&mut self, paced: bool) {
+        self.paced = paced;
     }
 
     pub(crate) fn set_pacing_rate(&mut self, rate: Option<NonZeroU64>) {

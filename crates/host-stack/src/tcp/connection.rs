@@ -62,6 +62,8 @@ pub(crate) struct Connection {
     pub(super) nodelay: bool,
     /// Bytes a second at most, as the device counts them; it keeps to that.
     pub(super) pacing_rate: Option<NonZeroU64>,
+    /// No faster than window and round-trip time ask for, either.
+    pub(super) paced: bool,
     pub(super) flight: Flight,
     pub(super) rtt: RttEstimator,
     pub(super) rack: Rack,
@@ -193,6 +195,7 @@ impl Connection {
             pushed: 0,
             nodelay: config.nodelay,
             pacing_rate: None,
+            paced: false,
             flight: Flight::default(),
             rtt: RttEstimator::new(),
             rack: Rack::new(),

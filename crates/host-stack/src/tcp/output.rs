@@ -114,7 +114,7 @@ impl Connection {
     /// that said it has none wakes anybody when there is some.
     fn has_room(&self, room: &mut usize, device: &dyn NetDevice, caps: &PathCaps) -> bool {
         if *room == 0 {
-            *room = match self.pacing_rate.filter(|_| caps.pacing) {
+            *room = match self.pace().filter(|_| caps.pacing) {
                 Some(_) => device.room_paced(&self.flow),
                 None => device.room(&self.flow),
             };
@@ -320,7 +320,7 @@ impl Connection {
                 mss: self.mss,
                 // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
                 ecn_capable: fresh && self.ecn_capable(),
-                rate: self.pacing_rate,
+                rate: self.pace(),
             };
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
                 match device.transmit(env.now, packet, &self.send) {

@@ -6,6 +6,7 @@ use super::congestion::Signal;
 use super::connection::{Connection, Env};
 use super::loss::DUPLICATE_THRESHOLD;
 use super::segment::Segment;
+use core::num::NonZeroU64;
 use core::ops::Range;
 use core::time::Duration;
 use offload_base::Seq;
@@ -93,6 +94,22 @@ impl Connection {
             Recovery::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
             Recovery::Fast { pace, .. } => pace.allowance,
             _ => self.congestion.window().saturating_sub(self.pipe()),
+        }
+    }
+
+    /// The bytes a second that the device is to keep to. A window spread over its round trip goes out without bursts that
+    /// queues on the way would have to hold; a little faster, so that it is the window that limits, and twice as fast while
+    /// it doubles (Linux's sk_pacing_rate). Before the first RTT sample nothing is known.
+    pub(super) fn pace(&self) -> Option<NonZeroU64> {
+        let by_window = self.rtt.smoothed().filter(|_| self.paced).and_then(|smoothed| {
+            let window = self.congestion.window();
+            let percent = if window < self.congestion.threshold() / 2 { 200 } else { 120 };
+            let rate = u128::from(window) * percent * 10_000_000 / smoothed.as_nanos().max(1);
+            NonZeroU64::new(u64::try_from(rate).unwrap_or(u64::MAX))
+        });
+        match (by_window, self.pacing_rate) {
+            (Some(rate), Some(most)) => Some(rate.min(most)),
+            (one, other) => one.or(other),
         }
     }
 

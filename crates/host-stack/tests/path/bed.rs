@@ -47,11 +47,16 @@ impl Bed {
         }
     }
 
-    /// Opens a stream, and waits until it is open.
+    /// Opens a stream that is kept to `rate`, and waits until it is open.
     pub(crate) fn open(&mut self, rate: Option<NonZeroU64>) {
+        self.open_with(|stack, id| stack.set_pacing_rate(id, rate));
+    }
+
+    /// Opens a stream with settings of its own, and waits until it is open.
+    pub(crate) fn open_with(&mut self, settings: impl FnOnce(&mut Stack, ConnectionId)) {
         let remote = (core::net::Ipv4Addr::new(10, 0, 0, 2), PORT).into();
         let client = self.stacks[0].connect(self.now, None, remote).unwrap();
-        self.stacks[0].set_pacing_rate(client, rate);
+        settings(&mut self.stacks[0], client);
         let mut goes_on = true;
         let server = loop {
             if let Some(server) = self.stacks[1].accept(PORT) {

@@ -114,3 +114,28 @@ fn eight_paced_streams_share_it() {
     let shares: Vec<String> = shares.iter().map(|share| format!("{share:.3}")).collect();
     insta::assert_snapshot!(format!("Gb/s each: {}; sum {sum:.3}; fairness {fairness:.4}", shares.join(" ")));
 }
+
+/// Of what arrives in a round trip, the most that does in a tenth of it; and what arrives in two, in bytes.
+fn burst(settings: impl FnOnce(&mut host_stack::Stack, host_stack::ConnectionId)) -> (f64, u64) {
+    let mut bed = Bed::new(Seed(1), &open(16 * MIB), &nic(100_000_000_000), &link(100_000_000_000));
+    bed.open_with(settings);
+    bed.run_for(ROUND_TRIP * 3 / 2);
+    let slices: Vec<u64> = (0..20).map(|_| bed.run_for(ROUND_TRIP / 10)[0]).collect();
+    let whole: u64 = slices.iter().sum();
+    (slices.iter().copied().max().unwrap_or(0) as f64 * 2.0 / whole as f64, whole)
+}
+
+#[test]
+fn a_paced_window_is_spread_over_the_round_trip_and_as_much_arrives() {
+    let [unpaced, paced] = [false, true].map(|paced| burst(|stack, id| stack.set_paced(id, paced)));
+    assert!(unpaced.0 > 0.9, "a window in one burst: {unpaced:?}");
+    // In slow start, twice as fast as need be: in half of the time.
+    assert!(paced.0 < 0.25, "{paced:?}");
+    assert!((0.95..1.05).contains(&(paced.1 as f64 / unpaced.1 as f64)), "{paced:?} and {unpaced:?}");
+    let most = NonZeroU64::new(1_000_000);
+    let (_, bytes) = burst(|stack, id| {
+        stack.set_paced(id, true);
+        stack.set_pacing_rate(id, most);
+    });
+    assert!((400_000..560_000).contains(&bytes), "{bytes} in 0.548 s at a megabyte a second, headers included");
+}
