@@ -86,14 +86,18 @@ impl Cubic {
         self.course.get_or_insert_default()
     }
 
-    fn begin_epoch(&self, now: Instant) -> Epoch {
-        // RFC 9438 4.8, 4.10: after a timeout, or after a slow start without a loss, the curve begins at its middle.
-        let (k, origin) = if self.window >= self.w_max {
-            (0, self.window)
-        } else {
-            (self.k_for(self.w_max - self.window), self.w_max)
+    fn begin_epoch(&mut self, now: Instant) -> Epoch {
+        if self.w_max == 0 {
+            // RFC 9438 4.8, 4.10: after a timeout, or after a slow start without a loss, the curve begins at its middle.
+            self.w_max = self.window;
+        }
+        // Where the curve is at this window: before its middle, or behind it, if a connection goes on that was quiet.
+        let (began, k) = match self.window >= self.w_max {
+            true => (back(now, self.k_for(self.window - self.w_max)), 0),
+            false => (now, self.k_for(self.w_max - self.window)),
         };
-        Epoch { began: now, used_at: now, unused: false, k, origin, w_est: self.window, rest: 0, est_rest: 0 }
+        let (origin, w_est) = (self.w_max, self.window);
+        Epoch { began, used_at: now, unused: false, k, origin, w_est, rest: 0, est_rest: 0 }
     }
 
     /// RFC 9438 (2), in microseconds: the cube root of `below` bytes, in segments, divided by C.
@@ -219,11 +223,13 @@ impl CongestionControl for Cubic {
         if long {
             // RFC 5681 4.1: the restart window.
             self.window = self.window.min(u64::from(self.initial) * self.mss);
+            self.course = None;
         }
     }
 
     fn on_quiet(&mut self) {
-        // RFC 9438 5.8: time goes on along the curve when the window is used again, from where the window is then.
+        // RFC 9438 5.8: time goes on along the curve when the window is used again, from where the window is then. That
+        // can be told from the window, so nothing need be kept.
         self.course = None;
     }
 
@@ -234,6 +240,11 @@ impl CongestionControl for Cubic {
 
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX / 2)
+}
+
+/// `now`, `micros` microseconds earlier.
+fn back(now: Instant, micros: u64) -> Instant {
+    Instant::from_nanos(now.as_nanos().saturating_sub(micros.saturating_mul(1000)))
 }
 
 /// The largest number whose cube is at most `cube`.
@@ -368,6 +379,23 @@ mod tests {
         assert_eq!(idle.window, before);
         run(&mut idle, 61_000, 1000);
         assert!(idle.window.abs_diff(busy.window) < 10 * MSS, "{} and {}", idle.window, busy.window);
+    }
+
+    #[test]
+    fn a_connection_that_is_quiet_for_a_moment_stays_on_its_curve() {
+        let mut busy = cut(10_000 * MSS);
+        let mut quiet = busy.clone();
+        for second in 0..40 {
+            for tenth in 0..10 {
+                run(&mut busy, second * 1000 + tenth * 100, 100);
+                run(&mut quiet, second * 1000 + tenth * 100, 100);
+                quiet.on_quiet();
+            }
+            // Where the curve is flat it grows as Reno does, and is through with that four seconds earlier.
+            let ratio = quiet.window as f64 / busy.window as f64;
+            assert!((0.99..1.15).contains(&ratio), "after {second} s {} to {}", quiet.window, busy.window);
+        }
+        assert!(busy.window > 12_000 * MSS, "far behind the middle of the curve");
     }
 
     #[test]
