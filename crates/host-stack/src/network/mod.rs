@@ -349,7 +349,9 @@ impl Network {
             // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
             (ICMPV6, Version::Six) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
                 counters.ndp_in_errors += 1;
-                None
+                // Put together, other shards would take it for a whole one.
+                received.frame.clear();
+                return Step::Nothing;
             }
             (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, counters),
             _ if for_many => {

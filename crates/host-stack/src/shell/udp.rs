@@ -38,9 +38,12 @@ pub(crate) struct UdpWaiting {
     pub(crate) writable: Vec<Waker>,
 }
 
-/// Notes that a task waits, once.
+/// Notes that a task waits, once. Those that have given up waiting are not known: beyond a few, all look again.
 fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
     if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+        if waiting.len() == MOST_WAITING {
+            waiting.drain(..).for_each(Waker::wake);
+        }
         waiting.push(cx.waker().clone());
     }
 }
@@ -189,3 +192,6 @@ impl fmt::Debug for UdpSocket {
         f.debug_struct("UdpSocket").field("port", &self.port).finish_non_exhaustive()
     }
 }
+
+/// More tasks than anybody has wait for one socket; each costs two words.
+const MOST_WAITING: usize = 1024;

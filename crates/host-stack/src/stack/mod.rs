@@ -90,7 +90,8 @@ impl Stack {
 
     /// The same, with secrets of another seed than everything else that is random.
     fn with_secrets(config: Config, secrets: Seed) -> Stack {
-        let limits = secrets;
+        // Of each shard its own, or who meets one limit knows them all.
+        let limits = config.seed;
         let mut secrets = secrets.stream("host-stack secrets");
         let key = SipKey(secrets.next_u64(), secrets.next_u64());
         Stack {

@@ -165,7 +165,9 @@ pub(super) fn may_choose(place: Option<&Place>, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Ipv6Config;
     use crate::tcp::segment::{Flags, Options, Segment};
+    use core::net::Ipv6Addr;
     use core::task::Waker;
     use core::time::Duration;
     use offload_api::rx::Checksums;
@@ -272,5 +274,27 @@ mod tests {
         pass(&mut shards, 1, &mut device);
         pass(&mut shards, 0, &mut device);
         assert_eq!(shards.each_ref().map(Stack::connections), [2, 2], "nobody knew it");
+    }
+    #[test]
+    fn what_came_in_fragments_is_no_advertisement_for_other_shards_either() {
+        let six = Ipv6Config::unassigned().with_router_discovery();
+        let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_ipv6(six);
+        let mut shard = Stack::of_shard(config, 0, 2);
+        // A router's advertisement, whole and as an atomic fragment (RFC 6946).
+        for (extension, passed) in [(&[][..], 1), (&[58, 0, 0, 0, 0, 0, 0, 7], 0)] {
+            let mut frame = BytesMut::zeroed(14);
+            frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+            frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            let next = if extension.is_empty() { 58 } else { 44 };
+            frame.extend_from_slice(&[0x60, 0, 0, 0, 0, extension.len() as u8 + 16, next, 255]);
+            frame.extend_from_slice(&Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
+            frame.extend_from_slice(&Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).octets());
+            frame.extend_from_slice(extension);
+            frame.extend_from_slice(&[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
+            let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+            shard.receive(at(0), RxPacket::new(frame, meta), &mut Sink::default());
+            assert_eq!(shard.take_passed().len(), passed);
+        }
+        assert_eq!(shard.counters().ndp_in_errors, 1);
     }
 }

@@ -202,12 +202,14 @@ impl Flight {
         self.trim_log();
     }
 
-    /// The whole segments within `range`.
+    /// The whole segments within `range`. One that carries a FIN is whole without it: peers report data.
     fn whole_segments(&self, range: Range<u64>, mss: u64) -> Range<u64> {
         let sent = |position: u64| self.sent.get(self.index_of(position)).filter(|sent| sent.start < position);
         let start = sent(range.start)
             .map_or(range.start, |sent| sent.end.min(sent.start + (range.start - sent.start).next_multiple_of(mss)));
-        let end = sent(range.end).map_or(range.end, |sent| range.end - (range.end - sent.start) % mss);
+        let end = sent(range.end).map_or(range.end, |sent| {
+            if range.end + 1 == sent.end { range.end } else { range.end - (range.end - sent.start) % mss }
+        });
         start..end.max(start)
     }
 
@@ -441,6 +443,12 @@ mod tests {
         flight.sack(18_001..18_101, 1000, |sent| arrived.push(sent.start..sent.end));
         flight.sack(8001..9501, 1000, |sent| arrived.push(sent.start..sent.end));
         assert_eq!(arrived, [2001..3001, 18_001..18_101, 8001..9001]);
+        check(&flight);
+        // The last byte is a FIN, of which peers that keep data only do not tell.
+        let mut flight = Flight::default();
+        flight.push(1..1950, Instant::from_nanos(1));
+        flight.sack(1449..1949, 1448, |sent| arrived.push(sent.start..sent.end));
+        assert_eq!(arrived.pop(), Some(1449..1949));
         check(&flight);
     }
 

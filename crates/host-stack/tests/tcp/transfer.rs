@@ -137,6 +137,8 @@ proptest! {
         sizes in (0usize..60_000, 0usize..60_000),
         writes in (1usize..20_000, 1usize..5_000),
     ) {
+        // The worst of these wires loses six answers to a SYN in a row now and then. Who has opened then waits for ever.
+        let server = TcpConfig { syn_ack_retries: 15, ..server };
         let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
         let (mut pair, ids) = Pair::connected(&setup);
         let data = [pattern(Seed(seed), sizes.0), pattern(Seed(seed + 1), sizes.1)];
