@@ -19,10 +19,15 @@ use std::sync::{Arc, Mutex};
 use testbed::{BedHost, Testbed};
 
 /// What a controller does about a command.
+#[derive(Clone, Copy)]
 enum Act {
     Answer,
     /// Before the next one is.
     AnswerLate,
+    /// In one go with the next one, after it.
+    AnswerAfterNext,
+    /// The connection ends in one go with the answers that are late.
+    AnswerLateAndClose,
     Refuse(Status),
     Never,
     /// The connection ends.
@@ -87,7 +92,8 @@ impl Faulty {
 /// One connection; `None` when it ends.
 async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
     let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
-    let (mut queue, mut association, mut late) = (0, faulty.associations.load(Ordering::Relaxed), Vec::new());
+    let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
+    let (mut late, mut after_next) = (Vec::new(), Vec::new());
     loop {
         let segment = poll_fn(|cx| stream.poll_segment(cx)).await.ok()??;
         stream.consume(segment.data.len());
@@ -104,6 +110,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
                         max_data: 4096,
                     };
                     send(&mut stream, &Pdu::InitializeResponse(agreed), Vec::new());
+                    stream.flush();
                     continue;
                 }
                 _ => continue,
@@ -115,17 +122,29 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
                     association = faulty.associations.fetch_add(1, Ordering::Relaxed) + 1;
                 }
             }
-            let status = match (faulty.act)(association, queue, &command) {
-                Act::Answer => Status::SUCCESS,
-                Act::Refuse(status) => status,
+            let mut answered = vec![(command, Status::SUCCESS)];
+            let mut closes = false;
+            match (faulty.act)(association, queue, &command) {
+                Act::Answer => {}
+                Act::Refuse(status) => answered[0].1 = status,
                 Act::AnswerLate => {
                     late.push(command);
                     continue;
                 }
+                Act::AnswerAfterNext => {
+                    after_next.push(command);
+                    continue;
+                }
+                Act::AnswerLateAndClose => {
+                    answered.clear();
+                    closes = true;
+                }
                 Act::Never => continue,
                 Act::Close => return None,
-            };
-            for (command, status) in late.drain(..).map(|late| (late, Status::SUCCESS)).chain([(command, status)]) {
+            }
+            let (before, after) = (late.drain(..), after_next.drain(..));
+            let answered = before.map(succeeds).chain(answered).chain(after.map(succeeds));
+            for (command, status) in answered {
                 let (data, result) = faulty.answer(association, &command);
                 let id = command.identifier();
                 if status.is_success() && !data.is_empty() {
@@ -136,6 +155,11 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
                 let completion = Completion { result, queue_head: 0xffff, queue: 0, command: id, status };
                 send(&mut stream, &Pdu::Response(completion), Vec::new());
             }
+            stream.flush();
+            if closes {
+                stream.finish();
+                return None;
+            }
         }
     }
 }
@@ -144,7 +168,10 @@ fn send(stream: &mut impl SegmentStream, pdu: &Pdu, data: Vec<u8>) {
     for piece in Framing::default().frame(pdu, [data.into()]).into_pieces() {
         stream.send(piece, TxTag::PLAIN);
     }
-    stream.flush();
+}
+
+fn succeeds(command: Command) -> (Command, Status) {
+    (command, Status::SUCCESS)
 }
 
 struct Opens(BedHost, core::net::SocketAddr);
@@ -308,21 +335,33 @@ fn with_fewer_queues_than_before_nothing_is_left_behind() {
 
 #[test]
 fn a_command_that_ends_during_the_goodbye_ends() {
-    let faulty = Faulty::new(|_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
-        Some(AdminOpcode::GetLogPage) if queue == 0 => Act::AnswerLate,
-        _ => Act::Answer,
-    });
-    with(
-        faulty,
-        |config| config.keep_alive = Duration::ZERO,
-        |host, runtime| async move {
-            host.ready().await.unwrap();
-            let read = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
-            runtime.sleep(Duration::from_millis(100)).await;
-            let (read, ()) = join(read, host.close()).await;
-            assert_eq!(read.unwrap().len(), 512);
-        },
-    );
+    for (of_read, of_shutdown) in [
+        (Act::AnswerLate, Act::Answer),
+        (Act::AnswerAfterNext, Act::Answer),
+        (Act::AnswerLate, Act::AnswerLateAndClose),
+    ] {
+        let faulty = Faulty::new(move |_, queue, command| match AdminOpcode::from_u8(command.opcode()) {
+            Some(AdminOpcode::GetLogPage) if queue == 0 => of_read,
+            // CC.SHN
+            Some(AdminOpcode::Fabrics)
+                if command.fabrics_type() == FabricsType::PropertySet as u8 && command.u32(12) & 0b11 << 14 != 0 =>
+            {
+                of_shutdown
+            }
+            _ => Act::Answer,
+        });
+        with(
+            faulty,
+            |config| config.keep_alive = Duration::ZERO,
+            |host, runtime| async move {
+                host.ready().await.unwrap();
+                let read = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
+                runtime.sleep(Duration::from_millis(100)).await;
+                let (read, ()) = join(read, host.close()).await;
+                assert_eq!(read.unwrap().len(), 512);
+            },
+        );
+    }
 }
 
 #[test]

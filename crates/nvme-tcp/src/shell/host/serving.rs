@@ -187,6 +187,10 @@ impl Serving<'_> {
             // Whatever it answers, this is the end.
             let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
         }
+        // What came with the answer, or with the end of the connection.
+        while let Some(finished) = link.queue.poll_finished() {
+            self.settle(finished);
+        }
     }
 
     fn settle(&mut self, finished: Finished) {
