@@ -77,7 +77,8 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep
         }
     }
     let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
-    if replays > 0 {
+    // A host that is closed sends nothing again.
+    if replays > 0 && !matches!(ended, Ended::Wanted) {
         lock(&shared.central).stats.replays += replays as u64;
     }
     lane.put_back(unfinished);
