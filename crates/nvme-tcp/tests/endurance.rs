@@ -145,9 +145,14 @@ fn what_is_under_way_is_over_before_its_host_comes_back() {
     wire.connection.handle_end(&mut target);
     assert_eq!(Wire::open(&mut target, false).connect(&mut target, 0, 0xffff).status, Status::CONNECT_BUSY);
     let (command, data) = connect_command(0, 0xffff);
-    let other = ConnectData { host_id: [9; 16], ..data };
-    let mut another_host = Wire::open(&mut target, false);
-    assert!(another_host.command(&mut target, command, &other.to_bytes()).status.is_success());
+    for other in [
+        ConnectData { host_id: [9; 16], ..data.clone() },
+        // All hosts of a kind may have the same by default.
+        ConnectData { host: "nqn.2026-01.test:other".into(), ..data },
+    ] {
+        let mut another_host = Wire::open(&mut target, false);
+        assert!(another_host.command(&mut target, command, &other.to_bytes()).status.is_success(), "{other:?}");
+    }
     stuck.run();
     assert_eq!(storage.writes.load(Ordering::Relaxed), 1);
     assert!(Wire::open(&mut target, false).connect(&mut target, 0, 0xffff).status.is_success());

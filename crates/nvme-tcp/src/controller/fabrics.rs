@@ -59,7 +59,7 @@ pub(super) fn connect(
         if data.controller < 0xfffe {
             return Err(in_data(16));
         }
-        if target.is_at_work_for(&data.subsystem, &data.host_id) {
+        if target.is_at_work_for(&data.subsystem, &data.host, data.host_id) {
             return Err((Status::CONNECT_BUSY, 0));
         }
         let keep_alive = Duration::from_millis(u64::from(command.u32(12)));

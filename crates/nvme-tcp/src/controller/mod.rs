@@ -110,9 +110,12 @@ pub struct Target {
     advertised: Vec<SocketAddr>,
     generation: u64,
     wakeups: Vec<ConnectionId>,
-    /// Of controllers that are gone, by subsystem and host: what is still under way.
-    unfinished: BTreeMap<(String, [u8; 16]), Vec<Arc<Work>>>,
+    /// Of controllers that are gone, by subsystem and host: what was under way when one went last.
+    unfinished: BTreeMap<(String, HostKey), Vec<Arc<Work>>>,
 }
+
+/// A host's name and identifier: hosts of a kind may have the same identifier by default.
+type HostKey = (String, [u8; 16]);
 
 #[derive(Debug, Default)]
 struct Subsystem {
@@ -296,19 +299,24 @@ impl Target {
 
     /// Ends a controller: its queues are woken, and find it gone.
     fn end_session(&mut self, controller: u16) {
+        // Not every host comes back to have its own forgotten.
+        self.unfinished.retain(|_, works| {
+            works.retain(|work| !work.is_idle());
+            !works.is_empty()
+        });
         if let Some(mut session) = self.sessions.remove(&controller) {
             self.wakeups.extend(session.queues().chain([session.admin()]));
             let unfinished = session.end_work().to_vec();
             if !unfinished.is_empty() {
-                let of = (session.subsystem().to_owned(), session.host_id());
+                let of = (session.subsystem().to_owned(), (session.host.clone(), session.host_id));
                 self.unfinished.entry(of).or_default().extend(unfinished);
             }
         }
     }
 
     /// Whether something of a controller that the host had before is still under way.
-    fn is_at_work_for(&mut self, subsystem: &str, host_id: &[u8; 16]) -> bool {
-        let of = (subsystem.to_owned(), *host_id);
+    fn is_at_work_for(&mut self, subsystem: &str, host: &str, host_id: [u8; 16]) -> bool {
+        let of = (subsystem.to_owned(), (host.to_owned(), host_id));
         let Some(unfinished) = self.unfinished.get_mut(&of) else { return false };
         unfinished.retain(|work| !work.is_idle());
         if unfinished.is_empty() {
@@ -345,3 +353,26 @@ fn is_qualified_name(name: &str) -> bool {
 
 /// FFF0h and above are reserved.
 const MAX_CONTROLLER: u16 = 0xffef;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn hosts_that_do_not_come_back_are_forgotten() {
+        let mut target = Target::new(TargetConfig::default());
+        for number in 0..100 {
+            let (controller, now) = (target.free_controller().unwrap(), offload_base::Instant::ZERO);
+            let (subsystem, host) = ("nqn.disk".to_owned(), "nqn.host".to_owned());
+            let session = Session::new(subsystem, host, [number; 16], ConnectionId(1), now, Duration::ZERO);
+            let running = session.work.begin();
+            target.sessions.insert(controller, session);
+            target.end_session(controller);
+            assert!(target.is_at_work_for("nqn.disk", "nqn.host", [number; 16]));
+            assert_eq!(target.unfinished.len(), 1, "host {number}");
+            drop(running);
+        }
+        assert!(!target.is_at_work_for("nqn.disk", "nqn.host", [99; 16]));
+    }
+}

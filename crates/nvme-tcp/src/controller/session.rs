@@ -175,10 +175,6 @@ impl Session {
         &self.unfinished
     }
 
-    pub(super) fn host_id(&self) -> [u8; 16] {
-        self.host_id
-    }
-
     pub(super) fn keep_alive(&self) -> Duration {
         self.keep_alive
     }
