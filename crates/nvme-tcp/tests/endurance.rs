@@ -12,13 +12,15 @@ use nvme_tcp::{AdminOpcode, Command, FabricsType, FatalStatus, IoOpcode, Pdu, Sg
 use rig::{Came, DISK, HOST, Wire, connect_command, segment, target, termination};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A disk that counts what is asked of it.
 #[derive(Default)]
 struct Counting {
     writes: AtomicU64,
     flushes: AtomicU64,
+    /// Nothing can be flushed any more.
+    is_broken: AtomicBool,
 }
 
 impl Storage for Counting {
@@ -41,7 +43,7 @@ impl Storage for Counting {
 
     fn flush(&self) -> io::Result<()> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        if self.is_broken.load(Ordering::Relaxed) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
     }
 
     fn may_block(&self) -> bool {
@@ -185,6 +187,17 @@ fn a_host_is_told_of_a_shutdown_when_all_is_durable() {
     wire.connection.complete(wire.now, flush.run(), &mut target);
     assert_eq!(storage.flushes.load(Ordering::Relaxed), 1);
     assert!(matches!(wire.collect()[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()));
+    assert_eq!(wire.command(&mut target, property_get(property::CSTS), &[]).result, 1 | 0b10 << 2);
+}
+
+#[test]
+fn a_shutdown_whose_flush_fails_is_over_too() {
+    let (mut target, storage) = counting_target();
+    let (mut wire, _) = Wire::admin(&mut target);
+    storage.is_broken.store(true, Ordering::Relaxed);
+    let status = wire.command(&mut target, property_set(0x0046_4001), &[]).status;
+    assert!(!status.is_success(), "what was written may not be durable");
+    assert_eq!(storage.flushes.load(Ordering::Relaxed), 1);
     assert_eq!(wire.command(&mut target, property_get(property::CSTS), &[]).result, 1 | 0b10 << 2);
 }
 

@@ -322,11 +322,11 @@ impl Connection {
             return;
         }
         let Outcome { status, data } = done.outcome;
-        if status.is_success()
-            && let Some(queue) = self.queue.filter(|queue| queue.id == 0)
+        if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
             && let Some(session) = target.sessions.get_mut(&queue.controller)
         {
-            // What an admin queue does to namespaces is to flush them at a shutdown.
+            // What an admin queue does to namespaces is to flush them at a shutdown. If that fails, the command's status
+            // tells; it would fail again, so there is nothing for a host to wait for.
             session.shut_down();
         }
         if status.is_success() && !data.is_empty() {

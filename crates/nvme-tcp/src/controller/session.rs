@@ -160,7 +160,7 @@ impl Session {
         reset
     }
 
-    /// What was to be flushed at a shutdown was.
+    /// What was to be flushed at a shutdown was, or cannot be.
     pub(super) fn shut_down(&mut self) {
         if self.status & CSTS_SHUTTING_DOWN != 0 {
             self.status = self.status & !CSTS_SHUTTING_DOWN | CSTS_SHUT_DOWN;
