@@ -3,6 +3,10 @@
 //! A write that waits for its device cannot be called back. A host that has lost its connection sends its commands
 //! again, and others after them: nothing of the old ones may be carried out after that. So a host gets its next
 //! controller when the work of the last is done.
+//!
+//! That is so once the target knows that the old controller is gone: by its connections, or when the keep-alive expires.
+//! A host may well have two controllers at a time, so one that still stands does not keep it from another; if its end
+//! was lost on the way, its commands and those sent again may be carried out in any order until it is noticed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
