@@ -103,8 +103,8 @@ async fn serve(options: &Options, mut target: Target) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
-    if advertised.iter().any(|address| address.ip().is_unspecified()) {
-        eprintln!("{NAME}: hosts cannot connect to {address}, which discovery tells them: give --advertise ADDR");
+    if let Some(unspecified) = advertised.iter().find(|address| address.ip().is_unspecified()) {
+        eprintln!("{NAME}: hosts cannot connect to {unspecified}, which discovery tells them: give --advertise ADDR");
     }
     advertised.into_iter().for_each(|address| target.advertise(address));
     let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()));

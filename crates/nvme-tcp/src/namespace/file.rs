@@ -49,7 +49,7 @@ impl FileStorage {
         let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
         // Two that serve the same bytes would not know of each other's writes. Some file systems know no locks.
         if let Err(error @ rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(io::Error::new(io::Error::from(error).kind(), "it is in use by another target"));
+            return Err(io::Error::new(io::Error::from(error).kind(), "it is in use already"));
         }
         // A block device has no length in its metadata, but it has an end.
         let capacity = file.seek(SeekFrom::End(0))?;
