@@ -105,6 +105,9 @@ fn run(options: &Options) -> Result<(), Stop> {
     if !options.outside.is_asked_for() {
         return Err(unusable("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH"));
     }
+    if options.outside.key_changes.is_some() {
+        return Err(unusable("--key-changes is for what runs until it is interrupted"));
+    }
     let mut tls = if target.secure { Some(client_tls(options, &target).map_err(unusable)?) } else { None };
     let outside = Outside::open(&options.outside).map_err(unusable)?;
     let read: Vec<&Path> = options.cacert.iter().chain(&options.outside.keys).map(PathBuf::as_path).collect();

@@ -8,7 +8,7 @@ use core::num::NonZeroU16;
 use host_stack::UdpSocket;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
-use offload_examples::web::outside::{Outside, OutsideOptions, interrupted, listed};
+use offload_examples::web::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
@@ -51,7 +51,7 @@ fn answer(options: &Options) -> Result<String, String> {
         let bursts = host.spawn("bursts", bursts(host.stack().bind_udp(Some(BURST_PORT))?));
         // Whoever does not want to read this may want to be answered.
         let _written = program::write_out(NAME, &instructions(options));
-        let interrupted = interrupted().await;
+        let interrupted = keyed_until_interrupted(&host, &options.outside).await;
         // They answer for as long as they are asked.
         let _end_with_the_host = (echo, bursts);
         interrupted

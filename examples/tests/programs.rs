@@ -45,7 +45,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 25] = [
+    let cases: [(&str, Vec<&str>, &str); 26] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -56,6 +56,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("https_client", with(&["--range", "foo"]), "bytes=0-99"),
         ("https_client", with(&["--cacert", "ca.bin"]), "ca.bin: holds no certificate in PEM form"),
         ("https_client", with(&["--cacert", "none"]), "none: "),
+        ("https_client", with(&["--keys", "file", "--key-changes", "file"]), "--key-changes is for"),
         ("ktls_loopback", vec!["none"], "none: "),
         ("ktls_loopback", vec!["file", "--tls", "1.2", "--padding", "64"], "TLS 1.2"),
         ("ktls_loopback", vec!["file", "--suite", "rot13"], "chacha20-poly1305"),

@@ -52,7 +52,8 @@ pub struct OutsideOptions {
     /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
-    /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like
+    /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like.
+    /// Not for https_client, which ends by itself
     #[arg(long, value_name = "FILE", requires = "keys")]
     pub key_changes: Option<PathBuf>,
     #[command(flatten)]
