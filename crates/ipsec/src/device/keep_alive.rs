@@ -8,7 +8,7 @@ use super::transmit::flow_of;
 use crate::sad::{Quiet, Sa};
 use esp::{ETHERNET, PROTOCOL_UDP};
 use offload_api::ipsec::Packet;
-use offload_api::{SaId, TxAsk, TxPacket};
+use offload_api::{NoRecords, SaId, TxAsk, TxPacket};
 use offload_base::Instant;
 
 impl SecureDevice {
@@ -27,10 +27,14 @@ impl SecureDevice {
         let Some(frame) = esp::outer::keep_alive(&sa.params, &ethernet) else { return };
         let (source, destination) = (sa.params.source, sa.params.destination);
         let flow = flow_of(&Packet { source, destination, protocol: PROTOCOL_UDP, ports: None });
+        // What waits for room waits without a bound: of a device that stands still, a translator hears again later.
+        self.drain_backlog(now);
+        if !self.backlog.is_empty() || self.inner.room(&flow) == 0 {
+            return;
+        }
         let packet = TxPacket { header: frame[..].into(), fragments: Default::default(), ask: TxAsk::default() };
         self.counters.out_keep_alive += 1;
-        self.backlog.push_back((flow, packet));
-        self.drain_backlog(now);
+        let _lost_if_dropped = self.inner.transmit(now, packet, &NoRecords);
         self.inner.flush(now);
     }
 }

@@ -172,6 +172,24 @@ fn an_idle_sa_in_udp_keeps_its_translator_awake() {
 }
 
 #[test]
+fn keep_alives_do_not_pile_up_before_a_device_that_stands_still() {
+    let mut from = End::new(1);
+    let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+    let keep_alive = Some(Duration::from_secs(1));
+    from.key(&[SaParams {
+        encapsulation,
+        keep_alive,
+        ..sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)
+    }]);
+    assert_eq!(from.send(tcp(false, b"hello", None)).len(), 1);
+    let seconds = 10_000;
+    (1..=seconds).for_each(|seconds| from.secure.handle_timeout(NOW + Duration::from_secs(seconds)));
+    let left = from.frames().len() as u64;
+    assert!((1..seconds).contains(&left), "{left} is what the ring holds");
+    assert_eq!(from.counted("ipsec_tx_keepalive"), left);
+}
+
+#[test]
 fn a_keep_alive_goes_no_further() {
     let [_, mut to] = pair(OffloadKind::None, OffloadKind::Packet, EspMode::Transport);
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
