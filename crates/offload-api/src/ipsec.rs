@@ -91,13 +91,22 @@ impl EspKey {
     pub fn salt(&self) -> &[u8; 4] {
         &self.salt
     }
-}
 
-impl EspKey {
-    /// Whether both give the same nonces under the same key. Not for secrets that an attacker may choose: it takes as long
-    /// as they are alike.
+    /// Whether both give the same nonces under the same key, by whatever suite: two tags of GMAC and GCM under one nonce
+    /// give as much away as two of GCM. Not for secrets that an attacker may choose: it takes as long as they are alike.
+    ///
+    /// ```
+    /// use offload_api::{EspKey, EspSuite};
+    ///
+    /// let key = |suite, material| EspKey::new(suite, material).unwrap();
+    /// let gcm = key(EspSuite::Aes128Gcm, &[7; 20]);
+    /// assert!(gcm.is_same_as(&key(EspSuite::Aes128Gmac, &[7; 20])));
+    /// assert!(!gcm.is_same_as(&key(EspSuite::Aes256Gcm, &[7; 36])));
+    /// let salted = [[7; 16].as_slice(), &[8; 4]].concat();
+    /// assert!(!gcm.is_same_as(&key(EspSuite::Aes128Gcm, &salted)));
+    /// ```
     pub fn is_same_as(&self, other: &EspKey) -> bool {
-        self.suite == other.suite && self.key() == other.key() && self.salt == other.salt
+        self.key() == other.key() && self.salt == other.salt
     }
 }
 
@@ -519,7 +528,8 @@ pub enum KeyingError {
     /// Keep-alives without end.
     #[error("there must be time between keep-alives")]
     KeepAlive,
-    /// A successor counts from the start again: under the same key, it would use nonces twice.
+    /// A successor counts from the start again: under the same key, it would use nonces twice. They are the same whatever
+    /// the SPI.
     #[error("the successor of an SA needs another key")]
     KeyReused,
 }
@@ -599,7 +609,8 @@ pub trait Keying {
     /// successor, then the sender, and then both delete what they had.
     ///
     /// # Errors
-    /// If there is no such SA, its successor is there already, or has the same key.
+    /// If there is no such SA, its successor is there already, or has the same key. A transmitting one may have that of no
+    /// transmitting SA that is there; what was deleted is forgotten, and is the caller's to know.
     fn rekey_sa(&mut self, now: Instant, sa: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError>;
 
     /// Deletes an SA. What was handed to the device before is still sent.

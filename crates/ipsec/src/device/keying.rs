@@ -34,10 +34,14 @@ impl Keying for SecureDevice {
 
     fn rekey_sa(&mut self, now: Instant, id: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError> {
         let old = &self.sad.find(id).ok_or(KeyingError::NotFound)?.params;
-        if old.key.is_same_as(&key) {
+        let successor = SaParams { spi, key, last_number: 0, ..old.clone() };
+        if self.sad.find_exactly(old.direction, spi, old.source, old.destination).is_some() {
+            return Err(KeyingError::Exists);
+        }
+        if old.key.is_same_as(&successor.key) || self.has_sent_under(&successor) {
             return Err(KeyingError::KeyReused);
         }
-        self.add_sa(now, SaParams { spi, key, last_number: 0, ..old.clone() })
+        self.add_sa(now, successor)
     }
 
     fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
@@ -87,6 +91,13 @@ impl Keying for SecureDevice {
 }
 
 impl SecureDevice {
+    /// Whether nonces of a transmitting SA to be may have been used, by any that is there: no nonce has an SPI in it.
+    fn has_sent_under(&self, successor: &SaParams) -> bool {
+        let mut all = self.sad.ids().filter_map(|id| self.sad.find(id));
+        successor.direction == Direction::Transmit
+            && all.any(|sa| sa.params.direction == Direction::Transmit && sa.params.key.is_same_as(&successor.key))
+    }
+
     /// Paths may be others now, and what waited for an SA may go.
     pub(super) fn changed(&mut self) {
         self.epoch += 1;

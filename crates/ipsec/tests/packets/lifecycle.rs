@@ -5,8 +5,9 @@ use bytes::Bytes;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_api::{
-    Action, DeviceEvent, Direction, EspMode, KeyingError, Lifetime, Limit, Limits, NetDevice, NoRecords, OffloadKind,
-    Policy, SaEvent, SaId, SaParams, Selector, Sent, Template, TxAsk, TxPacket, UdpEncapsulation,
+    Action, DeviceEvent, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limit, Limits, NetDevice,
+    NoRecords, OffloadKind, Policy, SaEvent, SaId, SaParams, Selector, Sent, Template, TxAsk, TxPacket,
+    UdpEncapsulation,
 };
 
 const ALL: [OffloadKind; 3] = [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet];
@@ -239,6 +240,34 @@ fn a_living_sa_gets_another_lifetime_and_a_dead_one_none() {
         assert!(end.frames().is_empty());
         end.keying().delete_sa(sa).unwrap();
         assert_eq!(end.keying().update_sa(NOW, sa, Lifetime::default()), Err(KeyingError::NotFound));
+    }
+}
+
+#[test]
+fn no_successor_uses_nonces_of_an_sa_that_is_there() {
+    let key = |suite, byte| EspKey::new(suite, &[byte; 20]).unwrap();
+    for suites in [[EspSuite::Aes128Gcm, EspSuite::Aes128Gmac], [EspSuite::Aes128Gmac, EspSuite::Aes128Gcm]] {
+        for direction in [Direction::Transmit, Direction::Receive] {
+            let mut end = End::new(1);
+            end.key(&[SaParams {
+                key: key(suites[0], 7),
+                ..sa(direction, OffloadKind::None, EspMode::Transport, false)
+            }]);
+            let a = only_sa(&end);
+            let mut rekey =
+                |old, spi, suite, byte| end.keying().rekey_sa(NOW, old, spi, key(suite, byte)).map(|added| added.sa);
+            let reused = Err(KeyingError::KeyReused);
+            assert_eq!(rekey(a, 0x2001, suites[0], 7), reused);
+            assert_eq!(rekey(a, 0x2001, suites[1], 7), reused, "the other suite has the same nonces");
+            let b = rekey(a, 0x2001, suites[0], 8).unwrap();
+            assert_eq!(rekey(a, 0x2001, suites[0], 8), Err(KeyingError::Exists), "said again");
+            // Whoever receives chooses no nonces.
+            let sends = direction == Direction::Transmit;
+            assert_eq!(rekey(a, 0x2002, suites[1], 8) == reused, sends, "two successors");
+            assert_eq!(rekey(b, 0x2003, suites[0], 7) == reused, sends, "and back");
+            end.keying().delete_sa(a).unwrap();
+            assert!(end.keying().rekey_sa(NOW, b, 0x2004, key(suites[0], 7)).is_ok(), "what is deleted is forgotten");
+        }
     }
 }
 

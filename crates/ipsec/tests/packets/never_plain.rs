@@ -1,4 +1,5 @@
-//! Whatever becomes of SAs, policies and the device: what is to be protected leaves as ESP, or not at all.
+//! Whatever becomes of SAs, policies and the device: what is to be protected leaves as ESP, or not at all, and never under a
+//! nonce that was used before.
 
 use crate::rig::{End, NOW, datagram, sa, tcp};
 use crate::{KINDS, MODES};
@@ -7,10 +8,11 @@ use esp::EspAt;
 use esp::inner::ip_packet;
 use nic_sim::wire::Port;
 use offload_api::{
-    Action, Direction, EspKey, EspMode, EspSuite, Lifetime, Limits, NetDevice, NoRecords, OffloadKind, Policy, SaId,
-    SaParams, Selector, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limits, NetDevice, NoRecords, OffloadKind,
+    Policy, SaId, SaParams, Selector, Template,
 };
 use proptest::prelude::*;
+use std::collections::HashSet;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -53,6 +55,11 @@ fn hard(packets: u64) -> Lifetime {
     Lifetime { hard: limits, ..Lifetime::default() }
 }
 
+/// The key of one SPI.
+fn key(spi: u32) -> EspKey {
+    EspKey::new(EspSuite::Aes128Gcm, &[spi as u8; 20]).unwrap()
+}
+
 /// Frames that leave, all of them.
 fn frames(end: &mut End) -> Vec<nic_sim::frame::Frame> {
     let mut frames = Vec::new();
@@ -87,6 +94,7 @@ proptest! {
             action: Action::Protect(template),
         };
         let (mut spi, mut sas, mut stalled, mut sent, mut seconds) = (0x1001, Vec::<SaId>::new(), false, 0, 0);
+        let mut nonces = HashSet::new();
         for step in steps {
             let of = |which: prop::sample::Index, sas: &[SaId]| (!sas.is_empty()).then(|| *which.get(sas));
             match step {
@@ -102,16 +110,15 @@ proptest! {
                     spi += 1;
                     let lifetime = limit.map(hard).unwrap_or_default();
                     // Without extended numbers, those near the end are soon used up.
-                    let params = SaParams { spi, lifetime, last_number: first, esn: first == 0, ..sa(Direction::Transmit, kind, mode, ipv6) };
+                    let params = SaParams { spi, key: key(spi), lifetime, last_number: first, esn: first == 0, ..sa(Direction::Transmit, kind, mode, ipv6) };
                     sas.push(end.keying().add_sa(NOW, params).unwrap().sa);
                 }
                 Step::Rekey(which) => {
                     if let Some(old) = of(which, &sas) {
                         spi += 1;
-                        let key = EspKey::new(EspSuite::Aes128Gcm, &[9; 20]).unwrap();
-                        if let Ok(added) = end.keying().rekey_sa(NOW, old, spi, key) {
-                            sas.push(added.sa);
-                        }
+                        let used = end.secure.sad().find(sas[0]).unwrap().params.key.clone();
+                        prop_assert_eq!(end.keying().rekey_sa(NOW, old, spi, used), Err(KeyingError::KeyReused));
+                        sas.push(end.keying().rekey_sa(NOW, old, spi, key(spi)).unwrap().sa);
                     }
                 }
                 Step::Update(which, limit) => {
@@ -146,6 +153,11 @@ proptest! {
                 let view = ip_packet(&frame.data).and_then(esp::IpView::parse).expect("an IP packet");
                 let is_esp = EspAt::find(&frame.data).is_some() || (view.fragment && view.protocol == esp::PROTOCOL_ESP);
                 prop_assert!(is_esp && !frame.data.windows(6).any(|window| window == b"SSSSSS"));
+                // Each SPI has a key of its own, and the IV is the number.
+                if let Some(at) = EspAt::find(&frame.data) {
+                    let iv: [u8; 8] = frame.data[at.esp + 8..at.esp + 16].try_into().unwrap();
+                    prop_assert!(nonces.insert((at.spi, iv)), "the nonce {:?} was used before", (at.spi, iv));
+                }
                 sent += 1;
             }
         }
