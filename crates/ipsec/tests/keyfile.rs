@@ -171,6 +171,7 @@ fn what_is_wrong_is_said_where_it_is() {
             state(&format!("{gcm} extra-flag oseq-may-wrap")),
             "line 1: `oseq-may-wrap`: not an extra-flag that is known here; there is dont-encap-dscp",
         ),
+        (change("update", ""), "line 1: the statement ends where limit should be"),
         (change("update", "reqid 4"), "line 1: `reqid`: not known here"),
         (change("update", &gcm), "line 1: `aead`: not known here"),
         (change("rekey", &gcm), "line 1: the statement ends where new-spi should be"),

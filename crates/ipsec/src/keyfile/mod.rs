@@ -26,7 +26,7 @@
 //! ```
 //!
 //! `state rekey` is no word of Linux's: it adds an SA like the one there is, but for `new-spi` and key. `state update` gives an
-//! SA another lifetime, counted from then on, as Linux's does, and takes nothing but limits. A policy's name is its
+//! SA another lifetime, counted from then on, as Linux's does, and takes nothing but limits, at least one; `INF` is none. A policy's name is its
 //! direction, selector and priority. Of tunnels, three words say what becomes of the outer header: `dscp` (`copy`, or a
 //! number; `extra-flag dont-encap-dscp` is `dscp 0`), `df` (`copy`, `set`, `clear`, which is `flag nopmtudisc`), and
 //! `flag noecn`; `flag decap-dscp` has the outer DSCP outlive the tunnel.

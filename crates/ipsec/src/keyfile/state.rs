@@ -44,15 +44,18 @@ pub(super) fn add(mut words: Words) -> Result<Statement, KeyFileError> {
 
 /// `state update`, behind these words: another lifetime, and nothing else.
 pub(super) fn update(mut words: Words) -> Result<Statement, KeyFileError> {
-    let (mut id, mut lifetime) = (Id::default(), Lifetime::default());
+    let (mut id, mut lifetime) = (Id::default(), None);
     while let Some(word) = words.take() {
         match &word[..] {
-            "limit" => limit(&mut words)?(&mut lifetime),
+            "limit" => limit(&mut words)?(lifetime.get_or_insert_default()),
             _ if id.takes(&word, &mut words)? => {}
             _ => return Err(words.error(Problem::Unknown(shown(&word)))),
         }
     }
-    Ok(Statement::Update { name: id.name(&words)?, lifetime })
+    let name = id.name(&words)?;
+    // Whoever wants no limits any more says INF, and does not merely forget what should be here.
+    let lifetime = lifetime.ok_or_else(|| words.error(Problem::Missing("limit")))?;
+    Ok(Statement::Update { name, lifetime })
 }
 
 /// `state rekey`, behind these words.
