@@ -8,9 +8,9 @@ use super::{KeyFile, KeyFileError, Problem, state};
 pub(super) fn read(mut words: Words, file: &mut KeyFile) -> Result<(), KeyFileError> {
     let line = words.line;
     let mut first = words.expect("state or policy")?;
-    if first == "ip" {
+    if *first == "ip" {
         let xfrm = words.expect("xfrm")?;
-        if xfrm != "xfrm" {
+        if *xfrm != "xfrm" {
             return Err(words.error(Problem::Expected { found: shown(&xfrm), expected: "xfrm" }));
         }
         first = words.expect("state or policy")?;

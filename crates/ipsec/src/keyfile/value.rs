@@ -4,6 +4,7 @@ use super::words::{Words, shown};
 use super::{KeyFileError, Problem};
 use core::net::IpAddr;
 use offload_api::{Direction, EspMode, Prefix};
+use zeroize::Zeroizing;
 
 /// Reads a value that may be said once; `word` announced it.
 pub(super) fn once<T>(
@@ -73,11 +74,17 @@ pub(super) fn number(word: &str) -> Option<u32> {
     }
 }
 
-pub(super) fn hexadecimal(word: &str) -> Option<Vec<u8>> {
+/// Bytes of a key, of which no copy is left anywhere.
+pub(super) fn hexadecimal(word: &str) -> Option<Zeroizing<Vec<u8>>> {
     let digits = word.strip_prefix("0x")?.as_bytes();
     if !digits.len().is_multiple_of(2) {
         return None;
     }
     let digit = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-    digits.chunks_exact(2).map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
+    // All the room at once: what grows leaves copies behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
+    for pair in digits.chunks_exact(2) {
+        bytes.push(digit(pair[0])? << 4 | digit(pair[1])?);
+    }
+    Some(bytes)
 }

@@ -2,24 +2,25 @@
 
 use super::{KeyFileError, Problem};
 use std::collections::VecDeque;
+use zeroize::Zeroizing;
 
-/// A statement that is being read.
+/// A statement that is being read. Any word may be a key: all are overwritten when dropped.
 pub(super) struct Words {
-    words: VecDeque<(usize, String)>,
+    words: VecDeque<(usize, Zeroizing<String>)>,
     /// The line of the word taken last.
     pub(super) line: usize,
 }
 
 impl Words {
     /// The next word, if there is one.
-    pub(super) fn take(&mut self) -> Option<String> {
+    pub(super) fn take(&mut self) -> Option<Zeroizing<String>> {
         let (line, word) = self.words.pop_front()?;
         self.line = line;
         Some(word)
     }
 
     /// The next word, which is to be `what`.
-    pub(super) fn expect(&mut self, what: &'static str) -> Result<String, KeyFileError> {
+    pub(super) fn expect(&mut self, what: &'static str) -> Result<Zeroizing<String>, KeyFileError> {
         self.take().ok_or(self.error(Problem::Missing(what)))
     }
 
@@ -94,7 +95,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Words>, KeyFileError> {
 }
 
 /// The words of a line, without quotation marks and comment.
-fn words_of(line: &str) -> Result<Vec<String>, Problem> {
+fn words_of(line: &str) -> Result<Vec<Zeroizing<String>>, Problem> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -104,7 +105,7 @@ fn words_of(line: &str) -> Result<Vec<String>, Problem> {
             '\\' if rest.trim_end() == "\\" => break,
             _ => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
         };
-        words.push(word.to_string());
+        words.push(Zeroizing::new(word.to_string()));
         rest = behind.trim_start();
     }
     Ok(words)
