@@ -180,7 +180,7 @@ pub struct Sad {
     sent: HashMap<(u32, IpAddr, IpAddr), SaId, QuickHash>,
     /// Whose sources, and of how many each.
     own: HashMap<IpAddr, usize, QuickHash>,
-    /// When lifetimes end.
+    /// When which SA has something to do of its own accord.
     deadlines: BTreeSet<(Instant, SaId)>,
 }
 
@@ -232,7 +232,8 @@ impl Sad {
         place.sa.as_deref()
     }
 
-    /// The SA of this name, to be changed. After a change of its lifetime, see [`note_deadline`](Self::note_deadline).
+    /// The SA of this name, to be changed. After a change of what it has to do of its own accord, see
+    /// [`note_deadline`](Self::note_deadline).
     pub fn find_mut(&mut self, id: SaId) -> Option<&mut Sa> {
         let place = self.places.get_mut(id.0.index as usize).filter(|place| place.generation == id.0.generation)?;
         place.sa.as_deref_mut()
