@@ -28,7 +28,8 @@ proptest! {
     /// The explicit IV is the 64-bit sequence number, so nothing on the wire tells who did the work.
     #[test]
     fn all_ways_put_the_same_bytes_on_the_wire(
-        payloads in prop::collection::vec((0usize..6000, 200u16..1360), 1..5),
+        // The largest segment that IPv6 in a tunnel in UDP over IPv6 has room for: 1358.
+        payloads in prop::collection::vec((0usize..6000, 200u16..=1358), 1..5),
         mode in prop::sample::select(MODES.to_vec()),
         ipv6: bool,
         first in prop::sample::select(vec![0u64, 0xffff_fffd]),
