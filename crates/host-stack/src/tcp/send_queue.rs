@@ -167,7 +167,8 @@ impl SendQueue {
             self.close_open();
         }
         // A record that may be sent again is sealed again, with the digests in it: so their PDUs are kept as well.
-        let first_needed = self.chunks.partition_point(|chunk| chunk.needed_until() <= self.acked);
+        // From the front, where what is acknowledged is: a search would ask chunks that are in no cache.
+        let first_needed = self.chunks.iter().take_while(|chunk| chunk.needed_until() <= self.acked).count();
         let needed_from = self.chunks.get(first_needed).map_or(self.acked, |chunk| chunk.start);
         let needed_from = self.pdus.forget_before(needed_from).map_or(needed_from, |pdu| pdu.min(needed_from));
         while self.chunks.front().is_some_and(|chunk| chunk.end() <= needed_from) {
@@ -214,8 +215,9 @@ impl SendQueue {
             }
             let from = (at - chunk.start) as usize;
             let to = chunk.data.len().min((range.end - chunk.start) as usize);
-            if let Some(unit) =
-                chunk.tag.advanced(from as u32).unit(Layer::NvmeTcp).filter(|_| chunk.tag.is_in_record())
+            if chunk.tag.is_in_record()
+                && chunk.tag.unit(Layer::NvmeTcp).is_some()
+                && let Some(unit) = chunk.tag.advanced(from as u32).unit(Layer::NvmeTcp)
             {
                 if content.is_some_and(|digests| digests != chunk.tag.digests) {
                     break;
