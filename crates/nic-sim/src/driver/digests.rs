@@ -105,6 +105,6 @@ pub(super) fn has_digest(unit: Unit, source: &dyn RecordSource) -> bool {
     first[FLAGS_AT] & DATA_DIGEST_FLAG != 0
 }
 
-const DIGEST_BYTES: u32 = 4;
+pub(super) const DIGEST_BYTES: u32 = 4;
 /// NVMe/TCP Transport Specification 1.0, 3.6.1: flags in the common header.
 const FLAGS_AT: usize = 1;

@@ -56,6 +56,11 @@ impl NvmeContexts {
         self.context(handle).map(|context| context.flow)
     }
 
+    /// Whether no flow has had a context yet, so that nothing queued can ask for one.
+    pub(super) fn was_never_used(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// The transmit context, if packets may name it.
     pub(super) fn transmit(&mut self, handle: Handle) -> Option<&mut Transmit> {
         self.context_mut(handle)?.transmit.as_mut().filter(|transmit| !transmit.leaving)

@@ -11,7 +11,7 @@
 //! Invariant: no byte of a digest is encrypted, in a packet or a DUMP, but as the context made it, in step, or software.
 
 use crate::driver::Driver;
-use crate::driver::digests::has_digest;
+use crate::driver::digests::{DIGEST_BYTES, has_digest};
 use crate::driver::resync::dumps_at_most;
 use crate::packet::SendDescriptor;
 use bytes::Bytes;
@@ -52,14 +52,14 @@ impl Driver {
             true => None,
             false => Some(self.record_to_restore(handle, seq, source)?),
         };
-        if self.counters.tx_nvmeotcp_sk_add == 0 {
+        if self.nvme.was_never_used() {
             return self.restore_record(handle, record, seq, bytes, None, source);
         }
         let from = record.map_or(seq, |record| record.start);
         let before = content(from, seq, source);
         let within = content(seq, seq + bytes, source);
-        let of_prefix = self.first_digest(&before, source)?;
-        if of_prefix.is_none() {
+        let mut digest = self.first_digest(&before, source)?;
+        if digest.is_none() {
             if self.digests_in_step(packet) {
                 return self.restore_record(handle, record, seq, bytes, None, source);
             }
@@ -68,14 +68,11 @@ impl Driver {
                 let transmit = self.nvme.transmit(ask.context);
                 transmit.is_some_and(|transmit| transmit.sent_to.is_none_or(|sent_to| ask.first >= sent_to))
             });
-            if self.first_digest(&within, source)?.is_none() && !is_new {
+            digest = self.first_digest(&within, source)?;
+            if digest.is_none() && !is_new {
                 return self.restore_without_digests(handle, record, packet, source);
             }
         }
-        let digest = match of_prefix {
-            Some(unit) => Some(unit),
-            None => self.first_digest(&within, source)?,
-        };
         let all = || before.iter().chain(&within);
         let Some(first) = all().next().copied() else {
             return self.restore_without_digests(handle, record, packet, source);
@@ -211,5 +208,3 @@ fn content(from: Seq, to: Seq, source: &dyn RecordSource) -> Vec<Content> {
     });
     all
 }
-
-const DIGEST_BYTES: u32 = 4;
