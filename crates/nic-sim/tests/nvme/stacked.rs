@@ -1,7 +1,7 @@
 //! Digests filled in, then records encrypted, in one pass of the NIC: the bytes are those of software that makes the digests
 //! and seals the records, whatever is sent, and sent again, in whatever packets.
 
-use super::{Cipher, HEADERS, MSS, ciphers, flow, headers, key, pair};
+use super::{Cipher, HEADERS, MSS, ciphers, flow, headers, key, leaves, pair};
 use bytes::Bytes;
 use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, NicConfig, TransmitResync};
@@ -254,16 +254,8 @@ fn send(device: &mut Device, driver: &mut Driver, queue: &mut Queue, at: usize, 
             Sent::Dropped(reason) => panic!("{reason:?}"),
         }
     };
-    driver.flush(Instant::ZERO);
-    device.process(Instant::ZERO);
-    let mut seen = at;
-    while let Some(frame) = device.poll_frame(Instant::ZERO) {
-        let payload = &frame.data[HEADERS..];
-        assert!(payload == &queue.wire[seen..seen + payload.len()], "{} bytes from {seen} on", payload.len());
-        seen += payload.len();
-    }
-    assert_eq!(seen, at + length, "all of it left");
-    seen
+    leaves(device, driver, &queue.wire[at..at + length], at);
+    at + length
 }
 
 proptest! {
