@@ -5,8 +5,7 @@
 //! whose flow a shard does not know goes on to the next, until it has been everywhere; the last one answers as any stack
 //! answers strangers. A SYN that may belong to a flow that is alive elsewhere looks for that first, and for a listener on
 //! a second round: a listener may stand on every shard, and would begin the flow anew. So does what may acknowledge a
-//! cookie. ARP and ICMP concern all: the
-//! shard that receives them answers, the others listen.
+//! cookie. ARP and ICMP concern all: the shard that receives them answers, the others listen.
 //!
 //! Invariants: a packet is handed on less than twice as often as there are shards. What a device has changed for a flow
 //! that is gone is handed to nobody, and no verdict of a queue's context leaves its shard.
@@ -275,6 +274,7 @@ mod tests {
         pass(&mut shards, 0, &mut device);
         assert_eq!(shards.each_ref().map(Stack::connections), [2, 2], "nobody knew it");
     }
+
     #[test]
     fn what_came_in_fragments_is_no_advertisement_for_other_shards_either() {
         let six = Ipv6Config::unassigned().with_router_discovery();

@@ -85,7 +85,7 @@ pub(crate) struct Connection {
     /// Timeouts in a row; probes of a closed window in a row.
     pub(super) backoff: u32,
     pub(super) probes: u32,
-    /// Window probes since the peer last said anything.
+    /// Retransmission timeouts and window probes since the peer last said anything.
     pub(super) unanswered: u32,
     /// A window probe, a tail loss probe are to be sent; a small window is to be used.
     pub(super) window_probe_owed: bool,

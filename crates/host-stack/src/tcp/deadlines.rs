@@ -55,7 +55,8 @@ impl Connection {
         // sent again is its probe.
         let waits = self.peer.window == 0 && !self.detached && !self.state.is_opening();
         let most = self.retries(env.config);
-        if (if waits { self.unanswered } else { self.backoff }) >= most {
+        let attempts = if waits { self.unanswered } else { self.backoff };
+        if attempts >= most {
             self.give_up(env);
             return;
         }
