@@ -16,18 +16,16 @@
 
 use bytes::BytesMut;
 use core::hint::black_box;
-use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use esp::Cipher;
-use ipsec::{Sad, Spd};
-use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, EspKey, EspSuite, Policy, Prefix, SaParams, Selector, Template};
-use offload_base::{Instant, Seed};
+use offload_api::{Direction, EspKey, EspSuite};
+use offload_base::Seed;
 use offload_bench::bulk::{Bulk, Mode};
 use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun, layer, usual_keys};
 use offload_bench::payload::Payload;
 use offload_bench::published;
+use offload_bench::sa_tables::{STEP, SaTables, sa};
 
 fn packets(criterion: &mut Criterion) {
     for (name, cost) in [("esp/send", sending as fn(&IpsecRun) -> f64), ("esp/receive", receiving)] {
@@ -62,39 +60,19 @@ fn receiving(run: &IpsecRun) -> f64 {
 fn lookup(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("esp/lookup");
     for sas in [1u32, 100, 10_000] {
-        let (mut sad, mut spd) = (Sad::default(), Spd::default());
-        for number in 0..sas {
-            for direction in [Direction::Transmit, Direction::Receive] {
-                let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).expect("as long as its suite wants");
-                let sa = SaParams::new(direction, 0x1000 + number, HERE.into(), there(number), key);
-                sad.add(Instant::ZERO, sa).expect("they are different");
-            }
-            let selector = Selector { destination: Some(Prefix::host(there(number))), ..Selector::ANY };
-            let action = Action::Protect(Template::transport(0));
-            spd.add(Policy { direction: Direction::Transmit, selector, priority: 0, action }).expect("so are these");
-        }
-        let packet = |number: u32| Packet {
-            source: HERE.into(),
-            destination: there(number),
-            protocol: 17,
-            ports: Some((5000, 9)),
-        };
+        let tables = SaTables::of(sas);
         group.throughput(Throughput::Elements(1));
         let mut turn = 0;
         group.bench_with_input(BenchmarkId::new("policy and SA to send by", sas), &sas, |bencher, sas| {
             bencher.iter(|| {
-                // Far apart, so that no neighbour's lines are there already.
                 turn = (turn + STEP) % sas;
-                let packet = black_box(packet(turn));
-                let Some(Action::Protect(template)) = spd.action(&packet) else { panic!("there is a policy for each") };
-                sad.find_wanted(&template, &packet).and_then(|id| sad.find(id)).map(|sa| sa.params.spi)
+                tables.to_send_by(black_box(turn)).expect("there is a policy for each")
             });
         });
         group.bench_with_input(BenchmarkId::new("SA received by", sas), &sas, |bencher, sas| {
             bencher.iter(|| {
                 turn = (turn + STEP) % sas;
-                let found = sad.find_received(black_box(0x1000 + turn), HERE.into(), there(turn));
-                found.and_then(|id| sad.find(id)).map(|sa| sa.params.spi)
+                tables.received_by(black_box(turn)).expect("there is an SA of each")
             });
         });
     }
@@ -106,7 +84,7 @@ fn keys(criterion: &mut Criterion) {
         let cipher = |number: u32| {
             let material: Vec<u8> = (0..20).map(|at| (number >> (at % 4 * 8)) as u8 ^ at).collect();
             let key = EspKey::new(EspSuite::Aes128Gcm, &material).expect("as long as its suite wants");
-            Cipher::new(&SaParams::new(Direction::Transmit, 0x1000 + number, HERE.into(), there(number), key))
+            Cipher::new(&sa(Direction::Transmit, number, key))
         };
         let ciphers: Vec<Box<Cipher>> = (0..sas).map(|number| Box::new(cipher(number))).collect();
         let (mut frame, mut number) = (BytesMut::with_capacity(2048), 0u64);
@@ -122,10 +100,6 @@ fn keys(criterion: &mut Criterion) {
             });
         });
     }
-}
-
-fn there(number: u32) -> IpAddr {
-    Ipv4Addr::from(0x0a01_0000 + number).into()
 }
 
 /// Not a bench of criterion's: one stream, and the published row.
@@ -167,9 +141,6 @@ const PACKETS: u64 = 10_240;
 /// Ethernet and IPv4.
 const HEADERS: usize = 34;
 const STREAM: u64 = 64 << 20;
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Prime to any number of SAs here.
-const STEP: u32 = 3_571;
 
 criterion_group! {
     name = benches;

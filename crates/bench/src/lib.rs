@@ -8,7 +8,7 @@
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
 //! - [`recovery`]: what loss and reordering leave of the offload;
-//! - [`workbench`]: a device and its driver alone, for the benches;
+//! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
 //! - [`sweep`]: any of these over a grid; [`published`]: figures of others; [`report`]: both as one page;
 //! - [`keys`]: IPsec for emulated hosts, with SAs and policies from a file;
@@ -35,6 +35,7 @@ pub mod program;
 pub mod published;
 pub mod recovery;
 pub mod report;
+pub mod sa_tables;
 pub mod sweep;
 pub mod table;
 pub mod tls_options;

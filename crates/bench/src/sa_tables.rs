@@ -1,0 +1,75 @@
+//! SAs and policies, so many of them, and what is looked up among them: for a bench by the clock, and for a profiler.
+
+use core::net::{IpAddr, Ipv4Addr};
+use ipsec::{Sad, Spd};
+use offload_api::ipsec::Packet;
+use offload_api::{Action, Direction, EspKey, EspSuite, Policy, Prefix, SaParams, Selector, Template};
+use offload_base::Instant;
+
+/// The databases of a host with an SA each way, and a policy to send by, for each of many peers.
+///
+/// ```
+/// use offload_bench::sa_tables::SaTables;
+///
+/// let tables = SaTables::of(100);
+/// assert_eq!(tables.to_send_by(7), Some(0x1007));
+/// assert_eq!(tables.received_by(7), Some(0x1007));
+/// assert_eq!(tables.received_by(100), None);
+/// ```
+#[derive(Debug, Default)]
+pub struct SaTables {
+    sad: Sad,
+    spd: Spd,
+}
+
+impl SaTables {
+    /// Those of `sas` peers, up to 65,536.
+    ///
+    /// # Panics
+    /// With more of them, whose addresses would be this host's.
+    pub fn of(sas: u32) -> SaTables {
+        assert!(sas <= 1 << 16, "peers have 16 bits of address");
+        let SaTables { mut sad, mut spd } = SaTables::default();
+        for number in 0..sas {
+            for direction in [Direction::Transmit, Direction::Receive] {
+                let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).expect("as long as its suite wants");
+                sad.add(Instant::ZERO, sa(direction, number, key)).expect("they are different");
+            }
+            let selector = Selector { destination: Some(Prefix::host(peer(number))), ..Selector::ANY };
+            let action = Action::Protect(Template::transport(0));
+            spd.add(Policy { direction: Direction::Transmit, selector, priority: 0, action }).expect("so are these");
+        }
+        SaTables { sad, spd }
+    }
+
+    /// The policy of a packet to peer `number`, and the SPI of the SA that it wants.
+    #[inline(never)]
+    pub fn to_send_by(&self, number: u32) -> Option<u32> {
+        let (source, destination) = (HERE.into(), peer(number));
+        let packet = Packet { source, destination, protocol: 17, ports: Some((5000, 9)) };
+        let Some(Action::Protect(template)) = self.spd.action(&packet) else { return None };
+        self.sad.find_wanted(&template, &packet).and_then(|id| self.sad.find(id)).map(|sa| sa.params.spi)
+    }
+
+    /// The SA of a packet received with the SPI of peer `number`.
+    #[inline(never)]
+    pub fn received_by(&self, number: u32) -> Option<u32> {
+        let found = self.sad.find_received(FIRST_SPI + number, HERE.into(), peer(number));
+        found.and_then(|id| self.sad.find(id)).map(|sa| sa.params.spi)
+    }
+}
+
+/// An SA with peer `number`.
+pub fn sa(direction: Direction, number: u32, key: EspKey) -> SaParams {
+    SaParams::new(direction, FIRST_SPI + number, HERE.into(), peer(number), key)
+}
+
+fn peer(number: u32) -> IpAddr {
+    Ipv4Addr::from(0x0a01_0000 + number).into()
+}
+
+/// From peer to peer so that no neighbour's memory is at hand already: a prime, and prime to any round number of SAs.
+pub const STEP: u32 = 3_571;
+/// The SPI of peer 0.
+pub const FIRST_SPI: u32 = 0x1000;
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
