@@ -3,7 +3,9 @@
 //! Code opens a scope where the kind of work changes; whoever drives hosts, devices and wires opens a scope for
 //! the domain. A thread keeps a table of cycle-counter ticks by domain and work, and only if it is metered: on
 //! any other thread a scope is one load and a branch. Totals come from the thread's CPU time, which a
-//! preempted or parked thread does not spend; the ticks only say how to share it out.
+//! preempted or parked thread does not spend; the ticks only say how to share it out. The counter does not stop for a
+//! thread that waits for its turn, so behind every span long enough to hide that, the thread's CPU time is asked what
+//! of it was spent: whoever was preempted is not charged for those who ran meanwhile.
 //!
 //! Opening or closing a scope reads the counter, some 20 ns, which is as much as some of what is measured. A thread
 //! finds out when it attaches what that takes at least, and charges so much of every scope to [`Domain::Outside`].
@@ -106,6 +108,7 @@ impl Meter {
                 before_park: None,
                 since: ticks(),
                 cpu_at_start: thread_cpu_time(),
+                asked: Asked::now(),
                 round: self.shared.round.load(Ordering::Relaxed),
                 shared: self.shared.clone(),
                 own: 0,
@@ -310,6 +313,8 @@ struct Local {
     before_park: Option<Slot>,
     since: u64,
     cpu_at_start: Duration,
+    /// When the thread's CPU time was last held against the counter.
+    asked: Asked,
     round: u64,
     shared: Arc<Shared>,
     /// Ticks from one change of the slot to the next with nothing between: the meter's own.
@@ -324,14 +329,21 @@ impl Local {
         if round != self.round {
             self.round = round;
             self.ticks = Table::default();
-            self.cpu_at_start = thread_cpu_time();
+            self.asked = Asked::now();
+            self.cpu_at_start = self.asked.cpu;
             self.since = now;
         }
-        let passed = now.saturating_sub(self.since);
+        let mut passed = now.saturating_sub(self.since);
+        self.since = now;
+        if passed > LONG {
+            let asked = Asked::now();
+            passed = passed.saturating_sub(asked.not_spent_since(&self.asked));
+            self.since = asked.ticks;
+            self.asked = asked;
+        }
         let own = self.own.min(passed);
         self.ticks.add(self.running, passed - own);
         self.ticks.add(OUTSIDE, own);
-        self.since = now;
         core::mem::replace(&mut self.running, next)
     }
 
@@ -357,8 +369,34 @@ impl Local {
     }
 }
 
+/// The counter and the thread's CPU time at one moment.
+struct Asked {
+    ticks: u64,
+    cpu: Duration,
+}
+
+impl Asked {
+    fn now() -> Asked {
+        Asked { cpu: thread_cpu_time(), ticks: ticks() }
+    }
+
+    /// The ticks since `earlier` in which the thread did not run.
+    fn not_spent_since(&self, earlier: &Asked) -> u64 {
+        let ticks = self.ticks.saturating_sub(earlier.ticks);
+        let passed = CLOCK.delta_as_nanos(earlier.ticks, self.ticks) as f64;
+        let spent = self.cpu.saturating_sub(earlier.cpu).as_nanos() as f64;
+        // A share of the ticks: how long one takes is for the clock to know.
+        (ticks as f64 * (1.0 - spent / passed).max(0.0)) as u64
+    }
+}
+
+/// Ticks that a thread that runs is through with sooner, nearly always, and one that was preempted is not: tens of
+/// microseconds.
+const LONG: u64 = 100_000;
+
+static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
+
 fn ticks() -> u64 {
-    static CLOCK: LazyLock<quanta::Clock> = LazyLock::new(quanta::Clock::new);
     CLOCK.raw()
 }
 
@@ -407,6 +445,24 @@ mod tests {
         let charged = report.total(Domain::Host(1)) + report.total(Domain::Device(0)) + report.total(Domain::Outside);
         assert!(charged <= spent);
         assert_eq!(meter.report().total(Domain::Host(1)), Duration::ZERO, "taking empties the meter");
+    }
+
+    #[test]
+    fn who_waits_is_not_charged_for_who_runs_meanwhile() {
+        let meter = Meter::new();
+        let attached = meter.attach();
+        {
+            let _waiting = domain(Domain::Host(0));
+            std::thread::spawn(|| spin(50_000_000)).join().unwrap();
+        }
+        {
+            let _running = domain(Domain::Host(1));
+            spin(50_000_000);
+        }
+        drop(attached);
+        let report = meter.take();
+        let (waiting, running) = (report.total(Domain::Host(0)), report.total(Domain::Host(1)));
+        assert!(waiting * 4 < running, "{waiting:?} of waiting, {running:?} of running");
     }
 
     #[test]
