@@ -334,12 +334,14 @@ impl Local {
             self.since = now;
         }
         let mut passed = now.saturating_sub(self.since);
-        self.since = now;
         if passed > LONG {
+            // Asking is a call to the kernel, where a thread whose time is up is stopped; so the span is up to the answer.
             let asked = Asked::now();
-            passed = passed.saturating_sub(asked.not_spent_since(&self.asked));
+            passed = asked.ticks.saturating_sub(self.since).saturating_sub(asked.not_spent_since(&self.asked));
             self.since = asked.ticks;
             self.asked = asked;
+        } else {
+            self.since = now;
         }
         let own = self.own.min(passed);
         self.ticks.add(self.running, passed - own);
