@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Linux's TCP against the emulated host's, over a TAP in a network namespace made for it: bulk each way and both at
 # once, over IPv4 and IPv6, over wires that lose, reorder, double and corrupt; eight streams each way at once; connections
-# opened and closed, 10000 at once; TLS that the NIC does.
+# opened and closed, 10000 at once; iperf3; TLS that the NIC does.
 #   tests/linux/tap.sh [MIB]        how much goes each way; 64 by default
 . "$(dirname "$0")/lib.sh"
 mib=${1:-64}
@@ -10,6 +10,8 @@ head -c "${mib}M" /dev/urandom >"$work/site/bulk"
 hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
 echo "a page" >"$work/site/a page.txt"
 require
+tap_server=${TAP_SERVER:-${server%/*}/tap_server} iperf3=
+[ ! -x "$tap_server" ] || iperf3=$(command -v iperf3 || true)
 
 get() { inside curl -sS --fail --noproxy '*' --max-time 900 "$@"; }
 down() { get "${tls[@]}" -w '  down %{speed_download} bytes/s\n' -o "$work/got" "$url/bulk" && cmp "$work/got" "$work/site/bulk"; }
@@ -55,6 +57,21 @@ bulk "a wire that loses 5 %" --loss 0.05
 bulk "a wire that reorders 5 %, doubles and corrupts 0.1 %" --reorder 0.05 --duplicate 0.001 --corrupt 0.001
 check "frames were corrupted, and found out" [ "$(counted rx_csum_bad)" -gt 0 ]
 bulk "a wire of 10 Gb/s and 2 ms, MTU 9000" --rate 10G --delay 1ms --mtu 9000
+
+echo "iperf3, to the example tap_server"
+if [ -n "$iperf3" ]; then
+    server=$tap_server start --loss 0.001
+    for how in "-n ${mib}M" "-n ${mib}M -R" "-t 1 --bidir" "-n ${mib}M -P 4" "-t 1 -P 4 -R -O 1" "-t 1 -C reno -R"; do
+        check "iperf3 $how comes to its end" inside timeout 300 iperf3 -c 10.77.0.1 $how --json >"$work/iperf3"
+        awk -v how="$how" '/"sum_received"/ { sum = 1 } sum && /bits_per_second/ { printf "  iperf3 %s: %d bytes/s\n", how, $2 / 8; exit }' "$work/iperf3"
+    done
+    check "UDP is refused" grep -q "not implemented" <(inside iperf3 -c 10.77.0.1 -u -t 1 2>&1)
+    check "and the next test is not hurt" inside timeout 60 iperf3 -c 10.77.0.1 -t 1 >/dev/null
+    check "its page is served as well" grep -qx "a page.txt" <(get http://10.77.0.1/)
+    stop
+else
+    echo "SKIPPED: iperf3 is missing, or the example tap_server"
+fi
 
 echo "1000 connections, each for one request"
 start

@@ -1,0 +1,369 @@
+//! What `iperf3 -s` does, on an emulated host: TCP either way and both ways, over as many streams as are asked for.
+//!
+//! One test at a time; who comes meanwhile is told that the server is busy. The protocol has no specification but the
+//! program: a control connection carries a byte for each step and JSON for parameters and results, and each stream begins
+//! with the cookie that the control connection began with.
+
+use bytes::Bytes;
+use core::future::poll_fn;
+use core::num::NonZeroU64;
+use core::pin::pin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use host_stack::{CongestionAlgorithm, KeepAlive, TcpListener, TcpStream};
+use offload_api::{SegmentStream, TxTag};
+use offload_base::Instant;
+use serde::{Deserialize, Serialize};
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use testbed::{BedHost, JoinHandle};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+
+/// The port that clients take if nothing else is said.
+pub const PORT: u16 = 5201;
+
+/// Listens at `port` of `host`, and gives what serves tests until the listener fails.
+///
+/// # Errors
+/// If the port is taken.
+pub fn listen(host: &BedHost, port: u16) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
+    let mut server = Server { listener: host.stack().listen(port, BACKLOG)?, host: host.clone() };
+    Ok(host.spawn("iperf3", async move {
+        loop {
+            let control = server.listener.accept().await?;
+            let peer = control.peer_addr();
+            if let Err(error) = server.test(control).await {
+                eprintln!("{peer}: {error}");
+            }
+        }
+    }))
+}
+
+struct Server {
+    host: BedHost,
+    listener: TcpListener,
+}
+
+/// A step of the protocol, as one byte on the control connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i8)]
+enum Step {
+    TestStart = 1,
+    TestRunning = 2,
+    TestEnd = 4,
+    ParameterExchange = 9,
+    CreateStreams = 10,
+    ClientTerminate = 12,
+    ExchangeResults = 13,
+    DisplayResults = 14,
+    AccessDenied = -1,
+    ServerError = -2,
+}
+
+/// What a client asks for. What is not here makes no difference to who serves.
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+struct Asked {
+    udp: bool,
+    sctp: bool,
+    parallel: usize,
+    reverse: bool,
+    bidirectional: bool,
+    /// Bytes of a write.
+    len: usize,
+    /// Seconds at the beginning that do not count.
+    omit: u64,
+    /// Bits a second of a stream; 0: as many as there can be.
+    bandwidth: u64,
+    fqrate: u64,
+    nodelay: bool,
+    congestion: Option<String>,
+}
+
+impl Default for Asked {
+    fn default() -> Asked {
+        Asked {
+            udp: false,
+            sctp: false,
+            parallel: 1,
+            reverse: false,
+            bidirectional: false,
+            len: 128 << 10,
+            omit: 0,
+            bandwidth: 0,
+            fqrate: 0,
+            nodelay: false,
+            congestion: None,
+        }
+    }
+}
+
+impl Asked {
+    /// Which streams this side sends on, in the order in which they are opened.
+    fn sending(&self) -> Vec<bool> {
+        match self.bidirectional {
+            true => [vec![false; self.parallel], vec![true; self.parallel]].concat(),
+            false => vec![self.reverse; self.parallel],
+        }
+    }
+
+    /// What is to control congestion, if all of this is served.
+    fn served(&self) -> Option<CongestionAlgorithm> {
+        let bounded = (1..=MOST_STREAMS).contains(&self.parallel) && (1..=MOST_WRITTEN).contains(&self.len);
+        match self.congestion.as_deref() {
+            _ if self.udp || self.sctp || !bounded => None,
+            None | Some("cubic") => Some(CongestionAlgorithm::Cubic),
+            Some("reno") => Some(CongestionAlgorithm::NewReno),
+            Some(_) => None,
+        }
+    }
+
+    fn set_up(&self, stream: &TcpStream, congestion: CongestionAlgorithm) {
+        stream.set_nodelay(self.nodelay);
+        stream.set_congestion(congestion);
+        let slowest = [self.bandwidth, self.fqrate].into_iter().filter(|bits| *bits > 0).min();
+        stream.set_pacing_rate(slowest.and_then(|bits| NonZeroU64::new(bits.div_ceil(8))));
+    }
+}
+
+/// What this side saw.
+#[derive(Debug, Serialize)]
+struct Results {
+    // Clients want a number. Nobody here measures it.
+    cpu_util_total: f64,
+    cpu_util_user: f64,
+    cpu_util_system: f64,
+    /// Whether `retransmits` below means anything: -1 stands for "nobody sends here".
+    sender_has_retransmits: i8,
+    streams: Vec<StreamResult>,
+}
+
+#[derive(Debug, Serialize)]
+struct StreamResult {
+    id: usize,
+    bytes: u64,
+    retransmits: i64,
+    jitter: f64,
+    errors: u64,
+    packets: u64,
+    start_time: f64,
+    end_time: f64,
+}
+
+impl Results {
+    fn of(streams: Vec<StreamResult>) -> Results {
+        let sends = streams.iter().any(|stream| stream.retransmits >= 0);
+        Results {
+            cpu_util_total: 0.0,
+            cpu_util_user: 0.0,
+            cpu_util_system: 0.0,
+            sender_has_retransmits: if sends { 1 } else { -1 },
+            streams,
+        }
+    }
+}
+
+impl StreamResult {
+    /// Of the stream that was opened after `place` others.
+    fn of(place: usize, bytes: u64, sends: bool, stream: &TcpStream, seconds: f64) -> StreamResult {
+        // Both ends number streams so: 1, 3, 4, 5.
+        let id = if place == 0 { 1 } else { place + 2 };
+        let retransmits = if sends { stream.stats().retransmits as i64 } else { -1 };
+        StreamResult { id, bytes, retransmits, jitter: 0.0, errors: 0, packets: 0, start_time: 0.0, end_time: seconds }
+    }
+}
+
+/// A stream of a test, and the task that keeps it going until the test ends.
+struct Flow {
+    sends: bool,
+    bytes: Arc<AtomicU64>,
+    task: JoinHandle<TcpStream>,
+}
+
+impl Server {
+    /// From the first byte of a control connection to the last.
+    async fn test(&mut self, mut control: TcpStream) -> io::Result<()> {
+        // A client whose machine is gone must not keep others out.
+        control.set_keep_alive(Some(KeepAlive { idle: PATIENCE, interval: PATIENCE / 10, probes: 5 }));
+        control.set_nodelay(true);
+        let mut cookie = NO_COOKIE;
+        self.soon(control.read_exact(&mut cookie)).await?;
+        tell(&mut control, Step::ParameterExchange).await?;
+        let asked: Asked = serde_json::from_slice(&self.soon(read_json(&mut control)).await?)?;
+        let Some(congestion) = asked.served() else {
+            tell(&mut control, Step::ServerError).await?;
+            control.write_i32(NOT_IMPLEMENTED).await?;
+            control.write_i32(0).await?;
+            SegmentStream::flush(&mut control);
+            return Err(io::Error::new(
+                ErrorKind::Unsupported,
+                "asks for what is not served: TCP is, by cubic or reno",
+            ));
+        };
+        tell(&mut control, Step::CreateStreams).await?;
+        let streams = self.streams(asked.sending().len(), &cookie).await?;
+        tell(&mut control, Step::TestStart).await?;
+        tell(&mut control, Step::TestRunning).await?;
+        let ended = watch::Sender::new(false);
+        let mut flows = Vec::new();
+        for (stream, sends) in streams.into_iter().zip(asked.sending()) {
+            asked.set_up(&stream, congestion);
+            flows.push(self.flow(stream, sends, asked.len, ended.subscribe()));
+        }
+        let began = self.run(&mut control, &asked, &flows).await?;
+        let seconds = self.host.now().saturating_since(began).as_secs_f64();
+        ended.send_replace(true);
+        let mut streams = Vec::new();
+        let mut results = Vec::new();
+        for (place, flow) in flows.into_iter().enumerate() {
+            let stream = flow.task.await;
+            results.push(StreamResult::of(place, flow.bytes.load(Ordering::Relaxed), flow.sends, &stream, seconds));
+            streams.push((stream, flow.sends));
+        }
+        tell(&mut control, Step::ExchangeResults).await?;
+        let _theirs = self.soon(read_json(&mut control)).await?;
+        write_json(&mut control, &Results::of(results)).await?;
+        tell(&mut control, Step::DisplayResults).await?;
+        // It says that it is done, or just goes.
+        let _done = self.soon(control.read_i8()).await;
+        // What is still queued is wanted by nobody.
+        streams.iter_mut().filter(|(_, sends)| *sends).for_each(|(stream, _)| stream.abort());
+        Ok(())
+    }
+
+    /// Waits for the streams of a test. Whoever comes without its cookie is sent away.
+    async fn streams(&mut self, count: usize, cookie: &Cookie) -> io::Result<Vec<TcpStream>> {
+        let mut streams = Vec::new();
+        while streams.len() < count {
+            let host = self.host.clone();
+            let mut stream = soon(&host, self.listener.accept()).await?;
+            let mut its = NO_COOKIE;
+            match self.soon(stream.read_exact(&mut its)).await {
+                Ok(_) if its == *cookie => streams.push(stream),
+                _ => tell(&mut stream, Step::AccessDenied).await?,
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Waits for the end of a test; gives when what counts of it began.
+    async fn run(&mut self, control: &mut TcpStream, asked: &Asked, flows: &[Flow]) -> io::Result<Instant> {
+        let mut began = self.host.now();
+        let runtime = self.host.runtime();
+        let mut counted = pin!(runtime.sleep(Duration::from_secs(asked.omit)));
+        let mut omits = asked.omit > 0;
+        loop {
+            tokio::select! {
+                biased;
+                step = control.read_i8() => match step? {
+                    step if step == Step::TestEnd as i8 => return Ok(began),
+                    step if step == Step::ClientTerminate as i8 => return Err(ErrorKind::ConnectionAborted.into()),
+                    _ => return Err(ErrorKind::InvalidData.into()),
+                },
+                another = self.listener.accept() => {
+                    // It may have gone already.
+                    let _denied = tell(&mut another?, Step::AccessDenied).await;
+                }
+                () = &mut counted, if omits => {
+                    omits = false;
+                    began = self.host.now();
+                    flows.iter().for_each(|flow| flow.bytes.store(0, Ordering::Relaxed));
+                }
+            }
+        }
+    }
+
+    fn flow(&self, mut stream: TcpStream, sends: bool, len: usize, mut ended: watch::Receiver<bool>) -> Flow {
+        let bytes = Arc::new(AtomicU64::new(0));
+        let counter = bytes.clone();
+        let task = self.host.spawn("iperf3 stream", async move {
+            let moves = async {
+                match sends {
+                    true => send(&mut stream, &counter, len).await,
+                    false => receive(&mut stream, &counter).await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = ended.wait_for(|ended| *ended) => {}
+                // A stream that ended early carried what it carried.
+                _ended_early = moves => {}
+            }
+            stream
+        });
+        Flow { sends, bytes, task }
+    }
+
+    /// What does not come to its end within the time that a client has for a step fails.
+    async fn soon<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        soon(&self.host, step).await
+    }
+}
+
+async fn soon<T>(host: &BedHost, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::select! {
+        biased;
+        done = step => done,
+        () = host.runtime().sleep(PATIENCE) => Err(ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Sends for ever.
+async fn send(stream: &mut TcpStream, counter: &AtomicU64, len: usize) -> io::Result<()> {
+    let block = Bytes::from(vec![0x5a; len]);
+    loop {
+        let room = poll_fn(|cx| stream.poll_room(cx)).await?;
+        for _ in 0..room.div_ceil(len) {
+            stream.send(block.clone(), TxTag::PLAIN);
+            counter.fetch_add(len as u64, Ordering::Relaxed);
+        }
+        SegmentStream::flush(stream);
+    }
+}
+
+/// Receives until there is nothing more.
+async fn receive(stream: &mut TcpStream, counter: &AtomicU64) -> io::Result<()> {
+    while let Some(segment) = poll_fn(|cx| stream.poll_segment(cx)).await? {
+        counter.fetch_add(segment.data.len() as u64, Ordering::Relaxed);
+        stream.consume(segment.data.len());
+    }
+    Ok(())
+}
+
+async fn tell(control: &mut (impl AsyncWrite + Unpin), step: Step) -> io::Result<()> {
+    control.write_i8(step as i8).await?;
+    control.flush().await
+}
+
+/// JSON behind its length.
+async fn read_json(control: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let length = control.read_u32().await? as usize;
+    if length > MOST_JSON {
+        return Err(io::Error::new(ErrorKind::InvalidData, format!("{length} bytes of JSON")));
+    }
+    let mut text = vec![0; length];
+    control.read_exact(&mut text).await?;
+    Ok(text)
+}
+
+async fn write_json(control: &mut (impl AsyncWrite + Unpin), value: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(value)?;
+    control.write_u32(text.len() as u32).await?;
+    control.write_all(&text).await?;
+    control.flush().await
+}
+
+/// What the streams of a test begin with: text, and a zero.
+type Cookie = [u8; 37];
+const NO_COOKIE: Cookie = [0; 37];
+
+/// How long a client may take for a step.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MOST_STREAMS: usize = 128;
+const MOST_WRITTEN: usize = 1 << 20;
+const MOST_JSON: usize = 256 << 10;
+/// Connections that may wait to be accepted: all streams of a test and some more.
+const BACKLOG: usize = 2 * MOST_STREAMS + 16;
+/// The client's number for an option that is not implemented.
+const NOT_IMPLEMENTED: i32 = 13;

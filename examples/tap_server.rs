@@ -1,0 +1,89 @@
+//! An emulated host on this machine's network: it answers ping, serves a folder over HTTP, and is a server for iperf3.
+//!
+//! `cargo run --release --features tap --example tap_server -- [FOLDER] --tap nic0` prints what to do on this machine.
+//! `https_server` serves the same folder over TLS as well.
+
+use clap::Parser;
+use offload_bench::options::WireOptions;
+use offload_bench::program;
+use offload_examples::iperf3;
+use offload_examples::web::Mode;
+use offload_examples::web::comparison::tokio_pool;
+use offload_examples::web::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
+use offload_examples::web::server::Server;
+use offload_examples::web::site::Site;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use testbed::identity::{self, Randomness};
+
+/// An emulated host that answers ping, serves a folder over HTTP at port 80, takes what is sent there (and answers with its
+/// size and SHA-256), and does at port 5201 what `iperf3 -s` does, for TCP.
+///
+/// Exit status: 0; 2 if an option is bad, or the folder or the wire's end cannot be opened.
+#[derive(Debug, Parser)]
+#[command(name = "tap_server", version, allow_negative_numbers = true)]
+struct Options {
+    /// What to serve
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    #[command(flatten)]
+    outside: OutsideOptions,
+    #[command(flatten)]
+    wire: WireOptions,
+}
+
+fn main() -> ExitCode {
+    let options: Options = match program::options(NAME) {
+        Ok(options) => options,
+        Err(status) => return status,
+    };
+    match serve(&options) {
+        Ok(text) => program::write_out(NAME, &text),
+        Err(message) => program::fail(NAME, &message, program::UNUSABLE),
+    }
+}
+
+/// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
+fn serve(options: &Options) -> Result<String, String> {
+    if options.wire.virtual_time {
+        return Err("what is outside the emulation has no virtual time".into());
+    }
+    let site =
+        Site::new(&options.folder, tokio_pool()).map_err(|error| format!("{}: {error}", options.folder.display()))?;
+    let outside = Outside::open(&options.outside)?;
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(told)?;
+    let host = bed.host(0).clone();
+    let web = Server::new(site.clone(), Mode::Http, identity::server_config(Randomness::System, None));
+    bed.run(async {
+        let listening = (web.listen(&host, Mode::Http.port())?, iperf3::listen(&host, iperf3::PORT)?);
+        // Whoever does not want to read this may want to be served.
+        let _written = program::write_out(NAME, &instructions(options, site.folder()));
+        let interrupted = keyed_until_interrupted(&host, &options.outside).await;
+        let _end_with_the_host = listening;
+        interrupted
+    })
+    .map_err(told)?;
+    let mut counters = bed.counters();
+    outside.count(&mut counters);
+    counters.add_set(&web.counters());
+    Ok(listed(&counters))
+}
+
+/// What to do at the other end.
+fn instructions(options: &Options, folder: &Path) -> String {
+    let address = options.outside.address;
+    format!(
+        "{} serve {}. At the other end, as root:\n{}then\n  ping {address}\n  curl http://{address}/\n  \
+         curl -T FILE http://{address}/\n  iperf3 -c {address} --bidir\nCtrl-C ends it and shows what was counted.\n",
+        options.outside.host(),
+        folder.display(),
+        options.outside.set_up(options.wire.mtu)
+    )
+}
+
+fn told(error: io::Error) -> String {
+    error.to_string()
+}
+
+const NAME: &str = "tap_server";
