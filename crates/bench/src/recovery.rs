@@ -6,6 +6,9 @@
 //! and of sending ones to go on after a retransmission, can be asked for.
 
 use crate::bounded;
+use crate::connection::Mode;
+use crate::facts::Run;
+use crate::measured::Measured;
 use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
@@ -15,8 +18,9 @@ use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
 use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{TlsKey, TlsResync, TlsSuite, TlsVersion};
+use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
-use offload_base::{Rng, Seed};
+use offload_base::{Instant, Rng, Seed};
 use serde::Serialize;
 use std::io;
 use testbed::{BedHost, Testbed};
@@ -38,9 +42,9 @@ pub enum Trouble {
 /// use offload_bench::recovery::{Recovery, Trouble};
 ///
 /// let clean = Recovery { streams: 2, records: 8, ..Recovery::new(Trouble::Loss, 0.0, Seed(1)) };
-/// let row = clean.run()?;
-/// assert_eq!(row.full, 100.0);
-/// assert_eq!(row.dumped, 0.0);
+/// let made = clean.run()?;
+/// assert!(made.run.sha256_ok);
+/// assert_eq!((made.row.full, made.row.dumped), (100.0, 0.0));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -88,10 +92,12 @@ impl Recovery {
     ///
     /// # Panics
     /// If the share is none.
-    pub fn run(self) -> io::Result<Row> {
+    pub fn run(self) -> io::Result<RecoveryRun> {
+        let meter = Meter::new();
         let nic =
             NicConfig { tls_resync: self.resync, tls_transmit_resync: self.transmit_resync, ..NicConfig::default() };
         let mut bed = Testbed::builder(self.seed)
+            .meter(&meter)
             .host("server", nic.clone(), TcpConfig::default())
             .host("client", nic, TcpConfig::default())
             .wire(0, 1, LinkConfig::default())
@@ -101,13 +107,16 @@ impl Recovery {
             link.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).impair(self.impairment());
         }
         let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+        let attached = meter.attach();
         let serving = server.spawn("application", serve(self, server.clone()));
         let fetching = client.spawn("application", fetch(self, client.clone(), server.clone()));
-        let (_, opened) = bounded::run(&mut bed, try_join(serving, fetching))?;
-        let (counters, dma) = (bed.counters(), server.dma());
+        let both = bounded::run(&mut bed, try_join(serving, fetching));
+        drop(attached);
+        let (sent, fetched) = both?;
+        let (opened, counters, dma) = (&fetched.opened, bed.counters(), server.dma());
         let of_payload = |bytes: u64| bytes as f64 * 100.0 / (self.streams * self.records * RECORD as u64) as f64;
         let of_records = |records: u64| records as f64 * 100.0 / (self.streams * self.records) as f64;
-        Ok(Row {
+        let row = Row {
             trouble: self.trouble,
             share: self.share,
             resync: match self.resync {
@@ -129,7 +138,10 @@ impl Recovery {
             questions: counters.value("rx_tls_resync_req_end"),
             told: counters.value("rx_tls_resync_res_ok"),
             sealed: counters.value("tx_tls_needs_software"),
-        })
+        };
+        let measured = Measured::take(bed, &meter, sent.iter().chain(&fetched.tls));
+        let bytes = self.streams * self.records * RECORD as u64;
+        Ok(RecoveryRun { run: measured.run(Mode::TlsNic, bytes, fetched.whole, fetched.ended - Instant::ZERO), row })
     }
 
     fn impairment(&self) -> Box<dyn Impairment> {
@@ -149,7 +161,18 @@ impl Recovery {
     }
 }
 
-/// What came of a run. Shares in percent.
+/// What one run reports: what `ktls_loopback` does, of the whole time with connecting in it, and what was left.
+#[derive(Clone, Debug, Serialize)]
+pub struct RecoveryRun {
+    /// The common fields.
+    #[serde(flatten)]
+    pub run: Run,
+    /// What was left of the offload.
+    #[serde(flatten)]
+    pub row: Row,
+}
+
+/// What was left of the offload. Shares in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// What the wire did.
@@ -227,7 +250,7 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-async fn serve(run: Recovery, host: BedHost) -> io::Result<()> {
+async fn serve(run: Recovery, host: BedHost) -> io::Result<Vec<TlsCounters>> {
     let mut listener = host.stack().listen(PORT, run.streams as usize)?;
     let mut sending = Vec::new();
     for _ in 0..run.streams {
@@ -239,7 +262,7 @@ async fn serve(run: Recovery, host: BedHost) -> io::Result<()> {
     join_all(sending).await.into_iter().collect()
 }
 
-async fn send(run: Recovery, stream: TcpStream, number: u64) -> io::Result<()> {
+async fn send(run: Recovery, stream: TcpStream, number: u64) -> io::Result<TlsCounters> {
     let mut stream = tls(stream, run.keys(number))?;
     stream.set_retransmit_limit(None);
     // From the first record on the client knows where records are; the device makes those after it.
@@ -250,21 +273,38 @@ async fn send(run: Recovery, stream: TcpStream, number: u64) -> io::Result<()> {
     for _ in 0..run.records {
         stream.send_chunk(data.clone()).await?;
     }
-    stream.close().await
+    stream.close().await?;
+    Ok(*stream.counters())
 }
 
-async fn fetch(run: Recovery, host: BedHost, server: BedHost) -> io::Result<CounterSet> {
+/// What the client can tell afterwards.
+struct Fetched {
+    /// Records by who opened them; not the first of a stream, nor the one that closes it.
+    opened: CounterSet,
+    tls: Vec<TlsCounters>,
+    whole: bool,
+    ended: Instant,
+}
+
+async fn fetch(run: Recovery, host: BedHost, server: BedHost) -> io::Result<Fetched> {
     let receiving: Vec<_> = (0..run.streams)
         .map(|number| host.spawn(format!("stream {number}"), receive(run, host.clone(), server.clone(), number)))
         .collect();
-    let mut opened = CounterSet::default();
-    for counters in join_all(receiving).await {
-        opened.add(&counters?);
+    let mut fetched = Fetched { opened: CounterSet::default(), tls: Vec::new(), whole: true, ended: host.now() };
+    for received in join_all(receiving).await {
+        let (counters, before, equal) = received?;
+        fetched.opened.add(&TlsCounters { rx_records_sw: counters.rx_records_sw - before, ..counters });
+        fetched.tls.push(counters);
+        fetched.whole &= equal;
     }
-    Ok(opened)
+    fetched.ended = host.now();
+    Ok(fetched)
 }
 
-async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> io::Result<TlsCounters> {
+/// Counters, records opened before any was counted, and whether all bytes are what was sent.
+type Received = (TlsCounters, u64, bool);
+
+async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> io::Result<Received> {
     let port = FIRST_CLIENT_PORT + number as u16;
     let stream = host.stack().connect(Some(port), (server.address(), PORT).into()).await?;
     let mut stream = tls(stream, run.keys(number).swapped())?;
@@ -273,15 +313,14 @@ async fn receive(run: Recovery, host: BedHost, server: BedHost, number: u64) -> 
     stream.offload(Offload { tx: false, rx: true });
     stream.ready().await?;
     stream.send_chunk(Bytes::from_static(b"go")).await?;
-    let mut left = run.records * RECORD as u64;
+    let (mut left, mut equal) = (run.records * RECORD as u64, true);
     while left > 0 {
         let chunk = stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        left -= chunk.len() as u64;
+        let _application = cost::work(Work::Application);
+        equal &= chunk.iter().all(|byte| *byte == number as u8);
+        left = left.checked_sub(chunk.len() as u64).ok_or(io::ErrorKind::InvalidData)?;
     }
-    // Neither the first record nor the one that closes the stream is one of those counted.
-    let mut counters = *stream.counters();
-    counters.rx_records_sw -= before;
-    Ok(counters)
+    Ok((*stream.counters(), before, equal))
 }
 
 fn tls(stream: TcpStream, keys: TrafficKeys) -> io::Result<KtlsStream<TcpStream>> {

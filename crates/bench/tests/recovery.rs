@@ -10,7 +10,13 @@ fn recovery(trouble: Trouble, percent: f64) -> Recovery {
 }
 
 fn run(trouble: Trouble, percent: f64) -> Row {
-    recovery(trouble, percent).run().expect("every stream arrives")
+    row(recovery(trouble, percent))
+}
+
+fn row(run: Recovery) -> Row {
+    let made = run.run().expect("every stream arrives");
+    assert!(made.run.sha256_ok);
+    made.row
 }
 
 #[test]
@@ -25,7 +31,7 @@ fn what_loss_and_reordering_leave() {
         Recovery { resync: TlsResync::Asynchronous, ..lossy },
         Recovery { transmit_resync: TransmitResync::NextRecord, ..lossy },
     ] {
-        rows.push(other.run().expect("every stream arrives"));
+        rows.push(row(other));
     }
     for row in &rows {
         let all = row.full + row.partial + row.none;

@@ -5,12 +5,13 @@ use clap::{Args, ValueEnum};
 use nic_sim::wire::Share;
 use offload_base::Seed;
 use offload_bench::facts::Facts;
+use offload_bench::options::name;
 use offload_bench::recovery::{Recovery, Table, Trouble};
 use offload_bench::tls_options::{ResyncName, TransmitResyncName};
-use std::collections::BTreeMap;
 
 /// What loss and reordering leave of the TLS offload: records by who opened them, bytes read again; virtual time
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct RecoveryOptions {
     /// What the wire does to a share of the packets
     #[arg(long, value_enum, default_value_t = TroubleName::Loss)]
@@ -48,7 +49,8 @@ enum TroubleName {
 }
 
 impl RecoveryOptions {
-    pub(crate) fn run(&self) -> Result<Made, String> {
+    /// The runs that are asked for.
+    pub(crate) fn runs(&self) -> Vec<Recovery> {
         let trouble = match self.trouble {
             TroubleName::Loss => Trouble::Loss,
             TroubleName::Reordering => Trouble::Reordering,
@@ -60,17 +62,30 @@ impl RecoveryOptions {
             transmit_resync: self.transmit_resync.into(),
             ..Recovery::new(trouble, self.share.as_f64(), Seed(self.seed))
         };
-        let runs = if self.all { recovery.grid().collect() } else { vec![recovery] };
-        let rows: Result<Vec<_>, _> = runs.into_iter().map(Recovery::run).collect();
-        let rows = rows.map_err(|error| error.to_string())?;
-        let options = [("streams", self.streams), ("records", self.records)];
+        if self.all { recovery.grid().collect() } else { vec![recovery] }
+    }
+
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        let runs: Result<Vec<_>, _> = self.runs().into_iter().map(Recovery::run).collect();
+        let runs = runs.map_err(|error| error.to_string())?;
+        let rows: Vec<_> = runs.iter().map(|made| made.row).collect();
+        // Each run of the whole table says of itself what varies.
+        let mut options = vec![("streams", self.streams.to_string()), ("records", self.records.to_string())];
+        if !self.all {
+            options.extend([
+                ("trouble", name(self.trouble)),
+                ("share", self.share.as_f64().to_string()),
+                ("resync", name(self.resync)),
+                ("transmit_resync", name(self.transmit_resync)),
+            ]);
+        }
         let facts = Facts {
             command: "recovery".into(),
             seed: self.seed,
-            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value.to_string()))),
-            runs: rows.iter().map(value).collect(),
+            options: options.into_iter().map(|(name, value)| (name.to_string(), value)).collect(),
+            runs: runs.iter().map(value).collect(),
             ..Facts::default()
         };
-        Ok(Made { facts, text: Table(&rows).to_string(), whole: true })
+        Ok(Made { facts, text: Table(&rows).to_string(), whole: runs.iter().all(|made| made.run.sha256_ok) })
     }
 }
