@@ -93,7 +93,7 @@ impl WireOptions {
 
 impl WireOptions {
     /// The options that another run needs to be the same, by name.
-    pub fn facts(&self) -> [(&'static str, String); 8] {
+    pub fn facts(&self) -> [(&'static str, String); 9] {
         let link = self.link();
         [
             ("mtu", self.mtu.to_string()),
@@ -101,6 +101,7 @@ impl WireOptions {
             ("delay_ns", link.delay.as_nanos().to_string()),
             ("loss", self.loss.as_f64().to_string()),
             ("burst_loss", self.burst_loss.as_f64().to_string()),
+            ("mark", self.mark.as_f64().to_string()),
             ("reorder", self.reorder.as_f64().to_string()),
             ("duplicate", self.duplicate.as_f64().to_string()),
             ("corrupt", self.corrupt.as_f64().to_string()),

@@ -1,6 +1,7 @@
 //! How our programs speak: options, exit statuses, one clear line for what is wrong.
 
 use clap::Parser;
+use clap::error::ErrorKind as Wrong;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -39,7 +40,7 @@ pub fn write_out(program: &str, text: &str) -> ExitCode {
     }
 }
 
-/// What is wrong with an option, without the usage.
+/// What is wrong with an option, without the usage; with what may have been meant, if that is known.
 ///
 /// ```
 /// #[derive(Debug, clap::Parser)]
@@ -52,7 +53,12 @@ pub fn write_out(program: &str, text: &str) -> ExitCode {
 /// assert!(offload_bench::program::one_line(&error).starts_with("invalid value 'x' for '--seed"));
 /// ```
 pub fn one_line(error: &clap::Error) -> String {
+    if error.kind() == Wrong::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "a command or an option is missing; --help tells which there are".into();
+    }
     let text = error.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
-    lines.join(" ").trim_start_matches("error: ").to_string()
+    let mut lines = text.lines().map(str::trim);
+    let first: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    let tip = lines.find(|line| line.starts_with("tip: ")).map(|tip| format!("; {tip}")).unwrap_or_default();
+    first.join(" ").trim_start_matches("error: ").to_string() + &tip
 }

@@ -13,10 +13,11 @@ use testbed::bed::ClockKind;
 /// Commands to an NVMe/TCP target with a disk in memory, so many under way at a time: commands per second, latency
 /// percentiles, host cost per command
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct FioOptions {
     /// Who does the TLS under NVMe/TCP, comma-separated: tcp (nobody), tls-cpu, tls-nic
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
-    mode: Vec<Mode>,
+    pub mode: Vec<Mode>,
     /// Which commands, and where: read, write, randread, randwrite
     #[arg(long, value_enum, default_value_t = Pattern::RandomRead)]
     pattern: Pattern,
@@ -122,7 +123,8 @@ fn text(runs: &[FioRun]) -> String {
             format!("{:.1}%", run.copy_crc_share),
         ]
     }));
-    format!("{}\n{}\n{}", table::runs(&common), table::align(&rows), table::saved(&common))
+    let (costs, commands) = (table::runs(&common), table::align(&rows));
+    format!("{costs}\n{commands}\n{}{}", table::saved(&common), table::noise(&common))
 }
 
 fn block(text: &str) -> Result<u32, String> {

@@ -13,10 +13,11 @@ use testbed::bed::ClockKind;
 /// A web server and clients that ask for one file over connections that stay open: requests per second, latency
 /// percentiles, host cost per request
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct HttpOptions {
     /// Who does the TLS, comma-separated: tcp (plain HTTP), tls-cpu, tls-nic
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
-    mode: Vec<Mode>,
+    pub mode: Vec<Mode>,
     /// Connections at once, each with one request under way
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     connections: u16,
@@ -78,6 +79,7 @@ impl HttpOptions {
 }
 
 fn text(runs: &[HttpRun]) -> String {
+    let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
     let heading =
         ["mode", "requests /s", "Gb/s", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us", "server us/request"];
     let mut rows = vec![heading.iter().chain(&["client us/request"]).map(|cell| cell.to_string()).collect::<Vec<_>>()];
@@ -92,7 +94,8 @@ fn text(runs: &[HttpRun]) -> String {
         row.extend([run.server_us_per_request, run.client_us_per_request].map(|us| format!("{us:.2}")));
         row
     }));
-    table::align(&rows) + "us/request: CPU time of a host for a request, in microseconds\n"
+    let units = "us/request: CPU time of a host for a request, in microseconds\n";
+    table::align(&rows) + units + table::noise(&common)
 }
 
 /// A file is kept in memory, the server's or the disk's.

@@ -14,18 +14,19 @@ use testbed::bed::ClockKind;
 
 /// Many streams at once, from the server to the client: goodput, fairness, host cost
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct IperfOptions {
     /// Who does the TLS, comma-separated: tcp, tls-cpu, tls-nic
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
-    mode: Vec<Mode>,
+    pub mode: Vec<Mode>,
     /// Connections at once
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32_768))]
     streams: u16,
     /// Bytes that each stream sends: 64MiB, 1GB. Default: 64MiB
-    #[arg(long, value_parser = options::bytes, conflicts_with = "time")]
+    #[arg(long, value_parser = some_bytes, conflicts_with = "time")]
     bytes: Option<u64>,
     /// How long streams send, on the run's clock: 20ms, 2s
-    #[arg(long, value_parser = options::time)]
+    #[arg(long, value_parser = some_time)]
     time: Option<Duration>,
     /// Bytes handed to a stream at once: 256KiB, 4096
     #[arg(long, value_name = "BYTES", value_parser = message, default_value = "256KiB")]
@@ -119,6 +120,17 @@ fn text(runs: &[IperfRun]) -> String {
     }));
     let (costs, streams) = (table::runs(&common), table::align(&rows));
     format!("{costs}\n{streams}\n{}{}", table::saved(&common), table::noise(&common))
+}
+
+/// Of nothing there is no cost per byte.
+fn some_bytes(text: &str) -> Result<u64, String> {
+    let bytes = options::bytes(text)?;
+    if bytes > 0 { Ok(bytes) } else { Err("a stream sends 1 byte at least".into()) }
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    let time = options::time(text)?;
+    if time > Duration::ZERO { Ok(time) } else { Err("streams send for 1ns at least".into()) }
 }
 
 /// A message is kept in memory.

@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 
 /// Datagrams of one size, plain and under ESP, over so many SAs: CPU time per packet at both ends; virtual time
 #[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
 pub(crate) struct IpsecOptions {
     /// Who does the ESP, comma-separated: plain (nobody), esp-cpu (the hosts), esp-crypto (the NICs, but for
     /// headers), esp-packet (the NICs)
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = EspMode::ALL)]
-    mode: Vec<EspMode>,
+    pub mode: Vec<EspMode>,
     /// Bytes of an IP packet before ESP
     #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u16).range(64..=9000))]
     packet_size: u16,

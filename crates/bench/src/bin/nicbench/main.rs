@@ -24,7 +24,8 @@ use std::process::ExitCode;
 /// Performance studies of offload over emulated NICs, in virtual time (the same run every time) or in real time.
 ///
 /// Goodput is user data in 10^9 bits per second of the run's clock; host cost is CPU time of this machine, whatever
-/// the clock, in nanoseconds per byte of user data.
+/// the clock, in nanoseconds per byte of user data. Sizes are bytes: 4KiB is 4096, 4kB 4000; times have a unit: 5us, 10ms;
+/// rates are bits per second: 10G; shares go from 0 to 1: 0.01 is 1 %. Latencies are in microseconds of the run's clock.
 ///
 /// Exit status: 0; 1 if a run failed or data did not arrive whole; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
