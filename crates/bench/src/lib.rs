@@ -10,7 +10,7 @@
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
-//! - [`sweep`]: any of these over a grid; [`published`]: figures of others; [`report`]: both as one page;
+//! - [`sweep`]: any of these over a grid; [`results`]: what came of it; [`published`]: figures of others; [`report`]: both as one page;
 //! - [`keys`]: IPsec for emulated hosts, with SAs and policies from a file;
 //! - [`program`]: how our programs speak.
 
@@ -35,6 +35,7 @@ pub mod program;
 pub mod published;
 pub mod recovery;
 pub mod report;
+pub mod results;
 pub mod sa_tables;
 pub mod sweep;
 pub mod table;

@@ -1,5 +1,6 @@
 //! Figures that others published, with their source: data files of this crate, to set ours beside.
 
+use crate::sweep::toml_error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -42,16 +43,61 @@ impl Figure {
 /// assert_eq!(figure.value("loss", 0.01), Some(89.0));
 /// ```
 pub fn figures() -> Vec<Figure> {
-    FILES.iter().flat_map(|text| parse(text).expect("a test reads every file")).collect()
+    FILES.iter().flat_map(|text| read(text).expect("a test reads every file")).collect()
 }
 
-fn parse(text: &str) -> Result<Vec<Figure>, toml::de::Error> {
+/// The figures in the text of a file.
+///
+/// ```
+/// use offload_bench::published::read;
+///
+/// let figures = read(r#"
+///     [[figure]]
+///     id = "mine"
+///     title = "Goodput by loss"
+///     source = "a paper"
+///     setup = "a machine"
+///     unit = "Gb/s"
+///     differs = "the machine"
+///     x = [0.0, 0.01]
+///     series = { tcp = [90.0, nan] }
+/// "#)?;
+/// assert_eq!(figures[0].value("tcp", 0.0), Some(90.0));
+/// # Ok::<(), offload_bench::published::InvalidFigures>(())
+/// ```
+///
+/// # Errors
+/// [`InvalidFigures`], when they cannot be read, or a line has more or fewer values than its axis.
+pub fn read(text: &str) -> Result<Vec<Figure>, InvalidFigures> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct File {
         figure: Vec<Figure>,
     }
-    toml::from_str::<File>(text).map(|file| file.figure)
+    let file: File = toml::from_str(text).map_err(|error| InvalidFigures::Toml(toml_error(text, &error)))?;
+    for figure in &file.figure {
+        if let Some((name, _)) = figure.series.iter().find(|(_, values)| values.len() != figure.x.len()) {
+            return Err(InvalidFigures::Length { figure: figure.id.clone(), series: name.clone() });
+        }
+    }
+    Ok(file.figure)
+}
+
+/// A file that holds no figures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidFigures {
+    /// It is not what such a file looks like.
+    #[error("{0}")]
+    Toml(String),
+    /// A line does not fit its axis.
+    #[error("figure `{figure}`: `{series}` has not as many values as `x`")]
+    Length {
+        /// The figure.
+        figure: String,
+        /// The line.
+        series: String,
+    },
 }
 
 const FILES: [&str; 4] = [
@@ -66,17 +112,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_can_be_read_and_every_line_is_as_long_as_its_axis() {
-        for text in FILES {
-            parse(text).unwrap();
-        }
+    fn every_file_can_be_read_and_names_nothing_twice() {
         let figures = figures();
         for (number, figure) in figures.iter().enumerate() {
             assert!(figures[..number].iter().all(|other| other.id != figure.id), "{} is there twice", figure.id);
             assert!(!figure.x.is_empty() && !figure.series.is_empty() && !figure.source.is_empty());
-            for (name, values) in &figure.series {
-                assert_eq!(values.len(), figure.x.len(), "{}: {name}", figure.id);
-            }
         }
+    }
+
+    #[test]
+    fn a_line_that_does_not_fit_its_axis_is_told() {
+        let broken = FILES[0].replacen("x = [2048, ", "x = [1024, 2048, ", 1);
+        let error = read(&broken).unwrap_err().to_string();
+        assert!(error.contains("`asplos21-tx-record-size`") && error.contains("`tls-cpu`"), "{error}");
+        assert!(read("[[figure]]\nid = 1\n").unwrap_err().to_string().starts_with("line 2: "));
     }
 }

@@ -13,6 +13,7 @@
 //! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
 //! one, is repetition, of which reports take the median.
 
+use crate::published::Figure;
 use crate::report::Relation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -116,17 +117,21 @@ impl Sweep {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// [`InvalidSweep`], when it is no sweep, a name is there twice, or a plot names an option that does not vary.
+    /// [`InvalidSweep`], when it is no sweep, a name is there twice, or a plot names what is not in the grid.
     pub fn parse(text: &str) -> Result<Sweep, InvalidSweep> {
-        let sweep: Sweep = toml::from_str(text).map_err(|error| InvalidSweep::Toml(error.to_string()))?;
+        let sweep: Sweep = toml::from_str(text).map_err(|error| InvalidSweep::Toml(toml_error(text, &error)))?;
         for (number, study) in sweep.studies.iter().enumerate() {
             if sweep.studies[..number].iter().any(|other| other.name == study.name) {
                 return Err(InvalidSweep::Twice(study.name.clone()));
             }
-            for option in [&study.plot.x, &study.plot.series] {
-                if !study.grid.contains_key(option) {
-                    return Err(InvalidSweep::DoesNotVary { study: study.name.clone(), option: option.clone() });
+            let lacks = |option: &String| study.grid.get(option).is_none_or(Vec::is_empty);
+            for option in study.grid.keys().chain([&study.plot.x, &study.plot.series]) {
+                if lacks(option) {
+                    return Err(InvalidSweep::NoValues { study: study.name.clone(), option: option.clone() });
                 }
+            }
+            if let Some(field) = study.plot.published.keys().find(|field| !study.plot.y.contains(field)) {
+                return Err(InvalidSweep::NotDrawn { study: study.name.clone(), field: field.clone() });
             }
             let lines = &study.grid[&study.plot.series];
             for relation in study.plot.y.iter().filter_map(|field| Relation::parse(field)) {
@@ -143,6 +148,20 @@ impl Sweep {
             }
         }
         Ok(sweep)
+    }
+
+    /// Whether all the published figures that it names are among these.
+    ///
+    /// # Errors
+    /// [`InvalidSweep::NoSuchFigure`], if not.
+    pub fn check_published(&self, figures: &[Figure]) -> Result<(), InvalidSweep> {
+        for study in &self.studies {
+            let known = |id: &String| figures.iter().any(|figure| figure.id == *id);
+            if let Some(figure) = study.plot.published.values().find(|id| !known(id)) {
+                return Err(InvalidSweep::NoSuchFigure { study: study.name.clone(), figure: figure.clone() });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -187,13 +206,29 @@ pub enum InvalidSweep {
     /// Two studies have one name.
     #[error("two studies are called `{0}`")]
     Twice(String),
-    /// A plot needs an option that the grid has not.
-    #[error("study `{study}`: its plot is over `{option}`, which is not in its grid")]
-    DoesNotVary {
+    /// An option of the grid has no values, or a plot needs one that the grid has not.
+    #[error("study `{study}`: its grid has no values of `{option}`")]
+    NoValues {
         /// The study.
         study: String,
         /// The option.
         option: String,
+    },
+    /// A published figure is to be set beside a field that is not drawn.
+    #[error("study `{study}`: a published figure goes with `{field}`, which is not among `y`")]
+    NotDrawn {
+        /// The study.
+        study: String,
+        /// The field.
+        field: String,
+    },
+    /// A published figure that nobody knows.
+    #[error("study `{study}`: no published figure is called `{figure}`")]
+    NoSuchFigure {
+        /// The study.
+        study: String,
+        /// The name.
+        figure: String,
     },
     /// A plot relates its lines to one that there is not.
     #[error("study `{study}`: no line of the plot is called `{line}`")]
@@ -216,80 +251,14 @@ pub enum InvalidSweep {
     TooMany(String),
 }
 
+/// What is wrong with a TOML file, in a line: where, and what.
+pub(crate) fn toml_error(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let place = before.map_or(String::new(), |before| format!("line {}: ", 1 + before.matches('\n').count()));
+    place + &error.message().lines().collect::<Vec<_>>().join(", ")
+}
+
 const MOST_POINTS: usize = 100_000;
-
-/// One line of a results file: a run, and all it takes to make it again.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Row {
-    /// The study it is of.
-    pub study: String,
-    /// What a report calls the study.
-    pub title: String,
-    /// What a report draws of it.
-    pub plot: Plot,
-    /// The options of the point.
-    pub settings: BTreeMap<String, Setting>,
-    /// The command line.
-    pub arguments: Vec<String>,
-    /// The seed.
-    pub seed: u64,
-    /// `virtual` or `real`.
-    pub clock: String,
-    /// The version of this crate.
-    pub version: String,
-    /// The machine.
-    pub machine: Machine,
-    /// What the run reported.
-    pub run: serde_json::Value,
-}
-
-impl Row {
-    /// A field of the run, an inner one with a dot, if it is a number.
-    pub fn number(&self, field: &str) -> Option<f64> {
-        let value = field.split('.').try_fold(&self.run, |value, name| value.get(name))?;
-        value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag))))
-    }
-}
-
-/// Where a run was made.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Machine {
-    /// The processor, as the system names it.
-    pub processor: String,
-    /// How many cores may be used.
-    pub cores: usize,
-    /// The system and its architecture.
-    pub system: String,
-}
-
-impl Machine {
-    /// This one.
-    pub fn this() -> Machine {
-        let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = about.lines().find(|line| line.starts_with("model name"));
-        let processor = model.and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown").trim().to_string();
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Machine { processor, cores, system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH) }
-    }
-}
-
-/// The rows of a results file, and how many bytes of it hold whole rows: what a kill left behind them is no row.
-///
-/// # Errors
-/// The number of a line, from 1, that is no row although a line follows it, and what is wrong with it.
-pub fn read_rows(text: &str) -> Result<(Vec<Row>, usize), (usize, String)> {
-    let (mut rows, mut whole) = (Vec::new(), 0);
-    for (number, line) in text.split_inclusive('\n').enumerate() {
-        if !line.ends_with('\n') {
-            break;
-        }
-        if !line.trim().is_empty() {
-            rows.push(serde_json::from_str(line).map_err(|error| (number + 1, error.to_string()))?);
-        }
-        whole += line.len();
-    }
-    Ok((rows, whole))
-}
 
 #[cfg(test)]
 mod tests {
@@ -318,21 +287,29 @@ mod tests {
     #[test]
     fn what_is_no_sweep_is_told() {
         let wrong = |from: &str, to: &str| Sweep::parse(&STUDY.replace(from, to)).unwrap_err().to_string();
-        assert!(wrong("x = \"loss\"", "x = \"delay\"").contains("not in its grid"));
+        assert!(wrong("x = \"loss\"", "x = \"delay\"").contains("no values of `delay`"));
+        assert!(wrong("seed = [1, 2, 3]", "seed = []").contains("no values of `seed`"));
         assert!(wrong("bytes = \"1MiB\"", "loss = 0").contains("both fixed and in the grid"));
         assert!(wrong("y = [\"goodput_gbps", "y = [\"goodput_gbps, times more than tcpp").contains("`tcpp`"));
-        assert!(wrong("name", "nome").contains("nome"));
+        assert!(wrong("goodput_gbps\"]", "goodput_gbps\"], published = { fairness = \"x\" }").contains("`fairness`"));
+        let unknown = wrong("name", "nome");
+        assert!(unknown.starts_with("line 3: ") && unknown.contains("`nome`") && unknown.lines().count() == 1);
         assert!(Sweep::parse(&(STUDY.to_string() + STUDY)).unwrap_err().to_string().contains("two studies"));
+        let beside = STUDY.replace("goodput_gbps\"]", "goodput_gbps\"], published = { goodput_gbps = \"nobodys\" }");
+        let sweep = Sweep::parse(&beside).unwrap();
+        let error = sweep.check_published(&crate::published::figures()).unwrap_err().to_string();
+        assert!(error.contains("`nobodys`"), "{error}");
     }
 
     #[test]
     fn our_own_sweeps_draw_what_they_set_published_figures_beside() {
         let figures = crate::published::figures();
         for text in [include_str!("../sweeps/quick.toml"), include_str!("../sweeps/published.toml")] {
-            for study in Sweep::parse(text).unwrap().studies {
+            let sweep = Sweep::parse(text).unwrap();
+            sweep.check_published(&figures).unwrap();
+            for study in sweep.studies {
                 for (field, id) in &study.plot.published {
-                    assert!(study.plot.y.contains(field), "{}: {field}", study.name);
-                    let figure = figures.iter().find(|figure| figure.id == *id).expect(id);
+                    let figure = figures.iter().find(|figure| figure.id == *id).expect(field);
                     // Neither axis nor lines may miss each other by a name.
                     let lines = &study.grid[&study.plot.series];
                     assert!(lines.iter().any(|line| figure.series.contains_key(&line.text())), "{}: {id}", study.name);
@@ -342,26 +319,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn what_a_kill_left_is_no_row() {
-        let row = Row {
-            study: "a".into(),
-            title: String::new(),
-            plot: Sweep::parse(STUDY).unwrap().studies[0].plot.clone(),
-            settings: BTreeMap::from([("loss".into(), Setting::Float(0.5))]),
-            arguments: vec!["iperf".into()],
-            seed: 1,
-            clock: "virtual".into(),
-            version: "0".into(),
-            machine: Machine::this(),
-            run: serde_json::json!({ "goodput_gbps": 2.5, "tx": { "total": 1 } }),
-        };
-        let line = serde_json::to_string(&row).unwrap() + "\n";
-        let (rows, whole) = read_rows(&(line.clone() + &line[..line.len() / 2])).unwrap();
-        assert_eq!((rows.len(), whole), (1, line.len()));
-        assert_eq!((rows[0].number("tx.total"), rows[0].number("rx.total")), (Some(1.0), None));
-        assert_eq!(read_rows(&format!("{line}nonsense\n")).unwrap_err().0, 2);
     }
 }

@@ -33,6 +33,30 @@ fn a_run_tells_the_same_facts_every_time() {
 }
 
 #[test]
+fn every_command_reports_its_runs_in_the_same_fields() {
+    let commands: [&[&str]; 5] = [
+        &["iperf", "--bytes", "64KiB", "--mode", "tcp"],
+        &["http", "--connections", "2", "--requests", "4", "--mode", "tcp"],
+        &["fio", "--operations", "4", "--mode", "tcp"],
+        &["ipsec", "--packets", "10", "--mode", "plain"],
+        &["recovery", "--streams", "2", "--records", "2"],
+    ];
+    for command in commands {
+        let output = nicbench(&[command, &["--json", "--seed", "3"]].concat());
+        let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&facts["command"], &facts["seed"]), (&command[0].into(), &3.into()));
+        let run = &facts["runs"][0];
+        assert_eq!(run["sha256_ok"], true, "{command:?}");
+        for field in ["mode", "bytes", "goodput_gbps", "device_ns_per_byte", "packets", "counters", "dma_bytes"] {
+            assert!(!run[field].is_null(), "{command:?}: {field}");
+        }
+        for field in ["tx_host_ns_per_byte", "rx_host_ns_per_byte"] {
+            assert!(run[field]["total"].is_number(), "{command:?}: {field}");
+        }
+    }
+}
+
+#[test]
 fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     let directory = scratch("sweep");
     let (grid, results) = (directory.join("grid.toml"), directory.join("grid.jsonl"));
@@ -58,10 +82,20 @@ fn a_sweep_that_was_killed_makes_only_what_is_missing() {
     let (page, pictures) = (directory.join("page.html"), directory.join("pictures"));
     let output = nicbench(&["report", text(&results), "--html", text(&page), "--svg", text(&pictures)]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let page = fs::read_to_string(page).unwrap();
-    assert!(page.contains("4 runs, virtual time") && page.contains("<svg"), "{page}");
-    assert!(!page.contains("href=") && !page.contains("src="), "nothing comes from elsewhere");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.contains("4 runs, virtual time") && html.contains("<svg"), "{html}");
+    assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
     assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
+
+    // Another grid of the same name: what is drawn is as it says, and what is not of it is told.
+    fs::write(&grid, GRID.replace("goodput_gbps", "fairness").replace("[1, 2]", "[2, 3]")).unwrap();
+    let output = nicbench(&["sweep", text(&grid)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("4 runs were there, 2 made") && said.contains("2 of them are not of this grid"), "{said}");
+    let output =
+        nicbench(&["report", text(&results), "--html", text(&page), "--grid", text(&grid), "--svg", text(&pictures)]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(pictures.join("small-fairness.svg").exists());
 }
 
 #[test]
@@ -69,9 +103,29 @@ fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
     let directory = scratch("wrong");
     let wrong_option = directory.join("wrong.toml");
     fs::write(&wrong_option, GRID.replace("bytes", "bites")).unwrap();
+    let (all_modes, wrong_key) = (directory.join("all.toml"), directory.join("key.toml"));
+    fs::write(
+        &all_modes,
+        GRID.replace("mode =", "queues =").replace("[\"tcp\", \"tls-nic\"]", "[1]").replace("\"mode\"", "\"queues\""),
+    )
+    .unwrap();
+    fs::write(&wrong_key, GRID.replace("command", "comand")).unwrap();
+    let unknown_figure = directory.join("figure.toml");
+    fs::write(&unknown_figure, GRID.replace("gbps\"] }", "gbps\"], published = { goodput_gbps = \"x21\" } }")).unwrap();
     let rubbish = directory.join("rubbish.jsonl");
     fs::write(&rubbish, "rubbish\n{}\n").unwrap();
-    let cases: [(&[&str], &str); 5] = [
+    let cases: [(&[&str], &str); 16] = [
+        (&[], "--help"),
+        (&["iperf", "--loss", "-1"], "--loss"),
+        (&["iperf", "--time", "0"], "--time"),
+        (&["iperf", "--bytes", "0"], "--bytes"),
+        (&["iperf", "--stream", "8"], "'--streams'"),
+        (&["sweep", text(&all_modes)], "makes 3 runs"),
+        (&["sweep", text(&wrong_key)], "line 4: unknown field `comand`"),
+        (&["sweep", text(&unknown_figure)], "`x21`"),
+        (&["report", text(&rubbish), "--published", text(&wrong_key)], "unknown field `study`"),
+        (&["report", text(&rubbish), "--published", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["report", text(&rubbish), "--grid", text(&unknown_figure)], "`x21`"),
         (&["iperf", "--loss", "2"], "--loss"),
         (&["sweep", "/nonexistent.toml"], "/nonexistent.toml"),
         (&["sweep", text(&wrong_option)], "bites"),

@@ -6,7 +6,8 @@ pub mod page;
 pub mod plot;
 
 use crate::published::Figure;
-use crate::sweep::{Plot, Row, Setting};
+use crate::results::Row;
+use crate::sweep::{Plot, Setting};
 use std::collections::BTreeMap;
 
 /// The rows of one study.
@@ -43,7 +44,7 @@ pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
 ///
 /// ```
 /// use offload_bench::report::{Curves, studies};
-/// use offload_bench::sweep::read_rows;
+/// use offload_bench::results::read_rows;
 ///
 /// let row = |seed: u64, loss: f64, gbps: f64| format!(
 ///     r#"{{"study":"a","title":"","plot":{{"x":"loss","series":"mode","y":["goodput_gbps"]}},
@@ -217,7 +218,7 @@ fn number(setting: &Setting) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::read_rows;
+    use crate::results::read_rows;
 
     #[test]
     fn a_relation_leaves_the_other_lines_and_what_they_are_of_the_one() {

@@ -2,7 +2,7 @@
 
 use super::{Curves, Line, StudyRows, Value, plot, studies};
 use crate::published::Figure;
-use crate::sweep::Row;
+use crate::results::Row;
 use core::fmt::Write;
 use std::collections::BTreeSet;
 
@@ -166,7 +166,8 @@ const FOOT: &str = "</body>\n</html>\n";
 mod tests {
     use super::*;
     use crate::published;
-    use crate::sweep::{Machine, Plot, Setting};
+    use crate::results::Machine;
+    use crate::sweep::{Plot, Setting};
     use std::collections::BTreeMap;
 
     fn row(x: f64, gbps: f64) -> Row {

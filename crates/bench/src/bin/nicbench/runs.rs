@@ -61,6 +61,17 @@ impl Runnable {
         }
     }
 
+    /// How many runs it makes.
+    pub(crate) fn runs(&self) -> usize {
+        match self {
+            Runnable::Iperf(options) => options.mode.len(),
+            Runnable::Http(options) => options.mode.len(),
+            Runnable::Fio(options) => options.mode.len(),
+            Runnable::Ipsec(options) => options.mode.len(),
+            Runnable::Recovery(options) => options.runs().len(),
+        }
+    }
+
     /// Whether it runs on the machine's clock, so that nothing else should run beside it.
     pub(crate) fn real(&self) -> bool {
         match self {
