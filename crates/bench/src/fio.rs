@@ -9,14 +9,13 @@ use crate::bulk::Mode;
 use crate::connection::{nic_on, tcp};
 use crate::disk::{DiskWire, SUBSYSTEM};
 use crate::facts::Run;
-use crate::latency::{Latency, histogram, per_request};
+use crate::latency::{Latencies, Latency, per_request};
 use crate::measured::Measured;
 use crate::options::name;
 use bytes::Bytes;
 use clap::ValueEnum;
 use core::fmt;
 use futures_util::future::join_all;
-use hdrhistogram::Histogram;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nvme_tcp::namespace::{MemoryStorage, Storage};
@@ -226,7 +225,7 @@ impl Fio {
             storage.write(0, std::slice::from_ref(&content))?;
         }
         let wire = DiskWire::new(self.mode, self.clock, self.seed);
-        let plan = Arc::new(Plan { fio: self, content, storage, wire });
+        let plan = Arc::new(Plan { fio: self, content, storage, wire, latencies: Latencies::new() });
         let (target, host) = (bed.host(TARGET).clone(), bed.host(HOST).clone());
         let attached = meter.attach();
         let digests_by_device = plan.fio.offload == NvmeOffload::PlaceCheck;
@@ -237,7 +236,7 @@ impl Fio {
         let worked = worked?;
         let written = plan.written_right(&worked.written)?;
         let measured = Measured::take(bed, &meter, []);
-        let (operations, fio) = (worked.latencies.len(), &plan.fio);
+        let (operations, fio) = (plan.latencies.count(), &plan.fio);
         let bytes = operations * u64::from(fio.block_size);
         let span = worked.ended - worked.started;
         let whole = worked.equal && written && operations == fio.operations;
@@ -256,7 +255,7 @@ impl Fio {
             operations,
             seconds: span.as_secs_f64(),
             iops: operations as f64 / span.as_secs_f64().max(1e-9),
-            latency_us: Latency::of(&worked.latencies),
+            latency_us: plan.latencies.percentiles(),
             target_us_per_operation: per_request(&measured.report, Domain::Host(TARGET as u8), operations),
             host_us_per_operation: per_request(&measured.report, Domain::Host(HOST as u8), operations),
         })
@@ -289,6 +288,7 @@ struct Plan {
     content: Bytes,
     storage: Arc<MemoryStorage>,
     wire: DiskWire,
+    latencies: Latencies,
 }
 
 impl Plan {
@@ -312,7 +312,6 @@ impl Plan {
 struct Worked {
     started: Instant,
     ended: Instant,
-    latencies: Histogram<u64>,
     equal: bool,
     /// Where was written.
     written: Vec<u64>,
@@ -338,11 +337,10 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io:
     let working: Vec<_> = (0..workers)
         .map(|number| near.spawn("worker", one_after_the_other(plan.clone(), near.clone(), disk.clone(), number)))
         .collect();
-    let mut all = Worked { started, ended: started, latencies: histogram(), equal: true, written: Vec::new() };
+    let mut all = Worked { started, ended: started, equal: true, written: Vec::new() };
     for worked in join_all(working).await {
         let worked = worked?;
         all.ended = all.ended.max(worked.ended);
-        all.latencies.add(&worked.latencies).map_err(io::Error::other)?;
         all.equal &= worked.equal;
         all.written.extend(worked.written);
     }
@@ -354,7 +352,7 @@ async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number:
     let mut places: Rng = fio.seed.stream(&format!("worker {number}"));
     let workers = u64::from(fio.jobs) * u64::from(fio.depth);
     let (blocks, started) = (fio.block_size / BLOCK, host.now());
-    let mut worked = Worked { started, ended: started, latencies: histogram(), equal: true, written: Vec::new() };
+    let mut worked = Worked { started, ended: started, equal: true, written: Vec::new() };
     let mut buffer = disk.buffer(blocks);
     for turn in 0..fio.share(number) {
         let drawn = if fio.pattern.random() { places.next_u64() } else { turn * workers + number };
@@ -378,7 +376,7 @@ async fn one_after_the_other(plan: Arc<Plan>, host: BedHost, disk: Disk, number:
                 rest = later;
             }
         }
-        worked.latencies.saturating_record((worked.ended - asked).as_nanos() as u64);
+        plan.latencies.record(worked.ended - asked);
     }
     Ok(worked)
 }

@@ -12,12 +12,11 @@ use crate::bounded;
 use crate::connection::{Connection, GO, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
-use crate::latency::{Latency, histogram, per_request};
+use crate::latency::{Latencies, Latency, per_request};
 use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use files::Source;
 use futures_util::future::{join_all, try_join};
-use hdrhistogram::Histogram;
 use host_stack::TcpListener;
 use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
@@ -96,7 +95,7 @@ impl Http {
             .host("client", nic, tcp())
             .wire(SERVER, CLIENT, self.link.clone())
             .build()?;
-        let plan = Arc::new(Plan { file: self.file(), crowd: self.crowd(), http: self });
+        let plan = Arc::new(Plan { file: self.file(), crowd: self.crowd(), latencies: Latencies::new(), http: self });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
@@ -108,11 +107,8 @@ impl Http {
         let (served, asked) = both?;
         let tls = served.tls.iter().chain(asked.iter().filter_map(|asked| asked.tls.as_ref()));
         let measured = Measured::take(bed, &meter, tls);
-        let mut latencies = histogram();
-        for asked in &asked {
-            latencies.add(&asked.latencies).map_err(io::Error::other)?;
-        }
-        let (requests, bytes) = (latencies.len(), latencies.len() * plan.file.len() as u64);
+        let requests = plan.latencies.count();
+        let bytes = requests * plan.file.len() as u64;
         let ended = asked.iter().map(|asked| asked.ended).max().unwrap_or(served.started);
         let span = ended - served.started;
         let whole = asked.iter().all(|asked| asked.equal) && requests == plan.http.requests;
@@ -125,7 +121,7 @@ impl Http {
             requests,
             seconds: span.as_secs_f64(),
             requests_per_second: requests as f64 / span.as_secs_f64().max(1e-9),
-            latency_us: Latency::of(&latencies),
+            latency_us: plan.latencies.percentiles(),
             server_us_per_request: per_request(&measured.report, server.domain(), requests),
             client_us_per_request: per_request(&measured.report, client.domain(), requests),
         })
@@ -187,6 +183,7 @@ struct Plan {
     http: Http,
     crowd: Crowd,
     file: Bytes,
+    latencies: Latencies,
 }
 
 /// What the server can tell afterwards.
@@ -248,7 +245,6 @@ fn request_length(asked: &[u8]) -> io::Result<Option<usize>> {
 /// What a client's connection can tell afterwards.
 struct Asked {
     ended: Instant,
-    latencies: Histogram<u64>,
     equal: bool,
     tls: Option<TlsCounters>,
 }
@@ -263,13 +259,13 @@ async fn ask(plan: Arc<Plan>, host: BedHost, server: BedHost) -> io::Result<Vec<
 async fn ask_often(plan: Arc<Plan>, host: BedHost, server: BedHost, number: u16) -> io::Result<Asked> {
     let mut connection = plan.crowd.join(&host, &server, number).await?;
     connection.expect_go().await?;
-    let mut done = Asked { ended: host.now(), latencies: histogram(), equal: true, tls: None };
+    let mut done = Asked { ended: host.now(), equal: true, tls: None };
     for _ in 0..plan.http.share(number) {
         let asked = host.now();
         connection.send(Bytes::from_static(REQUEST)).await?;
         done.equal &= whole_answer(&mut connection, &plan.file).await?;
         done.ended = host.now();
-        done.latencies.saturating_record((done.ended - asked).as_nanos() as u64);
+        plan.latencies.record(done.ended - asked);
     }
     connection.close().await?;
     done.tls = connection.counters();
