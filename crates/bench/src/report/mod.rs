@@ -1,7 +1,8 @@
 //! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
 //!
-//! [`Curves`] sorts rows into lines; [`plot`] draws them; [`page`] puts all into HTML.
+//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`page`] puts all into HTML.
 
+pub mod label;
 pub mod page;
 pub mod plot;
 
@@ -180,6 +181,11 @@ impl<'a> Relation<'a> {
     pub fn parse(field: &'a str) -> Option<Relation<'a>> {
         let of = |word: &str, less| field.split_once(word).map(|(field, line)| Relation { field, line, less });
         of(", times less than ", true).or_else(|| of(", times more than ", false))
+    }
+
+    /// Whether it tells how many times less, rather than more.
+    pub fn less(&self) -> bool {
+        self.less
     }
 
     /// How many times `value` is less, or more, than `base`.

@@ -1,6 +1,6 @@
 //! The page: HTML with everything inside, readable on a phone.
 
-use super::{Curves, Line, StudyRows, Value, plot, studies};
+use super::{Curves, Line, StudyRows, Value, label, plot, studies};
 use crate::published::Figure;
 use crate::results::Row;
 use core::fmt::Write;
@@ -34,11 +34,15 @@ pub fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
             let curves = Curves::of(&study, field);
             let figure = study.plot.published.get(field).and_then(|id| figures.iter().find(|figure| figure.id == *id));
             let published = figure.map(|figure| curves.beside(figure)).unwrap_or_default();
-            let _infallible = writeln!(body, "<h3>{}</h3>", escape(field));
-            match plot::svg(&curves, &published) {
-                Ok(svg) => {
-                    let _infallible = writeln!(body, "<figure>{svg}</figure>");
-                    pictures.push(Picture { name: file_name(&format!("{}-{field}", study.name)), svg });
+            let (what, name) = (label::field(field), file_name(&format!("{}-{field}", study.name)));
+            let _infallible =
+                writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
+            // In the page the heading says what it is; a picture by itself says so in a caption.
+            let drawn = plot::svg(&curves, &published, None);
+            match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
+                Ok((inside, svg)) => {
+                    let _infallible = writeln!(body, "<figure>{inside}</figure>");
+                    pictures.push(Picture { name, svg });
                 }
                 Err(error) => {
                     let _infallible = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
@@ -71,17 +75,17 @@ fn how(study: &StudyRows<'_>) -> String {
     let machines = gather(machine).into_iter().collect::<Vec<_>>().join("; ");
     let example = study.rows.first().map(|row| row.arguments.join(" ")).unwrap_or_default();
     format!(
-        "<p>{} runs, {clocks} time, seeds {seeds}, version {versions}, on {}. The first: \
-         <code>nicbench {}</code></p>\n",
+        "<p>{} runs, {clocks} time, seeds {seeds}, version {versions}, on {}. Of repeated ones medians, with the least and \
+         the most. The first: <code>nicbench {}</code></p>\n",
         study.rows.len(),
         escape(&machines),
         escape(&example)
     )
 }
 
-/// Medians; where runs were repeated, with the least and the most. Published ones and the ratio ours / theirs beside.
+/// Medians; where runs were repeated and differ, with the least and the most. Published ones and the ratio ours / theirs beside.
 fn table(curves: &Curves, published: &[Line]) -> String {
-    let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&curves.x_name));
+    let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
     for line in &curves.lines {
         let _infallible = write!(text, "<th>{}</th>", escape(&line.name));
         if published.iter().any(|theirs| theirs.name == line.name) {
@@ -111,7 +115,7 @@ fn cell(value: Value) -> String {
     if value.least == value.most {
         return short(value.median);
     }
-    format!("{} <small>{}..{}, {} runs</small>", short(value.median), short(value.least), short(value.most), value.runs)
+    format!("{}<small>{}..{}</small>", short(value.median), short(value.least), short(value.most))
 }
 
 /// Four digits that say something.
@@ -119,7 +123,7 @@ fn cell(value: Value) -> String {
 /// ```
 /// use offload_bench::report::page::short;
 ///
-/// assert_eq!([0.0, 0.012344, 93.7251, 1234567.0].map(short), ["0", "0.01234", "93.73", "1234567"]);
+/// assert_eq!([0.0, 0.012344, 93.7251, 1234567.0].map(short), ["0", "0.01234", "93.73", "1,234,567"]);
 /// ```
 pub fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
@@ -127,7 +131,13 @@ pub fn short(value: f64) -> String {
     }
     let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
     let text = format!("{value:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text }
+    if text.contains('.') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_string();
+    }
+    let (sign, digits) = text.strip_prefix('-').map_or(("", &text[..]), |digits| ("-", digits));
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    let grouped = if digits.len() > 4 { groups.collect::<Vec<_>>().join(",") } else { digits.to_string() };
+    sign.to_string() + &grouped
 }
 
 fn escape(text: &str) -> String {
@@ -145,16 +155,24 @@ const HEAD: &str = "<!DOCTYPE html>
 <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
 <title>nicbench</title>
 <style>
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 46rem; margin: 0 auto; padding: 1rem; }
-h2 { margin-top: 2.5rem; border-bottom: 1px solid #ccc; }
+:root { color-scheme: light dark; --text: #222; --back: #fff; --faint: #555; --line: #ccc; }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --back: #1b1b1b; --faint: #aaa; --line: #444; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 54rem; margin: 0 auto; padding: 1rem; }
+h1, h2, h3 { line-height: 1.25; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
+h3 small { font-weight: normal; }
 figure { margin: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .7rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-.theirs { color: #666; }
-.source, small { color: #555; font-size: .85rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .2rem .5rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--back); }
+th { vertical-align: bottom; }
+th:first-child { white-space: normal; min-width: 5rem; }
+h3::first-letter { text-transform: uppercase; }
+td small { display: block; font-size: .75rem; }
+.theirs, .source, small { color: var(--faint); }
+.source, small { font-size: .85rem; }
 code { overflow-wrap: anywhere; }
 </style>
 </head>
