@@ -3,6 +3,10 @@
 //! Keys are installed as a handshake would leave them, so that thousands of streams start together: what is measured
 //! begins after. When all are ready, the clock runs and the meter counts; it stops when the last byte has arrived. What
 //! arrives is compared with what was sent, byte by byte, on the application's account.
+//!
+//! A run by time has a goodput of what arrived within that time, whenever the last byte comes: one stream that waits for a
+//! timeout at the end says nothing of the others. A beginning may be left out, such as slow start over a long path: then
+//! costs and bytes are of what came after it.
 
 use crate::bounded;
 use crate::connection::{Connection, Mode, nic_on, tcp};
@@ -12,7 +16,7 @@ use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
-use host_stack::TcpListener;
+use host_stack::{TcpConfig, TcpListener};
 use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
@@ -21,7 +25,7 @@ use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use serde::Serialize;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use testbed::bed::{BedHost, ClockKind, Testbed};
 
 /// When a stream has sent enough.
@@ -29,7 +33,7 @@ use testbed::bed::{BedHost, ClockKind, Testbed};
 pub enum Until {
     /// After so many bytes, on each stream.
     Bytes(u64),
-    /// After so long.
+    /// After so long, the beginning that is not counted apart.
     Elapsed(Duration),
 }
 
@@ -63,6 +67,11 @@ pub struct Iperf {
     pub streams: u16,
     /// When a stream has sent enough.
     pub until: Until,
+    /// What is not counted in the beginning. With [`Until::Elapsed`] only.
+    pub omit: Duration,
+    /// What a connection's received data may take in memory at most, and what its sender queues: its window, nearly.
+    /// `None`: as TCP has it by default.
+    pub window: Option<usize>,
     /// Content bytes of a full record, 1 to 16384.
     pub record_size: usize,
     /// Bytes handed to a stream at once.
@@ -88,6 +97,8 @@ impl Iperf {
             mode,
             streams: 1,
             until: Until::Bytes(64 << 20),
+            omit: Duration::ZERO,
+            window: None,
             record_size: 16 * 1024,
             message_size: 256 * 1024,
             ends: Ends::Both,
@@ -109,11 +120,12 @@ impl Iperf {
         let mut bed = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
-            .host("server", nic.clone(), tcp())
-            .host("client", nic, tcp())
+            .host("server", nic.clone(), self.tcp())
+            .host("client", nic, self.tcp())
             .wire(SERVER, CLIENT, self.link.clone())
             .build()?;
-        let plan = Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self });
+        let plan =
+            Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
@@ -126,12 +138,16 @@ impl Iperf {
         let bytes: u64 = fetched.streams.iter().map(|stream| stream.bytes).sum();
         let ended = fetched.streams.iter().map(|stream| stream.ended).max().unwrap_or(served.started);
         let whole = fetched.streams.iter().all(|stream| stream.equal) && bytes == served.bytes;
-        let run = measured.run(plan.iperf.mode, bytes, whole, ended - served.started);
-        let goodputs: Vec<f64> = fetched
-            .streams
-            .iter()
-            .map(|stream| stream.bytes as f64 * 8.0 / (stream.ended - served.started).as_nanos().max(1) as f64)
-            .collect();
+        let counted = fetched.streams.iter().map(|stream| stream.counted).sum();
+        let goodput = |stream: &Stream| match plan.iperf.until {
+            Until::Bytes(_) => gbps(stream.bytes, stream.ended - served.started),
+            Until::Elapsed(span) => gbps(stream.in_time, span),
+        };
+        let goodputs: Vec<f64> = fetched.streams.iter().map(goodput).collect();
+        let mut run = measured.run(plan.iperf.mode, counted, whole, ended - served.started);
+        if let Until::Elapsed(_) = plan.iperf.until {
+            run.goodput_gbps = goodputs.iter().sum();
+        }
         Ok(IperfRun {
             run,
             streams: plan.iperf.streams,
@@ -140,6 +156,18 @@ impl Iperf {
             slowest_gbps: goodputs.iter().copied().fold(f64::INFINITY, f64::min),
             fastest_gbps: goodputs.iter().copied().fold(0.0, f64::max),
         })
+    }
+
+    fn tcp(&self) -> TcpConfig {
+        match self.window {
+            Some(window) => TcpConfig {
+                send_buffer: window,
+                receive_buffer: window,
+                initial_receive_buffer: tcp().initial_receive_buffer.min(window),
+                ..tcp()
+            },
+            None => tcp(),
+        }
     }
 
     fn crowd(&self) -> Crowd {
@@ -192,10 +220,16 @@ pub fn jain(shares: &[f64]) -> f64 {
     if squares == 0.0 { 1.0 } else { sum * sum / (shares.len() as f64 * squares) }
 }
 
+fn gbps(bytes: u64, span: Duration) -> f64 {
+    bytes as f64 * 8.0 / span.as_nanos().max(1) as f64
+}
+
 struct Plan {
     iperf: Iperf,
     crowd: Crowd,
     message: Bytes,
+    /// When the clock began to run: before anything was sent.
+    started: OnceLock<Instant>,
 }
 
 /// What the server can tell afterwards.
@@ -208,7 +242,15 @@ struct Served {
 async fn serve(plan: Arc<Plan>, host: BedHost, listeners: Vec<TcpListener>, meter: Meter) -> io::Result<Served> {
     let ready = plan.crowd.admit(&host, listeners).await?;
     meter.restart();
-    let started = host.now();
+    let started = *plan.started.get_or_init(|| host.now());
+    if plan.iperf.omit > Duration::ZERO {
+        let runtime = host.runtime();
+        let omit = plan.iperf.omit;
+        host.spawn("omitting", async move {
+            runtime.sleep(omit).await;
+            meter.restart();
+        });
+    }
     let sending: Vec<_> = ready
         .into_iter()
         .map(|connection| host.spawn("sending", send(plan.clone(), host.clone(), started, connection)))
@@ -232,7 +274,7 @@ async fn send(
     loop {
         let left = match plan.iperf.until {
             Until::Bytes(bytes) => bytes - sent,
-            Until::Elapsed(span) if host.now() - started < span => u64::MAX,
+            Until::Elapsed(span) if host.now() - started < plan.iperf.omit + span => u64::MAX,
             Until::Elapsed(_) => 0,
         };
         let message = plan.message.slice(..left.min(plan.message.len() as u64) as usize);
@@ -257,6 +299,10 @@ struct Fetched {
 struct Stream {
     ended: Instant,
     bytes: u64,
+    /// Of these, what came after the beginning that is not counted.
+    counted: u64,
+    /// Of these, what came before the time was over.
+    in_time: u64,
     equal: bool,
 }
 
@@ -280,12 +326,20 @@ async fn receive(
     number: u16,
 ) -> io::Result<(Stream, Option<TlsCounters>)> {
     let mut connection = plan.crowd.join(&host, &server, number).await?;
-    let mut arrived = Stream { ended: host.now(), bytes: 0, equal: true };
+    let mut arrived = Stream { ended: host.now(), bytes: 0, counted: 0, in_time: 0, equal: true };
     while let Some(chunk) = connection.receive().await? {
         let _application = cost::work(Work::Application);
         arrived.equal &= continues(&plan.message, arrived.bytes, &chunk);
-        arrived.bytes += chunk.len() as u64;
-        arrived.ended = host.now();
+        let (bytes, now) = (chunk.len() as u64, host.now());
+        let at = plan.started.get().map_or(Duration::ZERO, |started| now - *started);
+        arrived.bytes += bytes;
+        arrived.ended = now;
+        if at >= plan.iperf.omit {
+            arrived.counted += bytes;
+            let until = plan.iperf.until;
+            arrived.in_time +=
+                if matches!(until, Until::Elapsed(span) if at < plan.iperf.omit + span) { bytes } else { 0 };
+        }
     }
     connection.close().await?;
     Ok((arrived, connection.counters()))
@@ -336,6 +390,21 @@ mod tests {
             let made = Iperf { streams: 4, until, message_size: 10_000, ..Iperf::new(mode) }.run().unwrap();
             assert!(made.run.sha256_ok && made.run.bytes > 1_000_000, "{made:?}");
             assert!(made.seconds < 0.002, "{made:?}");
+        }
+    }
+
+    #[test]
+    fn over_a_long_path_what_arrives_is_the_window_once_a_round_trip() {
+        let link = LinkConfig { delay: Duration::from_millis(10), ..LinkConfig::default() };
+        let (until, omit) = (Until::Elapsed(Duration::from_millis(200)), Duration::from_millis(300));
+        let with = |window, omit| Iperf { until, omit, window, link: link.clone(), ..Iperf::new(Mode::TlsNic) }.run();
+        for window in [1_usize << 20, 4 << 20] {
+            let made = with(Some(window), omit).unwrap();
+            let law = window as f64 * 8.0 / 20e6;
+            assert!((0.85..1.05).contains(&(made.run.goodput_gbps / law)), "{window}: {made:?}");
+            assert!(made.run.sha256_ok);
+            let all = with(Some(window), Duration::ZERO).unwrap();
+            assert!(all.run.goodput_gbps < made.run.goodput_gbps, "slow start is left out");
         }
     }
 

@@ -28,6 +28,13 @@ pub(crate) struct IperfOptions {
     /// How long streams send, on the run's clock: 20ms, 2s
     #[arg(long, value_parser = some_time)]
     time: Option<Duration>,
+    /// How long streams send before anything is counted, with --time: 2s. For slow start over a long path
+    #[arg(long, value_name = "TIME", value_parser = options::time, requires = "time", default_value = "0s")]
+    omit: Duration,
+    /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly. Default:
+    /// what TCP takes by itself
+    #[arg(long, value_name = "BYTES", value_parser = window)]
+    window: Option<usize>,
     /// Bytes handed to a stream at once: 256KiB, 4096
     #[arg(long, value_name = "BYTES", value_parser = message, default_value = "256KiB")]
     message_size: usize,
@@ -70,6 +77,8 @@ impl IperfOptions {
             ("queues", self.queues.to_string()),
             ("bytes_per_stream", self.bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string())),
             ("time_ns", self.time.map_or_else(|| "-".into(), |time| time.as_nanos().to_string())),
+            ("omit_ns", self.omit.as_nanos().to_string()),
+            ("window", self.window.map_or_else(|| "-".into(), |bytes| bytes.to_string())),
             ("offload", name(self.offload)),
             ("suite", name(self.suite)),
         ];
@@ -87,6 +96,8 @@ impl IperfOptions {
                 Some(time) => Until::Elapsed(time),
                 None => Until::Bytes(self.bytes.unwrap_or(64 << 20)),
             },
+            omit: self.omit,
+            window: self.window,
             record_size: usize::from(self.record_size),
             message_size: self.message_size,
             ends: match self.offload {
@@ -131,6 +142,12 @@ fn some_bytes(text: &str) -> Result<u64, String> {
 fn some_time(text: &str) -> Result<Duration, String> {
     let time = options::time(text)?;
     if time > Duration::ZERO { Ok(time) } else { Err("streams send for 1ns at least".into()) }
+}
+
+/// RFC 7323 2.3: a window has no more than 2^30 bytes.
+fn window(text: &str) -> Result<usize, String> {
+    let bytes = options::bytes(text)?;
+    if (4096..=1 << 30).contains(&bytes) { Ok(bytes as usize) } else { Err("a window has 4KiB to 1GiB".into()) }
 }
 
 /// A message is kept in memory.
