@@ -2,6 +2,9 @@
 //!
 //! Invariant: a slab is handed out again only after every buffer carved from it was dropped, so a buffer is
 //! unique for as long as it lives, however long and wherever that is.
+//!
+//! Slabs begin at a cache line, and so do buffers whose size is a multiple of one: what is written to one does not take
+//! a line from a neighbour that another core has.
 
 use bytes::BytesMut;
 use std::collections::VecDeque;
@@ -30,8 +33,9 @@ impl BufferPool {
     /// If either is zero.
     pub fn new(buffer_bytes: usize, buffers_per_slab: usize) -> BufferPool {
         assert!(buffer_bytes > 0 && buffers_per_slab > 0, "an empty buffer or slab serves nobody");
-        // One byte more than the buffers need: the pool's own handle on the slab, by which it gets it back.
-        let slab_bytes = buffer_bytes * buffers_per_slab + 1;
+        // Room to begin at a cache line; and one byte more than the buffers need: the pool's own handle on the slab, by
+        // which it gets it back.
+        let slab_bytes = CACHE_LINE - 1 + buffer_bytes * buffers_per_slab + 1;
         BufferPool { buffer_bytes, slab_bytes, current: BytesMut::new(), spent: VecDeque::new() }
     }
 
@@ -58,7 +62,7 @@ impl BufferPool {
         for _ in 0..self.spent.len().min(SLABS_TRIED) {
             let Some(mut oldest) = self.spent.pop_front() else { break };
             if oldest.try_reclaim(self.slab_bytes) {
-                self.current = oldest;
+                self.current = aligned(oldest);
                 return;
             }
             self.spent.push_back(oldest);
@@ -67,9 +71,19 @@ impl BufferPool {
             // Their buffers live on with those who hold them; the pool just stops waiting for them.
             self.spent.clear();
         }
-        self.current = BytesMut::with_capacity(self.slab_bytes);
+        self.current = aligned(BytesMut::with_capacity(self.slab_bytes));
     }
 }
+
+/// The slab from its first cache line on.
+fn aligned(mut slab: BytesMut) -> BytesMut {
+    let skipped = slab.as_ptr().align_offset(CACHE_LINE);
+    // The allocator may be one that aligns to nothing: then neither does this.
+    if skipped < CACHE_LINE { slab.split_off(skipped) } else { slab }
+}
+
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
 
 /// How many used-up slabs are looked at before a new one is allocated.
 const SLABS_TRIED: usize = 4;
@@ -92,6 +106,15 @@ mod tests {
         assert!(second.iter().all(|buffer| buffer.capacity() == 64));
         let reused = pool.take();
         assert_eq!(reused.as_ptr(), address);
+    }
+
+    #[test]
+    fn buffers_begin_at_cache_lines_again_and_again() {
+        let mut pool = BufferPool::new(128, 3);
+        for _ in 0..20 {
+            let buffer = pool.take();
+            assert_eq!((buffer.as_ptr() as usize % CACHE_LINE, buffer.capacity()), (0, 128));
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct WireOptions {
     /// Virtual time: one thread, the same run every time (the default)
     #[arg(long = "virtual", conflicts_with = "real")]
     pub virtual_time: bool,
-    /// Real time: hosts on one thread, devices and wires on another
+    /// Real time: hosts and devices on as many threads as there are cores
     #[arg(long)]
     pub real: bool,
     /// Seed of everything random

@@ -1,14 +1,14 @@
 //! Hosts, each with a NIC, joined by wires, and run in virtual or in real time.
 //!
-//! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: hosts
-//! and applications live on one thread, devices and wires on another, on the same clock; tokio is there for
-//! applications that want its sockets or timers.
+//! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: devices,
+//! each with the wire that leads to it, and hosts, each with its applications, are dealt out to threads, as many as this
+//! machine has cores, on the same clock; tokio is there for applications that want its sockets or timers.
 
 use crate::capture::Capture;
 use crate::domain::in_domain;
-use crate::executor::{RealClock, RealTime, RealTimeConfig, VirtualTime};
-use crate::fabric::{Cable, Station, connect};
-use crate::real_hosts::RealHosts;
+use crate::executor::{RealClock, VirtualTime};
+use crate::fabric::{Cable, Station, connect, connect_threads};
+use crate::real_threads::RealThreads;
 use crate::runtime::{JoinHandle, Runtime, lock};
 use crate::tokio_runtime;
 use core::fmt;
@@ -211,8 +211,7 @@ impl Builder {
     /// # Panics
     /// If a wire ends at a host that is not there, or at one that has a wire already.
     pub fn build(self) -> io::Result<Testbed> {
-        let engine = Engine::start(self.clock, self.meter.as_ref())?;
-        let (hosts_run, devices_run) = (engine.host_runtime(), engine.device_runtime());
+        let engine = Engine::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
@@ -223,7 +222,7 @@ impl Builder {
             let (device, drivers) = multi_queue_nic(plan.nic.clone());
             let device = Arc::new(Mutex::new(device));
             ports.push(Some(device.clone()));
-            hosts.push(self.bring_up(number, plan, device, drivers, &hosts_run));
+            hosts.push(self.bring_up(number, plan, device, drivers, &engine.host_runtime(number)));
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
@@ -232,9 +231,9 @@ impl Builder {
                 Station::new(self.hosts[host].name.clone(), Domain::Device(host as u8), device)
             };
             let left = nic_station(wire.left);
-            let right = match wire.right {
-                End::Host(host) => nic_station(host),
-                End::Outside(station) => station,
+            let (right, right_runs_on) = match wire.right {
+                End::Host(host) => (nic_station(host), host),
+                End::Outside(station) => (station, wire.left),
             };
             let left = match &wire.capture {
                 Some(capture) => {
@@ -250,7 +249,12 @@ impl Builder {
             let seed = self.seed.derive(&format!("wire {number}"));
             let there = Link::new(&wire.link, seed.derive("left to right"));
             let back = Link::new(&wire.link, seed.derive("right to left"));
-            cables.push(connect(&devices_run, left, right, there, back));
+            let (left_runs, right_runs) = (engine.device_runtime(wire.left), engine.device_runtime(right_runs_on));
+            cables.push(if engine.parts(wire.left, right_runs_on) {
+                connect_threads([&left_runs, &right_runs], left, right, there, back)
+            } else {
+                connect(&left_runs, left, right, there, back)
+            });
         }
         Ok(Testbed { hosts, cables, engine })
     }
@@ -391,14 +395,14 @@ impl Testbed {
         }
     }
 
-    /// What hosts and applications are run by.
+    /// What the first host and its applications are run by; the others' is [`BedHost::runtime`].
     pub fn runtime(&self) -> Arc<dyn Runtime> {
-        self.engine.host_runtime()
+        self.engine.host_runtime(0)
     }
 
     /// The present instant.
     pub fn now(&self) -> Instant {
-        self.engine.host_runtime().now()
+        self.engine.host_runtime(0).now()
     }
 
     /// What all hosts, drivers, devices and wires counted, added up by name.
@@ -537,34 +541,40 @@ impl fmt::Debug for BedHost {
 #[derive(Debug)]
 enum Engine {
     Virtual(VirtualTime),
-    Real { hosts: RealHosts, devices: RealTime, tokio: tokio::runtime::Runtime },
+    Real { threads: RealThreads, tokio: tokio::runtime::Runtime },
 }
 
 impl Engine {
-    fn start(clock: ClockKind, meter: Option<&Meter>) -> io::Result<Engine> {
+    fn start(clock: ClockKind, meter: Option<&Meter>, hosts: usize) -> io::Result<Engine> {
         match clock {
             ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
             ClockKind::Real => {
-                let clock = RealClock::new();
-                let config = RealTimeConfig { clock, meter: meter.cloned(), ..RealTimeConfig::default() };
                 let tokio = tokio_runtime::start(1, meter.cloned())?;
-                let hosts = RealHosts::start(tokio.handle().clone(), clock, meter)?;
-                Ok(Engine::Real { hosts, devices: RealTime::start("devices", config)?, tokio })
+                let threads = RealThreads::start(tokio.handle(), RealClock::new(), meter, hosts)?;
+                Ok(Engine::Real { threads, tokio })
             }
         }
     }
 
-    fn host_runtime(&self) -> Arc<dyn Runtime> {
+    fn host_runtime(&self, number: usize) -> Arc<dyn Runtime> {
         match self {
             Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { hosts, .. } => Arc::new(hosts.runtime()),
+            Engine::Real { threads, .. } => Arc::new(threads.host(number)),
         }
     }
 
-    fn device_runtime(&self) -> Arc<dyn Runtime> {
+    fn device_runtime(&self, number: usize) -> Arc<dyn Runtime> {
         match self {
             Engine::Virtual(run) => Arc::new(run.handle()),
-            Engine::Real { devices, .. } => Arc::new(devices.handle()),
+            Engine::Real { threads, .. } => Arc::new(threads.device(number)),
+        }
+    }
+
+    /// Whether two devices are on threads of their own.
+    fn parts(&self, one: usize, other: usize) -> bool {
+        match self {
+            Engine::Virtual(_) => false,
+            Engine::Real { threads, .. } => threads.parts_devices(one, other),
         }
     }
 }

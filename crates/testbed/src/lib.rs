@@ -3,7 +3,7 @@
 //! - [`bed`]: the builder, and the hosts it builds;
 //! - [`runtime`]: what the shells of hosts, devices and wires are run by, whichever it is;
 //! - [`executor`]: our own, in two forms: [`VirtualTime`], where a run is a sequence of events and repeats to
-//!   the byte, and [`RealTime`], a thread for devices and wires;
+//!   the byte, and [`RealTime`], a thread that runs tasks as they come;
 //! - [`tokio_runtime`]: applications outside a testbed, by tokio, on the same clock as the devices;
 //! - [`domain`]: charges a task's time to a host, a device or the wires;
 //! - [`fabric`]: the tasks that join ports by wires;
@@ -23,7 +23,7 @@ pub mod domain;
 pub mod executor;
 pub mod fabric;
 pub mod identity;
-mod real_hosts;
+mod real_threads;
 pub mod runtime;
 pub mod secrets;
 pub mod tokio_runtime;

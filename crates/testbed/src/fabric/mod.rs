@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Frames move through queues of bounded length. A link that holds its sender back stops taking frames, its
-//! queue fills, and the port task leaves further frames in the port. All tasks of a fabric belong on one
-//! thread; the queues between them are lock-free and would work across threads as well.
+//! queue fills, and the port task leaves further frames in the port. The queues are lock-free, and the tasks of a
+//! fabric may be on several threads.
 
 mod link_task;
 mod port_task;
 mod queue;
 
-pub use queue::{FrameReceiver, FrameSender, frame_queue};
+pub use queue::{FrameReceiver, FrameSender, frame_queue, frame_queue_between_threads};
 
 use crate::domain::in_domain;
 use crate::runtime::{Runtime, lock};
@@ -126,20 +126,44 @@ pub fn connect(
     left_to_right: Link,
     right_to_left: Link,
 ) -> Cable {
+    let queue = || frame_queue(QUEUE_FRAMES);
+    join([runtime; 2], [left, right], [left_to_right, right_to_left], queue)
+}
+
+/// The same for stations on two threads: each is kept going, with the direction of the wire that leads to it, by a runtime
+/// of its own, the left one's first.
+pub fn connect_threads(
+    runtimes: [&Arc<dyn Runtime>; 2],
+    left: Station,
+    right: Station,
+    left_to_right: Link,
+    right_to_left: Link,
+) -> Cable {
+    let queue = || frame_queue_between_threads(QUEUE_FRAMES_BETWEEN_THREADS);
+    join(runtimes, [left, right], [left_to_right, right_to_left], queue)
+}
+
+/// Each of the two belongs to one runtime, with the link that leads to it: only what leads away crosses over, by `queue`.
+fn join(
+    [left_runs, right_runs]: [&Arc<dyn Runtime>; 2],
+    [left, right]: [Station; 2],
+    [left_to_right, right_to_left]: [Link; 2],
+    queue: impl Fn() -> (FrameSender, FrameReceiver),
+) -> Cable {
     let there = format!("wire {} > {}", left.name, right.name);
     let back = format!("wire {} > {}", right.name, left.name);
     let cable = Cable {
         left_to_right: Arc::new(Mutex::new(left_to_right)),
         right_to_left: Arc::new(Mutex::new(right_to_left)),
     };
-    let (from_left, into_there) = frame_queue(QUEUE_FRAMES);
+    let (from_left, into_there) = queue();
     let (out_of_there, to_right) = frame_queue(QUEUE_FRAMES);
-    let (from_right, into_back) = frame_queue(QUEUE_FRAMES);
+    let (from_right, into_back) = queue();
     let (out_of_back, to_left) = frame_queue(QUEUE_FRAMES);
-    run_port(runtime, left, to_left, from_left);
-    run_port(runtime, right, to_right, from_right);
-    run_link(runtime, there, cable.left_to_right.clone(), into_there, out_of_there);
-    run_link(runtime, back, cable.right_to_left.clone(), into_back, out_of_back);
+    run_port(left_runs, left, to_left, from_left);
+    run_port(right_runs, right, to_right, from_right);
+    run_link(right_runs, there, cable.left_to_right.clone(), into_there, out_of_there);
+    run_link(left_runs, back, cable.right_to_left.clone(), into_back, out_of_back);
     cable
 }
 
@@ -175,6 +199,8 @@ impl<T: Tap> Tap for BothTaps<T> {
 
 /// Frames between a port and a link. Enough to hand over many at once, too few to be a queue of their own.
 const QUEUE_FRAMES: usize = 64;
+/// The same between threads, which do not take turns: enough for what one does while the other is busy.
+const QUEUE_FRAMES_BETWEEN_THREADS: usize = 256;
 
 #[cfg(test)]
 mod tests;

@@ -20,19 +20,19 @@ pub(super) async fn run(
     poll_fn(|cx| {
         let now = runtime.now();
         port.register_doorbell(cx.waker());
-        loop {
-            while let Some(frame) = inbound.pop() {
-                if let Some(tap) = &mut tap {
-                    tap.frame(now, Direction::Inbound, &frame);
-                }
-                arrived.push(frame);
+        // What comes in meanwhile, from a link on another thread, has its turn when the host has seen these.
+        for _ in 0..inbound.len() {
+            let Some(frame) = inbound.pop() else { break };
+            if let Some(tap) = &mut tap {
+                tap.frame(now, Direction::Inbound, &frame);
             }
-            port.receive_frames(now, &mut arrived);
-            if inbound.wait(cx.waker()) {
-                break;
-            }
+            arrived.push(frame);
         }
         inbound.notify();
+        port.receive_frames(now, &mut arrived);
+        if !inbound.wait(cx.waker()) {
+            cx.waker().wake_by_ref();
+        }
         port.process(now);
         let mut held_back = false;
         loop {

@@ -206,3 +206,34 @@ fn all_of_it_works_in_real_time_with_the_doorbell_on_another_thread() {
     executor.shutdown();
     assert!(numbers(&left).into_iter().eq(0..500), "all of them, in order");
 }
+
+#[test]
+fn frames_of_any_size_cross_between_threads_and_come_back_as_they_were() {
+    let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
+    let executors = ["left", "right"].map(|name| RealTime::start(name, config.clone()).expect("a thread"));
+    let [left_runs, right_runs] = executors.each_ref().map(|executor| Arc::new(executor.handle()) as Arc<dyn Runtime>);
+    let (left, right) = pair();
+    lock(&right).echo = true;
+    let stations = [(&left, "left"), (&right, "right")];
+    let [left_end, right_end] = stations.map(|(port, name)| Station::new(name, Domain::Wire, port.clone()));
+    let config = LinkConfig { rate: None, delay: Duration::ZERO, ..LinkConfig::default() };
+    let links = [1, 2].map(|seed| Link::new(&config, Seed(seed)));
+    let [there, back] = links;
+    connect_threads([&left_runs, &right_runs], left_end, right_end, there, back);
+
+    let doorbell = lock(&left).doorbell.clone();
+    let sizes = [60, 64, 1514, 1536, 1537, 9014];
+    let sent: Vec<Frame> =
+        (0..3000).map(|number| Frame::from(vec![number as u8; sizes[number % sizes.len()]])).collect();
+    // More than the queues hold.
+    for batch in sent.chunks(1000) {
+        let expected = lock(&left).received.len() + batch.len();
+        lock(&left).to_send.extend(batch.iter().cloned());
+        doorbell.raise();
+        while lock(&left).received.len() < expected {
+            std::thread::yield_now();
+        }
+    }
+    executors.into_iter().for_each(RealTime::shutdown);
+    assert!(lock(&left).received.iter().map(|(_, frame)| frame).eq(&sent), "all of them, in order, as they were");
+}

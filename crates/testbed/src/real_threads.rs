@@ -1,0 +1,142 @@
+//! The threads of a testbed in real time: as many as there is work for, and no more than this machine has cores.
+//!
+//! Devices are dealt out to them first, then hosts. With cores enough, each device and each host has a thread of its own;
+//! with fewer they share, rather than take a core from each other in the middle of a transfer. A wire is with the
+//! device that it leads to.
+//!
+//! All threads spin a little before they sleep, so that a doorbell or an interrupt takes a fraction of a microsecond
+//! while there is traffic. A wake-up through the kernel takes tens of them, and a transfer is a chain of wake-ups.
+//!
+//! tokio is there for what applications want of it, its sockets and timers: they are used as within tokio. What blocks
+//! keeps everything waiting that shares its thread. A task of a host that panics ends alone; whoever waits for it panics
+//! as well.
+
+use crate::executor::{Handle, RealClock, RealTime, RealTimeConfig};
+use crate::runtime::{Runtime, TaskFuture};
+use core::panic::AssertUnwindSafe;
+use core::time::Duration;
+use futures_util::FutureExt;
+use offload_base::cost::Meter;
+use offload_base::{Alarm, Clock, Instant, Timers};
+use std::borrow::Cow;
+use std::io;
+use std::num::NonZero;
+
+/// The threads of hosts and devices.
+#[derive(Debug)]
+pub(crate) struct RealThreads {
+    threads: Vec<RealTime>,
+    hosts: usize,
+}
+
+impl RealThreads {
+    /// Starts those of so many hosts, each with a device, metered if there is a meter.
+    pub(crate) fn start(
+        tokio: &tokio::runtime::Handle,
+        clock: RealClock,
+        meter: Option<&Meter>,
+        hosts: usize,
+    ) -> io::Result<RealThreads> {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let start = |number| {
+            let tokio = Some(tokio.clone());
+            let config = RealTimeConfig { clock, spin: SPIN, meter: meter.cloned(), tokio };
+            RealTime::start(&format!("testbed {number}"), config)
+        };
+        let threads: io::Result<_> = (0..(2 * hosts).clamp(1, cores)).map(start).collect();
+        Ok(RealThreads { threads: threads?, hosts })
+    }
+
+    /// What runs the tasks of a device, by the number of its host.
+    pub(crate) fn device(&self, number: usize) -> Handle {
+        self.of(number).handle()
+    }
+
+    /// What runs the tasks of a host.
+    pub(crate) fn host(&self, number: usize) -> HostRuntime {
+        HostRuntime { executor: self.of(self.hosts + number).handle() }
+    }
+
+    /// Whether two devices are on threads of their own.
+    pub(crate) fn parts_devices(&self, one: usize, other: usize) -> bool {
+        one % self.threads.len() != other % self.threads.len()
+    }
+
+    /// The thread of the device or host that is dealt out as this one.
+    fn of(&self, dealt: usize) -> &RealTime {
+        &self.threads[dealt % self.threads.len()]
+    }
+}
+
+/// Runs tasks of a host.
+#[derive(Clone, Debug)]
+pub(crate) struct HostRuntime {
+    executor: Handle,
+}
+
+impl Clock for HostRuntime {
+    fn now(&self) -> Instant {
+        self.executor.now()
+    }
+}
+
+impl Timers for HostRuntime {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        self.executor.alarm()
+    }
+}
+
+impl Runtime for HostRuntime {
+    fn spawn_task(&self, name: Cow<'static, str>, task: TaskFuture) {
+        // The panic was reported where it happened, and the task's promise is broken: its waiter hears of it.
+        let contained = AssertUnwindSafe(task).catch_unwind().map(|_ended| ());
+        self.executor.spawn_task(name, Box::pin(contained));
+    }
+}
+
+/// As long as a wake-up through the kernel takes.
+const SPIN: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokio_runtime;
+    use std::collections::BTreeSet;
+    use std::panic::catch_unwind;
+    use std::sync::Arc;
+
+    #[test]
+    fn applications_have_tokio_and_a_panic_ends_one_task() {
+        let tokio = tokio_runtime::start(1, None).expect("a thread");
+        let threads = RealThreads::start(tokio.handle(), RealClock::new(), None, 1).expect("threads");
+        let runtime: Arc<dyn Runtime> = Arc::new(threads.host(0));
+        let doomed = runtime.spawn("doomed", async { panic!("on purpose") });
+        assert!(catch_unwind(AssertUnwindSafe(|| tokio.block_on(doomed))).is_err());
+        let timers = runtime.clone();
+        let survivor = runtime.spawn("survivor", async move {
+            timers.sleep(Duration::from_micros(10)).await;
+            tokio::spawn(async { 42 }).await.expect("a task of tokio's")
+        });
+        assert_eq!(tokio.block_on(survivor), 42);
+    }
+
+    #[test]
+    fn devices_share_no_thread_while_another_has_none() {
+        let tokio = tokio_runtime::start(1, None).expect("a thread");
+        for hosts in 1..=3 {
+            let threads = RealThreads::start(tokio.handle(), RealClock::new(), None, hosts).expect("threads");
+            let (mut of_devices, mut of_all) = (BTreeSet::new(), BTreeSet::new());
+            for number in 0..hosts {
+                let running = |runtime: Arc<dyn Runtime>| {
+                    let asked = runtime.spawn("asked", async { std::thread::current().name().map(str::to_owned) });
+                    tokio.block_on(asked).expect("it has a name")
+                };
+                of_devices.insert(running(Arc::new(threads.device(number))));
+                of_all.insert(running(Arc::new(threads.host(number))));
+            }
+            of_all.extend(of_devices.iter().cloned());
+            assert_eq!(of_devices.len(), hosts.min(threads.threads.len()));
+            assert_eq!(of_all.len(), threads.threads.len());
+        }
+    }
+}
