@@ -1,6 +1,7 @@
 //! A host for NVMe/TCP targets, over the kernel's TCP: `nvme_target`, Linux's nvmet, or any other.
 //!
-//! `cargo run --release --example nvme_host -- --connect 127.0.0.1:4420 --data-digest verify`
+//! `cargo run --release --example nvme_host -- --connect 127.0.0.1:4420 --data-digest verify`; with an end for a wire
+//! (`--tap` and the like) it runs on an emulated host, whose NIC may place what is read and do the digests.
 
 use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
@@ -8,21 +9,28 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ktls_offload::TokioSegments;
 use nvme_tcp::nvme::log::DiscoveryEntry;
 use nvme_tcp::shell::Exercise;
-use nvme_tcp::shell::host::{Host, HostConfig, discover};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, Task, discover};
+use offload_api::SegmentStream;
 use offload_base::{Seed, Timers};
+use offload_bench::fio::NvmeOffload;
+use offload_bench::options::WireOptions;
 use offload_bench::program;
+use offload_examples::web::outside::{Outside, OutsideOptions, listed};
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testbed::{RealClock, TokioRuntime, tokio_runtime};
+use testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use tokio::net::TcpStream;
 
-/// Looks at, reads, writes and tests what an NVMe/TCP target serves.
+/// Looks at, reads, writes and tests what an NVMe/TCP target serves: over the kernel's TCP, or from an emulated host whose
+/// wire ends outside.
+///
+/// Exit status: 0; 1 if the target is not reached or does not do what it should; 2 if an option is bad.
 #[derive(Debug, Parser)]
-#[command(name = "nvme_host", version)]
+#[command(name = "nvme_host", version, allow_negative_numbers = true)]
 struct Options {
     /// Where the target listens; without --nqn, where to ask for subsystems
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
@@ -54,6 +62,13 @@ struct Options {
     /// Seconds until a target that says nothing is given up; 0: never
     #[arg(long, default_value_t = 5)]
     keep_alive: u64,
+    /// What the emulated host's NIC does: place, or place-check, where it does the data digests as well
+    #[arg(long, value_enum, default_value_t, requires = "end")]
+    offload: NvmeOffload,
+    #[command(flatten)]
+    outside: OutsideOptions,
+    #[command(flatten)]
+    wire: WireOptions,
     #[command(subcommand)]
     what: What,
 }
@@ -104,8 +119,17 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(status) => return status,
     };
-    let run = || -> Result<(), Box<dyn Error>> { tokio_runtime::start(2, None)?.block_on(run(&options)) };
-    match run() {
+    if let Err(message) = check(&options) {
+        return program::fail(NAME, message, program::UNUSABLE);
+    }
+    let outcome = match options.outside.is_asked_for() {
+        true => match Outside::open(&options.outside) {
+            Ok(outside) => emulated(&options, &outside),
+            Err(message) => return program::fail(NAME, &message, program::UNUSABLE),
+        },
+        false => over_the_kernel(&options),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads has heard enough.
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
@@ -115,18 +139,94 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    let mut address = options.connect;
-    let connector_to = |address: SocketAddr| {
-        move || async move {
-            let stream = TcpStream::connect(address).await?;
-            // Small PDUs must not wait for acknowledgments.
-            stream.set_nodelay(true)?;
-            Ok::<_, io::Error>(TokioSegments::new(stream))
+fn check(options: &Options) -> Result<(), &'static str> {
+    if !options.outside.is_asked_for() && options.wire.are_given() {
+        return Err("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH");
+    }
+    if options.wire.virtual_time {
+        return Err("what is outside the emulation has no virtual time");
+    }
+    if options.outside.key_changes.is_some() {
+        return Err("--key-changes is for what runs until it is interrupted");
+    }
+    if options.offload == NvmeOffload::Emulate {
+        return Err("--offload emulate leaves buffers as they are: it is for measurements, with nicbench fio");
+    }
+    Ok(())
+}
+
+fn over_the_kernel(options: &Options) -> Result<(), Box<dyn Error>> {
+    let tokio = tokio_runtime::start(2, None)?;
+    tokio.block_on(run(options, &Network::Kernel(tokio.handle().clone())))
+}
+
+/// The same from an emulated host; what its NIC counted goes to standard error.
+fn emulated(options: &Options, outside: &Outside) -> Result<(), Box<dyn Error>> {
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None)?;
+    let network = Network::Emulated(bed.host(0).clone());
+    eprint!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
+    let outcome = bed.run(run(options, &network));
+    let mut counters = bed.counters();
+    outside.count(&mut counters);
+    eprint!("{}", listed(&counters));
+    outcome
+}
+
+/// Where the streams run.
+#[derive(Clone)]
+enum Network {
+    /// Over the kernel's TCP.
+    Kernel(tokio::runtime::Handle),
+    /// From an emulated host.
+    Emulated(BedHost),
+}
+
+impl Network {
+    fn timers(&self) -> Arc<dyn Timers> {
+        match self {
+            Network::Kernel(runtime) => Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new())),
+            Network::Emulated(host) => host.runtime(),
         }
-    };
-    let runtime = tokio::runtime::Handle::current();
-    let timers: Arc<dyn Timers> = Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new()));
+    }
+
+    fn spawn(&self, task: Task) {
+        match self {
+            Network::Kernel(runtime) => drop(runtime.spawn(task)),
+            Network::Emulated(host) => drop(host.spawn("nvme", task)),
+        }
+    }
+
+    fn to(&self, address: SocketAddr) -> Opens {
+        Opens { network: self.clone(), address }
+    }
+}
+
+/// Opens streams to a target. Small PDUs must not wait for acknowledgments there.
+struct Opens {
+    network: Network,
+    address: SocketAddr,
+}
+
+impl Connector for Opens {
+    fn connect(&self) -> Connecting {
+        let address = self.address;
+        match self.network.clone() {
+            Network::Kernel(_) => Box::pin(async move {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::new(TokioSegments::new(stream)) as Box<dyn SegmentStream>)
+            }),
+            Network::Emulated(host) => Box::pin(async move {
+                let stream = host.stack().connect(None, address).await?;
+                stream.set_nodelay(true);
+                Ok(Box::new(stream) as Box<dyn SegmentStream>)
+            }),
+        }
+    }
+}
+
+async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>> {
+    let (mut address, timers) = (options.connect, network.timers());
     let mut config = HostConfig {
         queues: options.queues,
         depth: options.depth,
@@ -134,6 +234,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         data_digest: options.ddgst,
         requests: options.requests,
         keep_alive: Duration::from_secs(options.keep_alive),
+        offload: options.offload.of_host(),
         ..HostConfig::new(options.nqn.as_deref().unwrap_or_default())
     };
     if let Some(name) = &options.hostnqn {
@@ -141,7 +242,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     }
     let only_discovers = matches!(options.what, What::Discover);
     if options.nqn.is_none() || only_discovers {
-        let log = discover(&connector_to(address), &timers, &config).await?;
+        let log = discover(&network.to(address), &timers, &config).await?;
         if only_discovers {
             let wanted = |entry: &&DiscoveryEntry| options.nqn.as_ref().is_none_or(|name| *name == entry.subsystem);
             for entry in log.entries.iter().filter(wanted) {
@@ -154,8 +255,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         let mut reachable = disks.filter_map(|entry| Some((entry.socket_address()?, entry.subsystem)));
         (address, config.subsystem) = reachable.next().ok_or("discovery tells of no subsystem over TCP")?;
     }
-    let (host, tasks) = Host::new(connector_to(address), timers, config);
-    tasks.into_iter().for_each(|task| drop(runtime.spawn(task)));
+    let (host, tasks) = Host::new(network.to(address), timers, config);
+    tasks.into_iter().for_each(|task| network.spawn(task));
     host.ready().await?;
     let (headers, data) = host.digests().unwrap_or((options.hdgst, options.ddgst));
     if (options.hdgst && !headers) || (options.ddgst && !data) {

@@ -1,6 +1,7 @@
 //! Serves disks over NVMe/TCP: a Linux host connects with `nvme connect -t tcp`, or ours with `nvme_host`.
 //!
-//! `cargo run --release --example nvme_target -- --listen 127.0.0.1:4420 --nqn nqn.2026-01.example:disk --memory 1GiB`
+//! `cargo run --release --example nvme_target -- --listen 127.0.0.1:4420 --nqn nqn.2026-01.example:disk --memory 1GiB`;
+//! with an end for a wire (`--tap` and the like) it serves from an emulated host, whose NIC makes the data digests.
 
 use bytesize::ByteSize;
 use clap::Parser;
@@ -8,20 +9,24 @@ use ktls_offload::TokioSegments;
 use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 use nvme_tcp::shell::{Server, Threads};
+use offload_bench::options::WireOptions;
 use offload_bench::program;
+use offload_examples::web::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use testbed::{RealClock, TokioRuntime, tokio_runtime};
+use testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Serves disks over NVMe/TCP, and tells hosts about them by discovery at the same address. Prints `ready ADDR` when
-/// it listens.
+/// it listens: over the kernel's TCP, or on an emulated host whose wire ends outside, at port 4420 or that of `--listen`.
+///
+/// Exit status: 2 if an option is bad or nothing can be served; on an emulated host, 0 when it is interrupted.
 #[derive(Debug, Parser)]
-#[command(name = "nvme_target", version)]
+#[command(name = "nvme_target", version, allow_negative_numbers = true)]
 struct Options {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
@@ -57,6 +62,13 @@ struct Options {
     /// Data bytes of one C2HData PDU at most: a multiple of 4, from 4 KiB to 1 GiB
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = transfer_size)]
     data_pdu: u32,
+    /// Data digests are made by the emulated host, not by its NIC
+    #[arg(long, requires = "end")]
+    cpu: bool,
+    #[command(flatten)]
+    outside: OutsideOptions,
+    #[command(flatten)]
+    wire: WireOptions,
 }
 
 fn main() -> ExitCode {
@@ -64,7 +76,10 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(status) => return status,
     };
-    let served = prepare(&options).and_then(|target| {
+    let served = check(&options).and_then(|()| prepare(&options)).and_then(|target| {
+        if options.outside.is_asked_for() {
+            return serve_emulated(&options, target);
+        }
         let tokio = tokio_runtime::start(2, None).map_err(|error| error.to_string())?;
         tokio.block_on(serve(&options, target)).map_err(|error| format!("{}: {error}", options.listen))
     });
@@ -72,6 +87,16 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => program::fail(NAME, &message, program::UNUSABLE),
     }
+}
+
+fn check(options: &Options) -> Result<(), String> {
+    if !options.outside.is_asked_for() && options.wire.are_given() {
+        return Err("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH".into());
+    }
+    if options.wire.virtual_time {
+        return Err("what is outside the emulation has no virtual time".into());
+    }
+    Ok(())
 }
 
 /// The target with its namespaces.
@@ -97,6 +122,54 @@ fn prepare(options: &Options) -> Result<Target, String> {
         target.add_namespace(&options.nqn, namespace).map_err(|error| error.to_string())?;
     }
     Ok(target)
+}
+
+/// Serves from an emulated host until it is interrupted, and tells what was counted.
+fn serve_emulated(options: &Options, mut target: Target) -> Result<(), String> {
+    let told = |error: io::Error| error.to_string();
+    let outside = Outside::open(&options.outside)?;
+    let mut bed = outside.bed("target", &options.outside, &options.wire, None).map_err(told)?;
+    let host = bed.host(0).clone();
+    let address = SocketAddr::new(options.outside.address.into(), options.listen.port());
+    let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };
+    advertised.into_iter().for_each(|address| target.advertise(address));
+    let threads = Arc::new(Threads::new(options.threads.into()).map_err(told)?);
+    let server = Server::new(target, host.runtime(), threads);
+    let server = if options.cpu { server } else { server.with_digests_by_device() };
+    bed.run(async {
+        let listener = host.stack().listen(address.port(), BACKLOG)?;
+        let _serves_with_the_host = host.spawn("listener", accept(host.clone(), listener, server));
+        let (set_up, nqn) = (options.outside.set_up(options.wire.mtu), &options.nqn);
+        let instructions = format!(
+            "{} serve {nqn}. At the other end, as root:\n{set_up}then\n  nvme connect -t tcp -a {} -s {} -n {nqn}\n\
+             Ctrl-C ends it and shows what was counted.\nready {address}\n",
+            options.outside.host(),
+            address.ip(),
+            address.port()
+        );
+        // Whoever does not want to read this may want to be served.
+        let _written = program::write_out(NAME, &instructions);
+        keyed_until_interrupted(&host, &options.outside).await
+    })
+    .map_err(told)?;
+    let mut counters = bed.counters();
+    outside.count(&mut counters);
+    program::write_out(NAME, &listed(&counters));
+    Ok(())
+}
+
+async fn accept(host: BedHost, mut listener: host_stack::TcpListener, server: Server) -> io::Result<()> {
+    loop {
+        let stream = listener.accept().await?;
+        stream.set_nodelay(true);
+        let (peer, serving) = (stream.peer_addr(), server.serve(stream));
+        // A connection ends when it ends: nobody waits for it.
+        let _ends_by_itself = host.spawn("connection", async move {
+            if let Err(error) = serving.await {
+                eprintln!("{peer}: {error}");
+            }
+        });
+    }
 }
 
 async fn serve(options: &Options, mut target: Target) -> io::Result<()> {
@@ -156,5 +229,7 @@ fn host_name(text: &str) -> Result<String, String> {
 }
 
 const NAME: &str = "nvme_target";
+/// Connections that may wait to be accepted.
+const BACKLOG: usize = 1024;
 /// Between two attempts to accept when there is no room for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -45,7 +45,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 26] = [
+    let cases: [(&str, Vec<&str>, &str); 33] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -66,9 +66,16 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("nvme_target", vec!["--data-pdu", "1KiB"], "'--data-pdu <SIZE>': a multiple of 4"),
         ("nvme_target", vec!["--threads", "100000"], "'--threads <THREADS>'"),
         ("nvme_target", vec!["--host", "friend"], "'--host <NQN>'"),
+        ("nvme_target", vec!["--memory", "1MiB", "--loss", "0.1"], "the wire needs an end"),
+        ("nvme_target", vec!["--memory", "1MiB", "--cpu"], "--tap"),
+        ("nvme_target", vec!["--memory", "1MiB", "--dgram", "none/a", "b"], "none/a: "),
         ("nvme_loopback", vec!["--size", "0"], "nothing to read"),
         ("nvme_host", vec!["--connect", "nowhere"], "'--connect <ADDR>'"),
         ("nvme_host", vec!["--queues", "0", "read"], "'--queues <QUEUES>'"),
+        ("nvme_host", vec!["--loss", "0.1", "read"], "the wire needs an end"),
+        ("nvme_host", vec!["--offload", "place", "read"], "--tap"),
+        ("nvme_host", vec!["--dgram", "a", "b", "--offload", "emulate", "read"], "--offload emulate"),
+        ("tap_server", vec!["empty"], "the wire has no end"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
         ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),

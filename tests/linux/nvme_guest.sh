@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A stock Linux kernel in a QEMU guest as the host of nvme_target: discovery, the four digest settings under fio, what
 # nvme-cli can ask, two subsystems and two ways to one of them, and a target that is killed in mid-write and started
-# again. Needs no root.
-#   tests/linux/nvme_guest.sh [all|cli|digests|kill]
+# again; and fio once more with the target on an emulated host, whose NIC makes the digests. Needs no root.
+#   tests/linux/nvme_guest.sh [all|cli|digests|kill|nic]
 # Environment: NVME_TARGET, the program (target/release/examples/nvme_target by default); PORT on this machine (14420), and
 # the next one.
 set -euo pipefail
@@ -20,9 +20,15 @@ status=0
 "$here/guest/build.sh" || status=$?
 [ "$status" = 0 ] || exit "$status"
 
+# Where the guest is, where it finds the target, and how it gets there.
+own=10.0.2.15 at=10.0.2.2 netdev=user,id=n0,net=10.0.2.0/24,host=10.0.2.2
+
 serve() { # options of nvme_target
+    serve_at --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" "$@"
+}
+serve_at() {
     : >"$work/log"
-    "$target" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn" "$@" >"$work/log" 2>&1 & pid=$!
+    "$target" --nqn "$nqn" "$@" >"$work/log" 2>&1 & pid=$!
     until grep -q '^ready' "$work/log"; do
         kill -0 "$pid" 2>/dev/null || { cat "$work/log"; echo "the target did not start"; exit 1; }
         sleep 0.05
@@ -33,8 +39,8 @@ stop() { kill -9 "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; pi
 guest() { # script -> its output, line by line; what it asks of this end is done
     local status=0
     { cat "$work/prologue"; cat "$1"; } >"$work/script"
-    "$here/guest/boot.sh" -t 240 -e "PORT=$port" -e "NQN=$nqn" "$work/script" \
-        -netdev user,id=n0,net=10.0.2.0/24,host=10.0.2.2 -device virtio-net-pci,netdev=n0 >"$work/fifo" & local boot=$!
+    "$here/guest/boot.sh" -t 240 -e "PORT=$port" -e "NQN=$nqn" -e "OWN=$own" -e "AT=$at" "$work/script" \
+        -netdev "$netdev" -device virtio-net-pci,netdev=n0 >"$work/fifo" & local boot=$!
     while IFS= read -r line; do
         echo "$line" | tee -a "$work/output"
         case $line in
@@ -49,7 +55,7 @@ mkfifo "$work/fifo"
 
 cat >"$work/prologue" <<'SCRIPT'
 set -euo pipefail
-ip addr add 10.0.2.15/24 dev eth0
+ip addr add "$OWN/24" dev eth0
 ip link set eth0 up
 mkdir -p /etc/nvme
 id=11111111-2222-3333-4444-555555555555
@@ -58,7 +64,7 @@ echo "$id" >/etc/nvme/hostid
 modprobe nvme-tcp
 disk=/dev/nvme0n1
 fail() { echo "NOT SO: $*"; dmesg | grep -i nvme | tail -30; exit 1; }
-connect() { timeout 30 nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n "$NQN" --nr-io-queues=2 "$@" >/dev/null
+connect() { timeout 30 nvme connect -t tcp -a "$AT" -s "$PORT" -n "$NQN" --nr-io-queues=2 "$@" >/dev/null
     for _ in {1..100}; do if [ -b "$disk" ]; then return 0; fi; sleep 0.1; done; fail "a disk after connect $*"; }
 disconnect() { has 'disconnected 1' nvme disconnect -n "$NQN"; }
 has() { "${@:2}" >answer 2>&1 || fail "${*:2}: $(cat answer)"; grep -qE "$1" answer || fail "${*:2} says $1: $(cat answer)"; }
@@ -175,5 +181,21 @@ if [ "$part" = all ] || [ "$part" = kill ]; then
     hash=$(sed -n 's/^holds \([0-9a-f]*\).*/\1/p' "$work/output")
     [ -n "$hash" ] || { echo "NOT SO: the guest told what it reads"; exit 1; }
     [ "$(sha256sum <"$work/disk")" = "$hash  -" ] || { echo "NOT SO: the file holds what the guest reads"; exit 1; }
+    stop
+fi
+if [ "$part" = all ] || [ "$part" = nic ]; then
+    echo "the target on an emulated host, over a wire that loses and reorders"
+    own=10.77.0.2 at=10.77.0.1
+    netdev=dgram,id=n0,local.type=unix,local.path=$work/guest,remote.type=unix,remote.path=$work/port
+    serve_at --listen "0.0.0.0:$port" --dgram "$work/port" "$work/guest" --loss 0.002 --reorder 0.002 \
+        --block-size 512 --memory 64MiB --memory 64MiB --request 256KiB --data-pdu 64KiB
+    guest "$work/digests"
+    kill "$pid"
+    wait "$pid" || { cat "$work/log"; echo "NOT SO: the target ends well"; exit 1; }
+    pid=
+    counted() { awk -v name="$1" '$1 == name { print $2; found = 1 } END { if (!found) print 0 }' "$work/log"; }
+    for counter in wire_lost tx_nvmeotcp_digests; do
+        [ "$(counted "$counter")" -gt 0 ] || { cat "$work/log"; echo "NOT SO: $counter moved"; exit 1; }
+    done
 fi
 echo "done"

@@ -96,7 +96,8 @@ impl NvmeOffload {
     pub const ALL: [NvmeOffload; 4] =
         [NvmeOffload::None, NvmeOffload::Place, NvmeOffload::PlaceCheck, NvmeOffload::Emulate];
 
-    const fn of_host(self) -> Offload {
+    /// What a host asks its NIC for.
+    pub const fn of_host(self) -> Offload {
         match self {
             NvmeOffload::None => Offload::None,
             NvmeOffload::Place => Offload::Place,

@@ -22,7 +22,7 @@ use nic_sim::wire::{LinkConfig, Overflow};
 /// assert_eq!(options.wire.link().rate, Some(10_000_000_000));
 /// assert!(Options::try_parse_from(["demo", "--loss", "1.5"]).is_err());
 /// ```
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, PartialEq)]
 pub struct WireOptions {
     /// Virtual time: one thread, the same run every time (the default)
     #[arg(long = "virtual", conflicts_with = "real")]
@@ -63,6 +63,16 @@ pub struct WireOptions {
 }
 
 impl WireOptions {
+    /// Whether any of them was given: a program that may run without a wire refuses them then.
+    pub fn are_given(&self) -> bool {
+        #[derive(clap::Parser)]
+        struct Usual {
+            #[command(flatten)]
+            wire: WireOptions,
+        }
+        *self != <Usual as clap::Parser>::parse_from([""]).wire
+    }
+
     /// Each direction of the wire. What is not said in real time is left to the machine: no rate, no delay.
     pub fn link(&self) -> LinkConfig {
         let usual = if self.real {
