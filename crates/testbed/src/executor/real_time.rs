@@ -74,9 +74,7 @@ impl RealTime {
     pub fn start(name: &str, config: RealTimeConfig) -> io::Result<RealTime> {
         let shared = Shared::new(ClockKind::Real(config.clock));
         let stop = Arc::new(AtomicBool::new(false));
-        let spin_env =
-            std::env::var("SPIN_US").ok().and_then(|v| v.parse().ok()).map_or(config.spin, Duration::from_micros);
-        let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: spin_env };
+        let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: config.spin };
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let _metered = config.meter.as_ref().map(Meter::attach);
             let _within = config.tokio.as_ref().map(tokio::runtime::Handle::enter);
