@@ -14,6 +14,9 @@ pub struct Row {
     pub title: String,
     /// What a report draws of it.
     pub plot: Plot,
+    /// Which point of the study it is, in the order of the grid: rows come as runs end.
+    #[serde(default)]
+    pub point: usize,
     /// The options of the point.
     pub settings: BTreeMap<String, Setting>,
     /// The command line.
@@ -112,6 +115,7 @@ mod tests {
             study: "a".into(),
             title: String::new(),
             plot,
+            point: 0,
             settings: BTreeMap::from([("loss".into(), Setting::Float(0.5))]),
             arguments: vec!["iperf".into()],
             seed: 1,

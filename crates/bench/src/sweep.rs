@@ -13,6 +13,7 @@
 //! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
 //! one, is repetition, of which reports take the median.
 
+use crate::options;
 use crate::published::Figure;
 use crate::report::Relation;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,27 @@ impl Setting {
             Setting::Integer(number) => number.to_string(),
             Setting::Float(number) => number.to_string(),
             Setting::Text(text) => text.clone(),
+        }
+    }
+
+    /// Its place on an axis: the number it is; bytes, if it is a size; seconds, if it is a time.
+    ///
+    /// ```
+    /// use offload_bench::sweep::Setting;
+    ///
+    /// let place = |text: &str| Setting::Text(text.into()).number();
+    /// assert_eq!([place("4KiB"), place("20ms"), place("tls-nic")], [Some(4096.0), Some(0.02), None]);
+    /// assert_eq!(Setting::Float(0.5).number(), Some(0.5));
+    /// ```
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Setting::Flag(_) => None,
+            Setting::Integer(number) => Some(*number as f64),
+            Setting::Float(number) => Some(*number),
+            Setting::Text(text) => {
+                let size = options::bytes(text).ok().map(|bytes| bytes as f64);
+                size.or_else(|| options::time(text).ok().map(|time| time.as_secs_f64()))
+            }
         }
     }
 }
@@ -314,7 +336,7 @@ mod tests {
                     let lines = &study.grid[&study.plot.series];
                     assert!(lines.iter().any(|line| figure.series.contains_key(&line.text())), "{}: {id}", study.name);
                     let places = &study.grid[&study.plot.x];
-                    let common = |x: &f64| places.iter().any(|place| place.text().parse() == Ok(*x));
+                    let common = |x: &f64| places.iter().any(|place| place.number() == Some(*x));
                     assert!(figure.x.iter().any(common), "{}: {id}", study.name);
                 }
             }

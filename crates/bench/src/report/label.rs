@@ -89,7 +89,7 @@ const FIELDS: [(&str, &str, &str); 29] = [
 ];
 
 /// Options, and what they are.
-const OPTIONS: [(&str, &str); 15] = [
+const OPTIONS: [(&str, &str); 16] = [
     ("loss", "share of packets lost"),
     ("burst-loss", "share of packets lost, in bursts"),
     ("reorder", "share of packets held back"),
@@ -105,6 +105,7 @@ const OPTIONS: [(&str, &str); 15] = [
     ("depth", "commands under way"),
     ("mtu", "MTU, bytes"),
     ("delay", "one-way delay"),
+    ("window", "memory for a connection's received data"),
 ];
 
 #[cfg(test)]

@@ -20,11 +20,12 @@ pub struct StudyRows<'a> {
     pub title: &'a str,
     /// What is drawn.
     pub plot: &'a Plot,
-    /// Its rows, in the order of the file.
+    /// Its rows, in the order of the grid, of one place in that of the file.
     pub rows: Vec<&'a Row>,
 }
 
-/// Rows by study, studies in the order in which they first appear.
+/// Rows by study, studies in the order in which they first appear. What is drawn of them does not depend on which run ended
+/// first.
 pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
     let mut studies: Vec<StudyRows<'_>> = Vec::new();
     for row in rows {
@@ -38,6 +39,7 @@ pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
             }),
         }
     }
+    studies.iter_mut().for_each(|study| study.rows.sort_by_key(|row| row.point));
     studies
 }
 
@@ -66,6 +68,8 @@ pub struct Curves {
     pub x_name: String,
     /// Its values.
     pub x: Vec<String>,
+    /// What numbers they are, those that are any.
+    pub places: Vec<Option<f64>>,
     /// The lines.
     pub lines: Vec<Line>,
 }
@@ -131,7 +135,7 @@ impl Curves {
             points.entry((line, column)).or_default().push(value);
         }
         let mut order: Vec<usize> = (0..x.len()).collect();
-        order.sort_by(|one, other| match (number(x[*one]), number(x[*other])) {
+        order.sort_by(|one, other| match (x[*one].number(), x[*other].number()) {
             (Some(one), Some(other)) => one.total_cmp(&other),
             _ => one.cmp(other),
         });
@@ -141,6 +145,7 @@ impl Curves {
             field: field.to_string(),
             x_name: plot.x.clone(),
             x: order.iter().map(|column| x[*column].text()).collect(),
+            places: order.iter().map(|column| x[*column].number()).collect(),
             lines: names.iter().enumerate().map(|(at, name)| Line { name: name.clone(), values: line(at) }).collect(),
         }
     }
@@ -148,8 +153,8 @@ impl Curves {
     /// The lines of a published figure that have a name of ours, over our axis.
     pub fn beside(&self, figure: &Figure) -> Vec<Line> {
         let values = |name: &str| {
-            let at = |x: &String| x.parse().ok().and_then(|x| figure.value(name, x));
-            self.x.iter().map(|x| at(x).map(|value| Value::of(&[value]))).collect()
+            let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
+            self.places.iter().map(|place| at(place).map(|value| Value::of(&[value]))).collect()
         };
         let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
         ours.map(|line| Line { name: line.name.clone(), values: values(&line.name) }).collect()
@@ -213,18 +218,27 @@ fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
     })
 }
 
-fn number(setting: &Setting) -> Option<f64> {
-    match setting {
-        Setting::Integer(number) => Some(*number as f64),
-        Setting::Float(number) => Some(*number),
-        Setting::Flag(_) | Setting::Text(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::results::read_rows;
+
+    #[test]
+    fn lines_are_in_the_order_of_the_grid_whichever_run_ended_first() {
+        let row = |point: usize, mode: &str| {
+            serde_json::json!({
+                "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["us"] }, "point": point,
+                "settings": { "size": "4KiB", "mode": mode }, "arguments": [], "seed": 1, "clock": "virtual", "version": "0",
+                "machine": { "processor": "", "cores": 1, "system": "" }, "run": { "us": 1.0 }
+            })
+            .to_string()
+                + "\n"
+        };
+        let (rows, _) = read_rows(&(row(1, "nic") + &row(0, "tcp"))).unwrap();
+        let curves = Curves::of(&studies(&rows)[0], "us");
+        assert_eq!(curves.lines.iter().map(|line| &line.name[..]).collect::<Vec<_>>(), ["tcp", "nic"]);
+        assert_eq!(curves.places, [Some(4096.0)]);
+    }
 
     #[test]
     fn a_relation_leaves_the_other_lines_and_what_they_are_of_the_one() {

@@ -194,6 +194,7 @@ mod tests {
             study: "a<b".into(),
             title: String::new(),
             plot: Plot { x: "loss".into(), series: "mode".into(), y: vec!["goodput_gbps".into()], published },
+            point: 0,
             settings: BTreeMap::from([
                 ("loss".into(), Setting::Float(x)),
                 ("mode".into(), Setting::Text("tls-nic".into())),

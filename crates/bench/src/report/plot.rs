@@ -13,7 +13,8 @@ use plotters::prelude::*;
 ///
 /// let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
 /// let line = Line { name: "tcp".into(), values: vec![value(1.0), value(2.0)] };
-/// let curves = Curves { field: "goodput_gbps".into(), x_name: "loss".into(), x: vec!["0".into(), "1".into()], lines: vec![line] };
+/// let curves = Curves { field: "goodput_gbps".into(), x_name: "loss".into(), x: vec!["0".into(), "1".into()],
+///     places: vec![Some(0.0), Some(1.0)], lines: vec![line] };
 /// let picture = plot::svg(&curves, &[], Some("goodput, Gb/s"))?;
 /// assert!(picture.starts_with("<svg") && picture.contains("share of packets lost"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -195,6 +196,7 @@ mod tests {
             field: String::new(),
             x_name: String::new(),
             x: Vec::new(),
+            places: Vec::new(),
             lines: (0..lines).map(line).collect(),
         };
         assert_eq!(Legend::of(&curves(1), &[], None).rows.len(), 1);

@@ -68,7 +68,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
     let (file, done) = results(&out).map_err(|error| about(&out, &error))?;
     let (mut spread, mut alone, mut known) = (Vec::new(), Vec::new(), BTreeSet::new());
     for study in &sweep.studies {
-        for point in study.points() {
+        for (number, point) in study.points().into_iter().enumerate() {
             let wrong = |error| about(&options.file, &format!("study `{}`: {error}", study.name));
             let run = Runnable::parse(&point.arguments()).map_err(wrong)?;
             if run.runs() > 1 {
@@ -78,7 +78,7 @@ fn sweep(options: &SweepOptions) -> Result<usize, String> {
             }
             let name = (study.name.clone(), point.arguments());
             if known.insert(name.clone()) && !done.contains(&name) {
-                let (real, job) = (run.real(), Job { study, point, run });
+                let (real, job) = (run.real(), Job { study, number, point, run });
                 if real { alone.push(job) } else { spread.push(job) }
             }
         }
@@ -125,6 +125,8 @@ type Done = BTreeSet<(String, Vec<String>)>;
 
 struct Job<'a> {
     study: &'a Study,
+    /// Of the point, in its study.
+    number: usize,
     point: Point,
     run: Runnable,
 }
@@ -168,6 +170,7 @@ impl Work {
                         study: job.study.name.clone(),
                         title: job.study.title.clone(),
                         plot: job.study.plot.clone(),
+                        point: job.number,
                         settings: job.point.settings.clone(),
                         arguments: arguments.clone(),
                         seed: made.facts.seed,
