@@ -219,9 +219,12 @@ impl Rig {
 
     /// Gives the stack a segment, and notes what the peer has sent with it.
     fn deliver(&mut self, segment: &Segment) {
-        let from = position_of(THEIRS, segment.seq, self.peer.sent_until);
-        if let Some(from) = from.filter(|_| self.peer.opened && !segment.syn) {
-            self.peer.note_sent(from, from + segment.length as u64, segment.fin);
+        if self.peer.opened && !segment.syn {
+            // What begins before the stream may end in it.
+            let from = signed_position_of(THEIRS, segment.seq, self.peer.sent_until);
+            if let Ok(to) = u64::try_from(from + segment.length as i64) {
+                self.peer.note_sent(from.max(0) as u64, to, segment.fin);
+            }
         }
         let opening = segment.syn;
         if let Some(ack) = segment.ack
@@ -399,8 +402,13 @@ fn seq_of(initial: u32, position: u64) -> u32 {
 
 /// The position of `seq` that is nearest to `near`; `None` before the stream.
 fn position_of(initial: u32, seq: u32, near: u64) -> Option<u64> {
+    signed_position_of(initial, seq, near).try_into().ok()
+}
+
+/// The same, negative before the stream.
+fn signed_position_of(initial: u32, seq: u32, near: u64) -> i64 {
     let off = seq.wrapping_sub(seq_of(initial, near)) as i32;
-    near.checked_add_signed(i64::from(off))
+    near as i64 + i64::from(off)
 }
 
 /// Both streams wrap soon.
