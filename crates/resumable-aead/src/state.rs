@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use bytes::BytesMut;
 use subtle::ConstantTimeEq;
 
 use crate::chacha::ChaChaState;
@@ -112,6 +113,15 @@ impl State {
         self.update(key, Direction::Encrypt, copying(source, destination)?)
     }
 
+    /// Encrypts the next piece from `source` to behind what `destination` holds: memory that was never written will do.
+    ///
+    /// # Errors
+    /// As [`encrypt`](State::encrypt); `destination` is then as it was.
+    #[inline]
+    pub fn encrypt_append(&mut self, key: &Key, source: &[u8], destination: &mut BytesMut) -> Result<(), StateError> {
+        self.append(key, Direction::Encrypt, source, destination)
+    }
+
     /// Decrypts the next piece in place. Not authentic before [`verify`](State::verify) says so.
     ///
     /// # Errors
@@ -129,6 +139,32 @@ impl State {
     #[inline]
     pub fn decrypt_to(&mut self, key: &Key, source: &[u8], destination: &mut [u8]) -> Result<(), StateError> {
         self.update(key, Direction::Decrypt, copying(source, destination)?)
+    }
+
+    /// Decrypts the next piece from `source` to behind what `destination` holds: memory that was never written will do.
+    /// Not authentic before [`verify`](State::verify) says so.
+    ///
+    /// ```
+    /// use bytes::BytesMut;
+    /// use resumable_aead::{Algorithm, Key, State};
+    ///
+    /// let key = Key::new(Algorithm::Aes128Gcm, &[7; 16])?;
+    /// let mut sealed = *b"two packets";
+    /// let tag = key.seal_in_place(&[0; 12], b"", &mut sealed)?;
+    ///
+    /// let (mut buffer, mut state) = (BytesMut::with_capacity(64), State::new(&key, &[0; 12], b""));
+    /// state.decrypt_append(&key, &sealed[..4], &mut buffer)?;
+    /// state.decrypt_append(&key, &sealed[4..], &mut buffer)?;
+    /// state.verify(&key, &tag)?;
+    /// assert_eq!(&buffer[..], b"two packets");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`decrypt`](State::decrypt); `destination` is then as it was.
+    #[inline]
+    pub fn decrypt_append(&mut self, key: &Key, source: &[u8], destination: &mut BytesMut) -> Result<(), StateError> {
+        self.append(key, Direction::Decrypt, source, destination)
     }
 
     /// Moves over the next piece, `data` being its ciphertext: authenticates it and deciphers nothing.
@@ -211,12 +247,42 @@ impl State {
 
     #[inline]
     fn update(&mut self, key: &Key, direction: Direction, piece: Piece<'_>) -> Result<(), StateError> {
-        self.check_piece(key, piece.len())?;
+        self.begin_update(key, direction, piece.len())?;
+        self.crypt(key, direction, piece);
+        Ok(())
+    }
+
+    #[inline]
+    fn append(
+        &mut self,
+        key: &Key,
+        direction: Direction,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) -> Result<(), StateError> {
+        self.begin_update(key, direction, source.len())?;
+        match (key.cipher(), &mut self.authenticator) {
+            (Cipher::Gcm(key), Authenticator::Gcm(state)) => {
+                key.append(state, &self.nonce, self.position, direction, source, destination);
+                self.position += source.len() as u64;
+            }
+            _ => {
+                let at = destination.len();
+                destination.extend_from_slice(source);
+                self.crypt(key, direction, Piece::InPlace(&mut destination[at..]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a piece of `len` bytes can go this way; from then on all go it.
+    #[inline]
+    fn begin_update(&mut self, key: &Key, direction: Direction, len: usize) -> Result<(), StateError> {
+        self.check_piece(key, len)?;
         if self.direction.is_some_and(|before| before != direction) {
             return Err(StateError::MixedDirections);
         }
         self.direction = Some(direction);
-        self.crypt(key, direction, piece);
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 mod common;
 
+use bytes::BytesMut;
 use common::{Random, keys, seal_with_aws_lc, seal_with_ring};
 use resumable_aead::{Algorithm, Key, State, TagMismatch};
 
@@ -94,7 +95,7 @@ fn walk(
         }
         let end = at + random.len(from.len() - at);
         let range = at..end;
-        match random.below(8) {
+        match random.below(9) {
             0 => state.authenticate_ciphertext(key, &ciphertext[range.clone()]).unwrap(),
             1 => state.authenticate_plaintext(key, &plaintext[range.clone()]).unwrap(),
             2 | 3 => {
@@ -105,6 +106,19 @@ fn walk(
                     state.decrypt_to(key, &from[range.clone()], &mut data).unwrap();
                 }
                 assert!(data == to[range.clone()], "{key:?} {range:?}");
+            }
+            4 => {
+                // Into memory that was never written, and behind what is there.
+                let before = random.below(70);
+                let mut data = BytesMut::with_capacity(before + random.below(2) * range.len());
+                data.extend_from_slice(&[0x55; 70][..before]);
+                if encrypting {
+                    state.encrypt_append(key, &from[range.clone()], &mut data).unwrap();
+                } else {
+                    state.decrypt_append(key, &from[range.clone()], &mut data).unwrap();
+                }
+                assert!(data[before..] == to[range.clone()], "{key:?} {range:?}");
+                assert!(data[..before].iter().all(|&byte| byte == 0x55), "{key:?} {range:?}");
             }
             _ => {
                 // With guards around, and at any alignment.

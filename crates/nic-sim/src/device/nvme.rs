@@ -125,7 +125,7 @@ impl Device {
         let seq = layout.seq(data);
         let received = match meta.tls {
             TlsVerdict::Decrypted => context.engine.receive_content(seq, &shown.parts, plain, &mut context.placement),
-            _ => context.engine.pass_over(shown, seq, plain),
+            _ => context.engine.pass_over(shown, seq + (layout.end - layout.payload) as u32, plain),
         };
         self.note_pdus(received, meta)
     }

@@ -399,9 +399,8 @@ impl Device {
         let TlsEngine::Receive(engine) = context.engine else { return None };
         let payload = &data[layout.payload..layout.end];
         let start = buffer.len();
-        buffer.resize(start + payload.len(), 0);
         let (seq, standing) = (layout.seq(data), if has_protocol_above { engine.standing() } else { None });
-        let received = engine.receive(context.key, seq, payload, &mut buffer[start..]);
+        let received = engine.receive(context.key, seq, payload, buffer);
         let shown = standing.and_then(|standing| engine.shown(standing, seq, &received, &buffer[start..]));
         meta.tls = received.verdict;
         meta.context = Some(handle);

@@ -18,6 +18,7 @@ use crate::engine::segmentation::Segmenter;
 use crate::engine::tls_tx::TlsTransmit;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
+use bytes::BytesMut;
 use core::time::Duration;
 use offload_api::{FlowKey, Handle, TxPacket};
 use offload_base::time::earliest;
@@ -29,7 +30,7 @@ use resumable_aead::Key;
 pub(super) struct TransmitSide {
     activity: Activity,
     /// The packet from the ring that is being sent.
-    current: Option<Job>,
+    current: Option<Box<Job>>,
     /// What has to wait for its time.
     shaper: Shaper<Held>,
     /// Whose turn it is when both the ring and the shaper have something.
@@ -39,7 +40,7 @@ pub(super) struct TransmitSide {
     /// Descriptors done and not yet reported.
     done: Vec<u32>,
     /// Where DUMPs go: through the engine and nowhere.
-    nowhere: Vec<u8>,
+    nowhere: BytesMut,
     /// For what goes through one engine before another.
     scratch: Vec<u8>,
 }
@@ -55,7 +56,7 @@ enum Activity {
     Sending,
 }
 
-/// A packet being sent, and the descriptor that asked for it.
+/// A packet being sent, and the descriptor that asked for it. Boxed: too large to be moved about for each segment.
 #[derive(Debug)]
 struct Job {
     slot: u32,
@@ -67,9 +68,9 @@ struct Job {
 /// What waits in the shaper.
 #[derive(Debug)]
 enum Held {
-    Descriptor(SendEntry),
+    Descriptor(Box<SendEntry>),
     /// The rest of a packet.
-    Rest(Job),
+    Rest(Box<Job>),
 }
 
 impl TransmitSide {
@@ -133,12 +134,12 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Makes of `source` what belongs on the wire. `scratch` may be used.
+    /// Makes of `source` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
     fn work(
         &mut self,
         source: &Source<'_>,
         scratch: &mut Vec<u8>,
-        destination: &mut [u8],
+        destination: &mut BytesMut,
     ) -> Result<Worked, OutOfStep> {
         let Source { seq, bytes, is_content } = *source;
         match self {
@@ -266,7 +267,7 @@ impl Device {
         loop {
             let (turn, held) = self.transmit.shaper.pop_due(now)?;
             let job = match held {
-                Held::Descriptor(entry) => self.act_on(entry),
+                Held::Descriptor(entry) => self.act_on(*entry),
                 Held::Rest(job) => Some(job),
             };
             let rate = job.as_ref().and_then(|job| job.segmenter.packet().ask.rate);
@@ -295,7 +296,7 @@ impl Device {
             return;
         };
         match self.lane_of(&entry.descriptor) {
-            Some(flow) => self.transmit.shaper.push(now, flow, Held::Descriptor(entry)),
+            Some(flow) => self.transmit.shaper.push(now, flow, Held::Descriptor(Box::new(entry))),
             None => self.transmit.current = self.act_on(entry),
         }
     }
@@ -331,7 +332,7 @@ impl Device {
     }
 
     /// Does what a descriptor asks for, or begins with it.
-    fn act_on(&mut self, entry: SendEntry) -> Option<Job> {
+    fn act_on(&mut self, entry: SendEntry) -> Option<Box<Job>> {
         let SendEntry { slot, descriptor } = entry;
         match descriptor {
             SendDescriptor::Packet(packet) => return self.start_packet(slot, packet),
@@ -362,7 +363,7 @@ impl Device {
         None
     }
 
-    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Job> {
+    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<Job>> {
         self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
         self.dma.tx_payload += packet.payload_len() as u64;
         let ask = packet.ask;
@@ -385,13 +386,14 @@ impl Device {
                 Err(why) => return self.give_up(slot, GivenUp::Esp(why)),
             }
         }
-        Some(Job { slot, segmenter: Segmenter::new(packet), esp })
+        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), esp }))
     }
 
     /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
     /// up.
-    fn send_segment(&mut self, job: Job) -> (Option<Frame>, Option<Job>) {
-        let Job { slot, mut segmenter, mut esp } = job;
+    fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
+        let Job { slot, segmenter, esp } = &mut *job;
+        let slot = *slot;
         let ask = segmenter.packet().ask;
         let mut engine = None;
         if let Some(handle) = ask.context {
@@ -410,10 +412,8 @@ impl Device {
                 Ok(())
             }
             Some(engine) => {
-                let at = frame.len();
-                frame.resize(at + bytes.len(), 0);
                 let is_content = ask.digests.is_some_and(|digests| digests.is_content(fragment));
-                let part = engine.work(&Source { seq, bytes, is_content }, scratch, &mut frame[at..])?;
+                let part = engine.work(&Source { seq, bytes, is_content }, scratch, frame)?;
                 worked.body_bytes += part.body_bytes;
                 worked.digests += part.digests;
                 Ok::<(), OutOfStep>(())
@@ -423,7 +423,7 @@ impl Device {
             // What was made of the segment may be plaintext in part: it goes nowhere.
             return (None, self.give_up(slot, GivenUp::OutOfSync));
         };
-        if let Some(wrapper) = &mut esp {
+        if let Some(wrapper) = esp {
             let longest = self.longest_frame();
             frame = match wrapper.wrap(&mut self.esp, &frame, longest) {
                 Ok(wrapped) => wrapped,
@@ -447,11 +447,11 @@ impl Device {
             self.transmit.done.push(slot);
             return (frame, None);
         }
-        (frame, Some(Job { slot, segmenter, esp }))
+        (frame, Some(job))
     }
 
     /// Counts a packet that goes no further; nothing is left of it.
-    fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Job> {
+    fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Box<Job>> {
         match why {
             GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
             GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
@@ -471,7 +471,7 @@ impl Device {
     fn run_dump(&mut self, handle: Handle, digests: Option<Handle>, source: &Source<'_>) {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + source.bytes.len() as u64;
         let TransmitSide { scratch, nowhere, .. } = &mut self.transmit;
-        nowhere.resize(source.bytes.len(), 0);
+        nowhere.clear();
         let engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests);
         let worked = engine.map(|mut engine| engine.work(source, scratch, nowhere));
         if !matches!(worked, Some(Ok(_))) {

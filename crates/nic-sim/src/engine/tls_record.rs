@@ -5,6 +5,7 @@
 //! [`RecordFormat`] gives layout, nonce and additional data.
 
 use crate::context::{ImageReader, ImageWriter};
+use bytes::BytesMut;
 use core::fmt;
 use offload_api::record::EXPLICIT_NONCE_LEN;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
@@ -249,15 +250,15 @@ impl RecordCursor {
         Some(RecordCursor { number, phase })
     }
 
-    /// Walks over `source`, the next bytes of the stream, and writes what becomes of them to `destination`, which
-    /// is as long. After an error the cursor is of no use and `destination` holds nothing to rely on.
+    /// Walks over `source`, the next bytes of the stream, and appends what becomes of them, as many bytes, to
+    /// `destination`. After an error the cursor is of no use, and so is what was appended until then.
     pub(crate) fn walk(
         &mut self,
         mode: Mode,
         key: &Key,
         protection: &Protection,
         mut source: &[u8],
-        mut destination: &mut [u8],
+        destination: &mut BytesMut,
     ) -> Result<Walked, RecordError> {
         let mut walked = Walked::default();
         while !source.is_empty() {
@@ -266,7 +267,7 @@ impl RecordCursor {
                     let start = usize::from(*have);
                     let taken = source.len().min(HEADER - start);
                     bytes[start..start + taken].copy_from_slice(&source[..taken]);
-                    destination[..taken].copy_from_slice(&source[..taken]);
+                    destination.extend_from_slice(&source[..taken]);
                     *have += taken as u8;
                     if usize::from(*have) == HEADER {
                         let header = *bytes;
@@ -282,7 +283,7 @@ impl RecordCursor {
                     let start = usize::from(*have);
                     let taken = source.len().min(EXPLICIT_NONCE_LEN - start);
                     bytes[start..start + taken].copy_from_slice(&source[..taken]);
-                    destination[..taken].copy_from_slice(&source[..taken]);
+                    destination.extend_from_slice(&source[..taken]);
                     *have += taken as u8;
                     if usize::from(*have) == EXPLICIT_NONCE_LEN {
                         self.phase = body_phase(key, protection, self.number, header, bytes, *body);
@@ -291,10 +292,9 @@ impl RecordCursor {
                 }
                 Phase::Body { state, left } => {
                     let taken = source.len().min(usize::from(*left));
-                    let (from, to) = (&source[..taken], &mut destination[..taken]);
                     match mode {
-                        Mode::Seal => state.encrypt_to(key, from, to),
-                        Mode::Open => state.decrypt_to(key, from, to),
+                        Mode::Seal => state.encrypt_append(key, &source[..taken], destination),
+                        Mode::Open => state.decrypt_append(key, &source[..taken], destination),
                     }
                     .map_err(|_| RecordError::Crypto)?;
                     walked.body_bytes += taken as u64;
@@ -310,9 +310,9 @@ impl RecordCursor {
                     let taken = source.len().min(TAG_LEN - start);
                     let expected = &tag[start..start + taken];
                     match mode {
-                        Mode::Seal => destination[..taken].copy_from_slice(expected),
+                        Mode::Seal => destination.extend_from_slice(expected),
                         Mode::Open => {
-                            destination[..taken].copy_from_slice(&source[..taken]);
+                            destination.extend_from_slice(&source[..taken]);
                             // No early way out: how much of a tag was right is nobody's business.
                             *difference |= expected.iter().zip(source).fold(0, |all, (a, b)| all | (a ^ b));
                         }
@@ -329,7 +329,6 @@ impl RecordCursor {
                 }
             };
             source = &source[taken..];
-            destination = &mut destination[taken..];
         }
         Ok(walked)
     }
@@ -431,18 +430,17 @@ pub(crate) mod tests {
     ) -> Result<(Vec<u8>, Walked), RecordError> {
         let (key, protection) = (key_of(suite), protection(version, suite, [9; 12]));
         let mut cursor = RecordCursor::at_record(first);
-        let (mut out, mut total, mut at) = (Vec::new(), Walked::default(), 0);
+        let (mut out, mut total, mut at) = (BytesMut::new(), Walked::default(), 0);
         let mut cuts = cuts.iter().cycle();
         while at < stream.len() {
             let piece = &stream[at..stream.len().min(at + cuts.next().unwrap())];
-            let mut written = vec![0xee; piece.len()];
-            let walked = cursor.walk(mode, &key, &protection, piece, &mut written)?;
+            let walked = cursor.walk(mode, &key, &protection, piece, &mut out)?;
             total.body_bytes += walked.body_bytes;
             total.records += walked.records;
-            out.extend(written);
             at += piece.len();
+            assert_eq!(out.len(), at);
         }
-        Ok((out, total))
+        Ok((out.into(), total))
     }
 
     proptest! {

@@ -24,6 +24,7 @@
 
 use crate::context::{ImageReader, ImageWriter};
 use crate::engine::tls_record::{HEADER, Mode, Parts, Protection, RecordCursor, Walked};
+use bytes::BytesMut;
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
 use resumable_aead::Key;
@@ -170,9 +171,9 @@ impl TlsReceive {
         Some(TlsReceive { protection, asks, place })
     }
 
-    /// Decrypts `source`, the payload at `seq`, into `destination`, which is as long. Only with the verdict
-    /// [`TlsVerdict::Decrypted`] does `destination` hold anything to rely on.
-    pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut [u8]) -> Received {
+    /// Decrypts `source`, the payload at `seq`, and appends what comes of it to `destination`. Only with the verdict
+    /// [`TlsVerdict::Decrypted`] is that all of it; otherwise there may be a part that the caller takes off again.
+    pub(crate) fn receive(&mut self, key: &Key, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Received {
         let end = seq + source.len() as u32;
         match &mut self.place {
             Place::Known { next, cursor } if seq == *next => {
@@ -221,17 +222,16 @@ impl TlsReceive {
     }
 
     /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
-    /// and wrote `plain`. `None`: nothing that could be set in relation to what was seen before.
+    /// and appended `plain`. `None`: nothing that could be set in relation to what was seen before.
     pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Shown> {
         let (last, cursor) = before;
         match received.verdict {
             TlsVerdict::Decrypted if last == seq => {
                 Some(Shown { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
             }
-            // It has been through the packet from the next header on.
+            // It has been through the packet from the next header on, and `plain` begins there.
             TlsVerdict::NotDecrypted if received.found => {
-                let at = (last + cursor.bytes_left()?).distance_from(seq) as usize;
-                let parts = RecordCursor::at_record(0).content(&self.protection, &plain[..plain.len() - at]);
+                let parts = RecordCursor::at_record(0).content(&self.protection, plain);
                 Some(Shown { last, skipped: cursor.content_left(&self.protection)?, parts })
             }
             _ => None,
@@ -285,7 +285,7 @@ impl TlsReceive {
         (header, number): (Seq, u64),
         seq: Seq,
         source: &[u8],
-        destination: &mut [u8],
+        destination: &mut BytesMut,
     ) -> Received {
         let end = seq + source.len() as u32;
         let record = RecordCursor::at_record(number);
@@ -311,7 +311,7 @@ impl TlsReceive {
         (next, cursor): (Seq, RecordCursor),
         seq: Seq,
         source: &[u8],
-        scratch: &mut [u8],
+        scratch: &mut BytesMut,
     ) -> Received {
         let Some(left) = cursor.bytes_left() else {
             // The gap hides the length of the record it is in.
@@ -331,9 +331,9 @@ impl TlsReceive {
 
     /// Takes up the stream at the start of a record, whose first bytes are `source`. They leave untouched: the
     /// engine only needs to have been through them.
-    fn enter(&mut self, key: &Key, record: RecordCursor, source: &[u8], end: Seq, scratch: &mut [u8]) -> Received {
+    fn enter(&mut self, key: &Key, record: RecordCursor, source: &[u8], end: Seq, scratch: &mut BytesMut) -> Received {
         let mut cursor = record;
-        match cursor.walk(Mode::Open, key, &self.protection, source, &mut scratch[..source.len()]) {
+        match cursor.walk(Mode::Open, key, &self.protection, source, scratch) {
             Ok(_) => {
                 self.place = Place::Known { next: end, cursor };
                 Received { found: true, ..Received::UNTOUCHED }
@@ -396,7 +396,7 @@ impl TlsReceive {
     }
 
     /// Follows lengths through a packet.
-    fn track(&mut self, key: &Key, mut track: Track, seq: Seq, source: &[u8], scratch: &mut [u8]) -> Received {
+    fn track(&mut self, key: &Key, mut track: Track, seq: Seq, source: &[u8], scratch: &mut BytesMut) -> Received {
         let end = seq + source.len() as u32;
         track.seen_to = track.seen_to.max(end);
         let wanted = track.header.end();

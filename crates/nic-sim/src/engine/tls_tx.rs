@@ -5,6 +5,7 @@
 
 use crate::context::{ImageReader, ImageWriter};
 use crate::engine::tls_record::{Mode, Protection, RecordCursor, RecordError, Walked};
+use bytes::BytesMut;
 use offload_base::Seq;
 use resumable_aead::Key;
 
@@ -72,22 +73,25 @@ impl TlsTransmit {
         self.position.is_some_and(|position| position.next == seq)
     }
 
-    /// Encrypts the bytes at `seq` into `destination`, which is as long. After an error the context waits for
-    /// parameters.
+    /// Encrypts the bytes at `seq`, and appends what comes of them to `destination`. After an error the context waits for
+    /// parameters, and what was appended until then is of no use.
     pub(crate) fn encrypt(
         &mut self,
         key: &Key,
         seq: Seq,
         source: &[u8],
-        destination: &mut [u8],
+        destination: &mut BytesMut,
     ) -> Result<Walked, TransmitError> {
-        let mut position = self.position.take().filter(|at| at.next == seq).ok_or(TransmitError::OutOfOrder)?;
-        let walked = position
-            .cursor
-            .walk(Mode::Seal, key, &self.protection, source, destination)
-            .map_err(TransmitError::Record)?;
+        // Worked on where it is: it is too large to be moved about for each packet.
+        let Some(position) = self.position.as_mut().filter(|at| at.next == seq) else {
+            self.position = None;
+            return Err(TransmitError::OutOfOrder);
+        };
         position.next += source.len() as u32;
-        self.position = Some(position);
-        Ok(walked)
+        let walked = position.cursor.walk(Mode::Seal, key, &self.protection, source, destination);
+        if walked.is_err() {
+            self.position = None;
+        }
+        walked.map_err(TransmitError::Record)
     }
 }

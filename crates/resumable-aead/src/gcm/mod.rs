@@ -1,7 +1,8 @@
 //! AES-GCM (NIST SP 800-38D): the key with its back-end, and the state between two pieces.
 //!
-//! `portable.rs` is safe Rust over RustCrypto, `x86/` has the instructions of x86-64. A back-end offers six operations:
-//! one AES block, GHASH over padded data, a piece encrypted or decrypted with authentication, keystream alone, the tag.
+//! `portable.rs` is safe Rust over RustCrypto, `x86/` has the instructions of x86-64. A back-end offers seven operations:
+//! one AES block, GHASH over padded data, a piece encrypted or decrypted with authentication, the same appended to a
+//! buffer, keystream alone, the tag.
 //! What moves over pieces otherwise is composed of them here.
 
 mod portable;
@@ -11,6 +12,8 @@ mod x86;
 use portable::PortableGcm;
 #[cfg(target_arch = "x86_64")]
 use x86::X86Gcm;
+
+use bytes::BytesMut;
 
 use crate::piece::Piece;
 use crate::state::Direction;
@@ -99,6 +102,20 @@ impl GcmKey {
         piece: Piece<'_>,
     ) {
         dispatch!(self, key => key.crypt(state, nonce, position, direction, piece));
+    }
+
+    /// Moves over a piece at `position`, from `source` to behind what `destination` holds.
+    #[inline]
+    pub(crate) fn append(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        direction: Direction,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) {
+        dispatch!(self, key => key.append(state, nonce, position, direction, source, destination));
     }
 
     /// Moves over a piece of ciphertext at `position`.

@@ -2,6 +2,7 @@
 
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes256, Block};
+use bytes::BytesMut;
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 use zeroize::Zeroize;
@@ -108,6 +109,20 @@ impl PortableGcm {
             state.keystream = self.encrypt_block(&counter_block(nonce, counter));
             crypt_within_block(state, 0, direction, tail);
         }
+    }
+
+    pub(crate) fn append(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        direction: Direction,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) {
+        let at = destination.len();
+        destination.extend_from_slice(source);
+        self.crypt(state, nonce, position, direction, Piece::InPlace(&mut destination[at..]));
     }
 
     /// Adds the keystream that begins with the block of `counter`.

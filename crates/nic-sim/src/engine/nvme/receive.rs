@@ -118,11 +118,10 @@ impl NvmeReceive {
         all
     }
 
-    /// Goes on with what the TLS engine was shown of a packet at `seq` that is handed on as it is on the wire: nothing is
+    /// Goes on with what the TLS engine was shown of a packet up to `end` that is handed on as it is on the wire: nothing is
     /// placed. `plain` is what it opened.
-    pub(crate) fn pass_over(&mut self, shown: &Shown, seq: Seq, plain: &[u8]) -> Received {
+    pub(crate) fn pass_over(&mut self, shown: &Shown, end: Seq, plain: &[u8]) -> Received {
         let follows = self.shown_to == Some(shown.last);
-        let end = seq + plain.len() as u32;
         self.shown_to = Some(end);
         let config = self.config;
         let leads_on = match &mut self.place {

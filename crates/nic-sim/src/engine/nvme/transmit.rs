@@ -11,6 +11,7 @@
 
 use super::framing::{COMMON_HEADER, DATA_DIGEST_FLAG, DIGEST};
 use crate::engine::OutOfStep;
+use bytes::BytesMut;
 use offload_base::Seq;
 
 /// A transmit context's state.
@@ -54,12 +55,13 @@ impl NvmeTransmit {
         self.position.is_some_and(|position| position.next == seq)
     }
 
-    /// Writes the bytes at `seq` to `destination`, which is as long, with digests in their places; tells how many digests
-    /// ended. After an error the context waits for parameters.
-    pub(crate) fn fill(&mut self, seq: Seq, source: &[u8], destination: &mut [u8]) -> Result<u64, OutOfStep> {
+    /// Appends the bytes at `seq` to `destination`, with digests in their places; tells how many digests ended. After an
+    /// error the context waits for parameters.
+    pub(crate) fn fill(&mut self, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Result<u64, OutOfStep> {
         let mut position = self.position.take().filter(|at| at.next == seq).ok_or(OutOfStep)?;
-        destination.copy_from_slice(source);
-        let digests = position.pdu.pass(destination)?;
+        let at = destination.len();
+        destination.extend_from_slice(source);
+        let digests = position.pdu.pass(&mut destination[at..])?;
         position.next += source.len() as u32;
         self.position = Some(position);
         Ok(digests)
@@ -171,7 +173,7 @@ mod tests {
             let (mut filled, mut at) = (0, 0);
             for cut in cuts.iter().cycle() {
                 let end = queued.len().min(at + cut);
-                let mut out = vec![0; end - at];
+                let mut out = BytesMut::new();
                 let seq = Seq(start) + at as u32;
                 prop_assert!(engine.expects(seq));
                 filled += engine.fill(seq, &queued[at..end], &mut out).unwrap();
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_out_of_order_or_no_pdu_is_not_worked_on() {
         let (queued, _) = pdu(&[1; 100], 0);
-        let mut out = vec![0; queued.len()];
+        let mut out = BytesMut::new();
         let mut engine = NvmeTransmit::default();
         assert_eq!(engine.fill(Seq(5), &queued, &mut out), Err(OutOfStep), "no parameters yet");
         engine.set_progress(Seq(5));
@@ -197,7 +199,7 @@ mod tests {
         for wrong in [[7, 2, 4, 24, 128, 0, 0, 0], [7, 2, 24, 20, 128, 0, 0, 0], [7, 2, 24, 24, 28, 0, 0, 0]] {
             engine.set_progress(Seq(5));
             let bytes = [wrong, [0; 8]].concat();
-            assert_eq!(engine.fill(Seq(5), &bytes, &mut out[..16]), Err(OutOfStep), "{wrong:?}");
+            assert_eq!(engine.fill(Seq(5), &bytes, &mut out), Err(OutOfStep), "{wrong:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ mod vector;
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
+use bytes::BytesMut;
 use kernel::Run;
 use schedule::Schedule;
 
@@ -91,12 +92,37 @@ impl X86Gcm {
         direction: Direction,
         piece: Piece<'_>,
     ) {
-        let entry = match direction {
+        // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
+        unsafe { (self.entry(direction))(&self.schedule, state, nonce, position, run(piece)) }
+    }
+
+    #[inline]
+    pub(crate) fn append(
+        &self,
+        state: &mut GcmState,
+        nonce: &[u8; NONCE_LEN],
+        position: u64,
+        direction: Direction,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) {
+        let len = source.len();
+        destination.reserve(len);
+        let room = destination.spare_capacity_mut()[..len].as_mut_ptr().cast();
+        let run = Run { source: source.as_ptr(), destination: room, len };
+        // SAFETY: the instructions are there; `source` lives through the call, `room` is as long and lent exclusively, so
+        // that the two do not overlap. A run's destination is not read before it was written: what is read of it is
+        // ciphertext that was made.
+        unsafe { (self.entry(direction))(&self.schedule, state, nonce, position, run) }
+        // SAFETY: the capacity was reserved, and the run is over: each of its bytes was written.
+        unsafe { destination.set_len(destination.len() + len) }
+    }
+
+    fn entry(&self, direction: Direction) -> Crypt {
+        match direction {
             Direction::Encrypt => self.entries.encrypt,
             Direction::Decrypt => self.entries.decrypt,
-        };
-        // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
-        unsafe { entry(&self.schedule, state, nonce, position, run(piece)) }
+        }
     }
 
     /// Adds the keystream that begins with the block of `counter`.
@@ -120,13 +146,16 @@ fn run(piece: Piece<'_>) -> Run {
     }
 }
 
+/// Moves over a piece.
+type Crypt = unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run);
+
 /// The functions of one width and number of rounds. All are unsafe as `kernel.rs` says.
 struct Entries {
     encrypt_block: unsafe fn(&Schedule, &[u8; 16]) -> [u8; 16],
     ghash: unsafe fn(&Schedule, &mut [u8; 16], *const u8, usize),
     finish: unsafe fn(&Schedule, &GcmState, &[u8; NONCE_LEN], u64, u64) -> [u8; TAG_LEN],
-    encrypt: unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run),
-    decrypt: unsafe fn(&Schedule, &mut GcmState, &[u8; NONCE_LEN], u64, Run),
+    encrypt: Crypt,
+    decrypt: Crypt,
     apply_keystream: unsafe fn(&Schedule, &[u8; NONCE_LEN], u32, Run),
 }
 
