@@ -43,6 +43,7 @@ impl Connection {
         let plain_duplicate = position == self.una && payload_free && self.peer.window == window_before;
 
         let mut delivery = self.note_delivery(env, segment, position);
+        delivery.repeated = plain_duplicate && segment.options.sack.is_empty();
         delivery.plain_duplicate = plain_duplicate && !self.flight.is_empty();
         let acked = position - self.una;
         if acked > 0 {

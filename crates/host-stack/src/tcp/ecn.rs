@@ -77,7 +77,7 @@ impl Connection {
         // What was under way when the window was cut is of the same window of data, its last byte included.
         let later = self.una > self.cut_until;
         if self.ecn.agreed && segment.flags.ece && acked > 0 && later && self.recovery.is_open() {
-            env.counters.window_cuts_for_marks += u64::from(self.cut_window(Signal::Mark));
+            env.counters.window_cuts_for_marks += u64::from(self.cut_window(Signal::Mark, self.carried));
         }
     }
 }

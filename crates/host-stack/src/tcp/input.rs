@@ -231,6 +231,10 @@ impl Connection {
     fn take_data(&mut self, env: &mut Env<'_>, start: u64, segment: &Segment, mut payload: Payload) {
         if !self.state.may_receive() {
             // The peer's FIN came already; only it, and what came before, may be repeated.
+            let end = start + u64::from(segment.sequence_len(payload.data.len()));
+            if end <= self.receive.next() && !segment.flags.syn {
+                self.duplicate = Some(start..end);
+            }
             self.ack.now = true;
             self.wait_again(env, segment);
             return;

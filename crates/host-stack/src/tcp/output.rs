@@ -247,7 +247,7 @@ impl Connection {
                 self.tail_probe_owed = outcome == Outcome::NoRoom;
                 if outcome == Outcome::Sent {
                     env.counters.loss_probes += 1;
-                    self.begin_tail_probe(again);
+                    self.begin_tail_probe(env, again);
                 }
                 outcome
             }

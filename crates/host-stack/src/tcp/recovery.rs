@@ -49,13 +49,15 @@ pub(super) struct Undo {
     resent: bool,
 }
 
-/// A tail loss probe under way.
+/// A tail loss probe, until it is known what it met (RFC 8985 7.4.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TailProbe {
     /// The last position sent when it was.
     end: u64,
     /// It was a retransmission; otherwise new data.
     retransmission: bool,
+    /// What the network had carried by then.
+    carried: u64,
 }
 
 /// What an ACK delivered.
@@ -69,6 +71,8 @@ pub(super) struct Delivery {
     pub(super) duplicate: Option<Range<u64>>,
     /// The ACK told nothing new but that something arrived.
     pub(super) plain_duplicate: bool,
+    /// The same, or all had arrived before.
+    pub(super) repeated: bool,
     /// Something arrived that was taken for lost, and had not been sent again.
     pub(super) given_up: bool,
     /// The round-trip time of what was sent last, if that was sent once.
@@ -121,10 +125,13 @@ impl Connection {
 
     /// Draws the consequences of an ACK that moved the first unacknowledged position by `acked` bytes.
     pub(super) fn recover(&mut self, env: &mut Env<'_>, segment: &Segment, delivery: &Delivery, acked: u64) {
-        self.end_tail_probe(env, delivery);
+        let of_probe = self.end_tail_probe(env, delivery);
         if let Some(duplicate) = &delivery.duplicate {
             env.counters.dsacks_received += 1;
-            self.note_duplicate(duplicate);
+            // A probe is sent by the clock: that it was not needed says nothing of reordering.
+            if !of_probe {
+                self.note_duplicate(duplicate);
+            }
         }
         if acked > 0 && self.una_is_sacked() {
             // RFC 2018 8: what the peer has reported it has thrown away again.
@@ -198,10 +205,11 @@ impl Connection {
     }
 
     /// Cuts the window, unless it was cut for something sent in the same round trip (RFC 5681 3.2, RFC 3168 6.1.2).
-    pub(super) fn cut_window(&mut self, signal: Signal) -> bool {
+    /// `carried`: what the network had to carry when it happened.
+    pub(super) fn cut_window(&mut self, signal: Signal, carried: u64) -> bool {
         let first = self.una >= self.cut_until;
         if first {
-            self.congestion.on_congestion(signal, self.carried);
+            self.congestion.on_congestion(signal, carried);
             self.cut_until = self.next;
             self.owe_cut_notice();
         }
@@ -216,7 +224,7 @@ impl Connection {
             env.counters.reno_recoveries += 1;
         }
         let outstanding = self.outstanding();
-        self.cut_window(Signal::Loss);
+        self.cut_window(Signal::Loss, self.carried);
         self.undo = Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         let pace = ProportionalRate {
             // RFC 9937 6.1: what had arrived before is not delivered again.
@@ -275,7 +283,8 @@ impl Connection {
 
     /// Notes a retransmission, for undo and pace.
     pub(super) fn note_resent(&mut self, bytes: u64, timestamp: Option<u32>) {
-        if let Some(undo) = &mut self.undo {
+        // A tail probe is sent outside of any recovery.
+        if let Some(undo) = self.undo.as_mut().filter(|_| !self.recovery.is_open()) {
             if !undo.resent {
                 undo.first_retransmit = timestamp;
             }
@@ -336,26 +345,42 @@ impl Connection {
         self.backoff = 0;
     }
 
-    /// RFC 8985 7.4: what the acknowledgment of a probe tells.
-    fn end_tail_probe(&mut self, env: &mut Env<'_>, delivery: &Delivery) {
-        let Some(probe) = self.tail_probe else { return };
-        if probe.retransmission && delivery.duplicate.is_some() {
-            // The original had arrived.
+    /// RFC 8985 7.4.2: what acknowledgments tell of a probe. True if this one reports that the probe arrived twice.
+    fn end_tail_probe(&mut self, env: &mut Env<'_>, delivery: &Delivery) -> bool {
+        let Some(probe) = self.tail_probe else { return false };
+        // A FIN may not be counted among what came twice.
+        let is_end = |end: u64| end == probe.end || end + 1 == probe.end && self.fin_position() == Some(end);
+        let twice = probe.retransmission && delivery.duplicate.as_ref().is_some_and(|range| is_end(range.end));
+        if twice {
             self.tail_probe = None;
-        } else if self.una >= probe.end {
+        } else if self.una > probe.end {
+            // What came behind it is acknowledged, and nobody told that it came twice.
+            self.conclude_tail_probe(env);
+        } else if self.una == probe.end && (delivery.repeated || !probe.retransmission) {
+            // An ACK for each of the two, from a peer that does not say that one came twice; or new data.
             self.tail_probe = None;
-            if probe.retransmission && self.recovery.is_open() {
-                // The probe repaired a loss that nothing else will tell of.
-                env.counters.loss_probe_recoveries += 1;
-                self.cut_window(Signal::Loss);
-                self.undo = None;
-            }
+        }
+        twice
+    }
+
+    /// Nothing tells that the original of a probe arrived.
+    fn conclude_tail_probe(&mut self, env: &mut Env<'_>) {
+        if let Some(probe) = self.tail_probe.take()
+            && probe.retransmission
+            && self.recovery.is_open()
+        {
+            // The probe repaired a loss that nothing else will tell of.
+            env.counters.loss_probe_recoveries += 1;
+            self.cut_window(Signal::Loss, probe.carried);
+            self.undo = None;
         }
     }
 
     /// Notes that a probe was sent.
-    pub(super) fn begin_tail_probe(&mut self, retransmission: bool) {
-        self.tail_probe = Some(TailProbe { end: self.next, retransmission });
+    pub(super) fn begin_tail_probe(&mut self, env: &mut Env<'_>, retransmission: bool) {
+        // One that is acknowledged would have been reported by now, had it come twice.
+        self.conclude_tail_probe(env);
+        self.tail_probe = Some(TailProbe { end: self.next, retransmission, carried: self.carried });
         self.deadlines.probe = None;
     }
 
@@ -370,7 +395,7 @@ impl Connection {
         let eligible = self.peer.sack
             && self.recovery.is_open()
             && self.flight.sacked() == 0
-            && self.tail_probe.is_none()
+            && self.tail_probe.is_none_or(|probe| self.una >= probe.end)
             && !self.state.is_opening();
         self.deadlines.probe = None;
         if let Some(smoothed) = self.rtt.smoothed().filter(|_| eligible && !self.flight.is_empty()) {

@@ -87,26 +87,79 @@ fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight
 
 #[test]
 fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
-    let mut pair = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
     let data = pattern(Seed(2), 100 * FULL);
-    let last = pair.0.stacks[0].first_seq(pair.1[0]) + 99 * FULL as u32;
+    let last = pair.stacks[0].first_seq(ids[0]) + 99 * FULL as u32;
+    lose_once(&mut pair, last);
+    pair.stacks[0].send_copy(ids[0], &data);
+    let mut read = Vec::new();
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut read);
+        read.len() == data.len()
+    });
+    pair.run_for(Duration::from_millis(50));
+    // RFC 8985 7.4.2: a report that it came twice may still be under way.
+    let window = pair.stacks[0].stats(ids[0]).congestion_window;
+    assert_eq!(pair.stacks[0].counters().loss_probe_recoveries, 0);
+    assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
+    pair.stacks[0].send_copy(ids[0], b"more");
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(pair.stacks[0].counters().loss_probe_recoveries, 1);
+    let threshold = pair.stacks[0].stats(ids[0]).slow_start_threshold;
+    assert!(window >= 20 * FULL as u64 && threshold * 4 > window, "{threshold} of {window}");
+}
+
+#[test]
+fn what_is_sent_behind_a_probe_that_repaired_a_loss_has_its_own_probe() {
+    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let first = pair.stacks[0].first_seq(ids[0]);
+    for number in 0..3 {
+        lose_once(&mut pair, first + number * FULL as u32);
+        pair.stacks[0].send_copy(ids[0], &[0; FULL]);
+        pair.run_for(Duration::from_secs(1));
+    }
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.loss_probes, counters.timeouts), (3, 0));
+    assert_eq!(counters.loss_probe_recoveries, 2, "of the third nothing is known yet");
+}
+
+#[test]
+fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
+    const DELAY: Duration = Duration::from_millis(10);
+    for fin in [false, true] {
+        let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { wire, tso: 0, ..Setup::default() });
+        // Two segments arrive, and nothing that the peer says of them.
+        pair.wire.filter = Some(Box::new(|from, _| from == 1));
+        pair.stacks[0].send_copy(ids[0], &[0; 2 * FULL]);
+        if fin {
+            pair.stacks[0].finish(ids[0]);
+        }
+        pair.run_until(|pair| pair.stacks[0].counters().loss_probes == 1);
+        pair.wire.filter = None;
+        pair.run_for(4 * DELAY);
+        let counters = pair.stacks[0].counters();
+        assert_eq!((counters.dsacks_received, counters.loss_probe_recoveries, counters.timeouts), (1, 0, 0));
+        if fin {
+            continue;
+        }
+        // Of five more the first is lost: three behind it are enough, and nothing is waited for.
+        let lost = pair.stacks[0].first_seq(ids[0]) + 2 * FULL as u32;
+        lose_once(&mut pair, lost);
+        pair.stacks[0].send_copy(ids[0], &[0; 5 * FULL]);
+        pair.run_for(2 * DELAY);
+        let counters = pair.stacks[0].counters();
+        assert_eq!((counters.sack_recoveries, counters.loss_probe_recoveries), (1, 0));
+    }
+}
+
+/// Loses the next segment of side 0 that begins at `seq`.
+fn lose_once(pair: &mut Pair, seq: Seq) {
     let mut lost = false;
-    pair.0.wire.filter = Some(Box::new(move |from, frame| {
+    pair.wire.filter = Some(Box::new(move |from, frame| {
         let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
-        let hit = from == 0 && !lost && tcp.seq_number().0 as u32 == last.0;
+        let hit = from == 0 && !lost && tcp.seq_number().0 as u32 == seq.0 && !tcp.payload().is_empty();
         lost |= hit;
         hit
     }));
-    let (pair, ids) = (&mut pair.0, pair.1);
-    pair.stacks[0].send_copy(ids[0], &data);
-    let (mut read, mut window) = (Vec::new(), 0);
-    pair.run_until(|pair| {
-        pair.read(1, ids[1], &mut read);
-        if pair.stacks[0].counters().loss_probe_recoveries == 0 {
-            window = pair.stacks[0].stats(ids[0]).congestion_window;
-        }
-        read.len() == data.len() && pair.stacks[0].counters().loss_probe_recoveries == 1
-    });
-    let threshold = pair.stacks[0].stats(ids[0]).slow_start_threshold;
-    assert!(window >= 20 * FULL as u64 && threshold * 4 > window, "{threshold} of {window}");
 }
