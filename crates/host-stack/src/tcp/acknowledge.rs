@@ -66,9 +66,12 @@ impl Connection {
             self.deadlines.retransmit = None;
             self.deadlines.probe = None;
             self.deadlines.reorder = None;
-            // What an idle connection need not remember.
-            self.undo = None;
-            self.congestion.on_quiet();
+            if self.send.end() + u64::from(self.finishing) <= self.next {
+                // What an idle connection need not remember. Where more waits, a batch of ACKs came before the next turn
+                // to send, and it is not idle.
+                self.undo = None;
+                self.congestion.on_quiet();
+            }
         } else if acked > 0 || window_before == 0 && self.peer.window > 0 {
             // What it had no room for, it may have room for now.
             self.backoff = 0;

@@ -153,6 +153,46 @@ fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
     }
 }
 
+#[test]
+fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
+    const DELAY: Duration = Duration::from_millis(5);
+    let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
+    // With timestamps the first acknowledgment would tell already.
+    let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let late = pair.stacks[0].first_seq(ids[0]) + 50 * (FULL + 12) as u32;
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let hold = held.clone();
+    // One segment is late, both times; and once it was sent again, nothing is acknowledged for a while.
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        let mut held = hold.lock().unwrap();
+        if from == 0 && tcp.seq_number().0 as u32 == late.0 {
+            held.push(frame.to_vec());
+            return true;
+        }
+        from == 1 && held.len() == 2
+    }));
+    let data = pattern(Seed(3), 4_000_000);
+    pair.stacks[0].send_copy(ids[0], &data);
+    pair.run_until(|_| held.lock().unwrap().len() == 2);
+    pair.run_for(2 * DELAY);
+    pair.wire.filter = None;
+    assert_ne!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
+    let frames = std::mem::take(&mut *held.lock().unwrap());
+    pair.nics[1].port().deliver(&frames[0]);
+    let acknowledged = pair.stacks[0].stats(ids[0]).bytes_acknowledged;
+    pair.run_for(DELAY + DELAY / 2);
+    let stats = pair.stacks[0].stats(ids[0]);
+    assert!(stats.bytes_acknowledged > acknowledged && stats.unacknowledged > 0, "all that was sent, not all there is");
+    // Only now it is told that nothing was lost.
+    pair.nics[1].port().deliver(&frames[1]);
+    pair.run_for(DELAY);
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.sack_recoveries, counters.timeouts, counters.dsack_undos), (1, 0, 1));
+    assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
+}
+
 /// Loses the next segment of side 0 that begins at `seq`.
 fn lose_once(pair: &mut Pair, seq: Seq) {
     let mut lost = false;
