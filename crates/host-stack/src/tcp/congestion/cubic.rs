@@ -153,10 +153,21 @@ impl CongestionControl for Cubic {
     }
 
     fn set_mss(&mut self, mss: u64) {
-        self.window = rescaled(self.window, self.mss, mss);
-        self.mss = mss;
-        // The curve is in segments.
-        self.course().epoch = None;
+        // RFC 9438 4.1 counts in segments, the curve included: it begins anew where the window is on it.
+        let old = core::mem::replace(&mut self.mss, mss);
+        for bytes in [&mut self.window, &mut self.threshold, &mut self.w_max, &mut self.cwnd_prior] {
+            *bytes = rescaled(*bytes, old, mss);
+        }
+        if let Some(course) = &mut self.course {
+            course.epoch = None;
+            if let Some(before) = &mut course.before {
+                before.epoch = None;
+                for bytes in [&mut before.window, &mut before.threshold, &mut before.w_max, &mut before.cwnd_prior] {
+                    *bytes = rescaled(*bytes, old, mss);
+                }
+            }
+        }
+        self.window = self.window.max(mss);
     }
 
     fn on_ack(&mut self, ack: &Acked) {
@@ -396,6 +407,33 @@ mod tests {
             assert!((0.99..1.15).contains(&ratio), "after {second} s {} to {}", quiet.window, busy.window);
         }
         assert!(busy.window > 12_000 * MSS, "far behind the middle of the curve");
+    }
+
+    #[test]
+    fn with_other_segments_it_is_the_same_curve_in_those() {
+        let mut whole = cut(1000 * MSS);
+        let mut halves = whole.clone();
+        halves.set_mss(MSS / 2);
+        let all =
+            |cubic: &Cubic| [cubic.window, cubic.threshold, cubic.w_max, cubic.cwnd_prior].map(|at| at / cubic.mss);
+        assert_eq!(all(&halves), all(&whole));
+        for second in 0..20 {
+            for tenth in 0..10 {
+                let millis = second * 1000 + tenth * 100;
+                let (of_whole, of_halves) = (whole.window, halves.window);
+                whole.on_ack(&acked(millis, of_whole));
+                halves.on_ack(&acked(millis, of_halves));
+            }
+            let (whole, halves) = (whole.window / MSS, halves.window / (MSS / 2));
+            assert!(whole.abs_diff(halves) <= 2, "after {second} s {whole} segments and {halves} of half their size");
+        }
+        // What is taken back is counted in the new ones, too.
+        whole.on_congestion(Signal::Loss, whole.window);
+        let mut doubled = whole.clone();
+        doubled.set_mss(2 * MSS);
+        whole.on_spurious();
+        doubled.on_spurious();
+        assert_eq!(all(&doubled), all(&whole));
     }
 
     #[test]

@@ -93,9 +93,12 @@ pub(crate) fn controller(
     }
 }
 
-/// A window of `window` bytes in segments of `old` bytes, in segments of `new` bytes.
+/// What `window` bytes in segments of `old` bytes are in as many segments of `new` bytes; no bound stays none.
 fn rescaled(window: u64, old: u64, new: u64) -> u64 {
-    (window / old).max(1) * new
+    if window == u64::MAX {
+        return window;
+    }
+    u64::try_from(u128::from(window) * u128::from(new) / u128::from(old)).unwrap_or(MAX_WINDOW).min(MAX_WINDOW)
 }
 
 /// Far beyond any window a peer can offer.

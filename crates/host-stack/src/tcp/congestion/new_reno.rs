@@ -41,8 +41,12 @@ impl CongestionControl for NewReno {
     }
 
     fn set_mss(&mut self, mss: u64) {
-        self.window = rescaled(self.window, self.mss, mss);
-        self.mss = mss;
+        let old = core::mem::replace(&mut self.mss, mss);
+        let before = self.before.iter_mut().flat_map(|(window, threshold)| [window, threshold]);
+        for bytes in before.chain([&mut self.window, &mut self.threshold, &mut self.counted]) {
+            *bytes = rescaled(*bytes, old, mss);
+        }
+        self.window = self.window.max(mss);
     }
 
     fn on_ack(&mut self, ack: &Acked) {
@@ -127,6 +131,16 @@ mod tests {
         assert_eq!((reno.window(), reno.threshold()), (10_000, u64::MAX));
         reno.on_congestion(Signal::Loss, 1000);
         assert_eq!(reno.window(), 2000, "never under two segments");
+    }
+
+    #[test]
+    fn with_other_segments_there_are_as_many_of_them() {
+        let mut reno = NewReno::new(1000, 10);
+        reno.on_congestion(Signal::Loss, 10_000);
+        reno.set_mss(500);
+        assert_eq!((reno.window(), reno.threshold()), (2500, 2500));
+        reno.on_spurious();
+        assert_eq!((reno.window(), reno.threshold()), (5000, u64::MAX));
     }
 
     #[test]
