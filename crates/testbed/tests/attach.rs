@@ -224,6 +224,19 @@ fn rubbish_is_counted_and_an_unreasonable_length_ends_a_stream() {
 }
 
 #[test]
+fn an_empty_datagram_is_rubbish_and_no_end() {
+    let (inside, outside) = UnixDatagram::pair().expect("sockets");
+    let mut port = DgramPort::paired(inside).unwrap();
+    for fill in 1..=2 {
+        outside.send(&[]).unwrap();
+        outside.send(&[fill; 60]).unwrap();
+        assert_eq!(port.poll_frame(Instant::ZERO), Some(frame(fill)));
+        assert_eq!(port.poll_frame(Instant::ZERO), None);
+        assert_eq!(port.counters().rx_malformed, u64::from(fill));
+    }
+}
+
+#[test]
 fn whoever_sleeps_is_woken_by_the_first_frame_and_by_room() {
     /// Counts how often it is woken.
     #[derive(Default)]

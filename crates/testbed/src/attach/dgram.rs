@@ -12,6 +12,7 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_base::cost::{self, Work};
 use offload_base::{BufferPool, Instant};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, ErrorKind};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -146,8 +147,9 @@ impl DgramPort {
         // Somebody who sends nothing but rubbish is not listened to for longer than others are.
         for _ in 0..MOST_IN_A_ROW {
             match self.receiving.recv(&mut self.scratch) {
-                // The peer of a pair has shut its side, and this would read the same for ever.
-                Ok(0) if self.remote.is_none() => return None,
+                // The peer of a pair has shut its side, and this would read the same for ever. An empty datagram does as well,
+                // and is no end.
+                Ok(0) if is_shut(&self.receiving) => return None,
                 Ok(bytes) if bytes < SHORTEST || bytes == LONGEST => self.outlet.counters.rx_malformed += 1,
                 Ok(bytes) => {
                     let _copying = cost::work(Work::Copy);
@@ -214,6 +216,12 @@ fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixDatagram> {
         }
         bound => bound,
     }
+}
+
+/// Whether nothing will come any more.
+fn is_shut(socket: &UnixDatagram) -> bool {
+    let mut files = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut files, Some(&Timespec::default())).is_ok() && files[0].revents().contains(PollFlags::RDHUP)
 }
 
 /// The peer's socket is closed, or is another one by now.
