@@ -117,6 +117,9 @@ pub enum Refusal {
     /// It overlaps with another one of its packet, or is one of a packet in which some did.
     #[error("fragments overlap")]
     Overlap,
+    /// A router marked one, and another cannot be marked, or it is one of a packet in which that was so.
+    #[error("some fragments are marked as having met congestion, others are of who knows no such mark")]
+    Marks,
 }
 
 /// A packet that was given up when its time was over.
@@ -154,10 +157,11 @@ struct Partial {
     /// Bytes of the whole, once the last fragment has come.
     total: Option<usize>,
     charged: usize,
-    /// Some overlapped.
-    spoilt: bool,
-    /// A router marked one of them (RFC 3168 5.3).
+    /// Why it will never be whole.
+    spoilt: Option<Refusal>,
+    /// A router marked one of them; one of them says that its sender does not know such marks (RFC 3168 5.3).
     congestion: bool,
+    not_capable: bool,
 }
 
 impl Reassembler {
@@ -186,11 +190,11 @@ impl Reassembler {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Gives up the next packet whose time is over. Those in which fragments overlapped go silently.
+    /// Gives up the next packet whose time is over. Those whose fragments did not fit together go silently.
     pub fn expire(&mut self, now: Instant) -> Option<Expired> {
         while let Some((_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now).copied() {
             if let Some(partial) = self.remove(&key)
-                && !partial.spoilt
+                && partial.spoilt.is_none()
             {
                 return Some(Expired { first: partial.first.map(|(frame, _)| frame) });
             }
@@ -235,17 +239,21 @@ impl Reassembler {
             self.begin(now, key, network);
         }
         let partial = self.packets.get_mut(&key).ok_or(Refusal::Overlap)?;
-        if partial.spoilt {
-            return Err(Refusal::Overlap);
+        if let Some(refusal) = partial.spoilt {
+            return Err(refusal);
         }
         let (start, data) = (fragment.offset, &packet[headers.upper..headers.end]);
         match partial.place(start, data, fragment.more) {
             Place::Free => {}
             Place::Taken => return Ok(Taken::Duplicate),
-            Place::Contested => {
-                self.spoil(&key);
-                return Err(Refusal::Overlap);
-            }
+            Place::Contested => return Err(self.spoil(&key, Refusal::Overlap)),
+        }
+        let ecn = headers.ecn(packet);
+        partial.congestion |= ecn == CONGESTION;
+        partial.not_capable |= ecn == NOT_CAPABLE;
+        if partial.congestion && partial.not_capable {
+            // RFC 3168 5.3: the whole is neither to lose the mark nor to have one that its sender does not know.
+            return Err(self.spoil(&key, Refusal::Marks));
         }
         let frame = &frame[..network + headers.end];
         let charged = partial.keep(start, data.len(), &headers, fragment.more, frame, network);
@@ -278,8 +286,9 @@ impl Reassembler {
                 received: 0,
                 total: None,
                 charged: PACKET_OVERHEAD,
-                spoilt: false,
+                spoilt: None,
                 congestion: false,
+                not_capable: false,
             },
         );
     }
@@ -298,19 +307,20 @@ impl Reassembler {
         let victim = self.deadlines.iter().map(|(_, key)| *key).find(|key| Some(key) != spared);
         let Some(key) = victim else { return false };
         let gone = self.remove(&key);
-        self.evicted += u64::from(gone.is_some_and(|partial| !partial.spoilt));
+        self.evicted += u64::from(gone.is_some_and(|partial| partial.spoilt.is_none()));
         true
     }
 
-    /// Only that there was such a packet is remembered.
-    fn spoil(&mut self, key: &Key) {
+    /// Only that there was such a packet is remembered, and `why` nothing will come of it.
+    fn spoil(&mut self, key: &Key, why: Refusal) -> Refusal {
         if let Some(partial) = self.packets.get_mut(key) {
             self.bytes -= partial.charged - PACKET_OVERHEAD;
             partial.charged = PACKET_OVERHEAD;
             partial.pieces.clear();
             partial.first = None;
-            partial.spoilt = true;
+            partial.spoilt = Some(why);
         }
+        why
     }
 
     fn remove(&mut self, key: &Key) -> Option<Partial> {
@@ -366,8 +376,6 @@ impl Partial {
             (kept, piece)
         };
         let charged = kept.len() + PIECE_OVERHEAD;
-        // RFC 3168 5.3: the whole is marked if a part of it was.
-        self.congestion |= headers.ecn(&frame[network..]) == CONGESTION;
         if start == 0 {
             self.first = Some((kept, *headers));
             self.network = network;
@@ -454,8 +462,9 @@ pub(crate) fn fill_header_checksum(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// RFC 3168 5: congestion experienced.
+/// RFC 3168 5: congestion experienced; not ECN-capable.
 const CONGESTION: u8 = 3;
+const NOT_CAPABLE: u8 = 0;
 /// What it takes to keep a packet, and each of its pieces, beside their bytes.
 const PACKET_OVERHEAD: usize = 384;
 const PIECE_OVERHEAD: usize = 128;

@@ -224,10 +224,30 @@ fn space_is_made_by_what_would_be_given_up_first() {
 fn a_mark_of_congestion_on_one_is_one_on_the_whole() {
     for six in [false, true] {
         let (mut fragments, _) = overlapping(six);
-        fragments[2][LINK.len() + 1] |= if six { 0x30 } else { 3 };
+        let version = if six { Version::Six } else { Version::Four };
+        for (fragment, ecn) in fragments.iter_mut().zip([1, 2, CONGESTION].into_iter().cycle()) {
+            version.set_ecn(&mut fragment[LINK.len()..], ecn);
+        }
         let mut reassembler = Reassembler::new(Limits::of(Version::Four));
         let whole = last_of(&mut reassembler, &fragments);
         assert_eq!(IpHeaders::parse(&whole[LINK.len()..]).unwrap().ecn(&whole[LINK.len()..]), CONGESTION);
+    }
+}
+
+#[test]
+fn a_mark_beside_a_fragment_that_cannot_be_marked_makes_no_whole() {
+    for (six, marked) in [(false, 0), (false, 2), (true, 0), (true, 2)] {
+        let (mut fragments, _) = overlapping(six);
+        let version = if six { Version::Six } else { Version::Four };
+        version.set_ecn(&mut fragments[marked][LINK.len()..], CONGESTION);
+        let mut reassembler = Reassembler::new(Limits::of(Version::Four));
+        let refused = Taken::Refused(Refusal::Marks);
+        for (number, fragment) in fragments.iter().enumerate() {
+            let taken = reassembler.insert(at(0), fragment, LINK.len());
+            assert_eq!(taken, if number >= marked.max(1) { Taken::Refused(Refusal::Marks) } else { Taken::Kept });
+        }
+        assert_eq!(reassembler.insert(at(1), &fragments[0], LINK.len()), refused, "it stays so until its time is over");
+        assert_eq!((reassembler.expire(at(100)), reassembler.bytes()), (None, 0));
     }
 }
 
