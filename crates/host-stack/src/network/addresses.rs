@@ -94,16 +94,25 @@ impl Addresses {
         }
     }
 
+    /// Whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: nobody is many, or nobody; and
+    /// what is said to come from this host, be it from within, does not come by a wire.
+    pub(super) fn may_be_others(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => {
+                let nobody = address.is_broadcast()
+                    || address.is_multicast()
+                    || address.is_unspecified()
+                    || address.is_loopback();
+                !nobody && !self.are(address.into()) && !self.four.is_of_all(address)
+            }
+            IpAddr::V6(address) => is_somebody(address) && !self.are(address.into()),
+        }
+    }
+
     /// Whether `address` can be another host on this Ethernet.
     pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
         let near = match address {
-            IpAddr::V4(address) => {
-                let host_bits = self.four.host_bits();
-                let host = address.to_bits() & host_bits;
-                // RFC 3021: in a network of two there is neither a broadcast address nor one of the network's own.
-                let usable = self.four.prefix_len >= 31 || (host != 0 && host != host_bits);
-                self.four.shares_prefix(address) && usable
-            }
+            IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_of_all(address),
             IpAddr::V6(address) => is_somebody(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
         };
         near && !self.are(address)
@@ -159,6 +168,14 @@ impl Addresses {
 impl Four {
     fn host_bits(&self) -> u32 {
         u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0)
+    }
+
+    /// Whether it is the address of this network, or of all in it.
+    fn is_of_all(&self, address: Ipv4Addr) -> bool {
+        let host_bits = self.host_bits();
+        let host = address.to_bits() & host_bits;
+        // RFC 3021: in a network of two there is neither.
+        self.prefix_len < 31 && self.shares_prefix(address) && (host == 0 || host == host_bits)
     }
 
     fn shares_prefix(&self, address: Ipv4Addr) -> bool {

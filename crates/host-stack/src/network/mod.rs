@@ -33,7 +33,7 @@ use crate::limit::RateLimit;
 use crate::tcp::segment::Segment;
 use addresses::Addresses;
 use bytes::Bytes;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::num::NonZeroU64;
 use core::ops::Range;
 use fragments::Fragments;
@@ -332,7 +332,7 @@ impl Network {
         }
         let (source, destination) = (headers.source(packet), headers.destination(packet));
         let for_many = matches!(destination, IpAddr::V6(address) if self.addresses.are_among(address));
-        if !(self.addresses.are(destination) || for_many) || !may_be_source(source, headers.protocol) {
+        if !(self.addresses.are(destination) || for_many) || !self.may_be_source(source, headers.protocol) {
             counters.count(version, Ip::InAddressErrors);
             return Step::Nothing;
         }
@@ -368,6 +368,14 @@ impl Network {
             }
         };
         arrival.map_or(Step::Nothing, Step::Arrived)
+    }
+
+    /// Whether a packet of `protocol` may come from `address`. Neighbours are solicited by one who has no address yet (RFC
+    /// 4861 7.1.1), and who has this host's address says so by that (RFC 4862 5.4).
+    fn may_be_source(&self, address: IpAddr, protocol: u8) -> bool {
+        let of_discovery =
+            protocol == ICMPV6 && (address == IpAddr::V6(Ipv6Addr::UNSPECIFIED) || self.addresses.are(address));
+        of_discovery || self.addresses.may_be_others(address)
     }
 
     fn on_tcp(
@@ -544,15 +552,6 @@ enum Step {
     /// It was the last fragment that was missing, and is the whole now.
     Whole,
     Nothing,
-}
-
-/// Whether a host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: nobody is many, nor nobody; but
-/// (RFC 4861 7.1.1) one who has no address yet solicits neighbours.
-fn may_be_source(address: IpAddr, protocol: u8) -> bool {
-    match address {
-        IpAddr::V4(address) => !(address.is_broadcast() || address.is_multicast() || address.is_unspecified()),
-        IpAddr::V6(address) => addresses::is_somebody(address) || (address.is_unspecified() && protocol == ICMPV6),
-    }
 }
 
 /// The flow of a TCP packet that this host has made.

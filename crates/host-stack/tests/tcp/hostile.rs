@@ -1,8 +1,9 @@
 //! Segments that no honest peer sends: forged, stale, or not segments at all.
 
-use crate::packets::across;
+use crate::packets::{across, answers, packet};
 use crate::pair::{ADDRESS, PORT, Pair, Setup, TCP};
 use bytes::BytesMut;
+use core::net::IpAddr;
 use core::time::Duration;
 use host_stack::{ConnectionId, HostCounters, State};
 use offload_api::rx::Checksums;
@@ -331,6 +332,32 @@ fn what_is_not_for_this_host_is_counted_and_dropped() {
     pair.nics[1].port().verdict = Checksums::Bad;
     deliver(&mut pair, &good);
     assert_eq!(pair.stacks[1].counters().checksum_errors - before.checksum_errors, 2, "the device said so");
+}
+
+#[test]
+fn nobody_sends_from_an_address_of_many_or_of_this_host() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, 16).unwrap();
+    let sources: [&[&str]; 2] = [
+        &["127.0.0.1", "127.255.0.1", "10.0.0.2", "10.0.0.255", "10.0.0.0", "255.255.255.255", "224.0.0.1", "0.0.0.0"],
+        &["::1", "::ffff:10.0.0.1", "fd00::2", "ff02::1", "::"],
+    ];
+    for source in sources[usize::from(crate::OVER_SIX)] {
+        let (source, to): (IpAddr, IpAddr) = (source.parse().unwrap(), ADDRESS[1]);
+        let mut bytes = [0; 20];
+        let mut tcp = TcpPacket::new_unchecked(&mut bytes[..]);
+        tcp.set_src_port(1024);
+        tcp.set_dst_port(PORT);
+        tcp.set_header_len(20);
+        tcp.set_syn(true);
+        tcp.set_window_len(65_535);
+        tcp.fill_checksum(&source.into(), &to.into());
+        let answers = answers(&mut pair, &packet(source, to, IpProtocol::Tcp, &bytes));
+        assert_eq!((answers.len(), pair.stacks[1].connections()), (0, 0), "{source}");
+    }
+    let counters = pair.stacks[1].counters();
+    let dropped = counters.ip_in_address_errors + counters.ip6_in_address_errors;
+    assert_eq!(dropped, sources[usize::from(crate::OVER_SIX)].len() as u64);
 }
 
 /// A pair in which side 1 takes little and reads nothing, and a segment with what side 0 would say next.
