@@ -186,6 +186,8 @@ offload_base::counters! {
         pub listen_overflows: "TcpExtListenOverflows",
         /// Connections in TIME-WAIT that gave way because there were as many connections as there may be.
         pub time_wait_overflows: "TcpExtTCPTimeWaitOverflow",
+        /// Connections that did so while their peers had not closed yet, this side having dropped them.
+        pub aborts_on_memory: "TcpExtTCPAbortOnMemory",
         /// SYNs dropped for whatever reason.
         pub listen_drops: "TcpExtListenDrops",
         /// Retransmission timeouts.

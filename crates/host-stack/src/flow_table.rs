@@ -77,14 +77,15 @@ impl FlowTable {
         self.last = None;
     }
 
-    /// A connection that `wanted` says yes to, if there is one among the next `most`, round and round.
+    /// A connection that `wanted` says yes to, if there is one among the next `most`, round and round. As long as it does,
+    /// it is the next.
     pub(crate) fn next_that(&mut self, most: usize, wanted: impl Fn(&Connection) -> bool) -> Option<ConnectionId> {
         for _ in 0..most.min(self.connections.capacity()) {
-            let index = self.hand;
-            self.hand = (index + 1) % self.connections.capacity();
+            let index = self.hand % self.connections.capacity();
             if self.connections.get(index).is_some_and(&wanted) {
                 return Some(ConnectionId(index as u32));
             }
+            self.hand = index + 1;
         }
         None
     }

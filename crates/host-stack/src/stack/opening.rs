@@ -98,9 +98,6 @@ impl Stack {
         let local = self.network.source_for(remote.ip());
         let local = local.filter(|_| self.network.reaches(remote.ip()) && remote.port() != 0);
         let local = local.ok_or(OpenError::Unreachable)?;
-        if !self.has_room(now) {
-            return Err(OpenError::TooMany);
-        }
         let flow = match local_port {
             Some(port) => {
                 let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
@@ -115,6 +112,9 @@ impl Stack {
             connection.begin_no_earlier_than(least);
             self.connection_mut(id).end_wait();
             self.settle(id);
+        }
+        if !self.make_room(now) {
+            return Err(OpenError::TooMany);
         }
         self.counters.active_opens += 1;
         let id = self.flows.insert(connection);
@@ -174,14 +174,18 @@ impl Stack {
     }
 
     pub(super) fn on_syn(&mut self, now: Instant, flow: FlowKey, segment: &Segment, device: &mut dyn NetDevice) {
-        let full = !self.has_room(now);
-        let Some(listener) = self.listeners.get_mut(&flow.local.port()) else { return };
+        let port = flow.local.port();
+        let Some(listener) = self.listeners.get(&port) else { return };
         if listener.accepted.len() >= listener.backlog {
             self.counters.listen_overflows += 1;
             self.counters.listen_drops += 1;
             return;
         }
-        if full || listener.half_open >= listener.backlog {
+        // Only to one that is taken others give way.
+        let crowded = listener.half_open >= listener.backlog;
+        let full = if crowded { !self.has_room() } else { !self.make_room(now) };
+        let Some(listener) = self.listeners.get_mut(&port) else { return };
+        if full || crowded {
             let full_since = *listener.full_since.get_or_insert(now);
             let flooded =
                 listener.cookies_until.is_some_and(|until| now <= until) || now >= full_since + cookies::GRACE;
@@ -197,7 +201,7 @@ impl Stack {
         listener.half_open += 1;
         listener.full_since = None;
         let mut connection = self.new_connection(now, flow, State::SynReceived);
-        connection.listener = Some(flow.local.port());
+        connection.listener = Some(port);
         let id = self.flows.insert(connection);
         self.with(now, id, |connection, env| connection.on_first_syn(env, segment));
         self.mark_dirty(id);
@@ -214,7 +218,7 @@ impl Stack {
         }
         let no_room = listener.accepted.len() >= listener.backlog;
         let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
-        if no_room || !self.has_room(now) {
+        if no_room || !self.make_room(now) {
             self.counters.listen_overflows += 1;
             return Cookie::NotNow;
         }
@@ -225,18 +229,31 @@ impl Stack {
         Cookie::Opens(self.flows.insert(connection))
     }
 
-    /// Whether there is room for one more connection. When there is none, one in TIME-WAIT that nobody holds gives way: who
-    /// closes first would be kept from opening others for a minute by what only guards against old segments.
-    fn has_room(&mut self, now: Instant) -> bool {
+    /// Whether there is room for one more connection, or would be if one gave way.
+    fn has_room(&mut self) -> bool {
+        self.flows.len() < self.config.max_connections || self.one_that_waits().is_some()
+    }
+
+    /// Sees to it that there is room for one more connection, if that can be. Where there is none, one that nobody holds
+    /// gives way that only waits: who closes first would be kept from opening others for a minute, by what guards against
+    /// old segments, or by peers that never close.
+    fn make_room(&mut self, now: Instant) -> bool {
         if self.flows.len() < self.config.max_connections {
             return true;
         }
-        let Some(id) = self.flows.next_that(WAITING_LOOKED_FOR, Connection::is_waiting_alone) else { return false };
-        self.counters.time_wait_overflows += 1;
+        let Some(id) = self.one_that_waits() else { return false };
+        match self.connection(id).state() {
+            State::TimeWait => self.counters.time_wait_overflows += 1,
+            _ => self.counters.aborts_on_memory += 1,
+        }
         self.connection_mut(id).end_wait();
         self.with(now, id, |_, _| ());
         self.settle(id);
         true
+    }
+
+    fn one_that_waits(&mut self) -> Option<ConnectionId> {
+        self.flows.next_that(WAITING_LOOKED_FOR, Connection::is_waiting_alone)
     }
 
     /// Whether a segment would complete a handshake that nobody has room for.

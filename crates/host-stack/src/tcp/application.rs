@@ -160,12 +160,12 @@ impl Connection {
         self.detached = true;
     }
 
-    /// Whether it is in TIME-WAIT, and nobody holds it.
+    /// Whether it only waits, be it for late segments or for a peer to close its side, and nobody holds it.
     pub(crate) fn is_waiting_alone(&self) -> bool {
-        self.state == State::TimeWait && self.detached
+        matches!(self.state, State::TimeWait | State::FinWait2) && self.detached
     }
 
-    /// Ends TIME-WAIT early; only a connection that nobody holds gives way.
+    /// Ends such a wait early; only a connection that nobody holds gives way.
     pub(crate) fn end_wait(&mut self) {
         if self.detached {
             self.close();

@@ -191,14 +191,90 @@ fn use_port(pair: &mut Pair) {
     pair.run_for(SECOND / 10);
 }
 
+/// A pair whose side 1 listens, and has so many connections at most.
+fn small(most: usize, backlog: usize) -> Pair {
+    let mut pair = Pair::new(&Setup::default());
+    let mut config = crate::pair::config(1, pair.seed, TcpConfig::default());
+    config.max_connections = most;
+    pair.stacks[1] = host_stack::Stack::new(config);
+    pair.stacks[1].listen(PORT, backlog).unwrap();
+    pair
+}
+
+#[test]
+fn connections_that_wait_for_their_peers_keep_nobody_out() {
+    const MOST: usize = 8;
+    let mut pair = small(MOST, 3);
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let [client, server] = connect(&mut pair);
+        // The server is done with it; the client never closes.
+        pair.stacks[1].detach(pair.now, server);
+        pair.run_for(SECOND / 100);
+        assert_eq!(pair.stacks[0].state(client), State::CloseWait);
+        clients.push(client);
+    }
+    assert_eq!(pair.stacks[1].connections(), MOST);
+    assert_eq!(pair.stacks[1].counters().aborts_on_memory, 12);
+    // Who still has something to say hears that nobody is there.
+    pair.stacks[0].send_copy(clients[0], b"and");
+    pair.run_for(SECOND / 10);
+    assert_eq!(pair.stacks[0].error(clients[0]), Some(ConnectionError::Reset));
+}
+
+#[test]
+fn nobody_gives_way_to_a_syn_that_is_refused() {
+    const MOST: usize = 4;
+    let mut pair = small(MOST, 1);
+    for accepted in [true, false] {
+        let before = pair.stacks[1].counters().time_wait_overflows;
+        while pair.stacks[1].connections() < MOST {
+            let [client, server] = connect(&mut pair);
+            pair.stacks[1].detach(pair.now, server);
+            pair.run_for(SECOND / 100);
+            pair.stacks[0].detach(pair.now, client);
+            pair.run_for(SECOND / 100);
+        }
+        // The one that takes the backlog, open or half open.
+        pair.wire.filter = Some(Box::new(move |from, _| !accepted && from == 1));
+        let first = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        pair.run_for(SECOND / 100);
+        assert_eq!(pair.stacks[1].counters().time_wait_overflows, before + 1);
+        let second = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        pair.run_for(SECOND / 100);
+        assert_eq!(pair.stacks[1].counters().time_wait_overflows, before + 1, "for nothing");
+        pair.wire.filter = None;
+        pair.stacks[0].detach(pair.now, first);
+        pair.stacks[0].detach(pair.now, second);
+        pair.run_for(SECOND * 70);
+        if let Some(server) = pair.stacks[1].accept(PORT) {
+            pair.stacks[1].detach(pair.now, server);
+        }
+        pair.run_for(SECOND * 70);
+    }
+    // Nor to a connection of this side that cannot be.
+    let [client, server] = connect(&mut pair);
+    pair.stacks[0].listen(7, 1).unwrap();
+    let there = (ADDRESS[0], 7).into();
+    let taken = pair.stacks[1].connect(pair.now, Some(9), there).unwrap();
+    pair.run_for(SECOND / 100);
+    assert_eq!([server, taken].map(|id| pair.stacks[1].state(id)), [State::Established; 2]);
+    while pair.stacks[1].connections() < MOST {
+        let [client, server] = connect(&mut pair);
+        pair.stacks[1].detach(pair.now, server);
+        pair.run_for(SECOND / 100);
+        pair.stacks[0].detach(pair.now, client);
+        pair.run_for(SECOND / 100);
+    }
+    assert_eq!(pair.stacks[1].connect(pair.now, Some(9), there), Err(OpenError::InUse));
+    assert_eq!(pair.stacks[1].connections(), MOST);
+    pair.stacks[0].detach(pair.now, client);
+}
+
 #[test]
 fn connections_that_wait_keep_nobody_out() {
     const MOST: usize = 8;
-    let mut pair = Pair::new(&Setup::default());
-    let mut config = crate::pair::config(1, pair.seed, TcpConfig::default());
-    config.max_connections = MOST;
-    pair.stacks[1] = host_stack::Stack::new(config);
-    pair.stacks[1].listen(PORT, 3).unwrap();
+    let mut pair = small(MOST, 3);
     for _ in 0..20 {
         let [client, server] = connect(&mut pair);
         // The server closes first, and waits.
