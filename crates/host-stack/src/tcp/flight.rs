@@ -454,11 +454,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_set_of_bytes(steps in proptest::collection::vec((0u8..7, 0u64..200, 1u64..40), 1..80)) {
+        fn agrees_with_a_set_of_bytes(
+            mss in prop_oneof![Just(1u64), 2u64..20],
+            steps in proptest::collection::vec((0u8..7, 0u64..200, 1u64..40), 1..80),
+        ) {
             let mut flight = Flight::default();
             let (mut una, mut next, mut now) = (0u64, 0u64, 0u64);
             let (mut sacked, mut lost) = (BTreeSet::new(), BTreeSet::new());
             let mut delivered = BTreeSet::new();
+            // Where what was sent in one go begins and ends, and where it was taken apart since.
+            let mut edges = BTreeSet::from([0u64]);
             for (step, place, length) in steps {
                 now += 1;
                 let from = una + place.min(next - una);
@@ -470,17 +475,27 @@ mod tests {
                     0 | 1 => {
                         flight.push(next..next + length, Instant::from_nanos(now));
                         next += length;
+                        edges.insert(next);
                     }
                     2 => {
                         flight.acknowledge(from, &mut note);
                         una = una.max(from);
+                        edges.insert(una);
                         sacked.retain(|byte| *byte >= una);
                         lost.retain(|byte| *byte >= una);
                     }
                     3 if from < to => {
-                        flight.sack(from..to, 1, &mut note);
-                        sacked.extend(from..to);
-                        lost.retain(|byte| !(from..to).contains(byte));
+                        flight.sack(from..to, mss, &mut note);
+                        // A report counts from where a segment begins to where one ends, the last byte perhaps a FIN.
+                        let around = |at: u64| (*edges.range(..=at).next_back().unwrap(), *edges.range(at..).next().unwrap());
+                        let ((begin, end), (last_begin, last_end)) = (around(from), around(to));
+                        let start = end.min(begin + (from - begin).next_multiple_of(mss));
+                        let stop = if to + 1 == last_end { to } else { to - (to - last_begin) % mss };
+                        if start < stop {
+                            edges.extend([start, stop]);
+                            sacked.extend(start..stop);
+                            lost.retain(|byte| !(start..stop).contains(byte));
+                        }
                     }
                     4 => {
                         flight.lose_all();
@@ -491,6 +506,7 @@ mod tests {
                             prop_assert_eq!(Some(&range.start), lost.first());
                             let range = range.start..range.end.min(range.start + length);
                             flight.resent(range.clone(), Instant::from_nanos(now));
+                            edges.extend([range.start, range.end]);
                             lost.retain(|byte| !range.contains(byte));
                         } else {
                             prop_assert!(lost.is_empty());
