@@ -183,7 +183,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
 /// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
 #[test]
 fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
-    for seed in [54, 55] {
+    for seed in [50, 55] {
         let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         let cutter = bed.cutter([40, 90]);
@@ -199,7 +199,8 @@ fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
             assert!(disk.read(0, disk.buffer(256)).await.unwrap().to_vec() == data);
         });
         let counters = bed.counters();
-        assert!(counters.value("rx_nvmeotcp_sk_add") > 8, "after each reset and cut there are new contexts");
+        let added = counters.value("rx_nvmeotcp_sk_add");
+        assert!(added > 8, "seed {seed}: after each reset and cut there are new contexts, {added} in all");
         assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
     }
 }
