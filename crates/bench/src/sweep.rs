@@ -10,6 +10,9 @@
 //! plot = { x = "record-size", series = "mode", y = ["tx_host_ns_per_byte.total"] }
 //! ```
 //!
+//! Options that vary together are one option of the grid, whose values are tables with a name, which is no option:
+//! `who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]`.
+//!
 //! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
 //! one, is repetition, of which reports take the median.
 
@@ -75,16 +78,32 @@ pub enum Setting {
     Float(f64),
     /// Anything else.
     Text(String),
+    /// Several options at once, and what they are called together, as `name`.
+    Together(BTreeMap<String, Setting>),
 }
 
 impl Setting {
-    /// As it stands on a command line.
+    /// As it stands on a command line; of several, what they are called.
     pub fn text(&self) -> String {
         match self {
             Setting::Flag(flag) => flag.to_string(),
             Setting::Integer(number) => number.to_string(),
             Setting::Float(number) => number.to_string(),
             Setting::Text(text) => text.clone(),
+            Setting::Together(all) => all.get(NAME).map_or_else(String::new, Setting::text),
+        }
+    }
+
+    /// What stands on the command line for this option.
+    fn arguments(&self, option: &str) -> Vec<String> {
+        match self {
+            Setting::Flag(false) => Vec::new(),
+            Setting::Flag(true) => vec![format!("--{option}")],
+            Setting::Together(all) => {
+                let options = all.iter().filter(|(option, _)| *option != NAME);
+                options.flat_map(|(option, value)| value.arguments(option)).collect()
+            }
+            value => vec![format!("--{option}"), value.text()],
         }
     }
 
@@ -100,6 +119,7 @@ impl Setting {
     pub fn number(&self) -> Option<f64> {
         match self {
             Setting::Flag(_) => None,
+            Setting::Together(all) => all.get(NAME)?.number(),
             Setting::Integer(number) => Some(*number as f64),
             Setting::Float(number) => Some(*number),
             Setting::Text(text) => {
@@ -206,15 +226,8 @@ impl Study {
 impl Point {
     /// What stands on the command line.
     pub fn arguments(&self) -> Vec<String> {
-        let mut arguments = vec![self.command.clone()];
-        for (option, value) in &self.settings {
-            match value {
-                Setting::Flag(false) => {}
-                Setting::Flag(true) => arguments.push(format!("--{option}")),
-                value => arguments.extend([format!("--{option}"), value.text()]),
-            }
-        }
-        arguments
+        let options = self.settings.iter().flat_map(|(option, value)| value.arguments(option));
+        core::iter::once(self.command.clone()).chain(options).collect()
     }
 }
 
@@ -280,6 +293,8 @@ pub(crate) fn toml_error(text: &str, error: &toml::de::Error) -> String {
     place + &error.message().lines().collect::<Vec<_>>().join(", ")
 }
 
+/// What of options that vary together is no option.
+const NAME: &str = "name";
 const MOST_POINTS: usize = 100_000;
 
 #[cfg(test)]
@@ -304,6 +319,20 @@ mod tests {
         }
         let first = ["iperf", "--bytes", "1MiB", "--loss", "0", "--mode", "tcp", "--real", "--seed", "1"];
         assert_eq!(points[0].arguments(), first);
+    }
+
+    #[test]
+    fn options_that_vary_together_are_one() {
+        let together = r#"path = [{ name = "274ms", delay = "137ms", sack = true }, { name = "10ms", delay = "5ms" }]"#;
+        let sweep =
+            Sweep::parse(&STUDY.replace("loss = [0, 0.5]", together).replace("x = \"loss\"", "x = \"path\"")).unwrap();
+        let points = sweep.studies[0].points();
+        assert_eq!(points.len(), 12);
+        let first =
+            ["iperf", "--bytes", "1MiB", "--mode", "tcp", "--delay", "137ms", "--sack", "--real", "--seed", "1"];
+        assert_eq!(points[0].arguments(), first);
+        let path = &points[0].settings["path"];
+        assert_eq!((path.text(), path.number()), ("274ms".into(), Some(0.274)));
     }
 
     #[test]

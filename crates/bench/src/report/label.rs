@@ -89,7 +89,7 @@ const FIELDS: [(&str, &str, &str); 29] = [
 ];
 
 /// Options, and what they are.
-const OPTIONS: [(&str, &str); 16] = [
+const OPTIONS: [(&str, &str); 17] = [
     ("loss", "share of packets lost"),
     ("burst-loss", "share of packets lost, in bursts"),
     ("reorder", "share of packets held back"),
@@ -105,6 +105,7 @@ const OPTIONS: [(&str, &str); 16] = [
     ("depth", "commands under way"),
     ("mtu", "MTU, bytes"),
     ("delay", "one-way delay"),
+    ("round-trip", "round trip"),
     ("window", "memory for a connection's received data"),
 ];
 

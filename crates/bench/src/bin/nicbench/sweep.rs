@@ -48,6 +48,9 @@ fixed = { streams = 8, bytes = "16MiB" }             # its options, by their lon
 grid = { mode = ["tcp", "tls-nic"], loss = [0, 0.01], seed = [1, 2, 3] }
 plot = { x = "loss", series = "mode", y = ["goodput_gbps", "tx_host_ns_per_byte.total"] }
 
+Options that vary together are one of the grid, whose values are tables with a name:
+who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]
+
 Each combination of the grid's values is one run. What is neither x nor series, as seeds are, is repetition: reports take the
 median. y names fields of runs[] as the command prints them with --json; inner ones with a dot. "F, times less than L" in y
 stands for how many times less of F there is than on the line L, for costs; "times more than", for speeds.
