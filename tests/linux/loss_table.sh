@@ -16,14 +16,16 @@ goodput() { # curl's options -> MB/s
 }
 median() { sort -n | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
 
+# Whoever is asked for three times in vain is unreachable for a while, which ends a ping; with 5 % lost that happens.
+reached() { for _ in {1..20}; do if inside ping -q -c 1 -W 2 10.77.0.1 >/dev/null; then return 0; fi; done; return 1; }
+
 one() { # who sends, what controls congestion, share lost, seed -> MB/s
     local sender=$1 algorithm=$2 loss=$3 seed=$4 ours=cubic url=http://10.77.0.1
     [ "$sender" = linux ] || ours=$algorithm
     start --loss "$loss" --delay 5ms --seed "$seed" --congestion "$ours" --buffers "$buffers"
     # By the route, for a namespace may not choose just any algorithm for all of its connections.
     [ "$sender" = ours ] || inside ip route replace 10.77.0.1/32 dev nic0 congctl "$algorithm"
-    # Whoever is asked for three times in vain is unreachable for a while; with 5 % lost that happens.
-    inside ping -q -c 1 -w 20 10.77.0.1 >/dev/null
+    check "the emulated host is there" reached
     if [ "$sender" = ours ]; then goodput "$url/bulk"; else goodput -T "$work/site/bulk" "$url/"; fi
     stop
 }
