@@ -98,13 +98,8 @@ fn unusable(message: impl ToString) -> Stop {
 }
 
 fn run(options: &Options) -> Result<(), Stop> {
-    if options.wire.virtual_time {
-        return Err(unusable("what is outside the emulation has no virtual time"));
-    }
+    options.outside.check(&options.wire).map_err(unusable)?;
     let target = Target::of(options).map_err(unusable)?;
-    if !options.outside.is_asked_for() {
-        return Err(unusable("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH"));
-    }
     if options.outside.key_changes.is_some() {
         return Err(unusable("--key-changes is for what runs until it is interrupted"));
     }

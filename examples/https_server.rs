@@ -79,9 +79,7 @@ fn unusable(message: impl ToString) -> Stop {
 
 /// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, Stop> {
-    if options.wire.virtual_time {
-        return Err(unusable("what is outside the emulation has no virtual time"));
-    }
+    options.outside.check(&options.wire).map_err(unusable)?;
     if options.port.is_some() && options.mode.len() != 1 {
         return Err(unusable("--port is for one --mode only"));
     }

@@ -140,12 +140,7 @@ fn main() -> ExitCode {
 }
 
 fn check(options: &Options) -> Result<(), &'static str> {
-    if !options.outside.is_asked_for() && options.wire.are_given() {
-        return Err("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH");
-    }
-    if options.wire.virtual_time {
-        return Err("what is outside the emulation has no virtual time");
-    }
+    options.outside.check(&options.wire)?;
     if options.outside.key_changes.is_some() {
         return Err("--key-changes is for what runs until it is interrupted");
     }

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(status) => return status,
     };
-    let served = check(&options).and_then(|()| prepare(&options)).and_then(|target| {
+    let served = prepare(&options).and_then(|target| {
         if options.outside.is_asked_for() {
             return serve_emulated(&options, target);
         }
@@ -89,18 +89,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn check(options: &Options) -> Result<(), String> {
-    if !options.outside.is_asked_for() && options.wire.are_given() {
-        return Err("the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH".into());
-    }
-    if options.wire.virtual_time {
-        return Err("what is outside the emulation has no virtual time".into());
-    }
-    Ok(())
-}
-
 /// The target with its namespaces.
 fn prepare(options: &Options) -> Result<Target, String> {
+    options.outside.check(&options.wire)?;
     let transport =
         TransportConfig { request_bytes: options.request, data_bytes: options.data_pdu, ..TransportConfig::default() };
     let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });

@@ -46,9 +46,7 @@ fn main() -> ExitCode {
 
 /// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, String> {
-    if options.wire.virtual_time {
-        return Err("what is outside the emulation has no virtual time".into());
-    }
+    options.outside.check(&options.wire)?;
     let site =
         Site::new(&options.folder, tokio_pool()).map_err(|error| format!("{}: {error}", options.folder.display()))?;
     let outside = Outside::open(&options.outside)?;

@@ -40,9 +40,7 @@ fn main() -> ExitCode {
 /// Answers whoever is at the other end of the wire until it is interrupted, and tells what was counted.
 fn answer(options: &Options) -> Result<String, String> {
     let told = |error: io::Error| error.to_string();
-    if options.wire.virtual_time {
-        return Err("what is outside the emulation has no virtual time".into());
-    }
+    options.outside.check(&options.wire)?;
     let outside = Outside::open(&options.outside)?;
     let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(told)?;
     let host = bed.host(0).clone();

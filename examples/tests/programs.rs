@@ -75,7 +75,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("nvme_host", vec!["--loss", "0.1", "read"], "the wire needs an end"),
         ("nvme_host", vec!["--offload", "place", "read"], "--tap"),
         ("nvme_host", vec!["--dgram", "a", "b", "--offload", "emulate", "read"], "--offload emulate"),
-        ("tap_server", vec!["empty"], "the wire has no end"),
+        ("tap_server", vec!["empty"], "the wire needs an end"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
         ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),

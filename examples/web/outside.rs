@@ -66,6 +66,20 @@ impl OutsideOptions {
         self.tap.is_some() || self.stream.is_some() || !self.dgram.is_empty()
     }
 
+    /// Refuses what cannot be of an emulated host with such a wire, or of a program that has none now.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn check(&self, wire: &WireOptions) -> Result<(), &'static str> {
+        if wire.virtual_time {
+            return Err("what is outside the emulation has no virtual time");
+        }
+        if !self.is_asked_for() && wire.are_given() {
+            return Err(NO_END);
+        }
+        Ok(())
+    }
+
     /// The network device at the other end: a guest's first, unless it is a TAP.
     fn device(&self) -> &str {
         self.tap.as_deref().unwrap_or("eth0")
@@ -119,7 +133,7 @@ impl Outside {
         }
         match &options.tap {
             Some(name) => Outside::tap(name),
-            None => Err("the wire has no end: --tap NAME, --dgram OURS THEIRS or --stream PATH gives it one".into()),
+            None => Err(NO_END.into()),
         }
     }
 
@@ -249,3 +263,5 @@ pub fn listed(counters: &CounterSet) -> String {
     let others = counters.moved().filter(|(name, _)| !is_tls(name));
     tls + &others.map(|(name, value)| format!("{name:32}\t{value}\n")).collect::<String>()
 }
+
+const NO_END: &str = "the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH";
