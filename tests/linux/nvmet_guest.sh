@@ -68,13 +68,16 @@ for _ in {1..900}; do
 done
 grep -q '^guest: serves' "$work/output" || { cat "$work/output"; echo "NOT SO: the guest serves"; exit 1; }
 
-tell() { # word; the guest may not be listening yet, or again
+tell() { # word; the guest may not be listening yet, or again, and may hear it twice
+    local heard
+    heard=$(grep -c "^guest: $1" "$work/output" || true)
     for _ in {1..40}; do
-        echo "$1" >"/dev/tcp/127.0.0.1/$control" || true
+        (echo "$1" >"/dev/tcp/127.0.0.1/$control") 2>/dev/null || true
         for _ in {1..10}; do
-            if grep -q "^guest: $1" "$work/output"; then return 0; fi
+            if [ "$(grep -c "^guest: $1" "$work/output")" -gt "$heard" ]; then return 0; fi
             sleep 0.1
         done
+        kill -0 "$boot" 2>/dev/null || fail "the guest lives"
     done
     fail "the guest did as it was told: $1"
 }
@@ -114,15 +117,23 @@ for offload in none place place-check; do
     place-check) moved wire_lost rx_nvmeotcp_bytes rx_nvmeotcp_checked tx_nvmeotcp_digests ;;
     esac
 done
-echo "== the target goes away in mid-write and comes back"
-run --nqn "$nqn" --hdgst --ddgst verify --size 48MiB --span 16MiB >"$work/through" & verify=$!
-sleep 1.5
-tell away
-sleep 1
-tell back
-wait "$verify" || fail "verify, through a loss"
-cat "$work/through"
-! grep -q ' 1 connections' "$work/through" || fail "the connection was lost and made again"
+# A connection that breaks while QEMU's user network holds all it can for the guest ends QEMU (an assertion of libslirp), so
+# that over the kernel's TCP only one command of less is under way in each queue; the emulated host has no such neighbour.
+for over in kernel emulated; do
+    echo "== the target goes away in mid-write and comes back; over TCP of the $over host"
+    workload=(--hdgst --ddgst verify --span 16MiB)
+    case $over in
+    kernel) run --nqn "$nqn" --depth 1 "${workload[@]}" --command 64KiB --size 48MiB >"$work/through" & verify=$! ;;
+    emulated) emulated --offload place-check "${workload[@]}" --size 64MiB >"$work/through" & verify=$! ;;
+    esac
+    sleep 1.5
+    tell away
+    sleep 1
+    tell back
+    wait "$verify" || { cat "$work/through"; fail "verify, through a loss"; }
+    cat "$work/through"
+    ! grep -q ' 1 connections' "$work/through" || fail "the connection was lost and made again"
+done
 tell end
 status=0; wait "$boot" || status=$?; boot=
 [ "$status" = 0 ] || { cat "$work/output"; exit "$status"; }
