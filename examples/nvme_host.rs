@@ -15,7 +15,7 @@ use offload_base::{Seed, Timers};
 use offload_bench::fio::NvmeOffload;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
-use offload_examples::web::outside::{Outside, OutsideOptions, listed};
+use offload_examples::outside::{Outside, OutsideOptions, listed};
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@ use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 use nvme_tcp::shell::{Server, Threads};
 use offload_bench::options::WireOptions;
 use offload_bench::program;
-use offload_examples::web::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
+use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -8,7 +8,7 @@ use core::num::NonZeroU16;
 use host_stack::UdpSocket;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
-use offload_examples::web::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
+use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 

@@ -1,21 +1,18 @@
-//! HTTP/1.1 between emulated hosts, or between one and the rest of the world.
+//! HTTP/1.1 between emulated hosts, or between one and the rest of the world (`outside`).
 //!
 //! - [`site`]: a folder as a web site, with ranges; [`range`]: which bytes a request is for;
 //! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
 //! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
 //! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost; [`content`]: what there
-//!   is to fetch;
-//! - [`outside`]: a host whose wire ends at a TAP of this machine or at a QEMU's network card; [`tcp`]: its TCP's knobs.
+//!   is to fetch.
 
 pub mod client;
 pub mod comparison;
 pub mod content;
-pub mod outside;
 pub mod pin;
 pub mod range;
 pub mod server;
 pub mod site;
-pub mod tcp;
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,6 +1,7 @@
 //! An emulated host in real time whose wire ends outside: at a TAP of this machine, or at a QEMU's network card.
 
-use super::tcp::TcpOptions;
+mod tcp;
+
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::pin::pin;
@@ -16,6 +17,7 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use tcp::TcpOptions;
 use testbed::attach::{AttachCounters, DgramPort, StreamPort};
 use testbed::bed::{BedHost, ClockKind};
 use testbed::{Capture, Testbed};

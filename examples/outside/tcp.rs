@@ -6,21 +6,21 @@ use offload_bench::options::bytes;
 
 /// The knobs of TCP.
 #[derive(Args, Clone, Debug)]
-pub struct TcpOptions {
+pub(super) struct TcpOptions {
     /// What controls congestion
     #[arg(long, default_value = "cubic", requires = "end")]
-    pub congestion: Congestion,
+    pub(super) congestion: Congestion,
     /// Ask for marks instead of losses (ECN); that others ask for them is accepted in any case
     #[arg(long, requires = "end")]
-    pub ecn: bool,
+    pub(super) ecn: bool,
     /// Bytes of a connection's send buffer, and of its receive buffer: 16MiB. Default: 4 MiB and 6 MiB
     #[arg(long, value_name = "SIZE", value_parser = bytes, requires = "end")]
-    pub buffers: Option<u64>,
+    pub(super) buffers: Option<u64>,
 }
 
 /// What may control congestion.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum Congestion {
+pub(super) enum Congestion {
     /// RFC 9438.
     Cubic,
     /// RFC 5681.
@@ -29,7 +29,7 @@ pub enum Congestion {
 
 impl TcpOptions {
     /// A TCP with these options, and otherwise the usual one.
-    pub fn config(&self) -> TcpConfig {
+    pub(super) fn config(&self) -> TcpConfig {
         let usual = TcpConfig::default();
         let buffer = |usual| self.buffers.map_or(usual, |bytes| bytes as usize);
         TcpConfig {
