@@ -130,12 +130,15 @@ impl Bed {
         self.bed.host(1).runtime()
     }
 
+    /// Runs `task` on the host.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let _runs_on = self.bed.host(1).spawn("nvme", task);
+    }
+
     /// A host, whose tasks run.
     pub(crate) fn connect(&self, config: HostConfig) -> Host {
         let (host, tasks) = Host::new(self.connector(), self.timers(), config);
-        for task in tasks {
-            let _runs_on = self.bed.host(1).spawn("nvme", task);
-        }
+        tasks.into_iter().for_each(|task| self.spawn(task));
         host
     }
 

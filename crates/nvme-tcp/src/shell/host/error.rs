@@ -34,6 +34,9 @@ pub enum HostError {
     /// The caller's wish.
     #[error("the host was closed")]
     Closed,
+    /// One of the host's tasks was dropped, or has panicked: nothing can be done any more.
+    #[error("a task of the host is gone")]
+    TaskLost,
 }
 
 impl HostError {
@@ -41,7 +44,7 @@ impl HostError {
     pub(super) fn is_final(&self) -> bool {
         match self {
             HostError::Refused { status, .. } => status.do_not_retry(),
-            HostError::Unsuitable(_) | HostError::Closed => true,
+            HostError::Unsuitable(_) | HostError::Closed | HostError::TaskLost => true,
             _ => false,
         }
     }

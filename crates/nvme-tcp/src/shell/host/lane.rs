@@ -1,6 +1,7 @@
 //! Commands on their way to a queue, and back: they wait here while there is none.
 //!
-//! Invariant: every ticket is settled once: with the command's end, or with its cancellation.
+//! Invariant: every ticket is settled once: with the command's end, with its cancellation, or with the end of whoever
+//! had the command, a task that was dropped or has panicked.
 
 use super::error::{CommandError, Failed, HostError};
 use super::{Association, Outcome, lock};
@@ -17,7 +18,8 @@ use std::sync::{Arc, Mutex};
 #[must_use = "a command is given up when its future is dropped"]
 pub struct Done(pub(super) Pending);
 
-/// A command that fills a buffer, and gives it back however it ends. Dropped, nobody waits for the end any more.
+/// A command that fills a buffer, and gives it back however it ends, but for one lost with a task of the host: then the
+/// buffer is empty. Dropped, nobody waits for the end any more.
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
 pub struct Read(pub(super) Pending);
@@ -52,7 +54,7 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) submission: Submission,
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Owed,
     pub(super) tries: Tries,
 }
 
@@ -70,6 +72,10 @@ pub(super) struct Tries {
 pub(super) struct Ticket {
     state: Mutex<TicketState>,
 }
+
+/// A ticket, with whoever has to settle it.
+#[derive(Debug)]
+pub(super) struct Owed(Arc<Ticket>);
 
 #[derive(Debug, Default)]
 struct TicketState {
@@ -140,7 +146,7 @@ impl Pending {
     /// A command that is not even sent.
     pub(super) fn refused(error: CommandError, payload: Payload) -> Pending {
         let ticket = Arc::<Ticket>::default();
-        ticket.settle(Err(error), payload);
+        Owed(ticket.clone()).settle(Err(error), payload);
         Pending { ticket, lane: None }
     }
 
@@ -170,12 +176,13 @@ impl Lane {
     /// Queues a command.
     pub(super) fn submit(self: &Arc<Lane>, submission: Submission) -> Pending {
         let ticket = Arc::<Ticket>::default();
+        let owed = Owed(ticket.clone());
         let mut state = lock(&self.state);
         if let Some(error) = state.ended.clone() {
             drop(state);
-            ticket.settle(Err(CommandError::Lost(error)), submission.payload);
+            owed.settle(Err(CommandError::Lost(error)), submission.payload);
         } else {
-            state.pending.push_back(Entry { submission, ticket: ticket.clone(), tries: Tries::default() });
+            state.pending.push_back(Entry { submission, ticket: owed, tries: Tries::default() });
             wake(state.waker.take(), state);
         }
         Pending { ticket, lane: Some(self.clone()) }
@@ -210,12 +217,12 @@ impl Lane {
     pub(super) fn put_back(&self, entries: Vec<Entry>) {
         let mut state = lock(&self.state);
         for entry in entries.into_iter().rev() {
-            if lock(&entry.ticket.state).cancelled {
+            if entry.ticket.is_cancelled() {
                 entry.ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
             } else if let Some(error) = state.ended.clone() {
                 entry.ticket.settle(Err(CommandError::Lost(error)), entry.submission.payload);
             } else {
-                lock(&entry.ticket.state).id = None;
+                lock(&entry.ticket.0.state).id = None;
                 state.pending.push_front(entry);
             }
         }
@@ -232,11 +239,11 @@ impl Lane {
         news
     }
 
-    /// Fails everything that waits, and whatever comes.
+    /// Fails everything that waits, and whatever comes. The first reason is the one that is told.
     pub(super) fn end(&self, error: &HostError) {
         let entries: Vec<Entry> = {
             let mut state = lock(&self.state);
-            state.ended = Some(error.clone());
+            state.ended.get_or_insert_with(|| error.clone());
             state.news = Some(News::End);
             let entries = state.pending.drain(..).collect();
             wake(state.waker.take(), state);
@@ -261,12 +268,12 @@ impl Lane {
     /// Finds the command that was given up, or has the queue's task find it.
     fn withdraw(&self, ticket: &Arc<Ticket>) {
         let mut state = lock(&self.state);
-        match state.pending.iter().position(|entry| Arc::ptr_eq(&entry.ticket, ticket)) {
+        match state.pending.iter().position(|entry| entry.ticket.is(ticket)) {
             Some(place) => {
                 let entry = state.pending.remove(place);
                 drop(state);
                 if let Some(entry) = entry {
-                    ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
+                    entry.ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
                 }
             }
             None => {
@@ -278,26 +285,17 @@ impl Lane {
 }
 
 impl Ticket {
-    /// It is in the queue under `id`. False: nobody waits for it any more.
-    pub(super) fn enter(&self, id: u16) {
-        lock(&self.state).id = Some(id);
-    }
-
     /// Its identifier in the queue.
     pub(super) fn id(&self) -> Option<u16> {
         lock(&self.state).id
     }
 
-    /// Whether it was given up.
-    pub(super) fn is_cancelled(&self) -> bool {
-        lock(&self.state).cancelled
-    }
-
-    /// The command's end.
-    pub(super) fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) {
+    fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) {
         let waker = {
             let mut state = lock(&self.state);
-            debug_assert!(!state.settled, "a command ends once");
+            if state.settled {
+                return;
+            }
             state.settled = true;
             state.outcome = Some((result, payload));
             state.waker.take()
@@ -305,6 +303,34 @@ impl Ticket {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+}
+
+impl Owed {
+    /// It is in the queue under `id`.
+    pub(super) fn enter(&self, id: u16) {
+        lock(&self.0.state).id = Some(id);
+    }
+
+    /// Whether it was given up.
+    pub(super) fn is_cancelled(&self) -> bool {
+        lock(&self.0.state).cancelled
+    }
+
+    /// Whether it is this one.
+    pub(super) fn is(&self, ticket: &Arc<Ticket>) -> bool {
+        Arc::ptr_eq(&self.0, ticket)
+    }
+
+    /// The command's end.
+    pub(super) fn settle(self, result: Result<Completion, CommandError>, payload: Payload) {
+        self.0.settle(result, payload);
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), Payload::None);
     }
 }
 

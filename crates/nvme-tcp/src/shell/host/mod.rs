@@ -8,7 +8,8 @@
 //! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does; `lane`: commands on their way to a queue, wherever that is.
 //!
 //! Invariant: a command ends once, and its buffer comes back with it, whatever becomes of queues in between: what was
-//! under way when a queue was lost is replayed on the next.
+//! under way when a queue was lost is replayed on the next. If a task is lost, the host ends, and so do all commands;
+//! buffers that the task had are lost with it.
 
 mod connector;
 mod discover;
@@ -244,7 +245,8 @@ impl HostConfig {
 }
 
 impl Host {
-    /// A host, and the tasks that do its work, to be spawned: one for each queue.
+    /// A host, and the tasks that do its work, to be spawned: one for each queue. A host that loses one, because it was
+    /// dropped or has panicked, ends with [`HostError::TaskLost`].
     pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
         let config = HostConfig { queues: config.queues.max(1), ..config };
         let lanes = (0..=usize::from(config.queues)).map(|_| Arc::default()).collect();

@@ -3,7 +3,7 @@
 use super::Shared;
 use super::error::{CommandError, HostError};
 use super::events::Events;
-use super::lane::{Entry, Lane, Mail, News, Ticket, Tries};
+use super::lane::{Entry, Lane, Mail, News, Owed, Tries};
 use super::link::Link;
 use super::lock;
 use crate::host::{Abandoned, Finished, Payload, Submission, commands};
@@ -13,7 +13,6 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use offload_base::Instant;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Why a queue is served no longer.
 #[derive(Debug)]
@@ -90,7 +89,7 @@ struct Serving<'a> {
     lane: &'a Lane,
     may_retry: bool,
     /// By identifier.
-    jobs: BTreeMap<u16, (Arc<Ticket>, Tries)>,
+    jobs: BTreeMap<u16, (Owed, Tries)>,
     keep_alive: Option<KeepAlive>,
     events: Events,
 }
@@ -139,10 +138,10 @@ impl Serving<'_> {
         }
         for ticket in cancelled {
             if let Some(id) = ticket.id()
-                && self.jobs.get(&id).is_some_and(|(job, _)| Arc::ptr_eq(job, &ticket))
+                && self.jobs.get(&id).is_some_and(|(job, _)| job.is(&ticket))
                 && let Abandoned::Now(payload) = link.queue.abandon(id)
+                && let Some((ticket, _)) = self.jobs.remove(&id)
             {
-                self.jobs.remove(&id);
                 ticket.settle(Err(CommandError::Cancelled), payload);
             }
         }

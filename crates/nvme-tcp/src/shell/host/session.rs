@@ -22,25 +22,37 @@ use offload_base::{Instant, Timers};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What does a part of a host's work: to be spawned, and left alone.
+/// What does a part of a host's work: to be spawned, and left alone. If one is dropped before it ends, or panics, the
+/// host ends.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One task for each lane.
 pub(super) fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
-    let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(shared.clone(), number)) as Task);
-    core::iter::once(Box::pin(keep_controller(shared.clone())) as Task).chain(io).collect()
+    let task = || HasTask(shared.clone());
+    let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(task(), number)) as Task);
+    core::iter::once(Box::pin(keep_controller(task())) as Task).chain(io).collect()
 }
 
-async fn keep_controller(shared: Arc<Shared>) {
+/// Part of each task: with it, whether it ended, was dropped or has panicked, the host ends, and nobody waits for it.
+struct HasTask(Arc<Shared>);
+
+impl Drop for HasTask {
+    fn drop(&mut self) {
+        self.0.end(&HostError::TaskLost);
+    }
+}
+
+async fn keep_controller(task: HasTask) {
+    let shared = &task.0;
     let mut delay = Duration::ZERO;
     loop {
         let generation = shared.begin();
-        let ended = match shared.unless_closed(open_controller(&shared, generation)).await {
+        let ended = match shared.unless_closed(open_controller(shared, generation)).await {
             Ok((link, association, events)) => {
                 shared.publish(Arc::new(association));
                 // Half the time it may take, so that one may be lost.
                 let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
-                serve(&shared, 0, link, Upkeep { keep_alive, events }).await
+                serve(shared, 0, link, Upkeep { keep_alive, events }).await
             }
             Err(HostError::Closed) => Ended::Wanted,
             Err(error) => Ended::Failed(error),
@@ -68,16 +80,17 @@ async fn keep_controller(shared: Arc<Shared>) {
     }
 }
 
-async fn keep_queue(shared: Arc<Shared>, number: usize) {
+async fn keep_queue(task: HasTask, number: usize) {
+    let shared = &task.0;
     loop {
         let Some(association) = shared.wait_for_controller(number).await else { return };
         if number > usize::from(association.queues) {
             if shared.hand_over(number).await { continue } else { return }
         }
-        let ended = match open_queue(&shared, &association, number as u16).await {
+        let ended = match open_queue(shared, &association, number as u16).await {
             Ok(link) => {
                 shared.connected(&association);
-                serve(&shared, number, link, Upkeep::default()).await
+                serve(shared, number, link, Upkeep::default()).await
             }
             Err(error) => Ended::Failed(error),
         };
@@ -169,12 +182,15 @@ impl Shared {
         }
     }
 
+    /// For good. The first reason is the one that is told.
     fn end(&self, error: &HostError) {
-        self.lanes.iter().for_each(|lane| lane.end(error));
-        let mut central = lock(&self.central);
-        central.association = None;
-        central.ended = Some(error.clone());
-        central.wake();
+        let error = {
+            let mut central = lock(&self.central);
+            central.association = None;
+            central.ended.get_or_insert_with(|| error.clone()).clone()
+        };
+        self.lanes.iter().for_each(|lane| lane.end(&error));
+        lock(&self.central).wake();
     }
 
     /// Waits; true if the host was closed meanwhile.
