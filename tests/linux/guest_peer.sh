@@ -52,7 +52,8 @@ run() { # scheme, options of the server, of QEMU
     rm "$work/log"
 }
 hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
-server=$(realpath "$server") ca=$(realpath "$here/../../crates/testbed/identity/ca.pem")
+server=$(realpath -e "$server")
+ca=$(realpath "$here/../../crates/testbed/identity/ca.pem")
 run http "--dgram port guest" dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port
 run https "--stream port --loss 0.01" stream,id=n0,server=off,addr.type=unix,addr.path=port
 echo "done: $mib MiB each way"

@@ -8,7 +8,7 @@
 #   tests/linux/ipsec_guest.sh [KIB]     how much goes each way through each; 64 by default, for QEMU interprets the guest
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-server=$(realpath "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-64}
+server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}") kib=${1:-64}
 work=$(mktemp -d) pid=
 clean_up() {
     [ -z "$pid" ] || kill "$pid" 2>/dev/null || true

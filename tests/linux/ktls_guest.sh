@@ -4,8 +4,8 @@
 #   tests/linux/ktls_guest.sh [MIB]        how much goes each way with each suite; 2 by default
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-server=$(realpath "${HTTPS_SERVER:-target/release/examples/https_server}")
-client=$(realpath "${HTTPS_CLIENT:-target/release/examples/https_client}")
+server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
+client=$(realpath -e "${HTTPS_CLIENT:-target/release/examples/https_client}")
 mib=${1:-2} name=server.nic-offload.test identity=$(realpath "$here/../../crates/testbed/identity")
 work=$(mktemp -d)
 clean_up() {

@@ -7,7 +7,7 @@
 # the next one.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-target=$(realpath "${NVME_TARGET:-target/release/examples/nvme_target}") port=${PORT:-14420} part=${1:-all}
+target=$(realpath -e "${NVME_TARGET:-target/release/examples/nvme_target}") port=${PORT:-14420} part=${1:-all}
 nqn=nqn.2026-01.test:disk
 work=$(mktemp -d) pid='' second=''
 clean_up() {

@@ -8,7 +8,7 @@
 # the one after it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-host=$(realpath "${NVME_HOST:-target/release/examples/nvme_host}") port=${PORT:-14470}
+host=$(realpath -e "${NVME_HOST:-target/release/examples/nvme_host}") port=${PORT:-14470}
 control=$((port + 1)) nqn=nqn.2026-01.test:ram
 work=$(mktemp -d) boot=
 clean_up() {
