@@ -4,11 +4,13 @@
 mod rig;
 
 use bytes::Bytes;
+use core::time::Duration;
 use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::namespace::{Namespace, Pieces, Storage};
 use nvme_tcp::nvme::fabrics::{ConnectData, DISCOVERY_NQN, property};
 use nvme_tcp::nvme::log::page;
 use nvme_tcp::{AdminOpcode, Command, FabricsType, FatalStatus, IoOpcode, Pdu, Sgl, Status};
+use offload_base::Instant;
 use rig::{Came, DISK, HOST, Wire, connect_command, segment, target, termination};
 use std::io;
 use std::sync::Arc;
@@ -130,34 +132,112 @@ fn a_reset_takes_requests_for_events_away() {
 }
 
 #[test]
-fn what_is_under_way_is_over_before_its_host_comes_back() {
-    let (mut target, storage) = counting_target();
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
-    let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512));
-    let capsule = |id, wire: &Wire| {
-        let pdu = Pdu::Command(write.with_identifier(id));
-        wire.framing.frame(&pdu, [Bytes::from(vec![1; 512])]).into_pieces().collect::<Vec<_>>().concat()
-    };
-    let capsules = [capsule(5, &wire), capsule(6, &wire)].concat();
-    wire.connection.handle_segment(wire.now, segment(&capsules), &mut target);
-    let stuck = wire.connection.poll_job().expect("a write");
-    // The host's connections are lost, the admin queue's first; what had not begun never will.
-    admin.connection.handle_end(&mut target);
-    assert!(wire.connection.poll_job().is_none());
-    wire.connection.handle_end(&mut target);
-    assert_eq!(Wire::open(&mut target, false).connect(&mut target, 0, 0xffff).status, Status::CONNECT_BUSY);
-    let (command, data) = connect_command(0, 0xffff);
-    for other in [
-        ConnectData { host_id: [9; 16], ..data.clone() },
-        // All hosts of a kind may have the same by default.
-        ConnectData { host: "nqn.2026-01.test:other".into(), ..data },
-    ] {
-        let mut another_host = Wire::open(&mut target, false);
-        assert!(another_host.command(&mut target, command, &other.to_bytes()).status.is_success(), "{other:?}");
+fn what_is_under_way_is_over_before_its_host_goes_on() {
+    // With the host's connections lost, and with nobody having noticed.
+    for noticed in [true, false] {
+        let (mut target, storage) = counting_target();
+        let (mut wire, mut admin) = Wire::io(&mut target, false);
+        let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512));
+        let capsule = |id, wire: &Wire| {
+            let pdu = Pdu::Command(write.with_identifier(id));
+            wire.framing.frame(&pdu, [Bytes::from(vec![1; 512])]).into_pieces().collect::<Vec<_>>().concat()
+        };
+        let capsules = [capsule(5, &wire), capsule(6, &wire)].concat();
+        wire.connection.handle_segment(wire.now, segment(&capsules), &mut target);
+        let stuck = wire.connection.poll_job().expect("a write");
+        if noticed {
+            // The admin queue's first; what had not begun never will.
+            admin.connection.handle_end(&mut target);
+            assert!(wire.connection.poll_job().is_none());
+            wire.connection.handle_end(&mut target);
+        }
+        // It gets in at once, and again, if it is lost again, but is not ready.
+        let mut again: Vec<(Wire, u16)> = (0..3).map(|_| Wire::admin(&mut target)).collect();
+        let status =
+            |wire: &mut Wire, target: &mut Target| wire.command(target, property_get(property::CSTS), &[]).result & 1;
+        let (last, controller) = again.last_mut().unwrap();
+        assert_eq!(status(last, &mut target), 0, "noticed: {noticed}");
+        let too_early = Wire::open(&mut target, false).connect(&mut target, 1, *controller);
+        assert_eq!(too_early.status, Status::CONNECT_BUSY);
+        let (command, data) = connect_command(0, 0xffff);
+        for other in [
+            ConnectData { host_id: [9; 16], ..data.clone() },
+            // All hosts of a kind may have the same by default.
+            ConnectData { host: "nqn.2026-01.test:other".into(), ..data },
+        ] {
+            let mut another_host = Wire::open(&mut target, false);
+            assert!(another_host.command(&mut target, command, &other.to_bytes()).status.is_success(), "{other:?}");
+            assert!(another_host.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
+            assert_eq!(status(&mut another_host, &mut target), 1);
+        }
+        stuck.run();
+        assert_eq!(storage.writes.load(Ordering::Relaxed), 1);
+        assert!(again.iter_mut().all(|(wire, _)| status(wire, &mut target) == 1));
+        assert!(Wire::open(&mut target, false).connect(&mut target, 1, again[2].1).status.is_success());
+        if !noticed {
+            // What the old controller still has to do keeps nobody waiting: nobody knows that it is old.
+            let late = wire.connection.poll_job().expect("a write");
+            let (mut more, _) = Wire::admin(&mut target);
+            assert_eq!(status(&mut more, &mut target), 0);
+            assert!(again.iter_mut().all(|(wire, _)| status(wire, &mut target) == 1));
+            late.run();
+            assert_eq!(status(&mut more, &mut target), 1);
+        }
     }
-    stuck.run();
-    assert_eq!(storage.writes.load(Ordering::Relaxed), 1);
-    assert!(Wire::open(&mut target, false).connect(&mut target, 0, 0xffff).status.is_success());
+}
+
+#[test]
+fn a_controller_nobody_has_noticed_the_end_of_expires_beside_its_successor() {
+    let mut target = target(TransportConfig::default());
+    let open = |target: &mut Target, now, keep_alive: u32| {
+        let mut wire = Wire::open(target, false);
+        wire.now = now;
+        let (command, data) = connect_command(0, 0xffff);
+        let answer = wire.command(target, command.with_u32(12, keep_alive), &data.to_bytes());
+        assert!(answer.status.is_success(), "{answer:?}");
+        wire
+    };
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let mut dead = open(&mut target, at(0), 5000);
+    let mut alive = open(&mut target, at(3), 5000);
+    assert_eq!(target.controllers(), 2);
+    for (wire, expires) in [(&mut dead, 5), (&mut alive, 8)] {
+        assert_eq!(wire.connection.next_event(&target), Some(at(expires)));
+    }
+    dead.connection.handle_timeout(at(5), &mut target);
+    alive.connection.handle_timeout(at(5), &mut target);
+    assert!(dead.connection.is_closing() && !alive.connection.is_closing());
+    assert_eq!(target.controllers(), 1);
+}
+
+#[test]
+fn controllers_without_end_lock_nobody_out_who_is_known() {
+    let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() });
+    target.add_subsystem(DISK, None).unwrap();
+    let open = |target: &mut Target, seconds, host: u8| {
+        let mut wire = Wire::open(target, false);
+        wire.now = Instant::ZERO + Duration::from_secs(seconds);
+        let (command, data) = connect_command(0, 0xffff);
+        let data = ConnectData { host_id: [host; 16], ..data };
+        let answer = wire.command(target, command, &data.to_bytes());
+        (wire, answer)
+    };
+    let (mut other, _) = open(&mut target, 0, 1);
+    let (mut first, _) = open(&mut target, 1, 2);
+    let (mut second, _) = open(&mut target, 2, 2);
+    // No keep-alive was asked for, but it says that the connection is alive.
+    first.now = Instant::ZERO + Duration::from_secs(3);
+    assert!(first.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
+    let keep_alive = Command::new(AdminOpcode::KeepAlive as u8, 1);
+    assert!(first.command(&mut target, keep_alive, &[]).status.is_success());
+    assert_eq!(open(&mut target, 4, 3).1.status, Status::CONNECT_BUSY, "a stranger");
+    let (mut third, answer) = open(&mut target, 4, 2);
+    assert!(answer.status.is_success());
+    assert_eq!(target.controllers(), 3);
+    for (wire, closes) in [(&mut other, false), (&mut first, false), (&mut second, true), (&mut third, false)] {
+        wire.connection.handle_wakeup(&mut target);
+        assert_eq!(wire.connection.is_closing(), closes);
+    }
 }
 
 #[test]

@@ -415,4 +415,33 @@ fn a_controller_that_falls_silent_is_noticed() {
     assert_eq!(connects, 2);
 }
 
+/// A controller that was not heard of for a time may carry out what it was sent until it has given the host up.
+#[test]
+fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up() {
+    for (act, least) in [(Act::Never, 5000), (Act::Close, 20)] {
+        let faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+            true if association == 1 => act,
+            _ => Act::Answer,
+        });
+        let (took, stats) = with(
+            faulty,
+            |config| {
+                config.command_timeout = Duration::from_secs(1);
+                config.keep_alive = Duration::from_millis(4300);
+            },
+            move |host, runtime| async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                let start = runtime.now();
+                disk.write(0, [vec![1; 4096].into()]).await.unwrap();
+                (runtime.now() - start, host.stats())
+            },
+        );
+        let timeout = if matches!(act, Act::Never) { 1000 } else { 0 };
+        let waited = took.as_millis().checked_sub(timeout).unwrap();
+        assert!((least..least + 10).contains(&waited), "{took:?}");
+        assert_eq!((stats.connects, stats.replays), (2, 1));
+    }
+}
+
 const PORT: u16 = 4420;

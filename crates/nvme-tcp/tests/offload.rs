@@ -183,7 +183,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
 /// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
 #[test]
 fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
-    for seed in [50, 55] {
+    for seed in [50, 57] {
         let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
         let cutter = bed.cutter([40, 90]);

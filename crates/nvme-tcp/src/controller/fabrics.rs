@@ -3,7 +3,6 @@
 //! NVM Express Base Specification 2.0, 6.
 
 use super::connection::{ConnectionId, Reply};
-use super::session::Session;
 use super::{Target, is_qualified_name};
 use crate::namespace::Namespace;
 use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, ConnectData, DISCOVERY_NQN, NO_FLOW_CONTROL, VERSION, property};
@@ -59,14 +58,8 @@ pub(super) fn connect(
         if data.controller < 0xfffe {
             return Err(in_data(16));
         }
-        if target.is_at_work_for(&data.subsystem, &data.host, data.host_id) {
-            return Err((Status::CONNECT_BUSY, 0));
-        }
         let keep_alive = Duration::from_millis(u64::from(command.u32(12)));
-        let controller = target.free_controller().ok_or((Status::CONNECT_BUSY, 0))?;
-        let session = Session::new(data.subsystem, data.host, data.host_id, connection, now, keep_alive);
-        target.sessions.insert(controller, session);
-        controller
+        target.begin_session(data, connection, now, keep_alive).ok_or((Status::CONNECT_BUSY, 0))?
     } else {
         if id > target.config.max_queues {
             return Err(in_command(42));

@@ -24,13 +24,15 @@ mod work;
 pub use connection::{Connection, ConnectionId, Done, Job};
 
 use crate::namespace::Namespace;
-use crate::nvme::fabrics::DISCOVERY_NQN;
+use crate::nvme::fabrics::{ConnectData, DISCOVERY_NQN};
 use crate::nvme::log::{DiscoveryEntry, DiscoveryLog};
 use core::net::SocketAddr;
+use core::time::Duration;
+use offload_base::Instant;
 use session::{Notice, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use work::Work;
+use work::AllUnderWay;
 
 /// How a target behaves towards all hosts.
 ///
@@ -52,6 +54,9 @@ pub struct TargetConfig {
     pub max_queues: u16,
     /// Entries of a queue at most.
     pub max_queue_entries: u16,
+    /// Controllers at a time at most, 1 to 65519. A host that comes when there are as many gets one all the same if it
+    /// has others: the one that it has not been heard of at for longest gives way, for it may be one whose end went unnoticed.
+    pub max_controllers: u16,
     /// How data travel.
     pub transport: TransportConfig,
 }
@@ -110,12 +115,14 @@ pub struct Target {
     advertised: Vec<SocketAddr>,
     generation: u64,
     wakeups: Vec<ConnectionId>,
-    /// Of controllers that are gone, by subsystem and host: what was under way when one went last.
-    unfinished: BTreeMap<(String, HostKey), Vec<Arc<Work>>>,
+    /// Controllers by subsystem and host.
+    by_host: BTreeMap<HostKey, BTreeSet<u16>>,
+    /// Of controllers that are gone: what was under way when one went last.
+    unfinished: BTreeMap<HostKey, AllUnderWay>,
 }
 
-/// A host's name and identifier: hosts of a kind may have the same identifier by default.
-type HostKey = (String, [u8; 16]);
+/// A subsystem, and a host's name and identifier: hosts of a kind may have the same identifier by default.
+type HostKey = (String, String, [u8; 16]);
 
 #[derive(Debug, Default)]
 struct Subsystem {
@@ -152,6 +159,7 @@ impl Default for TargetConfig {
             model: "nic-offload nvme-tcp".into(),
             max_queues: 64,
             max_queue_entries: 1024,
+            max_controllers: 4096,
             transport: TransportConfig::default(),
         }
     }
@@ -193,6 +201,7 @@ impl Target {
             advertised: Vec::new(),
             generation: 0,
             wakeups: Vec::new(),
+            by_host: BTreeMap::new(),
             unfinished: BTreeMap::new(),
         }
     }
@@ -246,7 +255,7 @@ impl Target {
     }
 
     /// The state machine of a stream that a host has opened at `now`.
-    pub fn accept(&mut self, now: offload_base::Instant) -> Connection {
+    pub fn accept(&mut self, now: Instant) -> Connection {
         self.next_connection += 1;
         Connection::new(ConnectionId(self.next_connection), now, self.config.transport)
     }
@@ -297,33 +306,57 @@ impl Target {
         }
     }
 
+    /// A controller for a host; `None`: there are as many as may be, and none of them is the host's.
+    fn begin_session(
+        &mut self,
+        data: ConnectData,
+        admin: ConnectionId,
+        now: Instant,
+        keep_alive: Duration,
+    ) -> Option<u16> {
+        let key = (data.subsystem.clone(), data.host.clone(), data.host_id);
+        let mut unfinished = self.unfinished.remove(&key).unwrap_or_default();
+        let others = self.by_host.get(&key).into_iter().flatten().filter_map(|id| Some((*id, self.sessions.get(id)?)));
+        let mut oldest: Option<(Instant, u16)> = None;
+        for (id, session) in others {
+            unfinished.extend(session.under_way().iter().cloned());
+            let heard = (session.last_heard(), id);
+            oldest = Some(oldest.map_or(heard, |oldest| heard.min(oldest)));
+        }
+        if self.sessions.len() >= usize::from(self.config.max_controllers.clamp(1, MAX_CONTROLLER)) {
+            let Some((_, oldest)) = oldest else {
+                self.keep_unfinished(key, unfinished);
+                return None;
+            };
+            self.end_session(oldest);
+        }
+        let id = self.free_controller()?;
+        self.by_host.entry(key).or_default().insert(id);
+        let session = Session::new(data.subsystem, data.host, data.host_id, admin, now, keep_alive, unfinished);
+        self.sessions.insert(id, session);
+        Some(id)
+    }
+
     /// Ends a controller: its queues are woken, and find it gone.
     fn end_session(&mut self, controller: u16) {
         // Not every host comes back to have its own forgotten.
-        self.unfinished.retain(|_, works| {
-            works.retain(|work| !work.is_idle());
-            !works.is_empty()
-        });
-        if let Some(mut session) = self.sessions.remove(&controller) {
-            self.wakeups.extend(session.queues().chain([session.admin()]));
-            let unfinished = session.end_work().to_vec();
-            if !unfinished.is_empty() {
-                let of = (session.subsystem().to_owned(), (session.host.clone(), session.host_id));
-                self.unfinished.entry(of).or_default().extend(unfinished);
+        self.unfinished.retain(|_, under_way| !under_way.prune());
+        let Some(mut session) = self.sessions.remove(&controller) else { return };
+        self.wakeups.extend(session.queues().chain([session.admin()]));
+        let key = (session.subsystem().to_owned(), session.host.clone(), session.host_id);
+        if let Some(controllers) = self.by_host.get_mut(&key) {
+            controllers.remove(&controller);
+            if controllers.is_empty() {
+                self.by_host.remove(&key);
             }
         }
+        self.keep_unfinished(key, session.end_work().clone());
     }
 
-    /// Whether something of a controller that the host had before is still under way.
-    fn is_at_work_for(&mut self, subsystem: &str, host: &str, host_id: [u8; 16]) -> bool {
-        let of = (subsystem.to_owned(), (host.to_owned(), host_id));
-        let Some(unfinished) = self.unfinished.get_mut(&of) else { return false };
-        unfinished.retain(|work| !work.is_idle());
-        if unfinished.is_empty() {
-            self.unfinished.remove(&of);
-            return false;
+    fn keep_unfinished(&mut self, key: HostKey, mut under_way: AllUnderWay) {
+        if !under_way.prune() {
+            self.unfinished.entry(key).or_default().extend(under_way.iter().cloned());
         }
-        true
     }
 
     fn free_controller(&mut self) -> Option<u16> {
@@ -357,22 +390,38 @@ const MAX_CONTROLLER: u16 = 0xffef;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::time::Duration;
+
+    fn connect(target: &mut Target, number: u8) -> Option<u16> {
+        let (subsystem, host) = ("nqn.disk".to_owned(), "nqn.host".to_owned());
+        let data = ConnectData { host_id: [number; 16], controller: 0xffff, subsystem, host };
+        target.begin_session(data, ConnectionId(1), Instant::ZERO, Duration::ZERO)
+    }
 
     #[test]
     fn hosts_that_do_not_come_back_are_forgotten() {
         let mut target = Target::new(TargetConfig::default());
         for number in 0..100 {
-            let (controller, now) = (target.free_controller().unwrap(), offload_base::Instant::ZERO);
-            let (subsystem, host) = ("nqn.disk".to_owned(), "nqn.host".to_owned());
-            let session = Session::new(subsystem, host, [number; 16], ConnectionId(1), now, Duration::ZERO);
-            let running = session.work.begin();
-            target.sessions.insert(controller, session);
+            let controller = connect(&mut target, number).unwrap();
+            let running = target.sessions[&controller].work.begin();
             target.end_session(controller);
-            assert!(target.is_at_work_for("nqn.disk", "nqn.host", [number; 16]));
-            assert_eq!(target.unfinished.len(), 1, "host {number}");
+            assert_eq!((target.unfinished.len(), target.by_host.len()), (1, 0), "host {number}");
             drop(running);
         }
-        assert!(!target.is_at_work_for("nqn.disk", "nqn.host", [99; 16]));
+    }
+
+    #[test]
+    fn what_a_host_left_behind_is_not_forgotten_when_there_is_no_room_for_it() {
+        let mut target = Target::new(TargetConfig { max_controllers: 1, ..TargetConfig::default() });
+        let first = connect(&mut target, 1).unwrap();
+        let running = target.sessions[&first].work.begin();
+        target.end_session(first);
+        let other = connect(&mut target, 2).unwrap();
+        assert_eq!(connect(&mut target, 1), None);
+        target.end_session(other);
+        let second = connect(&mut target, 1).unwrap();
+        target.sessions.get_mut(&second).unwrap().configure(1);
+        assert!(!target.sessions[&second].is_ready());
+        drop(running);
+        assert!(target.sessions[&second].is_ready());
     }
 }

@@ -1,7 +1,7 @@
 //! One controller's state: what hosts call a controller exists from a Connect of an admin queue to its end.
 
 use super::connection::ConnectionId;
-use super::work::Work;
+use super::work::{AllUnderWay, Work};
 use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN};
 use crate::nvme::log::{self, ErrorEntry};
 use core::time::Duration;
@@ -17,13 +17,15 @@ pub(super) struct Session {
     admin: ConnectionId,
     /// I/O queues by their number.
     queues: BTreeMap<u16, ConnectionId>,
-    /// What I/O queues have under way, and what is under way of those before a reset.
+    /// What I/O queues have under way.
     pub(super) work: Arc<Work>,
-    unfinished: Vec<Arc<Work>>,
+    /// What is under way of those before a reset, and of controllers that the host had before.
+    unfinished: AllUnderWay,
     configuration: u32,
     status: u32,
     keep_alive: Duration,
     alive_until: Option<Instant>,
+    last_heard: Instant,
     pub(super) began: Instant,
     pub(super) features: super::features::Features,
     errors: VecDeque<ErrorEntry>,
@@ -63,6 +65,7 @@ impl Session {
         admin: ConnectionId,
         now: Instant,
         keep_alive: Duration,
+        unfinished: AllUnderWay,
     ) -> Session {
         let mut session = Session {
             subsystem,
@@ -71,11 +74,12 @@ impl Session {
             admin,
             queues: BTreeMap::new(),
             work: Arc::default(),
-            unfinished: Vec::new(),
+            unfinished,
             configuration: 0,
             status: 0,
             keep_alive: Duration::ZERO,
             alive_until: None,
+            last_heard: now,
             began: now,
             features: Default::default(),
             errors: VecDeque::new(),
@@ -132,8 +136,8 @@ impl Session {
     }
 
     pub(super) fn status(&self) -> u32 {
-        // Not ready while something of before the last reset is under way.
-        if self.unfinished.iter().all(|work| work.is_idle()) { self.status } else { self.status & !CSTS_READY }
+        // Not ready while something is under way of before the last reset, or of an earlier controller.
+        if self.unfinished.is_over() { self.status } else { self.status & !CSTS_READY }
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -168,11 +172,16 @@ impl Session {
     }
 
     /// Has no more work begin; what is under way.
-    pub(super) fn end_work(&mut self) -> &[Arc<Work>] {
-        self.work.end();
-        self.unfinished.push(self.work.clone());
-        self.unfinished.retain(|work| !work.is_idle());
+    pub(super) fn end_work(&mut self) -> &AllUnderWay {
+        self.unfinished.extend([self.work.end()]);
         &self.unfinished
+    }
+
+    /// What is under way, whoever began it.
+    pub(super) fn under_way(&self) -> AllUnderWay {
+        let mut under_way = self.unfinished.clone();
+        under_way.extend([self.work.so_far()]);
+        under_way
     }
 
     pub(super) fn keep_alive(&self) -> Duration {
@@ -186,9 +195,15 @@ impl Session {
 
     /// The host is alive.
     pub(super) fn heard(&mut self, now: Instant) {
+        self.last_heard = now;
         // KAS: the host is waited for in whole seconds.
         let seconds = self.keep_alive.as_millis().div_ceil(1000) as u64;
         self.alive_until = (seconds > 0).then(|| now + Duration::from_secs(seconds));
+    }
+
+    /// When the host last said that it is alive.
+    pub(super) fn last_heard(&self) -> Instant {
+        self.last_heard
     }
 
     /// When the host counts as lost.

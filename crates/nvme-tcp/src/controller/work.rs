@@ -1,13 +1,15 @@
 //! Work on namespaces that may outlive its controller.
 //!
 //! A write that waits for its device cannot be called back. A host that has lost its connection sends its commands
-//! again, and others after them: nothing of the old ones may be carried out after that. So a host gets its next
-//! controller when the work of the last is done.
+//! again, and others after them: nothing of the old ones may be carried out after that. So a controller does not become
+//! ready while something is under way that an earlier one of the same host began, whether the earlier one is gone or
+//! still stands: a host may be back before anybody has noticed that its connections are dead. It gets its new
+//! controller at once, beside the old one, which ends when its keep-alive expires.
 //!
-//! That is so once the target knows that the old controller is gone: by its connections, or when the keep-alive expires.
-//! A host may well have two controllers at a time, so one that still stands does not keep it from another; if its end
-//! was lost on the way, its commands and those sent again may be carried out in any order until it is noticed.
+//! What is still on its way to the old one is the host's to look after: NVM Express Base Specification 2.1, 9.6, has it
+//! send nothing again before the old controller must have given up.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the I/O queues of a controller have under way.
@@ -20,12 +22,26 @@ pub(super) struct Work {
 struct State {
     /// Nothing more begins.
     ended: bool,
-    running: usize,
+    /// Numbered as they began.
+    running: BTreeSet<u64>,
+    next: u64,
 }
 
 /// One piece of work, under way until this is dropped.
 #[derive(Debug)]
-pub(super) struct Running(Arc<Work>);
+pub(super) struct Running(Arc<Work>, u64);
+
+/// What was under way at some moment.
+#[derive(Clone, Debug)]
+pub(super) struct UnderWay {
+    work: Arc<Work>,
+    /// What has this number began later.
+    until: u64,
+}
+
+/// The same of several controllers, no more than have something under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AllUnderWay(Vec<UnderWay>);
 
 impl Work {
     /// `None`: the controller is gone, and nothing is to be done for it any more.
@@ -34,17 +50,21 @@ impl Work {
         if state.ended {
             return None;
         }
-        state.running += 1;
-        Some(Running(self.clone()))
+        let number = state.next;
+        state.next += 1;
+        state.running.insert(number);
+        Some(Running(self.clone(), number))
     }
 
-    /// Has nothing more begin.
-    pub(super) fn end(&self) {
+    /// What is under way now.
+    pub(super) fn so_far(self: &Arc<Work>) -> UnderWay {
+        UnderWay { work: self.clone(), until: self.state().next }
+    }
+
+    /// Has nothing more begin; what is under way.
+    pub(super) fn end(self: &Arc<Work>) -> UnderWay {
         self.state().ended = true;
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.state().running == 0
+        self.so_far()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -54,6 +74,74 @@ impl Work {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.state().running -= 1;
+        self.0.state().running.remove(&self.1);
+    }
+}
+
+impl UnderWay {
+    fn is_over(&self) -> bool {
+        self.work.state().running.first().is_none_or(|oldest| *oldest >= self.until)
+    }
+}
+
+impl AllUnderWay {
+    /// Forgets what is over; whether that is all.
+    pub(super) fn prune(&mut self) -> bool {
+        self.0.retain(|under_way| !under_way.is_over());
+        self.0.is_empty()
+    }
+
+    /// Whether there is nothing left of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.0.iter().all(UnderWay::is_over)
+    }
+
+    /// Adds `more`, each controller once.
+    pub(super) fn extend(&mut self, more: impl IntoIterator<Item = UnderWay>) {
+        for under_way in more {
+            match self.0.iter_mut().find(|known| Arc::ptr_eq(&known.work, &under_way.work)) {
+                Some(known) => known.until = known.until.max(under_way.until),
+                None => self.0.push(under_way),
+            }
+        }
+        self.prune();
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &UnderWay> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_began_later_is_not_waited_for() {
+        let work = Arc::<Work>::default();
+        let (first, second) = (work.begin().unwrap(), work.begin().unwrap());
+        let mut all = AllUnderWay::default();
+        all.extend([work.so_far()]);
+        let later = work.begin();
+        drop(second);
+        assert!(!all.is_over());
+        drop(first);
+        assert!(all.is_over() && all.prune());
+        all.extend([work.end()]);
+        assert!(!all.is_over() && work.begin().is_none());
+        drop(later);
+        assert!(all.is_over());
+    }
+
+    #[test]
+    fn a_controller_is_listed_once() {
+        let work = Arc::<Work>::default();
+        let _runs = work.begin();
+        let mut all = AllUnderWay::default();
+        for _ in 0..10 {
+            let known = all.clone();
+            all.extend(known.iter().cloned().chain([work.so_far()]));
+        }
+        assert_eq!(all.iter().count(), 1);
     }
 }

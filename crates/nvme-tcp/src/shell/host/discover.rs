@@ -50,7 +50,7 @@ pub async fn discover(
         // It may have changed meanwhile.
         let again = read(&mut link, 0, DiscoveryLog::HEADER as u32).await?;
         if DiscoveryLog::parse_header(&again) == Some((generation, count as u64)) {
-            link.finish().await;
+            link.finish(true).await;
             return DiscoveryLog::parse(&log).ok_or(UNREADABLE);
         }
     }

@@ -50,6 +50,18 @@ impl HostError {
     }
 }
 
+impl HostError {
+    /// It may be that the other side has not noticed.
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            HostError::Queue(error) => matches!(error, QueueError::TimedOut),
+            HostError::Stream(error) => error.kind() == io::ErrorKind::TimedOut,
+            HostError::TimedOut(_) => true,
+            _ => false,
+        }
+    }
+}
+
 impl From<io::Error> for HostError {
     fn from(error: io::Error) -> HostError {
         HostError::Stream(Arc::new(error))

@@ -125,11 +125,16 @@ impl Link {
         self.queue.set_emulation(offload == Offload::Emulate);
     }
 
-    /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back.
-    pub(super) async fn finish(mut self) -> Queue {
+    /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back. Without
+    /// `last_words` nothing that waits in the stream leaves any more: it is to be sent again elsewhere.
+    pub(super) async fn finish(mut self, last_words: bool) -> Queue {
         self.offload.end(&mut *self.stream);
         self.sending.end(&mut *self.stream);
-        self.stream.finish();
+        if last_words {
+            self.stream.finish();
+        } else {
+            self.stream.abort();
+        }
         let deadline = self.timers.now() + FINISH_TIME;
         poll_fn(|cx| match self.stream.poll_committed(cx) {
             Poll::Ready(_) => Poll::Ready(()),

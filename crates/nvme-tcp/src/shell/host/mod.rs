@@ -74,7 +74,9 @@ pub struct HostConfig {
     pub alignment: u8,
     /// What the NIC of an emulated host does for I/O queues.
     pub offload: Offload,
-    /// The controller gives the host up when it has not heard of it for this long; zero: never.
+    /// The controller gives the host up when it has not heard of it for this long; zero: never. So long a host waits that
+    /// has lost a controller without a word, by a timeout: before, what it sent may still be carried out, and it would
+    /// be after what is sent again.
     pub keep_alive: Duration,
     /// In which a stream has to open.
     pub connect_timeout: Duration,
@@ -180,6 +182,8 @@ struct Central {
     lost: u64,
     /// Since when the host has not been connected.
     lost_since: Option<Instant>,
+    /// When the controllers that were lost have all given the host up.
+    quiet_until: Option<Instant>,
     /// Since when it is connected, or was before the loss.
     live_since: Option<Instant>,
     last_error: Option<HostError>,

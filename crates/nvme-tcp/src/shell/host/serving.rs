@@ -6,7 +6,7 @@ use super::events::Events;
 use super::lane::{Entry, Lane, Mail, News, Owed, Tries};
 use super::link::Link;
 use super::lock;
-use crate::host::{Abandoned, Finished, Payload, Submission, commands};
+use crate::host::{Abandoned, Finished, Payload, QueueError, Submission, commands};
 use crate::nvme::{Command, Status};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
@@ -55,7 +55,8 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep
     }
     let mut jobs = serving.jobs;
     let mut unfinished = Vec::new();
-    let mut queue = link.finish().await;
+    let last_words = matches!(ended, Ended::Wanted | Ended::Failed(HostError::Queue(QueueError::Misbehaved(_))));
+    let mut queue = link.finish(last_words).await;
     for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
         Some(unfinished) => Poll::Ready(unfinished),
         None => Poll::Pending,

@@ -74,7 +74,7 @@ async fn keep_controller(task: HasTask) {
         let lasted = loss.lived.is_some_and(|lived| lived >= shared.config.reconnect_delay_max);
         delay = if lasted { Duration::ZERO } else { delay * 2 };
         delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
-        if shared.back_off(delay).await {
+        if shared.back_off(delay.max(loss.wait)).await {
             return shared.end(&HostError::Closed);
         }
     }
@@ -114,6 +114,8 @@ pub(super) struct Loss {
     since: Instant,
     /// How long the last connection lasted, if there was one.
     lived: Option<Duration>,
+    /// How long until its controller is certain to be gone.
+    wait: Duration,
 }
 
 impl Shared {
@@ -165,7 +167,12 @@ impl Shared {
         }
         let now = self.timers.now();
         central.lost = generation;
-        central.association = None;
+        if central.association.take().is_some() && error.is_silence() {
+            // NVM Express Base Specification 2.1, 9.6: a command is not sent again while the controller may still
+            // carry out what it was sent, and one that has not heard of the end goes on until its keep-alive expires.
+            let seconds = self.config.keep_alive.as_millis().div_ceil(1000) as u64;
+            central.quiet_until = Some(now + Duration::from_secs(seconds));
+        }
         central.lost_since.get_or_insert(now);
         (central.last_error, central.is_final) = (Some(error), is_final);
         self.lanes.iter().for_each(|lane| lane.tell(News::Cut));
@@ -179,6 +186,7 @@ impl Shared {
             was_live: central.was_live,
             since: central.lost_since.unwrap_or(now),
             lived: central.live_since.map(|live| central.lost_since.unwrap_or(now) - live),
+            wait: central.quiet_until.map_or(Duration::ZERO, |until| until - now),
         }
     }
 
