@@ -11,6 +11,7 @@ use nic_sim::{Delays, NicConfig};
 use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use offload_base::Seed;
 use std::io;
+use std::num::NonZero;
 use testbed::bed::ClockKind;
 
 /// Who does the TLS.
@@ -161,10 +162,22 @@ pub(crate) fn keys(seed: Seed, suite: TlsSuite, stream: u64) -> TrafficKeys {
 pub(crate) fn nic_on(clock: ClockKind, nic: &NicConfig) -> NicConfig {
     match clock {
         ClockKind::Virtual => nic.clone(),
-        // A host thread that waits for a core must not cost packets: the longest ring there is.
-        ClockKind::Real => NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..nic.clone() },
+        ClockKind::Real => {
+            NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: real_receive_ring(), ..nic.clone() }
+        }
     }
 }
+
+/// Packets that may wait for a host in real time. Where hosts share their threads with their NICs, they take turns, and
+/// few do. Else a host's thread may have to wait for a core, and that must not cost packets; but buffers are used in
+/// turn, and so many are in no cache, nor in memory that the system has handed out already.
+fn real_receive_ring() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    if cores <= FEWEST_HOSTS { NicConfig::default().receive_ring } else { 8192 }
+}
+
+/// Hosts of a scenario, at least.
+const FEWEST_HOSTS: usize = 2;
 
 /// TCP that tries to close as long as it tries to send: a FIN that is lost again and again must not leave the other
 /// end waiting for ever.

@@ -1,8 +1,8 @@
 //! The threads of a testbed in real time: as many as there is work for, and no more than this machine has cores.
 //!
 //! Devices are dealt out to them first, then hosts. With cores enough, each device and each host has a thread of its own;
-//! with fewer they share, rather than take a core from each other in the middle of a transfer. A wire is with the
-//! device that it leads to.
+//! with fewer they share, rather than take a core from each other in the middle of a transfer; if there is none beyond
+//! those of devices, each host shares with its own. A wire is with the device that it leads to.
 //!
 //! All threads spin a little before they sleep, so that a doorbell or an interrupt takes a fraction of a microsecond
 //! while there is traffic. A wake-up through the kernel takes tens of them, and a transfer is a chain of wake-ups.
@@ -54,7 +54,8 @@ impl RealThreads {
 
     /// What runs the tasks of a host.
     pub(crate) fn host(&self, number: usize) -> HostRuntime {
-        HostRuntime { executor: self.of(self.hosts + number).handle() }
+        let dealt = if self.threads.len() <= self.hosts { number } else { self.hosts + number };
+        HostRuntime { executor: self.of(dealt).handle() }
     }
 
     /// Whether two devices are on threads of their own.
@@ -126,13 +127,17 @@ mod tests {
         for hosts in 1..=3 {
             let threads = RealThreads::start(tokio.handle(), RealClock::new(), None, hosts).expect("threads");
             let (mut of_devices, mut of_all) = (BTreeSet::new(), BTreeSet::new());
+            let shared = threads.threads.len() <= hosts;
             for number in 0..hosts {
                 let running = |runtime: Arc<dyn Runtime>| {
                     let asked = runtime.spawn("asked", async { std::thread::current().name().map(str::to_owned) });
                     tokio.block_on(asked).expect("it has a name")
                 };
-                of_devices.insert(running(Arc::new(threads.device(number))));
-                of_all.insert(running(Arc::new(threads.host(number))));
+                let [of_device, of_host] =
+                    [running(Arc::new(threads.device(number))), running(Arc::new(threads.host(number)))];
+                assert!(!shared || of_device == of_host, "a host shares with its own device");
+                of_devices.insert(of_device);
+                of_all.insert(of_host);
             }
             of_all.extend(of_devices.iter().cloned());
             assert_eq!(of_devices.len(), hosts.min(threads.threads.len()));
