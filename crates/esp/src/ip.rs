@@ -49,6 +49,12 @@ impl IpView {
         IpHeaders::parse(packet).ok().map(|headers| IpView::of(&headers, packet))
     }
 
+    /// Reads a packet that a device joined of several, and whose header may be unable to tell its length; see
+    /// [`IpHeaders::parse_joined`].
+    pub fn parse_joined(packet: &[u8]) -> Option<IpView> {
+        IpHeaders::parse_joined(packet).ok().map(|headers| IpView::of(&headers, packet))
+    }
+
     /// Reads headers whose length field may say anything: `total` is what it says.
     pub fn parse_headers(packet: &[u8]) -> Option<IpView> {
         IpHeaders::walk(packet).ok().map(|headers| IpView::of(&headers, packet))

@@ -57,6 +57,38 @@ impl Version {
         packet[1] = packet[1] & !(ECN << shift) | (ecn & ECN) << shift;
     }
 
+    /// Writes the length of a packet of `bytes` bytes, its header included, into its header, whose checksum is not mended. If
+    /// the field cannot tell that length, it becomes zero: such packets are within a host only, and who hands them on says
+    /// how long they are.
+    ///
+    /// # Panics
+    /// If the field is not there, or `bytes` is less than a header.
+    ///
+    /// ```
+    /// use ip_packets::Version;
+    ///
+    /// let mut header = [0x45; 20];
+    /// Version::Four.set_length(&mut header, 1500);
+    /// assert_eq!(header[2..4], [5, 220]);
+    /// Version::Four.set_length(&mut header, 65_536);
+    /// assert_eq!(header[2..4], [0, 0]);
+    /// ```
+    pub fn set_length(self, packet: &mut [u8], bytes: usize) {
+        let (at, told) = match self {
+            Version::Four => (2, bytes),
+            Version::Six => (4, bytes - IPV6_BYTES),
+        };
+        packet[at..at + 2].copy_from_slice(&u16::try_from(told).unwrap_or(0).to_be_bytes());
+    }
+
+    /// The longest packet that a header tells the length of.
+    const fn longest(self) -> usize {
+        match self {
+            Version::Four => u16::MAX as usize,
+            Version::Six => IPV6_BYTES + u16::MAX as usize,
+        }
+    }
+
     /// Where the two bits lie in the header's second byte: IPv6's traffic class begins in the first.
     const fn ecn_shift(self) -> u32 {
         match self {
@@ -180,14 +212,37 @@ impl IpHeaders {
     /// # Errors
     /// If it is not all there, or its headers make no sense.
     pub fn parse(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
-        let headers = IpHeaders::walk(packet)?;
-        if headers.end > packet.len() {
-            return Err(HeaderError::Truncated);
+        IpHeaders::walk(packet)?.within(packet)
+    }
+
+    /// Reads a packet that a device joined of several, and that ends where `packet` does: of one that is longer than its
+    /// header can tell, the length is zero. From the wire, where no packet is that long, this is an error as in
+    /// [`parse`](Self::parse).
+    ///
+    /// # Errors
+    /// If it is not all there, or its headers make no sense.
+    ///
+    /// ```
+    /// use ip_packets::{HeaderError, IpHeaders, Version};
+    ///
+    /// let mut packet = vec![0x45; 100_000];
+    /// packet[6..8].fill(0); // no fragment
+    /// Version::Four.set_length(&mut packet, 100_000);
+    /// assert_eq!(IpHeaders::parse(&packet), Err(HeaderError::Length));
+    /// assert_eq!(IpHeaders::parse_joined(&packet)?.end, 100_000);
+    /// assert_eq!(IpHeaders::parse_joined(&packet[..1500]), Err(HeaderError::Length));
+    /// # Ok::<(), ip_packets::HeaderError>(())
+    /// ```
+    pub fn parse_joined(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
+        let mut headers = IpHeaders::walk(packet)?;
+        let says_nothing = match headers.version {
+            Version::Four => headers.end == 0,
+            Version::Six => headers.end == IPV6_BYTES,
+        };
+        if says_nothing && packet.len() > headers.version.longest() {
+            headers.end = packet.len();
         }
-        if headers.upper > headers.end {
-            return Err(HeaderError::Length);
-        }
-        Ok(headers)
+        headers.within(packet)
     }
 
     /// Reads headers alone: those of a packet that is still to be made, or a quotation cut short. What their lengths
@@ -221,6 +276,17 @@ impl IpHeaders {
     /// The two bits of explicit congestion notification (RFC 3168 5) of the packet these are the headers of.
     pub fn ecn(&self, packet: &[u8]) -> u8 {
         packet[1] >> self.version.ecn_shift() & ECN
+    }
+
+    /// Itself, if it is of a packet that is all there.
+    fn within(self, packet: &[u8]) -> Result<IpHeaders, HeaderError> {
+        if self.end > packet.len() {
+            return Err(HeaderError::Truncated);
+        }
+        if self.upper > self.end {
+            return Err(HeaderError::Length);
+        }
+        Ok(self)
     }
 
     fn address(&self, packet: &[u8], which: usize) -> IpAddr {
@@ -468,6 +534,7 @@ mod tests {
                 let (at, length) = if six { (4, bytes.len() - 40) } else { (2, bytes.len()) };
                 bytes[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
             }
+            prop_assert_eq!(IpHeaders::parse_joined(&bytes), IpHeaders::parse(&bytes), "of a length that its header can tell");
             if let Ok(headers) = IpHeaders::parse(&bytes) {
                 prop_assert!(headers.unfragmentable <= headers.upper && headers.upper <= headers.end);
                 prop_assert!(headers.end <= bytes.len() && headers.named_at < headers.upper);

@@ -22,7 +22,8 @@ pub struct PathCaps {
     pub mtu: u16,
     /// The device fills in and checks the checksums of IPv4 headers, TCP and UDP, the latter over both IPs.
     pub checksum: bool,
-    /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none.
+    /// Most payload bytes in a packet that the device cuts into segments; 0 if it cuts none. If they are more than 64 KiB,
+    /// it takes TCP packets that are longer than an IP header tells: the length there is zero then.
     pub tso_max_bytes: u32,
     /// It cuts UDP payload into datagrams as well, under the same bound.
     pub udp_segmentation: bool,

@@ -83,7 +83,7 @@ pub struct RxPacket {
     /// If the device joined several segments of a flow to this one: payload bytes of each, but for the last, which may
     /// have fewer. All of them had the same metadata, but for ESP's numbers, which are consecutive. The headers are those
     /// of the first, with the length of all, and PSH and FIN of the last; the checksum fields are of no use, for they
-    /// were checked.
+    /// were checked. A length of zero stands for one that the IP header cannot tell: the packet is what is in the frame.
     pub joined: Option<NonZeroU16>,
     /// Parts of the payload that the device put elsewhere: where each begins in the payload, in order. What is in their
     /// place in the frame means nothing.
