@@ -35,7 +35,8 @@ pub struct NicConfig {
     /// Payload bytes, of packets that ask for no rate, that may be on a send ring before the driver says there is no room: what keeps the queue
     /// in the device short, as byte queue limits do in Linux.
     pub send_queue_bytes: usize,
-    /// Most payload bytes of a packet to be cut into segments; 0: the device does not segment.
+    /// Most payload bytes of a packet to be cut into segments; 0: the device does not segment. More than 64 KiB is for
+    /// hosts that leave the IP header's length zero then, as Linux does for devices with such a `gso_max_size`.
     pub tso_max_bytes: u32,
     /// Whether what it cuts may be UDP datagrams as well.
     pub udp_segmentation: bool,
@@ -46,6 +47,14 @@ pub struct NicConfig {
     /// Whether the device joins segments of a flow that the host would see at the same time anyway (large receive
     /// offload). Needs `checksum_offload`.
     pub lro: bool,
+    /// Most bytes of the IP packet that segments are joined to. Of one with more than 65,535 the header does not say how
+    /// long it is: its length is zero, as in Linux with such a `gro_max_size`. Receive buffers are twice as long, 128 KiB at
+    /// least, and each flow that is being joined fills one of its own: `receive_ring` says what memory there is for them.
+    pub lro_max_bytes: u32,
+    /// How long segments that were received wait for others to be joined to, from the first one on, whatever the host looks
+    /// at meanwhile. One with PSH ends the wait, and so does a packet that is full. Zero: no longer than the host would
+    /// not look anyway. It saves the host packets and acknowledgments, and what ends without PSH is late by as much.
+    pub lro_wait: Duration,
     /// TLS contexts there is room for, each with its key; 0: the device has no TLS face.
     pub tls_contexts: u32,
     /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face, nor has one
@@ -87,7 +96,8 @@ impl NicConfig {
     /// piece.
     pub(crate) fn receive_buffer_bytes(&self) -> usize {
         let frame = (usize::from(self.mtu) + ETHERNET_HEADER).next_multiple_of(64);
-        if self.lro { LRO_BUFFER_BYTES.max(frame) } else { frame }
+        let joined = LRO_BUFFER_BYTES.max(2 * self.lro_max_bytes as usize);
+        if self.lro { joined.max(frame) } else { frame }
     }
 
     /// How many of them the device has.
@@ -118,6 +128,8 @@ impl Default for NicConfig {
             pacing: true,
             checksum_offload: true,
             lro: true,
+            lro_max_bytes: u16::MAX as u32,
+            lro_wait: Duration::ZERO,
             tls_contexts: 1 << 18,
             ipsec_sas: 1 << 14,
             nvme_contexts: 1 << 12,
@@ -182,5 +194,5 @@ impl Default for Delays {
     }
 }
 
-/// Two of the largest packets there can be: segments are parted where a buffer ends.
+/// Two of the largest packets that IP headers tell the length of: segments are parted where a buffer ends.
 const LRO_BUFFER_BYTES: usize = 128 << 10;

@@ -76,7 +76,8 @@ impl Says {
         let six = frame[12..14] == [0x86, 0xdd];
         let tcp = &frame[if six { 54 } else { 34 }..];
         let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
-        assert_eq!(usize::from(ip_bytes) + if six { 54 } else { 14 }, frame.len(), "its length is that of all");
+        let all = frame.len() - if six { 54 } else { 14 };
+        assert_eq!(ip_bytes, u16::try_from(all).unwrap_or(0), "its length is that of all, or too long to be told");
         let number = |at: usize| u32::from_be_bytes(tcp[at..at + 4].try_into().unwrap());
         let header = usize::from(tcp[12] >> 4) * 4;
         Says {
@@ -187,6 +188,74 @@ fn flows_are_joined_each_by_itself_and_no_packet_exceeds_64_kib() {
 }
 
 #[test]
+fn a_packet_may_be_longer_than_its_header_tells() {
+    for six in [false, true] {
+        let config = NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() };
+        let (mut device, mut driver) = at_once(config);
+        let stream: Vec<u8> = (0..400_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let segments = stream.chunks(1400).zip((5000..).step_by(1400)).map(|(chunk, seq)| Says::data(seq, chunk));
+        let packets = receive(&mut device, &mut driver, segments.map(|segment| segment.frame(six)));
+        let lengths: Vec<usize> = packets.iter().map(|packet| packet.frame.len()).collect();
+        assert!(
+            lengths[0] > (256 << 10) - 1400 && lengths.iter().all(|bytes| *bytes <= 14 + (256 << 10)),
+            "{lengths:?}"
+        );
+        assert_eq!(packets[0].joined.map(|bytes| bytes.get()), Some(1400));
+        assert_eq!(packets.iter().flat_map(|packet| Says::of(&packet.frame).payload).collect::<Vec<_>>(), stream);
+    }
+}
+
+/// On the wire no length may be zero: what says so is not joined, and goes up as it came.
+#[test]
+fn a_frame_whose_header_tells_no_length_is_left_as_it_is() {
+    for six in [false, true] {
+        let (mut device, mut driver) = at_once(NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() });
+        let [first, mut second] = [0, 100].map(|seq| Says::data(seq, &[1; 100]).frame(six).data.to_vec());
+        second[if six { 18 } else { 16 }..][..2].fill(0);
+        let mut packets = receive(&mut device, &mut driver, [first.clone().into(), second.clone().into()]);
+        // Nobody can tell whose it is, so it waits for nothing.
+        packets.sort_by_key(|packet| packet.meta.checksums != Checksums::Good);
+        let seen: Vec<_> = packets.iter().map(|packet| (packet.frame.to_vec(), packet.joined)).collect();
+        assert_eq!(seen, [(first, None), (second, None)]);
+        assert_eq!(packets[1].meta.checksums, Checksums::Unchecked);
+    }
+}
+
+/// Told to, segments wait for others whatever the host looks at; until the wait is over, or one says PSH.
+#[test]
+fn segments_wait_as_long_as_they_are_told_to() {
+    let wait = Duration::from_micros(16);
+    let config = NicConfig { lro_wait: wait, lro_max_bytes: 256 << 10, ..NicConfig::default() };
+    let delays = config.delays.dma + config.delays.engine + config.delays.interrupt;
+    // One every 200 ns, the 150th with PSH; host and interrupts have all the time they want in between.
+    let last = Says { flags: ACK | PSH, ..Says::data(149_000, &[1; 1000]) };
+    let segments =
+        (0..200u32).map(|number| if number == 149 { last.clone() } else { Says::data(number * 1000, &[1; 1000]) });
+    let mut arrivals =
+        segments.zip((0u64..).step_by(200)).map(|(says, at)| (Instant::from_nanos(at), says.frame(false))).peekable();
+    let (mut device, mut driver) = nic(config);
+    let woken = std::sync::Arc::new(Woken::default());
+    assert!(driver.arm(&woken.clone().into()));
+    let mut seen = Vec::new();
+    while let Some(now) = offload_base::time::earliest(arrivals.peek().map(|(at, _)| *at), device.next_event()) {
+        while let Some((_, frame)) = arrivals.next_if(|(at, _)| *at <= now) {
+            device.receive_frame(now, frame);
+        }
+        device.process(now);
+        if woken.0.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            let packets = core::iter::from_fn(|| driver.receive(now)).map(|packet| Says::of(&packet.frame));
+            seen.extend(packets.map(|says| (now, says.seq, says.payload.len())));
+            assert!(driver.arm(&woken.clone().into()));
+        }
+    }
+    // 16 us and the segment that comes just then are 81 of them; 81 + 69 with PSH are 150; the wait ends once more.
+    let shown: Vec<(u32, usize)> = seen.iter().map(|(_, seq, bytes)| (*seq, *bytes)).collect();
+    assert_eq!(shown, [(0, 81_000), (81_000, 69_000), (150_000, 50_000)]);
+    let at = |number: u64| Instant::from_nanos(number * 200) + delays;
+    assert_eq!(seen.iter().map(|(now, ..)| *now).collect::<Vec<_>>(), [at(0) + wait, at(149), at(150) + wait]);
+}
+
+#[test]
 fn without_it_frames_stay_what_they_are() {
     let (mut device, mut driver) = at_once(NicConfig { lro: false, receive_ring: 4, ..NicConfig::default() });
     let segments = (0..6).map(|number| Says::data(number * 100, &[1; 100]).frame(false));
@@ -291,8 +360,10 @@ proptest! {
         six: bool,
         lazy in 1usize..40,
         receive_ring in 8usize..200,
+        wait in prop_oneof![Just(0u64), 1u64..40_000],
     ) {
-        let config = NicConfig { receive_ring, context_cache_bytes: 208, ..NicConfig::default() };
+        let lro_wait = Duration::from_nanos(wait);
+        let config = NicConfig { receive_ring, lro_wait, context_cache_bytes: 208, ..NicConfig::default() };
         let (mut device, mut driver) = nic(config);
         let mut next = [0u32; 4];
         let (mut now, mut sent, mut heard) = (Instant::ZERO, vec![Vec::new(); 4], vec![Vec::new(); 4]);

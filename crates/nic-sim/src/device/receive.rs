@@ -6,7 +6,8 @@
 //! With large receive offload (LRO), segments that may be one packet are written one behind the other into the same
 //! buffer and shown as one. They wait for each other only as long as the host would not look anyway: until the
 //! interrupt that the first of them starts has arrived, or, if there is none to wait for, for those that came at the
-//! same time. No packet reaches the host later than it would without.
+//! same time. No packet reaches the host later than it would without. Unless the NIC was told that they are to wait
+//! (`lro_wait`): then the interrupt begins when the wait ends.
 
 mod opened;
 
@@ -51,9 +52,9 @@ struct Session {
     /// When the first, and when the last segment is in host memory.
     first_due: Instant,
     last_due: Instant,
-    /// When the host looks.
+    /// When the host looks, or the wait ends.
     closes_at: Instant,
-    /// That time is known, because the first segment is there.
+    /// That time is known: because the first segment is there, or it does not depend on the host.
     is_announced: bool,
 }
 
@@ -219,7 +220,7 @@ impl Device {
             && self.has_place_for_packet()
             // With headers of its own, should it need them.
             && session.buffer.len() + layout.end <= session.buffer.capacity()
-            && session.joint.takes(&session.buffer, data, layout)
+            && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, layout)
     }
 
     /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
@@ -274,7 +275,11 @@ impl Device {
         }
         // An interrupt that comes before this segment is there is not the one that shows it.
         let interrupt = self.interrupt.due.filter(|at| *at >= due);
-        let closes_at = interrupt.unwrap_or(due + self.config.delays.interrupt);
+        let waits = !self.config.lro_wait.is_zero();
+        let closes_at = match waits {
+            true => due + self.config.lro_wait,
+            false => interrupt.unwrap_or(due + self.config.delays.interrupt),
+        };
         let (first_due, last_due) = (due, due);
         let wrapping = within.map(|within| Wrapping::begin(data, layout, within, &mut buffer));
         self.receive.open.push(Session {
@@ -286,7 +291,7 @@ impl Device {
             first_due,
             last_due,
             closes_at,
-            is_announced: false,
+            is_announced: waits,
         });
     }
 

@@ -8,7 +8,7 @@
 //! Packets that came under ESP are compared by what they are without it. Where crypto offload leaves ESP around them, the
 //! first one's headers stay in front of what is joined, and the last one's trailer behind it: see [`Wrapping`].
 //!
-//! Invariant: the length of what is joined fits the IP header of the first segment.
+//! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
 use crate::engine::layout::{IP, Layout};
 use bytes::BytesMut;
@@ -25,7 +25,7 @@ pub(crate) struct Joint {
     segment_bytes: usize,
     payload_bytes: usize,
     next: Seq,
-    pub(crate) segments: u16,
+    pub(crate) segments: u32,
     /// PSH and FIN of the last one.
     last_flags: u8,
 }
@@ -63,14 +63,14 @@ impl Joint {
             && layout.addresses(frame) == self.layout.addresses(first)
     }
 
-    /// Whether `frame`, of the same flow, may be the next segment.
-    pub(crate) fn takes(&self, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
+    /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
+    pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
         let bytes = layout.end - layout.payload;
         let whole = self.layout.payload - IP + self.payload_bytes + bytes;
         self.last_flags == 0
             && self.payload_bytes.is_multiple_of(self.segment_bytes)
             && (1..=self.segment_bytes).contains(&bytes)
-            && whole <= usize::from(u16::MAX)
+            && whole <= most
             && layout.seq(frame) == self.next
             && Layout { end: layout.payload, ..*layout } == self.layout
             && self.says_the_same(first, frame)
@@ -213,12 +213,8 @@ impl Wrapping {
 
 /// Writes the length of a whole packet to its IP header.
 fn set_ip_length(frame: &mut [u8], bytes: usize) {
-    if frame[IP] >> 4 == 4 {
-        frame[IP + 2..IP + 4].copy_from_slice(&(bytes as u16).to_be_bytes());
-    } else {
-        let behind = (bytes - Version::Six.header_bytes()) as u16;
-        frame[IP + 4..IP + 6].copy_from_slice(&behind.to_be_bytes());
-    }
+    let version = if frame[IP] >> 4 == 4 { Version::Four } else { Version::Six };
+    version.set_length(&mut frame[IP..], bytes);
 }
 
 fn flags(frame: &[u8], layout: &Layout) -> u8 {

@@ -2,7 +2,8 @@
 //! headers out.
 //!
 //! Segments are made one at a time, as the port has room for them, payload copied (or encrypted) from the
-//! fragments straight into the frame.
+//! fragments straight into the frame. How much payload there is, the fragments tell: the length in the packet's IP header is
+//! never read, and means nothing in one of more than 64 KiB.
 
 use crate::engine::checksum;
 use crate::engine::layout::{IP, Layout};
@@ -18,7 +19,7 @@ pub(crate) struct Segmenter {
     layout: Option<Layout>,
     payload_bytes: usize,
     sent: usize,
-    segments: u16,
+    segments: u32,
     fragment: usize,
     at_in_fragment: usize,
 }
@@ -111,7 +112,8 @@ impl Segmenter {
         match layout.version {
             Version::Four => {
                 frame[IP + 2..IP + 4].copy_from_slice(&bytes.to_be_bytes());
-                let identification = u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]).wrapping_add(self.segments);
+                let identification =
+                    u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]).wrapping_add(self.segments as u16);
                 frame[IP + 4..IP + 6].copy_from_slice(&identification.to_be_bytes());
             }
             // RFC 8200 3: of what is behind the header, extension headers included.
@@ -263,6 +265,44 @@ mod tests {
                 prop_assert_eq!((flow.local.port(), flow.remote.port(), layout.seq(frame)), (5000, 443, Seq(tcp.seq_number().0 as u32)));
             }
             prop_assert_eq!(received, payload);
+        }
+
+        /// Twice as much as an IP header tells the length of, or less: on the wire is what many small packets would leave
+        /// there.
+        #[test]
+        fn a_packet_of_any_size_is_cut_as_smaller_ones_are(
+            bytes in prop_oneof![1usize..100_000, 65_000usize..512 << 10],
+            pieces in 1usize..20_000,
+            mss in prop_oneof![536u16..1460, 1u16..9000],
+            each in 1usize..60,
+            seq: u32,
+            six: bool,
+        ) {
+            let mut payload = vec![0; bytes];
+            offload_base::Seed(u64::from(seq)).stream("payload").fill(&mut payload);
+            let payload = Bytes::from(payload);
+            let identification = seq as u16;
+            let packet = |from: usize, to: usize, control: TcpControl| {
+                let at = seq.wrapping_add(from as u32);
+                let mut header = header(at, control, six);
+                if !six {
+                    let number = identification.wrapping_add((from / usize::from(mss)) as u16);
+                    header[18..20].copy_from_slice(&number.to_be_bytes());
+                }
+                // No device reads it.
+                header[if six { 18 } else { 16 }..][..2].copy_from_slice(&(to as u16).to_be_bytes());
+                let fragments = (from..to).step_by(pieces).map(|at| payload.slice(at..to.min(at + pieces))).collect();
+                let ask = TxAsk { seq: Seq(at), checksum: true, mss: Some(mss), ..TxAsk::default() };
+                TxPacket { header: header.into(), fragments, ask }
+            };
+            let whole = segments_of(packet(0, bytes, TcpControl::Fin));
+            let step = each * usize::from(mss);
+            let smaller = (0..bytes).step_by(step).flat_map(|from| {
+                let to = bytes.min(from + step);
+                segments_of(packet(from, to, if to == bytes { TcpControl::Fin } else { TcpControl::None }))
+            });
+            prop_assert!(whole.iter().all(|frame| frame.len() <= usize::from(mss) + 100));
+            prop_assert!(smaller.eq(whole));
         }
 
         #[test]

@@ -66,12 +66,14 @@ impl Device {
             _ => return false,
         };
         let whole = session.buffer.len() + bytes;
+        // ESP's layers read lengths.
+        let most = self.config.lro_max_bytes.min(u16::MAX.into()) as usize;
         due <= session.closes_at
             && wrapped_alike
             && whole <= session.buffer.capacity()
-            && whole - IP <= usize::from(u16::MAX)
+            && whole - IP <= most
             && follows(&session.meta, &opened.meta)
-            && session.joint.takes(session.first(), opened.plain(), layout)
+            && session.joint.takes(most, session.first(), opened.plain(), layout)
     }
 
     /// Writes the payload of the next segment behind the others of its session.
