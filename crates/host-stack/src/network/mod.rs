@@ -302,7 +302,11 @@ impl Network {
     ) -> Step {
         let checksums = received.meta.checksums;
         let packet = &received.frame[ETHERNET_BYTES..];
-        let headers = match IpHeaders::parse(packet) {
+        let parsed = match received.joined {
+            Some(_) => IpHeaders::parse_joined(packet),
+            None => IpHeaders::parse(packet),
+        };
+        let headers = match parsed {
             Ok(headers) if headers.version == version => headers,
             Err(HeaderError::Unacceptable(problem)) if version == Version::Six => {
                 counters.count(version, Ip::InHeaderErrors);
@@ -489,7 +493,8 @@ impl Network {
         }
     }
 
-    /// Writes Ethernet and IP headers for `bytes` bytes of what comes behind them, but for the next hop's address.
+    /// Writes Ethernet and IP headers for `bytes` bytes of what comes behind them, but for the next hop's address. Of what
+    /// the device cuts, there may be more than the length tells.
     fn write_ip(&self, header: &mut [u8], source: IpAddr, destination: IpAddr, protocol: u8, bytes: usize) {
         let mut ethernet = EthernetFrame::new_unchecked(&mut header[..]);
         ethernet.set_src_addr(self.mac);
@@ -500,7 +505,6 @@ impl Network {
                 let header_bytes = Version::Four.header_bytes();
                 ip.set_version(4);
                 ip.set_header_len(header_bytes as u8);
-                ip.set_total_len((header_bytes + bytes) as u16);
                 ip.set_hop_limit(HOP_LIMIT);
                 ip.set_next_header(protocol.into());
                 ip.set_src_addr(source);
@@ -510,7 +514,6 @@ impl Network {
                 ethernet.set_ethertype(EthernetProtocol::Ipv6);
                 let mut ip = Ipv6Packet::new_unchecked(&mut header[ETHERNET_BYTES..]);
                 ip.set_version(6);
-                ip.set_payload_len(bytes as u16);
                 ip.set_hop_limit(HOP_LIMIT);
                 ip.set_next_header(protocol.into());
                 ip.set_src_addr(source);
@@ -518,6 +521,8 @@ impl Network {
             }
             _ => debug_assert!(false, "both ends of a flow speak one IP"),
         }
+        let version = Version::of(&destination);
+        version.set_length(&mut header[ETHERNET_BYTES..], version.header_bytes() + bytes);
     }
 
     /// Sends what belongs to no connection to `destination`, an IPv4 header finished here.

@@ -221,7 +221,11 @@ impl Connection {
         if caps.tso_max_bytes == 0 || !caps.checksum {
             return mss;
         }
-        let most = u64::from(caps.tso_max_bytes).min(MAX_PACKET_PAYLOAD);
+        let most = match u64::from(caps.tso_max_bytes) {
+            // The device does not need to be told by the header how long the packet is.
+            more if more > MAX_TOLD => more,
+            bytes => bytes.min(MAX_PACKET_PAYLOAD),
+        };
         (most - most % mss).max(mss)
     }
 
@@ -520,5 +524,7 @@ impl Connection {
 
 /// Packets that a connection may send before others have their turn.
 const PACKETS_A_TURN: usize = 16;
+/// A device that cuts more than this takes packets longer than their headers tell.
+const MAX_TOLD: u64 = 1 << 16;
 /// IPv4's total length is 16 bits, its header 20 bytes (which IPv6 does not count), and a TCP header at most 60.
 const MAX_PACKET_PAYLOAD: u64 = u16::MAX as u64 - 20 - 60;

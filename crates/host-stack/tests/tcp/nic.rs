@@ -35,6 +35,8 @@ pub(crate) struct Port {
     waker: Option<Waker>,
     /// Packets handed over.
     pub(crate) packets: u64,
+    /// The longest payload of those.
+    pub(crate) longest: usize,
     /// Packets that a context worked on.
     pub(crate) encrypted: u64,
     /// Answers that software has to do it.
@@ -63,6 +65,7 @@ impl Nic {
             events: VecDeque::new(),
             waker: None,
             packets: 0,
+            longest: 0,
             encrypted: 0,
             refused: 0,
         })))
@@ -192,6 +195,16 @@ impl Transport {
         (udp || next == IpProtocol::Tcp).then_some(Transport { six, udp, ends, at: 14 + bytes })
     }
 
+    /// What the IP header says of the length of a packet with so much payload, and what it is to say.
+    fn told(header: &[u8], payload: usize) -> (u16, Option<usize>) {
+        let (at, before) = match (header[12], header[13]) {
+            (0x08, 0x00) => (16, 14),
+            (0x86, 0xdd) => (18, 54),
+            _ => return (0, None),
+        };
+        (u16::from_be_bytes([header[at], header[at + 1]]), Some(header.len() - before + payload))
+    }
+
     fn header_is_right(&self, frame: &[u8]) -> bool {
         let bytes = frame.len() - 14;
         match self.six {
@@ -263,8 +276,11 @@ impl NetDevice for Nic {
             return Sent::Dropped(DropReason::RingFull);
         }
         let length = packet.payload_len();
+        let (told, bytes) = Transport::told(&packet.header, length);
+        assert!(bytes.is_none_or(|bytes| told == u16::try_from(bytes).unwrap_or(0)), "{told} for {bytes:?}");
+        port.longest = port.longest.max(length);
         assert!(packet.ask.rate.is_none(), "the device keeps to no rate");
-        assert!(packet.fragments.len() <= 64 && length <= 65_535);
+        assert!(packet.fragments.len() <= 64);
         assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));
         assert!(length <= (port.caps.tso_max_bytes as usize).max(usize::from(port.caps.mtu)));
         let mut payload: Vec<u8> = packet.fragments.iter().flat_map(|fragment| fragment.iter().copied()).collect();

@@ -1,9 +1,13 @@
 //! Streams arrive as they were sent, whatever the wire does.
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{Pair, Setup, TCP};
 use crate::wire::WireConfig;
+use bytes::BytesMut;
+use core::num::NonZeroU16;
 use core::time::Duration;
 use host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfig};
+use offload_api::rx::Checksums;
+use offload_api::{RxMeta, RxPacket};
 use offload_base::{Instant, Seed};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -57,6 +61,85 @@ fn a_stream_each_way_and_both_ends_close() {
     }
     pair.run_for(Duration::from_secs(61));
     assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
+}
+
+/// A device that cuts more than an IP header tells is given as much; what is on the wire is the same.
+#[test]
+fn packets_may_be_longer_than_their_headers_tell() {
+    let frames = |tso: u32| {
+        let setup = Setup {
+            tso,
+            wire: WireConfig { delay: Duration::from_millis(1), ..WireConfig::default() },
+            ..Setup::default()
+        };
+        let (mut pair, ids) = Pair::connected(&setup);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = log.clone();
+        pair.wire.filter = Some(Box::new(move |from, frame| {
+            seen.lock().unwrap().push((from, frame.to_vec()));
+            false
+        }));
+        let data = pattern(Seed(1), 4 << 20);
+        exchange(&mut pair, ids, [&data, &[]], [1 << 20, 1]);
+        let longest = pair.nics[0].port().longest;
+        // Nobody is told to push but the last of a packet, which is another here.
+        let plain = |mut frame: Vec<u8>| {
+            frame[TCP + 13] &= !0x08;
+            frame[TCP + 16..TCP + 18].fill(0);
+            frame
+        };
+        let sent = core::mem::take(&mut *log.lock().unwrap()).into_iter().filter(|(from, _)| *from == 0);
+        (sent.map(|(_, frame)| plain(frame)).collect::<Vec<_>>(), longest)
+    };
+    let ((usual, of_usual), (larger, of_larger)) = (frames(65_536), frames(256 << 10));
+    assert!((60_000..65_536).contains(&of_usual) && (250_000..=256 << 10).contains(&of_larger));
+    assert!(usual == larger);
+}
+
+#[test]
+fn longer_packets_are_sent_again_like_others() {
+    for seed in 0..8 {
+        let delay = Duration::from_millis(1);
+        let wire =
+            WireConfig { loss: 0.01, reorder: 0.02, duplicate: 0.01, corrupt: 0.01, delay, ..WireConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, tso: 512 << 10, ..Setup::default() });
+        let data = [pattern(Seed(1), 3 << 20), pattern(Seed(2), 1 << 20)];
+        exchange(&mut pair, ids, [&data[0], &data[1]], [1 << 20, 1 << 19]);
+    }
+}
+
+/// What a device joined may be longer than its header tells. What came from the wire may not.
+#[test]
+fn what_was_joined_may_be_longer_than_its_header_tells() {
+    let data = pattern(Seed(1), 100_000);
+    for joined in [NonZeroU16::new(1448), None] {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = log.clone();
+        // Nothing gets through by itself.
+        pair.wire.filter = Some(Box::new(move |_, frame| {
+            seen.lock().unwrap().push(frame.to_vec());
+            true
+        }));
+        pair.stacks[0].send_copy(ids[0], &data[..1000]);
+        pair.run_now();
+        let first = log.lock().unwrap().pop().unwrap();
+        let mut frame = BytesMut::from(&first[..first.len() - 1000]);
+        frame.extend_from_slice(&data);
+        frame[if crate::OVER_SIX { 18 } else { 16 }..][..2].fill(0);
+        let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+        let packet = RxPacket { joined, ..RxPacket::new(frame, meta) };
+        pair.nics[1].port().received.push_back(packet);
+        pair.run_now();
+        let mut received = Vec::new();
+        pair.read(1, ids[1], &mut received);
+        let counters = pair.stacks[1].counters();
+        // In IPv6 it is a packet with nothing in it, not even TCP's header.
+        let errors = if crate::OVER_SIX { counters.in_errors } else { counters.ip_in_header_errors };
+        // As much as the window had room for.
+        assert_eq!((received.len() > 60_000, errors), (joined.is_some(), u64::from(joined.is_none())));
+        assert!(data.starts_with(&received));
+    }
 }
 
 #[test]
@@ -130,7 +213,7 @@ proptest! {
         seed: u64,
         wire in any_wire(),
         mtu in prop_oneof![Just(1500u16), 200u16..9000],
-        tso in prop_oneof![Just(0u32), Just(65_536), 3000u32..65_536],
+        tso in prop_oneof![Just(0u32), Just(65_536), 3000u32..65_536, 65_537u32..512 << 10],
         checksum: bool,
         client in any_tcp(),
         server in any_tcp(),

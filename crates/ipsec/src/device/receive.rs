@@ -50,7 +50,8 @@ impl SecureDevice {
         if packet.frame.get(12..14) == Some(&ARP) {
             return Some(packet);
         }
-        let Some(view) = ip_packet(&packet.frame).and_then(IpView::parse) else {
+        let parse = if packet.joined.is_some() { IpView::parse_joined } else { IpView::parse };
+        let Some(view) = ip_packet(&packet.frame).and_then(parse) else {
             self.counters.in_header_error += 1;
             return None;
         };

@@ -34,7 +34,10 @@ impl SecureDevice {
                 pacing: false,
                 ..caps
             },
-            By::Device(..) => PathCaps { mtu, pacing: false, ..caps },
+            // What is put in front of a packet counts its bytes, and has no field for more.
+            By::Device(..) => {
+                PathCaps { mtu, pacing: false, tso_max_bytes: caps.tso_max_bytes.min(DEVICE_TSO_BYTES), ..caps }
+            }
         }
     }
 
@@ -219,3 +222,5 @@ const HEADERS_SHOWN: usize = ETHERNET + 40 + 24 + 8;
 const PORTS: usize = 4;
 /// The most payload that is cut here, where the device does not see what it would have to cut.
 const SOFTWARE_TSO_BYTES: u32 = 64 * 1024 - 1;
+/// The most that the device is given to cut and to wrap.
+const DEVICE_TSO_BYTES: u32 = 64 * 1024;

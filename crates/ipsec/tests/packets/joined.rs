@@ -4,11 +4,15 @@ use crate::MODES;
 use crate::paths::fragments;
 use crate::rig::{End, NOW, pair, payload, sa, tcp};
 use bytes::Bytes;
+use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_api::ipsec::SaUse;
 use offload_api::rx::Checksums;
-use offload_api::{Direction, EspMode, EspVerdict, NetDevice, OffloadKind, RxPacket, SaParams, TxPacket};
+use offload_api::{
+    Action, Direction, EspMode, EspVerdict, FlowKey, NetDevice, OffloadKind, Policy, RxPacket, SaParams, Selector,
+    TxPacket,
+};
 use proptest::prelude::*;
 
 const OFFLOADED: [OffloadKind; 2] = [OffloadKind::Crypto, OffloadKind::Packet];
@@ -69,6 +73,65 @@ fn what_the_device_opened_is_joined() {
             assert!(receive(&mut to, frames).is_empty());
         }
     }
+}
+
+/// NICs that cut and join more than IP headers tell the length of: what is not protected passes whole.
+#[test]
+fn what_is_not_protected_may_be_longer_than_its_header_tells() {
+    for ipv6 in [false, true] {
+        let [mut from, mut to] = [1, 2].map(large);
+        for (end, direction) in [(&mut from, Direction::Transmit), (&mut to, Direction::Receive)] {
+            let policy = Policy { direction, selector: Selector::ANY, priority: 0, action: Action::Bypass };
+            end.keying().add_policy(policy).unwrap();
+            end.settle();
+        }
+        let data = stream(200_000);
+        let frames = from.send(tcp(ipv6, &data, Some(MSS)));
+        assert!(frames.len() == 200 && frames.iter().all(|frame| frame.data.len() <= 1514));
+        let packets = receive(&mut to, frames.clone());
+        let [packet] = &packets[..] else { panic!("{} packets", packets.len()) };
+        assert!(payload(&packet.frame) == data && packet.joined.map(u16::from) == Some(MSS));
+        // One that came so from the wire tells nobody its length: in IPv4 it is none, in IPv6 one with nothing in it.
+        let alone = changed(&frames[0], |frame| frame[if ipv6 { 18 } else { 16 }..][..2].fill(0));
+        let seen = receive(&mut to, [alone]);
+        assert_eq!((seen.len(), to.counted("XfrmInHdrError")), if ipv6 { (1, 0) } else { (0, 1) });
+        assert!(seen.iter().all(|packet| packet.joined.is_none()));
+    }
+}
+
+/// ESP counts the bytes of what it protects: there, packets are as long as their headers tell.
+#[test]
+fn what_is_protected_is_as_long_as_its_header_tells() {
+    let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+    for offload in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
+        for mode in MODES {
+            let [mut from, mut to] = [1, 2].map(large);
+            assert_eq!(from.secure.path(&flow).tso_max_bytes, 256 << 10);
+            from.key(&[sa(Direction::Transmit, offload, mode, false)]);
+            to.key(&[sa(Direction::Receive, offload, mode, false)]);
+            let most = from.secure.path(&flow).tso_max_bytes as usize;
+            assert!((60_000..=64 << 10).contains(&most), "{offload:?}");
+            let data = stream(120_000);
+            let frames: Vec<Frame> = [0, 60_000]
+                .into_iter()
+                .flat_map(|at: usize| {
+                    let mut packet = tcp(false, &data[at..at + 60_000], Some(MSS));
+                    packet.ask.seq += at as u32;
+                    let seq = packet.ask.seq.0.to_be_bytes();
+                    packet.header[38..42].copy_from_slice(&seq);
+                    packet.header[47] = 0x10;
+                    from.send(packet)
+                })
+                .collect();
+            let packets = receive(&mut to, frames);
+            assert!(packets.iter().all(|packet| packet.frame.len() <= 14 + usize::from(u16::MAX)));
+            assert_eq!(packets.iter().flat_map(|packet| payload(&packet.frame)).copied().collect::<Vec<u8>>(), data);
+        }
+    }
+}
+
+fn large(number: u8) -> End {
+    End::with(number, NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, ..NicConfig::default() })
 }
 
 #[test]

@@ -24,9 +24,12 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn new(number: u8) -> End {
-        let config =
-            NicConfig { mac: [2, 0, 0, 0, 0, number], delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
-        let (device, driver) = nic(config);
+        End::with(number, NicConfig::default())
+    }
+
+    pub(crate) fn with(number: u8, config: NicConfig) -> End {
+        let mac = [2, 0, 0, 0, 0, number];
+        let (device, driver) = nic(NicConfig { mac, delays: Delays::NONE, line_rate: None, ..config });
         End { device, secure: SecureDevice::new(Box::new(driver)) }
     }
 
