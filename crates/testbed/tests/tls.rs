@@ -278,8 +278,9 @@ proptest! {
         resets in prop::collection::vec(0u64..2_000, 0..3),
         client_resets in prop::collection::vec(0u64..2_000, 0..2),
         end in prop_oneof![Just(End::Close), Just(End::Drop), Just(End::Forget)],
-        tso in any::<bool>(),
+        tso in prop_oneof![Just(0), Just(65_536), Just(256 << 10)],
         next_record in any::<bool>(),
+        wait in prop_oneof![Just(0u64), 1u64..50],
     ) {
         let mut transfer = Transfer::new(if nic { Who::Nic } else { Who::Cpu }, seed, Vec::new());
         transfer.writes = writes.iter().zip(0..).map(|(bytes, number)| random(number, *bytes)).collect();
@@ -290,7 +291,11 @@ proptest! {
         transfer.record_size = record_size;
         transfer.nic.mtu = mtu;
         transfer.nic.tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        transfer.nic.tso_max_bytes = if tso { 65_536 } else { 0 };
+        transfer.nic.tso_max_bytes = tso;
+        if tso > 65_536 {
+            transfer.nic.lro_max_bytes = tso;
+            transfer.nic.lro_wait = Duration::from_micros(wait);
+        }
         transfer.tcp.receive_buffer = receive_buffer;
         // A burst may take every repetition of a lone segment: nobody gives up here.
         transfer.tcp.syn_retries = 100;

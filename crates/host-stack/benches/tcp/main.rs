@@ -2,7 +2,9 @@
 //!
 //! - `bulk`: one stream, beside smoltcp's with its checksums off; what the emulated devices cost (TSO, LRO, checksums,
 //!   copies to and from frames) beside it, for a real one does that itself;
-//! - `messages`: 64 KiB at a time, to 1 to 10,000 connections in turn, a mebibyte under way whatever their number.
+//! - `messages`: 64 KiB at a time, to 1 to 10,000 connections in turn, a mebibyte under way whatever their number;
+//! - `messages_large_nic`: the same with NICs that cut and join up to 256 KiB, and have segments wait for others for 32 us:
+//!   there a message is a packet and an acknowledgment.
 //!
 //! `cargo test -p host-stack --test messages` counts what the latter take: packets, acknowledgments, turns.
 //!
@@ -17,6 +19,7 @@ mod smol;
 use core::time::Duration;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use nic_sim::NicConfig;
 use offload_base::cost::{Domain, Meter, Report};
 use ours::Ours;
 use smol::Smol;
@@ -27,11 +30,11 @@ fn bulk(criterion: &mut Criterion) {
     // Made when they are asked for: who runs one bench only, or profiles it, pays for no other.
     let mut ours = None;
     group.bench_function("hosts", |bencher| {
-        let ours = ours.get_or_insert_with(|| warm(1));
+        let ours = ours.get_or_insert_with(|| warm(1, &NicConfig::default()));
         bencher.iter_custom(|times| hosts(&metered(times, || ours.messages(BULK_BYTES / ours::MESSAGE_BYTES))));
     });
     group.bench_function("devices", |bencher| {
-        let ours = ours.get_or_insert_with(|| warm(1));
+        let ours = ours.get_or_insert_with(|| warm(1, &NicConfig::default()));
         bencher.iter_custom(|times| devices(&metered(times, || ours.messages(BULK_BYTES / ours::MESSAGE_BYTES))));
     });
     let mut smol = None;
@@ -47,12 +50,17 @@ fn bulk(criterion: &mut Criterion) {
 }
 
 fn messages(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("messages");
+    measure_messages(criterion, "messages", &NicConfig::default());
+    measure_messages(criterion, "messages_large_nic", &ours::large_nic());
+}
+
+fn measure_messages(criterion: &mut Criterion, name: &str, config: &NicConfig) {
+    let mut group = criterion.benchmark_group(name);
     settle(&mut group, BULK_BYTES);
     for connections in [1, 10, 100, 1000, 10_000] {
         let mut ours = None;
         group.bench_function(BenchmarkId::from_parameter(connections), |bencher| {
-            let ours = ours.get_or_insert_with(|| warm(connections));
+            let ours = ours.get_or_insert_with(|| warm(connections, config));
             bencher.iter_custom(|times| hosts(&metered(times, || ours.messages(BULK_BYTES / ours::MESSAGE_BYTES))));
         });
     }
@@ -61,8 +69,8 @@ fn messages(criterion: &mut Criterion) {
 
 /// Hosts with so many connections, every window of which holds a message, and none of which is new to its peer: those are
 /// acknowledged packet by packet.
-fn warm(connections: usize) -> Ours {
-    let mut ours = Ours::new(connections);
+fn warm(connections: usize, config: &NicConfig) -> Ours {
+    let mut ours = Ours::new(connections, config);
     ours.messages(ours::WARM_EACH * connections as u64 + WARM_MESSAGES);
     ours
 }

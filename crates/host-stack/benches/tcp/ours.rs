@@ -43,8 +43,8 @@ impl Wake for Interrupt {
 }
 
 impl Ours {
-    /// Hosts with so many connections between them.
-    pub(crate) fn new(connections: usize) -> Ours {
+    /// Hosts with so many connections between them, and such NICs.
+    pub(crate) fn new(connections: usize, config: &NicConfig) -> Ours {
         let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
         let address = |side: u8| Ipv4Addr::new(10, 0, 0, side + 1);
         let stack = |side: u8| {
@@ -55,7 +55,7 @@ impl Ours {
         let mut ours = Ours {
             now: Instant::ZERO,
             stacks: [stack(0), stack(1)],
-            nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..NicConfig::default() })),
+            nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..config.clone() })),
             links: [link("there"), link("back")],
             // The first turn is for asking to be interrupted.
             interrupts: [(); 2].map(|()| Arc::new(Interrupt(AtomicBool::new(true)))),
@@ -181,6 +181,14 @@ impl Ours {
         }
         self.timers[side] = earliest(stack.next_event(), driver.next_event());
     }
+}
+
+/// NICs that cut and join up to 256 KiB, as after `ip link set nic0 gso_max_size 262144 gro_max_size 262144`, so that a
+/// message and its headers are one packet; and in which segments wait for others for 32 us, as in those whose driver is
+/// mlx5, whatever the host looks at meanwhile.
+pub(crate) fn large_nic() -> NicConfig {
+    let lro_wait = core::time::Duration::from_micros(32);
+    NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() }
 }
 
 /// Messages after which a connection is as it stays.

@@ -5,11 +5,12 @@
 mod ours;
 
 use core::fmt::Write;
+use nic_sim::NicConfig;
 use ours::Ours;
 
 /// Turns, packets sent and packets received, in hundredths a message, of the sender and of the receiver.
-fn taken(connections: usize) -> [[u64; 3]; 2] {
-    let mut ours = Ours::new(connections);
+fn taken(connections: usize, config: &NicConfig) -> [[u64; 3]; 2] {
+    let mut ours = Ours::new(connections, config);
     ours.messages(ours::WARM_EACH * connections as u64 + 500);
     let before = ours.done();
     ours.messages(MESSAGES);
@@ -17,26 +18,42 @@ fn taken(connections: usize) -> [[u64; 3]; 2] {
     [0, 1].map(|side| [0, 1, 2].map(|what| (after[side][what] - before[side][what]) * 100 / MESSAGES))
 }
 
-#[test]
-fn what_a_message_takes_hardly_depends_on_the_number_of_connections() {
+/// The table for such NICs; and packets and acknowledgments sent, and packets received, for each number of connections.
+fn count(config: &NicConfig) -> (String, Vec<(u64, u64, u64)>) {
     let mut table = String::from(
         "of each 100 messages      sender                      receiver\n\
          connections      turns  packets     acks      turns  packets     acks\n",
     );
     let mut all = Vec::new();
     for connections in [1, 10, 100, 1000] {
-        let [[turns, packets, acks], [turns_there, acks_there, packets_there]] = taken(connections);
+        let [[turns, packets, acks], [turns_there, acks_there, packets_there]] = taken(connections, config);
         let _infallible = writeln!(
             table,
             "{connections:11} {turns:10} {packets:8} {acks:8} {turns_there:10} {packets_there:8} {acks_there:8}"
         );
         all.push((packets, acks, packets_there));
     }
+    (table, all)
+}
+
+#[test]
+fn what_a_message_takes_hardly_depends_on_the_number_of_connections() {
+    let (table, all) = count(&NicConfig::default());
     insta::assert_snapshot!("what_a_message_takes", table);
     // With one connection, the end of a message leaves with the next one's beginning, and two are acknowledged together:
     // what others have more is one packet of each kind.
     let [(packets, acks, packets_there), .., most] = all[..] else { panic!("four of them") };
     assert!(most.0 <= packets + 100 && most.1 <= acks + 100 && most.2 <= packets_there + 100, "{most:?}");
+}
+
+/// With one connection several messages are one packet. With many, each message is one, and is hardly ever parted: so an
+/// acknowledgment is all that it takes.
+#[test]
+fn with_larger_nics_a_message_is_a_packet_and_an_acknowledgment() {
+    let (table, all) = count(&ours::large_nic());
+    insta::assert_snapshot!("what_a_message_takes_with_larger_nics", table);
+    let [.., (packets, acks, packets_there)] = all[..] else { panic!("four of them") };
+    assert!(packets <= 102 && acks <= 115 && packets_there <= 115, "{packets} {acks} {packets_there}");
 }
 
 const MESSAGES: u64 = 1000;
