@@ -37,8 +37,8 @@ struct Options {
     /// A namespace in memory, of this size; repeatable. Those in memory are numbered first, from 1 on
     #[arg(long, value_name = "SIZE")]
     memory: Vec<ByteSize>,
-    /// A namespace in a file or block device, as large as it is; repeatable. What Write Uncorrectable marks is forgotten
-    /// with the program
+    /// A namespace in a file or block device, as large as it is; repeatable. What Write Uncorrectable marks in a file is
+    /// kept in PATH.uncorrectable as long as something is marked; of a block device it is forgotten with the program
     #[arg(long, value_name = "PATH")]
     file: Vec<PathBuf>,
     /// Files past the page cache (O_DIRECT)

@@ -149,7 +149,8 @@ echo "== the target is killed in mid-write"
 connect --hdr-digest --data-digest --reconnect-delay=1 --ctrl-loss-tmo=120 --keep-alive-tmo=5
 head -c 2097152 /dev/urandom >flushed
 dd if=flushed of="$disk" bs=64k oflag=direct conv=fsync status=none
-fio --eta=never --name=through --filename="$disk" --offset=2m --rw=randwrite --bsrange=4k-64k --size=14m --iodepth=8 --ioengine=libaio \
+nvme write-uncor "$disk" -s 4000 -c 1 >/dev/null
+fio --eta=never --name=through --filename="$disk" --offset=2m --rw=randwrite --bsrange=4k-64k --size=13m --iodepth=8 --ioengine=libaio \
     --direct=1 --fsync=16 --rate=3m --verify=crc32c --verify_fatal=1 --output=out & fio=$!
 sleep 2
 echo "please kill the target"
@@ -160,6 +161,10 @@ echo "please start the target"
 wait $fio || { cat out; fail "fio, through a restart"; }
 grep -q 'err= 0' out || fail "fio: $(cat out)"
 dd if="$disk" bs=64k count=32 iflag=direct status=none | cmp - flushed || fail "what was flushed is there"
+! nvme read "$disk" -s 4001 -c 0 -z 4096 -d c >/dev/null 2>err || fail "what is not to be read was"
+grep -qiE 'unrecovered read|0x4?281' err || { cat err; fail "a media error"; }
+nvme write-zeroes "$disk" -s 4000 -c 1 >/dev/null
+nvme flush "$disk" >/dev/null
 dd if="$disk" bs=64k iflag=direct status=none | sha256sum | sed 's/^/holds /'
 disconnect
 SCRIPT
@@ -181,6 +186,7 @@ if [ "$part" = all ] || [ "$part" = kill ]; then
     hash=$(sed -n 's/^holds \([0-9a-f]*\).*/\1/p' "$work/output")
     [ -n "$hash" ] || { echo "NOT SO: the guest told what it reads"; exit 1; }
     [ "$(sha256sum <"$work/disk")" = "$hash  -" ] || { echo "NOT SO: the file holds what the guest reads"; exit 1; }
+    [ ! -e "$work/disk.uncorrectable" ] || { echo "NOT SO: nothing is marked any more"; exit 1; }
     stop
 fi
 if [ "$part" = all ] || [ "$part" = nic ]; then

@@ -1,10 +1,11 @@
-//! A namespace's bytes in a file.
+//! A namespace's bytes in a file, and in another beside it which of them are not to be read.
 //!
 //! Invariants: what was flushed is on the disk, or was given to it with a request to make it durable (`fdatasync`). A
 //! write is one call of the system, and nothing is read or written beside it where it writes: a block is the old one or
 //! the new one, also after the process was killed.
 
 use super::ranges::Ranges;
+use super::side_file::SideFile;
 use super::{Pieces, Storage};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
@@ -12,10 +13,11 @@ use offload_base::cost::{self, Work};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes in a file or on a block device.
+/// Bytes in a file or on a block device. A file's bytes that are not to be read are kept in `PATH.uncorrectable`, as long
+/// as there are some; those of a block device are forgotten with the process.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -37,13 +39,16 @@ pub struct FileStorage {
     direct: bool,
     /// What is being read and written.
     ranges: Ranges,
+    side: Option<SideFile>,
+    /// What the other file held in the beginning.
+    unreadable: Vec<Range<u64>>,
 }
 
 impl FileStorage {
     /// The file at `path`, as large as it is; with `direct` past the page cache (O_DIRECT), where the file system can.
     ///
     /// # Errors
-    /// If it cannot be opened for reading and writing, or is served already.
+    /// If it cannot be opened for reading and writing, or is served already; if what is beside it is not what was kept.
     pub fn open(path: &Path, direct: bool) -> io::Result<FileStorage> {
         let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
         let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
@@ -53,7 +58,10 @@ impl FileStorage {
         }
         // A block device has no length in its metadata, but it has an end.
         let capacity = file.seek(SeekFrom::End(0))?;
-        Ok(FileStorage { file, capacity, direct, ranges: Ranges::default() })
+        let is_device = file.metadata()?.file_type().is_block_device();
+        let side = if is_device { None } else { Some(SideFile::of(path)?) };
+        let unreadable = side.as_ref().map_or(Ok(Vec::new()), |side| side.read(capacity))?;
+        Ok(FileStorage { file, capacity, direct, ranges: Ranges::default(), side, unreadable })
     }
 
     /// What is read and written for `bytes` bytes from `offset` on: with O_DIRECT, whole aligned blocks.
@@ -127,6 +135,14 @@ impl Storage for FileStorage {
 
     fn flush(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn unreadable(&self) -> Vec<Range<u64>> {
+        self.unreadable.clone()
+    }
+
+    fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+        self.side.as_ref().map_or(Ok(()), |side| side.keep(ranges))
     }
 
     fn may_block(&self) -> bool {

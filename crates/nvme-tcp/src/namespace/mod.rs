@@ -2,25 +2,29 @@
 //!
 //! Invariants: a block that was written reads as written, or not at all; one never written, or deallocated, reads as
 //! zeros. After a Flush everything completed before it survives the end of the process, as far as the storage can; once
-//! that failed, nothing is written any more, for what was written before is in doubt. What Write Uncorrectable marked is
-//! kept in memory only: after the end of the process, such blocks read as they were.
+//! that failed, nothing is written any more, for what was written before is in doubt. What Write Uncorrectable marked
+//! stays unreadable until it is written, as long as its storage keeps data: a mark is durable before its command
+//! completes, and goes with the Flush of what was written in its place, so that what was there before is never read again.
 //!
 //! A namespace is shared by all queues, so it looks after its own locking; the queues' state machines only name the
 //! [`Operation`], and whoever runs them carries it out, on another thread if the storage [may block](Storage::may_block).
 
 mod file;
+mod marks;
 mod memory;
 mod ranges;
+mod side_file;
 
 pub use file::FileStorage;
 pub use memory::MemoryStorage;
 
 use crate::nvme::Status;
 use bytes::Bytes;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use marks::Marks;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -56,6 +60,21 @@ pub trait Storage: Send + Sync {
     /// When that cannot be promised.
     fn flush(&self) -> io::Result<()>;
 
+    /// Ranges of bytes that [`keep_unreadable`](Self::keep_unreadable) kept, the last time the storage was used.
+    fn unreadable(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
+    /// Keeps `ranges` of bytes, in order and apart from each other, in place of those kept before; durable when this
+    /// returns. Storage that is gone with the process has nothing to do.
+    ///
+    /// # Errors
+    /// When they cannot be kept; those from before are, then, or the new ones.
+    fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+        let _gone_with_the_process = ranges;
+        Ok(())
+    }
+
     /// Whether the calls above may wait for a device, and are better made where nothing else waits.
     fn may_block(&self) -> bool;
 }
@@ -77,11 +96,11 @@ pub struct Namespace {
     /// `None`: what follows from its name.
     uuid: Option<[u8; 16]>,
     storage: Arc<dyn Storage>,
-    /// Held while storage is made durable, and whether that failed once.
+    /// Held while storage, or a mark, is made durable, and whether that failed once.
     flushing: Mutex<()>,
     failed: AtomicBool,
-    /// Ranges of blocks marked unreadable: first block to the one after the last.
-    unreadable: Mutex<BTreeMap<u64, u64>>,
+    /// Blocks that are not to be read.
+    marks: Mutex<Marks>,
     usage: Usage,
 }
 
@@ -194,8 +213,12 @@ impl Namespace {
         if storage.capacity() < u64::from(block_size) {
             return Err(NamespaceError::TooSmall);
         }
-        let (unreadable, usage, flushing, failed) = Default::default();
-        Ok(Namespace { id, block_size, uuid: None, storage, flushing, failed, unreadable, usage })
+        // Marked with blocks of another size, maybe.
+        let size = u64::from(block_size);
+        let unreadable = storage.unreadable().into_iter().map(|bytes| bytes.start / size..bytes.end.div_ceil(size));
+        let marks = Mutex::new(Marks::new(unreadable));
+        let (usage, flushing, failed) = Default::default();
+        Ok(Namespace { id, block_size, uuid: None, storage, flushing, failed, marks, usage })
     }
 
     /// With a UUID of one's own, by which hosts recognise it. Without, it follows from the names of the subsystem and of
@@ -255,10 +278,7 @@ impl Namespace {
             Operation::Flush => self.flush(),
             Operation::Compare { first, data } => self.compare(*first, data),
             Operation::WriteZeroes { first, blocks, durable } => self.zero(*first, *blocks, *durable),
-            Operation::WriteUncorrectable { first, blocks } => {
-                self.mark(*first, u64::from(*blocks), true);
-                Ok(())
-            }
+            Operation::WriteUncorrectable { first, blocks } => self.make_unreadable(*first, *blocks),
             Operation::Deallocate { ranges, durable } => ranges
                 .iter()
                 .try_for_each(|(first, blocks)| self.zero(*first, *blocks, false))
@@ -277,7 +297,7 @@ impl Namespace {
     }
 
     fn read(&self, first: u64, blocks: u32) -> Result<Pieces, Status> {
-        if self.is_unreadable(first, u64::from(blocks)) {
+        if self.marks().overlap(first..first + u64::from(blocks)) {
             return Err(Status::UNRECOVERED_READ_ERROR);
         }
         let bytes = blocks as usize * self.block_size as usize;
@@ -296,7 +316,7 @@ impl Namespace {
         self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
         self.storage.write(self.offset(first), data).map_err(|_| Status::WRITE_FAULT)?;
-        self.mark(first, bytes as u64 / u64::from(self.block_size), false);
+        self.marks().clear(first..first + bytes as u64 / u64::from(self.block_size));
         self.usage.written(bytes as u64);
         self.harden(durable)
     }
@@ -305,7 +325,7 @@ impl Namespace {
         self.check_writable()?;
         let bytes = u64::from(blocks) * u64::from(self.block_size);
         self.storage.zero(self.offset(first), bytes).map_err(|_| Status::WRITE_FAULT)?;
-        self.mark(first, u64::from(blocks), false);
+        self.marks().clear(first..first + u64::from(blocks));
         self.harden(durable)
     }
 
@@ -317,9 +337,32 @@ impl Namespace {
     fn flush(&self) -> Result<(), Status> {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
+        self.make_durable()
+    }
+
+    fn make_unreadable(&self, first: u64, blocks: u32) -> Result<(), Status> {
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        if !self.marks().set(first..first + u64::from(blocks)) {
+            return Err(Status::CAPACITY_EXCEEDED);
+        }
+        self.make_durable()
+    }
+
+    /// What was written, and then the marks as they were before: those that are gone since then mark what may not be
+    /// durable, and what was there before it is not to be read.
+    fn make_durable(&self) -> Result<(), Status> {
+        let changed = self.marks().take_changed();
         self.storage.flush().map_err(|_| {
             self.failed.store(true, Ordering::Release);
             IN_DOUBT
+        })?;
+        let Some(marked) = changed else { return Ok(()) };
+        let bytes: Vec<Range<u64>> =
+            marked.into_iter().map(|blocks| self.offset(blocks.start)..self.offset(blocks.end)).collect();
+        self.storage.keep_unreadable(&bytes).map_err(|_| {
+            self.marks().give_back();
+            Status::WRITE_FAULT
         })
     }
 
@@ -338,33 +381,8 @@ impl Namespace {
         block * u64::from(self.block_size)
     }
 
-    fn unreadable(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_unreadable(&self, first: u64, blocks: u64) -> bool {
-        self.unreadable().range(..first + blocks).next_back().is_some_and(|(_, end)| *end > first)
-    }
-
-    /// Marks blocks unreadable, or readable again.
-    fn mark(&self, first: u64, blocks: u64, unreadable: bool) {
-        let mut ranges = self.unreadable();
-        if !unreadable && ranges.is_empty() {
-            return;
-        }
-        let end = first + blocks;
-        while let Some((&start, &stop)) = ranges.range(..end).next_back().filter(|(_, stop)| **stop > first) {
-            ranges.remove(&start);
-            if start < first {
-                ranges.insert(start, first);
-            }
-            if stop > end {
-                ranges.insert(end, stop);
-            }
-        }
-        if unreadable {
-            ranges.insert(first, end);
-        }
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -422,6 +440,150 @@ mod tests {
         assert_eq!(Namespace::new(0, 512, storage()).unwrap_err(), NamespaceError::Identifier(0));
         assert_eq!(Namespace::new(1, 1024, storage()).unwrap_err(), NamespaceError::BlockSize(1024));
         assert_eq!(Namespace::new(1, 4096, Arc::new(MemoryStorage::new(4095))).unwrap_err(), NamespaceError::TooSmall);
+    }
+
+    /// Storage that remembers what is not to be read, and the calls that make something durable.
+    struct Remembering {
+        bytes: MemoryStorage,
+        unreadable: Mutex<Vec<Range<u64>>>,
+        calls: Mutex<Vec<&'static str>>,
+        /// It cannot remember anything more.
+        is_full: AtomicBool,
+    }
+
+    impl Remembering {
+        fn new(capacity: u64) -> Arc<Remembering> {
+            let (unreadable, calls, is_full) = Default::default();
+            Arc::new(Remembering { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full })
+        }
+
+        fn take_calls(&self) -> Vec<&'static str> {
+            core::mem::take(&mut self.calls.lock().unwrap())
+        }
+    }
+
+    impl Storage for Remembering {
+        fn capacity(&self) -> u64 {
+            self.bytes.capacity()
+        }
+
+        fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+            self.bytes.read(offset, bytes)
+        }
+
+        fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
+            self.calls.lock().unwrap().push("write");
+            self.bytes.write(offset, data)
+        }
+
+        fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
+            self.bytes.zero(offset, bytes)
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            self.calls.lock().unwrap().push("flush");
+            Ok(())
+        }
+
+        fn unreadable(&self) -> Vec<Range<u64>> {
+            self.unreadable.lock().unwrap().clone()
+        }
+
+        fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+            self.calls.lock().unwrap().push("keep");
+            if self.is_full.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            *self.unreadable.lock().unwrap() = ranges.to_vec();
+            Ok(())
+        }
+
+        fn may_block(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn marks_are_durable_before_their_command_ends_and_until_data_are() {
+        let storage = Remembering::new(1 << 20);
+        let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+        let data = |blocks: usize| Pieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
+        let kept =
+            || -> Vec<(u64, u64)> { storage.unreadable().iter().map(|range| (range.start, range.end)).collect() };
+        let does = |operation: Operation, calls: &[&str]| {
+            let status = namespace.execute(&operation).status;
+            assert_eq!(storage.take_calls(), calls, "{operation:?}");
+            status
+        };
+        let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
+        assert!(does(mark(8, 4), &["flush", "keep"]).is_success());
+        assert_eq!(kept(), [(4096, 6144)]);
+        // Written, but a machine that ends now may have the old data: still marked.
+        assert!(does(Operation::Write { first: 9, data: data(1), durable: false }, &["write"]).is_success());
+        assert!(namespace.execute(&Operation::Read { first: 9, blocks: 1 }).status.is_success());
+        assert_eq!(kept(), [(4096, 6144)]);
+        assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
+        assert_eq!(kept(), [(4096, 4608), (5120, 6144)]);
+        assert!(does(Operation::Flush, &["flush"]).is_success());
+        assert!(
+            does(Operation::Write { first: 8, data: data(1), durable: true }, &["write", "flush", "keep"]).is_success()
+        );
+        assert_eq!(kept(), [(5120, 6144)]);
+        // What cannot be kept is no success, and is tried again.
+        storage.is_full.store(true, Ordering::Relaxed);
+        assert!(does(Operation::Write { first: 10, data: data(2), durable: false }, &["write"]).is_success());
+        assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
+        assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+        storage.is_full.store(false, Ordering::Relaxed);
+        assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
+        assert_eq!(kept(), [(10240, 10752)]);
+        assert_eq!(does(mark(0, 65536), &["flush", "keep"]), Status::SUCCESS);
+    }
+
+    #[test]
+    fn marks_do_not_fill_memory() {
+        let namespace = Namespace::new(1, 512, Arc::new(Counting::default())).unwrap();
+        let mark = |number: u64| Operation::WriteUncorrectable { first: number * 65536, blocks: 65536 };
+        assert!((0..16).all(|number| namespace.execute(&mark(number)).status.is_success()));
+        assert_eq!(namespace.execute(&mark(16)).status, Status::CAPACITY_EXCEEDED);
+        assert!(namespace.execute(&Operation::Read { first: 16 * 65536, blocks: 1 }).status.is_success());
+    }
+
+    #[test]
+    fn marks_of_blocks_of_another_size_cover_what_they_covered() {
+        let storage = Remembering::new(1 << 20);
+        storage.keep_unreadable(&[512..1024, 8192..12288]).unwrap();
+        let namespace = Namespace::new(1, 4096, storage).unwrap();
+        let readable: Vec<u64> = (0..5)
+            .filter(|first| namespace.execute(&Operation::Read { first: *first, blocks: 1 }).status.is_success())
+            .collect();
+        assert_eq!(readable, [1, 3, 4]);
+    }
+
+    #[test]
+    fn a_file_stays_unreadable_where_it_was_made_so() {
+        let path = std::env::temp_dir().join(format!("nvme-tcp-marks-{}", std::process::id()));
+        let side = path.with_extension("uncorrectable");
+        std::fs::write(&path, vec![0; 64 << 10]).unwrap();
+        let open = || Namespace::new(1, 4096, Arc::new(FileStorage::open(&path, false).unwrap())).unwrap();
+        let status = |namespace: &Namespace, first| namespace.execute(&Operation::Read { first, blocks: 1 }).status;
+        let namespace = open();
+        assert!(namespace.execute(&Operation::WriteUncorrectable { first: 3, blocks: 2 }).status.is_success());
+        drop(namespace);
+        let namespace = open();
+        let found: Vec<bool> = (2..6).map(|first| status(&namespace, first).is_success()).collect();
+        assert_eq!(found, [true, false, false, true]);
+        assert_eq!(status(&namespace, 3), Status::UNRECOVERED_READ_ERROR);
+        let data = Pieces::from_iter([Bytes::from(vec![7; 8192])]);
+        assert!(namespace.execute(&Operation::Write { first: 3, data, durable: true }).status.is_success());
+        assert!(!side.exists(), "nothing is marked any more");
+        drop(namespace);
+        assert_eq!(open().execute(&Operation::Read { first: 4, blocks: 1 }).data.concat(), [7; 4096]);
+        std::fs::write(&side, "what is this").unwrap();
+        let refused = FileStorage::open(&path, false).unwrap_err().to_string();
+        assert!(refused.contains(".uncorrectable: line 1"), "{refused}");
+        std::fs::remove_file(&side).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 
     /// Storage that counts, and may fail.
@@ -508,7 +670,7 @@ mod tests {
         let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
         assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
         assert_eq!(storage.largest_read.load(Ordering::Relaxed), 1 << 20);
-        namespace.mark(65530, 1, true);
+        assert!(namespace.marks().set(65530..65531));
         let status = namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status;
         assert_eq!(status, Status::UNRECOVERED_READ_ERROR);
     }
@@ -524,14 +686,19 @@ mod tests {
     }
 
     proptest! {
-        /// Against an array with one entry a block: its value, or unreadable.
+        /// Against an array with one entry a block: its value, or unreadable. After a flush the process may end.
         #[test]
         fn operations_do_what_an_array_does(
-            operations in prop::collection::vec((0u8..7, 0u64..120, 1u32..40, any::<u8>()), 1..60)
+            operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)
         ) {
-            let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(160 * 512))).unwrap();
+            let storage = Remembering::new(160 * 512);
+            let mut namespace = Namespace::new(1, 512, storage.clone()).unwrap();
             let mut oracle = vec![Some(0u8); 160];
             for (kind, first, blocks, value) in operations {
+                if kind == 7 {
+                    prop_assert!(namespace.execute(&Operation::Flush).status.is_success());
+                    namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+                }
                 let range = first as usize..first as usize + blocks as usize;
                 let readable = oracle[range.clone()].iter().all(Option::is_some);
                 let image: Vec<u8> = oracle[range.clone()].iter().flat_map(|block| [block.unwrap_or(0); 512]).collect();
