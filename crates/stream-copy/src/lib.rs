@@ -5,31 +5,38 @@
 //! ownership and reads nothing: it costs 3 ns a line, and whoever reads the line next prefetches it as it would any other.
 //!
 //! Streaming stores are not ordered with other stores until there was a fence, and the first instruction that waits for
-//! memory waits for all of them: longer than it takes to copy a frame. So [`append_each`] copies many before it ends with one.
+//! memory waits for all of them: longer than it takes to copy a frame. So [`append_lines`] copies many before it ends with
+//! one.
 #![deny(unsafe_code)]
 
 use bytes::BytesMut;
 
-/// Appends to each buffer the bytes that go with it. What has no room for them gets some.
+/// Appends each piece, and behind it zeros up to the end of its last [line](LINE). What has no room for all of them gets
+/// some.
 ///
-/// Best where buffers are there before, begin at cache lines, and share none; and where what makes the pairs does
-/// nothing that waits for memory, such as counting references.
+/// Best where the buffer is there before, and ends at a line so far: then each piece begins at one, and none is shared. What
+/// makes the pieces should do nothing that waits for memory, such as counting references.
 ///
 /// ```
 /// use bytes::BytesMut;
+/// use stream_copy::{LINE, append_lines};
 ///
-/// let mut copies = [BytesMut::with_capacity(2048), BytesMut::with_capacity(2048)];
-/// stream_copy::append_each(copies.iter_mut().zip([&b"a frame"[..], b"another"]));
-/// assert_eq!(copies, [&b"a frame"[..], b"another"]);
+/// let mut copies = BytesMut::with_capacity(2048);
+/// append_lines(&mut copies, [&b"a frame"[..], b"another"]);
+/// assert_eq!(copies.len(), 2 * LINE);
+/// assert!(copies.starts_with(b"a frame\0") && copies[LINE..].starts_with(b"another\0"));
 /// ```
-pub fn append_each<'a>(pairs: impl IntoIterator<Item = (&'a mut BytesMut, &'a [u8])>) {
-    // Nobody else has a buffer before this is dropped, should the iterator panic as well.
+pub fn append_lines<'a>(buffer: &mut BytesMut, pieces: impl IntoIterator<Item = &'a [u8]>) {
+    // Nobody else has the buffer before this is dropped, should the iterator panic as well.
     let _fence = write::Fence;
-    for (buffer, bytes) in pairs {
-        buffer.reserve(bytes.len());
-        write::append(buffer, bytes);
+    for piece in pieces {
+        buffer.reserve(piece.len().next_multiple_of(LINE));
+        write::append(buffer, piece);
     }
 }
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
 
 /// Streaming stores of x86-64; elsewhere ordinary ones.
 ///
@@ -38,42 +45,41 @@ pub fn append_each<'a>(pairs: impl IntoIterator<Item = (&'a mut BytesMut, &'a [u
 /// SSE2, which has the instructions, is part of x86-64. Stores go to the spare capacity of a buffer that is lent
 /// exclusively, within its bounds, which are checked, and from a slice that lives through the call. Streaming stores may come late for
 /// other cores, and out of order, until a [`Fence`] is dropped: until then callers keep the buffer to themselves, as
-/// [`append_each`](super::append_each) does, which was lent them for longer. For this core they are ordinary stores.
+/// [`append_lines`](super::append_lines) does, which was lent them for longer. For this core they are ordinary stores.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod write {
+    use super::LINE;
     use bytes::BytesMut;
     use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     use core::mem::MaybeUninit;
 
-    /// Appends `bytes`, for which there is room.
+    /// Appends `bytes` in whole lines, for which there is room.
     pub(super) fn append(buffer: &mut BytesMut, bytes: &[u8]) {
-        // What is before the first line goes the ordinary way.
-        let head = buffer.spare_capacity_mut().as_ptr().align_offset(LINE).min(bytes.len());
-        let (head, rest) = bytes.split_at(head);
-        buffer.extend_from_slice(head);
-        let (lines, tail) = rest.as_chunks::<LINE>();
         let start = buffer.len();
-        let (room, behind) = buffer.spare_capacity_mut().split_at_mut(LINE * lines.len());
-        let to = room.as_mut_ptr();
-        for (index, line) in lines.iter().enumerate() {
-            // SAFETY: `room` has 64 bytes for each line, so that this is within it; it begins at a line if there is one at
-            // all, for `head` ended there.
-            unsafe { stream(line, to.add(LINE * index)) };
-        }
-        if tail.is_empty() || behind.len() < LINE {
-            // SAFETY: as many bytes behind `start` were written above, and are within the capacity, as `room` was.
-            unsafe { buffer.set_len(start + LINE * lines.len()) };
-            buffer.extend_from_slice(tail);
+        let (lines, tail) = bytes.as_chunks::<LINE>();
+        let whole = bytes.len().next_multiple_of(LINE);
+        let room = &mut buffer.spare_capacity_mut()[..whole];
+        if room.as_ptr().align_offset(LINE) != 0 {
+            // Of lines that begin elsewhere, others would be written in part: the ordinary way.
+            buffer.extend_from_slice(bytes);
+            buffer.resize(start + whole, 0);
             return;
         }
-        // A line of which a part was streamed would be worse than one of which none was.
-        let mut line = [0; LINE];
-        line[..tail.len()].copy_from_slice(tail);
-        // SAFETY: `behind` has the 64 bytes of a line, and begins at one: `room`, whose lines are whole, ends there.
-        unsafe { stream(&line, behind.as_mut_ptr()) };
-        // SAFETY: as above, and `tail` is part of the line that was written behind `room`.
-        unsafe { buffer.set_len(start + rest.len()) };
+        let to = room.as_mut_ptr();
+        for (index, line) in lines.iter().enumerate() {
+            // SAFETY: `room` has 64 bytes for each line, and begins at a line, so that this is one within it.
+            unsafe { stream(line, to.add(LINE * index)) };
+        }
+        if !tail.is_empty() {
+            // A line of which a part was streamed would be worse than one of which none was.
+            let mut line = [0; LINE];
+            line[..tail.len()].copy_from_slice(tail);
+            // SAFETY: `whole` has 64 bytes more than the lines above if there is a tail, and so has `room`.
+            unsafe { stream(&line, to.add(LINE * lines.len())) };
+        }
+        // SAFETY: each of the `whole` bytes behind `start` was written, and they are within the capacity, as `room` was.
+        unsafe { buffer.set_len(start + whole) };
     }
 
     /// Writes a line.
@@ -97,18 +103,18 @@ mod write {
             unsafe { _mm_sfence() };
         }
     }
-
-    /// Bytes of a cache line.
-    const LINE: usize = 64;
 }
 
 /// Ordinary stores.
 #[cfg(not(target_arch = "x86_64"))]
 mod write {
+    use super::LINE;
     use bytes::BytesMut;
 
     pub(super) fn append(buffer: &mut BytesMut, bytes: &[u8]) {
+        let end = buffer.len() + bytes.len().next_multiple_of(LINE);
         buffer.extend_from_slice(bytes);
+        buffer.resize(end, 0);
     }
 
     pub(super) struct Fence;
@@ -120,28 +126,28 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the alignments, and with or without room.
+        /// Whatever the alignment, and with or without room.
         #[test]
         fn copies_are_what_was_copied(
-            bytes in prop::collection::vec(any::<u8>(), 0..3000),
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1600), 0..5),
             from in 0usize..70,
-            offsets in prop::collection::vec((0usize..70, 0usize..3200), 1..5),
+            offset in 0usize..70,
+            at_line: bool,
+            capacity in 0usize..8000,
         ) {
-            let bytes = &bytes[from.min(bytes.len())..];
-            let (mut copies, mut kept) = (Vec::new(), Vec::new());
-            for (offset, capacity) in &offsets {
-                let mut slab = BytesMut::from(&vec![0xee; offset + capacity][..]);
-                let mut buffer = slab.split_off(*offset);
-                buffer.truncate(buffer.len() / 2);
-                kept.push(slab);
-                copies.push(buffer);
+            let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece[from.min(piece.len())..]).collect();
+            let mut slab = BytesMut::from(&vec![0xee; offset + LINE + capacity][..]);
+            let to_line = if at_line { slab[offset..].as_ptr().align_offset(LINE) } else { 0 };
+            let mut copies = slab.split_off(offset + to_line);
+            copies.truncate(copies.len() / 2 / LINE * LINE);
+            let mut expected = copies.to_vec();
+            for piece in &pieces {
+                expected.extend_from_slice(piece);
+                expected.resize(expected.len() + piece.len().next_multiple_of(LINE) - piece.len(), 0);
             }
-            let before = copies.clone();
-            append_each(copies.iter_mut().map(|copy| (copy, bytes)));
-            for (copy, before) in copies.iter().zip(before) {
-                prop_assert_eq!(&copy[..], [&before, bytes].concat());
-            }
-            prop_assert!(kept.iter().flatten().all(|byte| *byte == 0xee), "neighbours are as they were");
+            append_lines(&mut copies, pieces);
+            prop_assert_eq!(&copies[..], &expected[..]);
+            prop_assert!(slab.iter().all(|byte| *byte == 0xee), "what is in front is as it was");
         }
     }
 
@@ -159,7 +165,7 @@ mod tests {
             // The same memory again and again.
             let mut buffer = from_reader.try_recv().unwrap_or_else(|_| BytesMut::with_capacity(1536));
             buffer.clear();
-            append_each([(&mut buffer, &[round as u8; 1514][..])]);
+            append_lines(&mut buffer, [&[round as u8; LINE * 24][..]]);
             to_reader.send(buffer).expect("the reader has not failed");
         }
         drop(to_reader);
