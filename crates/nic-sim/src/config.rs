@@ -57,8 +57,7 @@ pub struct NicConfig {
     pub lro_wait: Duration,
     /// TLS contexts there is room for, each with its key; 0: the device has no TLS face.
     pub tls_contexts: u32,
-    /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face, nor has one
-    /// with several queues.
+    /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face.
     pub ipsec_sas: u32,
     /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face. They stay on the NIC.
     pub nvme_contexts: u32,
@@ -85,8 +84,7 @@ impl NicConfig {
             line_rate: if share > 1 { None } else { self.line_rate },
             tls_contexts: self.tls_contexts / share,
             nvme_contexts: self.nvme_contexts / share,
-            // Two queues must not count one SA's packets.
-            ipsec_sas: if share > 1 { 0 } else { self.ipsec_sas },
+            ipsec_sas: self.ipsec_sas.div_ceil(share),
             context_cache_bytes: self.context_cache_bytes / share as usize,
             ..self.clone()
         }

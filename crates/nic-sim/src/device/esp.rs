@@ -8,6 +8,7 @@ use crate::engine::esp_tx::EspDrop;
 use crate::engine::layout::Layout;
 use crate::packet::{ControlCompletion, IpsecCommand};
 use bytes::BytesMut;
+use esp::EspAt;
 use offload_api::rx::Checksums;
 use offload_api::{EspVerdict, RxMeta};
 use offload_base::Instant;
@@ -47,6 +48,16 @@ impl Device {
         if epoch == self.counters.resets {
             self.esp.carry_out(command);
         }
+    }
+
+    /// Whether it has the SA that a received packet came by.
+    pub(super) fn opens(&self, at: &EspAt) -> bool {
+        self.esp.find_received(at.spi, at.ip.source, at.ip.destination).is_some()
+    }
+
+    /// Whether it has no SA for received packets.
+    pub(super) fn opens_nothing(&self) -> bool {
+        self.esp.receives_nothing()
     }
 
     /// Tells the host what happened to SAs, as far as there is room.

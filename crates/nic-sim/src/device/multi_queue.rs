@@ -4,7 +4,8 @@
 //! created from, so two queues share no handle, no order of commands and no lock, and a context is where the shard
 //! of the host is that knows its flow. So that this holds whatever the indirection table says, a flow that a
 //! receive context follows is steered to that context's queue, before the hash is asked; NICs that offload TLS do
-//! likewise. ESP is another matter: two queues must not count one SA's packets, so SAs are for NICs with one queue.
+//! likewise. So are the packets of an SA, which is at one queue: two must not count one SA's packets. Fragments of those,
+//! and ESP that no queue has an SA for, are hashed by their addresses.
 //!
 //! Invariant: the port sends one frame at a time, the queues' in turn.
 
@@ -17,6 +18,7 @@ use crate::frame::Frame;
 use crate::rss::{Toeplitz, entry_of, first_queue};
 use crate::wire::Port;
 use core::task::Waker;
+use esp::EspAt;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -96,7 +98,7 @@ impl MultiQueueDevice {
         if self.queues.len() == 1 {
             return 0;
         }
-        let following = self.queue_that_follows(frame);
+        let following = self.queue_that_follows(frame).or_else(|| self.queue_that_opens(frame));
         following.or_else(|| self.hash.of_frame(frame).map(|hash| self.table[entry_of(hash)].into())).unwrap_or(0)
     }
 
@@ -107,6 +109,15 @@ impl MultiQueueDevice {
         }
         let flow = Layout::of_frame(frame)?.flow_of_receiver(frame);
         self.queues.iter().position(|queue| queue.follows(&flow))
+    }
+
+    /// The queue with the SA that a frame came by.
+    fn queue_that_opens(&self, frame: &[u8]) -> Option<usize> {
+        if self.queues.iter().all(Device::opens_nothing) {
+            return None;
+        }
+        let at = EspAt::find(frame)?;
+        self.queues.iter().position(|queue| queue.opens(&at))
     }
 
     /// Takes the table that a queue's driver has set.

@@ -82,6 +82,11 @@ impl EspTable {
         self.by_spi.get(&(spi, source, destination)).copied()
     }
 
+    /// Whether there is no SA for received packets.
+    pub(crate) fn receives_nothing(&self) -> bool {
+        self.by_spi.is_empty()
+    }
+
     /// The SA that a packet is to be protected by.
     pub(crate) fn find_policy(&self, packet: &Packet) -> Option<Handle> {
         self.policies.find(packet).copied()
