@@ -189,7 +189,7 @@ impl Outside {
             for refused in keys::refused(&keys, &addresses).map_err(io::Error::other)? {
                 eprintln!("{host}: {refused}");
             }
-            builder = builder.layer(move |driver| keys::tried(&keys, driver, &addresses));
+            builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses));
         }
         let mut builder = builder.attach(0, &self.name, self.port.clone(), wire.link());
         if let Some(capture) = capture {

@@ -84,7 +84,7 @@ pub struct Bulk {
 }
 
 /// Makes what is between the stack and the driver of a host.
-pub type LayerOfHost = Arc<dyn Fn(usize, Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync>;
+pub type LayerOfHost = Arc<dyn Fn(usize, Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync>;
 
 impl Bulk {
     /// A transfer in virtual time over a clean wire, with 16 KiB records of TLS 1.3 and 256 KiB messages.
@@ -112,7 +112,7 @@ impl Bulk {
 
     fn with_layer(&self, builder: Builder, host: usize) -> Builder {
         match self.layer.clone() {
-            Some(layer) => builder.layer(move |driver| layer(host, driver)),
+            Some(layer) => builder.layer(move |queues| layer(host, queues)),
             None => builder,
         }
     }

@@ -78,7 +78,7 @@ impl fmt::Display for EspMode {
 /// ```
 pub fn layer(keys: KeyFile) -> LayerOfHost {
     let mirrored = keys.mirrored();
-    Arc::new(move |host, driver| keys::tried(if host == 0 { &keys } else { &mirrored }, driver, &addresses(host)))
+    Arc::new(move |host, queues| keys::tried(if host == 0 { &keys } else { &mirrored }, queues, &addresses(host)))
 }
 
 /// The addresses of a host of a [`Bulk`](crate::bulk::Bulk) run.
@@ -219,7 +219,7 @@ impl Ipsec {
         match self.mode.offload() {
             Some(kind) => {
                 let keys = keys.offloaded(kind);
-                builder.layer(move |driver| keys::tried(&keys, driver, &[IpAddr::V4(address)]))
+                builder.layer(move |queues| keys::tried(&keys, queues, &[IpAddr::V4(address)]))
             }
             None => builder,
         }

@@ -7,8 +7,8 @@
 //!
 //! let (_device, driver) = nic(NicConfig::default());
 //! let keys: KeyFile = "policy setdefault in accept out accept".parse()?;
-//! let mut device = keys::tried(&keys, Box::new(driver), &["10.0.0.1".parse()?]);
-//! assert!(device.keying().is_some());
+//! let mut queues = keys::tried(&keys, vec![Box::new(driver)], &["10.0.0.1".parse()?]);
+//! assert!(queues[0].keying().is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -66,8 +66,11 @@ pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) 
 /// In words, if some of the SAs are not this host's.
 pub fn refused(keys: &KeyFile, addresses: &[IpAddr]) -> Result<Vec<RefusedSa>, String> {
     let (_device, driver) = nic(NicConfig::default());
-    secured(keys, Box::new(driver), addresses).map(|(_, refused)| refused)
+    secured(keys, vec![Box::new(driver)], addresses).map(|(_, refused)| refused)
 }
+
+/// The queues of a NIC, as a host's shards see them.
+pub type Queues = Vec<Box<dyn NetDevice>>;
 
 /// An SA that a device would not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,32 +93,28 @@ impl fmt::Display for RefusedSa {
     }
 }
 
-/// A driver with IPsec around it, and `keys` in that, for a host of these addresses; and the SAs that the device below
-/// would not take.
+/// The drivers of a NIC's queues with IPsec around them, and `keys` in that, for a host of these addresses; and the SAs
+/// that the device below would not take.
 ///
 /// # Errors
 /// In words, if some of the SAs are not this host's.
-pub fn secured(
-    keys: &KeyFile,
-    driver: Box<dyn NetDevice>,
-    addresses: &[IpAddr],
-) -> Result<(Box<dyn NetDevice>, Vec<RefusedSa>), String> {
-    let mut device = SecureDevice::new(driver);
+pub fn secured(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr]) -> Result<(Queues, Vec<RefusedSa>), String> {
+    let mut queues = SecureDevice::of_queues(drivers);
     let mut refused = Vec::new();
-    if let Some(keying) = device.keying() {
+    if let Some(keying) = queues.first_mut().and_then(|queue| queue.keying()) {
         let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
         refused.extend(added.into_iter().filter_map(RefusedSa::of));
     }
-    Ok((Box::new(device), refused))
+    Ok((queues, refused))
 }
 
 /// The same for keys that were found to be good before.
 ///
 /// # Panics
 /// If they are not.
-pub fn tried(keys: &KeyFile, driver: Box<dyn NetDevice>, addresses: &[IpAddr]) -> Box<dyn NetDevice> {
-    match secured(keys, driver, addresses) {
-        Ok((device, _)) => device,
+pub fn tried(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr]) -> Queues {
+    match secured(keys, drivers, addresses) {
+        Ok((queues, _)) => queues,
         Err(error) => panic!("keys that were tried before: {error}"),
     }
 }

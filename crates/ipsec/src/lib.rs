@@ -8,7 +8,8 @@
 //!   driver
 //! ```
 //!
-//! - [`SecureDevice`] (`device/`): a [`NetDevice`](offload_api::NetDevice) around another one;
+//! - [`SecureDevice`] (`device/`): a [`NetDevice`](offload_api::NetDevice) around another one; or around each
+//!   queue of one that has several ([`SecureDevice::of_queues`]);
 //! - [`Spd`]: policies; [`Sad`]: security associations and what finds them;
 //! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
 //! - [`IpsecCounters`]: what is counted, under Linux's names.

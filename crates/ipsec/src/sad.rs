@@ -33,6 +33,8 @@ pub struct Sa {
     pub path_mtu: Option<PathMtu>,
     /// Since when nothing left by it; `None`: nothing ever did, or nobody needs to know.
     pub quiet: Option<Quiet>,
+    /// The queue of the device that its packets leave by, and where the device has it.
+    pub queue: usize,
     /// Its place in a device.
     pub offload: Option<InDevice>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
@@ -101,6 +103,7 @@ impl Sa {
             sequence,
             path_mtu: None,
             quiet: None,
+            queue: 0,
             offload: None,
             retired: false,
             deadline: None,

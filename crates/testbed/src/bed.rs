@@ -63,11 +63,11 @@ struct Plan {
     neighbours: Vec<(IpAddr, [u8; 6])>,
 }
 
-/// Makes what is between a driver and a stack.
+/// Makes what is between the drivers of a NIC's queues and the shards of a stack.
 #[derive(Clone)]
 struct Layer(Arc<Around>);
 
-type Around = dyn Fn(Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync;
+type Around = dyn Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync;
 
 impl fmt::Debug for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -142,15 +142,16 @@ impl Builder {
         self
     }
 
-    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device. Its NIC is to
-    /// have one queue: what a layer counts, of an SA for example, cannot be counted in several places.
+    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device. It is given
+    /// those of all queues of the host's NIC at once, for what it counts, of an SA for example, may concern all of them;
+    /// it gives as many back, in the same order.
     ///
     /// # Panics
     /// If there is no host yet.
     #[must_use]
     pub fn layer(
         mut self,
-        around: impl Fn(Box<dyn NetDevice>) -> Box<dyn NetDevice> + Send + Sync + 'static,
+        around: impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync + 'static,
     ) -> Builder {
         self.last_host().layer = Some(Layer(Arc::new(around)));
         self
@@ -205,20 +206,15 @@ impl Builder {
     /// Builds it, and starts whatever runs by itself.
     ///
     /// # Errors
-    /// In real time, if a thread or tokio cannot be started; if a capture cannot be written; if there is a layer around
-    /// a NIC with several queues.
+    /// In real time, if a thread or tokio cannot be started; if a capture cannot be written.
     ///
     /// # Panics
-    /// If a wire ends at a host that is not there, or at one that has a wire already.
+    /// If a wire ends at a host that is not there, or at one that has a wire already; if a layer has lost a queue.
     pub fn build(self) -> io::Result<Testbed> {
         let engine = Engine::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
-            if plan.layer.is_some() && plan.nic.queues > 1 {
-                let several = "a layer stands around a NIC with one queue";
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, several));
-            }
             let (device, drivers) = multi_queue_nic(plan.nic.clone());
             let device = Arc::new(Mutex::new(device));
             ports.push(Some(device.clone()));
@@ -278,13 +274,12 @@ impl Builder {
         for (address, mac) in &plan.neighbours {
             config = config.with_neighbour(*address, *mac);
         }
-        let queue_of_shard = |driver: Driver| -> Box<dyn NetDevice> {
-            match &plan.layer {
-                Some(Layer(around)) => around(Box::new(driver)),
-                None => Box::new(driver),
-            }
-        };
-        let shards = Host::shards(config, drivers.into_iter().map(queue_of_shard).collect(), runtime.clone());
+        let mut queues: Vec<Box<dyn NetDevice>> = drivers.into_iter().map(|driver| Box::new(driver) as _).collect();
+        if let Some(Layer(around)) = &plan.layer {
+            queues = around(queues);
+        }
+        assert_eq!(queues.len(), usize::from(plan.nic.queues), "a layer gives back as many queues as it was given");
+        let shards = Host::shards(config, queues, runtime.clone());
         let bed_host = BedHost {
             number,
             name: plan.name.clone(),

@@ -174,8 +174,6 @@ fn a_table_names_queues_that_are_there() {
     let single = Testbed::builder(Seed(1)).host("one", NicConfig::default(), TcpConfig::default()).build().unwrap();
     let refused = single.host(0).stack().set_indirection(&[0; 128]).expect_err("there is one queue");
     assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
-    let layered = Testbed::builder(Seed(1)).host("two", queues(2), TcpConfig::default()).layer(|device| device).build();
-    assert_eq!(layered.expect_err("a layer counts in one place").kind(), io::ErrorKind::InvalidInput);
 }
 
 /// What each of some TLS streams brought, and what passed the server's NIC.

@@ -3,7 +3,7 @@
 //! Which those are is the policies' to say: if one that names ports might be about the packet, nothing but the whole
 //! packet tells whether it is.
 //!
-//! Invariant: a packet is put together of fragments that came the same way: from the stack, plain from the wire, or by
+//! Invariant: a packet is put together of fragments that came the same way: from one shard's stack, plain from the wire, or by
 //! one and the same SA. What one of them lacks, nobody else can add.
 
 use super::SecureDevice;
@@ -17,7 +17,8 @@ use offload_base::time::earliest;
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
-    Stack,
+    /// Of the shard at this queue.
+    Stack(usize),
     Wire,
     Sa(SaId),
 }
@@ -40,7 +41,7 @@ impl Fragments {
     /// Takes a fragment of a frame whose IP header starts at `network`.
     pub(super) fn insert(&mut self, now: Instant, from: Origin, frame: &[u8], network: usize) -> Taken {
         let (both, among) = match from {
-            Origin::Stack => (&mut self.stack, 0),
+            Origin::Stack(queue) => (&mut self.stack, queue as u64),
             Origin::Wire => (&mut self.wire, 0),
             Origin::Sa(SaId(name)) => (&mut self.sas, u64::from(name.generation) << 32 | u64::from(name.index)),
         };

@@ -28,14 +28,16 @@ impl SecureDevice {
         let (source, destination) = (sa.params.source, sa.params.destination);
         let flow = flow_of(&Packet { source, destination, protocol: PROTOCOL_UDP, ports: None });
         // What waits for room waits without a bound: of a device that stands still, a translator hears again later.
-        self.drain_backlog(now);
-        if !self.backlog.is_empty() || self.inner.room(&flow) == 0 {
+        let queue = sa.queue;
+        self.drain_backlog(now, queue);
+        let leaves_by = &mut self.queues[queue];
+        if !leaves_by.backlog.is_empty() || leaves_by.inner.room(&flow) == 0 {
             return;
         }
         let packet = TxPacket { header: frame[..].into(), fragments: Default::default(), ask: TxAsk::default() };
         self.counters.out_keep_alive += 1;
-        let _lost_if_dropped = self.inner.transmit(now, packet, &NoRecords);
-        self.inner.flush(now);
+        let _lost_if_dropped = leaves_by.inner.transmit(now, packet, &NoRecords);
+        leaves_by.inner.flush(now);
     }
 }
 

@@ -1,6 +1,7 @@
 //! SAs and policies come and go.
 
 use super::SecureDevice;
+use crate::sad::Sa;
 use core::net::IpAddr;
 use offload_api::ipsec::{SaAdded, SaUse};
 use offload_api::{
@@ -10,11 +11,8 @@ use offload_base::Instant;
 
 impl Keying for SecureDevice {
     fn add_sa(&mut self, now: Instant, params: SaParams) -> Result<SaAdded, KeyingError> {
-        let (offload, spi) = (params.offload, params.spi);
-        let id = self.sad.add(now, params)?;
-        let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
-        self.changed();
-        Ok(SaAdded { sa: id, spi, refused })
+        let queue = self.least_used_queue();
+        self.add_sa_at(now, queue, params)
     }
 
     fn update_sa(&mut self, now: Instant, id: SaId, lifetime: Lifetime) -> Result<(), KeyingError> {
@@ -24,31 +22,31 @@ impl Keying for SecureDevice {
         }
         sa.meter.renew(now, lifetime);
         sa.params.lifetime = lifetime;
-        let in_device = sa.offload.as_ref().map(|place| place.handle);
+        let (in_device, queue) = (sa.offload.as_ref().map(|place| place.handle), sa.queue);
         self.sad.note_deadline(id);
-        if let (Some(handle), Some(device)) = (in_device, self.inner.ipsec()) {
+        if let (Some(handle), Some(device)) = (in_device, self.queues[queue].inner.ipsec()) {
             device.update_sa(handle, lifetime);
         }
         Ok(())
     }
 
     fn rekey_sa(&mut self, now: Instant, id: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError> {
-        let old = &self.sad.find(id).ok_or(KeyingError::NotFound)?.params;
-        let successor = SaParams { spi, key, last_number: 0, ..old.clone() };
+        let Sa { params: old, queue, .. } = self.sad.find(id).ok_or(KeyingError::NotFound)?;
+        let (queue, successor) = (*queue, SaParams { spi, key, last_number: 0, ..old.clone() });
         if self.sad.find_exactly(old.direction, spi, old.source, old.destination).is_some() {
             return Err(KeyingError::Exists);
         }
         if old.key.is_same_as(&successor.key) || self.has_sent_under(&successor) {
             return Err(KeyingError::KeyReused);
         }
-        self.add_sa(now, successor)
+        // On the same ring: what its predecessor still sends is not overtaken.
+        self.add_sa_at(now, queue, successor)
     }
 
     fn delete_sa(&mut self, id: SaId) -> Result<(), KeyingError> {
-        if self.sad.find(id).is_none() {
-            return Err(KeyingError::NotFound);
-        }
+        let queue = self.sad.find(id).ok_or(KeyingError::NotFound)?.queue;
         self.take_from_device(id);
+        self.queues[queue].used -= 1;
         self.sad.remove(id);
         self.changed();
         Ok(())
@@ -85,12 +83,23 @@ impl Keying for SecureDevice {
     }
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
-        self.hear_device();
+        (0..self.queues.len()).for_each(|queue| self.hear_device(queue));
         self.events.pop()
     }
 }
 
 impl SecureDevice {
+    /// Adds an SA, whose packets are to leave by `queue`.
+    fn add_sa_at(&mut self, now: Instant, queue: usize, params: SaParams) -> Result<SaAdded, KeyingError> {
+        let (offload, spi) = (params.offload, params.spi);
+        let id = self.sad.add(now, params)?;
+        self.sad.find_mut(id).into_iter().for_each(|sa| sa.queue = queue);
+        self.queues[queue].used += 1;
+        let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
+        self.changed();
+        Ok(SaAdded { sa: id, spi, refused })
+    }
+
     /// Whether nonces of a transmitting SA to be may have been used, by any that is there: no nonce has an SPI in it.
     fn has_sent_under(&self, successor: &SaParams) -> bool {
         let mut all = self.sad.ids().filter_map(|id| self.sad.find(id));

@@ -6,10 +6,12 @@
 //! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
 //! - `events`: what keying is to hear of it all;
-//! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear.
+//! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear;
+//! - `queues`: the same around a device with several queues.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
-//! it rather than send it plain; no sequence number is used twice, whoever counts.
+//! it rather than send it plain; no sequence number is used twice, whoever counts; the packets of an SA leave by one
+//! queue, in the order of their numbers.
 
 mod events;
 mod fragments;
@@ -18,6 +20,7 @@ mod keying;
 mod offload;
 mod path_mtu;
 mod protect;
+mod queues;
 mod receive;
 mod segment;
 mod transmit;
@@ -28,7 +31,6 @@ use crate::spd::Spd;
 use core::cell::Cell;
 use core::fmt;
 use core::task::Waker;
-use esp::QuickHash;
 use events::Events;
 use fragments::Fragments;
 use offload_api::ipsec::Packet;
@@ -37,8 +39,8 @@ use offload_api::{
     RecordSource, Refused, RxPacket, SaEvent, SaId, Selector, Sent, TlsDevice, TlsKey, TxPacket,
 };
 use offload_base::counters::CounterSet;
-use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant, Seq};
+use queues::Queue;
 use std::collections::{HashMap, VecDeque};
 
 /// An IPsec layer over a device.
@@ -48,52 +50,48 @@ use std::collections::{HashMap, VecDeque};
 ///
 /// See the [crate] for an example.
 pub struct SecureDevice {
-    inner: Box<dyn NetDevice>,
+    /// Of the device, each with a shard of the host above it. One of them, mostly.
+    queues: Vec<Queue>,
     sad: Sad,
     /// For packets sent, and for packets received.
     policies: [Spd; 2],
     /// Whether packets pass that no policy is about.
     bypass: [bool; 2],
-    /// Packets that are wrapped and wait for room in the device: what is left of one that was cut.
-    backlog: VecDeque<(FlowKey, TxPacket)>,
     frames: BufferPool,
     fragments: Fragments,
     events: Events,
-    /// By the device's names. Looked up, never walked.
-    in_device: HashMap<Handle, SaId, QuickHash>,
     /// SAs that the device had no time for yet, the oldest first.
     waiting_for_device: VecDeque<SaId>,
     /// What the device was told to protect, by the policies it came from.
-    told: HashMap<(Selector, u32), Vec<(Selector, SaId)>>,
+    told: HashMap<(Selector, u32), Vec<Told>>,
     counters: IpsecCounters,
     /// Moves with policies and SAs.
     epoch: u64,
     /// What is done with packets like the one that was asked about last. A stack asks three times about each: for its
     /// path, for room, and when it sends it.
     decided: Cell<Option<(Packet, Decision)>>,
-    /// Somebody waits, and is to hear of new keys.
-    waiting: Option<Waker>,
 }
 
 impl SecureDevice {
     /// An IPsec layer over `inner`, without SAs and policies.
     pub fn new(inner: Box<dyn NetDevice>) -> SecureDevice {
+        SecureDevice::around(vec![inner])
+    }
+
+    fn around(queues: Vec<Box<dyn NetDevice>>) -> SecureDevice {
         SecureDevice {
-            inner,
+            queues: queues.into_iter().map(Queue::new).collect(),
             sad: Sad::default(),
             policies: [Spd::default(), Spd::default()],
             bypass: [false; 2],
-            backlog: VecDeque::new(),
             frames: BufferPool::new(FRAME_BYTES, FRAMES_PER_SLAB),
             fragments: Fragments::new(),
             events: Events::default(),
-            in_device: HashMap::default(),
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),
             counters: IpsecCounters::default(),
             epoch: 0,
             decided: Cell::new(None),
-            waiting: None,
         }
     }
 
@@ -156,12 +154,6 @@ impl SecureDevice {
             self.wake();
         }
     }
-
-    fn wake(&mut self) {
-        if let Some(waker) = self.waiting.take() {
-            waker.wake();
-        }
-    }
 }
 
 /// A flow as policies see it.
@@ -177,86 +169,50 @@ fn packet_of(flow: &FlowKey) -> Packet {
     }
 }
 
+/// Of the one queue that there is.
 impl NetDevice for SecureDevice {
     fn path(&self, flow: &FlowKey) -> PathCaps {
-        let caps = self.inner.path(flow);
-        // Both only grow, so their sum moves when one of them does.
-        let caps = PathCaps { epoch: caps.epoch + self.epoch, ..caps };
-        match self.decide(&packet_of(flow)) {
-            Decision { action: Some(Action::Protect(_)), sa, .. } => self.protected_path(flow, sa, caps),
-            _ => caps,
-        }
+        self.path_at(ONLY, flow)
     }
 
     fn room(&self, flow: &FlowKey) -> usize {
-        let room = self.inner.room(flow);
-        // A packet may become many. One is taken at a time, then; what does not fit at once waits here.
-        let Decision { action, sa, .. } = self.decide(&packet_of(flow));
-        match action {
-            Some(Action::Protect(_)) if !self.backlog.is_empty() => 0,
-            Some(Action::Protect(_)) if self.is_cut_by_device(sa) => room,
-            Some(Action::Protect(_)) => room.min(1),
-            _ => room,
-        }
+        self.room_at(ONLY, flow)
     }
 
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
-        self.drain_backlog(now);
-        self.send(now, packet, source)
+        self.transmit_at(now, ONLY, packet, source)
     }
 
     fn flush(&mut self, now: Instant) {
-        self.drain_backlog(now);
-        self.inner.flush(now);
+        self.flush_at(now, ONLY);
     }
 
     fn receive(&mut self, now: Instant) -> Option<RxPacket> {
-        self.drain_backlog(now);
-        // Whoever sends what is dropped here does not keep the stack from its other work.
-        for _ in 0..DROPPED_A_CALL {
-            let packet = self.inner.receive(now)?;
-            if let Some(packet) = self.take_in(now, packet) {
-                return Some(packet);
-            }
-        }
-        None
+        self.receive_at(now, ONLY)
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.hear_device();
-        let event = self.inner.poll_event();
-        if event == Some(DeviceEvent::Reset) {
-            // Which SAs it had is told there.
-            self.hear_device();
-        }
-        event
+        self.poll_event_at(ONLY)
     }
 
     fn arm(&mut self, waker: &Waker) -> bool {
-        self.waiting = Some(waker.clone());
-        self.inner.arm(waker)
+        self.arm_at(ONLY, waker)
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let fragments = self.fragments.next_event();
-        earliest(earliest(self.inner.next_event(), fragments), self.sad.next_event())
+        self.next_event_at(ONLY)
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        if self.inner.next_event().is_some_and(|at| at <= now) {
-            self.inner.handle_timeout(now);
-        }
-        self.expire_fragments(now);
-        self.handle_sa_timeouts(now);
+        self.handle_timeout_at(now, ONLY);
     }
 
     fn count(&self, set: &mut CounterSet) {
-        set.add(&self.counters);
-        self.inner.count(set);
+        self.count_at(ONLY, set);
     }
 
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        self.inner.tls()?;
+        self.queues[ONLY].inner.tls()?;
         Some(self)
     }
 
@@ -274,28 +230,22 @@ impl TlsDevice for SecureDevice {
     fn add(
         &mut self,
         flow: &FlowKey,
-        direction: offload_api::Direction,
+        direction: Direction,
         start: Seq,
         number: u64,
         key: &TlsKey,
     ) -> Result<Handle, Refused> {
-        let is_plain = |action| matches!(action, Some(Action::Bypass));
-        let both = is_plain(self.decide(&packet_of(flow)).action)
-            && is_plain(self.action(Direction::Receive, &packet_of(&flow.reversed())));
-        match self.inner.tls() {
-            Some(tls) if both => tls.add(flow, direction, start, number, key),
-            _ => Err(Refused::Unsupported),
-        }
+        self.tls_at(ONLY, flow).ok_or(Refused::Unsupported)?.add(flow, direction, start, number, key)
     }
 
     fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
-        if let Some(tls) = self.inner.tls() {
+        if let Some(tls) = self.queues[ONLY].inner.tls() {
             tls.answer_resync(handle, header, number);
         }
     }
 
     fn remove(&mut self, handle: Handle) {
-        if let Some(tls) = self.inner.tls() {
+        if let Some(tls) = self.queues[ONLY].inner.tls() {
             tls.remove(handle);
         }
     }
@@ -328,7 +278,18 @@ enum By {
     Device(Handle, OffloadKind),
 }
 
+/// Packets that are dropped, or go to another shard, before others have their turn.
 const DROPPED_A_CALL: usize = 256;
+/// What the device was told to protect by which SA, and at which queue.
+#[derive(Debug)]
+struct Told {
+    selector: Selector,
+    sa: SaId,
+    queue: usize,
+}
+
+/// The queue of a device that has one.
+const ONLY: usize = 0;
 /// Most frames are no longer than this; what is gets a buffer of its own.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;

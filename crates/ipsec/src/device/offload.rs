@@ -8,14 +8,14 @@
 //! device is to protect it finds by its own policies: the host tells it of one when the first packet for it comes, in the
 //! order that the host's have, and every packet names the SA that it must not leave without.
 
-use super::{By, Decision, SecureDevice};
+use super::{By, Decision, SecureDevice, Told};
 use crate::sad::InDevice;
 use esp::Reached;
 use esp::selectors::rank;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
-    DropReason, EspAsk, EspMode, Handle, NoRecords, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector,
-    Sent, TxAsk, TxPacket,
+    DropReason, EspAsk, EspMode, Handle, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Sent,
+    TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use smallvec::SmallVec;
@@ -52,20 +52,22 @@ impl SecureDevice {
         let Some(sa) = self.sad.find_mut(id).filter(|sa| !sa.retired) else {
             return Err(SaRefused::UnknownSa);
         };
-        let device = self.inner.ipsec().ok_or(SaRefused::NoDevice)?;
+        let queue = &mut self.queues[sa.queue];
+        let device = queue.inner.ipsec().ok_or(SaRefused::NoDevice)?;
         // As it stands by now.
         let params = SaParams { last_number: sa.number(), lifetime: sa.meter.left(), ..sa.params.clone() };
         let handle = device.add_sa(&params)?;
         sa.offload = Some(InDevice { handle, kind: sa.params.offload, selectors: SmallVec::new() });
-        self.in_device.insert(handle, id);
+        queue.sas.insert(handle, id);
         Ok(())
     }
 
     /// Takes an SA, and what the device was told to use it for, back.
     pub(super) fn take_from_device(&mut self, id: SaId) {
-        let Some(place) = self.sad.find_mut(id).and_then(|sa| sa.offload.take()) else { return };
-        self.in_device.remove(&place.handle);
-        if let Some(device) = self.inner.ipsec() {
+        let Some(sa) = self.sad.find_mut(id) else { return };
+        let (Some(place), queue) = (sa.offload.take(), &mut self.queues[sa.queue]) else { return };
+        queue.sas.remove(&place.handle);
+        if let Some(device) = queue.inner.ipsec() {
             device.remove_sa(place.handle);
         }
     }
@@ -73,12 +75,12 @@ impl SecureDevice {
     /// The device is not to protect packets by a policy that is gone.
     pub(super) fn forget_policy(&mut self, selector: &Selector, priority: u32) {
         let rank = rank(selector, priority);
-        for (narrowed, id) in self.told.remove(&(*selector, priority)).unwrap_or_default() {
-            if let Some(place) = self.sad.find_mut(id).and_then(|sa| sa.offload.as_mut()) {
-                place.selectors.retain(|told| *told != (narrowed, rank));
+        for told in self.told.remove(&(*selector, priority)).unwrap_or_default() {
+            if let Some(place) = self.sad.find_mut(told.sa).and_then(|sa| sa.offload.as_mut()) {
+                place.selectors.retain(|named| *named != (told.selector, rank));
             }
-            if let Some(device) = self.inner.ipsec() {
-                device.remove_policy(&narrowed, rank);
+            if let Some(device) = self.queues[told.queue].inner.ipsec() {
+                device.remove_policy(&told.selector, rank);
             }
         }
     }
@@ -92,12 +94,12 @@ impl SecureDevice {
         decision: &Decision,
         packets: u32,
     ) -> Sent {
-        let Some(sa) = self.make_device_find(id, decision) else {
+        let Some((queue, sa)) = self.make_device_find(id, decision) else {
             self.counters.out_state_invalid += 1;
             return Sent::Dropped(DropReason::Policy);
         };
         let ask = TxAsk { esp: Some(EspAsk::Protect { sa }), ..packet.ask };
-        let sent = self.inner.transmit(now, TxPacket { ask, ..packet }, &NoRecords);
+        let sent = self.queues[queue].post(now, TxPacket { ask, ..packet });
         if sent == Sent::Posted {
             self.counters.out_packet += u64::from(packets);
             self.take_numbers(id, packets);
@@ -107,8 +109,9 @@ impl SecureDevice {
         sent
     }
 
-    /// Sees to it that the device's policies lead such packets to this SA, and says what the device calls it.
-    fn make_device_find(&mut self, id: SaId, decision: &Decision) -> Option<Handle> {
+    /// Sees to it that the device's policies lead such packets to this SA, and says at which queue, and what the device
+    /// calls it.
+    fn make_device_find(&mut self, id: SaId, decision: &Decision) -> Option<(usize, Handle)> {
         let (selector, priority) = decision.policy?;
         let sa = self.sad.find_mut(id)?;
         // Narrowed, it would be more specific: it stands where the host's own stands.
@@ -122,21 +125,27 @@ impl SecureDevice {
             },
             EspMode::Tunnel => selector,
         };
-        let place = sa.offload.as_mut()?;
+        let (place, queue) = (sa.offload.as_mut()?, sa.queue);
         let handle = place.handle;
         if place.selectors.contains(&(narrowed, rank)) {
-            return Some(handle);
+            return Some((queue, handle));
         }
-        self.inner.ipsec()?.set_policy(&narrowed, rank, handle).ok()?;
+        self.queues[queue].inner.ipsec()?.set_policy(&narrowed, rank, handle).ok()?;
         place.selectors.push((narrowed, rank));
         let told = self.told.entry((selector, priority)).or_default();
-        let before = told.iter().position(|(other, _)| *other == narrowed).map(|at| told.swap_remove(at).1);
-        told.push((narrowed, id));
+        let before = told.iter().position(|other| other.selector == narrowed).map(|at| told.swap_remove(at));
+        told.push(Told { selector: narrowed, sa: id, queue });
         // An older SA gave way.
-        if let Some(place) = before.and_then(|before| self.sad.find_mut(before)).and_then(|sa| sa.offload.as_mut()) {
+        let Some(before) = before else { return Some((queue, handle)) };
+        if let Some(place) = self.sad.find_mut(before.sa).and_then(|sa| sa.offload.as_mut()) {
             place.selectors.retain(|told| *told != (narrowed, rank));
         }
-        Some(handle)
+        if before.queue != queue
+            && let Some(device) = self.queues[before.queue].inner.ipsec()
+        {
+            device.remove_policy(&narrowed, rank);
+        }
+        Some((queue, handle))
     }
 
     /// An SA goes on without the device. Its numbers go on where the device can have been at most.
@@ -149,15 +158,18 @@ impl SecureDevice {
     }
 
     /// Takes note of what the device tells about SAs.
-    pub(super) fn hear_device(&mut self) {
+    pub(super) fn hear_device(&mut self, queue: usize) {
         let mut lost = false;
-        while let Some(event) = self.inner.ipsec().and_then(|device| device.poll_sa_event()) {
-            let find = |handle| self.in_device.get(&handle).copied();
+        while let Some(event) = self.queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
+            let find = |handle| self.queues[queue].sas.get(&handle).copied();
             match event {
-                DeviceSaEvent::SoftLimit(handle, limit) => self.hear_limit(handle, Reached::Soft(limit)),
-                DeviceSaEvent::HardLimit(handle, limit) => self.hear_limit(handle, Reached::Hard(limit)),
+                DeviceSaEvent::SoftLimit(handle, limit) => self.hear_limit(find(handle), Reached::Soft(limit)),
+                DeviceSaEvent::HardLimit(handle, limit) => self.hear_limit(find(handle), Reached::Hard(limit)),
                 DeviceSaEvent::Lost(handle) => {
-                    self.lose(handle);
+                    // An SA of a device that was reset goes on in software.
+                    if let Some(id) = self.queues[queue].sas.remove(&handle) {
+                        self.goes_on_in_software(id);
+                    }
                     lost = true;
                 }
                 DeviceSaEvent::SequenceExhausted(handle) => {
@@ -180,24 +192,17 @@ impl SecureDevice {
             // With an SA, the device lost the policies that named it.
             let Self { told, sad, .. } = self;
             told.retain(|_, policies| {
-                policies.retain(|(_, id)| sad.find(*id).is_some_and(|sa| sa.offload.is_some()));
+                policies.retain(|told| sad.find(told.sa).is_some_and(|sa| sa.offload.is_some()));
                 !policies.is_empty()
             });
         }
         self.offer_again();
     }
 
-    /// An SA of a device that was reset goes on in software.
-    fn lose(&mut self, handle: Handle) {
-        if let Some(id) = self.in_device.remove(&handle) {
-            self.goes_on_in_software(id);
-        }
-    }
-
     /// The device has limits reached as well as the host, and each is told once. The device may have counted more: what
     /// it dropped.
-    fn hear_limit(&mut self, handle: Handle, reached: Reached) {
-        let Some(id) = self.in_device.get(&handle).copied() else { return };
+    fn hear_limit(&mut self, id: Option<SaId>, reached: Reached) {
+        let Some(id) = id else { return };
         if let Some(reached) = self.sad.find_mut(id).and_then(|sa| sa.meter.note(reached)) {
             self.on_limit(id, reached);
         }

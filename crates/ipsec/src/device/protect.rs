@@ -19,6 +19,8 @@ use offload_base::cost::{self, Work};
 /// How one packet is going to be protected.
 struct Plan {
     sa: SaId,
+    /// By which it leaves.
+    queue: usize,
     by: By,
     outer: Outer,
     /// Of the first packet it will be.
@@ -73,9 +75,9 @@ impl SecureDevice {
 
     /// Whether a packet may leave by an SA, and how. What is refused is counted.
     fn plan(&mut self, id: SaId, packet: &TxPacket, view: &IpView, flow: FlowKey) -> Result<Plan, Sent> {
-        let mtu = self.inner.path(&flow).mtu;
         let Some(sa) = self.sad.find_mut(id) else { return Err(Sent::Dropped(DropReason::Policy)) };
-        let mtu = sa.outer_mtu(mtu);
+        let queue = sa.queue;
+        let mtu = sa.outer_mtu(self.queues[queue].inner.path(&flow).mtu);
         let outer = match Outer::for_packet(&sa.params, &packet.header[ETHERNET..]) {
             Ok(outer) => outer,
             Err(WrapError::Fragment) => return Err(self.refuse(|counters| &mut counters.out_state_mode_error)),
@@ -104,7 +106,7 @@ impl SecureDevice {
             return Err(self.refuse(|counters| &mut counters.out_state_seq_error));
         };
         let bytes = (in_front - outer.taken()) as u64 * u64::from(packets) + packet.payload_len() as u64;
-        Ok(Plan { sa: id, by: sa.by(), outer, number, packets, bytes, mtu, too_large, flow })
+        Ok(Plan { sa: id, queue, by: sa.by(), outer, number, packets, bytes, mtu, too_large, flow })
     }
 
     fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {
@@ -126,7 +128,7 @@ impl SecureDevice {
         let fits = whole.filter(|whole| whole.header.len() <= LONGEST_HEADERS);
         let sent = fits.map(|whole| {
             let ask = TxAsk { esp: Some(ask), ..whole.ask };
-            self.inner.transmit(now, TxPacket { ask, ..whole }, &offload_api::NoRecords)
+            self.queues[plan.queue].post(now, TxPacket { ask, ..whole })
         });
         if sent == Some(Sent::Posted) {
             self.counters.out_crypto += u64::from(plan.packets);
@@ -148,7 +150,8 @@ impl SecureDevice {
         plan: &Plan,
     ) -> Sent {
         let last = plan.number + u64::from(plan.packets) - 1;
-        let leaves_them_to_us = self.inner.ipsec().is_some_and(|device| device.advance_sa(handle, last).is_ok());
+        let device = self.queues[plan.queue].inner.ipsec();
+        let leaves_them_to_us = device.is_some_and(|device| device.advance_sa(handle, last).is_ok());
         if !leaves_them_to_us {
             return self.refuse(|counters| &mut counters.out_state_invalid);
         }
@@ -159,7 +162,8 @@ impl SecureDevice {
     /// Wraps a packet, cut if it is to be, and queues the results.
     fn wrap(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) {
         let framing = cost::work(Work::Framing);
-        let Plan { outer, mtu, flow, .. } = plan;
+        let Plan { outer, mtu, flow, queue, .. } = plan;
+        let backlog = &mut self.queues[*queue].backlog;
         let Some(sa) = self.sad.find(plan.sa) else { return };
         for (segment, number) in Segments::new(&packet, view).zip(plan.number..) {
             let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();
@@ -174,7 +178,7 @@ impl SecureDevice {
             let wrapped_packet =
                 TxPacket { header, fragments: [frame.freeze()].into_iter().collect(), ask: TxAsk::default() };
             if wrapped - ETHERNET <= usize::from(*mtu) {
-                self.backlog.push_back((*flow, wrapped_packet));
+                backlog.push_back((*flow, wrapped_packet));
             } else {
                 // RFC 4303 3.3.4: fragmented after ESP.
                 let fragments = ip_packets::fragment(wrapped_packet, ETHERNET, *mtu, number as u32);
@@ -182,11 +186,11 @@ impl SecureDevice {
                     self.counters.out_state_mode_error += 1;
                     continue;
                 };
-                self.backlog.extend(fragments.into_iter().map(|fragment| (*flow, fragment)));
+                backlog.extend(fragments.into_iter().map(|fragment| (*flow, fragment)));
             }
         }
         drop(framing);
-        self.drain_backlog(now);
+        self.drain_backlog(now, *queue);
     }
 
     pub(super) fn take_numbers(&mut self, id: SaId, packets: u32) {

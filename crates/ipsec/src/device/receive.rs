@@ -26,27 +26,27 @@ use offload_base::cost::{self, Work};
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.
-    pub(super) fn take_in(&mut self, now: Instant, packet: RxPacket) -> Option<RxPacket> {
+    pub(super) fn take_in(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         let RxPacket { frame, meta, joined, placed } = packet;
         // The verdict is for here; further up, packets of one stream are not to differ by it.
         let plain = RxMeta { esp: EspVerdict::None, ..meta };
         match meta.esp {
             EspVerdict::Unwrapped { sa, number, packets } => {
                 let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
-                self.take_unwrapped(now, sa, opened)
+                self.take_unwrapped(now, queue, sa, opened)
             }
             EspVerdict::Decrypted { sa, number, packets } => {
                 let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
-                self.take_decrypted(now, sa, opened)
+                self.take_decrypted(now, queue, sa, opened)
             }
             EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => {
-                self.take_raw(now, RxPacket { frame, meta, joined, placed })
+                self.take_raw(now, queue, RxPacket { frame, meta, joined, placed })
             }
         }
     }
 
     /// A packet as it was on the wire.
-    fn take_raw(&mut self, now: Instant, packet: RxPacket) -> Option<RxPacket> {
+    fn take_raw(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         if packet.frame.get(12..14) == Some(&ARP) {
             return Some(packet);
         }
@@ -72,14 +72,14 @@ impl SecureDevice {
                 self.counters.in_fragmented_discovery += 1;
                 return None;
             }
-            return self.take_whole(now, RxPacket::new(whole, RxMeta::default()), view);
+            return self.take_whole(now, queue, RxPacket::new(whole, RxMeta::default()), view);
         }
-        self.take_whole(now, packet, view)
+        self.take_whole(now, queue, packet, view)
     }
 
-    fn take_whole(&mut self, now: Instant, packet: RxPacket, view: IpView) -> Option<RxPacket> {
+    fn take_whole(&mut self, now: Instant, queue: usize, packet: RxPacket, view: IpView) -> Option<RxPacket> {
         if let Some(at) = EspAt::find(&packet.frame) {
-            return self.open(now, packet.frame, &at);
+            return self.open(now, queue, packet.frame, &at);
         }
         let ip = &packet.frame[ETHERNET..];
         match shares_port(ip, &view) {
@@ -105,7 +105,7 @@ impl SecureDevice {
     }
 
     /// Opens an ESP packet in software.
-    fn open(&mut self, now: Instant, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
+    fn open(&mut self, now: Instant, queue: usize, mut frame: BytesMut, at: &EspAt) -> Option<RxPacket> {
         let framing = cost::work(Work::Framing);
         let Some(id) = self.sad.find_received(at.spi, at.ip.source, at.ip.destination) else {
             self.counters.in_no_states += 1;
@@ -134,13 +134,13 @@ impl SecureDevice {
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
         let opened = Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
-        self.deliver(now, id, opened, at, &trailer)
+        self.deliver(now, queue, id, opened, at, &trailer)
     }
 
     /// A packet that the device decrypted: headers, window and lifetimes are the host's.
-    fn take_decrypted(&mut self, now: Instant, handle: Handle, opened: Opened) -> Option<RxPacket> {
+    fn take_decrypted(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
-        let id = *self.in_device.get(&handle).or_else(|| {
+        let id = *self.queues[queue].sas.get(&handle).or_else(|| {
             self.counters.in_no_states += count;
             None
         })?;
@@ -161,14 +161,14 @@ impl SecureDevice {
             return self.drop_all_received(Refusal::Replay, count);
         }
         self.counters.in_crypto += count;
-        self.deliver(now, id, opened, &at, &trailer)
+        self.deliver(now, queue, id, opened, &at, &trailer)
     }
 
     /// A packet that the device opened altogether. Its number goes through the host's window as well, for the host
     /// opens those packets of the SA that came in fragments: one that came both ways would pass each of two windows.
-    fn take_unwrapped(&mut self, now: Instant, handle: Handle, opened: Opened) -> Option<RxPacket> {
+    fn take_unwrapped(&mut self, now: Instant, queue: usize, handle: Handle, opened: Opened) -> Option<RxPacket> {
         let Packets { count, .. } = opened.packets;
-        let id = *self.in_device.get(&handle).or_else(|| {
+        let id = *self.queues[queue].sas.get(&handle).or_else(|| {
             self.counters.in_no_states += count;
             None
         })?;
@@ -192,11 +192,19 @@ impl SecureDevice {
             EspMode::Tunnel => view.total,
         };
         self.spend(id, count, (protected + opened.bytes_left_out(&view, mode)) as u64);
-        self.admit(now, id, opened, &view)
+        self.admit(now, queue, id, opened, &view)
     }
 
     /// Takes the outer headers off a packet that is authentic.
-    fn deliver(&mut self, now: Instant, id: SaId, opened: Opened, at: &EspAt, trailer: &Trailer) -> Option<RxPacket> {
+    fn deliver(
+        &mut self,
+        now: Instant,
+        queue: usize,
+        id: SaId,
+        opened: Opened,
+        at: &EspAt,
+        trailer: &Trailer,
+    ) -> Option<RxPacket> {
         let Opened { frame, meta, packets } = opened;
         let sa = self.sad.find(id)?;
         let mode = sa.params.mode;
@@ -218,16 +226,16 @@ impl SecureDevice {
             return self.drop_all_received(Refusal::Mode, opened.packets.count);
         };
         self.spend(id, opened.packets.count, (trailer.payload + opened.bytes_left_out(&view, mode)) as u64);
-        self.admit(now, id, opened, &view)
+        self.admit(now, queue, id, opened, &view)
     }
 
     /// RFC 4301 5.2: lets a packet in if its policy asks for no other protection than it had.
-    fn admit(&mut self, now: Instant, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
+    fn admit(&mut self, now: Instant, queue: usize, id: SaId, opened: Opened, view: &IpView) -> Option<RxPacket> {
         let Opened { mut frame, mut meta, packets: Packets { count, joined, .. } } = opened;
-        let mut selectors = view.selectors(&frame[ETHERNET..]);
+        let (mut selectors, mut fragment) = (view.selectors(&frame[ETHERNET..]), view.fragment);
         if view.fragment && self.must_be_whole(Direction::Receive, view, &selectors) {
             let (whole, view) = self.put_together(now, Origin::Sa(id), &frame)?;
-            (frame, meta) = (whole, RxMeta::default());
+            (frame, meta, fragment) = (whole, RxMeta::default(), view.fragment);
             selectors = view.selectors(&frame[ETHERNET..]);
         }
         let sa = self.sad.find(id)?;
@@ -248,7 +256,7 @@ impl SecureDevice {
                 return None;
             }
         }
-        Some(RxPacket { joined, ..RxPacket::new(frame, meta) })
+        self.hand_over(queue, RxPacket { joined, ..RxPacket::new(frame, meta) }, &selectors, fragment)
     }
 
     /// The packet that a fragment was the last to come of.

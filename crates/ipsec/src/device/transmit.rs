@@ -48,10 +48,10 @@ impl SecureDevice {
     }
 
     /// Does with a packet what its policy says.
-    pub(super) fn send(&mut self, now: Instant, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    pub(super) fn send(&mut self, now: Instant, queue: usize, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
         let ether_type = packet.header.get(12..14).map(|bytes| [bytes[0], bytes[1]]);
         if ether_type == Some(ARP) {
-            return self.inner.transmit(now, packet, source);
+            return self.queues[queue].inner.transmit(now, packet, source);
         }
         show_headers(&mut packet);
         let Some(view) = ip_packet(&packet.header).and_then(IpView::parse_headers) else {
@@ -59,22 +59,22 @@ impl SecureDevice {
             return Sent::Dropped(DropReason::Policy);
         };
         if view.is_neighbour_discovery(&packet.header[ETHERNET..]) {
-            return self.inner.transmit(now, packet, source);
+            return self.queues[queue].inner.transmit(now, packet, source);
         }
         let selectors = view.selectors(&packet.header[ETHERNET..]);
         if view.fragment && self.must_be_whole(Direction::Transmit, &view, &selectors) {
-            return self.gather(now, &packet);
+            return self.gather(now, queue, &packet);
         }
         let decision = self.decide(&selectors);
         match decision.action {
-            Some(Action::Bypass) => self.inner.transmit(now, packet, source),
+            Some(Action::Bypass) => self.queues[queue].inner.transmit(now, packet, source),
             Some(Action::Protect(template)) => {
                 if packet.ask.context.is_some() {
                     return self.send_back(&packet, source);
                 }
                 // RFC 4301 7.1: transport mode is for whole packets.
                 if view.fragment && template.mode == EspMode::Transport {
-                    return self.gather(now, &packet);
+                    return self.gather(now, queue, &packet);
                 }
                 self.protect(now, packet, view, &decision, &selectors)
             }
@@ -97,14 +97,14 @@ impl SecureDevice {
     }
 
     /// Keeps a fragment until the packet is whole.
-    fn gather(&mut self, now: Instant, packet: &TxPacket) -> Sent {
+    fn gather(&mut self, now: Instant, queue: usize, packet: &TxPacket) -> Sent {
         let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
         frame.extend_from_slice(&packet.header);
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
         let fragment = IpHeaders::walk(&frame[ETHERNET..]).ok().and_then(|headers| headers.fragment);
         let identification = fragment.map_or(0, |fragment| fragment.identification);
-        match self.fragments.insert(now, Origin::Stack, &frame, ETHERNET) {
-            Taken::Whole(whole) => self.send_gathered(now, whole, identification),
+        match self.fragments.insert(now, Origin::Stack(queue), &frame, ETHERNET) {
+            Taken::Whole(whole) => self.send_gathered(now, queue, whole, identification),
             Taken::Kept | Taken::Duplicate => Sent::Posted,
             Taken::Refused(_) => {
                 self.counters.out_error += 1;
@@ -114,7 +114,7 @@ impl SecureDevice {
     }
 
     /// Does with a packet that came in fragments what its policy says.
-    fn send_gathered(&mut self, now: Instant, mut whole: BytesMut, identification: u32) -> Sent {
+    fn send_gathered(&mut self, now: Instant, queue: usize, mut whole: BytesMut, identification: u32) -> Sent {
         let Some(view) = ip_packet(&whole).and_then(IpView::parse).filter(|view| !view.fragment) else {
             return self.refuse(|counters| &mut counters.out_error);
         };
@@ -124,15 +124,15 @@ impl SecureDevice {
         let fragments = [whole.freeze()].into_iter().collect();
         let packet = TxPacket { header, fragments, ask: TxAsk::default() };
         let flow = flow_of(&selectors);
-        let mtu = self.inner.path(&flow).mtu;
         let decision = self.decide(&selectors);
+        let mtu = self.queues[self.home(decision.sa).unwrap_or(queue)].inner.path(&flow).mtu;
         match decision.action {
             Some(Action::Bypass) => {
                 let Some(pieces) = self.cut_again(packet, mtu, identification) else {
                     return Sent::Dropped(DropReason::Policy);
                 };
-                self.backlog.extend(pieces.into_iter().map(|piece| (flow, piece)));
-                self.drain_backlog(now);
+                self.queues[queue].backlog.extend(pieces.into_iter().map(|piece| (flow, piece)));
+                self.drain_backlog(now, queue);
                 Sent::Posted
             }
             Some(Action::Protect(template)) if template.mode == EspMode::Tunnel => {
@@ -169,18 +169,6 @@ impl SecureDevice {
         let pieces = ip_packets::fragment(packet, ETHERNET, mtu, identification).ok();
         self.counters.out_error += u64::from(pieces.is_none());
         pieces
-    }
-
-    /// Hands wrapped packets to the device as long as it has room.
-    pub(super) fn drain_backlog(&mut self, now: Instant) {
-        while let Some((flow, _)) = self.backlog.front() {
-            if self.inner.room(flow) == 0 {
-                return;
-            }
-            let Some((_, packet)) = self.backlog.pop_front() else { return };
-            // A packet the device does not take is a packet lost on its way; it has counted it.
-            let _lost_if_dropped = self.inner.transmit(now, packet, &offload_api::NoRecords);
-        }
     }
 
     pub(super) fn refuse(&mut self, counter: impl FnOnce(&mut crate::IpsecCounters) -> &mut u64) -> Sent {

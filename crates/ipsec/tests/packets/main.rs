@@ -9,6 +9,7 @@ mod never_plain;
 mod path_mtu;
 mod paths;
 mod policies;
+mod queues;
 mod rig;
 mod scale;
 

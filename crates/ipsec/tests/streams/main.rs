@@ -2,6 +2,7 @@
 //! nothing else.
 
 mod offload;
+mod queues;
 mod rig;
 mod router;
 

@@ -40,6 +40,8 @@ pub(crate) struct Pair {
     pub(crate) router: Option<u16>,
     /// SAs that each NIC has room for.
     pub(crate) sas: u32,
+    /// Of each NIC.
+    pub(crate) queues: u16,
     pub(crate) link: LinkConfig,
     /// Both hosts get their SAs so much later.
     pub(crate) keys_after: Option<Duration>,
@@ -66,6 +68,7 @@ impl Default for Pair {
             outer_ipv6: false,
             router: None,
             sas: 64,
+            queues: 1,
             link: LinkConfig::default(),
             keys_after: None,
             rekey_on_events: false,
@@ -129,7 +132,7 @@ fn is_about_size(data: &[u8], icmp: usize, protocol: u8, kind: u8) -> bool {
 }
 
 /// What a payload is full of, so that one piece of it in the clear is noticed.
-const MARK: &[u8] = b"never in the clear ";
+pub(crate) const MARK: &[u8] = b"never in the clear ";
 
 fn address(ipv6: bool, host: usize) -> IpAddr {
     let number = host as u8 + 1;
@@ -138,7 +141,7 @@ fn address(ipv6: bool, host: usize) -> IpAddr {
 
 impl Pair {
     /// The address that a host's ESP packets have.
-    fn outer(&self, host: usize) -> IpAddr {
+    pub(crate) fn outer(&self, host: usize) -> IpAddr {
         address(if self.mode == EspMode::Tunnel { self.outer_ipv6 } else { self.ipv6 }, host)
     }
 
@@ -196,13 +199,12 @@ impl Pair {
 
     pub(crate) fn run(&self, bytes: usize) -> Outcome {
         let recorder = Recorder::default();
-        let nic = NicConfig { mtu: self.mtu, ipsec_sas: self.sas, ..NicConfig::default() };
-        let secure = |driver| Box::new(SecureDevice::new(driver)) as Box<dyn offload_api::NetDevice>;
+        let nic = NicConfig { mtu: self.mtu, ipsec_sas: self.sas, queues: self.queues, ..NicConfig::default() };
         let bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())
-            .layer(secure)
+            .layer(SecureDevice::of_queues)
             .host("client", nic, TcpConfig::default())
-            .layer(secure);
+            .layer(SecureDevice::of_queues);
         let router = Router::new(self.router.unwrap_or(u16::MAX));
         let bed = match self.router {
             None => bed.wire(0, 1, self.link.clone()).recorded(&recorder),
@@ -280,14 +282,14 @@ impl Pair {
     }
 }
 
-async fn testbed_sleep(runtime: &dyn testbed::Runtime, span: Duration) {
+pub(crate) async fn testbed_sleep(runtime: &dyn testbed::Runtime, span: Duration) {
     let mut alarm = runtime.alarm();
     let until = runtime.now() + span;
     core::future::poll_fn(|cx| alarm.poll(cx, Some(until))).await;
 }
 
 /// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
-const ENOUGH: Duration = Duration::from_secs(3600);
+pub(crate) const ENOUGH: Duration = Duration::from_secs(3600);
 /// How often somebody looks after the keys.
 const TICK: Duration = Duration::from_micros(10);
 

@@ -1,0 +1,102 @@
+//! One IPsec layer around the queues of a device: what one shard does at the queue of another.
+
+use crate::rig::{End, NOW, datagram, sa, tcp};
+use core::task::Waker;
+use ipsec::SecureDevice;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, MultiQueueDevice, NicConfig, multi_queue_nic};
+use offload_api::{
+    Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, Selector, Sent, Template,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+/// How often it was woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Woken {
+    fn take(&self) -> bool {
+        self.0.swap(0, Ordering::Relaxed) > 0
+    }
+}
+
+/// Host 1's end, with an SA to host 2 at the first of two queues.
+fn queues(kind: OffloadKind) -> (MultiQueueDevice, [Box<dyn NetDevice>; 2]) {
+    let config =
+        NicConfig { mac: [2, 0, 0, 0, 0, 1], delays: Delays::NONE, line_rate: None, queues: 2, ..NicConfig::default() };
+    let (device, drivers) = multi_queue_nic(config);
+    let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+    let keying = queues[1].keying().expect("an IPsec layer");
+    let action = Action::Protect(Template::transport(1));
+    keying.add_policy(Policy { direction: Direction::Transmit, selector: Selector::ANY, priority: 0, action }).unwrap();
+    assert_eq!(keying.add_sa(NOW, sa(Direction::Transmit, kind, EspMode::Transport, false)).unwrap().refused, None);
+    (device, queues.try_into().ok().expect("as many as there were"))
+}
+
+/// All that the device sends; nobody serves the queues meanwhile.
+fn frames(device: &mut MultiQueueDevice) -> Vec<Frame> {
+    device.process(NOW);
+    let frames = core::iter::from_fn(|| device.poll_frame(NOW)).collect();
+    device.process(NOW);
+    frames
+}
+
+#[test]
+fn who_waits_for_room_at_anothers_queue_hears_of_it() {
+    for kind in [OffloadKind::None, OffloadKind::Crypto, OffloadKind::Packet] {
+        let (mut device, [mut home, mut other]) = queues(kind);
+        let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+        let (serves_home, serves_other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let mut sent = 0;
+        while other.room(&flow) > 0 {
+            assert_eq!(other.transmit(NOW, tcp(false, &[1; 1000], None), &NoRecords), Sent::Posted);
+            sent += 1;
+        }
+        assert_eq!(home.room(&flow), 0, "{kind:?}: it is the same queue");
+        other.flush(NOW);
+        for (queue, woken) in [(&mut home, &serves_home), (&mut other, &serves_other)] {
+            let waker = Waker::from(woken.clone());
+            while !queue.arm(&waker) {
+                assert!(queue.poll_event().is_none() && queue.receive(NOW).is_none());
+            }
+        }
+        assert!(!serves_other.take(), "{kind:?}: there is no room yet");
+        assert_eq!(frames(&mut device).len(), sent, "{kind:?}: the doorbell of the other queue rang");
+        assert!(serves_home.take(), "{kind:?}");
+        assert!(home.receive(NOW).is_none() && home.poll_event().is_none());
+        home.flush(NOW);
+        home.arm(&Waker::from(serves_home.clone()));
+        assert!(serves_other.take(), "{kind:?}: there is room");
+        assert!(other.room(&flow) > 0, "{kind:?}");
+    }
+}
+
+/// Two shards may give packets to the same host the same identification.
+#[test]
+fn fragments_of_two_shards_are_not_mixed() {
+    let (mut device, mut queues) = queues(OffloadKind::None);
+    let payloads = [[1; 2000], [2; 2000]];
+    let mut pieces = payloads.map(|payload| datagram(false, 53, &payload, 1200).into_iter());
+    while let [Some(first), Some(second)] = pieces.each_mut().map(Iterator::next) {
+        for (queue, piece) in queues.iter_mut().zip([first, second]) {
+            assert_eq!(queue.transmit(NOW, piece, &NoRecords), Sent::Posted);
+            queue.flush(NOW);
+        }
+    }
+    let mut receiver = End::new(2);
+    receiver.key(&[sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)]);
+    let received = receiver.receive(frames(&mut device));
+    assert_eq!(received.len(), 2);
+    for (packet, payload) in received.iter().zip(&payloads) {
+        assert!(packet.ends_with(payload));
+    }
+}
