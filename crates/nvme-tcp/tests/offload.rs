@@ -55,6 +55,27 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
     }
 }
 
+/// Packets longer than their headers tell, both ways, are placed, checked, given digests and encrypted like others.
+#[test]
+fn packets_of_any_length_are_worked_on() {
+    for layers in [Layers::Tcp, Layers::TlsNic] {
+        for (seed, loss) in [(81, 0.0), (82, 0.01)] {
+            let mut bed = Bed::with_large_nics(seed, layers, loss);
+            let host = connect(&bed, Offload::PlaceAndCheck, 2);
+            exercised_through_resets(&mut bed, host, exercise(seed), loss);
+            let counters = bed.counters();
+            let count = |name| counters.value(name);
+            if loss == 0.0 {
+                for [bytes, packets] in [["rx_lro_bytes", "rx_lro_packets"], ["tx_tso_bytes", "tx_tso_packets"]] {
+                    assert!(count(bytes) / count(packets) > 1 << 16, "{bytes}, seed {seed}");
+                }
+            }
+            assert!(count("rx_nvmeotcp_bytes") > 4 << 20 && count("tx_nvmeotcp_digests") > 20, "seed {seed}");
+            assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
+        }
+    }
+}
+
 /// Both NICs fill in digests; a wrong one would have a command tried again.
 #[test]
 fn digests_that_the_device_fills_in_are_those_of_the_cpu() {

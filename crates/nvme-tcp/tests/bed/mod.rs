@@ -69,6 +69,13 @@ impl Bed {
         Bed::build(seed, TransportConfig::default(), Layers::Tcp, 0.0, nic, None)
     }
 
+    /// One with NICs that cut and join up to 256 KiB, and have what they receive wait for more.
+    pub(crate) fn with_large_nics(seed: u64, layers: Layers, loss: f64) -> Bed {
+        let lro_wait = Duration::from_millis(1);
+        let nic = NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() };
+        Bed::build(seed, TransportConfig::default(), layers, loss, nic, None)
+    }
+
     /// One over a clean wire that is captured.
     pub(crate) fn captured(seed: u64, transport: TransportConfig, capture: &Capture) -> Bed {
         Bed::build(seed, transport, Layers::Tcp, 0.0, NicConfig::default(), Some(capture.clone()))
@@ -88,7 +95,11 @@ impl Bed {
             Impairments { loss: Share::new(loss).unwrap(), reorder: Some(reorder), ..Impairments::default() };
         let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
         let mut builder = Testbed::builder(seed)
-            .host("target", NicConfig::default(), TcpConfig::default())
+            .host(
+                "target",
+                NicConfig { nvme_contexts: NicConfig::default().nvme_contexts, ..nic.clone() },
+                TcpConfig::default(),
+            )
             .host("host", nic, TcpConfig::default())
             .wire(0, 1, link);
         if let Some(capture) = &capture {
