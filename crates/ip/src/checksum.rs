@@ -62,27 +62,57 @@ impl Sum {
 /// assert_eq!(ip_packets::native_sum(&[0x00, 0x01, 0xf2, 0x03]), u16::from_ne_bytes([0xf2, 0x04]));
 /// ```
 pub fn native_sum(bytes: &[u8]) -> u16 {
-    let sum = words(bytes);
-    // Ends around: 2^64 - 1 is a multiple of 2^16 - 1.
-    let sum = u128::from(sum as u64) + (sum >> 64);
-    fold((sum & 0xffff_ffff) as u64 + (sum >> 32) as u64)
+    // Ends around: 2^32 - 1 is a multiple of 2^16 - 1.
+    fold(words(bytes))
 }
 
-/// Adds up the bytes as 64-bit words. Four sums with their carries keep scalar units busy; as sums of 64 bits, which
-/// would want vectors, compilers shuffle more than they add.
-fn words(bytes: &[u8]) -> u128 {
-    let (blocks, rest) = bytes.as_chunks::<32>();
-    let mut sums = [0u128; 4];
+/// Adds up the bytes as 32-bit words.
+fn words(bytes: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if bytes.len() >= BLOCK
+        && let Some(sum) = wide::words(bytes)
+    {
+        return sum;
+    }
+    words_in_lanes(bytes)
+}
+
+/// The same, in as many sums as make vectors for whichever instructions this is compiled with. None of them overflows
+/// before there were 2^32 blocks.
+#[inline(always)]
+fn words_in_lanes(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
+    let mut sums = [0u64; BLOCK / 4];
     for block in blocks {
-        for (sum, word) in sums.iter_mut().zip(block.as_chunks::<8>().0) {
-            *sum += u128::from(u64::from_ne_bytes(*word));
+        for (sum, word) in sums.iter_mut().zip(block.as_chunks::<4>().0) {
+            *sum += u64::from(u32::from_ne_bytes(*word));
         }
     }
-    let (rest, end) = rest.as_chunks::<8>();
-    let mut last = [0; 8];
+    let (rest, end) = rest.as_chunks::<4>();
+    let mut last = [0; 4];
     last[..end.len()].copy_from_slice(end);
-    let rest = rest.iter().chain([&last]).map(|word| u128::from(u64::from_ne_bytes(*word)));
+    let rest = rest.iter().chain([&last]).map(|word| u64::from(u32::from_ne_bytes(*word)));
     sums.into_iter().chain(rest).sum()
+}
+
+/// Sums by AVX2, where the processor has it.
+///
+/// # Safety of this module
+///
+/// A function compiled with instructions that the processor may not have is safe to call where it was asked whether it has
+/// them, which the one function here that others can call does. All else is safe code.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+mod wide {
+    pub(super) fn words(bytes: &[u8]) -> Option<u64> {
+        // SAFETY: the processor has said that it has the instructions.
+        std::arch::is_x86_feature_detected!("avx2").then(|| unsafe { words_by_avx2(bytes) })
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn words_by_avx2(bytes: &[u8]) -> u64 {
+        super::words_in_lanes(bytes)
+    }
 }
 
 fn fold(mut sum: u64) -> u16 {
@@ -91,6 +121,9 @@ fn fold(mut sum: u64) -> u16 {
     }
     sum as u16
 }
+
+/// Bytes that are added up at a time.
+const BLOCK: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -105,6 +138,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn words_add_up_whatever_adds_them(bytes in proptest::collection::vec(any::<u8>(), 0..3000), from in 0usize..70) {
+            let bytes = &bytes[from.min(bytes.len())..];
+            let one_by_one = bytes.chunks(4).map(|word| {
+                let mut whole = [0; 4];
+                whole[..word.len()].copy_from_slice(word);
+                u64::from(u32::from_ne_bytes(whole))
+            });
+            let expected: u64 = one_by_one.sum();
+            prop_assert_eq!(words(bytes), expected);
+            prop_assert_eq!(words_in_lanes(bytes), expected);
+        }
+
         #[test]
         fn pieces_do_not_matter(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in proptest::collection::vec(0usize..300, 0..5)) {
             let mut whole = Sum::default();

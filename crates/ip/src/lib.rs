@@ -7,7 +7,7 @@
 //!
 //! Sans-IO; nothing here knows a socket, a neighbour or a route.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod checksum;
 pub mod fragmentation;
