@@ -76,6 +76,7 @@ impl Queue {
 impl SecureDevice {
     /// An IPsec layer over all queues of a device, without SAs and policies: what the shards of a host are to have in
     /// place of the drivers, in the same order. Each has the layer's [`keying`](NetDevice::keying), and it is the same one.
+    /// As long as somebody uses one of them, all are to be served: packets of any shard leave by any queue.
     ///
     /// ```
     /// use ipsec::SecureDevice;

@@ -11,6 +11,7 @@ use ipsec::SecureDevice;
 use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Direction as Way, LinkConfig, Recorder};
+use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, Keying, Lifetime, Limits, OffloadKind, Policy, SaEvent, SaId,
     SaParams, Selector, Template,
@@ -20,7 +21,7 @@ use offload_base::counters::CounterSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
-use testbed::{BedHost, Testbed};
+use testbed::{BedHost, ClockKind, Testbed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const QUEUES: u16 = 4;
@@ -36,6 +37,10 @@ struct Course {
     rekey_after: Option<u64>,
     /// Both NICs are reset this often.
     reset_every: Option<Duration>,
+    /// RSS has everything come to the third queue.
+    one_queue: bool,
+    /// By the machine's clock.
+    real: bool,
 }
 
 struct Outcome {
@@ -124,6 +129,7 @@ impl Bed {
         let recorder = Recorder::default();
         let nic = NicConfig { mtu: pair.mtu, ipsec_sas: 1024, queues: QUEUES, ..NicConfig::default() };
         let bed = Testbed::builder(Seed(pair.seed))
+            .clock(if course.real { ClockKind::Real } else { ClockKind::Virtual })
             .host("server", nic.clone(), TcpConfig::default())
             .layer(SecureDevice::of_queues)
             .host("client", nic, TcpConfig::default())
@@ -137,6 +143,9 @@ impl Bed {
             for (shard, policy) in policies(pair, number).into_iter().enumerate() {
                 with_keying(host, shard % usize::from(QUEUES), |keying| keying.add_policy(policy)).unwrap();
             }
+        }
+        if course.one_queue {
+            hosts.iter().for_each(|host| host.stack().set_indirection(&[2; INDIRECTION_ENTRIES]).unwrap());
         }
         let soft = Limits { packets: course.rekey_after, ..Limits::default() };
         let pair = Pair { lifetime: Lifetime { soft, ..Lifetime::default() }, ..pair.clone() };
@@ -332,6 +341,32 @@ fn in_udp() {
     }
 }
 
+/// Whatever RSS makes of ESP, what is in it comes to the shards that it would have come to at first.
+#[test]
+fn a_table_that_changes_is_none_of_their_concern() {
+    for kind in KINDS {
+        let course = Course { one_queue: true, ..Course::default() };
+        let outcome = talk(&pair(kind), course, 15, 5_000);
+        let what = format!("{kind:?}");
+        check_wire(&outcome, &what);
+        let all = &outcome.counters;
+        // A SYN looks for its flow at every shard before one takes it, once a table was changed; nothing else does.
+        assert_eq!((all.value("HostShardPassed"), all.value("TcpRetransSegs")), (60 * 4, 0), "{what}");
+        assert!(outcome.accepted.iter().all(|accepted| *accepted >= 5), "{what}: {:?}", outcome.accepted);
+    }
+}
+
+#[test]
+fn in_real_time() {
+    for kind in KINDS {
+        let course = Course { real: true, rekey_after: Some(100), ..Course::default() };
+        let outcome = talk(&pair(kind), course, 3, 100_000);
+        let what = format!("{kind:?}");
+        check_wire(&outcome, &what);
+        assert!(outcome.sent_by.len() > 6, "{what}: keys changed");
+    }
+}
+
 #[test]
 fn rekeying_under_load_loses_nothing() {
     for kind in KINDS {
@@ -352,7 +387,7 @@ fn keys_change_and_devices_forget_on_a_bad_wire() {
     for kind in KINDS {
         let link = lossy(0.005, 0.01, 0.01, 0.001);
         let reset_every = (kind != OffloadKind::None).then_some(Duration::from_millis(2));
-        let course = Course { rekey_after: Some(300), reset_every };
+        let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
         let outcome = talk(&Pair { link, window: 256, ..pair(kind) }, course, 4, 100_000);
         let what = format!("{kind:?}");
         check_wire(&outcome, &what);
@@ -366,7 +401,8 @@ fn keys_change_and_devices_forget_on_a_bad_wire() {
 #[test]
 fn a_run_repeats() {
     let run = || {
-        let course = Course { rekey_after: Some(300), reset_every: Some(Duration::from_millis(2)) };
+        let reset_every = Some(Duration::from_millis(2));
+        let course = Course { rekey_after: Some(300), reset_every, ..Course::default() };
         let link = lossy(0.01, 0.01, 0.01, 0.002);
         let outcome = talk(&Pair { link, ..pair(OffloadKind::Crypto) }, course, 3, 30_000);
         let frames: Vec<_> = outcome.seen.into_iter().map(|seen| (seen.at, seen.frame.data)).collect();
