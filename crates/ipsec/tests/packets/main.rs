@@ -10,6 +10,7 @@ mod path_mtu;
 mod paths;
 mod policies;
 mod queues;
+mod refused;
 mod rig;
 mod scale;
 
