@@ -436,6 +436,41 @@ async fn a_context_that_the_device_takes_away_is_not_used() {
     assert_eq!(far.next_chunk().await.unwrap().unwrap(), "two");
 }
 
+/// A header, data and a digest of a protocol above need no records of their own.
+#[tokio::test]
+async fn pieces_sent_at_once_share_records() {
+    let mut wires = Vec::new();
+    for tx in [false, true] {
+        let wire = Wire::new(9).with_devices(0.0, 9);
+        let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
+        assert_eq!(near.offload(Offload { tx, rx: false }).tx.handle().is_some(), tx);
+        let mut expected = Vec::new();
+        for (lengths, records) in [
+            (&[76, 4096, 4][..], 1),
+            (&[24, 40_000, 4], 3),
+            (&[24, 16_356, 4], 1),
+            (&[16_384, 0, 4], 2),
+            (&[0], 0),
+            (&[], 0),
+        ] {
+            let before = near.counters().tx_records_sw + near.counters().tx_records_device;
+            let pieces: Vec<Bytes> = lengths.iter().map(|length| data(*length as u64, *length).into()).collect();
+            expected.extend(pieces.concat());
+            let first = near.send_pieces(&mut pieces.into_iter().map(|piece| (piece, TxTag::PLAIN)));
+            assert_eq!(first.is_some(), records > 0);
+            let after = near.counters().tx_records_sw + near.counters().tx_records_device;
+            assert_eq!(after - before, records, "{lengths:?}");
+        }
+        SegmentStream::flush(&mut near);
+        let mut found = vec![0; expected.len()];
+        far.read_exact(&mut found).await.unwrap();
+        assert!(found == expected);
+        assert_eq!(near.counters().tx_records_device > 0, tx);
+        wires.push(wire.lock()[0].wire.clone());
+    }
+    assert!(wires[0] == wires[1]);
+}
+
 #[tokio::test]
 async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
     let wire = Wire::new(8).with_devices(0.0, 8);

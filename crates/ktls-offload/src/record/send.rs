@@ -24,10 +24,25 @@ pub(crate) enum Protection {
 
 /// Content on its way into a record.
 pub(crate) enum Content<'a> {
-    /// Shared: a device reads it where it is.
-    Shared(Bytes),
+    /// Shared, in pieces, each with its place in the units of the layers above, and with the context that is to fill
+    /// digests in, if they have some: a device reads it where it is.
+    Shared(&'a [(Bytes, TxTag)]),
     /// Lent: it is copied in any case.
     Lent(&'a [u8]),
+}
+
+impl Content<'_> {
+    /// Whether some of it is not yet what belongs in the record.
+    pub(crate) fn wants_digests(&self) -> bool {
+        matches!(self, Content::Shared(pieces) if pieces.iter().any(|(_, upper)| upper.context.is_some()))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Content::Shared(pieces) => pieces.iter().map(|(bytes, _)| bytes.len()).sum(),
+            Content::Lent(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// The transmit half of a record layer.
@@ -73,7 +88,6 @@ impl Sender {
         &mut self,
         content_type: ContentType,
         content: Content<'_>,
-        upper: TxTag,
         counters: &mut TlsCounters,
         queue: &mut dyn FnMut(Bytes, TxTag),
     ) -> Result<(), TlsError> {
@@ -88,10 +102,10 @@ impl Sender {
         // The transport's sealer goes no further than the key may, so nothing beyond is left to a device.
         let protection = if number < self.limit { self.protection } else { Protection::Software };
         match protection {
-            Protection::Software if upper.context.is_some() => {
+            Protection::Software if content.wants_digests() => {
                 debug_assert!(self.sealed_from.is_some());
                 counters.tx_records_sw += 1;
-                self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, upper, queue);
+                self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue);
             }
             Protection::Software => {
                 counters.tx_records_sw += 1;
@@ -99,17 +113,13 @@ impl Sender {
             }
             Protection::Device(handle) => {
                 counters.tx_records_device += 1;
-                self.leave_to_device(number, handle, content_type, content, upper, queue);
+                self.leave_to_device(number, handle, content_type, content, queue);
             }
         }
         Ok(())
     }
 
     fn seal(&self, number: u64, content_type: ContentType, content: Content<'_>, queue: &mut dyn FnMut(Bytes, TxTag)) {
-        let content = match &content {
-            Content::Shared(bytes) => bytes,
-            Content::Lent(bytes) => *bytes,
-        };
         debug_assert!(content.len() <= CONTENT_MAX);
         let trailer = self.trailer_len(content.len());
         let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer - TAG_LEN);
@@ -118,7 +128,10 @@ impl Sender {
         record.extend_from_slice(&prefix);
         {
             let _copy = cost::work(Work::Copy);
-            record.extend_from_slice(content);
+            match content {
+                Content::Shared(pieces) => pieces.iter().for_each(|(bytes, _)| record.extend_from_slice(bytes)),
+                Content::Lent(bytes) => record.extend_from_slice(bytes),
+            }
         }
         if trailer > TAG_LEN {
             record.extend_from_slice(&[content_type.code()]);
@@ -140,16 +153,8 @@ impl Sender {
         handle: Handle,
         content_type: ContentType,
         content: Content<'_>,
-        upper: TxTag,
         queue: &mut dyn FnMut(Bytes, TxTag),
     ) {
-        let content = match content {
-            Content::Shared(bytes) => bytes,
-            Content::Lent(bytes) => {
-                let _copy = cost::work(Work::Copy);
-                Bytes::copy_from_slice(bytes)
-            }
-        };
         let trailer = self.trailer(content_type, content.len());
         let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer.len() - TAG_LEN);
         if self.prefix[..] != prefix[..] {
@@ -159,16 +164,26 @@ impl Sender {
         let place =
             |at: usize| TxTag::device(handle, Layer::Tls, UnitTag { number, at: at as u32, len: length as u32 });
         queue(self.prefix.clone(), place(0));
-        let after = prefix.len() + content.len();
-        if !content.is_empty() {
-            let mut tag = place(prefix.len());
+        let copy;
+        let pieces = match content {
+            Content::Shared(pieces) => pieces,
+            Content::Lent(bytes) => {
+                let _copy = cost::work(Work::Copy);
+                copy = [(Bytes::copy_from_slice(bytes), TxTag::PLAIN)];
+                &copy
+            }
+        };
+        let mut at = prefix.len();
+        for (bytes, upper) in pieces.iter().filter(|(bytes, _)| !bytes.is_empty()) {
+            let mut tag = place(at);
             for (unit, above) in tag.units.iter_mut().zip(upper.units).skip(1) {
                 *unit = above;
             }
             tag.digests = upper.context;
-            queue(content, tag);
+            at += bytes.len();
+            queue(bytes.clone(), tag);
         }
-        queue(trailer, place(after));
+        queue(trailer, place(at));
     }
 
     /// Bytes that follow `content` bytes of content: its type where that is inside, padding, and the tag.
@@ -311,7 +326,7 @@ mod tests {
         let mut pieces = Vec::new();
         let mut tags = Vec::new();
         sender
-            .record(kind, content, TxTag::PLAIN, &mut TlsCounters::default(), &mut |bytes, tag| {
+            .record(kind, content, &mut TlsCounters::default(), &mut |bytes, tag| {
                 pieces.push(bytes);
                 tags.push(tag);
             })
@@ -340,6 +355,7 @@ mod tests {
             version in prop::sample::select(vec![TlsVersion::Tls12, TlsVersion::Tls13]),
             suite in prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]),
             pad_to in prop_oneof![Just(1usize), 2usize..600, Just(20_000)],
+            cut in 1usize..4000,
         ) {
             let mut software = sender_of(version, suite);
             let mut device = sender_of(version, suite);
@@ -350,9 +366,8 @@ mod tests {
             device.hand_over(HANDLE);
             for (kind, bytes, shared) in writes {
                 let kind = [ContentType::Alert, ContentType::Handshake, ContentType::ApplicationData][kind as usize];
-                let content = |shared| {
-                    if shared { Content::Shared(Bytes::copy_from_slice(&bytes)) } else { Content::Lent(&bytes) }
-                };
+                let pieces: Vec<_> = bytes.chunks(cut).map(|piece| (Bytes::copy_from_slice(piece), TxTag::PLAIN)).collect();
+                let content = |shared| if shared { Content::Shared(&pieces) } else { Content::Lent(&bytes) };
                 let one = wire(&mut software, kind, content(shared), None);
                 let other = wire(&mut device, kind, content(!shared), Some(&mut sealer));
                 prop_assert_eq!(&one, &other);
@@ -372,15 +387,19 @@ mod tests {
         let above = Handle { index: 9, generation: 0 };
         let upper = TxTag::device(above, Layer::NvmeTcp, UnitTag { number: 9, at: 8, len: 300 });
         let mut pieces = Vec::new();
-        let content = Content::Shared(Bytes::from(vec![1; 100]));
+        let content = [(Bytes::from(vec![1; 100]), upper), (Bytes::from(vec![2; 50]), upper.advanced(100))];
         sender
-            .record(ContentType::ApplicationData, content, upper, &mut TlsCounters::default(), &mut |bytes, tag| {
-                pieces.push((bytes, tag));
-            })
+            .record(
+                ContentType::ApplicationData,
+                Content::Shared(&content),
+                &mut TlsCounters::default(),
+                &mut |bytes, tag| pieces.push((bytes, tag)),
+            )
             .unwrap();
-        assert_eq!(pieces[1].0, vec![1; 100]);
+        assert_eq!((&pieces[1].0[..], &pieces[2].0[..]), (&[1; 100][..], &[2; 50][..]));
         assert!(pieces.iter().all(|(_, tag)| tag.context == Some(Handle::NO_DEVICE)));
-        assert_eq!(pieces.iter().map(|(_, tag)| tag.digests).collect::<Vec<_>>(), [None, Some(above), None]);
+        let digests: Vec<_> = pieces.iter().map(|(_, tag)| tag.digests).collect();
+        assert_eq!(digests, [None, Some(above), Some(above), None]);
     }
 
     #[test]
@@ -395,15 +414,15 @@ mod tests {
         sender
             .record(
                 ContentType::ApplicationData,
-                Content::Shared(content.clone()),
-                upper,
+                Content::Shared(&[(content.slice(..30), upper), (content.slice(30..), upper.advanced(30))]),
                 &mut TlsCounters::default(),
                 &mut |bytes, tag| pieces.push((bytes.as_ptr(), tag)),
             )
             .unwrap();
-        assert_eq!(pieces[1].0, content.as_ptr());
+        assert_eq!((pieces[1].0, pieces[2].0), (content.as_ptr(), content[30..].as_ptr()));
         let above: Vec<_> = pieces.iter().map(|(_, tag)| tag.unit(Layer::NvmeTcp)).collect();
-        assert_eq!(above, [None, upper.unit(Layer::NvmeTcp), None]);
+        let [first, second] = [0, 30].map(|bytes| upper.advanced(bytes).unit(Layer::NvmeTcp));
+        assert_eq!(above, [None, first, second, None]);
         assert!(pieces.iter().all(|(_, tag)| tag.context == Some(HANDLE)), "what is above has no context of its own");
     }
 
@@ -421,8 +440,7 @@ mod tests {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.lower_limit(5);
         let mut record = |kind| {
-            let result =
-                sender.record(kind, Content::Lent(b"x"), TxTag::PLAIN, &mut TlsCounters::default(), &mut |_, _| ());
+            let result = sender.record(kind, Content::Lent(b"x"), &mut TlsCounters::default(), &mut |_, _| ());
             (result, sender.must_update())
         };
         assert_eq!(record(ContentType::ApplicationData), (Ok(()), true), "the last number is for a KeyUpdate");

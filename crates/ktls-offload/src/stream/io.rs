@@ -4,7 +4,7 @@ use super::KtlsStream;
 use crate::record::send::Content;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use offload_api::{SegmentStream, TxTag};
+use offload_api::SegmentStream;
 use offload_base::cost::{self, Work};
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -44,7 +44,7 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
         ready!(self.poll_writable(cx))?;
         let taken = self.write_len(data.len());
         for part in data[..taken].chunks(self.record_size) {
-            self.write_record(Content::Lent(part), part.len(), TxTag::PLAIN)?;
+            self.write_record(Content::Lent(part), part.len())?;
         }
         self.stream.flush();
         Poll::Ready(Ok(taken))

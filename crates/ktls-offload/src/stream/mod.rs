@@ -229,7 +229,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         while !data.is_empty() {
             poll_fn(|cx| self.poll_writable(cx)).await?;
             let part = data.split_to(self.write_len(data.len()));
-            self.write_shared(part, TxTag::PLAIN)?;
+            self.write_pieces(&mut core::iter::once((part, TxTag::PLAIN)))?;
             self.stream.flush();
         }
         Ok(())
@@ -452,20 +452,36 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Makes records of `data`; gives the sequence number of the first byte of content.
-    fn write_shared(&mut self, mut data: Bytes, upper: TxTag) -> Result<Option<Seq>, TlsError> {
+    /// Fills records with what comes one behind the other; the last ends with it.
+    fn write_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Result<Option<Seq>, TlsError> {
         let mut first = None;
-        let mut done = 0;
-        while !data.is_empty() {
-            let part = data.split_to(self.record_size.min(data.len()));
-            let length = part.len();
-            let seq = self.write_record(Content::Shared(part), length, upper.advanced(done))?;
+        let mut record: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
+        let mut length = 0;
+        let mut write = |stream: &mut Self, record: &mut SmallVec<[(Bytes, TxTag); PIECES]>, length: usize| {
+            let seq = stream.write_record(Content::Shared(record), length)?;
+            record.clear();
             first = first.or(Some(seq));
-            done += length as u32;
+            Ok::<_, TlsError>(())
+        };
+        for (mut data, mut tag) in pieces {
+            while !data.is_empty() {
+                let part = data.split_to((self.record_size - length).min(data.len()));
+                let bytes = part.len();
+                record.push((part, tag));
+                tag = tag.advanced(bytes as u32);
+                length += bytes;
+                if length == self.record_size {
+                    write(self, &mut record, core::mem::take(&mut length))?;
+                }
+            }
+        }
+        if length > 0 {
+            write(self, &mut record, length)?;
         }
         Ok(first)
     }
 
-    fn write_record(&mut self, content: Content<'_>, length: usize, upper: TxTag) -> Result<Seq, TlsError> {
+    fn write_record(&mut self, content: Content<'_>, length: usize) -> Result<Seq, TlsError> {
         if self.update_owed || self.sender.must_update() {
             self.send_key_update(false)?;
         }
@@ -474,7 +490,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.policy.note_queued(length as u64) {
             self.consult_policy();
         }
-        let seq = match self.record(ContentType::ApplicationData, content, upper) {
+        let seq = match self.record(ContentType::ApplicationData, content) {
             Ok(seq) => seq,
             Err(error) => {
                 self.fail(error.clone());
@@ -487,17 +503,17 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// Queues one record; gives the sequence number of its content.
-    fn record(&mut self, content_type: ContentType, content: Content<'_>, upper: TxTag) -> Result<Seq, TlsError> {
+    fn record(&mut self, content_type: ContentType, content: Content<'_>) -> Result<Seq, TlsError> {
         let KtlsStream { stream, sender, counters, next, acks, .. } = self;
         // Digests that a device was to make come before the record is sealed: without the device, the transport does both.
-        if upper.context.is_some()
+        if content.wants_digests()
             && sender.context().is_none()
             && let Some(sealer) = sender.sealer()
         {
             stream.install(Layer::Tls, Box::new(sealer));
         }
         let mut pieces: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
-        sender.record(content_type, content, upper, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
+        sender.record(content_type, content, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
         let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();
         let first = stream.send_pieces(&mut pieces.into_iter()).unwrap_or_default();
         acks.wire(length);
@@ -546,7 +562,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     fn alert(&mut self, description: AlertDescription) {
         // Only a key without a single number left could refuse it; then the stream just ends.
-        let _ = self.record(ContentType::Alert, Content::Lent(&messages::alert(description)), TxTag::PLAIN);
+        let _ = self.record(ContentType::Alert, Content::Lent(&messages::alert(description)));
         self.stream.flush();
     }
 
@@ -590,7 +606,7 @@ impl<S: SegmentStream> fmt::Debug for KtlsStream<S> {
     }
 }
 
-/// Of a record left to a device: prefix, content, trailer.
-const PIECES: usize = 3;
+/// Of a record left to a device: prefix, content, trailer; the content of a PDU is its header, data and digest.
+const PIECES: usize = 5;
 /// Most bytes of one write taken at once.
 const WRITE_MAX: usize = 256 << 10;

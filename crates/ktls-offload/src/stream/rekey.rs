@@ -13,7 +13,7 @@ use crate::error::TlsError;
 use crate::messages;
 use crate::record::ContentType;
 use crate::record::send::{Content, Sender};
-use offload_api::{Handle, SegmentStream, TxTag};
+use offload_api::{Handle, SegmentStream};
 
 /// What is to become of the latest keys.
 #[derive(Debug, Default)]
@@ -106,7 +106,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let key = self.schedule.next_transmit_key()?;
         let mut fresh = Sender::new(0, key).map_err(|unsupported| TlsError::Schedule(unsupported.into()))?;
         fresh.set_pad_to(self.pad_to);
-        self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)), TxTag::PLAIN)?;
+        self.record(ContentType::Handshake, Content::Lent(&messages::key_update(request)))?;
         Ok(fresh)
     }
 

@@ -40,12 +40,17 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     /// Makes records of `data`; gives the sequence number of the first byte of their content. The units in `tag` stay
     /// with what a device is to seal, and a context in it works on the content before that.
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
-        let first = match self.write {
-            // What went wrong is told by poll_room.
-            Side::Open => self.write_shared(data, tag).ok().flatten(),
-            _ => None,
-        };
+        let first = self.send_pieces(&mut core::iter::once((data, tag)));
         first.or(self.next).unwrap_or_default()
+    }
+
+    /// Pieces share records, as far as these go.
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        match self.write {
+            // What went wrong is told by poll_room.
+            Side::Open => self.write_pieces(pieces).ok().flatten(),
+            _ => None,
+        }
     }
 
     fn flush(&mut self) {

@@ -50,18 +50,17 @@ impl Sending {
             self.ask(stream);
         }
         let Some(context) = self.context else {
-            for piece in pdu.into_pieces() {
-                stream.send(piece, TxTag::PLAIN);
-            }
+            // At once: over TLS they share records.
+            stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
             return;
         };
         let (number, len, mut at) = (self.pdus, pdu.len(), 0);
         self.pdus += 1;
-        for piece in pdu.into_pieces_for_device() {
-            let length = piece.len() as u32;
-            stream.send(piece, TxTag::device(context, Layer::NvmeTcp, UnitTag { number, at, len }));
-            at += length;
-        }
+        stream.send_pieces(&mut pdu.into_pieces_for_device().map(|piece| {
+            let tag = TxTag::device(context, Layer::NvmeTcp, UnitTag { number, at, len });
+            at += piece.len() as u32;
+            (piece, tag)
+        }));
     }
 
     /// Gives the context up once everything queued with it has arrived.
