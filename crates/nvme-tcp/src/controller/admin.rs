@@ -1,7 +1,7 @@
 //! Commands of admin queues.
 
-use super::connection::Reply;
 use super::features;
+use super::job::Reply;
 use super::session::{ERROR_ENTRIES, EVENT_DISCOVERY, EVENT_NAMESPACE, EVENT_REQUESTS, Session};
 use super::{Subsystem, Target};
 use crate::namespace::{MAX_IDENTIFIER, Namespace, Pieces};

@@ -4,18 +4,23 @@
 //! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
 //! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
 //! it does not take by the budget and one answer.
+//!
+//! - `data`: what hosts send for their commands; `execution`: commands whose data are here.
 
-use super::fabrics::{self, Queue};
-use super::work::{Running, Work};
+mod data;
+mod execution;
+
+use super::fabrics::Queue;
+use super::job::{Done, Job};
+use super::work::Work;
 use super::{Target, TransportConfig, admin, io};
-use crate::namespace::{Namespace, Operation, Outcome, Pieces};
+use crate::namespace::Outcome;
 use crate::nvme::command::{FabricsType, Transfer};
 use crate::nvme::fabrics::ConnectData;
-use crate::nvme::log::ErrorEntry;
-use crate::nvme::{AdminOpcode, Command, Completion, IoOpcode, SglKind, Status};
+use crate::nvme::{AdminOpcode, Command, IoOpcode, SglKind, Status};
 use crate::pdu::{
-    DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, ReadyToTransfer,
-    Received, Receiver, Side, WirePdu,
+    FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, Received, Receiver, Side,
+    WirePdu,
 };
 use bytes::Bytes;
 use core::time::Duration;
@@ -23,7 +28,6 @@ use offload_api::RxSegment;
 use offload_base::{Instant, time};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Names a connection of a [`Target`].
@@ -122,69 +126,6 @@ struct Receiving {
     offset: u32,
     /// The request these data answer.
     tag: Option<u16>,
-}
-
-/// Work on namespaces.
-#[derive(Debug)]
-pub struct Job {
-    command: u16,
-    namespaces: SmallVec<[Arc<Namespace>; 1]>,
-    operation: Operation,
-    reads: usize,
-    running: Option<Running>,
-}
-
-/// A [`Job`] that was carried out.
-#[derive(Debug)]
-pub struct Done {
-    command: u16,
-    outcome: Outcome,
-    reads: usize,
-}
-
-impl Job {
-    /// Whether [`run`](Self::run) may wait for a device, and had better be run where nobody waits for it.
-    pub fn may_block(&self) -> bool {
-        self.namespaces.iter().any(|namespace| namespace.may_block())
-    }
-
-    /// Carries it out. Storage that panics fails the command.
-    pub fn run(self) -> Done {
-        let mut outcome = Outcome { status: Status::SUCCESS, data: Pieces::new() };
-        for namespace in &self.namespaces {
-            // A namespace recovers from a panic: its locks are taken poisoned or not, and guard no half-made change.
-            outcome = catch_unwind(AssertUnwindSafe(|| namespace.execute(&self.operation)))
-                .unwrap_or_else(|_| Outcome { status: Status::INTERNAL_ERROR, data: Pieces::new() });
-            if !outcome.status.is_success() {
-                break;
-            }
-        }
-        drop(self.running);
-        Done { command: self.command, outcome, reads: self.reads }
-    }
-}
-
-/// What a command comes to at once.
-#[derive(Debug)]
-pub(super) enum Reply {
-    /// Success, with this in the completion.
-    Result(u64),
-    /// Success, with data.
-    Data(Pieces),
-    /// Success, and the command named, which waited, is aborted.
-    Aborted(u16),
-    /// Failure, with this in the completion.
-    Failed(Status, u64),
-    /// Nothing yet.
-    Waits,
-    /// Work on namespaces.
-    Job(SmallVec<[Arc<Namespace>; 1]>, Operation),
-}
-
-impl Reply {
-    pub(super) fn data(data: Vec<u8>) -> Reply {
-        Reply::Data(Pieces::from_iter([Bytes::from(data)]))
-    }
 }
 
 impl Connection {
@@ -500,286 +441,6 @@ impl Connection {
         io::check(command, &namespace, self.config.max_transfer_bytes())
     }
 
-    /// Asks for data of commands that wait, as far as budget and tags go.
-    fn ask(&mut self) {
-        while let Some(&id) = self.unasked.front() {
-            let Some(incoming) = self.commands.get_mut(&id) else {
-                self.unasked.pop_front();
-                continue;
-            };
-            let total = incoming.total as usize;
-            if !incoming.admitted {
-                if self.asked_bytes > 0 && self.asked_bytes + total > self.config.budget {
-                    return;
-                }
-                incoming.admitted = true;
-                self.asked_bytes += total;
-            }
-            while incoming.asked < incoming.total && incoming.outstanding < self.requests_each {
-                let Some(tag) = self.free_tags.pop().or_else(|| {
-                    let tag = u16::try_from(self.requests.len()).ok().filter(|tag| *tag < TAGS)?;
-                    self.requests.push(None);
-                    Some(tag)
-                }) else {
-                    return;
-                };
-                // All but the last end at a multiple of 4 bytes.
-                let length = (self.config.request_bytes & !3).max(4).min(incoming.total - incoming.asked);
-                let offset = incoming.asked;
-                self.requests[usize::from(tag)] = Some(Request { command: id, next: offset, end: offset + length });
-                incoming.asked += length;
-                incoming.outstanding += 1;
-                let request = ReadyToTransfer { command: id, tag, offset, length };
-                let pdu = self.framing.frame(&Pdu::ReadyToTransfer(request), []);
-                self.out_bytes += pdu.len() as usize;
-                self.out.push_back(pdu);
-            }
-            // The rest, if any, when a request of it is answered.
-            self.unasked.pop_front();
-        }
-    }
-
-    fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
-        if header.tag >= TAGS {
-            return Err(self.fatal(FatalStatus::SequenceError, 10));
-        }
-        let Some(Some(request)) = self.requests.get(usize::from(header.tag)).copied() else {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
-        };
-        if request.command != header.command {
-            return Err(self.fatal(FatalStatus::SequenceError, 8));
-        }
-        if header.offset != request.next {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
-        }
-        if header.length > request.end - request.next {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
-        }
-        if header.last != (request.next + header.length == request.end) {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
-        }
-        self.receiving =
-            Some(Receiving { command: Some(header.command), offset: header.offset, tag: Some(header.tag) });
-        Ok(())
-    }
-
-    fn take_data(&mut self, segment: RxSegment) {
-        let Some(receiving) = self.receiving.as_mut() else { return };
-        let length = segment.data.len() as u32;
-        let offset = receiving.offset;
-        receiving.offset += length;
-        if let Some(incoming) = receiving.command.and_then(|id| self.commands.get_mut(&id)) {
-            incoming.received += length;
-            if incoming.refused.is_none() {
-                incoming.data.push((offset, segment.data.freeze()));
-            }
-        }
-    }
-
-    fn end_data(&mut self, now: Instant, intact: bool, target: &mut Target) {
-        let Some(Receiving { command: Some(id), offset, tag }) = self.receiving.take() else { return };
-        let Some(incoming) = self.commands.get_mut(&id) else { return };
-        if !intact && incoming.refused.is_none() {
-            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
-            incoming.refused = Some(Status::TRANSIENT_TRANSPORT_ERROR);
-            incoming.data.clear();
-        }
-        if let Some(tag) = tag
-            && let Some(Some(request)) = self.requests.get_mut(usize::from(tag))
-        {
-            request.next = offset;
-            if request.next == request.end {
-                self.requests[usize::from(tag)] = None;
-                self.free_tags.push(tag);
-                incoming.outstanding -= 1;
-                if incoming.asked < incoming.total {
-                    self.unasked.push_front(id);
-                }
-            }
-        }
-        if incoming.received == incoming.total {
-            self.start(now, id, target);
-        }
-        self.ask();
-    }
-
-    /// Everything of the command is here.
-    fn start(&mut self, now: Instant, id: u16, target: &mut Target) {
-        let Some(incoming) = self.commands.get_mut(&id) else { return };
-        incoming.started = true;
-        incoming.data.sort_by_key(|(offset, _)| *offset);
-        let data: Pieces = incoming.data.drain(..).map(|(_, bytes)| bytes).collect();
-        let command = incoming.command;
-        let reply = match incoming.refused {
-            Some(status) => Err(status),
-            None => self.execute(now, &command, data, target),
-        };
-        match reply {
-            Ok(Reply::Result(result)) => self.complete_with(id, Status::SUCCESS, result, target),
-            Ok(Reply::Data(mut data)) => {
-                let data = split_pieces(&mut data, command.sgl().length as usize);
-                self.send_data(id, data, target);
-            }
-            Ok(Reply::Aborted(aborted)) => {
-                self.complete_with(aborted, Status::ABORTED_BY_REQUEST, 0, target);
-                self.complete_with(id, Status::SUCCESS, 0, target);
-            }
-            Ok(Reply::Failed(status, result)) => self.complete_with(id, status, result, target),
-            Ok(Reply::Waits) => self.handle_wakeup(target),
-            Ok(Reply::Job(namespaces, operation)) => {
-                let block = namespaces.first().map_or(0, |namespace| namespace.block_size() as usize);
-                let reads = match &operation {
-                    Operation::Read { blocks, .. } => *blocks as usize * block,
-                    _ => 0,
-                };
-                self.jobs.push_back(Job { command: id, namespaces, operation, reads, running: None });
-            }
-            Err(status) => self.complete_with(id, status, 0, target),
-        }
-    }
-
-    fn execute(&mut self, now: Instant, command: &Command, data: Pieces, target: &mut Target) -> Result<Reply, Status> {
-        if command.opcode() == AdminOpcode::Fabrics as u8 {
-            return self.execute_fabrics(now, command, &data.concat(), target);
-        }
-        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-        if queue.id == 0 {
-            return admin::execute(target, queue.controller, command, &data.concat(), now);
-        }
-        let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
-        let write_cache = session.features.write_cache();
-        if command.opcode() == IoOpcode::Flush as u8 && command.namespace() == u32::MAX {
-            let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
-            return Ok(Reply::Job(subsystem.namespaces.values().cloned().collect(), Operation::Flush));
-        }
-        let namespace = self.namespace(command.namespace(), target)?;
-        // The data may have taken their time; the namespace may be another by now.
-        io::check(command, &namespace, self.config.max_transfer_bytes())?;
-        let operation = io::operation(command, &namespace, data, write_cache)?;
-        Ok(Reply::Job(SmallVec::from_iter([namespace]), operation))
-    }
-
-    fn execute_fabrics(
-        &mut self,
-        now: Instant,
-        command: &Command,
-        data: &[u8],
-        target: &mut Target,
-    ) -> Result<Reply, Status> {
-        let kind = FabricsType::from_u8(command.fabrics_type()).ok_or(Status::INVALID_FIELD)?;
-        if kind == FabricsType::Connect {
-            if self.queue.is_some() {
-                return Err(Status::COMMAND_SEQUENCE_ERROR);
-            }
-            return Ok(match fabrics::connect(target, self.id, command, data, now) {
-                Ok(queue) => {
-                    self.queue = Some(queue);
-                    self.deadline = None;
-                    if queue.id > 0 {
-                        // IOCCSZ, from here on.
-                        let limits = self.receiver.limits();
-                        self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
-                        self.work = target.sessions.get(&queue.controller).map(|session| session.work.clone());
-                    }
-                    Reply::Result(u64::from(queue.controller))
-                }
-                Err((status, result)) => Reply::Failed(status, result),
-            });
-        }
-        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-        match (kind, queue.id) {
-            (FabricsType::PropertyGet, 0) => fabrics::property_get(target, queue.controller, command),
-            (FabricsType::PropertySet, 0) => {
-                let set = fabrics::property_set(target, queue.controller, command)?;
-                for id in set.given_up {
-                    self.forget(id);
-                }
-                Ok(if set.flush.is_empty() { Reply::Result(0) } else { Reply::Job(set.flush, Operation::Flush) })
-            }
-            (FabricsType::Disconnect, 0) => Err(Status::INVALID_QUEUE_TYPE),
-            (FabricsType::Disconnect, _) => {
-                if command.u16(40) != 0 {
-                    return Err(Status::CONNECT_FORMAT);
-                }
-                // Everything else on the queue ends with it.
-                let others: Vec<u16> = self.commands.keys().copied().filter(|id| *id != command.identifier()).collect();
-                for id in others {
-                    self.complete_with(id, Status::ABORTED_QUEUE_DELETED, 0, target);
-                }
-                self.complete_with(command.identifier(), Status::SUCCESS, 0, target);
-                self.close(target);
-                Ok(Reply::Waits)
-            }
-            _ => Err(Status::INVALID_FIELD),
-        }
-    }
-
-    fn namespace(&self, id: u32, target: &Target) -> Result<Arc<Namespace>, Status> {
-        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-        let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
-        let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
-        subsystem.namespaces.get(&id).cloned().ok_or(Status::INVALID_NAMESPACE)
-    }
-
-    /// Sends what the command `id` reads, and completes it.
-    fn send_data(&mut self, id: u16, mut data: Pieces, target: &mut Target) {
-        let total: usize = data.iter().map(Bytes::len).sum();
-        self.read_bytes += total;
-        // NVMe/TCP Transport Specification 1.0, 3.6.2.9: only if the host heeds no queue head. The result is zero.
-        let success = self.queue.is_some_and(|queue| !queue.flow_control);
-        let mut offset = 0;
-        while offset < total {
-            let length = (total - offset).min((self.config.data_bytes & !3).max(4) as usize);
-            let last = offset + length == total;
-            let header = DataHeader {
-                command: id,
-                tag: 0,
-                offset: offset as u32,
-                length: length as u32,
-                last,
-                success: last && success,
-            };
-            let pieces = split_pieces(&mut data, length);
-            self.queue_pdu(&Pdu::ControllerData(header), pieces);
-            offset += length;
-        }
-        if success && total > 0 {
-            self.forget(id);
-        } else {
-            self.complete_with(id, Status::SUCCESS, 0, target);
-        }
-    }
-
-    fn complete_with(&mut self, id: u16, status: Status, result: u64, target: &mut Target) {
-        let Some(command) = self.forget(id) else { return };
-        if !status.is_success()
-            && let Some(queue) = self.queue
-            && let Some(session) = target.sessions.get_mut(&queue.controller)
-        {
-            let (block, namespace) = if queue.id == 0 { (0, 0) } else { (io::range(&command).0, command.namespace()) };
-            let entry = ErrorEntry { count: 0, queue: queue.id, command: id, status, block, namespace };
-            session.record_error(entry);
-        }
-        let completion = self.completion(id, status, result);
-        self.queue_pdu(&Pdu::Response(completion), []);
-    }
-
-    /// The identifier is free again.
-    fn forget(&mut self, id: u16) -> Option<Command> {
-        let incoming = self.commands.remove(&id)?;
-        if incoming.admitted {
-            self.asked_bytes -= incoming.total as usize;
-            self.ask();
-        }
-        Some(incoming.command)
-    }
-
-    fn completion(&self, id: u16, status: Status, result: u64) -> Completion {
-        // A reserved head says that there is no flow control.
-        let queue_head = self.queue.map_or(0, |queue| if queue.flow_control { queue.head } else { u16::MAX });
-        Completion { result, queue_head, queue: 0, command: id, status }
-    }
-
     fn queue_pdu(&mut self, pdu: &Pdu, data: impl IntoIterator<Item = Bytes>) {
         let pdu = self.framing.frame(pdu, data);
         self.out_bytes += pdu.len() as usize;
@@ -809,29 +470,10 @@ impl Connection {
     }
 }
 
-/// Takes `length` bytes off the front of `data`.
-fn split_pieces(data: &mut Pieces, length: usize) -> Pieces {
-    let mut taken = Pieces::new();
-    let (mut left, mut whole) = (length, 0);
-    for piece in data.iter_mut() {
-        if left == 0 {
-            break;
-        }
-        let part = piece.split_to(piece.len().min(left));
-        left -= part.len();
-        whole += usize::from(piece.is_empty());
-        taken.push(part);
-    }
-    data.drain(..whole);
-    taken
-}
-
 /// Admin and Fabrics commands may always have this much data in their capsule (3.3.2.1).
 const ADMIN_CAPSULE: u32 = 8192;
 /// HPDA and CPDA go up to here.
 const MAX_ALIGNMENT: u8 = 31;
-/// Transfer tags of a connection.
-const TAGS: u16 = 1024;
 /// In which a host has to send ICReq and Connect.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// PDUs queued at which no more is received.

@@ -2,7 +2,8 @@
 //!
 //! NVM Express Base Specification 2.0, 6.
 
-use super::connection::{ConnectionId, Reply};
+use super::connection::ConnectionId;
+use super::job::Reply;
 use super::{Target, is_qualified_name};
 use crate::namespace::Namespace;
 use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, ConnectData, DISCOVERY_NQN, NO_FLOW_CONTROL, VERSION, property};

@@ -18,10 +18,12 @@ mod connection;
 mod fabrics;
 mod features;
 mod io;
+mod job;
 mod session;
 mod work;
 
-pub use connection::{Connection, ConnectionId, Done, Job};
+pub use connection::{Connection, ConnectionId};
+pub use job::{Done, Job};
 
 use crate::namespace::Namespace;
 use crate::nvme::fabrics::{ConnectData, DISCOVERY_NQN};

@@ -16,6 +16,8 @@ pub mod buffer;
 pub mod commands;
 mod landing;
 mod queue;
+mod submission;
 
 pub use buffer::Buffer;
-pub use queue::{Abandoned, Finished, Order, Payload, Queue, QueueConfig, QueueError, Submission};
+pub use queue::Queue;
+pub use submission::{Abandoned, Finished, Order, Payload, QueueConfig, QueueError, Submission};

@@ -3,121 +3,24 @@
 //! Invariants: a command identifier is in use from its capsule until the response is here and all data that were asked
 //! for have left. Its upper bits change with each use, so what is late for an earlier command is not taken for a later
 //! one's. A command whose buffer a device has does not come to its end before all of the buffer is back. Nothing the controller sends makes the queue hold more than the caller submitted.
+//!
+//! - `receiving`: what controllers send; `endings`: how commands end.
 
-use super::Buffer;
+mod endings;
+mod receiving;
+
 use super::landing::{Bell, Landing};
+use super::{Abandoned, Finished, Order, Payload, QueueConfig, QueueError, Submission};
 use crate::namespace::Pieces;
-use crate::nvme::{Command, Completion, Sgl, Status};
-use crate::pdu::{
-    DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, ReadyToTransfer,
-    Received, Receiver, Side, Termination, WirePdu,
-};
+use crate::nvme::{Completion, Sgl};
+use crate::pdu::{FatalError, FatalStatus, Framing, InitializeRequest, Limits, Pdu, Receiver, Side, WirePdu};
 use bytes::Bytes;
 use core::task::Waker;
 use core::time::Duration;
-use offload_api::{NvmeTcpLimits, Piece, RxSegment};
+use offload_api::{NvmeTcpLimits, RxSegment};
 use offload_base::{Instant, Seq, time};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// How a connection is opened and used.
-///
-/// See [`Queue`] for an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// Commands at a time, 1 to 4095.
-    pub depth: u16,
-    /// Asks for header digests. A controller that does not agree is not insisted with.
-    pub header_digest: bool,
-    /// Asks for data digests.
-    pub data_digest: bool,
-    /// HPDA: the controller begins data at a multiple of `(alignment + 1) * 4` bytes.
-    pub alignment: u8,
-    /// Requests to transfer (R2T) that a command may have outstanding, at least one.
-    pub requests: u32,
-    /// Most data that go along in a command's capsule.
-    pub in_capsule: u32,
-    /// In which a command has to be answered. A connection on which one is not is given up.
-    pub command_timeout: Duration,
-}
-
-/// What a command brings along.
-#[derive(Debug, Default)]
-pub enum Payload {
-    /// No data.
-    #[default]
-    None,
-    /// Data for the controller.
-    Write(Pieces),
-    /// Where data from the controller go.
-    Read(Buffer),
-}
-
-/// A command for a [`Queue`].
-#[derive(Debug)]
-pub struct Submission {
-    /// The command; identifier and SGL are filled in.
-    pub command: Command,
-    /// Its data, or the room for them.
-    pub payload: Payload,
-}
-
-/// A command that has come to its end.
-#[derive(Debug)]
-pub struct Finished {
-    /// The identifier it had.
-    pub id: u16,
-    /// What the controller answered.
-    pub completion: Completion,
-    /// The command, as it was submitted.
-    pub submission: Submission,
-}
-
-/// What a device is to do for a queue, before the next PDU is sent.
-#[derive(Debug)]
-pub enum Order {
-    /// Take the buffer of a command.
-    Place {
-        /// The command.
-        command: u16,
-        /// Its buffer.
-        buffer: Vec<Piece>,
-    },
-    /// Send home what is left of it.
-    Release {
-        /// The command.
-        command: u16,
-    },
-}
-
-/// What became of a command that was given up.
-#[derive(Debug)]
-pub enum Abandoned {
-    /// Here is its payload; it will not finish.
-    Now(Payload),
-    /// A device has its buffer: it will finish, with [`Status::ABORTED_BY_HOST`].
-    Later,
-    /// It has finished.
-    Finished,
-}
-
-/// Why a connection is over.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum QueueError {
-    /// The controller's fault, and it was told so.
-    #[error(transparent)]
-    Misbehaved(#[from] FatalError),
-    /// The controller says that the fault is the host's.
-    #[error("the controller ended the connection with error status {}", .0.status)]
-    Terminated(Termination),
-    /// The controller closed the connection.
-    #[error("the controller closed the connection")]
-    Closed,
-    /// No answer in time.
-    #[error("the controller does not answer")]
-    TimedOut,
-}
 
 /// The state machine of one connection.
 ///
@@ -213,20 +116,6 @@ struct Outgoing {
 impl Slot {
     fn is(&self, id: u16) -> bool {
         self.active.as_ref().is_some_and(|active| active.id == id)
-    }
-}
-
-impl Default for QueueConfig {
-    fn default() -> QueueConfig {
-        QueueConfig {
-            depth: 128,
-            header_digest: false,
-            data_digest: false,
-            alignment: 0,
-            requests: 1,
-            in_capsule: 8192,
-            command_timeout: Duration::from_secs(30),
-        }
     }
 }
 
@@ -515,203 +404,6 @@ impl Queue {
         Some(actives.into_iter().map(|active| (active.id, active.submission)).collect())
     }
 
-    /// Returns whether there may be more.
-    fn handle_received(&mut self, received: Option<Received>) -> Result<bool, FatalError> {
-        match received {
-            None => return Ok(false),
-            Some(Received::Header { pdu, .. }) => match (self.state, pdu) {
-                (State::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
-                (State::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
-                (State::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
-                (State::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
-                (_, Pdu::ControllerTermination(termination)) => {
-                    self.out.clear();
-                    self.close(QueueError::Terminated(termination));
-                }
-                _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
-            },
-            Some(Received::Data(segment)) => self.take_data(segment),
-            Some(Received::DataEnd { intact }) => self.end_data(intact),
-        }
-        Ok(true)
-    }
-
-    fn initialize(&mut self, response: &InitializeResponse) -> Result<(), FatalError> {
-        if response.version != 0 {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
-        }
-        if response.alignment > MAX_ALIGNMENT {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
-        }
-        let (header_digest, data_digest) = (response.header_digest, response.data_digest);
-        if (header_digest && !self.config.header_digest) || (data_digest && !self.config.data_digest) {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 11));
-        }
-        // NVMe/TCP Transport Specification 1.0, 3.6.2.3: MAXH2CDATA is at least 4096, and a multiple of 4.
-        if response.max_data < LEAST_MAX_DATA || !response.max_data.is_multiple_of(4) {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 12));
-        }
-        self.framing = Framing { header_digest, data_digest, alignment: response.alignment };
-        let limits = self.receiver.limits();
-        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
-        self.max_data = response.max_data;
-        self.state = State::Open;
-        Ok(())
-    }
-
-    fn handle_response(&mut self, completion: Completion) -> Result<(), FatalError> {
-        let Some(active) = self.active(completion.command).filter(|active| active.response.is_none()) else {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8 + 12));
-        };
-        active.response = Some(completion);
-        self.finish_if_done(completion.command);
-        Ok(())
-    }
-
-    fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
-        let Some(active) = self.active(header.command).filter(|active| active.response.is_none()) else {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
-        };
-        let reads = matches!(active.submission.payload, Payload::Read(_)) || active.abandoned;
-        let (received, total) = (active.received, active.total);
-        if !reads || header.offset != received {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
-        }
-        if header.length > total - received {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
-        }
-        if header.success && !header.last {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
-        }
-        self.receiving = Some(Receiving { id: header.command, offset: header.offset, success: header.success });
-        Ok(())
-    }
-
-    fn take_data(&mut self, segment: RxSegment) {
-        let Some(mut receiving) = self.receiving else { return };
-        let emulated = self.emulation && segment.data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC);
-        let Some(active) = self.active(receiving.id) else { return };
-        let length = segment.data.len() as u32;
-        match (&mut active.landing, &mut active.submission.payload) {
-            (Some(landing), _) => landing.take(receiving.offset, segment.data),
-            (None, Payload::Read(_)) if emulated => {}
-            (None, Payload::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
-            (None, Payload::None | Payload::Write(_)) => {}
-        }
-        active.received += length;
-        receiving.offset += length;
-        self.receiving = Some(receiving);
-    }
-
-    fn end_data(&mut self, intact: bool) {
-        let Some(receiving) = self.receiving.take() else { return };
-        let Some(active) = self.active(receiving.id) else { return };
-        active.damaged |= !intact;
-        if receiving.success {
-            active.response = Some(Completion { command: receiving.id, ..Completion::default() });
-            self.finish_if_done(receiving.id);
-        }
-    }
-
-    fn handle_request(&mut self, request: &ReadyToTransfer) -> Result<(), FatalError> {
-        let (requests, max_data) = (self.config.requests.max(1), self.max_data);
-        let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
-        };
-        let Payload::Write(pieces) = &active.submission.payload else {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
-        };
-        let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
-        let (asked, outstanding) = (active.asked, active.outstanding);
-        if request.length == 0 {
-            return Err(self.fatal(FatalStatus::InvalidHeaderField, 16));
-        }
-        if request.offset < asked {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
-        }
-        let Some(end) = end else {
-            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
-        };
-        if outstanding >= requests {
-            return Err(self.fatal(FatalStatus::LimitExceeded, 0));
-        }
-        let pieces = slice(pieces, request.offset as usize, request.length as usize);
-        active.asked = end;
-        active.outstanding += 1;
-        let mut offset = request.offset;
-        while offset < end {
-            let length = (end - offset).min(max_data);
-            let last = offset + length == end;
-            let header =
-                DataHeader { command: request.command, tag: request.tag, offset, length, last, success: false };
-            let data = slice(&pieces, (offset - request.offset) as usize, length as usize);
-            self.send(&Pdu::HostData(header), data, last.then_some(request.command));
-            offset += length;
-        }
-        Ok(())
-    }
-
-    /// Asks the device for the rest of a buffer, and waits for it.
-    fn send_home(&mut self, id: u16) {
-        self.orders.push_back(Order::Release { command: id });
-        self.homing.push(id);
-    }
-
-    /// Goes on with a command that waited for its buffer.
-    fn finish_if_home(&mut self, id: u16) {
-        if self.active(id).is_none() {
-            return;
-        }
-        if self.land(id) {
-            self.finish_if_done(id);
-        } else {
-            self.homing.push(id);
-        }
-    }
-
-    /// Takes a buffer in that is back; whoever gave the command up gets it now. False: a device has some of it.
-    fn land(&mut self, id: u16) -> bool {
-        let Some(active) = self.active(id) else { return true };
-        let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
-            return active.landing.is_none();
-        };
-        active.submission.payload = Payload::Read(landing.finish());
-        if active.abandoned {
-            let payload = core::mem::take(&mut active.submission.payload);
-            let submission = Submission { command: active.submission.command, payload };
-            let completion = Completion { command: id, status: Status::ABORTED_BY_HOST, ..Completion::default() };
-            self.finished.push_back(Finished { id, completion, submission });
-        }
-        true
-    }
-
-    /// Hands the command out if it is answered, all data that were asked for have left, and its buffer is back.
-    fn finish_if_done(&mut self, id: u16) {
-        let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
-        if self.active(id).filter(done).is_none() {
-            return;
-        }
-        if !self.land(id) {
-            if !self.homing.contains(&id) {
-                self.send_home(id);
-            }
-            return;
-        }
-        let index = id & INDEX_MASK;
-        let slot = &mut self.slots[usize::from(index)];
-        let Some(active) = slot.active.take() else { return };
-        self.free.push(index);
-        let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
-        let reads = matches!(active.submission.payload, Payload::Read(_));
-        if completion.status.is_success() && active.damaged {
-            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
-            completion.status = Status::TRANSIENT_TRANSPORT_ERROR;
-        } else if completion.status.is_success() && reads && active.received < active.total {
-            completion.status = Status::DATA_TRANSFER_ERROR;
-        }
-        self.finished.push_back(Finished { id, completion, submission: active.submission });
-    }
-
     fn active(&mut self, id: u16) -> Option<&mut Active> {
         self.slots.get_mut(usize::from(id & INDEX_MASK))?.active.as_mut().filter(|active| active.id == id)
     }
@@ -731,28 +423,6 @@ impl Queue {
     }
 }
 
-/// `length` bytes of `pieces` from `offset` on, shared.
-fn slice(pieces: &Pieces, offset: usize, length: usize) -> Pieces {
-    let (mut skip, mut left) = (offset, length);
-    let mut taken = Pieces::new();
-    for piece in pieces {
-        if left == 0 {
-            break;
-        }
-        if skip >= piece.len() {
-            skip -= piece.len();
-            continue;
-        }
-        let part = piece.slice(skip..piece.len().min(skip + left));
-        (skip, left) = (0, left - part.len());
-        taken.push(part);
-    }
-    taken
-}
-
-/// What stands for data that a device would have placed, and how much of it is looked at.
-const MAGIC: u8 = 0xcc;
-const MAGIC_BYTES: usize = 8;
 /// The lower bits of an identifier name the slot.
 const INDEX_BITS: u32 = 12;
 const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
@@ -760,7 +430,3 @@ const INDEX_MASK: u16 = (1 << INDEX_BITS) - 1;
 const MAX_DEPTH: u16 = INDEX_MASK;
 /// In which a controller has to answer ICReq.
 const OPENING_TIME: Duration = Duration::from_secs(10);
-/// HPDA and CPDA go up to here.
-const MAX_ALIGNMENT: u8 = 31;
-/// The least MAXH2CDATA.
-const LEAST_MAX_DATA: u32 = 4096;

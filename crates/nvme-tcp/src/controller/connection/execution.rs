@@ -1,0 +1,210 @@
+//! Commands whose data are here: carried out, answered, over.
+
+use super::Connection;
+use crate::controller::job::{Job, Reply};
+use crate::controller::{Target, admin, fabrics, io};
+use crate::namespace::{Namespace, Operation, Pieces};
+use crate::nvme::command::FabricsType;
+use crate::nvme::log::ErrorEntry;
+use crate::nvme::{AdminOpcode, Command, Completion, IoOpcode, Status};
+use crate::pdu::{DataHeader, Limits, Pdu};
+use bytes::Bytes;
+use offload_base::Instant;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+impl Connection {
+    /// Everything of the command is here.
+    pub(super) fn start(&mut self, now: Instant, id: u16, target: &mut Target) {
+        let Some(incoming) = self.commands.get_mut(&id) else { return };
+        incoming.started = true;
+        incoming.data.sort_by_key(|(offset, _)| *offset);
+        let data: Pieces = incoming.data.drain(..).map(|(_, bytes)| bytes).collect();
+        let command = incoming.command;
+        let reply = match incoming.refused {
+            Some(status) => Err(status),
+            None => self.execute(now, &command, data, target),
+        };
+        match reply {
+            Ok(Reply::Result(result)) => self.complete_with(id, Status::SUCCESS, result, target),
+            Ok(Reply::Data(mut data)) => {
+                let data = split_pieces(&mut data, command.sgl().length as usize);
+                self.send_data(id, data, target);
+            }
+            Ok(Reply::Aborted(aborted)) => {
+                self.complete_with(aborted, Status::ABORTED_BY_REQUEST, 0, target);
+                self.complete_with(id, Status::SUCCESS, 0, target);
+            }
+            Ok(Reply::Failed(status, result)) => self.complete_with(id, status, result, target),
+            Ok(Reply::Waits) => self.handle_wakeup(target),
+            Ok(Reply::Job(namespaces, operation)) => {
+                let block = namespaces.first().map_or(0, |namespace| namespace.block_size() as usize);
+                let reads = match &operation {
+                    Operation::Read { blocks, .. } => *blocks as usize * block,
+                    _ => 0,
+                };
+                self.jobs.push_back(Job { command: id, namespaces, operation, reads, running: None });
+            }
+            Err(status) => self.complete_with(id, status, 0, target),
+        }
+    }
+
+    fn execute(&mut self, now: Instant, command: &Command, data: Pieces, target: &mut Target) -> Result<Reply, Status> {
+        if command.opcode() == AdminOpcode::Fabrics as u8 {
+            return self.execute_fabrics(now, command, &data.concat(), target);
+        }
+        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        if queue.id == 0 {
+            return admin::execute(target, queue.controller, command, &data.concat(), now);
+        }
+        let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
+        let write_cache = session.features.write_cache();
+        if command.opcode() == IoOpcode::Flush as u8 && command.namespace() == u32::MAX {
+            let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
+            return Ok(Reply::Job(subsystem.namespaces.values().cloned().collect(), Operation::Flush));
+        }
+        let namespace = self.namespace(command.namespace(), target)?;
+        // The data may have taken their time; the namespace may be another by now.
+        io::check(command, &namespace, self.config.max_transfer_bytes())?;
+        let operation = io::operation(command, &namespace, data, write_cache)?;
+        Ok(Reply::Job(SmallVec::from_iter([namespace]), operation))
+    }
+
+    fn execute_fabrics(
+        &mut self,
+        now: Instant,
+        command: &Command,
+        data: &[u8],
+        target: &mut Target,
+    ) -> Result<Reply, Status> {
+        let kind = FabricsType::from_u8(command.fabrics_type()).ok_or(Status::INVALID_FIELD)?;
+        if kind == FabricsType::Connect {
+            if self.queue.is_some() {
+                return Err(Status::COMMAND_SEQUENCE_ERROR);
+            }
+            return Ok(match fabrics::connect(target, self.id, command, data, now) {
+                Ok(queue) => {
+                    self.queue = Some(queue);
+                    self.deadline = None;
+                    if queue.id > 0 {
+                        // IOCCSZ, from here on.
+                        let limits = self.receiver.limits();
+                        self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
+                        self.work = target.sessions.get(&queue.controller).map(|session| session.work.clone());
+                    }
+                    Reply::Result(u64::from(queue.controller))
+                }
+                Err((status, result)) => Reply::Failed(status, result),
+            });
+        }
+        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        match (kind, queue.id) {
+            (FabricsType::PropertyGet, 0) => fabrics::property_get(target, queue.controller, command),
+            (FabricsType::PropertySet, 0) => {
+                let set = fabrics::property_set(target, queue.controller, command)?;
+                for id in set.given_up {
+                    self.forget(id);
+                }
+                Ok(if set.flush.is_empty() { Reply::Result(0) } else { Reply::Job(set.flush, Operation::Flush) })
+            }
+            (FabricsType::Disconnect, 0) => Err(Status::INVALID_QUEUE_TYPE),
+            (FabricsType::Disconnect, _) => {
+                if command.u16(40) != 0 {
+                    return Err(Status::CONNECT_FORMAT);
+                }
+                // Everything else on the queue ends with it.
+                let others: Vec<u16> = self.commands.keys().copied().filter(|id| *id != command.identifier()).collect();
+                for id in others {
+                    self.complete_with(id, Status::ABORTED_QUEUE_DELETED, 0, target);
+                }
+                self.complete_with(command.identifier(), Status::SUCCESS, 0, target);
+                self.close(target);
+                Ok(Reply::Waits)
+            }
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    pub(super) fn namespace(&self, id: u32, target: &Target) -> Result<Arc<Namespace>, Status> {
+        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
+        let subsystem = target.subsystems.get(session.subsystem()).ok_or(Status::INTERNAL_ERROR)?;
+        subsystem.namespaces.get(&id).cloned().ok_or(Status::INVALID_NAMESPACE)
+    }
+
+    /// Sends what the command `id` reads, and completes it.
+    pub(super) fn send_data(&mut self, id: u16, mut data: Pieces, target: &mut Target) {
+        let total: usize = data.iter().map(Bytes::len).sum();
+        self.read_bytes += total;
+        // NVMe/TCP Transport Specification 1.0, 3.6.2.9: only if the host heeds no queue head. The result is zero.
+        let success = self.queue.is_some_and(|queue| !queue.flow_control);
+        let mut offset = 0;
+        while offset < total {
+            let length = (total - offset).min((self.config.data_bytes & !3).max(4) as usize);
+            let last = offset + length == total;
+            let header = DataHeader {
+                command: id,
+                tag: 0,
+                offset: offset as u32,
+                length: length as u32,
+                last,
+                success: last && success,
+            };
+            let pieces = split_pieces(&mut data, length);
+            self.queue_pdu(&Pdu::ControllerData(header), pieces);
+            offset += length;
+        }
+        if success && total > 0 {
+            self.forget(id);
+        } else {
+            self.complete_with(id, Status::SUCCESS, 0, target);
+        }
+    }
+
+    pub(super) fn complete_with(&mut self, id: u16, status: Status, result: u64, target: &mut Target) {
+        let Some(command) = self.forget(id) else { return };
+        if !status.is_success()
+            && let Some(queue) = self.queue
+            && let Some(session) = target.sessions.get_mut(&queue.controller)
+        {
+            let (block, namespace) = if queue.id == 0 { (0, 0) } else { (io::range(&command).0, command.namespace()) };
+            let entry = ErrorEntry { count: 0, queue: queue.id, command: id, status, block, namespace };
+            session.record_error(entry);
+        }
+        let completion = self.completion(id, status, result);
+        self.queue_pdu(&Pdu::Response(completion), []);
+    }
+
+    /// The identifier is free again.
+    pub(super) fn forget(&mut self, id: u16) -> Option<Command> {
+        let incoming = self.commands.remove(&id)?;
+        if incoming.admitted {
+            self.asked_bytes -= incoming.total as usize;
+            self.ask();
+        }
+        Some(incoming.command)
+    }
+
+    pub(super) fn completion(&self, id: u16, status: Status, result: u64) -> Completion {
+        // A reserved head says that there is no flow control.
+        let queue_head = self.queue.map_or(0, |queue| if queue.flow_control { queue.head } else { u16::MAX });
+        Completion { result, queue_head, queue: 0, command: id, status }
+    }
+}
+
+/// Takes `length` bytes off the front of `data`.
+fn split_pieces(data: &mut Pieces, length: usize) -> Pieces {
+    let mut taken = Pieces::new();
+    let (mut left, mut whole) = (length, 0);
+    for piece in data.iter_mut() {
+        if left == 0 {
+            break;
+        }
+        let part = piece.split_to(piece.len().min(left));
+        left -= part.len();
+        whole += usize::from(piece.is_empty());
+        taken.push(part);
+    }
+    data.drain(..whole);
+    taken
+}
