@@ -91,9 +91,9 @@ pub struct Device {
 
 impl Device {
     pub(crate) fn new(config: NicConfig, rings: DeviceRings) -> Device {
-        let frame_bytes = usize::from(config.mtu) + ETHERNET_HEADER;
+        let frame_bytes = (usize::from(config.mtu) + ETHERNET_HEADER).next_multiple_of(64);
         Device {
-            frames: BufferPool::new(frame_bytes.next_multiple_of(64), FRAMES_PER_SLAB),
+            frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
             contexts: ContextTable::new(config.context_cache_bytes),
             config,
             rings,
@@ -226,4 +226,5 @@ impl Interrupt {
 }
 
 pub(crate) const ETHERNET_HEADER: usize = 14;
-const FRAMES_PER_SLAB: usize = 64;
+/// Memory for frames that leave: what takes turns is to stay in the nearer caches.
+const SLAB_BYTES: usize = 96 << 10;
