@@ -13,7 +13,9 @@ use crate::options::name;
 use bytes::{Bytes, BytesMut};
 use clap::ValueEnum;
 use core::fmt::{self, Write};
+use core::future::poll_fn;
 use core::net::{IpAddr, Ipv4Addr};
+use core::task::Poll;
 use core::time::Duration;
 use futures_util::future::try_join;
 use host_stack::UdpSocket;
@@ -138,6 +140,8 @@ pub struct Ipsec {
     pub sas: u16,
     /// Packets in all.
     pub packets: u64,
+    /// Queues of each NIC; with several, each host has as many shards, among which its flows are.
+    pub queues: u16,
     /// The seed of everything random.
     pub seed: Seed,
 }
@@ -165,9 +169,9 @@ pub struct IpsecRun {
 }
 
 impl Ipsec {
-    /// 10,000 packets of 1400 bytes over one SA.
+    /// 10,000 packets of 1400 bytes over one SA, and NICs of one queue.
     pub fn new(mode: EspMode, seed: Seed) -> Ipsec {
-        Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, seed }
+        Ipsec { mode, packet_size: 1400, sas: 1, packets: 10_000, queues: 1, seed }
     }
 
     /// Makes the run and tells what came of it. A datagram that does not arrive, or twice, is a fact, not an error.
@@ -175,15 +179,16 @@ impl Ipsec {
     /// # Errors
     /// When the options make no sense, or the testbed cannot be set up.
     pub fn run(self) -> io::Result<IpsecRun> {
-        if !(64..=9000).contains(&self.packet_size) || !(1..=10_000).contains(&self.sas) {
+        if !(64..=9000).contains(&self.packet_size) || !(1..=10_000).contains(&self.sas) || self.queues == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "packets have 64 to 9000 bytes, SAs are 1 to 10,000",
+                "packets have 64 to 9000 bytes, SAs are 1 to 10,000, and there is a queue at least",
             ));
         }
         let meter = Meter::new();
         // ESP makes packets longer.
-        let nic = NicConfig { mtu: (self.packet_size + ROOM_FOR_ESP).max(1500), ..NicConfig::default() };
+        let mtu = (self.packet_size + ROOM_FOR_ESP).max(1500);
+        let nic = NicConfig { mtu, queues: self.queues, ..NicConfig::default() };
         let keys = self.keys()?;
         let mirrored = keys.mirrored();
         let mut builder = Testbed::builder(self.seed).meter(&meter).host("sender", nic.clone(), tcp());
@@ -191,8 +196,8 @@ impl Ipsec {
         let mut bed = self.secured(builder, mirrored, RECEIVER).wire(0, 1, LinkConfig::default()).build()?;
         let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
         let attached = meter.attach();
-        let socket = receiver.stack().bind_udp(Some(PORT))?;
-        let receiving = receiver.spawn("application", receive(self, socket, receiver.clone()));
+        let sockets = receiver.shards().iter().map(|shard| shard.bind_udp(Some(PORT))).collect::<io::Result<_>>()?;
+        let receiving = receiver.spawn("application", receive(self, sockets, receiver.clone()));
         let sending = sender.spawn("application", send(self, sender.clone(), meter.clone()));
         let both = bed.run(try_join(sending, receiving));
         drop(attached);
@@ -250,8 +255,11 @@ impl Ipsec {
 
 /// Sends every datagram, each with its number; when it began.
 async fn send(plan: Ipsec, host: BedHost, meter: Meter) -> io::Result<Instant> {
-    let sockets: Vec<UdpSocket> =
-        (0..plan.sas).map(|flow| host.stack().bind_udp(Some(FIRST_PORT + flow))).collect::<io::Result<_>>()?;
+    let shards = host.shards().iter().cycle();
+    let sockets: Vec<UdpSocket> = (0..plan.sas)
+        .zip(shards)
+        .map(|(flow, shard)| shard.bind_udp(Some(FIRST_PORT + flow)))
+        .collect::<io::Result<_>>()?;
     let (runtime, payload) = (host.runtime(), usize::from(plan.payload()));
     // The first packet waits for the neighbour's address.
     sockets[0].send_to(Bytes::from_static(HELLO), (RECEIVER, PORT).into()).await?;
@@ -284,12 +292,15 @@ struct Received {
     once: bool,
 }
 
-async fn receive(plan: Ipsec, socket: UdpSocket, host: BedHost) -> io::Result<Received> {
+async fn receive(plan: Ipsec, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<Received> {
     let mut seen = vec![false; plan.packets as usize];
     let mut received = Received { ended: host.now(), datagrams: 0, once: true };
     let runtime: Arc<dyn testbed::Runtime> = host.runtime();
     while received.datagrams < plan.packets {
-        let next = Box::pin(socket.recv_from());
+        let next = Box::pin(poll_fn(|cx| {
+            let mut each = sockets.iter().map(|socket| socket.poll_recv_from(cx));
+            each.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        }));
         let silence = Box::pin(runtime.sleep(LONG_SILENCE));
         let datagram = match futures_util::future::select(next, silence).await {
             futures_util::future::Either::Left((datagram, _)) => datagram?.0,
@@ -332,8 +343,8 @@ mod tests {
     #[test]
     fn every_packet_arrives_once_whatever_its_size_and_sa() {
         for mode in EspMode::ALL {
-            for (packet_size, sas) in [(64, 1), (1400, 7), (9000, 40)] {
-                let made = Ipsec { packet_size, sas, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
+            for (packet_size, sas, queues) in [(64, 1, 1), (1400, 7, 1), (9000, 40, 1), (64, 1, 4), (1400, 40, 4)] {
+                let made = Ipsec { packet_size, sas, queues, packets: 300, ..Ipsec::new(mode, Seed(2)) }.run().unwrap();
                 assert!(made.run.sha256_ok, "{made:?}");
                 assert_eq!((made.datagrams, made.run.bytes), (300, 300 * u64::from(packet_size - IP_AND_UDP)));
             }
@@ -364,5 +375,7 @@ mod tests {
             let run = Ipsec { packet_size, sas, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
             assert_eq!(run.unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
+        let nowhere = Ipsec { queues: 0, ..Ipsec::new(EspMode::Plain, Seed(1)) }.run();
+        assert_eq!(nowhere.unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -25,6 +25,9 @@ pub(crate) struct IpsecOptions {
     /// Packets in all
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     packets: u64,
+    /// Queues of each NIC, and shards of each host, among which the flows are
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
     /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -42,6 +45,7 @@ impl IpsecOptions {
                 packet_size: self.packet_size,
                 sas: self.sas,
                 packets: self.packets,
+                queues: self.queues,
                 seed: Seed(self.seed),
             };
             runs.push(plan.run().map_err(|error| format!("{mode}: {error}"))?);
@@ -50,6 +54,7 @@ impl IpsecOptions {
             ("packet_size", self.packet_size.to_string()),
             ("sas", self.sas.to_string()),
             ("packets", self.packets.to_string()),
+            ("queues", self.queues.to_string()),
         ];
         let facts = Facts {
             command: "ipsec".into(),
