@@ -8,6 +8,8 @@
 //! - `nvme/read`: random reads of 4 KiB (`elem/s` are IOPS) and of 256 KiB (bandwidth), with data digests, 1 to 256 under way,
 //!   in real time, all on this machine's cores: our host and our target over emulated NICs, by what those do; and the same
 //!   two over the kernel's loopback.
+//! - `nvme/flush`: writes of 4 KiB one after the other over the kernel's loopback, to memory and to a file, and with a flush
+//!   after each, beside `pwrite` and `fdatasync` of a file like it: what durability costs, and what NVMe/TCP adds.
 //! - At the end: which share of the host's CPU time copies and digests take, by bytes of a read, beside the published one.
 //!   Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, as `crates/bench/published` has it;
 //!   `nicbench report` sets the two side by side as well (study `nvme-share` of `sweeps/quick.toml`).
@@ -23,7 +25,7 @@ use futures_util::stream::FuturesUnordered;
 use ktls_offload::TokioSegments;
 use nic_sim::NicConfig;
 use nvme_tcp::controller::{Target, TargetConfig};
-use nvme_tcp::namespace::{MemoryStorage, Namespace};
+use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 use nvme_tcp::pdu::{DataHeader, Limits, Side};
 use nvme_tcp::shell::host::{Disk, Host, HostConfig};
 use nvme_tcp::shell::{Server, Threads};
@@ -34,6 +36,7 @@ use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::published;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
 use testbed::bed::ClockKind;
@@ -134,11 +137,59 @@ fn reads(criterion: &mut Criterion) {
             }
             group.bench_function(format!("kernel loopback/{depth}"), |bencher| {
                 bencher.iter_custom(|iterations| {
-                    let read = || over_the_kernel(block, depth, operations).expect("the loopback works");
+                    let read = || {
+                        let work = |disk: Disk| async move { read_at_random(&disk, block, depth, operations).await };
+                        over_the_kernel(Arc::new(MemoryStorage::new(DISK)), depth, work).expect("the loopback works")
+                    };
                     (0..iterations).map(|_| read()).sum()
                 });
             });
         }
+    }
+}
+
+fn flushes(criterion: &mut Criterion) {
+    let path = |name: &str| std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let image = |name: &str| {
+        std::fs::write(path(name), vec![0; DISK as usize]).expect("the disk has room");
+        // So that the first flush has no more to do than the others.
+        std::fs::File::open(path(name)).and_then(|file| file.sync_all()).expect("the disk works");
+        path(name)
+    };
+    let file = image("nvme-flush-served");
+    let storages: [(&str, Arc<dyn Storage>); 2] = [
+        ("memory", Arc::new(MemoryStorage::new(DISK))),
+        ("file", Arc::new(FileStorage::open(&file, false).expect("nobody serves it"))),
+    ];
+    let mut group = criterion.benchmark_group("nvme/flush");
+    group.throughput(Throughput::Elements(1));
+    for (name, storage) in storages {
+        for (what, flushed) in [("write", false), ("write, flush", true)] {
+            group.bench_function(format!("{name}, {what}"), |bencher| {
+                bencher.iter_custom(|iterations| {
+                    let work = |disk: Disk| async move { write_in_order(&disk, iterations, flushed).await };
+                    over_the_kernel(storage.clone(), 1, work).expect("the loopback works")
+                });
+            });
+        }
+    }
+    let beside = image("nvme-flush-beside");
+    group.bench_function("pwrite, fdatasync", |bencher| {
+        let file = std::fs::File::options().write(true).open(&beside).expect("it was just written");
+        let data = [0x5a; 4096];
+        // The same places as above, from the first on each time.
+        bencher.iter_custom(|iterations| {
+            let started = Instant::now();
+            for number in 0..iterations {
+                file.write_all_at(&data, number % (DISK / 4096) * 4096).expect("it has room");
+                file.sync_data().expect("the disk works");
+            }
+            started.elapsed()
+        });
+    });
+    group.finish();
+    for file in [file, beside] {
+        std::fs::remove_file(file).expect("it is ours");
     }
 }
 
@@ -154,15 +205,19 @@ fn made(fio: &Fio) -> FioRun {
     run
 }
 
-/// How long the same host and target take over the kernel's loopback, each on a thread of its own.
-fn over_the_kernel(block: u32, depth: u16, operations: u64) -> io::Result<Duration> {
+/// How long the same host and target take for `work` over the kernel's loopback, each on a thread of its own.
+fn over_the_kernel<F: Future<Output = io::Result<()>>>(
+    storage: Arc<dyn Storage>,
+    depth: u16,
+    work: impl FnOnce(Disk) -> F,
+) -> io::Result<Duration> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let (done, ends) = tokio::sync::oneshot::channel::<()>();
     let serving = std::thread::spawn(move || {
         on_a_runtime(async move {
-            let serving = serve(listener);
+            let serving = serve(listener, storage);
             futures_util::future::select(core::pin::pin!(serving), ends).await;
             Ok(())
         })
@@ -181,7 +236,7 @@ fn over_the_kernel(block: u32, depth: u16, operations: u64) -> io::Result<Durati
         host.ready().await.map_err(io::Error::other)?;
         let disk = host.disk(1).await.map_err(io::Error::other)?;
         let started = Instant::now();
-        read_at_random(&disk, block, depth, operations).await?;
+        work(disk).await?;
         let took = started.elapsed();
         host.close().await;
         Ok(took)
@@ -195,11 +250,11 @@ fn on_a_runtime<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T>
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }
 
-async fn serve(listener: std::net::TcpListener) -> io::Result<()> {
+async fn serve(listener: std::net::TcpListener, storage: Arc<dyn Storage>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let mut target = Target::new(TargetConfig::default());
     target.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
-    let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(DISK))).map_err(io::Error::other)?;
+    let namespace = Namespace::new(1, 512, storage).map_err(io::Error::other)?;
     target.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
     target.advertise(listener.local_addr()?);
     let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()));
@@ -226,6 +281,17 @@ async fn read_at_random(disk: &Disk, block: u32, depth: u16, operations: u64) ->
         let Some(read) = under_way.next().await else { return Ok(()) };
         buffers.push(read.map_err(io::Error::other)?);
     }
+}
+
+async fn write_in_order(disk: &Disk, writes: u64, flushed: bool) -> io::Result<()> {
+    let data = Bytes::from_static(&[0x5a; 4096]);
+    for number in 0..writes {
+        disk.write(number % (DISK / 4096) * 8, [data.clone()]).await.map_err(io::Error::other)?;
+        if flushed {
+            disk.flush().await.map_err(io::Error::other)?;
+        }
+    }
+    Ok(())
 }
 
 /// The share of copies and digests, by bytes of a read, beside the published one: the middle one of five runs.
@@ -267,6 +333,6 @@ const WAYS: [(Mode, NvmeOffload); 7] = [
 criterion_group! {
     name = benches;
     config = Criterion::default().without_plots().sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(1));
-    targets = digests, pdus, placement, reads, shares
+    targets = digests, pdus, placement, reads, flushes, shares
 }
 criterion_main!(benches);
