@@ -219,7 +219,7 @@ unsafe fn crypt_batches<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
 /// Fetches what is [`AHEAD`] of these bytes: pieces of a stream mostly follow each other in memory, and the next one comes
 /// when there was something else to do in between, in which the processor does not look ahead by itself.
 #[inline(always)]
-unsafe fn prefetch_ahead(from: *const u8, len: usize) {
+fn prefetch_ahead(from: *const u8, len: usize) {
     for at in (0..len).step_by(64) {
         // SAFETY: SSE is part of x86-64; a prefetch is a hint, which may name any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD + at).cast()) };
