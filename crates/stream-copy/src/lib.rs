@@ -153,6 +153,7 @@ mod tests {
 
     #[test]
     fn another_thread_sees_all_of_it() {
+        const BYTES: usize = LINE * 24;
         let (to_reader, from_writer) = std::sync::mpsc::sync_channel::<BytesMut>(4);
         let (to_writer, from_reader) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
@@ -163,9 +164,16 @@ mod tests {
         });
         for round in 0..10_000 {
             // The same memory again and again.
-            let mut buffer = from_reader.try_recv().unwrap_or_else(|_| BytesMut::with_capacity(1536));
+            let mut buffer = from_reader.try_recv().unwrap_or_else(|_| {
+                let mut slab = BytesMut::with_capacity(BYTES + LINE);
+                slab.split_off(slab.as_ptr().align_offset(LINE))
+            });
             buffer.clear();
-            append_lines(&mut buffer, [&[round as u8; LINE * 24][..]]);
+            assert!(
+                buffer.as_ptr().align_offset(LINE) == 0 && buffer.capacity() >= BYTES,
+                "elsewhere nothing is streamed"
+            );
+            append_lines(&mut buffer, [&[round as u8; BYTES][..]]);
             to_reader.send(buffer).expect("the reader has not failed");
         }
         drop(to_reader);
