@@ -38,6 +38,16 @@ impl RealThreads {
         hosts: usize,
     ) -> io::Result<RealThreads> {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        RealThreads::start_on(cores, tokio, clock, meter, hosts)
+    }
+
+    fn start_on(
+        cores: usize,
+        tokio: &tokio::runtime::Handle,
+        clock: RealClock,
+        meter: Option<&Meter>,
+        hosts: usize,
+    ) -> io::Result<RealThreads> {
         let start = |number| {
             let tokio = Some(tokio.clone());
             let config = RealTimeConfig { clock, spin: SPIN, meter: meter.cloned(), tokio };
@@ -124,10 +134,10 @@ mod tests {
     #[test]
     fn devices_share_no_thread_while_another_has_none() {
         let tokio = tokio_runtime::start(1, None).expect("a thread");
-        for hosts in 1..=3 {
-            let threads = RealThreads::start(tokio.handle(), RealClock::new(), None, hosts).expect("threads");
+        for (hosts, cores) in (1..=3).flat_map(|hosts| (1..=2 * hosts + 1).map(move |cores| (hosts, cores))) {
+            let threads = RealThreads::start_on(cores, tokio.handle(), RealClock::new(), None, hosts).expect("threads");
             let (mut of_devices, mut of_all) = (BTreeSet::new(), BTreeSet::new());
-            let shared = threads.threads.len() <= hosts;
+            let shared = cores <= hosts;
             for number in 0..hosts {
                 let running = |runtime: Arc<dyn Runtime>| {
                     let asked = runtime.spawn("asked", async { std::thread::current().name().map(str::to_owned) });
@@ -140,8 +150,8 @@ mod tests {
                 of_all.insert(of_host);
             }
             of_all.extend(of_devices.iter().cloned());
-            assert_eq!(of_devices.len(), hosts.min(threads.threads.len()));
-            assert_eq!(of_all.len(), threads.threads.len());
+            assert_eq!(of_devices.len(), hosts.min(cores));
+            assert_eq!(of_all.len(), cores.min(2 * hosts));
         }
     }
 }

@@ -199,7 +199,7 @@ impl<T: Tap> Tap for BothTaps<T> {
 
 /// Frames between a port and a link. Enough to hand over many at once, too few to be a queue of their own.
 const QUEUE_FRAMES: usize = 64;
-/// The same between threads, which do not take turns: enough for what one does while the other is busy.
+/// The same between threads, which do not take turns: enough, in full loads, for what one does while the other is busy.
 const QUEUE_FRAMES_BETWEEN_THREADS: usize = 512;
 
 #[cfg(test)]

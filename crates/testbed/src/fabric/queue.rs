@@ -39,6 +39,9 @@ pub fn frame_queue(frames: usize) -> (FrameSender, FrameReceiver) {
 /// The same between threads: a frame comes out as a copy, and perhaps only after the
 /// [`notify`](FrameSender::notify) that follows its [`push`](FrameSender::push).
 ///
+/// Frames go in loads of 32 at most, and there is a place for every 32 of `frames` or a part of them. A load that is told of before
+/// it is full takes a place as well; one more is made up in front of the queue, and one taken apart behind it.
+///
 /// ```
 /// use testbed::fabric::frame_queue_between_threads;
 ///
