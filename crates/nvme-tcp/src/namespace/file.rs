@@ -15,6 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes in a file or on a block device. A file's bytes that are not to be read are kept in `PATH.uncorrectable`, as long
 /// as there are some; those of a block device are forgotten with the process.
@@ -40,8 +41,8 @@ pub struct FileStorage {
     /// What is being read and written.
     ranges: Ranges,
     side: Option<SideFile>,
-    /// What the other file held in the beginning.
-    unreadable: Vec<Range<u64>>,
+    /// What the other file holds.
+    unreadable: Mutex<Vec<Range<u64>>>,
 }
 
 impl FileStorage {
@@ -61,7 +62,7 @@ impl FileStorage {
         let is_device = file.metadata()?.file_type().is_block_device();
         let side = if is_device { None } else { Some(SideFile::of(path)?) };
         let unreadable = side.as_ref().map_or(Ok(Vec::new()), |side| side.read(capacity))?;
-        Ok(FileStorage { file, capacity, direct, ranges: Ranges::default(), side, unreadable })
+        Ok(FileStorage { file, capacity, direct, ranges: Ranges::default(), side, unreadable: Mutex::new(unreadable) })
     }
 
     /// What is read and written for `bytes` bytes from `offset` on: with O_DIRECT, whole aligned blocks.
@@ -138,11 +139,14 @@ impl Storage for FileStorage {
     }
 
     fn unreadable(&self) -> Vec<Range<u64>> {
-        self.unreadable.clone()
+        self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
-        self.side.as_ref().map_or(Ok(()), |side| side.keep(ranges))
+        let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        self.side.as_ref().map_or(Ok(()), |side| side.replace(ranges))?;
+        *unreadable = ranges.to_vec();
+        self.side.as_ref().map_or(Ok(()), SideFile::sync)
     }
 
     fn may_block(&self) -> bool {
@@ -221,6 +225,7 @@ const MAX_SLICES: usize = 1024;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of one range
 mod tests {
     use super::*;
 
@@ -305,6 +310,24 @@ mod tests {
         assert!(FileStorage::open(&path, false).is_err());
         drop(storage);
         assert!(FileStorage::open(&path, false).is_ok());
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_to_be_read_is_what_was_kept_last() {
+        let path = path("kept");
+        std::fs::write(&path, vec![0; 4096]).unwrap();
+        let storage = FileStorage::open(&path, false).unwrap();
+        storage.keep_unreadable(&[512..1024]).unwrap();
+        assert_eq!(storage.unreadable(), [512..1024]);
+        // Nothing can be put where a folder is.
+        let new = path.with_extension("uncorrectable.new");
+        std::fs::create_dir(&new).unwrap();
+        assert!(storage.keep_unreadable(&[0..512]).is_err());
+        assert_eq!(storage.unreadable(), [512..1024]);
+        std::fs::remove_dir(&new).unwrap();
+        storage.keep_unreadable(&[]).unwrap();
+        assert_eq!(storage.unreadable(), []);
         std::fs::remove_file(&path).unwrap();
     }
 

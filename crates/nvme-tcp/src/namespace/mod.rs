@@ -60,7 +60,8 @@ pub trait Storage: Send + Sync {
     /// When that cannot be promised.
     fn flush(&self) -> io::Result<()>;
 
-    /// Ranges of bytes that [`keep_unreadable`](Self::keep_unreadable) kept, the last time the storage was used.
+    /// Ranges of bytes that [`keep_unreadable`](Self::keep_unreadable) kept last, in this process or in one before it.
+    /// A namespace asks when it is made, and goes on from there: one at a time may use a storage.
     fn unreadable(&self) -> Vec<Range<u64>> {
         Vec::new()
     }
@@ -69,7 +70,8 @@ pub trait Storage: Send + Sync {
     /// returns. Storage that is gone with the process has nothing to do.
     ///
     /// # Errors
-    /// When they cannot be kept; those from before are, then, or the new ones.
+    /// When they cannot be kept. Those from before are, then, or the new ones: [`unreadable`](Self::unreadable) tells
+    /// which, as far as is known.
     fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         let _gone_with_the_process = ranges;
         Ok(())
@@ -101,6 +103,9 @@ pub struct Namespace {
     failed: AtomicBool,
     /// Blocks that are not to be read.
     marks: Mutex<Marks>,
+    /// Bytes behind the last block that are not to be read: blocks of another size, or another way to open the storage,
+    /// may reach them, so they are kept as they were.
+    behind: Vec<Range<u64>>,
     usage: Usage,
 }
 
@@ -215,10 +220,19 @@ impl Namespace {
         }
         // Marked with blocks of another size, maybe.
         let size = u64::from(block_size);
-        let unreadable = storage.unreadable().into_iter().map(|bytes| bytes.start / size..bytes.end.div_ceil(size));
-        let marks = Mutex::new(Marks::new(unreadable));
+        let end = storage.capacity() / size * size;
+        let (mut marks, mut behind) = (Vec::new(), Vec::new());
+        for bytes in storage.unreadable() {
+            if bytes.start < end {
+                marks.push(bytes.start / size..bytes.end.min(end).div_ceil(size));
+            }
+            if bytes.end > end {
+                behind.push(bytes.start.max(end)..bytes.end);
+            }
+        }
+        let marks = Mutex::new(Marks::new(marks));
         let (usage, flushing, failed) = Default::default();
-        Ok(Namespace { id, block_size, uuid: None, storage, flushing, failed, marks, usage })
+        Ok(Namespace { id, block_size, uuid: None, storage, flushing, failed, marks, behind, usage })
     }
 
     /// With a UUID of one's own, by which hosts recognise it. Without, it follows from the names of the subsystem and of
@@ -316,7 +330,7 @@ impl Namespace {
         self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
         self.storage.write(self.offset(first), data).map_err(|_| Status::WRITE_FAULT)?;
-        self.marks().clear(first..first + bytes as u64 / u64::from(self.block_size));
+        self.heal(first..first + bytes as u64 / u64::from(self.block_size))?;
         self.usage.written(bytes as u64);
         self.harden(durable)
     }
@@ -325,8 +339,14 @@ impl Namespace {
         self.check_writable()?;
         let bytes = u64::from(blocks) * u64::from(self.block_size);
         self.storage.zero(self.offset(first), bytes).map_err(|_| Status::WRITE_FAULT)?;
-        self.marks().clear(first..first + u64::from(blocks));
+        self.heal(first..first + u64::from(blocks))?;
         self.harden(durable)
+    }
+
+    /// Makes blocks readable that were written. Where that cannot be, all of them are marked and stay so: nobody sees
+    /// what was written.
+    fn heal(&self, blocks: Range<u64>) -> Result<(), Status> {
+        if self.marks().clear(blocks) { Ok(()) } else { Err(Status::CAPACITY_EXCEEDED) }
     }
 
     fn harden(&self, durable: bool) -> Result<(), Status> {
@@ -334,36 +354,65 @@ impl Namespace {
     }
 
     /// One at a time: that data could not be written a system tells once, and the next caller that all is well.
+    ///
+    /// What was written is made durable, and then the marks as they were before: those that are gone since then mark what
+    /// may not be durable, and what was there before it is not to be read.
     fn flush(&self) -> Result<(), Status> {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
-        self.make_durable()
-    }
-
-    fn make_unreadable(&self, first: u64, blocks: u32) -> Result<(), Status> {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_writable()?;
-        if !self.marks().set(first..first + u64::from(blocks)) {
-            return Err(Status::CAPACITY_EXCEEDED);
-        }
-        self.make_durable()
-    }
-
-    /// What was written, and then the marks as they were before: those that are gone since then mark what may not be
-    /// durable, and what was there before it is not to be read.
-    fn make_durable(&self) -> Result<(), Status> {
         let changed = self.marks().take_changed();
-        self.storage.flush().map_err(|_| {
-            self.failed.store(true, Ordering::Release);
-            IN_DOUBT
-        })?;
+        self.flush_storage()?;
         let Some(marked) = changed else { return Ok(()) };
-        let bytes: Vec<Range<u64>> =
-            marked.into_iter().map(|blocks| self.offset(blocks.start)..self.offset(blocks.end)).collect();
-        self.storage.keep_unreadable(&bytes).map_err(|_| {
+        self.keep(marked).map_err(|_| {
             self.marks().give_back();
             Status::WRITE_FAULT
         })
+    }
+
+    /// Kept first, and marked when that is done: a command that fails has marked nothing.
+    fn make_unreadable(&self, first: u64, blocks: u32) -> Result<(), Status> {
+        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_writable()?;
+        let blocks = first..first + u64::from(blocks);
+        let (marked, healed) = {
+            let mut marks = self.marks();
+            // What is marked is kept.
+            if marks.contain(&blocks) {
+                return Ok(());
+            }
+            let marked = marks.with(blocks.clone()).ok_or(Status::CAPACITY_EXCEEDED)?;
+            (marked, marks.take_changed().is_some())
+        };
+        self.flush_storage()?;
+        let before = self.storage.unreadable();
+        if self.keep(marked).is_err() {
+            if healed || self.storage.unreadable() != before {
+                self.marks().give_back();
+            }
+            return Err(Status::WRITE_FAULT);
+        }
+        self.marks().insert(blocks);
+        Ok(())
+    }
+
+    fn flush_storage(&self) -> Result<(), Status> {
+        self.storage.flush().map_err(|_| {
+            self.failed.store(true, Ordering::Release);
+            IN_DOUBT
+        })
+    }
+
+    /// Has the storage keep these blocks, and what is behind the last one.
+    fn keep(&self, marked: Vec<Range<u64>>) -> io::Result<()> {
+        let mut bytes: Vec<Range<u64>> =
+            marked.into_iter().map(|blocks| self.offset(blocks.start)..self.offset(blocks.end)).collect();
+        for behind in &self.behind {
+            match bytes.last_mut() {
+                Some(last) if last.end == behind.start => last.end = behind.end,
+                _ => bytes.push(behind.clone()),
+            }
+        }
+        self.storage.keep_unreadable(&bytes)
     }
 
     fn check_writable(&self) -> Result<(), Status> {
@@ -430,6 +479,7 @@ pub(crate) const MAX_IDENTIFIER: u32 = 1024;
 const MEDIA_ERROR: u8 = 2;
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of one range
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -449,12 +499,14 @@ mod tests {
         calls: Mutex<Vec<&'static str>>,
         /// It cannot remember anything more.
         is_full: AtomicBool,
+        /// It does, but cannot promise it.
+        is_in_doubt: AtomicBool,
     }
 
     impl Remembering {
         fn new(capacity: u64) -> Arc<Remembering> {
-            let (unreadable, calls, is_full) = Default::default();
-            Arc::new(Remembering { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full })
+            let (unreadable, calls, is_full, is_in_doubt) = Default::default();
+            Arc::new(Remembering { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full, is_in_doubt })
         }
 
         fn take_calls(&self) -> Vec<&'static str> {
@@ -495,7 +547,7 @@ mod tests {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             *self.unreadable.lock().unwrap() = ranges.to_vec();
-            Ok(())
+            if self.is_in_doubt.load(Ordering::Relaxed) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
         }
 
         fn may_block(&self) -> bool {
@@ -529,15 +581,74 @@ mod tests {
             does(Operation::Write { first: 8, data: data(1), durable: true }, &["write", "flush", "keep"]).is_success()
         );
         assert_eq!(kept(), [(5120, 6144)]);
-        // What cannot be kept is no success, and is tried again.
+        // A mark that cannot be kept is no mark, and nobody else's loss.
         storage.is_full.store(true, Ordering::Relaxed);
-        assert!(does(Operation::Write { first: 10, data: data(2), durable: false }, &["write"]).is_success());
+        assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+        assert!(namespace.execute(&Operation::Read { first: 20, blocks: 1 }).status.is_success());
+        assert!(does(Operation::Flush, &["flush"]).is_success());
+        let write = |first, blocks, durable| Operation::Write { first, data: data(blocks), durable };
+        assert!(does(write(20, 1, true), &["write", "flush"]).is_success());
+        assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "they are marked");
+        // Marks that are gone are no success before that is kept, and it is tried again.
+        assert!(does(write(10, 1, false), &["write"]).is_success());
         assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
         assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+        assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
         storage.is_full.store(false, Ordering::Relaxed);
         assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
-        assert_eq!(kept(), [(10240, 10752)]);
-        assert_eq!(does(mark(0, 65536), &["flush", "keep"]), Status::SUCCESS);
+        assert_eq!(kept(), [(5632, 6144)]);
+        // Kept or not: whether the machine finds it after its end nobody knows, so it is undone.
+        storage.is_in_doubt.store(true, Ordering::Relaxed);
+        assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+        assert_eq!(kept(), [(5632, 6144), (10240, 10752)]);
+        storage.is_in_doubt.store(false, Ordering::Relaxed);
+        assert!(does(write(20, 1, true), &["write", "flush", "keep"]).is_success());
+        assert_eq!(kept(), [(5632, 6144)]);
+        assert_eq!(does(mark(0, 2048), &["flush", "keep"]), Status::SUCCESS);
+        assert_eq!(kept(), [(0, 1 << 20)]);
+    }
+
+    /// Marks of small blocks in what is less than a large one, at the end of the storage.
+    #[test]
+    fn marks_behind_the_last_block_are_kept_as_they_were() {
+        let storage = Remembering::new(12_800);
+        let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
+        let with_blocks = |size| Namespace::new(1, size, storage.clone()).unwrap();
+        assert!(with_blocks(512).execute(&mark(23, 2)).status.is_success());
+        assert_eq!(storage.unreadable(), [11_776..12_800]);
+        let large = with_blocks(4096);
+        assert!(large.execute(&mark(0, 1)).status.is_success());
+        assert_eq!(storage.unreadable(), [0..4096, 8192..12_800]);
+        let data = Pieces::from_iter([Bytes::from(vec![1; 4096])]);
+        assert!(large.execute(&Operation::Write { first: 2, data, durable: true }).status.is_success());
+        assert_eq!(storage.unreadable(), [0..4096, 12_288..12_800]);
+        let status = |first| with_blocks(512).execute(&Operation::Read { first, blocks: 1 }).status;
+        assert!(status(23).is_success());
+        assert_eq!(status(24), Status::UNRECOVERED_READ_ERROR);
+    }
+
+    /// A list that was kept with a hole between each two: what makes another is refused, and changes nothing.
+    #[test]
+    fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
+        let storage = Remembering::new(64 << 20);
+        let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+        assert!(namespace.execute(&Operation::WriteUncorrectable { first: 0, blocks: 65536 }).status.is_success());
+        let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+        let write = |first| namespace.execute(&Operation::Write { first, data: data(), durable: false }).status;
+        let written = (0..8192).filter(|number| write(2 * number + 1).is_success()).count();
+        assert!(namespace.execute(&Operation::Flush).status.is_success());
+        assert_eq!(storage.unreadable().len(), written + 1);
+        assert!(written < 5000, "{written}");
+        assert_eq!(write(60_001), Status::CAPACITY_EXCEEDED);
+        assert_eq!(
+            namespace.execute(&Operation::Read { first: 60_001, blocks: 1 }).status,
+            Status::UNRECOVERED_READ_ERROR
+        );
+        let zero = Operation::WriteZeroes { first: 60_001, blocks: 1, durable: false };
+        assert_eq!(namespace.execute(&zero).status, Status::CAPACITY_EXCEEDED);
+        // What makes none is not.
+        assert!(write(65_535).is_success());
+        assert!(namespace.execute(&Operation::Read { first: 65_535, blocks: 1 }).status.is_success());
     }
 
     #[test]
@@ -670,7 +781,7 @@ mod tests {
         let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
         assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
         assert_eq!(storage.largest_read.load(Ordering::Relaxed), 1 << 20);
-        assert!(namespace.marks().set(65530..65531));
+        namespace.marks().insert(65530..65531);
         let status = namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status;
         assert_eq!(status, Status::UNRECOVERED_READ_ERROR);
     }

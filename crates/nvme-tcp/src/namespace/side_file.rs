@@ -28,7 +28,7 @@ impl SideFile {
         Ok(SideFile { path: with_suffix(&fs::canonicalize(path)?, ".uncorrectable") })
     }
 
-    /// What it holds about a file of `capacity` bytes. What no [`keep`](Self::keep) wrote is an error that says where.
+    /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error that says where.
     pub(super) fn read(&self, capacity: u64) -> io::Result<Vec<Range<u64>>> {
         let mut text = String::new();
         let file = match File::open(&self.path) {
@@ -41,20 +41,24 @@ impl SideFile {
         parse(&text, capacity).map_err(|reason| self.about(io::ErrorKind::InvalidData, &reason))
     }
 
-    /// Holds `ranges` from now on, durably.
-    pub(super) fn keep(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+    /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
+    pub(super) fn replace(&self, ranges: &[Range<u64>]) -> io::Result<()> {
         if ranges.is_empty() {
             match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
             }
         } else {
             let new = with_suffix(&self.path, ".new");
             let mut file = File::create(&new)?;
             file.write_all(text(ranges).as_bytes())?;
             file.sync_all()?;
-            fs::rename(&new, &self.path)?;
+            fs::rename(&new, &self.path)
         }
+    }
+
+    /// Makes durable what it holds.
+    pub(super) fn sync(&self) -> io::Result<()> {
         // A name is durable when its folder is. An absolute path has one.
         self.path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
     }
@@ -118,8 +122,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 const FIRST_LINE: &str = "nvme-tcp: bytes that are not to be read, version 1";
 const LAST_LINE: &str = "end";
-/// More than the longest list takes.
-const MOST_BYTES: u64 = 64 << 20;
+/// Much more than the longest list takes.
+const MOST_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -138,7 +142,7 @@ mod tests {
         let side = SideFile::of(&path).unwrap();
         assert_eq!(side.read(100).unwrap(), []);
         let (old, new) = (vec![3..7, 9..10], vec![3..5, 20..100]);
-        side.keep(&old).unwrap();
+        side.replace(&old).unwrap();
         assert_eq!(side.read(100).unwrap(), old);
         // Ended while the next was written: at any byte of it.
         let next = text(&new);
@@ -146,11 +150,11 @@ mod tests {
             fs::write(with_suffix(&side.path, ".new"), &next[..cut]).unwrap();
             assert_eq!(SideFile::of(&path).unwrap().read(100).unwrap(), old);
         }
-        side.keep(&new).unwrap();
+        side.replace(&new).unwrap();
         assert_eq!(side.read(100).unwrap(), new);
-        side.keep(&[]).unwrap();
+        side.replace(&[]).unwrap();
         assert!(!side.path.exists());
-        side.keep(&[]).unwrap();
+        side.replace(&[]).unwrap();
         fs::remove_file(&path).unwrap();
     }
 
