@@ -179,6 +179,10 @@ impl NetDevice for SecureDevice {
         self.room_at(ONLY, flow)
     }
 
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.room_paced_at(ONLY, flow)
+    }
+
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
         self.transmit_at(now, ONLY, packet, source)
     }

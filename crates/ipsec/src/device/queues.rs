@@ -132,6 +132,14 @@ impl SecureDevice {
         room
     }
 
+    /// The same of packets that ask for a rate, which those that are protected never do.
+    pub(super) fn room_paced_at(&self, queue: usize, flow: &FlowKey) -> usize {
+        match self.decide(&packet_of(flow)).action {
+            Some(Action::Protect(_)) => self.room_at(queue, flow),
+            _ => self.queues[queue].inner.room_paced(flow),
+        }
+    }
+
     pub(super) fn transmit_at(
         &mut self,
         now: Instant,
@@ -309,6 +317,10 @@ impl NetDevice for SecureQueue {
 
     fn room(&self, flow: &FlowKey) -> usize {
         self.layer().room_at(self.queue, flow)
+    }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.layer().room_paced_at(self.queue, flow)
     }
 
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {

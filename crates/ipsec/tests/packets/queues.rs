@@ -1,6 +1,7 @@
 //! One IPsec layer around the queues of a device: what one shard does at the queue of another.
 
 use crate::rig::{End, NOW, datagram, sa, tcp};
+use core::num::NonZeroU64;
 use core::task::Waker;
 use ipsec::SecureDevice;
 use nic_sim::frame::Frame;
@@ -77,6 +78,38 @@ fn who_waits_for_room_at_anothers_queue_hears_of_it() {
         home.arm(&Waker::from(serves_home.clone()));
         assert!(serves_other.take(), "{kind:?}: there is room");
         assert!(other.room(&flow) > 0, "{kind:?}");
+    }
+}
+
+/// What passes as it is has the device's pacing, and no more in the device than a flow with a rate needs there; what is
+/// protected has neither.
+#[test]
+fn what_passes_is_paced_as_without_the_layer() {
+    let flow = |port| FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), ([10, 0, 0, 2], port).into());
+    let rate = NonZeroU64::new(1_000_000);
+    for count in [1, 2] {
+        let (_device, drivers) = multi_queue_nic(NicConfig { queues: count, ..NicConfig::default() });
+        let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+        let queue = queues.last_mut().unwrap();
+        let keying = queue.keying().expect("an IPsec layer");
+        let selector = Selector { destination_port: Some(443), ..Selector::ANY };
+        let action = Action::Protect(Template::transport(1));
+        keying.add_policy(Policy { direction: Direction::Transmit, selector, priority: 0, action }).unwrap();
+        keying.add_sa(NOW, sa(Direction::Transmit, OffloadKind::Crypto, EspMode::Transport, false)).unwrap();
+        keying.set_default(Direction::Transmit, true);
+        let (plain, protected) = (flow(80), flow(443));
+        assert!(queue.path(&plain).pacing && !queue.path(&protected).pacing, "{count} queues");
+        let mut sent = 0;
+        while queue.room_paced(&plain) > 0 {
+            let mut packet = tcp(false, &[1; 1000], None);
+            packet.ask.rate = rate;
+            assert_eq!(queue.transmit(NOW, packet, &NoRecords), Sent::Posted);
+            sent += 1;
+        }
+        // As many as the flow can go on with, though the ring has room.
+        assert!((1..10).contains(&sent), "{count} queues: {sent}");
+        assert!(queue.room(&plain) > 0 && queue.room_paced(&flow(81)) > 0, "{count} queues");
+        assert_eq!(queue.room_paced(&protected), queue.room(&protected), "{count} queues");
     }
 }
 
