@@ -37,6 +37,8 @@ pub(crate) struct Port {
     pub(crate) packets: u64,
     /// The longest payload of those.
     pub(crate) longest: usize,
+    /// Where in the stream those began that were longer than an IP header tells, and how long they were.
+    pub(crate) long: Vec<(Seq, u32)>,
     /// Packets that a context worked on.
     pub(crate) encrypted: u64,
     /// Answers that software has to do it.
@@ -66,6 +68,7 @@ impl Nic {
             waker: None,
             packets: 0,
             longest: 0,
+            long: Vec::new(),
             encrypted: 0,
             refused: 0,
         })))
@@ -279,6 +282,9 @@ impl NetDevice for Nic {
         let (told, bytes) = Transport::told(&packet.header, length);
         assert!(bytes.is_none_or(|bytes| told == u16::try_from(bytes).unwrap_or(0)), "{told} for {bytes:?}");
         port.longest = port.longest.max(length);
+        if length > 65_535 {
+            port.long.push((packet.ask.seq, length as u32));
+        }
         assert!(packet.ask.rate.is_none(), "the device keeps to no rate");
         assert!(packet.fragments.len() <= 64);
         assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));

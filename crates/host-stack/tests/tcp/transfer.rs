@@ -8,7 +8,7 @@ use core::time::Duration;
 use host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfig};
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
-use offload_base::{Instant, Seed};
+use offload_base::{Instant, Seed, Seq};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
@@ -96,15 +96,37 @@ fn packets_may_be_longer_than_their_headers_tell() {
     assert!(usual == larger);
 }
 
+/// Lost are segments from the far ends of packets that are longer than an IP header tells; and, of another stream, whatever
+/// a bad wire loses.
 #[test]
 fn longer_packets_are_sent_again_like_others() {
     for seed in 0..8 {
         let delay = Duration::from_millis(1);
-        let wire =
+        let bad =
             WireConfig { loss: 0.01, reorder: 0.02, duplicate: 0.01, corrupt: 0.01, delay, ..WireConfig::default() };
-        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, tso: 512 << 10, ..Setup::default() });
-        let data = [pattern(Seed(1), 3 << 20), pattern(Seed(2), 1 << 20)];
-        exchange(&mut pair, ids, [&data[0], &data[1]], [1 << 20, 1 << 19]);
+        for wire in [WireConfig { delay, ..WireConfig::default() }, bad] {
+            let is_bad = wire.loss > 0.0;
+            let setup = Setup { seed: Seed(seed), wire, tso: 512 << 10, ..Setup::default() };
+            let (mut pair, ids) = Pair::connected(&setup);
+            let lost = Arc::new(Mutex::new(0));
+            let (nic, losing) = (pair.nics[0].clone(), lost.clone());
+            let mut segments = 0;
+            pair.wire.filter = Some(Box::new(move |from, frame| {
+                let seq = Seq(u32::from_be_bytes(frame[TCP + 4..TCP + 8].try_into().unwrap()));
+                let is_far_in = |(start, bytes): &(Seq, u32)| (65_536..*bytes).contains(&seq.distance_from(*start));
+                let is_counted = from == 0 && nic.port().long.iter().any(is_far_in);
+                segments += u64::from(is_counted);
+                let loses = !is_bad && is_counted && segments % 101 == seed + 1;
+                *losing.lock().unwrap() += u64::from(loses);
+                loses
+            }));
+            let data = [pattern(Seed(1), 3 << 20), pattern(Seed(2), 1 << 20)];
+            exchange(&mut pair, ids, [&data[0], &data[1]], [1 << 20, 1 << 19]);
+            if !is_bad {
+                let (lost, again) = (*lost.lock().unwrap(), pair.stacks[0].counters().retransmitted_segments);
+                assert!(lost >= 1 && again >= lost, "seed {seed}: {lost} lost, {again} sent again");
+            }
+        }
     }
 }
 
