@@ -11,16 +11,76 @@ use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegm
 use offload_base::Seq;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, Join};
+use tokio::net::TcpStream;
 
-/// Makes any `AsyncRead + AsyncWrite`, a kernel's TCP socket for one, a stream that records can travel on.
+/// What [`TokioSegments`] travel on.
+///
+/// ```
+/// use ktls_offload::ByteStream;
+/// use std::pin::Pin;
+/// use std::task::{Context, Poll};
+/// use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+/// use tokio::net::TcpStream;
+///
+/// /// A socket and what goes with it.
+/// struct Counted(TcpStream, u64);
+///
+/// impl ByteStream for Counted {
+///     fn reset_when_dropped(&mut self) {
+///         self.0.reset_when_dropped();
+///     }
+/// }
+/// # impl AsyncRead for Counted {
+/// #     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+/// #         Pin::new(&mut self.0).poll_read(cx, buf)
+/// #     }
+/// # }
+/// # impl AsyncWrite for Counted {
+/// #     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+/// #         Pin::new(&mut self.0).poll_write(cx, buf)
+/// #     }
+/// #     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+/// #         Pin::new(&mut self.0).poll_flush(cx)
+/// #     }
+/// #     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+/// #         Pin::new(&mut self.0).poll_shutdown(cx)
+/// #     }
+/// # }
+/// # let _stream = |counted: Counted| ktls_offload::TokioSegments::new(counted);
+/// ```
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// It is dropped next, and what it was given to write is to be discarded then as far as that has not left, not
+    /// delivered later. The other side sees a reset if there is such a thing.
+    fn reset_when_dropped(&mut self);
+}
+
+impl ByteStream for TcpStream {
+    fn reset_when_dropped(&mut self) {
+        // Refused, there is no connection that could deliver anything.
+        let _ = self.set_zero_linger();
+    }
+}
+
+/// What was written is with the other side already.
+impl ByteStream for DuplexStream {
+    fn reset_when_dropped(&mut self) {}
+}
+
+/// For tests: the two ways have nothing in common that could be reset.
+impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for Join<R, W> {
+    fn reset_when_dropped(&mut self) {}
+}
+
+/// Makes any [`ByteStream`], a kernel's TCP socket for one, a stream that records can travel on.
 ///
 /// There is no device, so contexts are refused and sealers are dropped: whoever uses it queues bytes that are ready
 /// for the wire. And nothing works behind its back: **bytes live on after the stream only as far as they were
 /// written**, which happens whenever the stream is polled or flushed. [`poll_committed`] is ready when all are, and
-/// dropping it tries once more.
+/// dropping it tries once more. [`abort`] drops the stream below with all that it has not sent.
 ///
 /// [`poll_committed`]: SegmentStream::poll_committed
+/// [`abort`]: SegmentStream::abort
 ///
 /// ```
 /// use bytes::Bytes;
@@ -42,8 +102,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct TokioSegments<T: AsyncRead + AsyncWrite + Send + Unpin> {
-    io: T,
+pub struct TokioSegments<T: ByteStream> {
+    /// `None` once aborted: only a socket that is closed discards what it has.
+    io: Option<T>,
     queue: VecDeque<Bytes>,
     queued: usize,
     sent: u64,
@@ -66,11 +127,11 @@ enum Closing {
     Aborted,
 }
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> TokioSegments<T> {
+impl<T: ByteStream> TokioSegments<T> {
     /// A stream over `io`.
     pub fn new(io: T) -> TokioSegments<T> {
         TokioSegments {
-            io,
+            io: Some(io),
             queue: VecDeque::new(),
             queued: 0,
             sent: 0,
@@ -83,9 +144,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> TokioSegments<T> {
         }
     }
 
-    /// The stream below.
-    pub fn io(&self) -> &T {
-        &self.io
+    /// The stream below, unless it was aborted.
+    pub fn io(&self) -> Option<&T> {
+        self.io.as_ref()
     }
 
     /// Writes what is queued, and closes the write side if that is what is left to do.
@@ -111,23 +172,25 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> TokioSegments<T> {
 
     fn poll_write_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.queued > 0 {
-            let written = if self.io.is_write_vectored() {
+            let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
+            let written = if io.is_write_vectored() {
                 let mut slices = [IoSlice::new(&[]); SLICES];
                 let used =
                     self.queue.iter().zip(&mut slices).map(|(bytes, slice)| *slice = IoSlice::new(bytes)).count();
-                ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &slices[..used]))?
+                ready!(Pin::new(io).poll_write_vectored(cx, &slices[..used]))?
             } else {
                 let first = self.queue.front().map_or(&[][..], |bytes| bytes);
-                ready!(Pin::new(&mut self.io).poll_write(cx, first))?
+                ready!(Pin::new(io).poll_write(cx, first))?
             };
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.drop_written(written);
         }
-        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
+        ready!(Pin::new(&mut *io).poll_flush(cx))?;
         if self.closing == Closing::Finishing {
-            ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
+            ready!(Pin::new(io).poll_shutdown(cx))?;
             self.closing = Closing::Finished;
         }
         Poll::Ready(Ok(()))
@@ -160,19 +223,17 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> TokioSegments<T> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> SegmentStream for TokioSegments<T> {
+impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if self.queued > 0 || self.closing == Closing::Finishing {
             // Whoever only reads keeps the writing going too. Its errors are the writer's.
             let _ = self.poll_written(cx);
         }
-        if self.closing == Closing::Aborted {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
-        }
+        let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
         if self.buffer.capacity() - self.buffer.len() < READ_MIN {
             self.buffer.reserve(READ_BYTES);
         }
-        let read = ready!(pin!(self.io.read_buf(&mut self.buffer)).poll(cx))?;
+        let read = ready!(pin!(io.read_buf(&mut self.buffer)).poll(cx))?;
         if read == 0 {
             return Poll::Ready(Ok(None));
         }
@@ -247,6 +308,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> SegmentStream for TokioSegments<T
         self.failed = Some(io::ErrorKind::ConnectionAborted);
         self.queue.clear();
         self.queued = 0;
+        if let Some(mut io) = self.io.take() {
+            io.reset_when_dropped();
+        }
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
     }
 
     /// There is no device: whatever is sent is ready as it is.
@@ -263,7 +330,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> SegmentStream for TokioSegments<T
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Drop for TokioSegments<T> {
+impl<T: ByteStream> Drop for TokioSegments<T> {
     fn drop(&mut self) {
         if matches!(self.closing, Closing::Open | Closing::Finishing) {
             self.finish();
@@ -285,6 +352,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpSocket;
 
     #[tokio::test]
     async fn queued_bytes_go_out_while_only_reading() {
@@ -312,6 +380,28 @@ mod tests {
         let mut rest = Vec::new();
         far.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"last words");
+    }
+
+    /// Over the kernel's TCP, with a peer that has little room and does not read.
+    #[tokio::test]
+    async fn what_was_not_delivered_when_it_was_aborted_never_is() {
+        let listener = TcpSocket::new_v4().unwrap();
+        listener.set_recv_buffer_size(4096).unwrap();
+        listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = listener.listen(1).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from(vec![1; 64 << 20]), TxTag::PLAIN);
+        assert!(stream.poll_committed(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(stream.written > 64 << 10, "the kernel has what the peer has no room for: {}", stream.written);
+        stream.abort();
+        assert_eq!(poll_fn(|cx| stream.poll_segment(cx)).await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        assert!(poll_fn(|cx| stream.poll_committed(cx)).await.is_err());
+        let mut delivered = Vec::new();
+        let ended = far.read_to_end(&mut delivered).await;
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert!((delivered.len() as u64) < stream.written, "{} of {}", delivered.len(), stream.written);
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ mod sealer;
 mod send_file;
 mod stream;
 
-pub use adapter::TokioSegments;
+pub use adapter::{ByteStream, TokioSegments};
 pub use alert::AlertDescription;
 pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;
