@@ -55,11 +55,18 @@ impl HostError {
     pub(super) fn is_silence(&self) -> bool {
         match self {
             HostError::Queue(error) => matches!(error, QueueError::TimedOut),
-            HostError::Stream(error) => error.kind() == io::ErrorKind::TimedOut,
+            // What a system says of a peer that does not answer has many names, a router's or a neighbour's for some.
+            HostError::Stream(error) => !was_told(error.kind()),
             HostError::TimedOut(_) => true,
             _ => false,
         }
     }
+}
+
+/// Whether a stream that ended so ended at both sides: by the other one, or by a reset that was sent to it.
+fn was_told(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(kind, BrokenPipe | ConnectionAborted | ConnectionRefused | ConnectionReset | UnexpectedEof)
 }
 
 impl From<io::Error> for HostError {
@@ -94,4 +101,19 @@ pub struct Failed {
     pub error: CommandError,
     /// The buffer; what is in it means nothing.
     pub buffer: Buffer,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_cannot_be_reached_may_not_have_noticed() {
+        use io::ErrorKind::*;
+        let is_silence = |kind: io::ErrorKind| HostError::from(io::Error::from(kind)).is_silence();
+        let silent = [TimedOut, HostUnreachable, NetworkUnreachable, NetworkDown, Other];
+        assert!(silent.into_iter().all(is_silence));
+        assert!(![ConnectionReset, BrokenPipe, UnexpectedEof, ConnectionRefused].into_iter().any(is_silence));
+        assert!(HostError::TimedOut("a test").is_silence() && !HostError::Closed.is_silence());
+    }
 }
