@@ -1,6 +1,8 @@
 //! One IPsec layer around the queues of a device: what one shard does at the queue of another.
 
-use crate::rig::{End, NOW, datagram, sa, tcp};
+use crate::MODES;
+use crate::rig::{self, End, NOW, address, datagram, sa, tcp};
+use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::task::Waker;
 use ipsec::SecureDevice;
@@ -8,8 +10,10 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, MultiQueueDevice, NicConfig, multi_queue_nic};
 use offload_api::{
-    Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, Selector, Sent, Template,
+    Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template,
+    TxAsk, TxPacket, UdpEncapsulation,
 };
+use offload_base::counters::CounterSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
@@ -132,4 +136,80 @@ fn fragments_of_two_shards_are_not_mixed() {
     for (packet, payload) in received.iter().zip(&payloads) {
         assert!(packet.ends_with(payload));
     }
+}
+
+/// A host looks at its queues in any order. Packets of an SA that came whole and wait at one of them, joined or each by
+/// itself, are not overtaken by one that came in fragments, whichever is looked at first.
+#[test]
+fn fragments_overtake_nothing_of_their_sa() {
+    const QUEUES: usize = 4;
+    const WHOLE: usize = 200;
+    let ways =
+        [OffloadKind::Crypto, OffloadKind::Packet].into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode, false)));
+    // What devices take of ESP in UDP.
+    for (kind, mode, udp) in ways.chain([(OffloadKind::Packet, EspMode::Transport, true)]) {
+        let encapsulation = udp.then_some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+        let params = |direction, kind, spi| SaParams { spi, encapsulation, ..sa(direction, kind, mode, false) };
+        for (lro, first) in (0..QUEUES).flat_map(|first| [(false, first), (true, first)]) {
+            let what = format!("{kind:?} {mode:?}, UDP: {udp}, LRO: {lro}, queue {first} first");
+            let config = NicConfig { lro, queues: QUEUES as u16, ipsec_sas: 64, ..NicConfig::default() };
+            let config = NicConfig { mac: [2, 0, 0, 0, 0, 2], delays: Delays::NONE, line_rate: None, ..config };
+            let (mut device, drivers) = multi_queue_nic(config);
+            let mut queues = SecureDevice::of_queues(drivers.into_iter().map(|driver| Box::new(driver) as _).collect());
+            let keying = queues[0].keying().expect("an IPsec layer");
+            let action = Action::Protect(match mode {
+                EspMode::Transport => Template::transport(1),
+                EspMode::Tunnel => Template::tunnel(address(false, 1), address(false, 2), 1),
+            });
+            let policy = Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action };
+            keying.add_policy(policy).unwrap();
+            // One at each queue, so that fragments of most are hashed to others.
+            let spis: Vec<u32> = (0..QUEUES as u32).map(|number| 0x2000 + number).collect();
+            for spi in &spis {
+                let added = keying.add_sa(NOW, params(Direction::Receive, kind, *spi)).unwrap();
+                assert_eq!(added.refused, None, "{what}");
+            }
+            for _ in 0..4 {
+                assert!(frames(&mut device).is_empty());
+                assert!(queues.iter_mut().all(|queue| queue.poll_event().is_none()));
+            }
+            for spi in spis {
+                let mut sender = End::new(1);
+                sender.key(&[params(Direction::Transmit, OffloadKind::None, spi)]);
+                // Without the last, which has PSH: what is joined waits for more.
+                let mut sent = sender.send(tcp(false, &[1; (WHOLE + 1) * 100], Some(100)));
+                assert_eq!(sent.pop().map(|_| sent.len()), Some(WHOLE));
+                let whole = End::with(1, NicConfig { mtu: 9000, ..NicConfig::default() });
+                sent.extend(in_fragments(whole, params(Direction::Transmit, OffloadKind::None, spi), WHOLE));
+                sent.into_iter().for_each(|frame| device.receive_frame(NOW, frame));
+                device.process(NOW);
+                let mut received = [0, 0];
+                // What one shard opens may be another's, which has looked already.
+                for queue in (first..QUEUES).chain(0..QUEUES).chain(0..QUEUES) {
+                    while let Some(packet) = queues[queue].receive(NOW) {
+                        let is_tcp = packet.frame[23] == 6;
+                        received[usize::from(!is_tcp)] += packet.frame.len() - if is_tcp { 54 } else { 42 };
+                    }
+                }
+                assert_eq!(received, [WHOLE * 100, 3000], "{what}, SPI {spi:#x}");
+            }
+            let mut set = CounterSet::default();
+            queues.iter().for_each(|queue| queue.count(&mut set));
+            assert_eq!(set.value("XfrmInStateSeqError"), 0, "{what}");
+            assert_eq!(set.value("ipsec_sw_rx_pkts"), QUEUES as u64, "{what}: the rest is the device's");
+        }
+    }
+}
+
+/// The fragments of an ESP packet that a path of 1500 bytes does not take whole, the one behind `after` others.
+fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
+    sender.key(&[sa]);
+    for _ in 0..after {
+        sender.send(tcp(false, &[0], None));
+    }
+    let [frame] = sender.send(datagram(false, 53, &[2; 3000], 9000).remove(0)).try_into().expect("one packet");
+    let (header, payload) = frame.data.split_at(34);
+    let fragments = [Bytes::copy_from_slice(payload)].into_iter().collect();
+    let packet = TxPacket { header: header.to_vec().into(), fragments, ask: TxAsk::default() };
+    ip_packets::fragment(packet, 14, 1500, 77).expect("it may be cut").iter().map(rig::frame).collect()
 }

@@ -8,7 +8,7 @@ use crate::engine::esp_tx::EspDrop;
 use crate::engine::layout::Layout;
 use crate::packet::{ControlCompletion, IpsecCommand};
 use bytes::BytesMut;
-use esp::EspAt;
+use core::net::IpAddr;
 use offload_api::rx::Checksums;
 use offload_api::{EspVerdict, RxMeta};
 use offload_base::Instant;
@@ -17,6 +17,8 @@ use offload_base::Instant;
 pub(super) enum EspOutcome {
     /// As it was on the wire, and this about it.
     Untouched(EspVerdict),
+    /// As it was on the wire: a part of a packet of UDP, which may be ESP.
+    UdpFragment,
     /// In place of what was on the wire.
     Opened(Opened),
     /// The host is not to see it.
@@ -51,8 +53,8 @@ impl Device {
     }
 
     /// Whether it has the SA that a received packet came by.
-    pub(super) fn opens(&self, at: &EspAt) -> bool {
-        self.esp.find_received(at.spi, at.ip.source, at.ip.destination).is_some()
+    pub(super) fn opens(&self, spi: u32, source: IpAddr, destination: IpAddr) -> bool {
+        self.esp.find_received(spi, source, destination).is_some()
     }
 
     /// Whether it has no SA for received packets.
@@ -101,7 +103,7 @@ impl Device {
             }
             Received::Untouched(EspVerdict::Failed) => self.counters.ipsec_rx_auth_fail += 1,
             Received::Untouched(EspVerdict::Fragment) => self.counters.ipsec_rx_fragments += 1,
-            Received::Untouched(_) => {}
+            Received::Untouched(_) | Received::UdpFragment => {}
             Received::Dropped(why) => {
                 self.counters.ipsec_rx_drop_pkts += 1;
                 *match why {
@@ -114,6 +116,7 @@ impl Device {
         }
         let (frame, inner, verdict, (checksums, layout)) = match received {
             Received::Untouched(verdict) => return EspOutcome::Untouched(verdict),
+            Received::UdpFragment => return EspOutcome::UdpFragment,
             Received::Dropped(_) => return EspOutcome::Dropped,
             Received::Decrypted { frame, inner, verdict, new } => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));

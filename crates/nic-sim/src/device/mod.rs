@@ -11,6 +11,7 @@
 
 mod control;
 mod esp;
+mod esp_fragments;
 mod multi_queue;
 mod nvme;
 mod receive;

@@ -4,12 +4,14 @@
 //! created from, so two queues share no handle, no order of commands and no lock, and a context is where the shard
 //! of the host is that knows its flow. So that this holds whatever the indirection table says, a flow that a
 //! receive context follows is steered to that context's queue, before the hash is asked; NICs that offload TLS do
-//! likewise. So are the packets of an SA, which is at one queue: two must not count one SA's packets. Fragments of those,
-//! and ESP that no queue has an SA for, are hashed by their addresses.
+//! likewise. So are the packets of an SA, which is at one queue: two must not count one SA's packets, nor one of them
+//! overtake others at another queue. That goes for fragments as well, if a packet's first, which alone shows the SA,
+//! comes before the rest of it. ESP that no queue has an SA for is hashed by its addresses.
 //!
 //! Invariant: the port sends one frame at a time, the queues' in turn.
 
 use super::Device;
+use super::esp_fragments::EspFragments;
 use super::transmit::line_time;
 use crate::config::NicConfig;
 use crate::dma::DmaBytes;
@@ -41,6 +43,8 @@ pub struct MultiQueueDevice {
     queues: Vec<Device>,
     hash: Toeplitz,
     table: [u16; INDIRECTION_ENTRIES],
+    /// Packets of SAs that come in fragments.
+    fragments: EspFragments,
     /// The queue that is asked for a frame next.
     turn: usize,
     /// `None` with one queue, which keeps the time itself.
@@ -54,6 +58,7 @@ impl MultiQueueDevice {
         MultiQueueDevice {
             hash: Toeplitz::new(&config.rss_key),
             table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
+            fragments: EspFragments::default(),
             turn: 0,
             line_rate: if queues.len() > 1 { config.line_rate } else { None },
             port_free_at: Instant::ZERO,
@@ -94,7 +99,7 @@ impl MultiQueueDevice {
     }
 
     /// The queue that a received frame goes to.
-    fn queue_for(&self, frame: &[u8]) -> usize {
+    fn queue_for(&mut self, frame: &[u8]) -> usize {
         if self.queues.len() == 1 {
             return 0;
         }
@@ -112,12 +117,16 @@ impl MultiQueueDevice {
     }
 
     /// The queue with the SA that a frame came by.
-    fn queue_that_opens(&self, frame: &[u8]) -> Option<usize> {
+    fn queue_that_opens(&mut self, frame: &[u8]) -> Option<usize> {
         if self.queues.iter().all(Device::opens_nothing) {
             return None;
         }
-        let at = EspAt::find(frame)?;
-        self.queues.iter().position(|queue| queue.opens(&at))
+        let Self { queues, fragments, .. } = self;
+        let queue_of = |spi, source, destination| queues.iter().position(|queue| queue.opens(spi, source, destination));
+        match EspAt::find(frame) {
+            Some(at) => queue_of(at.spi, at.ip.source, at.ip.destination),
+            None => fragments.queue_for(frame, queue_of),
+        }
     }
 
     /// Takes the table that a queue's driver has set.

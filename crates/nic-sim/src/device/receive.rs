@@ -126,6 +126,10 @@ impl Device {
                 self.close_opened();
                 EspVerdict::Fragment
             }
+            EspOutcome::UdpFragment => {
+                self.close_opened();
+                EspVerdict::None
+            }
             EspOutcome::Untouched(verdict) => verdict,
             EspOutcome::Opened(opened) => return self.take_opened(data, opened, due),
             EspOutcome::Dropped => return self.note_received(data),

@@ -9,7 +9,7 @@ use crate::engine::layout::{IP, PROTOCOL_TCP};
 use bytes::BytesMut;
 use esp::checksum::is_ipv4_header_right;
 use esp::inner::ip_packet;
-use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, UnwrapError, unwrap};
+use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UnwrapError, unwrap};
 use offload_api::{EspMode, EspVerdict};
 
 /// What became of a received frame.
@@ -17,6 +17,8 @@ use offload_api::{EspMode, EspVerdict};
 pub(crate) enum Received {
     /// Nothing: it is as it was.
     Untouched(EspVerdict),
+    /// Nothing, for it is a part of a packet of UDP, in which ESP may be.
+    UdpFragment,
     /// Its payload is plain; all the rest is there still. And the packet in it, as it would be without ESP.
     /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
     Decrypted { frame: BytesMut, inner: Option<(BytesMut, Within)>, verdict: EspVerdict, new: bool },
@@ -45,9 +47,12 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
         return Received::Untouched(EspVerdict::None);
     }
     let Some(at) = EspAt::find(data) else {
-        let view = ip_packet(data).and_then(IpView::parse);
-        let fragment = view.is_some_and(|view| view.fragment && view.protocol == PROTOCOL_ESP);
-        return Received::Untouched(if fragment { EspVerdict::Fragment } else { EspVerdict::None });
+        let view = ip_packet(data).and_then(IpView::parse).filter(|view| view.fragment);
+        return match view.map(|view| view.protocol) {
+            Some(PROTOCOL_ESP) => Received::Untouched(EspVerdict::Fragment),
+            Some(PROTOCOL_UDP) => Received::UdpFragment,
+            _ => Received::Untouched(EspVerdict::None),
+        };
     };
     let Some(handle) = table.find_received(at.spi, at.ip.source, at.ip.destination) else {
         return Received::Untouched(EspVerdict::None);
