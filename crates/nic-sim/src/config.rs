@@ -52,12 +52,15 @@ pub struct NicConfig {
     /// least, and each flow that is being joined fills one of its own: `receive_ring` says what memory there is for them.
     pub lro_max_bytes: u32,
     /// How long segments that were received wait for others to be joined to, from the first one on, whatever the host looks
-    /// at meanwhile. One with PSH ends the wait, and so does a packet that is full. Zero: no longer than the host would
-    /// not look anyway. It saves the host packets and acknowledgments, and what ends without PSH is late by as much.
+    /// at meanwhile. A segment with PSH or FIN, or shorter than the first, ends the wait when it is joined; one of the
+    /// flow that cannot be joined, since the packet is full, say, ends it when it comes; and the oldest wait ends when a
+    /// 17th flow is to begin one. Zero: no longer than the host would not look anyway. It saves the host packets and
+    /// acknowledgments, and what ends without PSH is late by as much.
     pub lro_wait: Duration,
     /// TLS contexts there is room for, each with its key; 0: the device has no TLS face.
     pub tls_contexts: u32,
-    /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face.
+    /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face. Of several
+    /// queues, each has room for its share, rounded up: a NIC that has IPsec at all has it at each of them.
     pub ipsec_sas: u32,
     /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face. They stay on the NIC.
     pub nvme_contexts: u32,
