@@ -204,13 +204,18 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
 /// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
 #[test]
 fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
-    for seed in [50, 57] {
+    let mut after_resets = 0;
+    for seed in [50, 55, 57] {
         let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
         let host = connect(&bed, Offload::PlaceAndCheck, 2);
-        let cutter = bed.cutter([40, 90]);
-        let resets = bed.reset_host_at([12, 60, 61, 110]);
-        bed.run(async move {
+        // A first connection that is cut is the end, and a wire that loses may take longer to it than all that follows.
+        let host = bed.run(async move {
             host.ready().await.unwrap();
+            host
+        });
+        let cutter = bed.cutter([20, 70]);
+        let resets = bed.reset_host_at([5, 40, 41, 90]);
+        bed.run(async move {
             let disk = host.disk(1).await.unwrap();
             exercise(seed).run(&disk, |_| ()).await.unwrap();
             cutter.await;
@@ -221,9 +226,12 @@ fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
         });
         let counters = bed.counters();
         let added = counters.value("rx_nvmeotcp_sk_add");
-        assert!(added > 8, "seed {seed}: after each reset and cut there are new contexts, {added} in all");
+        assert!(added >= 6, "seed {seed}: both queues have new contexts after each cut, {added} in all");
+        after_resets += added - 6;
         assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
     }
+    // Not after each: a cut may come before the end of the record under way.
+    assert!(after_resets > 0, "after resets too");
 }
 
 /// What becomes of a read.
