@@ -9,7 +9,7 @@
 //! costs and bytes are of what came after it.
 
 use crate::bounded;
-use crate::connection::{Connection, Mode, nic_on, tcp};
+use crate::connection::{Connection, Mode, nic_for, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
 use crate::measured::Measured;
@@ -116,7 +116,7 @@ impl Iperf {
     /// When the testbed cannot be set up or a connection fails.
     pub fn run(self) -> io::Result<IperfRun> {
         let meter = Meter::new();
-        let nic = nic_on(self.clock, &self.nic);
+        let nic = nic_for(self.streams as usize, self.clock, &self.nic);
         let mut bed = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
