@@ -1,0 +1,370 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn what_cannot_be_a_namespace() {
+    let storage = || Arc::new(MemoryStorage::new(4096));
+    assert_eq!(Namespace::new(0, 512, storage()).unwrap_err(), NamespaceError::Identifier(0));
+    assert_eq!(Namespace::new(1, 1024, storage()).unwrap_err(), NamespaceError::BlockSize(1024));
+    assert_eq!(Namespace::new(1, 4096, Arc::new(MemoryStorage::new(4095))).unwrap_err(), NamespaceError::TooSmall);
+}
+
+/// Storage that remembers what is not to be read, and the calls that make something durable.
+struct Remembering {
+    bytes: MemoryStorage,
+    unreadable: Mutex<Vec<Range<u64>>>,
+    calls: Mutex<Vec<&'static str>>,
+    /// It cannot remember anything more.
+    is_full: AtomicBool,
+    /// It does, but cannot promise it.
+    is_in_doubt: AtomicBool,
+}
+
+impl Remembering {
+    fn new(capacity: u64) -> Arc<Remembering> {
+        let (unreadable, calls, is_full, is_in_doubt) = Default::default();
+        Arc::new(Remembering { bytes: MemoryStorage::new(capacity), unreadable, calls, is_full, is_in_doubt })
+    }
+
+    fn take_calls(&self) -> Vec<&'static str> {
+        core::mem::take(&mut self.calls.lock().unwrap())
+    }
+}
+
+impl Storage for Remembering {
+    fn capacity(&self) -> u64 {
+        self.bytes.capacity()
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+        self.bytes.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
+        self.calls.lock().unwrap().push("write");
+        self.bytes.write(offset, data)
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.bytes.zero(offset, bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.calls.lock().unwrap().push("flush");
+        Ok(())
+    }
+
+    fn unreadable(&self) -> Vec<Range<u64>> {
+        self.unreadable.lock().unwrap().clone()
+    }
+
+    fn keep_unreadable(&self, ranges: &[Range<u64>]) -> io::Result<()> {
+        self.calls.lock().unwrap().push("keep");
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        *self.unreadable.lock().unwrap() = ranges.to_vec();
+        if self.is_in_doubt.load(Ordering::Relaxed) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    }
+
+    fn may_block(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn marks_are_durable_before_their_command_ends_and_until_data_are() {
+    let storage = Remembering::new(1 << 20);
+    let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+    let data = |blocks: usize| Pieces::from_iter([Bytes::from(vec![1; blocks * 512])]);
+    let kept = || -> Vec<(u64, u64)> { storage.unreadable().iter().map(|range| (range.start, range.end)).collect() };
+    let does = |operation: Operation, calls: &[&str]| {
+        let status = namespace.execute(&operation).status;
+        assert_eq!(storage.take_calls(), calls, "{operation:?}");
+        status
+    };
+    let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
+    assert!(does(mark(8, 4), &["flush", "keep"]).is_success());
+    assert_eq!(kept(), [(4096, 6144)]);
+    // Written, but a machine that ends now may have the old data: still marked.
+    assert!(does(Operation::Write { first: 9, data: data(1), durable: false }, &["write"]).is_success());
+    assert!(namespace.execute(&Operation::Read { first: 9, blocks: 1 }).status.is_success());
+    assert_eq!(kept(), [(4096, 6144)]);
+    assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
+    assert_eq!(kept(), [(4096, 4608), (5120, 6144)]);
+    assert!(does(Operation::Flush, &["flush"]).is_success());
+    assert!(
+        does(Operation::Write { first: 8, data: data(1), durable: true }, &["write", "flush", "keep"]).is_success()
+    );
+    assert_eq!(kept(), [(5120, 6144)]);
+    // A mark that cannot be kept is no mark, and nobody else's loss.
+    storage.is_full.store(true, Ordering::Relaxed);
+    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+    assert!(namespace.execute(&Operation::Read { first: 20, blocks: 1 }).status.is_success());
+    assert!(does(Operation::Flush, &["flush"]).is_success());
+    let write = |first, blocks, durable| Operation::Write { first, data: data(blocks), durable };
+    assert!(does(write(20, 1, true), &["write", "flush"]).is_success());
+    assert_eq!(does(mark(10, 2), &[]), Status::SUCCESS, "they are marked");
+    // Marks that are gone are no success before that is kept, and it is tried again.
+    assert!(does(write(10, 1, false), &["write"]).is_success());
+    assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
+    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+    assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
+    storage.is_full.store(false, Ordering::Relaxed);
+    assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
+    assert_eq!(kept(), [(5632, 6144)]);
+    // Kept or not: whether the machine finds it after its end nobody knows, so it is undone.
+    storage.is_in_doubt.store(true, Ordering::Relaxed);
+    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+    assert_eq!(kept(), [(5632, 6144), (10240, 10752)]);
+    storage.is_in_doubt.store(false, Ordering::Relaxed);
+    assert!(does(write(20, 1, true), &["write", "flush", "keep"]).is_success());
+    assert_eq!(kept(), [(5632, 6144)]);
+    assert_eq!(does(mark(0, 2048), &["flush", "keep"]), Status::SUCCESS);
+    assert_eq!(kept(), [(0, 1 << 20)]);
+}
+
+/// Marks of small blocks in what is less than a large one, at the end of the storage.
+#[test]
+fn marks_behind_the_last_block_are_kept_as_they_were() {
+    let storage = Remembering::new(12_800);
+    let mark = |first, blocks| Operation::WriteUncorrectable { first, blocks };
+    let with_blocks = |size| Namespace::new(1, size, storage.clone()).unwrap();
+    assert!(with_blocks(512).execute(&mark(23, 2)).status.is_success());
+    assert_eq!(storage.unreadable(), [11_776..12_800]);
+    let large = with_blocks(4096);
+    assert!(large.execute(&mark(0, 1)).status.is_success());
+    assert_eq!(storage.unreadable(), [0..4096, 8192..12_800]);
+    let data = Pieces::from_iter([Bytes::from(vec![1; 4096])]);
+    assert!(large.execute(&Operation::Write { first: 2, data, durable: true }).status.is_success());
+    assert_eq!(storage.unreadable(), [0..4096, 12_288..12_800]);
+    let status = |first| with_blocks(512).execute(&Operation::Read { first, blocks: 1 }).status;
+    assert!(status(23).is_success());
+    assert_eq!(status(24), Status::UNRECOVERED_READ_ERROR);
+}
+
+/// A list that was kept with a hole between each two: what makes another is refused, and changes nothing.
+#[test]
+fn a_write_may_not_make_the_list_of_marks_longer_than_it_may_be() {
+    let storage = Remembering::new(64 << 20);
+    let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+    assert!(namespace.execute(&Operation::WriteUncorrectable { first: 0, blocks: 65536 }).status.is_success());
+    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let write = |first| namespace.execute(&Operation::Write { first, data: data(), durable: false }).status;
+    let written = (0..8192).filter(|number| write(2 * number + 1).is_success()).count();
+    assert!(namespace.execute(&Operation::Flush).status.is_success());
+    assert_eq!(storage.unreadable().len(), written + 1);
+    assert!(written < 5000, "{written}");
+    assert_eq!(write(60_001), Status::CAPACITY_EXCEEDED);
+    assert_eq!(namespace.execute(&Operation::Read { first: 60_001, blocks: 1 }).status, Status::UNRECOVERED_READ_ERROR);
+    let zero = Operation::WriteZeroes { first: 60_001, blocks: 1, durable: false };
+    assert_eq!(namespace.execute(&zero).status, Status::CAPACITY_EXCEEDED);
+    // What makes none is not.
+    assert!(write(65_535).is_success());
+    assert!(namespace.execute(&Operation::Read { first: 65_535, blocks: 1 }).status.is_success());
+}
+
+#[test]
+fn marks_do_not_fill_memory() {
+    let namespace = Namespace::new(1, 512, Arc::new(Counting::default())).unwrap();
+    let mark = |number: u64| Operation::WriteUncorrectable { first: number * 65536, blocks: 65536 };
+    assert!((0..16).all(|number| namespace.execute(&mark(number)).status.is_success()));
+    assert_eq!(namespace.execute(&mark(16)).status, Status::CAPACITY_EXCEEDED);
+    assert!(namespace.execute(&Operation::Read { first: 16 * 65536, blocks: 1 }).status.is_success());
+}
+
+#[test]
+fn marks_of_blocks_of_another_size_cover_what_they_covered() {
+    let storage = Remembering::new(1 << 20);
+    storage.keep_unreadable(&[512..1024, 8192..12288]).unwrap();
+    let namespace = Namespace::new(1, 4096, storage).unwrap();
+    let readable: Vec<u64> = (0..5)
+        .filter(|first| namespace.execute(&Operation::Read { first: *first, blocks: 1 }).status.is_success())
+        .collect();
+    assert_eq!(readable, [1, 3, 4]);
+}
+
+#[test]
+fn a_file_stays_unreadable_where_it_was_made_so() {
+    let path = std::env::temp_dir().join(format!("nvme-tcp-marks-{}", std::process::id()));
+    let side = path.with_extension("uncorrectable");
+    std::fs::write(&path, vec![0; 64 << 10]).unwrap();
+    let open = || Namespace::new(1, 4096, Arc::new(FileStorage::open(&path, false).unwrap())).unwrap();
+    let status = |namespace: &Namespace, first| namespace.execute(&Operation::Read { first, blocks: 1 }).status;
+    let namespace = open();
+    assert!(namespace.execute(&Operation::WriteUncorrectable { first: 3, blocks: 2 }).status.is_success());
+    drop(namespace);
+    let namespace = open();
+    let found: Vec<bool> = (2..6).map(|first| status(&namespace, first).is_success()).collect();
+    assert_eq!(found, [true, false, false, true]);
+    assert_eq!(status(&namespace, 3), Status::UNRECOVERED_READ_ERROR);
+    let data = Pieces::from_iter([Bytes::from(vec![7; 8192])]);
+    assert!(namespace.execute(&Operation::Write { first: 3, data, durable: true }).status.is_success());
+    assert!(!side.exists(), "nothing is marked any more");
+    drop(namespace);
+    assert_eq!(open().execute(&Operation::Read { first: 4, blocks: 1 }).data.concat(), [7; 4096]);
+    std::fs::write(&side, "what is this").unwrap();
+    let refused = FileStorage::open(&path, false).unwrap_err().to_string();
+    assert!(refused.contains(".uncorrectable: line 1"), "{refused}");
+    std::fs::remove_file(&side).unwrap();
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Storage that counts, and may fail.
+#[derive(Default)]
+struct Counting {
+    flushes: AtomicU64,
+    /// How many of the next ones fail.
+    failing: AtomicU64,
+    largest_read: AtomicU64,
+}
+
+impl Storage for Counting {
+    fn capacity(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
+        self.largest_read.fetch_max(bytes as u64, Ordering::Relaxed);
+        Ok(Pieces::new())
+    }
+
+    fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        let fails = |left: u64| left.checked_sub(1);
+        match self.failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fails) {
+            Ok(_) => Err(io::ErrorKind::Other.into()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn may_block(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn what_is_to_be_durable_is_flushed_and_nothing_else() {
+    let storage = Arc::new(Counting::default());
+    let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    for (durable, flushes) in [(true, 1), (false, 0)] {
+        for operation in [
+            Operation::Write { first: 1, data: data(), durable },
+            Operation::WriteZeroes { first: 1, blocks: 1, durable },
+            Operation::Deallocate { ranges: vec![(1, 1), (5, 2)], durable },
+        ] {
+            let before = storage.flushes.load(Ordering::Relaxed);
+            assert!(namespace.execute(&operation).status.is_success());
+            assert_eq!(storage.flushes.load(Ordering::Relaxed) - before, flushes, "{operation:?}");
+        }
+    }
+    assert!(namespace.execute(&Operation::Flush).status.is_success());
+    assert_eq!(storage.flushes.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn a_flush_that_failed_is_not_made_good_by_the_next() {
+    let storage = Arc::new(Counting { failing: AtomicU64::new(1), ..Counting::default() });
+    let namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+    let data = Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    for operation in [
+        Operation::Flush,
+        Operation::Flush,
+        Operation::Write { first: 0, data, durable: false },
+        Operation::WriteZeroes { first: 0, blocks: 1, durable: true },
+    ] {
+        let status = namespace.execute(&operation).status;
+        assert!(status.code() == Status::WRITE_FAULT.code() && status.do_not_retry(), "{operation:?}: {status}");
+    }
+    assert!(namespace.execute(&Operation::Read { first: 0, blocks: 1 }).status.is_success());
+}
+
+#[test]
+fn verify_holds_little_at_a_time() {
+    let storage = Arc::new(Counting::default());
+    let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
+    assert!(namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status.is_success());
+    assert_eq!(storage.largest_read.load(Ordering::Relaxed), 1 << 20);
+    namespace.marks().insert(65530..65531);
+    let status = namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status;
+    assert_eq!(status, Status::UNRECOVERED_READ_ERROR);
+}
+
+#[test]
+fn namespaces_of_other_names_have_other_uuids() {
+    // FNV-1a of 128 bits: the offset basis, and the value that implementations publish for "a".
+    assert_eq!(fnv1a(core::iter::empty()), 0x6c62272e07bb014262b821756295c58d);
+    assert_eq!(fnv1a(core::iter::once(b'a')), 0xd228cb696f1a8caf78912b704e4a8964);
+    let uuids = [("nqn.a", 1), ("nqn.b", 1), ("nqn.a", 2)].map(|(name, id)| derived_uuid(name, id));
+    assert!(uuids[0] != uuids[1] && uuids[0] != uuids[2] && uuids[1] != uuids[2]);
+    assert!(uuids.iter().all(|uuid| uuid[6] >> 4 == 8 && uuid[8] >> 6 == 0b10));
+}
+
+proptest! {
+    /// Against an array with one entry a block: its value, or unreadable. After a flush the process may end.
+    #[test]
+    fn operations_do_what_an_array_does(
+        operations in prop::collection::vec((0u8..8, 0u64..120, 1u32..40, any::<u8>()), 1..60)
+    ) {
+        let storage = Remembering::new(160 * 512);
+        let mut namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+        let mut oracle = vec![Some(0u8); 160];
+        for (kind, first, blocks, value) in operations {
+            if kind == 7 {
+                prop_assert!(namespace.execute(&Operation::Flush).status.is_success());
+                namespace = Namespace::new(1, 512, storage.clone()).unwrap();
+            }
+            let range = first as usize..first as usize + blocks as usize;
+            let readable = oracle[range.clone()].iter().all(Option::is_some);
+            let image: Vec<u8> = oracle[range.clone()].iter().flat_map(|block| [block.unwrap_or(0); 512]).collect();
+            let data = || Pieces::from_iter([Bytes::from(vec![value; blocks as usize * 512])]);
+            let (operation, expected) = match kind {
+                0 => {
+                    oracle[range].fill(Some(value));
+                    (Operation::Write { first, data: data(), durable: value > 200 }, Status::SUCCESS)
+                }
+                1 => {
+                    oracle[range].fill(Some(0));
+                    (Operation::WriteZeroes { first, blocks, durable: false }, Status::SUCCESS)
+                }
+                2 => {
+                    oracle[range].fill(None);
+                    (Operation::WriteUncorrectable { first, blocks }, Status::SUCCESS)
+                }
+                3 => {
+                    oracle[range].fill(Some(0));
+                    (Operation::Deallocate { ranges: vec![(first, blocks)], durable: value > 200 }, Status::SUCCESS)
+                }
+                _ if !readable => (
+                    [
+                        Operation::Compare { first, data: data() },
+                        Operation::Verify { first, blocks },
+                        Operation::Read { first, blocks },
+                    ][usize::from(kind) % 3].clone(),
+                    Status::UNRECOVERED_READ_ERROR,
+                ),
+                4 => {
+                    let same = image.iter().all(|byte| *byte == value);
+                    let status = if same { Status::SUCCESS } else { Status::COMPARE_FAILURE };
+                    (Operation::Compare { first, data: data() }, status)
+                }
+                5 => (Operation::Verify { first, blocks }, Status::SUCCESS),
+                _ => (Operation::Read { first, blocks }, Status::SUCCESS),
+            };
+            let outcome = namespace.execute(&operation);
+            prop_assert_eq!(outcome.status, expected, "{:?}", operation);
+            if matches!(operation, Operation::Read { .. }) && readable {
+                prop_assert_eq!(outcome.data.concat(), image);
+            }
+        }
+    }
+}
