@@ -16,11 +16,12 @@ keys=/usr/share/keyrings/debian-archive-keyring.gpg
 
 kernel=linux-image-cloud-amd64 # Debian's smaller one: drivers for virtual machines only
 packages="bash busybox-static kmod iproute2 ethtool tcpdump socat curl openssl iperf3 python3-minimal
-  nvme-cli fio ktls-utils keyutils ${PACKAGES:-}"
+  nvme-cli fio ktls-utils keyutils dmsetup e2fsprogs ${PACKAGES:-}"
 files="usr/bin/bash usr/bin/kmod usr/bin/ip usr/sbin/ip usr/bin/ss usr/sbin/tc usr/sbin/ethtool usr/bin/tcpdump
   usr/bin/socat usr/bin/curl usr/bin/openssl usr/lib/x86_64-linux-gnu/ossl-modules usr/bin/iperf3 usr/bin/python3*
-  usr/lib/python3.* usr/sbin/nvme usr/bin/fio usr/sbin/tlshd usr/bin/keyctl etc/protocols etc/services ${FILES:-}"
-modules='/(crypto|nvme|tls|xfrm|ipv4|ipv6|sched|handshake|key|configfs|packet|vxlan)/|/(virtio_(net|blk|rng)|net_failover|failover|brd|null_blk|veth|dummy|vxlan|af_key)\.ko'
+  usr/lib/python3.* usr/sbin/nvme usr/bin/fio usr/sbin/tlshd usr/bin/keyctl usr/sbin/dmsetup
+  usr/sbin/mke2fs usr/sbin/e2fsck etc/protocols etc/services ${FILES:-}"
+modules='/(crypto|nvme|tls|xfrm|ipv4|ipv6|sched|handshake|key|configfs|packet|vxlan|ext4|jbd2)/|/(dm-mod|dm-log-writes|virtio_(net|blk|rng)|net_failover|failover|brd|null_blk|veth|dummy|vxlan|af_key)\.ko'
 
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
 stamp=$(cat "$here/build.sh" "$here/init" | sha256sum)" $suite ${PACKAGES:-} ${FILES:-}"
