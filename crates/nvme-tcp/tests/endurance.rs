@@ -392,3 +392,91 @@ fn hosts_tell_namespaces_of_different_subsystems_apart() {
     let second = describe("nqn.2026-01.test:two");
     assert!(first.0 != second.0 && first.1 != second.1);
 }
+
+/// Two I/O queues of one controller, and its admin queue.
+fn two_queues(target: &mut Target) -> (Wire, [Wire; 2], u16) {
+    let (admin, controller) = Wire::admin(target);
+    let queues = [1, 2].map(|queue| {
+        let mut wire = Wire::open(target, false);
+        assert!(wire.connect(target, queue, controller).status.is_success());
+        wire
+    });
+    (admin, queues, controller)
+}
+
+/// Sends a PDU without doing the work that it makes.
+fn send_only(wire: &mut Wire, target: &mut Target, pdu: &Pdu, data: &[u8]) {
+    let bytes = wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
+    wire.connection.handle_segment(wire.now, segment(&bytes), target);
+}
+
+fn statuses(came: &[Came]) -> Vec<(u16, Status)> {
+    let status = |came: &Came| match came.0 {
+        Pdu::Response(completion) => (completion.command, completion.status),
+        _ => panic!("{came:?}"),
+    };
+    came.iter().map(status).collect()
+}
+
+fn first_block(wire: &mut Wire, target: &mut Target) -> u8 {
+    let read = Command::new(IoOpcode::Read as u8, 7).with_namespace(1).with_sgl(Sgl::transport(512));
+    wire.send(target, &Pdu::Command(read), &[])[0].1[0]
+}
+
+#[test]
+fn a_disconnect_is_answered_when_what_runs_is_over() {
+    let mut target = target(TransportConfig::default());
+    let (_admin, [mut first, mut second], controller) = two_queues(&mut target);
+    let write = |id| Pdu::Command(Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::in_capsule(512)));
+    send_only(&mut first, &mut target, &write(5), &[0xaa; 512]);
+    let slow = first.connection.poll_job().unwrap();
+    send_only(&mut first, &mut target, &write(6), &[0xcc; 512]);
+    send_only(&mut first, &mut target, &Pdu::Command(Command::fabrics(FabricsType::Disconnect, 9)), &[]);
+    assert_eq!(statuses(&first.collect()), [(6, Status::ABORTED_QUEUE_DELETED)], "it had not begun");
+    assert!(first.connection.poll_job().is_none() && !first.connection.is_closing());
+    assert!(!first.connection.wants_input());
+    let early = Wire::open(&mut target, false).connect(&mut target, 1, controller);
+    assert_eq!(early.status, Status::CONNECT_INVALID_PARAMETERS, "the queue is there still");
+    first.connection.complete(first.now, slow.run(), &mut target);
+    assert_eq!(statuses(&first.collect()), [(5, Status::SUCCESS), (9, Status::SUCCESS)], "as it ended, and last the Disconnect");
+    assert!(first.connection.is_closing());
+    // The same queue is there again, and nothing comes after what it writes.
+    let mut again = Wire::open(&mut target, false);
+    assert!(again.connect(&mut target, 1, controller).status.is_success());
+    let write = Command::new(IoOpcode::Write as u8, 6).with_namespace(1);
+    assert!(again.command(&mut target, write, &[0xbb; 512]).status.is_success());
+    assert_eq!(first_block(&mut second, &mut target), 0xbb);
+}
+
+#[test]
+fn a_queue_is_connected_again_when_nothing_of_it_is_under_way() {
+    let mut target = target(TransportConfig::default());
+    let (_admin, [mut first, mut second], controller) = two_queues(&mut target);
+    let write = Pdu::Command(Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512)));
+    send_only(&mut first, &mut target, &write, &[0xaa; 512]);
+    let slow = first.connection.poll_job().unwrap();
+    first.connection.handle_end(&mut target);
+    let _told = target.take_wakeups();
+    // Lost once more while it waits; another queue waits for nothing.
+    let connect = |target: &mut Target, queue| {
+        let mut wire = Wire::open(target, false);
+        let (command, data) = connect_command(queue, controller);
+        let came = wire.send(target, &Pdu::Command(command), &data.to_bytes());
+        (wire, came)
+    };
+    let (mut lost, came) = connect(&mut target, 1);
+    assert!(came.is_empty() && !lost.connection.wants_input());
+    lost.connection.handle_end(&mut target);
+    let (mut again, came) = connect(&mut target, 1);
+    assert!(came.is_empty(), "not before the write of the queue's first connection is over");
+    again.connection.handle_wakeup(&mut target);
+    assert!(again.collect().is_empty());
+    assert!(statuses(&connect(&mut target, 3).1)[0].1.is_success());
+    drop(slow.run());
+    assert!(target.take_wakeups().contains(&again.connection.id()));
+    again.connection.handle_wakeup(&mut target);
+    assert_eq!(statuses(&again.collect()), [(0, Status::SUCCESS)]);
+    let write = Command::new(IoOpcode::Write as u8, 6).with_namespace(1);
+    assert!(again.command(&mut target, write, &[0xbb; 512]).status.is_success());
+    assert_eq!(first_block(&mut second, &mut target), 0xbb);
+}

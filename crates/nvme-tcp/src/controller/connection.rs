@@ -3,7 +3,8 @@
 //! Invariants: a command identifier is in use from its capsule to its completion. Data are taken only where they were
 //! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
 //! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
-//! it does not take by the budget and one answer.
+//! it does not take by the budget and one answer. Nothing is under way for a queue after its Disconnect was answered, nor
+//! anything of an earlier connection of the queue when its Connect is.
 //!
 //! - `data`: what hosts send for their commands; `execution`: commands whose data are here.
 
@@ -12,7 +13,7 @@ mod execution;
 
 use super::fabrics::Queue;
 use super::job::{Done, Job};
-use super::work::Work;
+use super::work::{AllUnderWay, Work};
 use super::{Target, TransportConfig, admin, io};
 use crate::namespace::Outcome;
 use crate::nvme::command::{FabricsType, Transfer};
@@ -76,8 +77,12 @@ pub struct Connection {
     /// Where the data being received go.
     receiving: Option<Receiving>,
     jobs: VecDeque<Job>,
-    /// An I/O queue's: what its controller has under way.
+    /// An I/O queue's: what it has under way.
     work: Option<Arc<Work>>,
+    /// Jobs given out that are not back.
+    jobs_out: usize,
+    /// A Connect that is answered when what earlier connections of the queue left under way is over.
+    connecting: Option<(u16, AllUnderWay)>,
     /// Bytes being read, and read but not sent.
     read_bytes: usize,
     out: VecDeque<WirePdu>,
@@ -90,6 +95,8 @@ enum State {
     /// Waits for ICReq.
     Opening,
     Open,
+    /// A Disconnect, the command named, waits for what runs.
+    Disconnecting(u16),
     /// Sends what is left, then closes.
     Closing,
 }
@@ -148,6 +155,8 @@ impl Connection {
             receiving: None,
             jobs: VecDeque::new(),
             work: None,
+            jobs_out: 0,
+            connecting: None,
             read_bytes: 0,
             out: VecDeque::new(),
             out_bytes: 0,
@@ -162,7 +171,7 @@ impl Connection {
     /// Takes the next range of the stream. What is in it after [`wants_input`](Self::wants_input) has become false is
     /// heeded by [`resume`](Self::resume).
     pub fn handle_segment(&mut self, now: Instant, segment: RxSegment, target: &mut Target) {
-        if self.state == State::Closing {
+        if matches!(self.state, State::Disconnecting(_) | State::Closing) {
             return;
         }
         self.receiver.push(segment);
@@ -226,6 +235,7 @@ impl Connection {
         for (command, result) in events {
             self.complete_with(command, Status::SUCCESS, result, target);
         }
+        self.finish_connect(target);
     }
 
     /// The next PDU to send.
@@ -252,12 +262,14 @@ impl Connection {
             running => running.flatten(),
         };
         self.read_bytes += reads;
+        self.jobs_out += 1;
         self.jobs.pop_front().map(|job| Job { running, ..job })
     }
 
     /// Takes work back.
     pub fn complete(&mut self, now: Instant, done: Done, target: &mut Target) {
         let _later = now;
+        self.jobs_out = self.jobs_out.saturating_sub(1);
         self.read_bytes -= done.reads.min(self.read_bytes);
         if self.state == State::Closing {
             return;
@@ -275,6 +287,7 @@ impl Connection {
         } else {
             self.complete_with(done.command, status, 0, target);
         }
+        self.finish_disconnect(target);
     }
 
     /// Nothing more is received; once [`poll_transmit`](Self::poll_transmit) has nothing left, the stream can go.
@@ -289,7 +302,8 @@ impl Connection {
 
     /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
     pub fn wants_input(&self) -> bool {
-        self.state != State::Closing && self.out.len() < OUT_PDUS && self.out_bytes <= self.config.budget
+        let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
+        listens && self.out.len() < OUT_PDUS && self.out_bytes <= self.config.budget
     }
 
     /// Returns whether there may be more.

@@ -4,6 +4,7 @@
 
 use super::connection::ConnectionId;
 use super::job::Reply;
+use super::work::{AllUnderWay, Work};
 use super::{Target, is_qualified_name};
 use crate::namespace::Namespace;
 use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, ConnectData, DISCOVERY_NQN, NO_FLOW_CONTROL, VERSION, property};
@@ -26,6 +27,15 @@ pub(super) struct Queue {
     pub(super) head: u16,
 }
 
+/// A connection that was made a queue.
+pub(super) struct Connected {
+    pub(super) queue: Queue,
+    /// An I/O queue's.
+    pub(super) work: Option<Arc<Work>>,
+    /// What has to be over before anything is done for the queue.
+    pub(super) waits_for: AllUnderWay,
+}
+
 /// Makes `connection` a queue, and its controller if it is the first. Refused: with a status, and what its completion
 /// says beside it.
 pub(super) fn connect(
@@ -34,7 +44,7 @@ pub(super) fn connect(
     command: &Command,
     data: &[u8],
     now: Instant,
-) -> Result<Queue, (Status, u64)> {
+) -> Result<Connected, (Status, u64)> {
     let data = ConnectData::parse(data).ok_or((Status::INVALID_SGL_LENGTH, 0))?;
     let (format, id, size) = (command.u16(40), command.u16(42), command.u16(44));
     let flow_control = command.u8(46) & NO_FLOW_CONTROL == 0;
@@ -54,6 +64,7 @@ pub(super) fn connect(
             return Err((Status::CONNECT_INVALID_HOST, 0));
         }
     }
+    let (mut work, mut waits_for) = (None, AllUnderWay::default());
     let controller = if id == 0 {
         // FFFFh: a controller for this host; FFFEh: any. Controllers are made as hosts come.
         if data.controller < 0xfffe {
@@ -75,12 +86,11 @@ pub(super) fn connect(
         if !session.is_ready() {
             return Err((Status::CONNECT_BUSY, 0));
         }
-        if !session.add_queue(id, connection) {
-            return Err(in_command(42));
-        }
+        let (own, left_behind) = session.add_queue(id, connection, &target.bell).ok_or(in_command(42))?;
+        (work, waits_for) = (Some(own), left_behind);
         data.controller
     };
-    Ok(Queue { id, entries: size + 1, controller, flow_control, head: 0 })
+    Ok(Connected { queue: Queue { id, entries: size + 1, controller, flow_control, head: 0 }, work, waits_for })
 }
 
 /// Reads a property of the controller `id`.

@@ -14,6 +14,7 @@
 //! and with it its I/O queues.
 
 mod admin;
+mod bell;
 mod connection;
 mod fabrics;
 mod features;
@@ -28,6 +29,7 @@ pub use job::{Done, Job};
 use crate::namespace::Namespace;
 use crate::nvme::fabrics::{ConnectData, DISCOVERY_NQN};
 use crate::nvme::log::{DiscoveryEntry, DiscoveryLog};
+use bell::Bell;
 use core::net::SocketAddr;
 use core::time::Duration;
 use offload_base::Instant;
@@ -117,6 +119,7 @@ pub struct Target {
     advertised: Vec<SocketAddr>,
     generation: u64,
     wakeups: Vec<ConnectionId>,
+    bell: Arc<Bell>,
     /// Controllers by subsystem and host.
     by_host: BTreeMap<HostKey, BTreeSet<u16>>,
     /// Of controllers that are gone: what was under way when one went last.
@@ -203,6 +206,7 @@ impl Target {
             advertised: Vec::new(),
             generation: 0,
             wakeups: Vec::new(),
+            bell: Arc::default(),
             by_host: BTreeMap::new(),
             unfinished: BTreeMap::new(),
         }
@@ -264,7 +268,15 @@ impl Target {
 
     /// Connections that have to be [woken](Connection::handle_wakeup), for something happened that concerns them.
     pub fn take_wakeups(&mut self) -> Vec<ConnectionId> {
+        self.wakeups.extend(self.bell.take());
         core::mem::take(&mut self.wakeups)
+    }
+
+    /// Has `listener` told at once of connections that have to be [woken](Connection::handle_wakeup) because of what
+    /// happened outside the target: a [`Job`] that ran, data that were let go. It is called on the thread where that
+    /// was, and is to touch neither the target nor a connection. Without one, [`take_wakeups`](Self::take_wakeups) tells.
+    pub fn listen(&mut self, listener: impl Fn(&[ConnectionId]) + Send + Sync + 'static) {
+        self.bell.set_listener(Box::new(listener));
     }
 
     /// How many controllers hosts are connected to.
@@ -399,12 +411,18 @@ mod tests {
         target.begin_session(data, ConnectionId(1), Instant::ZERO, Duration::ZERO)
     }
 
+    fn begin_work(target: &mut Target, controller: u16) -> work::Running {
+        let session = target.sessions.get_mut(&controller).unwrap();
+        let (work, _) = session.add_queue(1, ConnectionId(2), &target.bell).unwrap();
+        work.begin().unwrap()
+    }
+
     #[test]
     fn hosts_that_do_not_come_back_are_forgotten() {
         let mut target = Target::new(TargetConfig::default());
         for number in 0..100 {
             let controller = connect(&mut target, number).unwrap();
-            let running = target.sessions[&controller].work.begin();
+            let running = begin_work(&mut target, controller);
             target.end_session(controller);
             assert_eq!((target.unfinished.len(), target.by_host.len()), (1, 0), "host {number}");
             drop(running);
@@ -415,7 +433,7 @@ mod tests {
     fn what_a_host_left_behind_is_not_forgotten_when_there_is_no_room_for_it() {
         let mut target = Target::new(TargetConfig { max_controllers: 1, ..TargetConfig::default() });
         let first = connect(&mut target, 1).unwrap();
-        let running = target.sessions[&first].work.begin();
+        let running = begin_work(&mut target, first);
         target.end_session(first);
         let other = connect(&mut target, 2).unwrap();
         assert_eq!(connect(&mut target, 1), None);

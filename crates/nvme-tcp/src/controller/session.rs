@@ -1,5 +1,6 @@
 //! One controller's state: what hosts call a controller exists from a Connect of an admin queue to its end.
 
+use super::bell::Bell;
 use super::connection::ConnectionId;
 use super::work::{AllUnderWay, Work};
 use crate::nvme::fabrics::{CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN};
@@ -15,10 +16,10 @@ pub(super) struct Session {
     pub(super) host: String,
     pub(super) host_id: [u8; 16],
     admin: ConnectionId,
-    /// I/O queues by their number.
-    queues: BTreeMap<u16, ConnectionId>,
-    /// What I/O queues have under way.
-    pub(super) work: Arc<Work>,
+    /// I/O queues by their number, and what each has under way.
+    queues: BTreeMap<u16, (ConnectionId, Arc<Work>)>,
+    /// What connections that are gone left under way, by the number of their queue.
+    left_behind: BTreeMap<u16, AllUnderWay>,
     /// What is under way of those before a reset, and of controllers that the host had before.
     unfinished: AllUnderWay,
     configuration: u32,
@@ -73,7 +74,7 @@ impl Session {
             host_id,
             admin,
             queues: BTreeMap::new(),
-            work: Arc::default(),
+            left_behind: BTreeMap::new(),
             unfinished,
             configuration: 0,
             status: 0,
@@ -107,27 +108,35 @@ impl Session {
     }
 
     pub(super) fn queues(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.queues.values().copied()
+        self.queues.values().map(|(connection, _)| *connection)
     }
 
     pub(super) fn has_queue(&self, id: u16, connection: ConnectionId) -> bool {
-        self.queues.get(&id) == Some(&connection)
+        self.queues.get(&id).is_some_and(|(queue, _)| *queue == connection)
     }
 
-    /// False if there is a queue of that number.
-    pub(super) fn add_queue(&mut self, id: u16, connection: ConnectionId) -> bool {
-        match self.queues.entry(id) {
-            std::collections::btree_map::Entry::Occupied(_) => false,
-            std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(connection);
-                true
-            }
+    /// Makes `connection` the queue `id`: what it has under way is to be noted there, and nothing is to be done for it
+    /// before what is under way of the queue's earlier connections is over. `None` if there is a queue of that number.
+    pub(super) fn add_queue(
+        &mut self,
+        id: u16,
+        connection: ConnectionId,
+        bell: &Arc<Bell>,
+    ) -> Option<(Arc<Work>, AllUnderWay)> {
+        if self.queues.contains_key(&id) {
+            return None;
         }
+        let work = Work::new(bell);
+        self.queues.insert(id, (connection, work.clone()));
+        Some((work, self.left_behind.get(&id).cloned().unwrap_or_default()))
     }
 
     pub(super) fn remove_queue(&mut self, id: u16, connection: ConnectionId) {
-        if self.has_queue(id, connection) {
-            self.queues.remove(&id);
+        if self.has_queue(id, connection)
+            && let Some((_, work)) = self.queues.remove(&id)
+        {
+            self.left_behind.entry(id).or_default().extend([work.end()]);
+            self.left_behind.retain(|_, under_way| !under_way.prune());
         }
     }
 
@@ -150,12 +159,12 @@ impl Session {
         let mut reset = Reset::default();
         if value & CC_ENABLE == 0 && before & CC_ENABLE != 0 {
             // A controller reset: queues go, requests for events go, features are as at the beginning.
-            reset.queues.extend(core::mem::take(&mut self.queues).into_values());
+            reset.queues.extend(self.queues());
             reset.waiting.extend(core::mem::take(&mut self.waiting));
             self.features = Default::default();
             (self.told_namespaces, self.told_discovery) = (false, false);
             self.end_work();
-            self.work = Arc::default();
+            self.queues.clear();
         }
         self.status = if value & CC_ENABLE != 0 { CSTS_READY } else { 0 };
         if value & CC_SHUTDOWN != 0 {
@@ -173,14 +182,18 @@ impl Session {
 
     /// Has no more work begin; what is under way.
     pub(super) fn end_work(&mut self) -> &AllUnderWay {
-        self.unfinished.extend([self.work.end()]);
+        self.unfinished.extend(self.queues.values().map(|(_, work)| work.end()));
+        for under_way in core::mem::take(&mut self.left_behind).into_values() {
+            self.unfinished.extend(under_way.iter().cloned());
+        }
         &self.unfinished
     }
 
     /// What is under way, whoever began it.
     pub(super) fn under_way(&self) -> AllUnderWay {
         let mut under_way = self.unfinished.clone();
-        under_way.extend([self.work.so_far()]);
+        under_way.extend(self.queues.values().map(|(_, work)| work.so_far()));
+        under_way.extend(self.left_behind.values().flat_map(|under_way| under_way.iter().cloned()));
         under_way
     }
 

@@ -6,16 +6,23 @@
 //! still stands: a host may be back before anybody has noticed that its connections are dead. It gets its new
 //! controller at once, beside the old one, which ends when its keep-alive expires.
 //!
+//! The same holds for one queue: Disconnect says that the queue is gone, and a host that has lost one connection of
+//! several connects the queue again under its number. Each queue has [`Work`] of its own, and a Connect of a number waits
+//! for what the connection before it left under way.
+//!
 //! What is still on its way to the old one is the host's to look after: NVM Express Base Specification 2.1, 9.6, has it
 //! send nothing again before the old controller must have given up.
 
+use super::bell::Bell;
+use super::connection::ConnectionId;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the I/O queues of a controller have under way.
+/// What one connection of an I/O queue has under way.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     state: Mutex<State>,
+    bell: Arc<Bell>,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +32,8 @@ struct State {
     /// Numbered as they began.
     running: BTreeSet<u64>,
     next: u64,
+    /// Who is to be called when nothing is left that began before a number.
+    waiting: Vec<(u64, ConnectionId)>,
 }
 
 /// One piece of work, under way until this is dropped.
@@ -39,12 +48,17 @@ pub(super) struct UnderWay {
     until: u64,
 }
 
-/// The same of several controllers, no more than have something under way.
+/// The same of several queues, no more than have something under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AllUnderWay(Vec<UnderWay>);
 
 impl Work {
-    /// `None`: the controller is gone, and nothing is to be done for it any more.
+    /// Of a queue that has nothing under way yet.
+    pub(super) fn new(bell: &Arc<Bell>) -> Arc<Work> {
+        Arc::new(Work { state: Mutex::default(), bell: bell.clone() })
+    }
+
+    /// `None`: the queue is gone, and nothing is to be done for it any more.
     pub(super) fn begin(self: &Arc<Work>) -> Option<Running> {
         let mut state = self.state();
         if state.ended {
@@ -74,13 +88,31 @@ impl Work {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.state().running.remove(&self.1);
+        let mut called = Vec::new();
+        {
+            let mut state = self.0.state();
+            state.running.remove(&self.1);
+            let oldest = state.running.first().copied().unwrap_or(u64::MAX);
+            called.extend(state.waiting.extract_if(.., |(until, _)| *until <= oldest).map(|(_, id)| id));
+        }
+        self.0.bell.ring(&called);
     }
 }
 
 impl UnderWay {
     fn is_over(&self) -> bool {
         self.work.state().running.first().is_none_or(|oldest| *oldest >= self.until)
+    }
+
+    /// Whether it is over; if not, `connection` is called when it is.
+    fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
+        let mut state = self.work.state();
+        let is_over = state.running.first().is_none_or(|oldest| *oldest >= self.until);
+        let waiter = (self.until, connection);
+        if !is_over && !state.waiting.contains(&waiter) {
+            state.waiting.push(waiter);
+        }
+        is_over
     }
 }
 
@@ -96,7 +128,12 @@ impl AllUnderWay {
         self.0.iter().all(UnderWay::is_over)
     }
 
-    /// Adds `more`, each controller once.
+    /// Whether there is nothing left of it; if there is, `connection` is called when some of it is over.
+    pub(super) fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
+        self.0.iter().all(|under_way| under_way.is_over_or_calls(connection))
+    }
+
+    /// Adds `more`, each queue once.
     pub(super) fn extend(&mut self, more: impl IntoIterator<Item = UnderWay>) {
         for under_way in more {
             match self.0.iter_mut().find(|known| Arc::ptr_eq(&known.work, &under_way.work)) {
@@ -134,7 +171,24 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_is_listed_once() {
+    fn who_waits_is_called_when_the_last_of_it_is_over() {
+        let bell = Arc::<Bell>::default();
+        let work = Work::new(&bell);
+        let (first, second) = (work.begin().unwrap(), work.begin().unwrap());
+        let mut all = AllUnderWay::default();
+        all.extend([work.so_far()]);
+        let _later = work.begin();
+        let waiter = ConnectionId(7);
+        assert!(!all.is_over_or_calls(waiter) && !all.is_over_or_calls(waiter));
+        drop(second);
+        assert_eq!(bell.take(), []);
+        drop(first);
+        assert_eq!(bell.take(), [waiter], "once");
+        assert!(all.is_over_or_calls(waiter));
+    }
+
+    #[test]
+    fn a_queue_is_listed_once() {
         let work = Arc::<Work>::default();
         let _runs = work.begin();
         let mut all = AllUnderWay::default();

@@ -37,9 +37,15 @@ pub struct Server {
 
 struct Shared {
     target: Mutex<Target>,
-    mailboxes: Mutex<BTreeMap<ConnectionId, Arc<Mailbox>>>,
+    mailboxes: Arc<Mailboxes>,
     timers: Arc<dyn Timers>,
     blocking: Arc<dyn Blocking>,
+}
+
+/// Those of all connections.
+#[derive(Default)]
+struct Mailboxes {
+    inner: Mutex<BTreeMap<ConnectionId, Arc<Mailbox>>>,
 }
 
 /// What comes to a connection from elsewhere.
@@ -66,8 +72,11 @@ pub enum ServeError {
 
 impl Server {
     /// Serves `target`; storage that may wait is waited for by `blocking`.
-    pub fn new(target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
-        let (target, mailboxes) = (Mutex::new(target), Mutex::default());
+    pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
+        let mailboxes = Arc::<Mailboxes>::default();
+        let called = mailboxes.clone();
+        target.listen(move |connections| called.wake(connections));
+        let target = Mutex::new(target);
         Server { shared: Arc::new(Shared { target, mailboxes, timers, blocking }), digests_by_device: false }
     }
 
@@ -90,7 +99,7 @@ impl Server {
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
         let mailbox = Arc::<Mailbox>::default();
-        lock(&self.shared.mailboxes).insert(connection.id(), mailbox.clone());
+        lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
         let mut sending = Sending::default();
         sending.want_device(self.digests_by_device);
@@ -118,11 +127,19 @@ impl Shared {
     /// Passes on what the target has to tell connections.
     fn wake(&self, target: &mut Target) {
         let wakeups = target.take_wakeups();
-        if wakeups.is_empty() {
-            return;
+        if !wakeups.is_empty() {
+            self.mailboxes.wake(&wakeups);
         }
-        let mailboxes = lock(&self.mailboxes);
-        for mailbox in wakeups.iter().filter_map(|id| mailboxes.get(id)) {
+    }
+}
+
+impl Mailboxes {
+    fn wake(&self, connections: &[ConnectionId]) {
+        let mailboxes: Vec<Arc<Mailbox>> = {
+            let inner = lock(&self.inner);
+            connections.iter().filter_map(|id| inner.get(id).cloned()).collect()
+        };
+        for mailbox in mailboxes {
             mailbox.put(|mail| mail.wakeup = true);
         }
     }
@@ -352,7 +369,8 @@ impl<S: SegmentStream> Serve<S> {
 impl<S: SegmentStream> Drop for Serve<S> {
     fn drop(&mut self) {
         self.sending.end(&mut self.stream);
-        lock(&self.shared.mailboxes).remove(&self.connection.id());
+        // What is in it goes when the mailboxes are free again: letting it go may wake others.
+        let _mailbox = lock(&self.shared.mailboxes.inner).remove(&self.connection.id());
         let mut target = lock(&self.shared.target);
         self.connection.handle_end(&mut target);
         self.shared.wake(&mut target);

@@ -1,6 +1,6 @@
 //! Commands whose data are here: carried out, answered, over.
 
-use super::Connection;
+use super::{Connection, State};
 use crate::controller::job::{Job, Reply};
 use crate::controller::{Target, admin, fabrics, io};
 use crate::namespace::{Namespace, Operation, Pieces};
@@ -83,16 +83,16 @@ impl Connection {
                 return Err(Status::COMMAND_SEQUENCE_ERROR);
             }
             return Ok(match fabrics::connect(target, self.id, command, data, now) {
-                Ok(queue) => {
-                    self.queue = Some(queue);
-                    self.deadline = None;
-                    if queue.id > 0 {
+                Ok(connected) => {
+                    self.queue = Some(connected.queue);
+                    self.work = connected.work;
+                    if connected.queue.id > 0 {
                         // IOCCSZ, from here on.
                         let limits = self.receiver.limits();
                         self.receiver.set_limits(Limits { max_in_capsule: self.config.in_capsule, ..limits });
-                        self.work = target.sessions.get(&queue.controller).map(|session| session.work.clone());
                     }
-                    Reply::Result(u64::from(queue.controller))
+                    self.connecting = Some((command.identifier(), connected.waits_for));
+                    Reply::Waits
                 }
                 Err((status, result)) => Reply::Failed(status, result),
             });
@@ -112,16 +112,39 @@ impl Connection {
                 if command.u16(40) != 0 {
                     return Err(Status::CONNECT_FORMAT);
                 }
-                // Everything else on the queue ends with it.
-                let others: Vec<u16> = self.commands.keys().copied().filter(|id| *id != command.identifier()).collect();
-                for id in others {
+                // What runs cannot be called back: it ends as it ends. Everything else ends with the queue.
+                let begun = |id: u16| self.commands.get(&id).is_some_and(|incoming| incoming.started);
+                let waits = |id: u16| self.jobs.iter().any(|job| job.command == id);
+                let others = self.commands.keys().copied().filter(|id| *id != command.identifier());
+                let aborted: Vec<u16> = others.filter(|id| !begun(*id) || waits(*id)).collect();
+                self.jobs.clear();
+                for id in aborted {
                     self.complete_with(id, Status::ABORTED_QUEUE_DELETED, 0, target);
                 }
-                self.complete_with(command.identifier(), Status::SUCCESS, 0, target);
-                self.close(target);
+                self.state = State::Disconnecting(command.identifier());
+                self.finish_disconnect(target);
                 Ok(Reply::Waits)
             }
             _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    /// Answers a Connect once nothing is under way any more of the queue's earlier connections.
+    pub(super) fn finish_connect(&mut self, target: &mut Target) {
+        let id = self.id;
+        let Some((command, _)) = self.connecting.take_if(|(_, before)| before.is_over_or_calls(id)) else { return };
+        self.deadline = None;
+        let controller = self.queue.map_or(0, |queue| queue.controller);
+        self.complete_with(command, Status::SUCCESS, u64::from(controller), target);
+    }
+
+    /// Answers a Disconnect once nothing runs any more, and closes.
+    pub(super) fn finish_disconnect(&mut self, target: &mut Target) {
+        if let State::Disconnecting(command) = self.state
+            && self.jobs_out == 0
+        {
+            self.complete_with(command, Status::SUCCESS, 0, target);
+            self.close(target);
         }
     }
 
