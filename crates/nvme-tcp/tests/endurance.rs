@@ -427,7 +427,8 @@ fn first_block(wire: &mut Wire, target: &mut Target) -> u8 {
 fn a_disconnect_is_answered_when_what_runs_is_over() {
     let mut target = target(TransportConfig::default());
     let (_admin, [mut first, mut second], controller) = two_queues(&mut target);
-    let write = |id| Pdu::Command(Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::in_capsule(512)));
+    let write =
+        |id| Pdu::Command(Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::in_capsule(512)));
     send_only(&mut first, &mut target, &write(5), &[0xaa; 512]);
     let slow = first.connection.poll_job().unwrap();
     send_only(&mut first, &mut target, &write(6), &[0xcc; 512]);
@@ -438,7 +439,11 @@ fn a_disconnect_is_answered_when_what_runs_is_over() {
     let early = Wire::open(&mut target, false).connect(&mut target, 1, controller);
     assert_eq!(early.status, Status::CONNECT_INVALID_PARAMETERS, "the queue is there still");
     first.connection.complete(first.now, slow.run(), &mut target);
-    assert_eq!(statuses(&first.collect()), [(5, Status::SUCCESS), (9, Status::SUCCESS)], "as it ended, and last the Disconnect");
+    assert_eq!(
+        statuses(&first.collect()),
+        [(5, Status::SUCCESS), (9, Status::SUCCESS)],
+        "as it ended, and last the Disconnect"
+    );
     assert!(first.connection.is_closing());
     // The same queue is there again, and nothing comes after what it writes.
     let mut again = Wire::open(&mut target, false);

@@ -3,16 +3,18 @@
 //! Invariants: a command identifier is in use from its capsule to its completion. Data are taken only where they were
 //! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
 //! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
-//! it does not take by the budget and one answer. Nothing is under way for a queue after its Disconnect was answered, nor
+//! it does not take by the budget and one answer; and what all hosts together can make the target hold, by its memory. Nothing is under way for a queue after its Disconnect was answered, nor
 //! anything of an earlier connection of the queue when its Connect is.
 //!
-//! - `data`: what hosts send for their commands; `execution`: commands whose data are here.
+//! - `data`: what hosts send for their commands; `gathered`: how it is kept; `execution`: commands whose data are here.
 
 mod data;
 mod execution;
+mod gathered;
 
 use super::fabrics::Queue;
 use super::job::{Done, Job};
+use super::memory::{Account, Charge};
 use super::work::{AllUnderWay, Work};
 use super::{Target, TransportConfig, admin, io};
 use crate::namespace::Outcome;
@@ -25,6 +27,7 @@ use crate::pdu::{
 };
 use bytes::Bytes;
 use core::time::Duration;
+use gathered::Gathered;
 use offload_api::RxSegment;
 use offload_base::{Instant, time};
 use smallvec::SmallVec;
@@ -58,6 +61,7 @@ pub struct ConnectionId(pub(super) u64);
 pub struct Connection {
     id: ConnectionId,
     config: TransportConfig,
+    account: Arc<Account>,
     receiver: Receiver,
     framing: Framing,
     state: State,
@@ -107,7 +111,9 @@ struct Incoming {
     command: Command,
     /// What is wrong with it already.
     refused: Option<Status>,
-    data: Vec<(u32, Bytes)>,
+    data: Gathered,
+    /// The memory that its data take.
+    charge: Option<Charge>,
     /// Bytes expected, asked for, and received.
     total: u32,
     asked: u32,
@@ -131,16 +137,19 @@ struct Receiving {
     /// `None`: of a PDU whose data nobody wants.
     command: Option<u16>,
     offset: u32,
+    /// Where what was asked for ends.
+    end: u32,
     /// The request these data answer.
     tag: Option<u16>,
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnectionId, now: Instant, config: TransportConfig) -> Connection {
+    pub(super) fn new(id: ConnectionId, now: Instant, config: TransportConfig, account: Arc<Account>) -> Connection {
         let limits = Limits { max_in_capsule: config.in_capsule.max(ADMIN_CAPSULE), ..Limits::default() };
         Connection {
             id,
             config,
+            account,
             receiver: Receiver::new(Side::Controller, Limits { max_data: config.max_data, ..limits }),
             framing: Framing::default(),
             state: State::Opening,
@@ -161,6 +170,11 @@ impl Connection {
             out: VecDeque::new(),
             out_bytes: 0,
         }
+    }
+
+    /// One that there is no room for: it closes at once.
+    pub(super) fn refused(self) -> Connection {
+        Connection { state: State::Closing, ..self }
     }
 
     /// By which [`Target::take_wakeups`] names it.
@@ -236,6 +250,7 @@ impl Connection {
             self.complete_with(command, Status::SUCCESS, result, target);
         }
         self.finish_connect(target);
+        self.ask();
     }
 
     /// The next PDU to send.
@@ -253,6 +268,7 @@ impl Connection {
         if self.read_bytes > 0 && self.read_bytes + reads > self.config.budget {
             return None;
         }
+        let charge = if reads > 0 { Some(self.account.take_or_wait(reads)?) } else { None };
         let running = match self.work.as_ref().map(Work::begin) {
             // The controller is gone, as this connection is about to hear.
             Some(None) => {
@@ -263,7 +279,7 @@ impl Connection {
         };
         self.read_bytes += reads;
         self.jobs_out += 1;
-        self.jobs.pop_front().map(|job| Job { running, ..job })
+        self.jobs.pop_front().map(|job| Job { running, charge: charge.or(job.charge), ..job })
     }
 
     /// Takes work back.
@@ -300,10 +316,16 @@ impl Connection {
         self.out.is_empty()
     }
 
-    /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
+    /// True while more should be received: a host that sends commands faster than it takes the answers is waited for, and
+    /// one whose commands there is no memory for.
     pub fn wants_input(&self) -> bool {
         let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
-        listens && self.out.len() < OUT_PDUS && self.out_bytes <= self.config.budget
+        let is_io = self.work.is_some();
+        let most = if is_io { self.config.budget } else { ADMIN_ANSWERS.min(self.config.budget) };
+        // What was asked for has to come, or its commands would never end.
+        let expects = self.receiving.is_some() || self.free_tags.len() < self.requests.len();
+        let has_room = || !is_io || expects || self.account.has_room_or_waits(self.config.in_capsule as usize);
+        listens && self.out.len() < OUT_PDUS && self.out_bytes <= most && has_room()
     }
 
     /// Returns whether there may be more.
@@ -391,7 +413,7 @@ impl Connection {
         if self.commands.contains_key(&id) {
             let completion = self.completion(id, Status::COMMAND_ID_CONFLICT, 0);
             self.queue_pdu(&Pdu::Response(completion), []);
-            self.receiving = Some(Receiving { command: None, offset: 0, tag: None });
+            self.receiving = Some(Receiving { command: None, offset: 0, end: data, tag: None });
             return Ok(());
         }
         let expected = self.expected_data(&command, target);
@@ -404,11 +426,19 @@ impl Connection {
             Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
             Ok(_) => None,
         };
+        let charge = if data > 0 && refused.is_none() { self.account.take(data as usize) } else { None };
+        let refused = if data > 0 && refused.is_none() && charge.is_none() {
+            target.refused_commands += 1;
+            Some(Status::COMMAND_INTERRUPTED)
+        } else {
+            refused
+        };
         let total = if data > 0 || refused.is_some() || !wanted { data } else { sgl.length };
         let incoming = Incoming {
             command,
             refused,
-            data: Vec::new(),
+            data: Gathered::default(),
+            charge,
             total,
             asked: data,
             received: 0,
@@ -418,7 +448,7 @@ impl Connection {
         };
         self.commands.insert(id, incoming);
         if data > 0 {
-            self.receiving = Some(Receiving { command: Some(id), offset: 0, tag: None });
+            self.receiving = Some(Receiving { command: Some(id), offset: 0, end: data, tag: None });
         } else if total > 0 {
             self.unasked.push_back(id);
             self.ask();
@@ -491,7 +521,9 @@ const MAX_ALIGNMENT: u8 = 31;
 /// In which a host has to send ICReq and Connect.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// PDUs queued at which no more is received.
-const OUT_PDUS: usize = 4096;
+const OUT_PDUS: usize = 1024;
+/// Bytes of answers that a host has not taken at which no more is received from it, but on an I/O queue.
+const ADMIN_ANSWERS: usize = 64 << 10;
 /// FUSE, bits 1:0 of byte 1.
 const FUSED: u8 = 0b11;
 /// PSDT, bits 7:6 of byte 1; 01b: an SGL, and no metadata of their own.

@@ -4,6 +4,7 @@
 
 use super::connection::ConnectionId;
 use super::job::Reply;
+use super::memory::Account;
 use super::work::{AllUnderWay, Work};
 use super::{Target, is_qualified_name};
 use crate::namespace::Namespace;
@@ -41,6 +42,7 @@ pub(super) struct Connected {
 pub(super) fn connect(
     target: &mut Target,
     connection: ConnectionId,
+    account: &Account,
     command: &Command,
     data: &[u8],
     now: Instant,
@@ -84,6 +86,13 @@ pub(super) fn connect(
             return Err(in_data(if session.host == data.host { 0 } else { 512 }));
         }
         if !session.is_ready() {
+            return Err((Status::CONNECT_BUSY, 0));
+        }
+        if session.queue_exists(id) {
+            return Err(in_command(42));
+        }
+        if !account.promise(QUEUE_BYTES, target.config.transport.max_transfer_bytes() as usize) {
+            target.refused_connections += 1;
             return Err((Status::CONNECT_BUSY, 0));
         }
         let (own, left_behind) = session.add_queue(id, connection, &target.bell).ok_or(in_command(42))?;
@@ -156,5 +165,7 @@ fn in_data(offset: u64) -> (Status, u64) {
     (Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | offset)
 }
 
+/// What an I/O queue itself costs at most: commands, and completions that its host has not taken.
+const QUEUE_BYTES: usize = 256 << 10;
 /// How long a controller may take to get ready, in units of 500 ms. It takes none of it.
 const READY_TIME: u64 = 20;

@@ -1,5 +1,6 @@
 //! Work on namespaces, and what commands come to.
 
+use super::memory::Charge;
 use super::work::Running;
 use crate::namespace::{Namespace, Operation, Outcome, Pieces};
 use crate::nvme::Status;
@@ -15,6 +16,8 @@ pub struct Job {
     pub(super) namespaces: SmallVec<[Arc<Namespace>; 1]>,
     pub(super) operation: Operation,
     pub(super) reads: usize,
+    /// The memory that its data take.
+    pub(super) charge: Option<Charge>,
     pub(super) running: Option<Running>,
 }
 
@@ -42,6 +45,13 @@ impl Job {
             if !outcome.status.is_success() {
                 break;
             }
+        }
+        if self.reads > 0
+            && let Some(charge) = self.charge
+            && let Some(last) = outcome.data.last_mut()
+        {
+            // They are sent, and let go, in order.
+            *last = charge.attach(core::mem::take(last));
         }
         drop(self.running);
         Done { command: self.command, outcome, reads: self.reads }

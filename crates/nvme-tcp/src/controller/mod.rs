@@ -20,6 +20,7 @@ mod fabrics;
 mod features;
 mod io;
 mod job;
+mod memory;
 mod session;
 mod work;
 
@@ -32,6 +33,7 @@ use crate::nvme::log::{DiscoveryEntry, DiscoveryLog};
 use bell::Bell;
 use core::net::SocketAddr;
 use core::time::Duration;
+use memory::Memory;
 use offload_base::Instant;
 use session::{Notice, Session};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,6 +63,12 @@ pub struct TargetConfig {
     /// Controllers at a time at most, 1 to 65519. A host that comes when there are as many gets one all the same if it
     /// has others: the one that it has not been heard of at for longest gives way, for it may be one whose end went unnoticed.
     pub max_controllers: u16,
+    /// Bytes that all hosts together may make the target hold: data of writes that are not carried out, data of reads that
+    /// were not taken, and what connections cost by themselves. Each I/O queue is promised room for one of the largest
+    /// commands, and some 384 KiB for itself; a stream that there is no room for is closed, a Connect refused as busy.
+    /// Commands that need more than was promised wait until others end; those that bring their data along while other
+    /// data are on their way are interrupted, for their host to send again.
+    pub memory: usize,
     /// How data travel.
     pub transport: TransportConfig,
 }
@@ -120,10 +128,34 @@ pub struct Target {
     generation: u64,
     wakeups: Vec<ConnectionId>,
     bell: Arc<Bell>,
+    memory: Arc<Memory>,
+    refused_connections: u64,
+    refused_commands: u64,
     /// Controllers by subsystem and host.
     by_host: BTreeMap<HostKey, BTreeSet<u16>>,
     /// Of controllers that are gone: what was under way when one went last.
     unfinished: BTreeMap<HostKey, AllUnderWay>,
+}
+
+/// What a target holds, and what it had no room for.
+///
+/// ```
+/// use nvme_tcp::controller::{Target, TargetConfig};
+///
+/// let mut target = Target::new(TargetConfig { memory: 200 << 10, ..TargetConfig::default() });
+/// let connections = [(); 2].map(|()| target.accept(offload_base::Instant::ZERO));
+/// assert!(!connections[0].is_closing() && connections[1].is_closing());
+/// assert_eq!(target.stats().refused_connections, 1);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetStats {
+    /// Bytes of [`TargetConfig::memory`] that are promised or held.
+    pub memory: usize,
+    /// Streams, and Connects of I/O queues, that there was no memory for.
+    pub refused_connections: u64,
+    /// Commands that were interrupted because there was no memory for their data.
+    pub refused_commands: u64,
 }
 
 /// A subsystem, and a host's name and identifier: hosts of a kind may have the same identifier by default.
@@ -165,6 +197,7 @@ impl Default for TargetConfig {
             max_queues: 64,
             max_queue_entries: 1024,
             max_controllers: 4096,
+            memory: 1 << 30,
             transport: TransportConfig::default(),
         }
     }
@@ -197,7 +230,9 @@ impl TransportConfig {
 impl Target {
     /// A target that serves nothing yet.
     pub fn new(config: TargetConfig) -> Target {
+        let bell = Arc::default();
         Target {
+            memory: Memory::new(config.memory, &bell),
             config,
             subsystems: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -206,7 +241,9 @@ impl Target {
             advertised: Vec::new(),
             generation: 0,
             wakeups: Vec::new(),
-            bell: Arc::default(),
+            bell,
+            refused_connections: 0,
+            refused_commands: 0,
             by_host: BTreeMap::new(),
             unfinished: BTreeMap::new(),
         }
@@ -260,10 +297,28 @@ impl Target {
         self.discovery_changed();
     }
 
-    /// The state machine of a stream that a host has opened at `now`.
+    /// The state machine of a stream that a host has opened at `now`. It is [closing](Connection::is_closing) already if
+    /// there is no memory for it.
     pub fn accept(&mut self, now: Instant) -> Connection {
         self.next_connection += 1;
-        Connection::new(ConnectionId(self.next_connection), now, self.config.transport)
+        let id = ConnectionId(self.next_connection);
+        let account = self.memory.open(id);
+        let has_room = account.promise(STREAM_BYTES, STREAM_DATA);
+        let connection = Connection::new(id, now, self.config.transport, account);
+        if has_room {
+            return connection;
+        }
+        self.refused_connections += 1;
+        connection.refused()
+    }
+
+    /// What it holds, and what it had no room for.
+    pub fn stats(&self) -> TargetStats {
+        TargetStats {
+            memory: self.memory.used(),
+            refused_connections: self.refused_connections,
+            refused_commands: self.refused_commands,
+        }
     }
 
     /// Connections that have to be [woken](Connection::handle_wakeup), for something happened that concerns them.
@@ -398,6 +453,10 @@ fn is_qualified_name(name: &str) -> bool {
     name.starts_with("nqn.") && name.len() <= 223
 }
 
+/// What a connection costs at most: the buffer it is received in, and answers that its host has not taken.
+const STREAM_BYTES: usize = 128 << 10;
+/// Data of a command on a queue that is no I/O queue, twice over.
+const STREAM_DATA: usize = 16 << 10;
 /// FFF0h and above are reserved.
 const MAX_CONTROLLER: u16 = 0xffef;
 

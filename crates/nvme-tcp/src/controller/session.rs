@@ -115,6 +115,10 @@ impl Session {
         self.queues.get(&id).is_some_and(|(queue, _)| *queue == connection)
     }
 
+    pub(super) fn queue_exists(&self, id: u16) -> bool {
+        self.queues.contains_key(&id)
+    }
+
     /// Makes `connection` the queue `id`: what it has under way is to be noted there, and nothing is to be done for it
     /// before what is under way of the queue's earlier connections is over. `None` if there is a queue of that number.
     pub(super) fn add_queue(
@@ -123,7 +127,7 @@ impl Session {
         connection: ConnectionId,
         bell: &Arc<Bell>,
     ) -> Option<(Arc<Work>, AllUnderWay)> {
-        if self.queues.contains_key(&id) {
+        if self.queue_exists(id) {
             return None;
         }
         let work = Work::new(bell);

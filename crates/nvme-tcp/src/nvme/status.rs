@@ -64,6 +64,8 @@ statuses! {
     INVALID_SGL_OFFSET = 0, 0x16, final, "SGL offset invalid";
     /// Not enough resources at the moment.
     NOT_READY = 0, 0x82, retry, "namespace not ready";
+    /// It was interrupted before it changed anything: the controller had no room for it.
+    COMMAND_INTERRUPTED = 0, 0x21, retry, "command interrupted";
     /// The transport damaged the command's data.
     TRANSIENT_TRANSPORT_ERROR = 0, 0x22, retry, "transient transport error";
     /// Write-protected.

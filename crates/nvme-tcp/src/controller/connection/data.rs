@@ -20,6 +20,8 @@ impl Connection {
                 if self.asked_bytes > 0 && self.asked_bytes + total > self.config.budget {
                     return;
                 }
+                let Some(charge) = self.account.take_or_wait(total) else { return };
+                incoming.charge = Some(charge);
                 incoming.admitted = true;
                 self.asked_bytes += total;
             }
@@ -66,26 +68,32 @@ impl Connection {
         if header.last != (request.next + header.length == request.end) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
         }
-        self.receiving =
-            Some(Receiving { command: Some(header.command), offset: header.offset, tag: Some(header.tag) });
+        self.receiving = Some(Receiving {
+            command: Some(header.command),
+            offset: header.offset,
+            end: request.end,
+            tag: Some(header.tag),
+        });
         Ok(())
     }
 
     pub(super) fn take_data(&mut self, segment: RxSegment) {
         let Some(receiving) = self.receiving.as_mut() else { return };
         let length = segment.data.len() as u32;
-        let offset = receiving.offset;
+        let (offset, end) = (receiving.offset, receiving.end);
         receiving.offset += length;
         if let Some(incoming) = receiving.command.and_then(|id| self.commands.get_mut(&id)) {
             incoming.received += length;
             if incoming.refused.is_none() {
-                incoming.data.push((offset, segment.data.freeze()));
+                let charge = &mut incoming.charge;
+                let keep = |more| charge.as_mut().is_some_and(|charge| charge.grow(more));
+                incoming.data.take(offset, end, segment.data, keep);
             }
         }
     }
 
     pub(super) fn end_data(&mut self, now: Instant, intact: bool, target: &mut Target) {
-        let Some(Receiving { command: Some(id), offset, tag }) = self.receiving.take() else { return };
+        let Some(Receiving { command: Some(id), offset, tag, .. }) = self.receiving.take() else { return };
         let Some(incoming) = self.commands.get_mut(&id) else { return };
         if !intact && incoming.refused.is_none() {
             // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.

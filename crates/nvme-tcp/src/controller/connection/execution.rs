@@ -18,8 +18,7 @@ impl Connection {
     pub(super) fn start(&mut self, now: Instant, id: u16, target: &mut Target) {
         let Some(incoming) = self.commands.get_mut(&id) else { return };
         incoming.started = true;
-        incoming.data.sort_by_key(|(offset, _)| *offset);
-        let data: Pieces = incoming.data.drain(..).map(|(_, bytes)| bytes).collect();
+        let (data, charge) = (incoming.data.finish(), incoming.charge.take());
         let command = incoming.command;
         let reply = match incoming.refused {
             Some(status) => Err(status),
@@ -43,7 +42,7 @@ impl Connection {
                     Operation::Read { blocks, .. } => *blocks as usize * block,
                     _ => 0,
                 };
-                self.jobs.push_back(Job { command: id, namespaces, operation, reads, running: None });
+                self.jobs.push_back(Job { command: id, namespaces, operation, reads, charge, running: None });
             }
             Err(status) => self.complete_with(id, status, 0, target),
         }
@@ -82,7 +81,7 @@ impl Connection {
             if self.queue.is_some() {
                 return Err(Status::COMMAND_SEQUENCE_ERROR);
             }
-            return Ok(match fabrics::connect(target, self.id, command, data, now) {
+            return Ok(match fabrics::connect(target, self.id, &self.account, command, data, now) {
                 Ok(connected) => {
                     self.queue = Some(connected.queue);
                     self.work = connected.work;

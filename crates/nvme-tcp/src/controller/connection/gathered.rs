@@ -1,0 +1,137 @@
+//! A command's data, as they come.
+//!
+//! Invariant: what they take is what was charged for: large pieces stay in the buffers they were received in, if those can
+//! be charged as a whole; all others are copied into buffers that are full before the next is begun. However a host cuts
+//! its data, and whatever it sends between them, it cannot make them take more.
+
+use crate::namespace::Pieces;
+use bytes::{Bytes, BytesMut};
+use offload_api::RxBuf;
+use offload_base::cost::{self, Work};
+
+/// Data in pieces, each at its offset.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    offset: u32,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    /// As it came.
+    Kept(Bytes),
+    /// Copied, up to so many bytes.
+    Copied(BytesMut, usize),
+}
+
+impl Gathered {
+    /// Takes the bytes at `offset`. Those that follow them go up to `end`; `keep` says whether so many bytes more may be
+    /// held.
+    pub(super) fn take(&mut self, mut offset: u32, end: u32, mut data: RxBuf, mut keep: impl FnMut(usize) -> bool) {
+        while !data.is_empty() {
+            if let Some((copied, room)) = self.pieces.iter_mut().rev().find_map(|piece| piece.room_at(offset)) {
+                let taken = room.min(data.len());
+                {
+                    let _scope = cost::work(Work::Copy);
+                    copied.extend_from_slice(&data[..taken]);
+                }
+                data.skip(taken);
+                offset += taken as u32;
+            } else if data.len() >= KEPT && keep(RECEIVED.saturating_sub(data.len())) {
+                self.pieces.push(Piece { offset, data: Data::Kept(data.freeze()) });
+                return;
+            } else {
+                let most = (end.saturating_sub(offset) as usize).clamp(1, COPIED);
+                self.pieces.push(Piece { offset, data: Data::Copied(BytesMut::with_capacity(most), most) });
+            }
+        }
+    }
+
+    /// Nobody wants them.
+    pub(super) fn clear(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// All of them, in order.
+    pub(super) fn finish(&mut self) -> Pieces {
+        let mut pieces = core::mem::take(&mut self.pieces);
+        pieces.sort_by_key(|piece| piece.offset);
+        let bytes = |piece: Piece| match piece.data {
+            Data::Kept(bytes) => bytes,
+            Data::Copied(bytes, _) => bytes.freeze(),
+        };
+        pieces.into_iter().map(bytes).collect()
+    }
+}
+
+impl Piece {
+    /// The buffer that the byte at `offset` belongs in, and how many more.
+    fn room_at(&mut self, offset: u32) -> Option<(&mut BytesMut, usize)> {
+        match &mut self.data {
+            Data::Copied(bytes, most) if self.offset + bytes.len() as u32 == offset && bytes.len() < *most => {
+                let room = *most - bytes.len();
+                Some((bytes, room))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Bytes of a buffer that streams are received in, at most: a piece of one may be all that keeps it.
+const RECEIVED: usize = 64 << 10;
+/// A piece of so many bytes is worth its buffer: it is a TLS record's content.
+const KEPT: usize = 16 << 10;
+/// Bytes of a buffer that is copied into.
+const COPIED: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Two requests that are answered by turns, in pieces of any size.
+        #[test]
+        fn data_are_whole_however_they_come(
+            cuts in prop::collection::vec((any::<bool>(), prop_oneof![1usize..9, 1usize..70_000]), 1..200),
+            may_keep: bool,
+        ) {
+            let ends = [100_000usize, 250_000];
+            let whole: Vec<u8> = (0..ends[1]).map(|at| (at * 31 % 251) as u8).collect();
+            let (mut gathered, mut at) = (Gathered::default(), [0, ends[0]]);
+            let mut charged = 0;
+            let mut take = |of: usize, bytes: usize| {
+                let bytes = bytes.min(ends[of] - at[of]);
+                let data = BytesMut::from(&whole[at[of]..at[of] + bytes]);
+                gathered.take(at[of] as u32, ends[of] as u32, data.into(), |more| {
+                    charged += if may_keep { more } else { 0 };
+                    may_keep
+                });
+                at[of] += bytes;
+            };
+            cuts.into_iter().for_each(|(of, bytes)| take(usize::from(of), bytes));
+            take(0, usize::MAX);
+            take(1, usize::MAX);
+            let held: usize = gathered.pieces.iter().map(|piece| match &piece.data {
+                Data::Kept(bytes) => bytes.len().max(RECEIVED),
+                Data::Copied(bytes, most) => bytes.capacity().max(*most),
+            }).sum();
+            prop_assert!(held <= ends[1] + charged, "{} held, {} charged", held, ends[1] + charged);
+            prop_assert_eq!(gathered.finish().concat(), whole);
+        }
+    }
+
+    #[test]
+    fn large_pieces_stay_where_they_are() {
+        let mut gathered = Gathered::default();
+        let data = BytesMut::zeroed(KEPT);
+        let place = data.as_ptr();
+        gathered.take(0, 1 << 20, data.into(), |more| more == RECEIVED - KEPT);
+        assert_eq!(gathered.finish()[0].as_ptr(), place);
+    }
+}

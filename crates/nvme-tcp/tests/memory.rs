@@ -1,0 +1,258 @@
+//! What hosts can make a target hold, counted by the allocator: no more than it says, however they cut their data, however
+//! many connections they open, and whatever they do not read.
+
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+mod rig;
+
+use bytes::{Bytes, BytesMut};
+use core::cell::Cell;
+use nvme_tcp::controller::{Job, Target, TargetConfig, TransportConfig};
+use nvme_tcp::namespace::{Namespace, Pieces, Storage};
+use nvme_tcp::pdu::{DataHeader, ReadyToTransfer};
+use nvme_tcp::{Command, FabricsType, IoOpcode, Pdu, Sgl, Status};
+use offload_api::{RxMeta, RxSegment};
+use offload_base::Seq;
+use rig::{Came, DISK, Wire, host_data, segment, target};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io;
+use std::sync::Arc;
+
+/// Counts what this thread has allocated and not freed: tests run beside each other.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: all it does beside counting is to call the system.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.set(HELD.get() + layout.size().max(16) as isize);
+        // SAFETY: as this was called.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        HELD.set(HELD.get() - layout.size().max(16) as isize);
+        // SAFETY: as this was called.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn framed(wire: &Wire, pdu: &Pdu, data: &[u8]) -> Vec<u8> {
+    wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
+}
+
+const MIB: usize = 1 << 20;
+
+/// A queue that has asked for 1 MiB of a write, and its admin queue.
+fn asked(target: &mut Target) -> (Wire, Wire, ReadyToTransfer) {
+    let (mut wire, admin) = Wire::io(target, false);
+    let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 2047);
+    let came = wire.send(target, &Pdu::Command(write.with_sgl(Sgl::transport(MIB as u32))), &[]);
+    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    (wire, admin, request)
+}
+
+#[test]
+fn data_in_segments_of_one_byte_take_what_they_are() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin, request) = asked(&mut target);
+    let bytes = framed(&wire, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
+    let before = HELD.get();
+    for byte in &bytes[..bytes.len() - 1] {
+        wire.connection.handle_segment(wire.now, segment(&[*byte]), &mut target);
+    }
+    let held = HELD.get() - before;
+    assert!(held < 2 * MIB as isize, "{held} bytes of heap for 1 MiB of payload");
+    let came = wire.send_bytes(&mut target, &bytes[bytes.len() - 1..]);
+    assert!(matches!(came[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()), "{came:?}");
+}
+
+#[test]
+fn commands_in_segments_of_one_byte_take_what_they_are() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let before = HELD.get();
+    let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
+    for id in 0..32 {
+        let bytes = framed(&wire, &Pdu::Command(write(id).with_sgl(Sgl::in_capsule(8192))), &[1; 8192]);
+        for byte in bytes {
+            wire.connection.handle_segment(wire.now, segment(&[byte]), &mut target);
+        }
+    }
+    let held = HELD.get() - before;
+    assert!(held < 32 * 10_000, "{held} bytes of heap for {} of payload", 32 * 8192);
+}
+
+/// One byte of data in each buffer that the stream was received in; the rest of it is refused.
+#[test]
+fn a_byte_does_not_keep_the_buffer_it_came_in() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _admin, request) = asked(&mut target);
+    let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
+    let refused = framed(&wire, &Pdu::Command(refused), &[0; 8192]);
+    let before = HELD.get();
+    for offset in 0..512 {
+        let ReadyToTransfer { command, tag, .. } = request;
+        let header = DataHeader { command, tag, offset, length: 1, last: false, success: false };
+        let mut bytes = framed(&wire, &Pdu::HostData(header), &[offset as u8]);
+        for _ in 0..7 {
+            bytes.extend(&refused);
+        }
+        let mut buffer = BytesMut::with_capacity(64 << 10);
+        buffer.extend_from_slice(&bytes);
+        let segment = RxSegment { seq: Seq(0), data: buffer.into(), meta: RxMeta::default() };
+        wire.connection.handle_segment(wire.now, segment, &mut target);
+        while wire.connection.poll_transmit().is_some() {}
+    }
+    let held = HELD.get() - before;
+    assert!(held < MIB as isize, "{held} bytes of heap for 512 of payload");
+}
+
+/// Storage whose reads take memory of their own, as those of a file do.
+struct File;
+
+impl Storage for File {
+    fn capacity(&self) -> u64 {
+        1 << 30
+    }
+
+    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
+        Ok(Pieces::from_iter([Bytes::from(vec![1; bytes])]))
+    }
+
+    fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+/// Does all work that there is; returns what was handed to the stream, which lets nothing go.
+fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
+    while let Some(job) = wire.connection.poll_job() {
+        wire.connection.complete(wire.now, Job::run(job), target);
+    }
+    core::iter::from_fn(|| wire.connection.poll_transmit()).flat_map(|pdu| pdu.into_pieces()).collect()
+}
+
+#[test]
+fn what_all_hosts_together_hold_is_bounded() {
+    const LIMIT: usize = 24 * MIB;
+    let mut target = Target::new(TargetConfig { memory: LIMIT, ..TargetConfig::default() });
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(File)).unwrap()).unwrap();
+    let before = HELD.get();
+    let (admin, controller) = Wire::admin(&mut target);
+    let mut queues = Vec::new();
+    let refused = loop {
+        let mut wire = Wire::open(&mut target, false);
+        let completion = wire.connect(&mut target, queues.len() as u16 + 1, controller);
+        if !completion.status.is_success() {
+            break completion.status;
+        }
+        queues.push((wire, Vec::new()));
+    };
+    assert_eq!((refused, target.stats().refused_connections), (Status::CONNECT_BUSY, 1));
+    assert!((12..20).contains(&queues.len()), "{} queues", queues.len());
+    // Each reads 16 MiB, and lets the data lie in its streams.
+    let read = |id| Command::new(IoOpcode::Read as u8, id).with_namespace(1).with_u32(12, 255);
+    for (wire, taken) in &mut queues {
+        for id in 0..16 {
+            let bytes = framed(wire, &Pdu::Command(read(id).with_sgl(Sgl::transport(MIB as u32))), &[]);
+            wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+            taken.extend(work_and_transmit(wire, &mut target));
+        }
+        let read: usize = taken.iter().map(Bytes::len).sum();
+        assert!(read >= MIB, "each gets one of the largest commands done");
+    }
+    let held = HELD.get() - before;
+    assert!(target.stats().memory <= LIMIT && held <= LIMIT as isize, "{held} bytes of heap");
+    assert!(held >= (queues.len() * MIB) as isize);
+    let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 0);
+    // Who waits is called as soon as there is room.
+    let (called, waits) = (queues[1].0.connection.id(), queues[0].0.connection.id());
+    let _before = target.take_wakeups();
+    queues[0].1.clear();
+    let wakeups = target.take_wakeups();
+    assert!(wakeups.contains(&waits), "its own data are gone");
+    let (mut ended, _) = queues.pop().unwrap();
+    ended.connection.handle_end(&mut target);
+    drop(ended);
+    assert!(target.take_wakeups().contains(&called));
+    let (wire, taken) = &mut queues[0];
+    taken.extend(work_and_transmit(wire, &mut target));
+    assert!(taken.iter().map(Bytes::len).sum::<usize>() >= MIB);
+    taken.clear();
+    while {
+        let more = work_and_transmit(wire, &mut target);
+        !more.is_empty()
+    } {}
+    let written = wire.command(&mut target, write(1), &[7; 4096]).status;
+    assert!(written.is_success());
+    drop((queues, admin, target));
+    let held = HELD.get() - before;
+    assert!(held <= 0, "{held} bytes are left");
+}
+
+#[test]
+fn commands_that_there_is_no_memory_for_are_interrupted_while_other_data_are_on_their_way() {
+    // Room for one queue, and no more than it is promised.
+    let in_capsule = 8192;
+    let promised = MIB + (256 << 10) + 2 * ((128 << 10) + (16 << 10));
+    let mut target = Target::new(TargetConfig { memory: promised, ..TargetConfig::default() });
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
+    let (mut wire, mut admin, request) = asked(&mut target);
+    assert!(wire.connection.wants_input(), "the data that it asked for");
+    let write = |id| {
+        let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
+        Pdu::Command(write.with_sgl(Sgl::in_capsule(in_capsule)))
+    };
+    // Two more are within the promise, and are not carried out yet.
+    for id in [6, 7, 8] {
+        let bytes = framed(&wire, &write(id), &vec![1; in_capsule as usize]);
+        wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+    }
+    let came = wire.collect();
+    let [Came(Pdu::Response(interrupted), _)] = came[..] else { panic!("{came:?}") };
+    assert_eq!((interrupted.command, interrupted.status), (8, Status::COMMAND_INTERRUPTED));
+    assert!(!interrupted.status.do_not_retry() && target.stats().refused_commands == 1);
+    let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
+    let written = |came: &Came| matches!(came.0, Pdu::Response(written) if written.status.is_success());
+    assert!(came.len() == 3 && came.iter().all(written), "{came:?}");
+    let came = wire.send(&mut target, &write(8), &vec![1; in_capsule as usize]);
+    assert!(came.len() == 1 && came.iter().all(written), "sent again");
+    // With no data on their way, it is the host that waits.
+    let read = Command::new(IoOpcode::Read as u8, 9).with_namespace(1).with_u32(12, 2047);
+    let bytes = framed(&wire, &Pdu::Command(read.with_sgl(Sgl::transport(MIB as u32))), &[]);
+    wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+    let taken = work_and_transmit(&mut wire, &mut target);
+    assert!(wire.connection.wants_input(), "room for two more");
+    for id in [6, 7] {
+        let bytes = framed(&wire, &write(id), &vec![1; in_capsule as usize]);
+        wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+    }
+    assert!(!wire.connection.wants_input());
+    drop(taken);
+    assert!(target.take_wakeups().contains(&wire.connection.id()) && wire.connection.wants_input());
+    // A stream that there is no room for is closed, and the admin queue goes on.
+    assert!(target.accept(wire.now).is_closing());
+    let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
+    assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
+}
