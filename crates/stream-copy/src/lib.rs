@@ -28,9 +28,14 @@ use bytes::BytesMut;
 /// ```
 pub fn append_lines<'a>(buffer: &mut BytesMut, pieces: impl IntoIterator<Item = &'a [u8]>) {
     // Nobody else has the buffer before this is dropped, should the iterator panic as well.
-    let _fence = write::Fence;
+    let fence = write::Fence;
     for piece in pieces {
-        buffer.reserve(piece.len().next_multiple_of(LINE));
+        let whole = piece.len().next_multiple_of(LINE);
+        if buffer.capacity() - buffer.len() < whole {
+            // What is there is read and written elsewhere.
+            fence.wait();
+            buffer.reserve(whole);
+        }
         write::append(buffer, piece);
     }
 }
@@ -43,9 +48,11 @@ pub const LINE: usize = 64;
 /// # Safety of this module
 ///
 /// SSE2, which has the instructions, is part of x86-64. Stores go to the spare capacity of a buffer that is lent
-/// exclusively, within its bounds, which are checked, and from a slice that lives through the call. Streaming stores may come late for
-/// other cores, and out of order, until a [`Fence`] is dropped: until then callers keep the buffer to themselves, as
-/// [`append_lines`](super::append_lines) does, which was lent them for longer. For this core they are ordinary stores.
+/// exclusively, within its bounds, which are checked, and from a slice that lives through the call. What was streamed may come
+/// late, and out of order, until a [`Fence`] has waited, which it does at the latest when it is dropped: until then nobody
+/// reads it or writes it again, neither another core nor, as the intrinsics' contract has it, this one.
+/// [`append_lines`](super::append_lines) sees to that: it was lent the buffer for longer, writes each line once, and waits
+/// before it has what is there moved.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)]
 mod write {
@@ -92,15 +99,25 @@ mod write {
             // needs no alignment, the store has that of the line and of `at`.
             unsafe { _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(line.as_ptr().add(at).cast())) };
         }
+        #[cfg(test)]
+        super::tests::note(super::tests::Step::Streamed(to.addr()));
     }
 
-    /// Dropped, it puts what was written in order with what is written from then on.
+    /// Puts what was written in order with what is written from then on: when asked to, and when dropped.
     pub(super) struct Fence;
+
+    impl Fence {
+        pub(super) fn wait(&self) {
+            // SAFETY: SSE is part of x86-64; a fence has no other effect.
+            unsafe { _mm_sfence() };
+            #[cfg(test)]
+            super::tests::note(super::tests::Step::Fenced);
+        }
+    }
 
     impl Drop for Fence {
         fn drop(&mut self) {
-            // SAFETY: SSE is part of x86-64; a fence has no other effect.
-            unsafe { _mm_sfence() };
+            self.wait();
         }
     }
 }
@@ -118,12 +135,70 @@ mod write {
     }
 
     pub(super) struct Fence;
+
+    impl Fence {
+        pub(super) fn wait(&self) {}
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::cell::RefCell;
     use proptest::prelude::*;
+
+    /// What `write` did. A fence that is missing cannot be seen in what another thread reads: whatever hands the buffer over
+    /// waits for memory itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Step {
+        /// A line was streamed to this address.
+        Streamed(usize),
+        Fenced,
+    }
+
+    thread_local! {
+        static STEPS: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn note(step: Step) {
+        STEPS.with_borrow_mut(|steps| steps.push(step));
+    }
+
+    /// A buffer of `capacity` bytes that begins at a line.
+    fn at_line(capacity: usize) -> BytesMut {
+        let mut slab = BytesMut::with_capacity(capacity + LINE);
+        let before = slab.as_ptr().align_offset(LINE);
+        slab.resize(before, 0);
+        slab.split_off(before)
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn what_was_streamed_is_fenced_before_it_moves_and_in_the_end() {
+        let mut copies = at_line(4 * LINE);
+        let place = copies.as_ptr().addr();
+        STEPS.take();
+        let piece = [7; 2 * LINE];
+        let room = copies.capacity() / piece.len();
+        append_lines(&mut copies, std::iter::repeat_n(&piece[..], room + 1));
+        let steps = STEPS.take();
+        let streamed: Vec<Step> = (0..2 * room).map(|line| Step::Streamed(place + LINE * line)).collect();
+        assert!(steps.starts_with(&streamed), "to the buffer as it was: {steps:?}");
+        assert_eq!(steps[streamed.len()], Step::Fenced, "then what is there moves");
+        assert_eq!(steps.last(), Some(&Step::Fenced));
+        assert_eq!(copies, vec![7; (room + 1) * piece.len()]);
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_panic_of_what_makes_the_pieces_leaves_nothing_unfenced() {
+        let mut copies = at_line(4 * LINE);
+        STEPS.take();
+        let pieces = [&[7; LINE][..]].into_iter().chain(std::iter::once_with(|| panic!("no more of them")));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| append_lines(&mut copies, pieces)));
+        assert!(panicked.is_err());
+        assert_eq!(STEPS.take()[1..], [Step::Fenced]);
+    }
 
     proptest! {
         /// Whatever the alignment, and with or without room.
