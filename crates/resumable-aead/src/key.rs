@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use zeroize::Zeroize;
-
 use crate::chacha::ChaChaKey;
 use crate::gcm::GcmKey;
 use crate::whole::WholeMessages;
@@ -11,7 +9,8 @@ use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_
 
 /// An expanded key with the back-end chosen for this processor.
 ///
-/// Costs up to four kilobytes on the heap; share it by `Arc`. Wiped when dropped, never printed.
+/// Costs up to four kilobytes on the heap; share it by `Arc`. Wiped there when dropped, never printed; what [making
+/// it](crate#what-is-kept-secret-and-how) may leave on the stack is not.
 ///
 /// ```
 /// use resumable_aead::{Algorithm, Key};
@@ -160,16 +159,12 @@ impl Key {
         let whole = if backend == Backend::Portable { WholeMessages::new(algorithm, key) } else { None };
         let (cipher, check) = match algorithm {
             Algorithm::Aes128Gcm => {
-                let mut key: [u8; 16] = key.try_into().map_err(|_| error)?;
-                let expanded = GcmKey::new_128(&key, backend);
-                key.zeroize();
+                let expanded = GcmKey::new_128(key.try_into().map_err(|_| error)?, backend);
                 let check = expanded.check();
                 (Cipher::Gcm(expanded), check)
             }
             Algorithm::Aes256Gcm => {
-                let mut key: [u8; 32] = key.try_into().map_err(|_| error)?;
-                let expanded = GcmKey::new_256(&key, backend);
-                key.zeroize();
+                let expanded = GcmKey::new_256(key.try_into().map_err(|_| error)?, backend);
                 let check = expanded.check();
                 (Cipher::Gcm(expanded), check)
             }

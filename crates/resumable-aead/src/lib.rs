@@ -42,7 +42,10 @@
 //! # What is kept secret, and how
 //!
 //! All back-ends run in constant time with respect to keys and data: no table look-ups and no branches on secret
-//! values. A [`Key`] is wiped when dropped and never printed. A [`State`] is `Copy`, so it is not wiped: it holds what
+//! values. A [`Key`] is wiped where it lies, on the heap, when dropped, and never printed. What making it leaves on the
+//! stack is not wiped: ring's and RustCrypto's keys, of which [`Backend::Portable`] is made, are returned by value, and a
+//! move may leave a copy behind. The other back-ends expand a key where it stays. Calls with a key copy nothing of it. A
+//! [`State`] is `Copy`, so it is not wiped: it holds what
 //! an attacker could use against its one message (the rest of a keystream block, the one-time Poly1305 key), never
 //! what would reveal the key.
 #![deny(unsafe_code)]

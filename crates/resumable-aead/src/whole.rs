@@ -4,7 +4,7 @@
 //!
 //! # Safety of this module
 //!
-//! ring does not wipe its keys. This one lies in memory of ours, which may hold anything at all (`MaybeUninit`); it is
+//! ring does not wipe its keys. This one lies (but for what ring may have left on the stack, which returned it by value) in memory of ours, which may hold anything at all (`MaybeUninit`); it is
 //! written once, in `new`, read only as what was written, and its bytes are overwritten when dropped, after which
 //! nothing reads them. The key has nothing to drop, which is checked when compiling.
 #![allow(unsafe_code)]

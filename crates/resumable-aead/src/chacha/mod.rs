@@ -34,7 +34,10 @@ pub(crate) fn is_available(backend: Backend) -> bool {
 
 impl ChaChaKey {
     pub(crate) fn new(key: &[u8; 32], _backend: Backend) -> Self {
-        ChaChaKey { key: Box::new(Zeroizing::new(*key)) }
+        // Written where it stays.
+        let mut own = Box::new(Zeroizing::new([0; 32]));
+        own.copy_from_slice(key);
+        ChaChaKey { key: own }
     }
 
     /// Tells keys apart. RFC 8439 2.6 discards the second half of block 0: no message uses it.

@@ -13,7 +13,7 @@ type Core = ChaChaCore<R20, Ietf>;
 
 /// One block of keystream.
 pub(crate) fn keystream_block(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32) -> [u8; 64] {
-    let mut core = Core::new(&(*key).into(), &(*nonce).into());
+    let mut core = Core::new(key.into(), nonce.into());
     core.set_block_pos(counter);
     let mut block = Block::<Core>::default();
     core.write_keystream_block(&mut block);
@@ -25,7 +25,7 @@ pub(crate) fn apply_keystream(key: &[u8; 32], nonce: &[u8; NONCE_LEN], position:
     // RFC 8439 2.8: the message begins at block 1.
     let counter = (position / 64 + 1) as u32;
     let used = (position % 64) as usize;
-    let mut core = Core::new(&(*key).into(), &(*nonce).into());
+    let mut core = Core::new(key.into(), nonce.into());
     core.set_block_pos(counter);
     let mut keystream = Block::<Core>::default();
 

@@ -25,11 +25,11 @@ enum Aes {
 
 impl PortableGcm {
     pub(crate) fn new_128(key: &[u8; 16]) -> Self {
-        PortableGcm::new(Aes::Aes128(Aes128::new(&(*key).into())))
+        PortableGcm::new(Aes::Aes128(Aes128::new(key.into())))
     }
 
     pub(crate) fn new_256(key: &[u8; 32]) -> Self {
-        PortableGcm::new(Aes::Aes256(Aes256::new(&(*key).into())))
+        PortableGcm::new(Aes::Aes256(Aes256::new(key.into())))
     }
 
     fn new(aes: Aes) -> Self {
