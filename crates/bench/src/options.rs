@@ -45,7 +45,7 @@ pub struct WireOptions {
     /// Share of packets lost; 0.01 is 1 %
     #[arg(long, value_name = "SHARE", default_value = "0")]
     pub loss: Share,
-    /// Share of packets lost in bursts of four on average
+    /// Share of packets lost in bursts of four on average, or of four milliseconds where packets are fewer
     #[arg(long, value_name = "SHARE", default_value = "0")]
     pub burst_loss: Share,
     /// Share of packets marked "congestion experienced" (ECN), or lost if they may not be

@@ -3,11 +3,14 @@
 //! Bursts follow the two-state model of Gilbert (Bell System Technical Journal 39, 1960) with loss certain in
 //! the bad state and impossible in the good one, which is what Elliott's and netem's models come to with their
 //! further parameters left at the ends. Here it is given by what one measures: the share of frames lost, and
-//! the mean length of a run of losses.
+//! the mean length of a run of losses. The state goes on in time, too, as a radio channel's does: each millisecond without a
+//! frame is a step as a frame is. So a burst is over when a sender comes back after a timeout, and what it sends again is
+//! lost no more often than anything else.
 
 use super::{Crossing, Impairment, Share};
-use offload_base::Rng;
+use core::time::Duration;
 use offload_base::counters::Counters;
+use offload_base::{Instant, Rng};
 
 offload_base::counters! {
     /// What independent loss counts.
@@ -71,7 +74,8 @@ impl Impairment for Loss {
 pub struct Burst {
     /// Frames lost, of all.
     pub share: Share,
-    /// Mean number of frames lost in a row, at least 1. A share that bursts so short cannot reach, even with
+    /// Mean number of frames lost in a row, at least 1, of those that follow each other within a millisecond: a burst
+    /// lasts as many milliseconds where there are fewer frames. A share that bursts so short cannot reach, even with
     /// only one frame between two of them, makes them longer.
     pub mean_length: f64,
 }
@@ -97,6 +101,8 @@ pub struct BurstLoss {
     /// From bad to good, at each frame.
     end: f64,
     bad: bool,
+    /// When the last frame came, if one did.
+    last: Option<Instant>,
     rng: Rng,
     counters: BurstLossCounters,
 }
@@ -114,21 +120,32 @@ impl BurstLoss {
         let begin = end * share / (1.0 - share);
         let (begin, end) = if begin <= 1.0 { (begin, end) } else { (1.0, (1.0 - share) / share) };
         let bad = rng.chance(share);
-        BurstLoss { begin, end, bad, rng, counters: BurstLossCounters { bursts: u64::from(bad), lost: 0 } }
+        let counters = BurstLossCounters { bursts: u64::from(bad), lost: 0 };
+        BurstLoss { begin, end, bad, last: None, rng, counters }
+    }
+
+    /// Goes on to the frame that comes at `now`.
+    fn step(&mut self, now: Instant) {
+        let Some(last) = self.last.replace(now) else { return };
+        let steps = (now.saturating_since(last).as_nanos() / STEP.as_nanos()).clamp(1, MANY);
+        // So many steps at once: what the chain still knows of its state shrinks by one factor with each.
+        let both = self.begin + self.end;
+        let forgotten = 1.0 - (1.0 - both).powi(steps as i32);
+        let changes = if self.bad { self.end } else { self.begin } / both * forgotten;
+        if self.rng.chance(changes) {
+            self.bad = !self.bad;
+            self.counters.bursts += u64::from(self.bad);
+        }
     }
 }
 
 impl Impairment for BurstLoss {
     fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        self.step(crossing.arrives);
         if self.bad {
             self.counters.lost += 1;
         } else {
             onward(crossing);
-        }
-        let was_bad = self.bad;
-        self.bad = if was_bad { !self.rng.chance(self.end) } else { self.rng.chance(self.begin) };
-        if self.bad && !was_bad {
-            self.counters.bursts += 1;
         }
     }
 
@@ -137,17 +154,29 @@ impl Impairment for BurstLoss {
     }
 }
 
+/// A silence so long is as good as a frame.
+const STEP: Duration = Duration::from_millis(1);
+/// After so many steps nothing of the state is left that a number could tell.
+const MANY: u128 = 1 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_base::{Instant, Seed};
+    use offload_base::Seed;
 
-    /// Share of losses and mean length of a run of them.
+    /// Share of losses and mean length of a run of them, frames following each other at once.
     fn measure(impairment: &mut dyn Impairment, frames: u32) -> (f64, f64) {
+        measure_at(impairment, frames, Duration::ZERO)
+    }
+
+    /// The same with so much time from one to the next.
+    fn measure_at(impairment: &mut dyn Impairment, frames: u32, between: Duration) -> (f64, f64) {
         let (mut lost, mut runs, mut in_run) = (0, 0, false);
+        let mut arrives = Instant::ZERO;
         for _ in 0..frames {
             let mut arrived = false;
-            impairment.pass(Crossing { frame: vec![0; 60].into(), arrives: Instant::ZERO }, &mut |_| arrived = true);
+            arrives += between;
+            impairment.pass(Crossing { frame: vec![0; 60].into(), arrives }, &mut |_| arrived = true);
             if !arrived {
                 lost += 1;
                 runs += u32::from(!in_run);
@@ -177,6 +206,17 @@ mod tests {
         let burst = Burst { share: Share::new(0.9).expect("a share"), mean_length: 1.0 };
         let (measured, length) = measure(&mut BurstLoss::new(burst, Seed(2).stream("burst loss")), 200_000);
         assert!(near(measured, 0.9) && near(length, 9.0), "{measured} lost, {length} frames long");
+    }
+
+    #[test]
+    fn a_burst_is_over_when_a_timeout_is() {
+        let burst = || Burst { share: Share::new(0.05).expect("a share"), mean_length: 20.0 };
+        let loss = || BurstLoss::new(burst(), Seed(1).stream("burst loss"));
+        for (between, expected) in [(0, 20.0), (1, 20.0), (2, 10.5), (20, 1.6), (200, 1.05)] {
+            let (measured, length) = measure_at(&mut loss(), 400_000, Duration::from_millis(between));
+            assert!(near(measured, 0.05), "{measured} lost of 0.05, {between} ms apart");
+            assert!(near(length, expected), "{length} frames long, not {expected}, {between} ms apart");
+        }
     }
 
     #[test]
