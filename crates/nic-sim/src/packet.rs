@@ -164,6 +164,8 @@ pub struct ControlEntry {
     /// How many resets the driver had heard of when it gave the command. The device forgets commands from
     /// before its last reset, whenever they come.
     pub epoch: u64,
+    /// Report also a command that is not reported otherwise.
+    pub report: bool,
     /// The command.
     pub command: ControlCommand,
 }
@@ -200,7 +202,8 @@ pub enum ControlCommand {
         /// The number of the record that starts there; `None`: none does.
         number: Option<u64>,
     },
-    /// Make a context of one that was parked, in the same place. Nothing is reported: it cannot fail.
+    /// Make a context of one that was parked, in the same place. It cannot fail, and is reported only if the entry asks
+    /// for that.
     ReuseTls {
         /// What it will be called.
         handle: Handle,
@@ -209,7 +212,8 @@ pub enum ControlCommand {
         /// Keys.
         key: Box<TlsKey>,
     },
-    /// Take the key from a transmit context, and keep its place for [`ReuseTls`](Self::ReuseTls). Nothing is reported.
+    /// Take the key from a transmit context, and keep its place for [`ReuseTls`](Self::ReuseTls). It is reported only if
+    /// the entry asks for that.
     ParkTls {
         /// Which one.
         handle: Handle,
@@ -290,6 +294,8 @@ pub enum ControlCompletion {
     },
     /// The answer was taken.
     Answered(Handle),
+    /// A context was parked, or made of one that was, and the entry asked for a report.
+    Done(Handle),
     /// Packets are spread by the new table.
     IndirectionSet,
     /// The context is gone.

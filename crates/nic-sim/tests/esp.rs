@@ -1,7 +1,7 @@
 //! ESP and the device: what is not to leave.
 
 use nic_sim::wire::Port;
-use nic_sim::{Delays, NicConfig, nic};
+use nic_sim::{Delays, Driver, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, NetDevice, NoRecords, OffloadKind, SaParams,
@@ -9,6 +9,8 @@ use offload_api::{
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const FINISH: EspAsk = EspAsk::Finish { sa: Handle { index: 0, generation: 0 }, at: 34, number: 1, next_header: 6 };
 
@@ -77,4 +79,52 @@ fn a_name_from_before_a_reset_takes_no_sa_away() {
     driver.ipsec().unwrap().remove_sa(new);
     let sent = driver.transmit(Instant::ZERO, packet(finish), &NoRecords);
     assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
+}
+
+/// Woken, or not.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Woken>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The service of the host sleeps while SAs come and go, on a ring with room and on one without.
+#[test]
+fn an_sa_comes_and_goes_though_nothing_else_happens() {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    for full in [false, true] {
+        let (mut device, mut driver) = nic(config.clone());
+        let woken = Arc::new(Woken::default());
+        let mut run_until = |driver: &mut Driver, event: DeviceSaEvent| {
+            for _ in 0..10 {
+                device.process(Instant::ZERO);
+                while device.poll_frame(Instant::ZERO).is_some() {}
+                assert!(woken.0.swap(false, Ordering::SeqCst), "there is something to see: {event:?}");
+                let seen = driver.ipsec().unwrap().poll_sa_event();
+                while !driver.arm(&woken.clone().into()) {
+                    assert_eq!(driver.poll_event(), None);
+                }
+                if seen == Some(event) {
+                    return;
+                }
+            }
+            panic!("{event:?} is never told");
+        };
+        assert!(driver.arm(&woken.clone().into()));
+        let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+        let params = SaParams::new(Direction::Receive, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+        let params = SaParams { offload: OffloadKind::Crypto, ..params };
+        let sa = driver.ipsec().unwrap().add_sa(&params).unwrap();
+        run_until(&mut driver, DeviceSaEvent::Ready(sa));
+        if full {
+            let packet = || TxPacket { header: [0xff; 60].into_iter().collect(), ..TxPacket::default() };
+            while driver.transmit(Instant::ZERO, packet(), &NoRecords) == Sent::Posted {}
+            driver.flush(Instant::ZERO);
+        }
+        driver.ipsec().unwrap().remove_sa(sa);
+        run_until(&mut driver, DeviceSaEvent::Removed(sa));
+    }
 }

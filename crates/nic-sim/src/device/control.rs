@@ -53,6 +53,7 @@ impl Device {
             if entry.epoch != self.counters.resets {
                 continue;
             }
+            let report = entry.report;
             let completion = match entry.command {
                 ControlCommand::CreateTls { handle, flow, direction, start, number, key } => {
                     match self.create(handle, flow, direction, (start, number), &key) {
@@ -63,11 +64,17 @@ impl Device {
                 ControlCommand::ReuseTls { handle, flow, key } => {
                     // The driver asks for nothing that the engines do not know.
                     let _made = self.create(handle, flow, Direction::Transmit, (Seq(0), 0), &key);
-                    continue;
+                    if !report {
+                        continue;
+                    }
+                    ControlCompletion::Done(handle)
                 }
                 ControlCommand::ParkTls { handle } => {
                     self.contexts.remove(handle);
-                    continue;
+                    if !report {
+                        continue;
+                    }
+                    ControlCompletion::Done(handle)
                 }
                 ControlCommand::QueryResync { handle } => {
                     let header = self.receive_engine(handle).and_then(|engine| engine.question());

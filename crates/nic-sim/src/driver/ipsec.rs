@@ -181,7 +181,10 @@ impl Driver {
     }
 
     fn post_command(&mut self, command: IpsecCommand) {
-        self.sas.under_way += usize::from(SaChange::by(&command).is_some());
+        if SaChange::by(&command).is_some() {
+            self.sas.under_way += 1;
+            self.wake_when_sent();
+        }
         self.post(SendDescriptor::Ipsec { epoch: self.epoch, command });
     }
 
@@ -189,6 +192,9 @@ impl Driver {
     fn post_or_wait(&mut self, command: IpsecCommand) {
         self.sas.waiting.push_back(command);
         self.post_waiting_commands();
+        if !self.sas.waiting.is_empty() {
+            self.wake_when_sent();
+        }
     }
 
     fn has_room_for_command(&mut self) -> bool {

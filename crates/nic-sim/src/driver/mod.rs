@@ -118,13 +118,18 @@ impl Driver {
     /// After a zero, has whoever serves interrupts woken when more descriptors are done.
     fn or_wake_later(&self, room: usize) -> usize {
         if room == 0 {
-            // Whoever asks need not be the one who armed the interrupt, and that one may be asleep already.
-            self.rings.send_interrupt.rearm();
-            if !self.rings.send_completions.is_empty() {
-                self.rings.send_interrupt.raise();
-            }
+            self.wake_when_sent();
         }
         room
+    }
+
+    /// Has whoever serves interrupts woken when more descriptors are done. Whoever began to wait for that need not be the
+    /// one who armed the interrupt, and that one may be asleep already.
+    fn wake_when_sent(&self) {
+        self.rings.send_interrupt.rearm();
+        if !self.rings.send_completions.is_empty() {
+            self.rings.send_interrupt.raise();
+        }
     }
 
     /// Gives the device as many receive buffers as it has places for.

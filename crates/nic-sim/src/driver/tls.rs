@@ -215,7 +215,7 @@ impl Driver {
                     }
                 }
                 ControlCompletion::Resync { handle, header } => self.end_query(handle, header),
-                ControlCompletion::Answered(_) | ControlCompletion::IndirectionSet => {}
+                ControlCompletion::Answered(_) | ControlCompletion::Done(_) | ControlCompletion::IndirectionSet => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
                     if let Some(flow) = self.nvme.vacate(handle) {
                         self.events.push_back(DeviceEvent::Removed { flow, handle });
@@ -332,15 +332,21 @@ impl Driver {
         if !self.has_room_for_control() {
             return Err(Refused::Busy);
         }
-        self.command_unreported(command)?;
-        self.contexts.commands_under_way += 1;
-        Ok(())
+        self.stage_command(command, true)
     }
 
-    /// Stages a command that has no completion.
+    /// Stages a command that needs no completion. It gets one if it takes the last place: whoever waits for a place would
+    /// not hear of it otherwise. (Where there is no room for a completion, one is to come.)
     fn command_unreported(&mut self, command: ControlCommand) -> Result<(), Refused> {
-        let entry = ControlEntry { epoch: self.epoch, command };
-        self.rings.control.stage(entry).map_err(|_| Refused::Busy)
+        let report = self.rings.control.room() == 1 && self.has_room_for_control();
+        self.stage_command(command, report)
+    }
+
+    fn stage_command(&mut self, command: ControlCommand, report: bool) -> Result<(), Refused> {
+        let entry = ControlEntry { epoch: self.epoch, report, command };
+        self.rings.control.stage(entry).map_err(|_| Refused::Busy)?;
+        self.contexts.commands_under_way += usize::from(report);
+        Ok(())
     }
 }
 
@@ -418,6 +424,7 @@ impl TlsDevice for Driver {
             self.contexts.left.push_back(handle);
         } else {
             self.contexts.leaving += 1;
+            self.wake_when_sent();
         }
         self.reap_sent();
         self.finish_removals();

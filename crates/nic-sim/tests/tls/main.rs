@@ -2,8 +2,10 @@
 //! device encrypted is what software would have sent, and what it says it decrypted is the plaintext.
 
 mod contexts;
+mod giving_up;
 mod resync;
 mod rings;
+mod tags;
 
 use bytes::Bytes;
 use core::task::Waker;
@@ -165,19 +167,26 @@ fn seq_of(frame: &Frame) -> Seq {
 
 /// Frames that carry a whole wire stream in segments, for the receiving side.
 fn segments(stream: &Stream, mss: usize) -> Vec<Frame> {
+    let cuts: Vec<usize> = (mss..stream.wire.len()).step_by(mss).collect();
+    segments_cut_at(stream, sender(), &cuts)
+}
+
+/// The same of `flow`, cut at these bytes of the stream.
+fn segments_cut_at(stream: &Stream, flow: FlowKey, cuts: &[usize]) -> Vec<Frame> {
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let wire = Bytes::from(stream.wire.clone());
-    let mut all = Vec::new();
-    for at in (0..wire.len()).step_by(mss) {
+    let (mut all, mut at) = (Vec::new(), 0);
+    for end in cuts.iter().copied().chain([wire.len()]) {
         let seq = stream.start + at as u32;
         let packet = TxPacket {
-            header: headers(sender(), seq).into(),
-            fragments: [wire.slice(at..wire.len().min(at + mss))].into_iter().collect(),
-            ask: TxAsk { seq, checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
+            header: headers(flow, seq).into(),
+            fragments: [wire.slice(at..end)].into_iter().collect(),
+            ask: TxAsk { seq, checksum: true, mss: Some((end - at) as u16), ..TxAsk::default() },
         };
         assert_eq!(driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
         driver.flush(Instant::ZERO);
         all.extend(frames(&mut device));
+        at = end;
     }
     all
 }

@@ -1,0 +1,158 @@
+//! Contexts and keys leave the NIC, and what waits for room is done, though nothing else ever happens: the host's service
+//! sleeps unless it is woken, as shells run it.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+#[derive(Default)]
+struct Wakes(AtomicU32);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Wakes>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A NIC, and the service of its host, asleep.
+struct Host {
+    device: Device,
+    driver: Driver,
+    wakes: Arc<Wakes>,
+    events: Vec<DeviceEvent>,
+}
+
+impl Host {
+    fn new(config: NicConfig) -> Host {
+        let (device, driver) = nic(fast(config));
+        Host { device, driver, wakes: Arc::default(), events: Vec::new() }
+    }
+
+    fn add(&mut self, number: usize, direction: Direction) -> Handle {
+        let flow = flow(1 + number as u16);
+        self.driver.add(&flow, direction, Seq(0), 0, &key()).expect("the device looks often enough")
+    }
+
+    fn falls_asleep(&mut self) {
+        self.run();
+        assert!(self.driver.arm(&self.wakes.clone().into()));
+        self.events.clear();
+    }
+
+    /// Device and service run until neither has anything to do: the service when it is woken.
+    fn run(&mut self) -> usize {
+        let mut sent = 0;
+        for _ in 0..LONG {
+            sent += frames(&mut self.device).len();
+            if self.wakes.0.swap(0, Ordering::SeqCst) > 0 {
+                loop {
+                    self.events.extend(std::iter::from_fn(|| self.driver.poll_event()));
+                    if self.driver.arm(&self.wakes.clone().into()) {
+                        break;
+                    }
+                }
+            }
+        }
+        sent
+    }
+
+    fn removed(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event, DeviceEvent::Removed { .. })).count()
+    }
+}
+
+#[test]
+fn contexts_given_up_at_once_all_leave() {
+    for direction in [Direction::Transmit, Direction::Receive] {
+        for (count, tls_context_pool) in [(200, 1024), (600, 0), (600, 300), (600, 1024)] {
+            let mut host = Host::new(NicConfig { tls_context_pool, ..NicConfig::default() });
+            host.driver.arm(&host.wakes.clone().into());
+            let mut handles = Vec::new();
+            for number in 0..count {
+                handles.push(host.add(number, direction));
+                host.run();
+            }
+            host.falls_asleep();
+            handles.into_iter().for_each(|handle| host.driver.remove(handle));
+            host.run();
+            let left = (host.removed(), host.device.contexts());
+            assert_eq!(left, (count, 0), "{count} to {direction:?}, a pool of {tls_context_pool}");
+        }
+    }
+}
+
+/// The ring is full of keys for contexts from the pool, which are not reported either.
+#[test]
+fn what_waits_behind_keys_for_pooled_contexts_is_done() {
+    let mut host = Host::new(NicConfig { control_ring: 8, ..NicConfig::default() });
+    host.driver.arm(&host.wakes.clone().into());
+    let mut handles: Vec<Handle> = Vec::new();
+    for number in 0..12 {
+        handles.push(host.add(number, Direction::Transmit));
+        host.run();
+    }
+    handles.drain(..).for_each(|handle| host.driver.remove(handle));
+    let receiver = host.add_when_there_is_room(Direction::Receive);
+    host.falls_asleep();
+    let taken = (0..12).map_while(|number| {
+        let flow = flow(100 + number);
+        host.driver.add(&flow, Direction::Transmit, Seq(0), 0, &key()).ok()
+    });
+    handles.extend(taken);
+    assert_eq!(handles.len(), 8, "as many as the ring has places");
+    host.driver.remove(receiver);
+    host.driver.remove(handles[0]);
+    for _ in 0..3 {
+        host.driver.answer_resync(handles[1], Seq(9), None);
+    }
+    host.run();
+    assert_eq!((host.removed(), host.device.contexts()), (2, 7));
+    assert_eq!(host.device.counters().rx_tls_resync_res_skip, 3, "answers came, too");
+}
+
+/// An application gives a context up while its last packet is with the device and the service sleeps.
+#[test]
+fn a_context_leaves_after_its_last_packet() {
+    for tls_context_pool in [0, 8] {
+        let stream = Stream::new(Seq(0), 0, &[3000]);
+        let mut host = Host::new(NicConfig { tls_context_pool, ..NicConfig::default() });
+        host.driver.arm(&host.wakes.clone().into());
+        let context = host.add(0, Direction::Transmit);
+        host.falls_asleep();
+        let sent = host.driver.transmit(Instant::ZERO, stream.packet(0, 2000, 1000, context), &stream);
+        assert_eq!(sent, Sent::Posted);
+        host.driver.flush(Instant::ZERO);
+        host.driver.remove(context);
+        assert_eq!(host.run(), 2);
+        assert_eq!((host.removed(), host.device.contexts()), (1, 0));
+    }
+}
+
+/// Until it is gone, it encrypts what was posted, and nothing else.
+#[test]
+fn a_context_that_leaves_is_named_by_no_packet() {
+    let stream = Stream::new(Seq(0), 0, &[3000]);
+    let mut host = Host::new(NicConfig::default());
+    let context = host.add(0, Direction::Transmit);
+    let send = |host: &mut Host, at| {
+        let sent = host.driver.transmit(Instant::ZERO, stream.packet(at, 1000, 1000, context), &stream);
+        host.driver.flush(Instant::ZERO);
+        sent
+    };
+    assert_eq!(send(&mut host, 0), Sent::Posted);
+    host.driver.remove(context);
+    for at in [1000, 0] {
+        assert_eq!(send(&mut host, at), Sent::NeedsSoftware(stream.units[0]), "in step or not");
+    }
+    assert_eq!(host.run(), 1);
+}
+
+impl Host {
+    fn add_when_there_is_room(&mut self, direction: Direction) -> Handle {
+        self.run();
+        self.add(99, direction)
+    }
+}
+
+/// Rounds in which everything that ends has ended.
+const LONG: usize = 50;

@@ -1,0 +1,74 @@
+//! Tags whose bytes come in two packets: each byte is compared, whenever it comes.
+
+use super::*;
+
+const LENGTH: usize = 300;
+
+/// A record in two packets cut at byte `split` of its tag, whose byte `wrong` is flipped, if any: what the device says of
+/// the second. Between the two, if it is `evicted`, the context goes to host memory and back.
+fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: bool) -> TlsVerdict {
+    let mut stream = Stream::sealed_with(cipher, Seq(u32::MAX - 50), 7, &[LENGTH]);
+    let tag = stream.wire.len() - 16;
+    if let Some(wrong) = wrong {
+        stream.wire[tag + wrong] ^= 0x40;
+    }
+    let other = Stream::sealed_with(cipher, Seq(0), 7, &[LENGTH]);
+    let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
+    for (stream, port) in [(&stream, 5000), (&other, 5001)].into_iter().take(1 + usize::from(evicted)) {
+        driver.add(&flow(port).reversed(), Direction::Receive, stream.start, 7, &key_for(cipher)).unwrap();
+    }
+    frames(&mut device);
+    let mut deliver = |frame: &Frame| {
+        device.receive_frame(Instant::ZERO, frame.clone());
+        device.process(Instant::ZERO);
+        driver.receive(Instant::ZERO).unwrap().meta.tls
+    };
+    let [first, second] = &segments_cut_at(&stream, flow(5000), &[tag + split])[..] else { panic!("one cut") };
+    assert_eq!(deliver(first), TlsVerdict::Decrypted, "so far nothing can be told");
+    if evicted {
+        assert_eq!(deliver(&segments_cut_at(&other, flow(5001), &[])[0]), TlsVerdict::Decrypted);
+    }
+    let verdict = deliver(second);
+    let counted = device.counters();
+    assert_eq!(counted.ctx_evicted > 0 && counted.ctx_fetched > 0, evicted);
+    verdict
+}
+
+fn each_byte_counts(evicted: bool) {
+    for cipher in [AES_128, (TlsVersion::Tls12, TlsSuite::ChaCha20Poly1305)] {
+        for split in 1..16 {
+            assert_eq!(second_verdict(cipher, split, None, evicted), TlsVerdict::Decrypted);
+            for wrong in 0..16 {
+                let verdict = second_verdict(cipher, split, Some(wrong), evicted);
+                assert_eq!(verdict, TlsVerdict::Error, "byte {wrong} of a tag cut at {split}, {cipher:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_byte_of_a_tag_counts_in_whichever_packet_it_comes() {
+    each_byte_counts(false);
+}
+
+#[test]
+fn each_byte_of_a_tag_counts_though_its_context_was_in_host_memory_in_between() {
+    each_byte_counts(true);
+}
+
+/// What was right of a tag, and what it should be, is not printed: the message is not verified yet.
+#[test]
+fn a_tag_that_is_awaited_is_never_printed() {
+    let stream = Stream::new(Seq(0), 7, &[LENGTH]);
+    let tag = stream.wire.len() - 16;
+    let (mut device, mut driver) = nic(fast(NicConfig::default()));
+    driver.add(&sender().reversed(), Direction::Receive, Seq(0), 7, &key()).unwrap();
+    frames(&mut device);
+    device.receive_frame(Instant::ZERO, segments_cut_at(&stream, sender(), &[tag])[0].clone());
+    device.process(Instant::ZERO);
+    assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls, TlsVerdict::Decrypted);
+    let printed = format!("{device:?}");
+    let bytes = stream.wire[tag..].iter().map(u8::to_string).collect::<Vec<_>>();
+    assert!(printed.contains("Tag"), "it stands at the tag");
+    assert!(!printed.contains(&bytes.join(", ")), "{printed}");
+}
