@@ -64,6 +64,12 @@ fn queue_pair(config: NicConfig, queue: u16) -> (Device, Driver) {
         config.send_ring,
         config.mtu
     );
+    let (device_rings, driver_rings) = rings(&config);
+    (Device::new(config.clone(), device_rings), Driver::new(config, queue, driver_rings))
+}
+
+/// The rings and signals of a queue pair, by their ends.
+pub(crate) fn rings(config: &NicConfig) -> (DeviceRings, DriverRings) {
     let (send, device_send) = ring(config.send_ring);
     let (device_send_completions, send_completions) = ring(config.send_ring);
     let (receive, device_receive) = ring(config.receive_ring);
@@ -94,5 +100,5 @@ fn queue_pair(config: NicConfig, queue: u16) -> (Device, Driver) {
         interrupt,
         send_interrupt,
     };
-    (Device::new(config.clone(), device_rings), Driver::new(config, queue, driver_rings))
+    (device_rings, driver_rings)
 }

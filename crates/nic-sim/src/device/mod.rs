@@ -229,3 +229,6 @@ impl Interrupt {
 pub(crate) const ETHERNET_HEADER: usize = 14;
 /// Memory for frames that leave: what takes turns is to stay in the nearer caches.
 const SLAB_BYTES: usize = 96 << 10;
+
+#[cfg(test)]
+mod tests;

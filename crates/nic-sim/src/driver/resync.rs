@@ -167,3 +167,6 @@ const PARAMETERS: usize = 3;
 /// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
 const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
 const PIECES_OF_A_UNIT: usize = 16;
+
+#[cfg(test)]
+mod tests;

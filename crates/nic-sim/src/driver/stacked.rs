@@ -92,7 +92,8 @@ impl Driver {
         self.counters.tx_nvmeotcp_dump_packets += dumps.len() as u64;
         self.counters.tx_nvmeotcp_dump_bytes += u64::from(first.tag.at);
         self.post(SendDescriptor::NvmeProgress { handle: first.context, start: first.seq - first.tag.at });
-        if record.is_none() {
+        // If nothing of a PDU comes first, the fence behind the record's parameters is theirs, too.
+        if record.is_none() || !dumps.is_empty() {
             self.post(SendDescriptor::Fence);
         }
         for bytes in dumps {
@@ -170,7 +171,8 @@ impl Driver {
             }
         }
         let Some(record) = record else { return (dumps.len() <= most).then_some(dumps) };
-        let mut descriptors = dumps.len() + 1;
+        // Progress parameters and their fence.
+        let mut descriptors = dumps.len() + 2;
         source.bytes(Layer::Tls, record.start, seq, &mut |bytes| descriptors += bytes.len().div_ceil(mtu));
         (descriptors <= most).then_some(dumps)
     }
