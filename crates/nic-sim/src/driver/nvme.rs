@@ -3,6 +3,8 @@
 //! Nothing is sent with those for what arrives, so they can be given up at once; but a command that finds the control
 //! ring full waits here, for buffers have to come home. Those for what leaves are given up after the last descriptor
 //! that uses them.
+//!
+//! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and commands of theirs.
 
 use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
@@ -10,7 +12,7 @@ use crate::engine::layout::Layout;
 use crate::packet::ControlCommand;
 use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, UnitPlace};
 use offload_base::Seq;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// All contexts, by place. Looked up, never walked.
 #[derive(Debug, Default)]
@@ -18,10 +20,22 @@ pub(super) struct NvmeContexts {
     places: Vec<Place>,
     free: Vec<u32>,
     by_flow: HashMap<FlowKey, Handle>,
-    /// For when the control ring has room.
-    waiting: VecDeque<ControlCommand>,
+    /// For when the control ring has room; each once.
+    waiting: VecDeque<Waiting>,
+    /// What is in `waiting`.
+    waits: HashSet<Waiting>,
     /// How many contexts are to be given up when their last descriptor is done.
     leaving: usize,
+}
+
+/// A command that waits for room. Given a second time meanwhile, it would say nothing new: a query asks for what is so when
+/// it is carried out, of answers the last one counts, and nothing is placed while something waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Waiting {
+    Query(Handle),
+    Answer(Handle),
+    Unplace(Handle, u16),
+    Destroy(Handle),
 }
 
 #[derive(Debug, Default)]
@@ -34,6 +48,8 @@ struct Place {
 struct Context {
     flow: FlowKey,
     transmit: Option<Transmit>,
+    /// Where software was asked whether a PDU begins, and what it said last.
+    answer: Option<(Seq, bool)>,
 }
 
 /// What the driver remembers of a transmit context.
@@ -79,7 +95,7 @@ impl NvmeContexts {
         transmit.under_way -= 1;
         if transmit.leaving && transmit.under_way == 0 {
             self.leaving -= 1;
-            self.waiting.push_back(ControlCommand::Destroy { handle });
+            self.wait(Waiting::Destroy(handle));
         }
     }
 
@@ -116,7 +132,37 @@ impl NvmeContexts {
             self.vacate(Handle { index: index + NVME_HANDLES, generation });
         }
         self.waiting.clear();
+        self.waits.clear();
         self.leaving = 0;
+    }
+
+    fn wait(&mut self, command: Waiting) {
+        if self.waits.insert(command) {
+            self.waiting.push_back(command);
+        }
+    }
+
+    /// The next command that waited. One whose context has gone meanwhile says nothing to the device.
+    fn next_waiting(&mut self) -> Option<ControlCommand> {
+        while let Some(command) = self.waiting.pop_front() {
+            self.waits.remove(&command);
+            if let Some(command) = self.spell_out(command) {
+                return Some(command);
+            }
+        }
+        None
+    }
+
+    fn spell_out(&self, command: Waiting) -> Option<ControlCommand> {
+        Some(match command {
+            Waiting::Query(handle) => ControlCommand::QueryNvmeResync { handle },
+            Waiting::Answer(handle) => {
+                let (header, is_header) = self.context(handle)?.answer?;
+                ControlCommand::AnswerNvmeResync { handle, header, is_header }
+            }
+            Waiting::Unplace(handle, command) => ControlCommand::Unplace { handle, command },
+            Waiting::Destroy(handle) => ControlCommand::Destroy { handle },
+        })
     }
 
     fn occupy(&mut self, context: Context, limit: u32) -> Option<Handle> {
@@ -143,8 +189,7 @@ impl Driver {
     pub(super) fn query_nvme_resync(&mut self, frame: &[u8]) {
         let flow = Layout::of_frame(frame).map(|layout| layout.flow_of_receiver(frame));
         if let Some(handle) = flow.and_then(|flow| self.nvme.by_flow.get(&flow).copied()) {
-            self.nvme.waiting.push_back(ControlCommand::QueryNvmeResync { handle });
-            self.give_waiting();
+            self.give(Waiting::Query(handle));
         }
     }
 
@@ -152,7 +197,7 @@ impl Driver {
     pub(super) fn give_waiting(&mut self) {
         let mut any = false;
         while self.has_room_for_control() {
-            let Some(command) = self.nvme.waiting.pop_front() else { break };
+            let Some(command) = self.nvme.next_waiting() else { break };
             any |= self.command(command).is_ok();
         }
         if any {
@@ -173,9 +218,16 @@ impl Driver {
         given.map(|()| handle)
     }
 
-    fn give(&mut self, command: ControlCommand) {
-        self.nvme.waiting.push_back(command);
-        self.give_waiting();
+    fn give(&mut self, command: Waiting) {
+        if !self.nvme.waiting.is_empty() || !self.has_room_for_control() {
+            self.nvme.wait(command);
+            return self.give_waiting();
+        }
+        if let Some(command) = self.nvme.spell_out(command) {
+            // There is room.
+            let _given = self.command(command);
+            self.ring_doorbell();
+        }
     }
 }
 
@@ -185,7 +237,7 @@ impl NvmeTcpDevice for Driver {
     }
 
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
-        let context = Context { flow: *flow, transmit: None };
+        let context = Context { flow: *flow, transmit: None, answer: None };
         let (flow, config) = (*flow, *config);
         let added = self.create(context, |handle| ControlCommand::CreateNvme { handle, flow, start, config });
         match added {
@@ -196,7 +248,8 @@ impl NvmeTcpDevice for Driver {
     }
 
     fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
-        let (context, flow) = (Context { flow: *flow, transmit: Some(Transmit::default()) }, *flow);
+        let context = Context { flow: *flow, transmit: Some(Transmit::default()), answer: None };
+        let flow = *flow;
         let added = self.create(context, |handle| ControlCommand::CreateNvmeTransmit { handle, flow });
         match added {
             Ok(_) => self.counters.tx_nvmeotcp_sk_add += 1,
@@ -223,13 +276,14 @@ impl NvmeTcpDevice for Driver {
     fn release(&mut self, handle: Handle, command: u16) {
         if self.nvme.flow(handle).is_some() {
             self.counters.rx_nvmeotcp_ddp_teardown += 1;
-            self.give(ControlCommand::Unplace { handle, command });
+            self.give(Waiting::Unplace(handle, command));
         }
     }
 
     fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool) {
-        if self.nvme.flow(handle).is_some() {
-            self.give(ControlCommand::AnswerNvmeResync { handle, header, is_header });
+        if let Some(context) = self.nvme.context_mut(handle) {
+            context.answer = Some((header, is_header));
+            self.give(Waiting::Answer(handle));
         }
     }
 
@@ -243,14 +297,62 @@ impl NvmeTcpDevice for Driver {
                 self.counters.tx_nvmeotcp_sk_del += 1;
                 if transmit.under_way > 0 {
                     self.nvme.leaving += 1;
+                    self.wake_when_sent();
                     return self.reap_sent();
                 }
             }
             None => self.counters.rx_nvmeotcp_sk_del += 1,
         }
-        self.give(ControlCommand::Destroy { handle });
+        self.give(Waiting::Destroy(handle));
     }
 }
 
 /// Pieces of a command's buffer.
 const MAX_PIECES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::NicConfig;
+    use crate::nic::rings;
+    use crate::packet::ControlCompletion;
+    use offload_api::NetDevice;
+
+    /// While the device does not come to look at its control ring, a peer has it lose its place again and again.
+    #[test]
+    fn what_waits_for_the_control_ring_waits_once() {
+        let config = NicConfig { control_ring: 4, ..NicConfig::default() };
+        let (mut device, host) = rings(&config);
+        let mut driver = Driver::new(config, 0, host);
+        let flow = FlowKey::tcp("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:4420".parse().unwrap());
+        let handle = NvmeTcpDevice::add(&mut driver, &flow, Seq(0), &NvmeTcpConfig::default()).unwrap();
+        let mut frame = vec![0xff; 12];
+        frame.extend([8, 0, 0x45, 0, 0, 41, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        frame.extend([0x11, 0x44, 0x13, 0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0, 7]);
+        for round in 0..100_000 {
+            driver.query_nvme_resync(&frame);
+            driver.answer_resync(handle, Seq(round), round % 2 == 0);
+            driver.release(handle, 7);
+        }
+        assert_eq!((driver.nvme.waiting.len(), driver.nvme.waits.len()), (3, 3));
+        driver.remove(handle);
+        let mut carried_out = Vec::new();
+        while let Some(entry) = device.control.pop() {
+            device.control_completions.push(ControlCompletion::Answered(handle)).unwrap();
+            driver.poll_event();
+            carried_out.push(entry.command);
+        }
+        assert_eq!(driver.nvme.waiting.len(), 0);
+        // A query and an answer had a place at once.
+        let [_create, _query, _answer, rest @ ..] = &carried_out[..] else { panic!("{carried_out:?}") };
+        let [
+            ControlCommand::Unplace { command: 7, .. },
+            ControlCommand::QueryNvmeResync { .. },
+            ControlCommand::AnswerNvmeResync { header: Seq(99_999), is_header: false, .. },
+            ControlCommand::Destroy { .. },
+        ] = rest
+        else {
+            panic!("{rest:?}")
+        };
+    }
+}
