@@ -55,6 +55,32 @@ fn what_the_device_places_is_what_the_cpu_would_copy() {
     }
 }
 
+/// Parts that are neighbours in memory come back as they were, filled.
+#[test]
+fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
+    for offload in [Offload::None, Offload::Place] {
+        let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+        let host = connect(&bed, offload, 1);
+        let data = blocks(256);
+        let expected = data.clone();
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            disk.write(0, [data]).await.unwrap();
+            for _ in 0..4 {
+                let mut slab = BytesMut::zeroed(128 << 10);
+                let parts = [1 << 10, 63 << 10, 32 << 10, 32 << 10].map(|bytes| slab.split_to(bytes));
+                let places = parts.each_ref().map(|part| (part.as_ptr().addr(), part.len()));
+                let buffer = disk.read(0, Buffer::from_parts(parts)).await.unwrap();
+                let after: Vec<_> = buffer.parts().iter().map(|part| (part.as_ptr().addr(), part.len())).collect();
+                assert_eq!(after, places, "{offload:?}");
+                assert_eq!(buffer.to_vec(), expected, "{offload:?}");
+            }
+        });
+        assert_eq!(bed.counters().value("rx_nvmeotcp_bytes") > 0, offload == Offload::Place);
+    }
+}
+
 /// Packets longer than their headers tell, both ways, are placed, checked, given digests and encrypted like others.
 #[test]
 fn packets_of_any_length_are_worked_on() {

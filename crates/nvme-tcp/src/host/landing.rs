@@ -1,7 +1,8 @@
 //! A command's buffer while a device has it: where its pieces come back to.
 //!
-//! Invariant: every piece comes home once, filled or not; only then the buffer is whole again, and what did not come
-//! by way of the device is copied into it.
+//! Invariants: every piece comes home once, filled or not; only then the buffer is whole again, and what did not come
+//! by way of the device is copied into it. No piece at home reaches across the boundary between two parts, though these
+//! may be neighbours in memory and pieces of them may have been joined on their way.
 
 use super::Buffer;
 use bytes::BytesMut;
@@ -16,8 +17,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(super) struct Landing {
     home: Arc<Home>,
-    /// Of the parts the buffer had.
-    lengths: Vec<usize>,
     /// Data that the device did not place.
     late: Vec<(u32, RxBuf)>,
 }
@@ -32,6 +31,8 @@ pub(super) struct Bell {
 #[derive(Debug)]
 struct Home {
     total: usize,
+    /// Where the buffer's parts end, in order.
+    ends: Vec<u64>,
     bell: Arc<Bell>,
     parts: Mutex<Parts>,
 }
@@ -45,15 +46,16 @@ struct Parts {
 impl Landing {
     /// Takes a buffer apart for a device.
     pub(super) fn lend(buffer: Buffer, bell: &Arc<Bell>) -> (Landing, Vec<Piece>) {
-        let home = Arc::new(Home { total: buffer.len(), bell: bell.clone(), parts: Mutex::default() });
-        let (mut offset, mut lengths, mut pieces) = (0, Vec::new(), Vec::new());
-        for part in buffer.into_parts() {
-            lengths.push(part.len());
-            let length = part.len() as u64;
-            pieces.push(Piece::new(offset, part, home.clone()));
-            offset += length;
-        }
-        (Landing { home, lengths, late: Vec::new() }, pieces)
+        let ends = buffer.parts().iter().scan(0, |end, part| {
+            *end += part.len() as u64;
+            Some(*end)
+        });
+        let ends = ends.collect();
+        let home = Arc::new(Home { total: buffer.len(), ends, bell: bell.clone(), parts: Mutex::default() });
+        let starts = core::iter::once(0).chain(home.ends.iter().copied());
+        let pieces =
+            starts.zip(buffer.into_parts()).map(|(start, part)| Piece::new(start, part, home.clone())).collect();
+        (Landing { home, late: Vec::new() }, pieces)
     }
 
     /// Takes data that belong at `offset`: placed, they are there already.
@@ -74,12 +76,15 @@ impl Landing {
     /// The buffer, put together.
     pub(super) fn finish(self) -> Buffer {
         let mut pieces = core::mem::take(&mut self.home.parts().by_offset).into_values();
+        let mut start = 0;
         let parts: Vec<BytesMut> = self
-            .lengths
+            .home
+            .ends
             .iter()
-            .map(|length| {
+            .map(|end| {
+                let length = (end - core::mem::replace(&mut start, *end)) as usize;
                 let mut part = pieces.next().unwrap_or_default();
-                while part.len() < *length {
+                while part.len() < length {
                     // Pieces of one part lie side by side: nothing is copied.
                     part.unsplit(pieces.next().unwrap_or_else(|| BytesMut::zeroed(length - part.len())));
                 }
@@ -114,25 +119,41 @@ impl Home {
     fn parts(&self) -> MutexGuard<'_, Parts> {
         lock(&self.parts)
     }
+
+    /// Where part number `part` begins.
+    fn start(&self, part: usize) -> u64 {
+        part.checked_sub(1).map_or(0, |before| self.ends[before])
+    }
+}
+
+impl Parts {
+    /// Takes a piece of the part that begins at `start`. What lies side by side in one part is one piece again.
+    fn insert(&mut self, start: u64, offset: u64, bytes: BytesMut) {
+        // Mostly in order.
+        match self.by_offset.range_mut(start..offset).next_back() {
+            Some((at, before)) if at + before.len() as u64 == offset && before.as_ptr_range().end == bytes.as_ptr() => {
+                before.unsplit(bytes);
+            }
+            _ => {
+                self.by_offset.insert(offset, bytes);
+            }
+        }
+    }
 }
 
 impl PieceHome for Home {
-    fn take_back(&self, offset: u64, bytes: BytesMut) {
+    fn take_back(&self, mut offset: u64, mut bytes: BytesMut) {
         let _scope = cost::work(Work::Framing);
         let whole = {
             let mut parts = self.parts();
             parts.bytes += bytes.len();
-            // Mostly in order: what lies side by side is one piece again.
-            match parts.by_offset.range_mut(..offset).next_back() {
-                Some((start, before))
-                    if start + before.len() as u64 == offset && before.as_ptr_range().end == bytes.as_ptr() =>
-                {
-                    before.unsplit(bytes);
-                }
-                _ => {
-                    parts.by_offset.insert(offset, bytes);
-                }
+            let mut part = self.ends.partition_point(|end| *end <= offset);
+            // Pieces of neighbours in memory may have been joined on their way: each part gets its own back.
+            while let Some(end) = self.ends.get(part).filter(|end| **end < offset + bytes.len() as u64) {
+                parts.insert(self.start(part), offset, bytes.split_to((end - offset) as usize));
+                (offset, part) = (*end, part + 1);
             }
+            parts.insert(self.start(part), offset, bytes);
             parts.bytes == self.total
         };
         if whole {
@@ -150,14 +171,52 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Parts of these lengths, each allocated by itself, or all cut from one slab.
+    fn parts(lengths: &[usize], from_one_slab: bool) -> Vec<BytesMut> {
+        let mut slab = BytesMut::zeroed(if from_one_slab { lengths.iter().sum() } else { 0 });
+        let part = |length: &usize| if from_one_slab { slab.split_to(*length) } else { BytesMut::zeroed(*length) };
+        lengths.iter().map(part).collect()
+    }
+
+    #[test]
+    fn parts_cut_from_one_slab_stay_parts() {
+        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 32], true)), &Arc::default());
+        for (number, mut piece) in pieces.into_iter().enumerate() {
+            piece.bytes_mut().fill(number as u8 + 1);
+            drop(piece);
+        }
+        assert!(landing.is_home());
+        let buffer = landing.finish();
+        assert_eq!(buffer.parts(), [&[1; 32][..], &[2; 32][..]]);
+        assert_eq!(buffer.len(), 64);
+    }
+
+    #[test]
+    fn pieces_joined_across_parts_are_cut_again() {
+        let (landing, pieces) = Landing::lend(Buffer::from_parts(parts(&[32, 16, 48], true)), &Arc::default());
+        let mut pieces = pieces.into_iter();
+        let mut all = pieces.next().expect("the first part");
+        pieces.for_each(|piece| all.join(piece).expect("it is the piece behind"));
+        for (at, byte) in all.bytes_mut().iter_mut().enumerate() {
+            *byte = at as u8;
+        }
+        drop(all);
+        assert!(landing.is_home());
+        let buffer = landing.finish();
+        assert_eq!(buffer.parts().iter().map(|part| part.len()).collect::<Vec<_>>(), [32, 16, 48]);
+        assert_eq!(buffer.to_vec(), (0..96).collect::<Vec<u8>>());
+    }
+
     proptest! {
         #[test]
         fn pieces_may_come_home_in_any_order(
             cuts in prop::collection::vec(1usize..100, 1..5),
+            from_one_slab: bool,
             splits in prop::collection::vec((0usize..100, any::<prop::sample::Index>()), 0..20),
+            joins in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
             late in prop::option::of(0u32..50),
         ) {
-            let buffer = Buffer::from_parts(cuts.iter().map(|cut| BytesMut::zeroed(*cut)));
+            let buffer = Buffer::from_parts(parts(&cuts, from_one_slab));
             let total = buffer.len();
             let parts: Vec<(*const u8, usize)> = buffer.parts().iter().map(|part| (part.as_ptr(), part.len())).collect();
             let (mut landing, mut pieces) = Landing::lend(buffer, &Arc::default());
@@ -170,6 +229,15 @@ mod tests {
                 }
             }
             pieces.retain(|piece| !piece.is_empty());
+            for which in joins {
+                let mut first = pieces.swap_remove(which.index(pieces.len()));
+                let end = first.offset() + first.len() as u64;
+                if let Some(next) = pieces.iter().position(|piece| piece.offset() == end) {
+                    let next = pieces.swap_remove(next);
+                    pieces.extend(first.join(next).err());
+                }
+                pieces.push(first);
+            }
             let mut expected = vec![0; total];
             for (number, mut piece) in pieces.into_iter().enumerate() {
                 prop_assert!(!landing.is_home());

@@ -206,7 +206,10 @@ impl Running<'_> {
         let bytes = self.disk.block_size() as usize * count as usize;
         self.report.read_bytes += bytes as u64;
         let cut = self.rng.below(bytes as u64) as usize;
-        let buffer = Buffer::from_parts([BytesMut::zeroed(cut), BytesMut::zeroed(bytes - cut)]);
+        // In two parts that are neighbours in memory.
+        let mut whole = BytesMut::zeroed(bytes);
+        let rest = whole.split_off(cut);
+        let buffer = Buffer::from_parts([whole, rest]);
         let reading = self.disk.read(first, buffer);
         let range = self.take(first, count);
         self.under_way.push(Box::pin(async move {
