@@ -1,226 +1,15 @@
 //! Controllers that misbehave, fall silent or go away, and what becomes of a host and its commands: every one ends.
 
-use core::future::poll_fn;
+mod made_by_hand;
+
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use host_stack::TcpConfig;
-use nic_sim::NicConfig;
-use nic_sim::wire::LinkConfig;
+use made_by_hand::{Act, Faulty, is_io, with};
 use nvme_tcp::host::{Buffer, commands};
-use nvme_tcp::nvme::fabrics::property;
-use nvme_tcp::nvme::identify::{ControllerData, NamespaceData};
-use nvme_tcp::pdu::{DataHeader, InitializeResponse, Limits, Side};
-use nvme_tcp::shell::host::{CommandError, Connecting, Connector, Failed, Host, HostConfig, HostError};
-use nvme_tcp::{AdminOpcode, Command, Completion, FabricsType, Framing, IoOpcode, Pdu, Received, Receiver, Status};
-use offload_api::{SegmentStream, TxTag};
-use offload_base::Seed;
-use std::sync::atomic::{AtomicU32, Ordering};
+use nvme_tcp::nvme::identify::NamespaceData;
+use nvme_tcp::shell::host::{CommandError, Failed, HostError, HostEvent};
+use nvme_tcp::{AdminOpcode, FabricsType, IoOpcode, Status};
 use std::sync::{Arc, Mutex};
-use testbed::{BedHost, Testbed};
-
-/// What a controller does about a command.
-#[derive(Clone, Copy)]
-enum Act {
-    Answer,
-    /// Before the next one is.
-    AnswerLate,
-    /// In one go with the next one, after it.
-    AnswerAfterNext,
-    /// The connection ends in one go with the answers that are late.
-    AnswerLateAndClose,
-    Refuse(Status),
-    Never,
-    /// The connection ends.
-    Close,
-}
-
-type Acts = dyn Fn(u32, u16, &Command) -> Act + Send + Sync;
-
-/// What a controller is like.
-struct Faulty {
-    data: ControllerData,
-    /// MQES.
-    entries: u16,
-    /// Given the number of the association (from 1 on), the queue, and the command.
-    act: Box<Acts>,
-    /// Given the number of the association.
-    queues: fn(u32) -> u16,
-    associations: AtomicU32,
-}
-
-impl Faulty {
-    fn new(act: impl Fn(u32, u16, &Command) -> Act + Send + Sync + 'static) -> Faulty {
-        let data = ControllerData {
-            controller: 1,
-            keep_alive: 10,
-            sgl_support: 1,
-            command_capsule: 4,
-            response_capsule: 1,
-            ..ControllerData::default()
-        };
-        let associations = AtomicU32::new(0);
-        Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, associations }
-    }
-
-    /// What is sent for a command, and the completion's result.
-    fn answer(&self, association: u32, command: &Command) -> (Vec<u8>, u64) {
-        let (opcode, word) = (command.opcode(), command.u32(11));
-        match AdminOpcode::from_u8(opcode) {
-            Some(AdminOpcode::Fabrics) => match FabricsType::from_u8(command.fabrics_type()) {
-                Some(FabricsType::Connect) => (Vec::new(), 1),
-                Some(FabricsType::PropertyGet) if word == property::CAP => {
-                    (Vec::new(), u64::from(self.entries) | 20 << 24)
-                }
-                Some(FabricsType::PropertyGet) => (Vec::new(), 1),
-                _ => (Vec::new(), 0),
-            },
-            Some(AdminOpcode::Identify) if command.u32(10) == 1 => (self.data.to_bytes(), 0),
-            Some(AdminOpcode::Identify) => {
-                (NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] }.to_bytes(), 0)
-            }
-            Some(AdminOpcode::SetFeatures) => {
-                let queues = u64::from((self.queues)(association) - 1);
-                (Vec::new(), queues | queues << 16)
-            }
-            // Also Read, of an I/O queue.
-            Some(AdminOpcode::GetLogPage) => (vec![0; command.sgl().length as usize], 0),
-            _ => (Vec::new(), 0),
-        }
-    }
-}
-
-/// One connection; `None` when it ends.
-async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
-    let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
-    let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
-    let (mut late, mut after_next) = (Vec::new(), Vec::new());
-    loop {
-        let segment = poll_fn(|cx| stream.poll_segment(cx)).await.ok()??;
-        stream.consume(segment.data.len());
-        receiver.push(segment);
-        while let Some(received) = receiver.poll().ok()? {
-            let command = match received {
-                Received::Header { pdu: Pdu::Command(command), .. } => command,
-                Received::Header { pdu: Pdu::InitializeRequest(_), .. } => {
-                    let agreed = InitializeResponse {
-                        version: 0,
-                        alignment: 0,
-                        header_digest: false,
-                        data_digest: false,
-                        max_data: 4096,
-                    };
-                    send(&mut stream, &Pdu::InitializeResponse(agreed), Vec::new());
-                    stream.flush();
-                    continue;
-                }
-                _ => continue,
-            };
-            let fabrics = command.opcode() == AdminOpcode::Fabrics as u8;
-            if fabrics && command.fabrics_type() == FabricsType::Connect as u8 {
-                queue = command.u16(42);
-                if queue == 0 {
-                    association = faulty.associations.fetch_add(1, Ordering::Relaxed) + 1;
-                }
-            }
-            let mut answered = vec![(command, Status::SUCCESS)];
-            let mut closes = false;
-            match (faulty.act)(association, queue, &command) {
-                Act::Answer => {}
-                Act::Refuse(status) => answered[0].1 = status,
-                Act::AnswerLate => {
-                    late.push(command);
-                    continue;
-                }
-                Act::AnswerAfterNext => {
-                    after_next.push(command);
-                    continue;
-                }
-                Act::AnswerLateAndClose => {
-                    answered.clear();
-                    closes = true;
-                }
-                Act::Never => continue,
-                Act::Close => return None,
-            }
-            let (before, after) = (late.drain(..), after_next.drain(..));
-            let answered = before.map(succeeds).chain(answered).chain(after.map(succeeds));
-            for (command, status) in answered {
-                let (data, result) = faulty.answer(association, &command);
-                let id = command.identifier();
-                if status.is_success() && !data.is_empty() {
-                    let length = data.len() as u32;
-                    let header = DataHeader { command: id, tag: 0, offset: 0, length, last: true, success: false };
-                    send(&mut stream, &Pdu::ControllerData(header), data);
-                }
-                let completion = Completion { result, queue_head: 0xffff, queue: 0, command: id, status };
-                send(&mut stream, &Pdu::Response(completion), Vec::new());
-            }
-            stream.flush();
-            if closes {
-                stream.finish();
-                return None;
-            }
-        }
-    }
-}
-
-fn send(stream: &mut impl SegmentStream, pdu: &Pdu, data: Vec<u8>) {
-    for piece in Framing::default().frame(pdu, [data.into()]).into_pieces() {
-        stream.send(piece, TxTag::PLAIN);
-    }
-}
-
-fn succeeds(command: Command) -> (Command, Status) {
-    (command, Status::SUCCESS)
-}
-
-struct Opens(BedHost, core::net::SocketAddr);
-
-impl Connector for Opens {
-    fn connect(&self) -> Connecting {
-        let (host, address) = (self.0.clone(), self.1);
-        Box::pin(async move { Ok(Box::new(host.stack().connect(None, address).await?) as Box<dyn SegmentStream>) })
-    }
-}
-
-/// Runs `test` with a host of the controller; its config is changed first.
-fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
-    faulty: Faulty,
-    change: impl FnOnce(&mut HostConfig),
-    test: impl FnOnce(Host, Arc<dyn testbed::Runtime>) -> F,
-) -> T {
-    let mut bed = Testbed::builder(Seed(1))
-        .host("controller", NicConfig::default(), TcpConfig::default())
-        .host("host", NicConfig::default(), TcpConfig::default())
-        .wire(0, 1, LinkConfig::default())
-        .build()
-        .unwrap();
-    let (far, near) = (bed.host(0).clone(), bed.host(1).clone());
-    let (faulty, accepting) = (Arc::new(faulty), far.clone());
-    let _runs_on = far.spawn("accept", async move {
-        let mut listener = accepting.stack().listen(PORT, 64).unwrap();
-        while let Ok(stream) = listener.accept().await {
-            let faulty = faulty.clone();
-            let _runs_on = accepting.spawn("serve", async move {
-                let _ended = serve(stream, faulty).await;
-            });
-        }
-    });
-    let mut config = HostConfig::new("nqn.2026-01.test:disk");
-    config.reconnect_delay = Duration::from_millis(20);
-    change(&mut config);
-    let opens = Opens(near.clone(), (far.address(), PORT).into());
-    let (host, tasks) = Host::new(opens, near.runtime(), config);
-    for task in tasks {
-        let _runs_on = near.spawn("nvme", task);
-    }
-    let running = near.spawn("application", test(host, near.runtime()));
-    bed.run(running)
-}
-
-fn is_io(queue: u16, command: &Command, opcode: IoOpcode) -> bool {
-    queue > 0 && command.opcode() == opcode as u8
-}
 
 #[test]
 fn what_cannot_be_used_is_refused() {
@@ -418,14 +207,17 @@ fn a_controller_that_falls_silent_is_noticed() {
 /// A controller that was not heard of for a time may carry out what it was sent until it has given the host up.
 #[test]
 fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up() {
-    for (act, least) in [(Act::Never, 5000), (Act::Close, 20)] {
-        let faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+    for (act, queues, least) in [(Act::Never, 1, 5000), (Act::Never, 2, 5000), (Act::Close, 1, 20), (Act::Close, 2, 20)]
+    {
+        let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
             true if association == 1 => act,
             _ => Act::Answer,
         });
+        faulty.queues = |_| 2;
         let (took, stats) = with(
             faulty,
             |config| {
+                config.queues = queues;
                 config.command_timeout = Duration::from_secs(1);
                 config.keep_alive = Duration::from_millis(4300);
             },
@@ -444,4 +236,199 @@ fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up
     }
 }
 
-const PORT: u16 = 4420;
+#[test]
+fn a_path_that_is_changing_is_waited_for() {
+    let passing = [
+        (Status::INTERNAL_PATH_ERROR, "internal path error"),
+        (Status::ANA_PERSISTENT_LOSS, "asymmetric access persistent loss"),
+        (Status::ANA_INACCESSIBLE, "asymmetric access inaccessible"),
+        (Status::ANA_TRANSITION, "asymmetric access transition"),
+        (Status::CONTROLLER_PATHING_ERROR, "controller pathing error"),
+        (Status::NOT_READY, "namespace not ready"),
+    ];
+    for (status, name) in passing {
+        // For good, for a while, and with Do Not Retry.
+        for (refusals, least, most, retries) in
+            [(u64::MAX, 6000, 8000, 10..20), (8, 2000, 5000, 8..9), (0, 0, 10, 0..1)]
+        {
+            let final_status = Status::new(status.code_type(), status.code(), true);
+            let refused = Arc::new(Mutex::new(0));
+            let faulty = Faulty::new(move |_, queue, command| {
+                if !is_io(queue, command, IoOpcode::Write) {
+                    return Act::Answer;
+                }
+                let mut refused = refused.lock().unwrap();
+                *refused += 1;
+                match refusals {
+                    0 => Act::Refuse(final_status),
+                    _ if *refused > refusals => Act::Answer,
+                    _ => Act::Refuse(status),
+                }
+            });
+            let (written, took, stats) = with(
+                faulty,
+                |config| config.path_wait = Duration::from_secs(8),
+                |host, runtime| async move {
+                    host.ready().await.unwrap();
+                    let disk = host.disk(1).await.unwrap();
+                    let start = runtime.now();
+                    let write = disk.write(0, [vec![1; 4096].into()]);
+                    let flush = async {
+                        runtime.sleep(Duration::from_millis(5)).await;
+                        disk.flush().await.unwrap();
+                        assert!(runtime.now() - start < Duration::from_millis(10), "others go on");
+                    };
+                    let (written, ()) = join(write, flush).await;
+                    (written, runtime.now() - start, host.stats())
+                },
+            );
+            assert!((least..=most).contains(&took.as_millis()), "{name}, {refusals} times: {took:?}");
+            assert!(retries.contains(&stats.retries), "{name}, {refusals} times: {stats:?}");
+            assert_eq!(stats.connects, 1);
+            match (refusals, written) {
+                (8, written) => drop(written.unwrap()),
+                (_, Err(CommandError::Status(told))) => {
+                    assert_eq!((told.to_string(), told.do_not_retry()), (name.to_string(), refusals == 0));
+                }
+                (_, written) => panic!("{name}: {written:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_rests_before_it_is_tried_again_can_be_given_up_and_outlives_its_connection() {
+    let faulty = Faulty::new(|association, queue, command| match command.opcode() {
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
+        opcode if opcode == IoOpcode::Write as u8 && (association == 1 || command.u64(10) == 9) => {
+            Act::Refuse(Status::ANA_TRANSITION)
+        }
+        _ => Act::Answer,
+    });
+    with(
+        faulty,
+        |_| (),
+        |host, runtime| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let writes: Vec<_> = (0..3).map(|number| disk.write(number, [vec![1; 4096].into()])).collect();
+            runtime.sleep(Duration::from_millis(10)).await;
+            let start = runtime.now();
+            writes[1].cancel();
+            disk.flush().await.unwrap();
+            let ended = join_all(writes).await;
+            assert!(matches!(ended[..], [Ok(_), Err(CommandError::Cancelled), Ok(_)]), "{ended:?}");
+            assert!(runtime.now() - start < Duration::from_millis(100));
+            assert_eq!(host.stats().replays, 1, "the flush alone");
+            let resting = disk.write(9, [vec![1; 4096].into()]);
+            runtime.sleep(Duration::from_millis(10)).await;
+            host.close().await;
+            assert!(matches!(resting.await, Err(CommandError::Lost(HostError::Closed))));
+        },
+    );
+}
+
+/// What a controller says of its namespaces, before and after a loss.
+type Said = fn(u32) -> (NamespaceData, Vec<u8>);
+
+fn uuid(byte: u8) -> Vec<u8> {
+    [&[3, 16, 0, 0][..], &[byte; 16]].concat()
+}
+
+const WAS: NamespaceData = NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] };
+
+#[test]
+fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first() {
+    let rows: [(&str, Said, bool); 7] = [
+        ("the same", |_| (WAS, uuid(1)), true),
+        ("grown", |number| (NamespaceData { blocks: 999 + u64::from(number), ..WAS }, uuid(1)), true),
+        ("another NGUID", |number| (NamespaceData { nguid: [number as u8; 16], ..WAS }, Vec::new()), false),
+        ("another UUID", |number| (WAS, uuid(number as u8)), false),
+        ("no UUID any more", |number| (WAS, if number == 1 { uuid(1) } else { Vec::new() }), false),
+        ("other blocks", |number| (NamespaceData { block_shift: 11 + number as u8, ..WAS }, uuid(1)), false),
+        ("fewer blocks", |number| (NamespaceData { blocks: 1001 - u64::from(number), ..WAS }, uuid(1)), false),
+    ];
+    for (name, said, is_same) in rows {
+        let written = Arc::new(Mutex::new(0));
+        let count = written.clone();
+        let mut faulty = Faulty::new(move |association, queue, command| match is_io(queue, command, IoOpcode::Write) {
+            true if association == 1 => Act::Never,
+            true => {
+                *count.lock().unwrap() += 1;
+                Act::Answer
+            }
+            false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Act::Close,
+            false => Act::Answer,
+        });
+        (faulty.namespace, faulty.data.version) = (said, 0x0001_0400);
+        with(
+            faulty,
+            |_| (),
+            move |host, runtime| async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                let block = || [vec![1; disk.block_size() as usize].into()];
+                let under_way = [disk.write(0, block()), host.io(commands::range(IoOpcode::Write, 1, 3, 1), block())];
+                // Sent while there is no connection.
+                let flush = disk.flush();
+                runtime.sleep(Duration::from_millis(5)).await;
+                let later = [disk.write(1, block()), disk.write(2, block())];
+                later[1].cancel();
+                let ended = join_all(under_way.into_iter().chain(later)).await;
+                let gone = |ended: &Result<_, _>| matches!(ended, Err(CommandError::NamespaceChanged { namespace: 1 }));
+                assert!(matches!(ended[3], Err(CommandError::Cancelled)));
+                if is_same {
+                    assert!(ended[..3].iter().all(Result::is_ok), "{name}: {ended:?}");
+                    flush.await.unwrap();
+                    disk.read(0, disk.buffer(1)).await.unwrap();
+                    assert_eq!(*written.lock().unwrap(), 3, "{name}");
+                    return;
+                }
+                assert!(ended[..3].iter().all(gone), "{name}: {ended:?}");
+                assert!(gone(&flush.await));
+                assert!(gone(&disk.write(0, block()).await));
+                assert!(gone(&host.io(commands::range(IoOpcode::Write, 1, 0, 1), block()).await));
+                let Err(Failed { error: CommandError::NamespaceChanged { .. }, .. }) =
+                    disk.read(0, disk.buffer(1)).await
+                else {
+                    panic!("{name}")
+                };
+                assert_eq!(*written.lock().unwrap(), 0, "{name}");
+                assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![1]));
+                // Looked at anew, it can be used. The disk from before stays gone.
+                let again = host.disk(1).await.unwrap();
+                again.flush().await.unwrap();
+                assert!(gone(&disk.flush().await));
+            },
+        );
+    }
+}
+
+#[test]
+fn a_disk_that_was_looked_at_before_it_grew_goes_with_it() {
+    let mut faulty = Faulty::new(|association, queue, command| match association {
+        1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
+        2 if is_io(queue, command, IoOpcode::Verify) => Act::Close,
+        _ => Act::Answer,
+    });
+    faulty.namespace = |number| match number {
+        1 => (WAS, Vec::new()),
+        2 => (NamespaceData { blocks: 2000, ..WAS }, Vec::new()),
+        _ => (NamespaceData { blocks: 2000, nguid: [9; 16], ..WAS }, Vec::new()),
+    };
+    with(
+        faulty,
+        |_| (),
+        |host, _| async move {
+            host.ready().await.unwrap();
+            let small = host.disk(1).await.unwrap();
+            small.flush().await.unwrap();
+            let large = host.disk(1).await.unwrap();
+            assert_eq!((small.blocks(), large.blocks(), host.stats().connects), (1000, 2000, 2));
+            let lost = large.verify(0, 1).await;
+            assert!(matches!(lost, Err(CommandError::NamespaceChanged { .. })), "{lost:?}");
+            assert!(matches!(small.flush().await, Err(CommandError::NamespaceChanged { .. })));
+        },
+    );
+}

@@ -280,6 +280,30 @@ fn what_is_abandoned_comes_to_an_end_that_nobody_hears_of() {
 }
 
 #[test]
+fn what_may_be_carried_out_yet_finishes_when_it_is_answered_abandoned_or_not() {
+    let mut queue = open_queue(false);
+    let submission = Submission { command: commands::range(IoOpcode::WriteZeroes, 1, 0, 8), payload: Payload::None };
+    let zeroes = queue.submit(Instant::ZERO, submission).unwrap();
+    let write = write(&mut queue, 8192);
+    assert!(matches!(queue.abandon(write), Abandoned::Unanswered));
+    assert!(matches!(queue.abandon(zeroes), Abandoned::Unanswered));
+    let ask = ReadyToTransfer { command: write, tag: 1, offset: 0, length: 8192 };
+    send(&mut queue, Framing::default(), &Pdu::ReadyToTransfer(ask), &[]);
+    while queue.poll_transmit().is_some() {}
+    assert!(queue.poll_finished().is_none());
+    for id in [zeroes, write] {
+        send(&mut queue, Framing::default(), &Pdu::Response(Completion { command: id, ..Completion::default() }), &[]);
+        let finished = queue.poll_finished().expect("its end");
+        assert_eq!((finished.id, finished.completion.status), (id, Status::SUCCESS));
+    }
+    // Or it is left over with its connection.
+    let left = self::write(&mut queue, 8192);
+    assert!(matches!(queue.abandon(left), Abandoned::Unanswered));
+    let unfinished = queue.poll_unfinished(Waker::noop()).unwrap();
+    assert!(matches!(&unfinished[..], [(id, _)] if *id == left));
+}
+
+#[test]
 fn a_controller_that_gives_up_is_told_nothing() {
     let mut queue = open_queue(false);
     let id = read(&mut queue, 512);

@@ -195,7 +195,7 @@ fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
         (61, 0.0, Layers::TlsNic),
         (62, 0.0, Layers::TlsNicKeys(7)),
         (63, 0.01, Layers::TlsNic),
-        (64, 0.02, Layers::TlsNicKeys(150)),
+        (66, 0.02, Layers::TlsNicKeys(150)),
     ] {
         for data_bytes in [1 << 20, 20_000, 3_000] {
             let transport = TransportConfig {

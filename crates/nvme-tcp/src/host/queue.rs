@@ -243,22 +243,22 @@ impl Queue {
         Ok(id)
     }
 
-    /// Nobody waits for the command any more: its buffer comes back, and its data are dropped as they come.
+    /// Nobody waits for the command any more: a read's buffer comes back, and its data are dropped as they come. Any other
+    /// command finishes when it is answered, for it may be carried out until then.
     ///
     /// The controller is not told: Abort is best effort, a controller takes a few of them at a time, and the identifier is
     /// in use until the response is here whatever an Abort comes to. The buffer depends on neither.
     pub fn abandon(&mut self, id: u16) -> Abandoned {
         let Some(active) = self.active(id).filter(|active| !active.abandoned) else { return Abandoned::Finished };
+        if !matches!(active.submission.payload, Payload::Read(_)) {
+            return Abandoned::Unanswered;
+        }
         active.abandoned = true;
         if active.landing.is_some() {
             self.send_home(id);
             return Abandoned::Later;
         }
-        Abandoned::Now(match &mut active.submission.payload {
-            // May be asked for yet.
-            Payload::Write(pieces) => Payload::Write(pieces.clone()),
-            payload => core::mem::take(payload),
-        })
+        Abandoned::Now(core::mem::take(&mut active.submission.payload))
     }
 
     /// Takes the next range of the stream.

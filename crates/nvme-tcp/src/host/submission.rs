@@ -84,6 +84,9 @@ pub enum Abandoned {
     Now(Payload),
     /// A device has its buffer: it will finish, with [`Status::ABORTED_BY_HOST`](crate::Status::ABORTED_BY_HOST).
     Later,
+    /// It fills no buffer, and may be carried out yet: it will finish, with what the controller answers. Until then a
+    /// command about the same blocks may be overtaken by it.
+    Unanswered,
     /// It has finished.
     Finished,
 }

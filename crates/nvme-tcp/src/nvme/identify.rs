@@ -181,6 +181,60 @@ impl NamespaceData {
     }
 }
 
+/// By what a namespace is known wherever it is; all zeros: it has no identifier of that kind.
+///
+/// NVM Express Base Specification 2.0, 4.5.1.
+///
+/// ```
+/// use nvme_tcp::nvme::identify::{NamespaceData, NamespaceIds};
+///
+/// let data = NamespaceData { blocks: 2048, block_shift: 12, nguid: [7; 16] };
+/// // NIDT 3: a UUID of 16 bytes.
+/// let descriptors = [&[3, 16, 0, 0][..], &[5; 16]].concat();
+/// let ids = NamespaceIds::parse(&data.to_bytes(), &descriptors);
+/// assert_eq!(ids, NamespaceIds { eui64: [0; 8], nguid: [7; 16], uuid: [5; 16] });
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceIds {
+    /// EUI64.
+    pub eui64: [u8; 8],
+    /// NGUID.
+    pub nguid: [u8; 16],
+    /// UUID.
+    pub uuid: [u8; 16],
+}
+
+impl NamespaceIds {
+    /// From what is said of a namespace (CNS 00h) and its list of descriptors (CNS 03h), either of which may be empty. What
+    /// the descriptors say counts more.
+    pub fn parse(namespace: &[u8], descriptors: &[u8]) -> NamespaceIds {
+        let mut ids = NamespaceIds::default();
+        if let Some(fields) = namespace.get(104..128) {
+            ids.nguid.copy_from_slice(&fields[..16]);
+            ids.eui64.copy_from_slice(&fields[16..]);
+        }
+        let mut rest = descriptors;
+        while let Some(([kind, length, _, _], value)) = rest.split_first_chunk() {
+            let Some((value, others)) = value.split_at_checked(usize::from(*length)).filter(|_| *length > 0) else {
+                break;
+            };
+            match (kind, value.len()) {
+                (1, 8) => ids.eui64.copy_from_slice(value),
+                (2, 16) => ids.nguid.copy_from_slice(value),
+                (3, 16) => ids.uuid.copy_from_slice(value),
+                _ => {}
+            }
+            rest = others;
+        }
+        ids
+    }
+
+    /// Whether there is an identifier of any kind.
+    pub fn is_some(&self) -> bool {
+        *self != NamespaceIds::default()
+    }
+}
+
 /// CNS 02h, 10h: namespaces in ascending order, those above `after`.
 pub(crate) fn namespace_list(namespaces: impl Iterator<Item = u32>, after: u32) -> Vec<u8> {
     let mut bytes = vec![0; LEN];
@@ -273,3 +327,30 @@ const FIRMWARE_UPDATES: u8 = 0b11;
 /// WCTEMP and CCTEMP, in kelvins.
 const WARNING_TEMPERATURE: u16 = 343;
 const CRITICAL_TEMPERATURE: u16 = 353;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_a_namespace_are_read_as_far_as_they_make_sense() {
+        let mut namespace = vec![0; LEN];
+        namespace[104..120].fill(1);
+        namespace[120..128].fill(2);
+        let ids = NamespaceIds { eui64: [2; 8], nguid: [1; 16], uuid: [0; 16] };
+        assert_eq!(NamespaceIds::parse(&namespace, &[]), ids);
+        let uuid = [&[3, 16, 0, 0][..], &[7; 16]].concat();
+        let with_uuid = NamespaceIds { uuid: [7; 16], ..ids };
+        for (before, after) in [(&[][..], &[][..]), (&[9, 3, 0, 0, 5, 5, 5], &[0; 40]), (&[4, 1, 0, 0, 0], &[2, 16, 0])]
+        {
+            assert_eq!(NamespaceIds::parse(&namespace, &[before, &uuid, after].concat()), with_uuid);
+        }
+        // A length of zero, one that is wrong, and a descriptor that is cut short.
+        assert_eq!(NamespaceIds::parse(&namespace, &[&[2, 0, 0, 0][..], &uuid].concat()), ids);
+        assert_eq!(NamespaceIds::parse(&namespace, &[3, 4, 0, 0, 7, 7, 7, 7]), ids);
+        assert_eq!(NamespaceIds::parse(&namespace, &uuid[..19]), ids);
+        assert!(!NamespaceIds::parse(&[0; 100], &[]).is_some());
+        let told = [&[1, 8, 0, 0][..], &[8; 8], &[2, 16, 0, 0], &[9; 16]].concat();
+        assert_eq!(NamespaceIds::parse(&namespace, &told), NamespaceIds { eui64: [8; 8], nguid: [9; 16], ..ids });
+    }
+}

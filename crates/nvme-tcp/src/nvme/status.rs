@@ -104,6 +104,18 @@ statuses! {
     /// Compare found a difference.
     COMPARE_FAILURE = 2, 0x85, final, "compare failure";
 
+    /// Something is wrong between the controller and the namespace.
+    INTERNAL_PATH_ERROR = 3, 0x00, retry, "internal path error";
+    /// Asymmetric namespace access (ANA): by this controller the namespace will not be accessible again.
+    ANA_PERSISTENT_LOSS = 3, 0x01, retry, "asymmetric access persistent loss";
+    /// Asymmetric namespace access: by this controller the namespace is not accessible now.
+    ANA_INACCESSIBLE = 3, 0x02, retry, "asymmetric access inaccessible";
+    /// Asymmetric namespace access: how the namespace is accessible is changing.
+    ANA_TRANSITION = 3, 0x03, retry, "asymmetric access transition";
+    /// The controller found something wrong with the path to it.
+    CONTROLLER_PATHING_ERROR = 3, 0x60, retry, "controller pathing error";
+    /// The host found something wrong with the path to the controller.
+    HOST_PATHING_ERROR = 3, 0x70, retry, "host pathing error";
     /// The host's own: the command was aborted before it came to an end.
     ABORTED_BY_HOST = 3, 0x71, retry, "aborted by host";
 }
@@ -139,6 +151,12 @@ impl Status {
         self.0 & 1 << 14 != 0
     }
 
+    /// The command was not carried out, and may be before long: the path to the namespace is changing, or the namespace is
+    /// not ready.
+    pub const fn is_passing(self) -> bool {
+        !self.do_not_retry() && (self.code_type() == PATH || self.0 & 0x7ff == Status::NOT_READY.0 & 0x7ff)
+    }
+
     /// There is more about it in the error log.
     pub const fn more(self) -> bool {
         self.0 & 1 << 13 != 0
@@ -166,3 +184,6 @@ impl fmt::Debug for Status {
 }
 
 impl std::error::Error for Status {}
+
+/// SCT of what is wrong with the path.
+const PATH: u8 = 3;

@@ -1,47 +1,71 @@
 //! One namespace, by block.
 
 use super::error::CommandError;
+use super::known::Known;
 use super::lane::{Done, Pending, Read};
 use super::{Host, write_payload};
 use crate::host::{Buffer, Payload, commands};
-use crate::nvme::IoOpcode;
-use crate::nvme::identify::NamespaceData;
+use crate::nvme::identify::{NamespaceData, NamespaceIds};
+use crate::nvme::{Command, IoOpcode};
 use bytes::Bytes;
+use std::sync::Arc;
 
 /// A namespace of a controller. Commands are under way from the call on, whether or not the future is polled.
 ///
-/// See [`Host`] for an example.
+/// Commands that are under way at the same time may be carried out in any order. A command whose future was
+/// [cancelled](Done::cancel) or dropped may still be carried out, but not after one that is submitted later and is about
+/// some of the same blocks: that one waits. The disk is the namespace that was looked at, not its number: if a new
+/// connection leads to another, [`Host::disk`] has to be asked again.
+///
+/// ```
+/// use bytes::Bytes;
+/// use nvme_tcp::shell::host::{CommandError, Disk};
+///
+/// async fn replace(disk: &Disk, old: Bytes, new: Bytes) -> Result<(), CommandError> {
+///     // Dropped at once: it may be carried out, or not.
+///     drop(disk.write(0, [old]));
+///     // Whichever it was, this comes after it.
+///     disk.write(0, [new]).await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// See [`Host`] for an example of how to come by one.
 #[derive(Clone, Debug)]
 pub struct Disk {
     host: Host,
-    id: u32,
-    data: NamespaceData,
+    known: Arc<Known>,
     max_transfer: u32,
 }
 
 impl Disk {
-    pub(super) fn new(host: Host, id: u32, data: NamespaceData, max_transfer: u32) -> Disk {
-        Disk { host, id, data, max_transfer }
+    pub(super) fn new(host: Host, known: Arc<Known>, max_transfer: u32) -> Disk {
+        Disk { host, known, max_transfer }
     }
 
     /// The namespace's number.
     pub fn id(&self) -> u32 {
-        self.id
+        self.known.id
     }
 
     /// How many blocks there are.
     pub fn blocks(&self) -> u64 {
-        self.data.blocks
+        self.known.data.blocks
     }
 
     /// Bytes of a block.
     pub fn block_size(&self) -> u32 {
-        1 << self.data.block_shift
+        1 << self.known.data.block_shift
     }
 
     /// What the controller said.
     pub fn data(&self) -> &NamespaceData {
-        &self.data
+        &self.known.data
+    }
+
+    /// By what the namespace is known wherever it is.
+    pub fn ids(&self) -> &NamespaceIds {
+        &self.known.ids
     }
 
     /// Most bytes that a command moves.
@@ -57,7 +81,10 @@ impl Disk {
     /// Fills `buffer`, in whole blocks, with those from `first` on.
     pub fn read(&self, first: u64, buffer: Buffer) -> Read {
         match self.blocks_of(buffer.len()) {
-            Ok(blocks) => self.host.io_read(commands::range(IoOpcode::Read, self.id, first, blocks), buffer),
+            Ok(blocks) => {
+                let command = commands::range(IoOpcode::Read, self.id(), first, blocks);
+                Read(self.submit(command, Payload::Read(buffer)))
+            }
             Err(error) => Read(Pending::refused(error, Payload::Read(buffer))),
         }
     }
@@ -75,7 +102,7 @@ impl Disk {
 
     /// Makes durable what was written.
     pub fn flush(&self) -> Done {
-        self.host.io(commands::flush(self.id), [])
+        Done(self.submit(commands::flush(self.id()), Payload::None))
     }
 
     /// Sets `blocks` blocks, 1 to 65536, to zero.
@@ -98,8 +125,8 @@ impl Disk {
         if !(1..=256).contains(&ranges.len()) {
             return Done(Pending::refused(CommandError::Invalid("1 to 256 ranges"), Payload::None));
         }
-        let (command, data) = commands::deallocate(self.id, ranges);
-        self.host.io(command, [Bytes::from(data)])
+        let (command, data) = commands::deallocate(self.id(), ranges);
+        Done(self.submit(command, write_payload([Bytes::from(data)])))
     }
 
     fn with_data(&self, opcode: IoOpcode, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
@@ -109,8 +136,8 @@ impl Disk {
             Payload::None | Payload::Read(_) => 0,
         };
         match (self.blocks_of(len), payload) {
-            (Ok(blocks), Payload::Write(pieces)) => {
-                self.host.io(commands::range(opcode, self.id, first, blocks), pieces)
+            (Ok(blocks), payload @ Payload::Write(_)) => {
+                Done(self.submit(commands::range(opcode, self.id(), first, blocks), payload))
             }
             (Ok(_), payload) => Done(Pending::refused(NO_BLOCKS, payload)),
             (Err(error), payload) => Done(Pending::refused(error, payload)),
@@ -121,7 +148,11 @@ impl Disk {
         if !(1..=1 << 16).contains(&blocks) {
             return Done(Pending::refused(NO_BLOCKS, Payload::None));
         }
-        self.host.io(commands::range(opcode, self.id, first, blocks), [])
+        Done(self.submit(commands::range(opcode, self.id(), first, blocks), Payload::None))
+    }
+
+    fn submit(&self, command: Command, payload: Payload) -> Pending {
+        self.host.submit_io(command, payload, Some(self.known.clone()))
     }
 
     fn blocks_of(&self, bytes: usize) -> Result<u32, CommandError> {

@@ -82,10 +82,22 @@ pub enum CommandError {
     /// The controller says so.
     #[error("{0}")]
     Status(Status),
-    /// The controller is out of reach, and the host has given up.
+    /// The controller is out of reach, and the host has given up. Whether a command that was under way was carried out is
+    /// not known.
     #[error("the controller is out of reach: {0}")]
     Lost(HostError),
-    /// The caller's wish.
+    /// The connection was lost under the command, which must not be carried out twice, or is not to be sent to another
+    /// controller while the first may carry it out: it was not sent again.
+    #[error("whether the command was carried out is not known, so it was not sent again: {0}")]
+    Uncertain(HostError),
+    /// Behind a new connection, the namespace is another than before, or not there: the command was not sent, or not sent
+    /// again. [`Host::disk`](super::Host::disk) tells what is there now.
+    #[error("namespace {namespace} is not the one it was before the connection was lost: look at it anew")]
+    NamespaceChanged {
+        /// Its number.
+        namespace: u32,
+    },
+    /// The caller's wish. The command cannot be carried out any more; whether it was is not told.
     #[error("the command was cancelled")]
     Cancelled,
     /// The caller's fault: the command was not sent.

@@ -1,38 +1,51 @@
 //! Commands on their way to a queue, and back: they wait here while there is none.
 //!
-//! Invariant: every ticket is settled once: with the command's end, with its cancellation, or with the end of whoever
-//! had the command, a task that was dropped or has panicked.
+//! Invariants: every ticket is settled once: with the command's end, with its cancellation, or with the end of whoever
+//! had the command, a task that was dropped or has panicked. A command that may change something is not settled as
+//! cancelled while it may still be carried out.
 
 use super::error::{CommandError, Failed, HostError};
+use super::given_up::GivenUp;
+use super::known::Known;
+use super::scope::Scope;
 use super::{Association, Outcome, lock};
 use crate::host::{Buffer, Payload, Submission};
 use crate::nvme::Completion;
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
+use offload_base::{Instant, time};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// A command that comes to an end without a buffer. Dropped, nobody waits for the end any more.
+/// A command that comes to an end without a buffer.
+///
+/// Dropped (by a timeout around it, or a `select!`), it is [given up](Done::cancel), and nobody hears of its end. If it
+/// changes something, as a write does, it may still be carried out; but not after what comes later: a command submitted
+/// after the drop that is about some of the same blocks, on whichever queue, is sent when the dropped one can no longer
+/// be carried out.
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
 pub struct Done(pub(super) Pending);
 
 /// A command that fills a buffer, and gives it back however it ends, but for one lost with a task of the host: then the
-/// buffer is empty. Dropped, nobody waits for the end any more.
+/// buffer is empty. Dropped, it is given up, and nobody waits for the end any more.
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
 pub struct Read(pub(super) Pending);
 
 /// One queue's commands.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lane {
+    given_up: Arc<GivenUp>,
     state: Mutex<LaneState>,
 }
 
 #[derive(Debug, Default)]
 struct LaneState {
     pending: VecDeque<Entry>,
+    /// What waits until then before it is sent again.
+    resting: Vec<(Instant, Entry)>,
     cancelled: Vec<Arc<Ticket>>,
     news: Option<News>,
     ended: Option<HostError>,
@@ -56,6 +69,8 @@ pub(super) struct Entry {
     pub(super) submission: Submission,
     pub(super) ticket: Owed,
     pub(super) tries: Tries,
+    /// The connection was lost under it: until there is another, it may still be carried out.
+    pub(super) was_sent: bool,
 }
 
 /// How often a command was sent again.
@@ -65,11 +80,16 @@ pub(super) struct Tries {
     pub(super) retries: u32,
     /// Because the connection was lost under it.
     pub(super) replays: u32,
+    /// Since when the controller says that it cannot be carried out now, and how often it has.
+    pub(super) passing: Option<(Instant, u32)>,
 }
 
 /// By which a command's end finds who waits for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ticket {
+    scope: Scope,
+    /// The namespace it is about, if somebody has looked at that.
+    known: Option<Arc<Known>>,
     state: Mutex<TicketState>,
 }
 
@@ -82,6 +102,8 @@ struct TicketState {
     outcome: Option<Outcome>,
     settled: bool,
     cancelled: bool,
+    /// Where it is listed as given up.
+    listed: Option<Arc<GivenUp>>,
     /// Its identifier in the queue it is in.
     id: Option<u16>,
     waker: Option<Waker>,
@@ -99,11 +121,19 @@ pub(super) struct Pending {
 pub(super) struct Mail {
     pub(super) news: Option<News>,
     pub(super) entries: Vec<Entry>,
+    /// Of those that were sent: reads, and what else changes nothing.
     pub(super) cancelled: Vec<Arc<Ticket>>,
+    /// When the next one has rested.
+    pub(super) rested: Option<Instant>,
 }
 
 impl Done {
     /// Gives the command up: the future ends with [`CommandError::Cancelled`], unless the command has ended before.
+    ///
+    /// A command that changes nothing, or was not sent yet, ends at once. One that was sent and may change something, as
+    /// a write does, ends when it can no longer be carried out: when the controller has answered, whatever it says, or
+    /// when the host is connected again after a loss. So what is submitted when the future has ended comes after it. What
+    /// is submitted before, and is about some of the same blocks, is held until then.
     pub fn cancel(&self) {
         self.0.cancel();
     }
@@ -145,7 +175,7 @@ impl Future for Read {
 impl Pending {
     /// A command that is not even sent.
     pub(super) fn refused(error: CommandError, payload: Payload) -> Pending {
-        let ticket = Arc::<Ticket>::default();
+        let ticket = Arc::new(Ticket::new(Scope::NOTHING, None));
         Owed(ticket.clone()).settle(Err(error), payload);
         Pending { ticket, lane: None }
     }
@@ -172,20 +202,55 @@ impl Drop for Pending {
     }
 }
 
+impl Entry {
+    /// A command that is new.
+    pub(super) fn new(submission: Submission, ticket: Owed) -> Entry {
+        Entry { submission, ticket, tries: Tries::default(), was_sent: false }
+    }
+
+    /// Why it is not to be sent, now that its turn has come on a new connection.
+    pub(super) fn refusal(&self) -> Option<CommandError> {
+        if self.was_sent && self.ticket.is_cancelled() {
+            return Some(CommandError::Cancelled);
+        }
+        self.ticket.0.known.as_ref().filter(|known| known.is_gone()).map(|known| known.error())
+    }
+
+    /// Ends it.
+    pub(super) fn settle(self, error: CommandError) {
+        self.ticket.settle(Err(error), self.submission.payload);
+    }
+
+    fn may_change_something_yet(&self) -> bool {
+        self.was_sent && self.ticket.scope().changes()
+    }
+}
+
 impl Lane {
+    /// A lane of the host with these given up.
+    pub(super) fn new(given_up: Arc<GivenUp>) -> Lane {
+        Lane { given_up, state: Mutex::default() }
+    }
+
+    /// Queues a command, when nothing that was given up can be carried out after it.
+    pub(super) fn submit(self: &Arc<Lane>, submission: Submission, ticket: Ticket) -> Pending {
+        let ticket = Arc::new(ticket);
+        if let Some(entry) = self.given_up.hold(self, Entry::new(submission, Owed(ticket.clone()))) {
+            self.enqueue(entry);
+        }
+        Pending { ticket, lane: Some(self.clone()) }
+    }
+
     /// Queues a command.
-    pub(super) fn submit(self: &Arc<Lane>, submission: Submission) -> Pending {
-        let ticket = Arc::<Ticket>::default();
-        let owed = Owed(ticket.clone());
+    pub(super) fn enqueue(&self, entry: Entry) {
         let mut state = lock(&self.state);
         if let Some(error) = state.ended.clone() {
             drop(state);
-            owed.settle(Err(CommandError::Lost(error)), submission.payload);
+            entry.settle(CommandError::Lost(error));
         } else {
-            state.pending.push_back(Entry { submission, ticket: owed, tries: Tries::default() });
+            state.pending.push_back(entry);
             wake(state.waker.take(), state);
         }
-        Pending { ticket, lane: Some(self.clone()) }
     }
 
     /// Tells the queue's task something; the last word counts, but nothing counts more than the end.
@@ -197,9 +262,15 @@ impl Lane {
         wake(state.waker.take(), state);
     }
 
-    /// What there is to do: news, commands for at most `room` places, cancellations of what is in the queue.
-    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize) -> Mail {
+    /// What the task is told, if anything.
+    pub(super) fn take_news(&self, cx: &Context<'_>) -> Option<News> {
+        self.take_mail(cx, 0, Instant::ZERO).news
+    }
+
+    /// What there is to do at `now`: news, commands for at most `room` places, cancellations of what is in the queue.
+    pub(super) fn take_mail(&self, cx: &Context<'_>, room: usize, now: Instant) -> Mail {
         let mut state = lock(&self.state);
+        let rested = state.wake_rested(now);
         match &mut state.waker {
             Some(waker) => waker.clone_from(cx.waker()),
             None => state.waker = Some(cx.waker().clone()),
@@ -210,31 +281,48 @@ impl Lane {
             news: if matches!(state.news, Some(News::End)) { Some(News::End) } else { state.news.take() },
             entries: state.pending.drain(..count).collect(),
             cancelled: core::mem::take(&mut state.cancelled),
+            rested,
+        }
+    }
+
+    /// Has a command that was answered wait until then before it is sent again.
+    pub(super) fn rest(&self, until: Instant, entry: Entry) {
+        let mut state = lock(&self.state);
+        lock(&entry.ticket.0.state).id = None;
+        if entry.ticket.is_cancelled() || state.ended.is_some() {
+            drop(state);
+            self.put_back(vec![entry]);
+        } else {
+            state.resting.push((until, entry));
         }
     }
 
     /// Puts commands back in front, in their order.
     pub(super) fn put_back(&self, entries: Vec<Entry>) {
+        let mut over = Vec::new();
         let mut state = lock(&self.state);
         for entry in entries.into_iter().rev() {
-            if entry.ticket.is_cancelled() {
-                entry.ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
+            if entry.ticket.is_cancelled() && !entry.may_change_something_yet() {
+                over.push((entry, CommandError::Cancelled));
             } else if let Some(error) = state.ended.clone() {
-                entry.ticket.settle(Err(CommandError::Lost(error)), entry.submission.payload);
+                over.push((entry, CommandError::Lost(error)));
             } else {
                 lock(&entry.ticket.0.state).id = None;
                 state.pending.push_front(entry);
             }
         }
         wake(state.waker.take(), state);
+        over.into_iter().for_each(|(entry, error)| entry.settle(error));
     }
 
     /// Has `other` look after what came here.
     pub(super) fn hand_over(&self, cx: &Context<'_>, other: &Lane) -> Option<News> {
-        let Mail { news, entries, cancelled } = self.take_mail(cx, usize::MAX);
+        let Mail { news, entries, cancelled, .. } = self.take_mail(cx, usize::MAX, Instant::ZERO);
         if !entries.is_empty() {
             other.put_back(entries);
         }
+        let resting = core::mem::take(&mut lock(&self.state).resting);
+        resting.into_iter().for_each(|(_, entry)| other.enqueue(entry));
         cancelled.iter().for_each(|ticket| other.withdraw(ticket));
         news
     }
@@ -245,13 +333,12 @@ impl Lane {
             let mut state = lock(&self.state);
             state.ended.get_or_insert_with(|| error.clone());
             state.news = Some(News::End);
-            let entries = state.pending.drain(..).collect();
+            let resting = core::mem::take(&mut state.resting).into_iter().map(|(_, entry)| entry);
+            let entries = state.pending.drain(..).chain(resting).collect();
             wake(state.waker.take(), state);
             entries
         };
-        for entry in entries {
-            entry.ticket.settle(Err(CommandError::Lost(error.clone())), entry.submission.payload);
-        }
+        entries.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
     }
 
     fn cancel(&self, ticket: &Arc<Ticket>) {
@@ -265,48 +352,106 @@ impl Lane {
         self.withdraw(ticket);
     }
 
-    /// Finds the command that was given up, or has the queue's task find it.
+    /// Ends a command that was given up, if it was not sent. If it was, what changes nothing is the queue's task to find;
+    /// anything else comes to its end, and what is about the same waits for that.
     fn withdraw(&self, ticket: &Arc<Ticket>) {
+        if let Some(entry) = self.given_up.withdraw(ticket) {
+            return entry.settle(CommandError::Cancelled);
+        }
         let mut state = lock(&self.state);
-        match state.pending.iter().position(|entry| entry.ticket.is(ticket)) {
-            Some(place) => {
-                let entry = state.pending.remove(place);
-                drop(state);
-                if let Some(entry) = entry {
-                    entry.ticket.settle(Err(CommandError::Cancelled), entry.submission.payload);
-                }
-            }
-            None => {
-                state.cancelled.push(ticket.clone());
-                wake(state.waker.take(), state);
-            }
+        if let Some(entry) = state.take_unsent(ticket) {
+            drop(state);
+            entry.settle(CommandError::Cancelled);
+        } else if ticket.scope.changes() {
+            drop(state);
+            ticket.list(&self.given_up);
+        } else {
+            state.cancelled.push(ticket.clone());
+            wake(state.waker.take(), state);
         }
     }
 }
 
+impl LaneState {
+    /// Has those wait for room that have rested; returns when the next one has.
+    fn wake_rested(&mut self, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for (until, entry) in core::mem::take(&mut self.resting) {
+            if until <= now {
+                self.pending.push_back(entry);
+            } else {
+                next = time::earliest(next, Some(until));
+                self.resting.push((until, entry));
+            }
+        }
+        next
+    }
+
+    /// Takes the command of `ticket` out, if it waits here and cannot be carried out.
+    fn take_unsent(&mut self, ticket: &Arc<Ticket>) -> Option<Entry> {
+        let is_it = |entry: &Entry| entry.ticket.is(ticket) && !entry.may_change_something_yet();
+        if let Some(place) = self.pending.iter().position(is_it) {
+            return self.pending.remove(place);
+        }
+        let place = self.resting.iter().position(|(_, entry)| is_it(entry))?;
+        Some(self.resting.swap_remove(place).1)
+    }
+}
+
 impl Ticket {
+    /// Of a command that may do this, to that namespace.
+    pub(super) fn new(scope: Scope, known: Option<Arc<Known>>) -> Ticket {
+        Ticket { scope, known, state: Mutex::default() }
+    }
+
+    /// What its command may do.
+    pub(super) fn scope(&self) -> Scope {
+        self.scope
+    }
+
     /// Its identifier in the queue.
     pub(super) fn id(&self) -> Option<u16> {
         lock(&self.state).id
     }
 
-    fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) {
-        let waker = {
+    /// Lists it as given up, unless it has ended.
+    fn list(self: &Arc<Ticket>, given_up: &Arc<GivenUp>) {
+        let mut state = lock(&self.state);
+        if !state.settled && state.listed.is_none() {
+            given_up.add(self.clone());
+            state.listed = Some(given_up.clone());
+        }
+    }
+
+    /// Returns where it was listed.
+    fn settle(&self, result: Result<Completion, CommandError>, payload: Payload) -> Option<Arc<GivenUp>> {
+        let (waker, listed) = {
             let mut state = lock(&self.state);
             if state.settled {
-                return;
+                return None;
             }
             state.settled = true;
             state.outcome = Some((result, payload));
-            state.waker.take()
+            (state.waker.take(), state.listed.take())
         };
         if let Some(waker) = waker {
             waker.wake();
         }
+        listed
     }
 }
 
 impl Owed {
+    /// What its command may do.
+    pub(super) fn scope(&self) -> Scope {
+        self.0.scope
+    }
+
+    /// Whether its command is about a namespace that somebody has looked at.
+    pub(super) fn is_of_known(&self) -> bool {
+        self.0.known.is_some()
+    }
+
     /// It is in the queue under `id`.
     pub(super) fn enter(&self, id: u16) {
         lock(&self.0.state).id = Some(id);
@@ -322,15 +467,18 @@ impl Owed {
         Arc::ptr_eq(&self.0, ticket)
     }
 
-    /// The command's end.
+    /// The command's end: it cannot be carried out any more, and what waited for that goes on.
     pub(super) fn settle(self, result: Result<Completion, CommandError>, payload: Payload) {
-        self.0.settle(result, payload);
+        if let Some(given_up) = self.0.settle(result, payload) {
+            given_up.remove(&self.0);
+        }
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), Payload::None);
+        // With a task that is lost, the host ends: what waits for this command is not to go on.
+        let _listed = self.0.settle(Err(CommandError::Lost(HostError::TaskLost)), Payload::None);
     }
 }
 

@@ -5,20 +5,28 @@
 //! - [`discover()`]: what there is to connect to;
 //! - [`HostEvent`]: what a controller tells unasked;
 //! - `session`: the tasks: connect, keep alive, back off, connect again;
-//! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does; `lane`: commands on their way to a queue, wherever that is.
+//! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does;
+//! - `lane`: commands on their way to a queue, wherever that is; `given_up`: those that wait for others to end;
+//! - `scope`: what a command may do, and to what; `known`: namespaces, to be known again.
 //!
-//! Invariant: a command ends once, and its buffer comes back with it, whatever becomes of queues in between: what was
-//! under way when a queue was lost is replayed on the next. If a task is lost, the host ends, and so do all commands;
-//! buffers that the task had are lost with it.
+//! Invariants: a command ends once, and its buffer comes back with it, whatever becomes of queues in between: what was
+//! under way when a queue was lost is replayed on the next, if it may be carried out twice and is about the same
+//! namespace as before. A command that has ended is not carried out any more, unless the host has given up or lost a
+//! silent controller without a keep-alive, and its error says that; so no command is overtaken by one that ended, or was
+//! given up, before it was submitted. If a task is lost, the host ends, and so do all commands; buffers that the task had
+//! are lost with it.
 
 mod connector;
 mod discover;
 mod disk;
 mod error;
 mod events;
+mod given_up;
+mod known;
 mod lane;
 mod link;
 mod offloading;
+mod scope;
 mod serving;
 mod session;
 
@@ -33,15 +41,19 @@ pub use session::Task;
 use super::lock;
 use crate::host::{Buffer, Payload, QueueConfig, Submission, commands};
 use crate::namespace::Pieces;
-use crate::nvme::identify::{self, ControllerData, NamespaceData};
+use crate::nvme::identify::{self, ControllerData, NamespaceData, NamespaceIds};
 use crate::nvme::{Command, Completion};
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use core::time::Duration;
-use lane::{Lane, Pending};
+use given_up::GivenUp;
+use known::{Known, NAMESPACE, NAMESPACE_DESCRIPTORS};
+use lane::{Lane, Pending, Ticket};
 use offload_base::{Instant, Timers};
+use scope::Scope;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 /// Who a host is, whom it connects to, and how.
@@ -58,7 +70,8 @@ pub struct HostConfig {
     pub subsystem: String,
     /// This host's name.
     pub host: String,
-    /// This host's identifier.
+    /// This host's identifier. Controllers take hosts with the same one for the same host, whose earlier connections the
+    /// later ones replace.
     pub host_id: [u8; 16],
     /// I/O queues to ask for, at least one.
     pub queues: u16,
@@ -76,7 +89,8 @@ pub struct HostConfig {
     pub offload: Offload,
     /// The controller gives the host up when it has not heard of it for this long; zero: never. So long a host waits that
     /// has lost a controller without a word, by a timeout: before, what it sent may still be carried out, and it would
-    /// be after what is sent again.
+    /// be after what is sent again. With zero there is nothing to wait for: what was under way and may change something
+    /// is not sent again, but ends with [`CommandError::Uncertain`], and may still be carried out after that.
     pub keep_alive: Duration,
     /// In which a stream has to open.
     pub connect_timeout: Duration,
@@ -90,6 +104,9 @@ pub struct HostConfig {
     pub give_up_after: Duration,
     /// How often a command is tried again that the controller says may be.
     pub retries: u32,
+    /// How long a command is tried again, with pauses of up to a second, that the controller cannot carry out now because
+    /// the path to the namespace is changing, or the namespace is not ready.
+    pub path_wait: Duration,
     /// How often a command is sent again that was under way when a connection was lost. Then it fails: it may be what the
     /// controller does not survive.
     pub replays: u32,
@@ -168,6 +185,7 @@ struct Shared {
     /// I/O queues in use, and the one whose turn it is.
     queues: AtomicUsize,
     turn: AtomicUsize,
+    given_up: Arc<GivenUp>,
     central: Mutex<Central>,
 }
 
@@ -193,6 +211,8 @@ struct Central {
     was_live: bool,
     ended: Option<HostError>,
     waiting: Vec<Waker>,
+    /// Namespaces that somebody has looked at.
+    known: BTreeMap<u32, Arc<Known>>,
     untold: events::Untold,
     stats: HostStats,
 }
@@ -231,6 +251,7 @@ impl HostConfig {
             reconnect_delay_max: Duration::from_secs(10),
             give_up_after: Duration::from_secs(600),
             retries: 5,
+            path_wait: Duration::from_secs(60),
             replays: 8,
         }
     }
@@ -253,7 +274,8 @@ impl Host {
     /// dropped or has panicked, ends with [`HostError::TaskLost`].
     pub fn new(connector: impl Connector + 'static, timers: Arc<dyn Timers>, config: HostConfig) -> (Host, Vec<Task>) {
         let config = HostConfig { queues: config.queues.max(1), ..config };
-        let lanes = (0..=usize::from(config.queues)).map(|_| Arc::default()).collect();
+        let given_up = Arc::<GivenUp>::default();
+        let lanes = (0..=usize::from(config.queues)).map(|_| Arc::new(Lane::new(given_up.clone()))).collect();
         let shared = Arc::new(Shared {
             config,
             connector: Box::new(connector),
@@ -261,6 +283,7 @@ impl Host {
             lanes,
             queues: AtomicUsize::new(1),
             turn: AtomicUsize::new(0),
+            given_up,
             central: Mutex::default(),
         });
         let tasks = session::tasks(&shared);
@@ -348,38 +371,61 @@ impl Host {
         Ok(identify::parse_namespace_list(&read.map_err(|failed| failed.error)?.to_vec()))
     }
 
-    /// A namespace.
+    /// A namespace, as it is now. Behind each new connection it is looked at again: if it is another then, by its
+    /// identifiers, its block size or fewer blocks, or is not there, the disk is gone: its commands end with
+    /// [`CommandError::NamespaceChanged`], and none is sent to what is there now.
     ///
     /// # Errors
     /// As any command; [`CommandError::Invalid`] if there is no such namespace.
     pub async fn disk(&self, namespace: u32) -> Result<Disk, CommandError> {
-        let buffer = Buffer::zeroed(identify::LEN);
-        let read = self.admin_read(commands::identify(NAMESPACE, namespace), buffer).await;
-        let data = NamespaceData::parse(&read.map_err(|failed| failed.error)?.to_vec())
-            .filter(|data| data.block_shift > 0)
-            .ok_or(CommandError::Invalid("there is no such namespace, or its format is unknown"))?;
-        let max_transfer = lock(&self.handle.shared.central).association.as_ref().map_or(u32::MAX, |a| a.max_transfer);
-        Ok(Disk::new(self.clone(), namespace, data, max_transfer))
+        loop {
+            let generation = lock(&self.handle.shared.central).generation;
+            let (data, ids) = self.look_at(namespace).await?;
+            let mut central = lock(&self.handle.shared.central);
+            let Some(association) = central.association.clone().filter(|there| there.generation == generation) else {
+                continue; // part of it may have been told by another controller
+            };
+            let known = match central.known.get(&namespace) {
+                Some(known) if !known.is_gone() && known.is(&data, &ids) => match known.data == data {
+                    true => known.clone(),
+                    false => Arc::new(known.grown(data)),
+                },
+                before => {
+                    before.into_iter().for_each(|before| before.take_away());
+                    Arc::new(Known::new(namespace, data, ids))
+                }
+            };
+            central.known.insert(namespace, known.clone());
+            let max_transfer = association.max_transfer;
+            drop(central);
+            return Ok(Disk::new(self.clone(), known, max_transfer));
+        }
     }
 
-    /// A command of the admin queue, which brings `data` along.
+    /// A command of the admin queue, which brings `data` along. After the loss of a connection it is sent again if it is
+    /// known to change nothing, or to come to the same twice (Set Features); otherwise it ends with
+    /// [`CommandError::Uncertain`].
     pub fn admin(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
-        Done(self.submit(0, command, write_payload(data)))
+        Done(self.submit_admin(command, write_payload(data)))
     }
 
-    /// A command of the admin queue that fills `buffer`.
+    /// A command of the admin queue that fills `buffer`. It is sent again as [`Host::admin`] says.
     pub fn admin_read(&self, command: Command, buffer: Buffer) -> Read {
-        Read(self.submit(0, command, Payload::Read(buffer)))
+        Read(self.submit_admin(command, Payload::Read(buffer)))
     }
 
-    /// A command of an I/O queue, which brings `data` along.
+    /// A command of an I/O queue, which brings `data` along. If the controller says that it may be, or after the loss of a
+    /// connection, it is sent again if it is known to change nothing, or to come to the same twice, as Write, Write Zeroes,
+    /// Write Uncorrectable and Dataset Management do on a namespace that was looked at by [`Host::disk`]. Otherwise, as
+    /// for reservations, Copy or Zone Append, it is sent once, and ends with [`CommandError::Uncertain`] if the connection
+    /// is lost.
     pub fn io(&self, command: Command, data: impl IntoIterator<Item = Bytes>) -> Done {
-        Done(self.submit(self.next_lane(), command, write_payload(data)))
+        Done(self.submit_io(command, write_payload(data), self.known(command.namespace())))
     }
 
-    /// A command of an I/O queue that fills `buffer`.
+    /// A command of an I/O queue that fills `buffer`. It is sent again as [`Host::io`] says.
     pub fn io_read(&self, command: Command, buffer: Buffer) -> Read {
-        Read(self.submit(self.next_lane(), command, Payload::Read(buffer)))
+        Read(self.submit_io(command, Payload::Read(buffer), self.known(command.namespace())))
     }
 
     /// Tells the controller goodbye, and ends the connection. What is under way fails.
@@ -396,8 +442,37 @@ impl Host {
         .await;
     }
 
-    fn submit(&self, lane: usize, command: Command, payload: Payload) -> Pending {
-        self.handle.shared.lanes[lane].submit(Submission { command, payload })
+    async fn look_at(&self, namespace: u32) -> Result<(NamespaceData, NamespaceIds), CommandError> {
+        let read = |cns| self.admin_read(commands::identify(cns, namespace), Buffer::zeroed(identify::LEN));
+        let page = read(NAMESPACE).await.map_err(|failed| failed.error)?.to_vec();
+        let data = NamespaceData::parse(&page)
+            .filter(|data| data.block_shift > 0)
+            .ok_or(CommandError::Invalid("there is no such namespace, or its format is unknown"))?;
+        let version = self.controller().map_or(0, |controller| controller.version);
+        let descriptors = match known::has_descriptors(version) {
+            true => match read(NAMESPACE_DESCRIPTORS).await {
+                Ok(buffer) => buffer.to_vec(),
+                // It can do without.
+                Err(Failed { error: CommandError::Status(status), .. }) if status.do_not_retry() => Vec::new(),
+                Err(failed) => return Err(failed.error),
+            },
+            false => Vec::new(),
+        };
+        Ok((data, NamespaceIds::parse(&page, &descriptors)))
+    }
+
+    fn submit_admin(&self, command: Command, payload: Payload) -> Pending {
+        let ticket = Ticket::new(Scope::of_admin(&command), None);
+        self.handle.shared.lanes[0].submit(Submission { command, payload }, ticket)
+    }
+
+    fn submit_io(&self, command: Command, payload: Payload, known: Option<Arc<Known>>) -> Pending {
+        let ticket = Ticket::new(Scope::of_io(&command, &payload), known);
+        self.handle.shared.lanes[self.next_lane()].submit(Submission { command, payload }, ticket)
+    }
+
+    fn known(&self, namespace: u32) -> Option<Arc<Known>> {
+        lock(&self.handle.shared.central).known.get(&namespace).cloned()
     }
 
     /// I/O queues take turns.
@@ -449,5 +524,4 @@ type Outcome = (Result<Completion, CommandError>, Payload);
 /// Who a host is that says nothing else.
 const DEFAULT_HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6e69632d-6f66-466c-af61-6420686f7374";
 /// CNS.
-const NAMESPACE: u8 = 0x00;
 const ACTIVE_NAMESPACES: u8 = 0x02;

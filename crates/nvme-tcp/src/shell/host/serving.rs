@@ -6,12 +6,13 @@ use super::events::Events;
 use super::lane::{Entry, Lane, Mail, News, Owed, Tries};
 use super::link::Link;
 use super::lock;
+use super::scope::Effect;
 use crate::host::{Abandoned, Finished, Payload, QueueError, Submission, commands};
 use crate::nvme::{Command, Status};
 use core::future::poll_fn;
 use core::task::{Context, Poll};
 use core::time::Duration;
-use offload_base::Instant;
+use offload_base::{Instant, time};
 use std::collections::BTreeMap;
 
 /// Why a queue is served no longer.
@@ -34,8 +35,9 @@ pub(super) struct Upkeep {
     pub(super) events: bool,
 }
 
-/// Serves the lane `number` on `link` until that ends. What had not finished by then waits in the lane again.
-pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep: Upkeep) -> Ended {
+/// Serves the lane `number` on `link` until that ends, and with it the controller, if the queue failed. What had not finished
+/// by then waits in the lane again.
+pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut link: Link, upkeep: Upkeep) -> Ended {
     let lane = &shared.lanes[number];
     let mut serving = Serving {
         shared,
@@ -54,9 +56,17 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep
         serving.say_goodbye(&mut link).await;
     }
     let mut jobs = serving.jobs;
+    if let Ended::Failed(error) = &ended {
+        // Before any command ends for it: what is submitted then must not be overtaken by that command on another queue.
+        shared.lose(generation, error, number == 0 && error.is_final());
+    }
     let mut unfinished = Vec::new();
     let last_words = matches!(ended, Ended::Wanted | Ended::Failed(HostError::Queue(QueueError::Misbehaved(_))));
     let mut queue = link.finish(last_words).await;
+    let error = match &ended {
+        Ended::Failed(error) => error.clone(),
+        Ended::Wanted | Ended::Cut => shared.loss().error,
+    };
     for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
         Some(unfinished) => Poll::Ready(unfinished),
         None => Poll::Pending,
@@ -65,24 +75,45 @@ pub(super) async fn serve(shared: &Shared, number: usize, mut link: Link, upkeep
     {
         let Some((ticket, mut tries)) = jobs.remove(&id) else { continue };
         tries.replays += 1;
-        if tries.replays > shared.config.replays && !ticket.is_cancelled() {
-            // It may well be this command that no connection survives.
-            let error = match &ended {
-                Ended::Failed(error) => error.clone(),
-                Ended::Wanted | Ended::Cut => shared.loss().error,
-            };
-            ticket.settle(Err(CommandError::Lost(error)), submission.payload);
-        } else {
-            unfinished.push(Entry { submission, ticket, tries });
+        let entry = Entry { submission, ticket, tries, was_sent: true };
+        // A host that is closed sends nothing again.
+        let refusal = if matches!(ended, Ended::Wanted) { None } else { shared.no_replay(&entry, &error) };
+        match refusal {
+            Some(refusal) => entry.settle(refusal),
+            None => unfinished.push(entry),
         }
     }
     let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
-    // A host that is closed sends nothing again.
     if replays > 0 && !matches!(ended, Ended::Wanted) {
         lock(&shared.central).stats.replays += replays as u64;
     }
     lane.put_back(unfinished);
     ended
+}
+
+impl Shared {
+    /// Why a command under which a connection was lost by `error` is not sent again.
+    fn no_replay(&self, entry: &Entry, error: &HostError) -> Option<CommandError> {
+        let scope = entry.ticket.scope();
+        if scope.changes() && self.never_given_up(error) {
+            return Some(CommandError::Uncertain(error.clone()));
+        }
+        if entry.ticket.is_cancelled() {
+            return None; // it waits for the next connection, and ends
+        }
+        // An unknown namespace may be another behind the next connection.
+        if scope.effect == Effect::Once || (scope.is_about_blocks() && scope.changes() && !entry.ticket.is_of_known()) {
+            return Some(CommandError::Uncertain(error.clone()));
+        }
+        // It may well be this command that no connection survives.
+        (entry.tries.replays > self.config.replays).then(|| CommandError::Lost(error.clone()))
+    }
+
+    /// Whether a controller lost by `error` may carry out what it was sent at any later time: it was not told of the loss,
+    /// and no keep-alive tells it.
+    fn never_given_up(&self, error: &HostError) -> bool {
+        error.is_silence() && self.config.keep_alive.is_zero()
+    }
 }
 
 struct Serving<'a> {
@@ -120,29 +151,38 @@ impl Serving<'_> {
         // Places are kept for the keep-alive, and for what comes next about events.
         let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place());
         let room = link.queue.room().saturating_sub(kept);
-        let Mail { news, entries, cancelled } = self.lane.take_mail(cx, room);
-        let mut progress = !entries.is_empty();
         let now = self.shared.timers.now();
+        let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, room, now);
+        let mut progress = !entries.is_empty();
         let mut unsent = Vec::new();
         for entry in entries {
-            let Entry { submission, ticket, tries } = entry;
+            if let Some(refusal) = entry.refusal() {
+                entry.settle(refusal);
+                continue;
+            }
+            let Entry { submission, ticket, tries, was_sent } = entry;
             match link.queue.submit(now, submission) {
                 Ok(id) => {
                     ticket.enter(id);
                     self.jobs.insert(id, (ticket, tries));
                 }
-                Err(submission) => unsent.push(Entry { submission, ticket, tries }),
+                Err(submission) => unsent.push(Entry { submission, ticket, tries, was_sent }),
             }
         }
         if !unsent.is_empty() {
             self.lane.put_back(unsent);
         }
         for ticket in cancelled {
-            if let Some(id) = ticket.id()
-                && self.jobs.get(&id).is_some_and(|(job, _)| job.is(&ticket))
-                && let Abandoned::Now(payload) = link.queue.abandon(id)
-                && let Some((ticket, _)) = self.jobs.remove(&id)
-            {
+            let Some(id) = ticket.id().filter(|id| self.jobs.get(id).is_some_and(|(job, _)| job.is(&ticket))) else {
+                continue;
+            };
+            let payload = match link.queue.abandon(id) {
+                Abandoned::Now(payload) => payload,
+                // It changes nothing, so nobody has to wait for it.
+                Abandoned::Unanswered => Payload::None,
+                Abandoned::Later | Abandoned::Finished => continue,
+            };
+            if let Some((ticket, _)) = self.jobs.remove(&id) {
                 ticket.settle(Err(CommandError::Cancelled), payload);
             }
         }
@@ -159,9 +199,10 @@ impl Serving<'_> {
         self.stay_alive(link, now)?;
         self.events.go_on(&mut link.queue, now);
         let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
-        let worked = link.poll(cx, due);
+        let worked = link.poll(cx, time::earliest(due, rested));
         while let Some(finished) = link.queue.poll_finished() {
             self.settle(finished);
+            progress = true;
         }
         progress |= worked.map_err(Ended::Failed)?;
         Ok(progress)
@@ -213,25 +254,47 @@ impl Serving<'_> {
         }
         let Some((ticket, mut tries)) = self.jobs.remove(&id) else { return };
         let status = completion.status;
-        if ticket.is_cancelled() && status == Status::ABORTED_BY_HOST {
+        if ticket.is_cancelled() {
             ticket.settle(Err(CommandError::Cancelled), submission.payload);
         } else if status.is_success() {
             ticket.settle(Ok(completion), submission.payload);
-        } else if self.may_retry
-            && !status.do_not_retry()
-            && tries.retries < self.shared.config.retries
-            && !ticket.is_cancelled()
-        {
+        } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {
             lock(&self.shared.central).stats.retries += 1;
-            tries.retries += 1;
-            self.lane.put_back(vec![Entry { submission, ticket, tries }]);
+            let entry = Entry { submission, ticket, tries, was_sent: false };
+            if pause.is_zero() {
+                self.lane.put_back(vec![entry]);
+            } else {
+                self.lane.rest(self.shared.timers.now() + pause, entry);
+            }
         } else {
             ticket.settle(Err(CommandError::Status(status)), submission.payload);
         }
+    }
+
+    /// How long a command waits before it is sent again that ended with `status`; `None`: it is not sent again.
+    fn pause_before_retry(&self, ticket: &Owed, status: Status, tries: &mut Tries) -> Option<Duration> {
+        let config = &self.shared.config;
+        // Damaged data are told by the host itself: the command was carried out.
+        if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
+            return None;
+        }
+        if !status.is_passing() {
+            tries.passing = None;
+            tries.retries += 1;
+            return (tries.retries <= config.retries).then_some(Duration::ZERO);
+        }
+        let now = self.shared.timers.now();
+        let (since, times) = tries.passing.unwrap_or((now, 0));
+        tries.passing = Some((since, times + 1));
+        let pause = (FIRST_PAUSE * (1 << times.min(16))).min(LONGEST_PAUSE);
+        (now + pause <= since + config.path_wait).then_some(pause)
     }
 }
 
 /// CC: enabled, entries of 64 and 16 bytes, SHN 01b: a normal shutdown.
 const SHUTDOWN: u32 = 1 | 6 << 16 | 4 << 20 | 1 << 14;
+/// Before a command is sent again that cannot be carried out now; each time twice as long, but no longer than the second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Rounds before others get their turn.
 const ROUNDS: usize = 16;

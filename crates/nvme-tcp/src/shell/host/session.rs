@@ -5,7 +5,9 @@
 //!   I/O task:    wait to be told -> connect -> serve -> lost -> have the admin task begin again
 //! ```
 
-use super::error::HostError;
+use super::error::{CommandError, HostError};
+use super::events::HostEvent;
+use super::known::Known;
 use super::lane::News;
 use super::link::Link;
 use super::serving::{Ended, Upkeep, serve};
@@ -52,18 +54,16 @@ async fn keep_controller(task: HasTask) {
                 shared.publish(Arc::new(association));
                 // Half the time it may take, so that one may be lost.
                 let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
-                serve(shared, 0, link, Upkeep { keep_alive, events }).await
+                serve(shared, 0, generation, link, Upkeep { keep_alive, events }).await
             }
             Err(HostError::Closed) => Ended::Wanted,
-            Err(error) => Ended::Failed(error),
-        };
-        match ended {
-            Ended::Wanted => return shared.end(&HostError::Closed),
-            Ended::Cut => {}
-            Ended::Failed(error) => {
-                let is_final = error.is_final();
-                shared.lose(generation, error, is_final);
+            Err(error) => {
+                shared.lose(generation, &error, error.is_final());
+                Ended::Failed(error)
             }
+        };
+        if let Ended::Wanted = ended {
+            return shared.end(&HostError::Closed);
         }
         let loss = shared.loss();
         let too_long = shared.timers.now() - loss.since > shared.config.give_up_after;
@@ -74,8 +74,13 @@ async fn keep_controller(task: HasTask) {
         let lasted = loss.lived.is_some_and(|lived| lived >= shared.config.reconnect_delay_max);
         delay = if lasted { Duration::ZERO } else { delay * 2 };
         delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
-        if shared.back_off(delay.max(loss.wait)).await {
-            return shared.end(&HostError::Closed);
+        let mut wait = delay.max(loss.wait);
+        while !wait.is_zero() {
+            if shared.back_off(wait).await {
+                return shared.end(&HostError::Closed);
+            }
+            // Another queue may have fallen silent meanwhile.
+            wait = shared.loss().wait;
         }
     }
 }
@@ -87,18 +92,15 @@ async fn keep_queue(task: HasTask, number: usize) {
         if number > usize::from(association.queues) {
             if shared.hand_over(number).await { continue } else { return }
         }
-        let ended = match open_queue(shared, &association, number as u16).await {
+        match open_queue(shared, &association, number as u16).await {
             Ok(link) => {
                 shared.connected(&association);
-                serve(shared, number, link, Upkeep::default()).await
+                if let Ended::Wanted = serve(shared, number, association.generation, link, Upkeep::default()).await {
+                    return;
+                }
             }
-            Err(error) => Ended::Failed(error),
-        };
-        match ended {
-            Ended::Wanted => return,
-            Ended::Cut => {}
             // The controller may just be gone: only its admin queue can tell that there is no way back.
-            Ended::Failed(error) => shared.lose(association.generation, error, false),
+            Err(error) => shared.lose(association.generation, &error, false),
         }
     }
 }
@@ -159,22 +161,27 @@ impl Shared {
         }
     }
 
-    /// A queue of the controller is lost, and so all are.
-    fn lose(&self, generation: u64, error: HostError, is_final: bool) {
+    /// A queue of the controller is lost, and so all are. What is submitted from now on is sent to none of them.
+    pub(super) fn lose(&self, generation: u64, error: &HostError, is_final: bool) {
         let mut central = lock(&self.central);
-        if central.generation != generation || central.lost == generation {
-            return; // not the first to say so
+        if central.generation != generation {
+            return;
         }
         let now = self.timers.now();
-        central.lost = generation;
-        if central.association.take().is_some() && error.is_silence() {
+        let is_first = central.lost != generation;
+        let was_there = central.association.take().is_some();
+        if (was_there || !is_first) && error.is_silence() {
             // NVM Express Base Specification 2.1, 9.6: a command is not sent again while the controller may still
             // carry out what it was sent, and one that has not heard of the end goes on until its keep-alive expires.
             let seconds = self.config.keep_alive.as_millis().div_ceil(1000) as u64;
             central.quiet_until = Some(now + Duration::from_secs(seconds));
         }
+        if !is_first {
+            return;
+        }
+        central.lost = generation;
         central.lost_since.get_or_insert(now);
-        (central.last_error, central.is_final) = (Some(error), is_final);
+        (central.last_error, central.is_final) = (Some(error.clone()), is_final);
         self.lanes.iter().for_each(|lane| lane.tell(News::Cut));
     }
 
@@ -197,7 +204,9 @@ impl Shared {
             central.association = None;
             central.ended.get_or_insert_with(|| error.clone()).clone()
         };
+        let held = self.given_up.end();
         self.lanes.iter().for_each(|lane| lane.end(&error));
+        held.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
         lock(&self.central).wake();
     }
 
@@ -205,7 +214,7 @@ impl Shared {
     async fn back_off(&self, delay: Duration) -> bool {
         let mut alarm = self.timers.alarm();
         let until = self.timers.now() + delay;
-        poll_fn(|cx| match self.lanes[0].take_mail(cx, 0).news {
+        poll_fn(|cx| match self.lanes[0].take_news(cx) {
             Some(News::End) => Poll::Ready(true),
             _ => alarm.poll(cx, Some(until)).map(|()| false),
         })
@@ -215,7 +224,7 @@ impl Shared {
     /// Works on `opening`, unless the host is closed meanwhile.
     async fn unless_closed<T>(&self, opening: impl Future<Output = Result<T, HostError>>) -> Result<T, HostError> {
         let mut opening = core::pin::pin!(opening);
-        poll_fn(|cx| match self.lanes[0].take_mail(cx, 0).news {
+        poll_fn(|cx| match self.lanes[0].take_news(cx) {
             Some(News::End) => Poll::Ready(Err(HostError::Closed)),
             _ => opening.as_mut().poll(cx),
         })
@@ -242,7 +251,7 @@ impl Shared {
     async fn wait_for_controller(&self, number: usize) -> Option<Arc<Association>> {
         poll_fn(|cx| {
             loop {
-                match self.lanes[number].take_mail(cx, 0).news {
+                match self.lanes[number].take_news(cx) {
                     Some(News::End) => return Poll::Ready(None),
                     Some(News::Open(association)) => return Poll::Ready(Some(association)),
                     Some(News::Cut) => {}
@@ -280,6 +289,7 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
             Err(error) => return Err(error),
         },
     };
+    shared.look_again(&mut link, data.version).await?;
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
@@ -299,6 +309,20 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
         data,
     };
     Ok((link, association, events))
+}
+
+impl Shared {
+    /// Takes those namespaces away that are not behind `link` as they were: nothing is to be sent to others in their place.
+    async fn look_again(&self, link: &mut Link, version: u32) -> Result<(), HostError> {
+        let known: Vec<Arc<Known>> = lock(&self.central).known.values().cloned().collect();
+        for known in known.into_iter().filter(|known| !known.is_gone()) {
+            if !known.is_behind(link, version).await? {
+                known.take_away();
+                lock(&self.central).untold.keep(HostEvent::NamespacesChanged(vec![known.id]));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A controller that is ready.

@@ -1,0 +1,231 @@
+//! A controller made by hand, that answers commands, or does not, as a test says.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use core::future::poll_fn;
+use core::time::Duration;
+use host_stack::TcpConfig;
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use nvme_tcp::nvme::fabrics::property;
+use nvme_tcp::nvme::identify::{ControllerData, NamespaceData};
+use nvme_tcp::pdu::{DataHeader, InitializeResponse, Limits, Side};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig};
+use nvme_tcp::{AdminOpcode, Command, Completion, FabricsType, Framing, IoOpcode, Pdu, Received, Receiver, Status};
+use offload_api::{SegmentStream, TxTag};
+use offload_base::Seed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use testbed::{BedHost, Testbed};
+
+/// What a controller does about a command.
+#[derive(Clone, Copy)]
+pub(crate) enum Act {
+    Answer,
+    /// Before the next one is.
+    AnswerLate,
+    /// In one go with the next one, after it.
+    AnswerAfterNext,
+    /// The connection ends in one go with the answers that are late.
+    AnswerLateAndClose,
+    Refuse(Status),
+    Never,
+    /// The connection ends.
+    Close,
+}
+
+type Acts = dyn Fn(u32, u16, &Command) -> Act + Send + Sync;
+
+/// What a controller is like.
+pub(crate) struct Faulty {
+    pub(crate) data: ControllerData,
+    /// MQES.
+    pub(crate) entries: u16,
+    /// Given the number of the association (from 1 on), the queue, and the command.
+    act: Box<Acts>,
+    /// Given the number of the association.
+    pub(crate) queues: fn(u32) -> u16,
+    /// What is said of every namespace, and its descriptors; given the number of the association.
+    pub(crate) namespace: fn(u32) -> (NamespaceData, Vec<u8>),
+    associations: AtomicU32,
+}
+
+impl Faulty {
+    pub(crate) fn new(act: impl Fn(u32, u16, &Command) -> Act + Send + Sync + 'static) -> Faulty {
+        let data = ControllerData {
+            controller: 1,
+            keep_alive: 10,
+            sgl_support: 1,
+            command_capsule: 4,
+            response_capsule: 1,
+            ..ControllerData::default()
+        };
+        let associations = AtomicU32::new(0);
+        let namespace = |_| (NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] }, Vec::new());
+        Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, namespace, associations }
+    }
+
+    /// What is sent for a command, and the completion's result.
+    fn answer(&self, association: u32, command: &Command) -> (Vec<u8>, u64) {
+        let (opcode, word) = (command.opcode(), command.u32(11));
+        match AdminOpcode::from_u8(opcode) {
+            Some(AdminOpcode::Fabrics) => match FabricsType::from_u8(command.fabrics_type()) {
+                Some(FabricsType::Connect) => (Vec::new(), 1),
+                Some(FabricsType::PropertyGet) if word == property::CAP => {
+                    (Vec::new(), u64::from(self.entries) | 20 << 24)
+                }
+                Some(FabricsType::PropertyGet) => (Vec::new(), 1),
+                _ => (Vec::new(), 0),
+            },
+            Some(AdminOpcode::Identify) if command.u32(10) == 1 => (self.data.to_bytes(), 0),
+            Some(AdminOpcode::Identify) if command.u32(10) == 3 => {
+                let mut descriptors = (self.namespace)(association).1;
+                descriptors.resize(4096, 0);
+                (descriptors, 0)
+            }
+            Some(AdminOpcode::Identify) => ((self.namespace)(association).0.to_bytes(), 0),
+            Some(AdminOpcode::SetFeatures) => {
+                let queues = u64::from((self.queues)(association) - 1);
+                (Vec::new(), queues | queues << 16)
+            }
+            // Also Read, of an I/O queue.
+            Some(AdminOpcode::GetLogPage) => (vec![0; command.sgl().length as usize], 0),
+            _ => (Vec::new(), 0),
+        }
+    }
+}
+
+/// One connection; `None` when it ends.
+async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
+    let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
+    let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
+    let (mut late, mut after_next) = (Vec::new(), Vec::new());
+    loop {
+        let segment = poll_fn(|cx| stream.poll_segment(cx)).await.ok()??;
+        stream.consume(segment.data.len());
+        receiver.push(segment);
+        while let Some(received) = receiver.poll().ok()? {
+            let command = match received {
+                Received::Header { pdu: Pdu::Command(command), .. } => command,
+                Received::Header { pdu: Pdu::InitializeRequest(_), .. } => {
+                    let agreed = InitializeResponse {
+                        version: 0,
+                        alignment: 0,
+                        header_digest: false,
+                        data_digest: false,
+                        max_data: 4096,
+                    };
+                    send(&mut stream, &Pdu::InitializeResponse(agreed), Vec::new());
+                    stream.flush();
+                    continue;
+                }
+                _ => continue,
+            };
+            let fabrics = command.opcode() == AdminOpcode::Fabrics as u8;
+            if fabrics && command.fabrics_type() == FabricsType::Connect as u8 {
+                queue = command.u16(42);
+                if queue == 0 {
+                    association = faulty.associations.fetch_add(1, Ordering::Relaxed) + 1;
+                }
+            }
+            let mut answered = vec![(command, Status::SUCCESS)];
+            let mut closes = false;
+            match (faulty.act)(association, queue, &command) {
+                Act::Answer => {}
+                Act::Refuse(status) => answered[0].1 = status,
+                Act::AnswerLate => {
+                    late.push(command);
+                    continue;
+                }
+                Act::AnswerAfterNext => {
+                    after_next.push(command);
+                    continue;
+                }
+                Act::AnswerLateAndClose => {
+                    answered.clear();
+                    closes = true;
+                }
+                Act::Never => continue,
+                Act::Close => return None,
+            }
+            let (before, after) = (late.drain(..), after_next.drain(..));
+            let answered = before.map(succeeds).chain(answered).chain(after.map(succeeds));
+            for (command, status) in answered {
+                let (data, result) = faulty.answer(association, &command);
+                let id = command.identifier();
+                if status.is_success() && !data.is_empty() {
+                    let length = data.len() as u32;
+                    let header = DataHeader { command: id, tag: 0, offset: 0, length, last: true, success: false };
+                    send(&mut stream, &Pdu::ControllerData(header), data);
+                }
+                let completion = Completion { result, queue_head: 0xffff, queue: 0, command: id, status };
+                send(&mut stream, &Pdu::Response(completion), Vec::new());
+            }
+            stream.flush();
+            if closes {
+                stream.finish();
+                return None;
+            }
+        }
+    }
+}
+
+fn send(stream: &mut impl SegmentStream, pdu: &Pdu, data: Vec<u8>) {
+    for piece in Framing::default().frame(pdu, [data.into()]).into_pieces() {
+        stream.send(piece, TxTag::PLAIN);
+    }
+}
+
+fn succeeds(command: Command) -> (Command, Status) {
+    (command, Status::SUCCESS)
+}
+
+struct Opens(BedHost, core::net::SocketAddr);
+
+impl Connector for Opens {
+    fn connect(&self) -> Connecting {
+        let (host, address) = (self.0.clone(), self.1);
+        Box::pin(async move { Ok(Box::new(host.stack().connect(None, address).await?) as Box<dyn SegmentStream>) })
+    }
+}
+
+/// Runs `test` with a host of the controller; its config is changed first.
+pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    faulty: Faulty,
+    change: impl FnOnce(&mut HostConfig),
+    test: impl FnOnce(Host, Arc<dyn testbed::Runtime>) -> F,
+) -> T {
+    let mut bed = Testbed::builder(Seed(1))
+        .host("controller", NicConfig::default(), TcpConfig::default())
+        .host("host", NicConfig::default(), TcpConfig::default())
+        .wire(0, 1, LinkConfig::default())
+        .build()
+        .unwrap();
+    let (far, near) = (bed.host(0).clone(), bed.host(1).clone());
+    let (faulty, accepting) = (Arc::new(faulty), far.clone());
+    let _runs_on = far.spawn("accept", async move {
+        let mut listener = accepting.stack().listen(PORT, 64).unwrap();
+        while let Ok(stream) = listener.accept().await {
+            let faulty = faulty.clone();
+            let _runs_on = accepting.spawn("serve", async move {
+                let _ended = serve(stream, faulty).await;
+            });
+        }
+    });
+    let mut config = HostConfig::new("nqn.2026-01.test:disk");
+    config.reconnect_delay = Duration::from_millis(20);
+    change(&mut config);
+    let opens = Opens(near.clone(), (far.address(), PORT).into());
+    let (host, tasks) = Host::new(opens, near.runtime(), config);
+    for task in tasks {
+        let _runs_on = near.spawn("nvme", task);
+    }
+    let running = near.spawn("application", test(host, near.runtime()));
+    bed.run(running)
+}
+
+pub(crate) fn is_io(queue: u16, command: &Command, opcode: IoOpcode) -> bool {
+    queue > 0 && command.opcode() == opcode as u8
+}
+
+const PORT: u16 = 4420;
