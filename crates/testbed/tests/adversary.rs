@@ -1,6 +1,7 @@
-//! Everything that can go wrong at once, at random: a wire that loses, reorders, doubles, spoils and overlaps; NICs
-//! that are reset and have little room; ends that change keys, ask for offload again and again, drop their stream or
-//! stop polling it. In all of it:
+//! Everything that can go wrong at once, at random: a wire that loses, reorders, doubles, spoils, overlaps and cuts to
+//! shreds; sequence numbers that pass 2^31 and 2^32; NICs that are reset and have little room; ends that change keys, once
+//! or many times at once, ask for offload again and again, give up writes and reads under way, drop their stream or a half of
+//! it, or stop polling it. In all of it:
 //!
 //! - each end reads what the other wrote, to the byte and to the end, or a TLS error where the wire changed bytes so
 //!   that TCP's checksum could not tell;
@@ -15,6 +16,7 @@ mod keyed;
 
 use bytes::Bytes;
 use core::future::poll_fn;
+use core::pin::{Pin, pin};
 use core::task::Poll;
 use core::time::Duration;
 use host_stack::{TcpConfig, TcpStream};
@@ -28,9 +30,10 @@ use offload_api::{Direction as Half, FlowKey, TlsKey, TlsResync, TlsSuite, TlsVe
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
 use proptest::prelude::*;
-use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket};
+use smoltcp::wire::{EthernetFrame, IpAddress, Ipv4Packet, TcpPacket, TcpSeqNumber};
 use std::io;
 use testbed::{BedHost, Testbed};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 /// One schedule.
 #[derive(Clone, Debug)]
@@ -48,6 +51,10 @@ struct Schedule {
     overlap: f64,
     /// Segments in which two words change places, which TCP's checksum does not see.
     swap: f64,
+    /// Segments that arrive in several, down to one byte.
+    shred: f64,
+    /// The sequence number of both SYNs.
+    initial_sequence: Option<u32>,
     /// When the NIC of either side is reset, in microseconds from the start.
     resets: [Vec<u64>; 2],
     plans: [Plan; 2],
@@ -65,7 +72,17 @@ struct Plan {
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize),
+    /// Writes, and gives up after so many wake-ups.
+    AbandonWrite {
+        bytes: usize,
+        wakes: usize,
+    },
     Rekey {
+        both: bool,
+    },
+    /// Changes keys so often, with nothing in between.
+    Flood {
+        times: usize,
         both: bool,
     },
     Offload(Offload),
@@ -86,20 +103,31 @@ enum End {
     Drop,
     /// It closes its stream, and never polls it again.
     Forget,
+    /// It begins to read, drops the half that does, writes on and closes.
+    DropReader,
+    /// It closes, drops the half that writes, and reads until the other end has closed.
+    DropWriter,
 }
 
 /// What became of one end.
 #[derive(Default)]
 struct Ended {
-    written: Vec<Bytes>,
+    written: Vec<Written>,
     /// Everything was written.
     all_written: bool,
     read: Vec<u8>,
     /// How reading ended, if it went on to the end.
     read_to_end: Option<io::Result<()>>,
-    forgotten: Option<Box<KtlsStream<TcpStream>>>,
+    forgotten: Option<Box<dyn Send>>,
     /// What a stream that was closed had counted.
     counters: Option<TlsCounters>,
+}
+
+/// What an end wrote at once.
+struct Written {
+    data: Bytes,
+    /// Perhaps only the first part of it. Its bytes are all alike, and none next to it is like them.
+    abandoned: bool,
 }
 
 impl Schedule {
@@ -119,9 +147,10 @@ impl Schedule {
             ..NicConfig::default()
         };
         let recorder = Recorder::default();
+        let tcp = TcpConfig { initial_sequence: self.initial_sequence, ..patient() };
         let mut bed = Testbed::builder(Seed(self.seed))
-            .host("server", nic.clone(), patient())
-            .host("client", nic, patient())
+            .host("server", nic.clone(), tcp.clone())
+            .host("client", nic, tcp)
             .wire(0, 1, LinkConfig { impairments: self.impairments, ..LinkConfig::default() })
             .recorded(&recorder)
             .build()?;
@@ -130,6 +159,7 @@ impl Schedule {
             let mut link = link.lock().unwrap();
             link.impair(Box::new(Overlap::new(self.overlap, self.mtu, seed.stream("overlap"))));
             link.impair(Box::new(Swap::new(self.swap, seed.stream("swap"))));
+            link.impair(Box::new(Shred::new(self.shred, seed.stream("shred"))));
         }
         let hosts = Side::BOTH.map(|side| bed.host(side as usize).clone());
         for (host, resets) in hosts.iter().zip(&self.resets) {
@@ -159,14 +189,15 @@ impl Schedule {
         for (host, end) in hosts.iter().zip(&ends) {
             prop_assert_eq!(host.device_contexts(), 0, "contexts are left on a device");
             prop_assert_eq!(free_places(host, self.contexts), self.contexts, "contexts are left in a driver");
-            prop_assert!(end.written.iter().all(Bytes::is_unique), "somebody still holds what was written");
+            let free = end.written.iter().all(|written| written.data.is_unique());
+            prop_assert!(free, "somebody still holds what was written");
         }
         Ok(())
     }
 
     fn check_read(&self, side: Side, reader: &Ended, writer: &Ended, swapped: bool) -> Result<(), TestCaseError> {
-        let sent = writer.written.concat();
-        prop_assert!(sent.starts_with(&reader.read), "{side:?} read what was not written");
+        let last = follow(&reader.read, &writer.written);
+        prop_assert!(last.is_some(), "{side:?} read what was not written");
         if swapped {
             return Ok(());
         }
@@ -175,7 +206,7 @@ impl Schedule {
         prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
         match &reader.read_to_end {
             None => {}
-            Some(Ok(())) => prop_assert_eq!(reader.read.len(), sent.len(), "{:?} read less than was written", side),
+            Some(Ok(())) => prop_assert!(last == Some(true), "{side:?} read less than was written"),
             Some(Err(error)) => prop_assert!(false, "{side:?} could not read on: {error}"),
         }
         Ok(())
@@ -202,6 +233,26 @@ async fn run_end(schedule: Schedule, side: Side, host: BedHost, server: BedHost)
             ended.counters = Some(*stream.counters());
             ended.forgotten = Some(Box::new(stream));
         }
+        End::DropReader => {
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let mut some = [0; 100];
+            let mut some = ReadBuf::new(&mut some);
+            // It may be told of more, and will not be there.
+            poll_fn(|cx| Poll::Ready(Pin::new(&mut reader).poll_read(cx, &mut some).map(|_| ()))).await.is_ready();
+            ended.read.extend_from_slice(some.filled());
+            drop(reader);
+            let data = nibbles(&mut content, 3_000);
+            ended.all_written &= writer.write_all(&data).await.is_ok();
+            ended.written.push(Written { data, abandoned: false });
+            let _ = writer.shutdown().await;
+            ended.forgotten = Some(Box::new(writer));
+        }
+        End::DropWriter => {
+            let (mut reader, mut writer) = tokio::io::split(stream);
+            let _ = writer.shutdown().await;
+            drop(writer);
+            ended.read_to_end = Some(reader.read_to_end(&mut ended.read).await.map(|_| ()));
+        }
         End::Close => {
             let _ = stream.close().await;
             ended.read_to_end = Some(read_to_end(&mut stream, &mut ended.read).await);
@@ -221,14 +272,22 @@ async fn take_steps(
     for step in &plan.steps {
         match step {
             Step::Write(bytes) => {
-                let data = nibbles(content, *bytes);
-                ended.written.push(data.clone());
-                stream.send_chunk(data).await?;
+                write(stream, content, ended, *bytes).await?;
             }
-            Step::Rekey { both } => match stream.update_keys(*both) {
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {} // TLS 1.2 has none
-                updated => updated?,
-            },
+            Step::AbandonWrite { bytes, wakes } => {
+                // After one of the four kinds comes another.
+                let kind = ABANDONED + (ended.written.iter().filter(|written| written.abandoned).count() % 4) as u8;
+                let data = Bytes::from(vec![kind; *bytes]);
+                ended.written.push(Written { data: data.clone(), abandoned: true });
+                give_up_after(*wakes, stream.send_chunk(data)).await.unwrap_or(Ok(()))?;
+            }
+            Step::Rekey { both } => update_keys(stream, *both)?,
+            Step::Flood { times, both } => {
+                // An end bears no more than so many without data in between.
+                write(stream, content, ended, 1).await?;
+                (0..*times).try_for_each(|_| update_keys(stream, *both))?;
+                write(stream, content, ended, 1).await?;
+            }
             Step::Offload(ask) => {
                 stream.offload(*ask);
             }
@@ -250,6 +309,58 @@ async fn take_steps(
         }
     }
     Ok(())
+}
+
+async fn write(
+    stream: &mut KtlsStream<TcpStream>,
+    content: &mut Rng,
+    ended: &mut Ended,
+    bytes: usize,
+) -> io::Result<()> {
+    let data = nibbles(content, bytes);
+    ended.written.push(Written { data: data.clone(), abandoned: false });
+    stream.send_chunk(data).await
+}
+
+fn update_keys(stream: &mut KtlsStream<TcpStream>, both: bool) -> io::Result<()> {
+    match stream.update_keys(both) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()), // TLS 1.2 has none
+        updated => updated,
+    }
+}
+
+/// What comes of `future`; it is dropped if it is not done after `wakes` wake-ups.
+async fn give_up_after<T>(wakes: usize, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut wakes) = (pin!(future), wakes);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if wakes == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            wakes -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Whether what was read can be all of what was written; `None`: not even the beginning.
+fn follow(read: &[u8], written: &[Written]) -> Option<bool> {
+    let mut rest = read;
+    for Written { data, abandoned } in written {
+        let taken = match abandoned {
+            true => rest.iter().take(data.len()).take_while(|byte| **byte == data[0]).count(),
+            false => data.len().min(rest.len()),
+        };
+        let (part, behind) = rest.split_at(taken);
+        if part != &data[..taken] {
+            return None;
+        }
+        if !abandoned && taken < data.len() {
+            return Some(false);
+        }
+        rest = behind;
+    }
+    rest.is_empty().then_some(true)
 }
 
 async fn read_to_end(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>) -> io::Result<()> {
@@ -361,6 +472,21 @@ impl Segment {
             intact: ip.verify_checksum() && tcp.verify_checksum(&source, &destination),
         })
     }
+
+    /// A segment with `length` bytes of its payload, those of the frame from `at` on.
+    fn part(&self, frame: &[u8], at: usize, length: usize) -> Vec<u8> {
+        let mut part = frame[..self.payload].to_vec();
+        part.extend_from_slice(&frame[at..at + length]);
+        let total = (part.len() - ETHERNET) as u16;
+        let mut ip = Ipv4Packet::new_unchecked(&mut part[ETHERNET..]);
+        ip.set_total_len(total);
+        ip.fill_checksum();
+        let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
+        let mut tcp = TcpPacket::new_unchecked(ip.payload_mut());
+        tcp.set_seq_number(TcpSeqNumber((self.seq + (at - self.payload) as u32).0 as i32));
+        tcp.fill_checksum(&source, &destination);
+        part
+    }
 }
 
 offload_base::counters! {
@@ -370,6 +496,8 @@ offload_base::counters! {
         pub overlapped: "wire_overlapped",
         /// Segments changed so that the checksum does not tell.
         pub swapped: "wire_swapped",
+        /// Segments cut into several.
+        pub shredded: "wire_shredded",
     }
 }
 
@@ -404,7 +532,7 @@ impl Overlap {
         ip.fill_checksum();
         let (source, destination) = (ip.src_addr().into(), ip.dst_addr().into());
         let mut tcp = TcpPacket::new_unchecked(ip.payload_mut());
-        tcp.set_seq_number(smoltcp::wire::TcpSeqNumber(seq.0 as i32));
+        tcp.set_seq_number(TcpSeqNumber(seq.0 as i32));
         tcp.fill_checksum(&source, &destination);
         Some(cut)
     }
@@ -481,6 +609,50 @@ impl Impairment for Swap {
     }
 }
 
+/// Cuts segments into several, some of a byte: a peer, or something on the way, with a mind of its own.
+#[derive(Debug)]
+struct Shred {
+    share: f64,
+    rng: Rng,
+    counters: Spoilt,
+}
+
+impl Shred {
+    fn new(share: f64, rng: Rng) -> Shred {
+        Shred { share, rng, counters: Spoilt::default() }
+    }
+}
+
+impl Impairment for Shred {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        let frame = &crossing.frame.data;
+        let segment = Segment::of(frame).filter(|segment| segment.intact && !segment.syn && !segment.fin);
+        let Some(segment) = segment.filter(|segment| segment.end - segment.payload > 1) else {
+            return onward(crossing);
+        };
+        if !self.rng.chance(self.share) {
+            return onward(crossing);
+        }
+        self.counters.shredded += 1;
+        let mut at = segment.payload;
+        for left in (0..SHREDS).rev() {
+            let rest = segment.end - at;
+            let most = if self.rng.chance(0.5) { 4 } else { rest };
+            let length = if left == 0 { rest } else { 1 + self.rng.below(rest.min(most) as u64) as usize };
+            let shred = segment.part(frame, at, length);
+            onward(Crossing { frame: shred.into(), arrives: crossing.arrives });
+            at += length;
+            if at == segment.end {
+                break;
+            }
+        }
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}
+
 /// A TCP that does not give up, and ends soon.
 fn patient() -> TcpConfig {
     TcpConfig {
@@ -495,11 +667,12 @@ fn patient() -> TcpConfig {
     }
 }
 
-/// Data no byte of which has an upper half: a run of such bytes is no ciphertext.
+/// Data no byte of which has an upper half, for a run of such bytes is no ciphertext; and none is like [`ABANDONED`] or
+/// above.
 fn nibbles(rng: &mut Rng, bytes: usize) -> Bytes {
     let mut data = vec![0; bytes];
     rng.fill(&mut data);
-    data.iter_mut().for_each(|byte| *byte &= 0x0f);
+    data.iter_mut().for_each(|byte| *byte %= ABANDONED);
     data.into()
 }
 
@@ -511,7 +684,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Step::Offload(Offload { tx, rx }));
     let step = prop_oneof![
         4 => prop_oneof![1usize..40, 40usize..4_000, 4_000usize..40_000].prop_map(Step::Write),
+        1 => (prop_oneof![1usize..4_000, 4_000usize..40_000], 0usize..4)
+            .prop_map(|(bytes, wakes)| Step::AbandonWrite { bytes, wakes }),
         1 => any::<bool>().prop_map(|both| Step::Rekey { both }),
+        1 => (2usize..13, any::<bool>()).prop_map(|(times, both)| Step::Flood { times, both }),
         2 => Just(Step::Offload(Offload::BOTH)),
         1 => ask,
         2 => prop_oneof![1u64..30, 30u64..1_000, Just(250_000)].prop_map(Step::Sleep),
@@ -524,7 +700,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn plan() -> impl Strategy<Value = Plan> {
     let record_size = prop_oneof![100usize..1_000, 1_000usize..16_384, Just(16_384)];
     let limit = prop_oneof![Just(None), Just(Some(0.02)), Just(Some(0.0))];
-    let end = prop_oneof![3 => Just(End::Close), 1 => Just(End::Drop), 1 => Just(End::Forget)];
+    let halves = prop::sample::select(vec![End::DropReader, End::DropWriter]);
+    let end = prop_oneof![3 => Just(End::Close), 1 => Just(End::Drop), 1 => Just(End::Forget), 1 => halves];
     (record_size, limit, steps(), end).prop_map(|(record_size, limit, steps, end)| Plan {
         record_size,
         limit,
@@ -555,8 +732,13 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
     let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, 0usize..4, resync, transmit_resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];
-    (any::<u64>(), cipher, nic, impairments(), 0.0..0.1f64, swap, [resets(), resets()], [plan(), plan()]).prop_map(
-        |(seed, cipher, nic, impairments, overlap, swap, resets, plans)| {
+    let shred = prop_oneof![2 => Just(0.0), 1 => 0.0..0.2f64];
+    let edge = (prop::sample::select(vec![1u32 << 31, 0]), 0u32..400_000);
+    let initial_sequence = prop_oneof![Just(None), edge.prop_map(|(edge, before)| Some(edge.wrapping_sub(before)))];
+    let wire = (impairments(), 0.0..0.1f64, swap, shred, initial_sequence);
+    (any::<u64>(), cipher, nic, wire, [resets(), resets()], [plan(), plan()]).prop_map(
+        |(seed, cipher, nic, wire, resets, plans)| {
+            let (impairments, overlap, swap, shred, initial_sequence) = wire;
             let (mtu, tso, contexts, cached, pooled, resync, transmit_resync) = nic;
             Schedule {
                 seed,
@@ -571,6 +753,8 @@ fn schedule() -> impl Strategy<Value = Schedule> {
                 impairments,
                 overlap,
                 swap,
+                shred,
+                initial_sequence,
                 resets,
                 plans,
             }
@@ -594,3 +778,7 @@ proptest! {
 /// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
 const ENOUGH: Duration = Duration::from_secs(3600);
 const ETHERNET: usize = 14;
+/// Pieces that a segment is cut into at most.
+const SHREDS: usize = 12;
+/// Bytes from here on, and below 16, are of writes that were given up.
+const ABANDONED: u8 = 12;
