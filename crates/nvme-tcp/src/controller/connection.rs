@@ -216,6 +216,11 @@ impl Connection {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant, target: &mut Target) {
+        if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
+            && let Some(session) = target.sessions.get_mut(&queue.controller)
+        {
+            session.watch(now);
+        }
         if self.next_event(target).is_some_and(|due| due <= now) {
             self.close(target);
         }

@@ -103,8 +103,9 @@ pub(super) fn connect(
 }
 
 /// Reads a property of the controller `id`.
-pub(super) fn property_get(target: &Target, id: u16, command: &Command) -> Result<Reply, Status> {
-    let session = target.sessions.get(&id).ok_or(Status::INTERNAL_ERROR)?;
+pub(super) fn property_get(target: &mut Target, id: u16, command: &Command, now: Instant) -> Result<Reply, Status> {
+    let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
+    session.hear_property(now);
     let (wide, offset) = (command.u8(40) & 7 == 1, command.u32(11));
     let value = match (offset, wide) {
         (property::CAP, true) => capabilities(target.config.max_queue_entries),
@@ -127,8 +128,14 @@ pub(super) struct PropertySet {
 }
 
 /// Writes a property of the controller `id`.
-pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> Result<PropertySet, Status> {
+pub(super) fn property_set(
+    target: &mut Target,
+    id: u16,
+    command: &Command,
+    now: Instant,
+) -> Result<PropertySet, Status> {
     let session = target.sessions.get_mut(&id).ok_or(Status::INTERNAL_ERROR)?;
+    session.hear_property(now);
     let (wide, offset, value) = (command.u8(40) & 7 == 1, command.u32(11), command.u32(12));
     if (offset, wide) != (property::CC, false) {
         return Err(Status::INVALID_FIELD);
@@ -146,6 +153,7 @@ pub(super) fn property_set(target: &mut Target, id: u16, command: &Command) -> R
     if flush.is_empty() {
         session.shut_down();
     }
+    session.watch(now);
     target.wakeups.extend(reset.queues);
     Ok(PropertySet { given_up: reset.waiting, flush })
 }

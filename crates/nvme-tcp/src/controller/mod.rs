@@ -63,6 +63,8 @@ pub struct TargetConfig {
     /// Controllers at a time at most, 1 to 65519. A host that comes when there are as many gets one all the same if it
     /// has others: the one that it has not been heard of at for longest gives way, for it may be one whose end went unnoticed.
     pub max_controllers: u16,
+    /// Another host gets the place of a controller without I/O queues whose host asked for no keep-alive, or one of more
+    /// than ten minutes, and has been silent for ten seconds.
     /// Bytes that all hosts together may make the target hold: data of writes that are not carried out, data of reads that
     /// were not taken, and what connections cost by themselves. Each I/O queue is promised room for one of the largest
     /// commands, and some 384 KiB for itself; a stream that there is no room for is closed, a Connect refused as busy.
@@ -358,7 +360,8 @@ impl Target {
     }
 
     fn discovery_changed(&mut self) {
-        self.generation += 1;
+        // Discovery Log Page: the counter begins at zero, and moves when somebody may have read what was there before.
+        self.generation += u64::from(self.next_connection > 0);
         self.notify(|session| session.is_discovery().then_some(Notice::Discovery));
     }
 
@@ -375,7 +378,7 @@ impl Target {
         }
     }
 
-    /// A controller for a host; `None`: there are as many as may be, and none of them is the host's.
+    /// A controller for a host; `None`: there are as many as may be, and none of them is the host's, or forsaken.
     fn begin_session(
         &mut self,
         data: ConnectData,
@@ -393,11 +396,15 @@ impl Target {
             oldest = Some(oldest.map_or(heard, |oldest| heard.min(oldest)));
         }
         if self.sessions.len() >= usize::from(self.config.max_controllers.clamp(1, MAX_CONTROLLER)) {
-            let Some((_, oldest)) = oldest else {
+            let forsaken = || {
+                let sessions = self.sessions.iter().filter(|(_, session)| session.is_forsaken(now));
+                sessions.map(|(id, session)| (session.last_heard(), *id)).min()
+            };
+            let Some((_, gives_way)) = oldest.or_else(forsaken) else {
                 self.keep_unfinished(key, unfinished);
                 return None;
             };
-            self.end_session(oldest);
+            self.end_session(gives_way);
         }
         let id = self.free_controller()?;
         self.by_host.entry(key).or_default().insert(id);

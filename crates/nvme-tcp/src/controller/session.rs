@@ -25,7 +25,8 @@ pub(super) struct Session {
     configuration: u32,
     status: u32,
     keep_alive: Duration,
-    alive_until: Option<Instant>,
+    /// As it was when somebody looked last.
+    stage: Stage,
     last_heard: Instant,
     pub(super) began: Instant,
     pub(super) features: super::features::Features,
@@ -38,6 +39,17 @@ pub(super) struct Session {
     /// Told, and the log not read since: not told again.
     told_namespaces: bool,
     told_discovery: bool,
+}
+
+/// What a controller's host is expected to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// To enable it, or to go.
+    Idle,
+    /// To wait, until it is ready or shut down.
+    Busy,
+    /// To keep it alive.
+    Active,
 }
 
 /// What ends by a reset.
@@ -68,7 +80,7 @@ impl Session {
         keep_alive: Duration,
         unfinished: AllUnderWay,
     ) -> Session {
-        let mut session = Session {
+        Session {
             subsystem,
             host,
             host_id,
@@ -78,8 +90,8 @@ impl Session {
             unfinished,
             configuration: 0,
             status: 0,
-            keep_alive: Duration::ZERO,
-            alive_until: None,
+            keep_alive,
+            stage: Stage::Idle,
             last_heard: now,
             began: now,
             features: Default::default(),
@@ -90,9 +102,7 @@ impl Session {
             discovery_changed: false,
             told_namespaces: false,
             told_discovery: false,
-        };
-        session.set_keep_alive(now, keep_alive);
-        session
+        }
     }
 
     pub(super) fn subsystem(&self) -> &str {
@@ -213,9 +223,32 @@ impl Session {
     /// The host is alive.
     pub(super) fn heard(&mut self, now: Instant) {
         self.last_heard = now;
-        // KAS: the host is waited for in whole seconds.
-        let seconds = self.keep_alive.as_millis().div_ceil(1000) as u64;
-        self.alive_until = (seconds > 0).then(|| now + Duration::from_secs(seconds));
+    }
+
+    /// The host reads or writes a property: that counts as long as it has nothing else to be heard by.
+    pub(super) fn hear_property(&mut self, now: Instant) {
+        self.watch(now);
+        if self.stage != Stage::Active {
+            self.heard(now);
+        }
+    }
+
+    /// Sees whether the keep-alive timer runs at `now`: it does from when that is seen on.
+    ///
+    /// NVM Express Base Specification 2.0, 3.9: the timer is active while CC.EN = 1, CSTS.RDY = 1, CC.SHN = 0 and
+    /// CSTS.SHST = 0. A host cannot say that it is alive before, and does not have to later.
+    pub(super) fn watch(&mut self, now: Instant) {
+        let stage = if self.configuration & CC_ENABLE == 0 || self.status & CSTS_SHUT_DOWN != 0 {
+            Stage::Idle
+        } else if self.configuration & CC_SHUTDOWN != 0 || !self.unfinished.is_over_or_calls(self.admin) {
+            Stage::Busy
+        } else {
+            Stage::Active
+        };
+        if stage != self.stage {
+            self.stage = stage;
+            self.heard(now);
+        }
     }
 
     /// When the host last said that it is alive.
@@ -225,7 +258,20 @@ impl Session {
 
     /// When the host counts as lost.
     pub(super) fn alive_until(&self) -> Option<Instant> {
-        self.alive_until
+        match self.stage {
+            Stage::Idle => Some(self.last_heard + IDLE_TIME),
+            Stage::Busy => None,
+            // KAS: the host is waited for in whole seconds.
+            Stage::Active => Some(self.keep_alive.as_millis().div_ceil(1000) as u64)
+                .filter(|seconds| *seconds > 0)
+                .map(|seconds| self.last_heard + Duration::from_secs(seconds)),
+        }
+    }
+
+    /// Whether nobody would miss it at `now`: it has no I/O queue, its host promised no sign of life, and gave none lately.
+    pub(super) fn is_forsaken(&self, now: Instant) -> bool {
+        let silent = now.saturating_since(self.last_heard) >= FORSAKEN_TIME;
+        silent && self.queues.is_empty() && (self.keep_alive.is_zero() || self.keep_alive > LONG_KEEP_ALIVE)
     }
 
     pub(super) fn record_error(&mut self, entry: ErrorEntry) {
@@ -314,5 +360,13 @@ pub(super) const EVENT_NAMESPACE: u32 = 1 << 8;
 pub(super) const EVENT_DISCOVERY: u32 = 1 << 31;
 /// AERL: Asynchronous Event Requests at a time, less one.
 pub(super) const EVENT_REQUESTS: u8 = 3;
+/// Entries of the error log.
+pub(super) const ERROR_ENTRIES: usize = 64;
+/// How long a host may leave a controller that is not enabled, or shut down, without a command.
+const IDLE_TIME: Duration = Duration::from_secs(120);
+/// How long a host that promised no sign of life may be silent before its place goes to another that needs it.
+const FORSAKEN_TIME: Duration = Duration::from_secs(10);
+/// A keep-alive time that is as good as none.
+const LONG_KEEP_ALIVE: Duration = Duration::from_secs(600);
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 64;

@@ -98,9 +98,9 @@ impl Connection {
         }
         let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
         match (kind, queue.id) {
-            (FabricsType::PropertyGet, 0) => fabrics::property_get(target, queue.controller, command),
+            (FabricsType::PropertyGet, 0) => fabrics::property_get(target, queue.controller, command, now),
             (FabricsType::PropertySet, 0) => {
-                let set = fabrics::property_set(target, queue.controller, command)?;
+                let set = fabrics::property_set(target, queue.controller, command, now)?;
                 for id in set.given_up {
                     self.forget(id);
                 }
