@@ -6,8 +6,8 @@
 use bytesize::ByteSize;
 use clap::Parser;
 use ktls_offload::TokioSegments;
-use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
-use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
+use nvme_tcp::controller::{Target, TargetConfig, TransportConfig, derived_serial};
+use nvme_tcp::namespace::{FileStorage, Namespace, Storage};
 use nvme_tcp::shell::{Server, Threads};
 use offload_bench::options::WireOptions;
 use offload_bench::program;
@@ -34,13 +34,24 @@ struct Options {
     /// The subsystem's name
     #[arg(long, value_name = "NQN", default_value = "nqn.2026-01.example:disk")]
     nqn: String,
-    /// A namespace in memory, of this size; repeatable. Those in memory are numbered first, from 1 on
+    /// A namespace in memory, of this size; repeatable. Those in memory are numbered first, from 1 on; hosts take them for
+    /// other disks after each start
     #[arg(long, value_name = "SIZE")]
     memory: Vec<ByteSize>,
     /// A namespace in a file or block device, as large as it is; repeatable. What Write Uncorrectable marks in a file is
-    /// kept in PATH.uncorrectable as long as something is marked; of a block device it is forgotten with the program
+    /// kept in PATH.uncorrectable as long as something is marked; of a block device it is forgotten with the program. The
+    /// UUID by which hosts recognise a file is kept in PATH.identity: keep them together. A block device's follows from its
+    /// own name
     #[arg(long, value_name = "PATH")]
     file: Vec<PathBuf>,
+    /// Serial number, at most 20 ASCII characters; default: one that follows from this machine, the subsystem's name and the
+    /// port
+    #[arg(long, value_parser = serial_number)]
+    serial: Option<String>,
+    /// Memory that all hosts together may fill with commands and data on their way; beyond it connections wait, or are
+    /// refused
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    buffers: ByteSize,
     /// Files past the page cache (O_DIRECT)
     #[arg(long)]
     direct: bool,
@@ -94,12 +105,19 @@ fn prepare(options: &Options) -> Result<Target, String> {
     options.outside.check(&options.wire)?;
     let transport =
         TransportConfig { request_bytes: options.request, data_bytes: options.data_pdu, ..TransportConfig::default() };
-    let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
+    let serial = options.serial.clone().unwrap_or_else(|| {
+        // Without a name of its own the machine is not told apart from others.
+        let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+        derived_serial(&format!("{}\0{}\0{}", machine.trim(), options.nqn, options.listen.port()))
+    });
+    let memory = usize::try_from(options.buffers.as_u64()).unwrap_or(usize::MAX);
+    let mut target = Target::new(TargetConfig { serial, memory, transport, ..TargetConfig::default() });
     let hosts = (!options.host.is_empty()).then(|| options.host.clone());
     target.add_subsystem(&options.nqn, hosts).map_err(|error| error.to_string())?;
     let mut storages: Vec<Arc<dyn Storage>> = Vec::new();
     for size in &options.memory {
-        storages.push(Arc::new(MemoryStorage::new(size.as_u64())));
+        let memory = FileStorage::in_memory(size.as_u64());
+        storages.push(Arc::new(memory.map_err(|error| format!("{size} of memory: {error}"))?));
     }
     for path in &options.file {
         let file = FileStorage::open(path, options.direct);
@@ -212,6 +230,11 @@ fn transfer_size(text: &str) -> Result<u32, String> {
         Ok(bytes @ 4096..=0x4000_0000) if bytes.is_multiple_of(4) => Ok(bytes),
         _ => Err("a multiple of 4, from 4 KiB to 1 GiB".into()),
     }
+}
+
+fn serial_number(text: &str) -> Result<String, String> {
+    let fits = (1..=20).contains(&text.len()) && text.bytes().all(|byte| (0x20..0x7f).contains(&byte));
+    fits.then(|| text.to_owned()).ok_or_else(|| "1 to 20 ASCII characters".into())
 }
 
 fn host_name(text: &str) -> Result<String, String> {

@@ -311,6 +311,12 @@ fn what_identify_tells_is_what_linux_insists_on() {
         assert_eq!(read(&mut wire, &mut target, identify(cns).with_namespace(1), 4096).len(), 4096, "CNS {cns:#x}");
     }
     assert_eq!(wire.command(&mut target, identify(0xff), &[]).status, Status::INVALID_FIELD);
+    // What all namespaces have in common only those tell that know Namespace Management.
+    for cns in [0x00, 0x11] {
+        let all = identify(cns).with_namespace(u32::MAX).with_sgl(Sgl::transport(4096));
+        assert_eq!(wire.command(&mut target, all, &[]).status, Status::INVALID_NAMESPACE);
+    }
+    assert!(data.serial.len() == 16 && data.serial.bytes().all(|byte| byte.is_ascii_hexdigit()), "{:?}", data.serial);
 }
 
 #[test]
@@ -391,9 +397,13 @@ fn discovery_tells_what_a_host_may_connect_to() {
     assert!(wire.command(&mut target, enable, &[]).status.is_success());
     let found = DiscoveryLog::parse(&read(&mut wire, &mut target, log(0x70, 4096), 4096)).unwrap();
     assert_eq!(found.entries, [DiscoveryEntry::new(DISK, "192.0.2.7:4420".parse().unwrap())]);
+    assert_eq!(found.generation, 0, "as it was at the beginning");
     // The second kilobyte by itself, as hosts with many entries read it.
     let part = read(&mut wire, &mut target, log(0x70, 1024).with_u64(12, 1024), 1024);
     assert_eq!(part, found.to_bytes()[1024..]);
+    target.advertise("192.0.2.8:4420".parse().unwrap());
+    let changed = DiscoveryLog::parse(&read(&mut wire, &mut target, log(0x70, 4096), 4096)).unwrap();
+    assert_eq!((changed.generation, changed.entries.len()), (1, 2));
 }
 
 #[test]

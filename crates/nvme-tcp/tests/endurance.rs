@@ -5,16 +5,16 @@ mod rig;
 
 use bytes::Bytes;
 use core::time::Duration;
-use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
-use nvme_tcp::namespace::{Namespace, Pieces, Storage};
+use nvme_tcp::controller::{Done, Job, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::namespace::{MemoryStorage, Namespace, Pieces, Storage};
 use nvme_tcp::nvme::fabrics::{ConnectData, DISCOVERY_NQN, property};
 use nvme_tcp::nvme::log::page;
 use nvme_tcp::{AdminOpcode, Command, FabricsType, FatalStatus, IoOpcode, Pdu, Sgl, Status};
 use offload_base::Instant;
-use rig::{Came, DISK, HOST, Wire, connect_command, segment, target, termination};
+use rig::{Came, DISK, HOST, Wire, connect_command, host_data, segment, target, termination};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A disk that counts what is asked of it.
 #[derive(Default)]
@@ -195,6 +195,7 @@ fn a_controller_nobody_has_noticed_the_end_of_expires_beside_its_successor() {
         let (command, data) = connect_command(0, 0xffff);
         let answer = wire.command(target, command.with_u32(12, keep_alive), &data.to_bytes());
         assert!(answer.status.is_success(), "{answer:?}");
+        assert!(wire.command(target, property_set(0x0046_0001), &[]).status.is_success());
         wire
     };
     let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
@@ -419,7 +420,7 @@ fn statuses(came: &[Came]) -> Vec<(u16, Status)> {
 }
 
 fn first_block(wire: &mut Wire, target: &mut Target) -> u8 {
-    let read = Command::new(IoOpcode::Read as u8, 7).with_namespace(1).with_sgl(Sgl::transport(512));
+    let read = Command::new(IoOpcode::Read as u8, 77).with_namespace(1).with_sgl(Sgl::transport(512));
     wire.send(target, &Pdu::Command(read), &[])[0].1[0]
 }
 
@@ -484,4 +485,281 @@ fn a_queue_is_connected_again_when_nothing_of_it_is_under_way() {
     let write = Command::new(IoOpcode::Write as u8, 6).with_namespace(1);
     assert!(again.command(&mut target, write, &[0xbb; 512]).status.is_success());
     assert_eq!(first_block(&mut second, &mut target), 0xbb);
+}
+
+/// A controller that is not enabled, of a host that promised to be heard of every five seconds.
+fn with_keep_alive(target: &mut Target, host: u8, keep_alive: u32, now: Instant) -> (Wire, Status) {
+    let mut wire = Wire::open(target, false);
+    wire.now = now;
+    let (command, data) = connect_command(0, 0xffff);
+    let data = ConnectData { host_id: [host; 16], ..data };
+    let status = wire.command(target, command.with_u32(12, keep_alive), &data.to_bytes()).status;
+    (wire, status)
+}
+
+const fn at(seconds: u64) -> Instant {
+    Instant::from_nanos(seconds * 1_000_000_000)
+}
+
+#[test]
+fn no_keep_alive_is_due_while_a_host_can_send_none() {
+    let mut target = target(TransportConfig::default());
+    let (mut wire, _) = with_keep_alive(&mut target, 7, 5000, at(0));
+    assert_eq!(
+        wire.command(&mut target, Command::new(AdminOpcode::KeepAlive as u8, 3), &[]).status,
+        Status::COMMAND_SEQUENCE_ERROR
+    );
+    let alive = |wire: &mut Wire, target: &mut Target, now| {
+        wire.connection.handle_timeout(now, target);
+        !wire.connection.is_closing()
+    };
+    // Before it is enabled.
+    assert!(alive(&mut wire, &mut target, at(100)));
+    wire.now = at(100);
+    assert!(wire.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
+    assert_eq!(wire.connection.next_event(&target), Some(at(105)));
+    // Asking for properties is no sign of life then; nor does a shutdown have to be.
+    wire.now = at(104);
+    assert!(wire.command(&mut target, property_get(property::CSTS), &[]).status.is_success());
+    assert_eq!(wire.connection.next_event(&target), Some(at(105)));
+    send_only(&mut wire, &mut target, &Pdu::Command(property_set(0x0046_4001)), &[]);
+    let flush = wire.connection.poll_job().expect("a flush that takes its time");
+    assert!(alive(&mut wire, &mut target, at(1000)));
+    wire.now = at(1000);
+    wire.connection.complete(wire.now, flush.run(), &mut target);
+    assert!(alive(&mut wire, &mut target, at(1001)));
+    assert_eq!(wire.connection.next_event(&target), Some(at(1121)), "time to go");
+    assert!(!alive(&mut wire, &mut target, at(1121)));
+}
+
+#[test]
+fn a_host_that_waits_for_a_controller_to_get_ready_is_not_lost() {
+    let (mut target, _storage) = counting_target();
+    let (mut old, old_admin) = Wire::io(&mut target, false);
+    let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_sgl(Sgl::in_capsule(512));
+    send_only(&mut old, &mut target, &Pdu::Command(write), &[1; 512]);
+    let stuck = old.connection.poll_job().unwrap();
+    drop(old_admin);
+    let (mut wire, _) = with_keep_alive(&mut target, 7, 5000, at(0));
+    assert!(wire.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
+    assert_eq!(wire.connection.next_event(&target), None);
+    wire.connection.handle_timeout(at(60), &mut target);
+    assert!(!wire.connection.is_closing());
+    drop(stuck.run());
+    // It is called, for its time begins now.
+    assert!(target.take_wakeups().contains(&wire.connection.id()));
+    wire.connection.handle_wakeup(&mut target);
+    wire.connection.handle_timeout(at(61), &mut target);
+    assert_eq!(wire.connection.next_event(&target), Some(at(66)));
+}
+
+#[test]
+fn forsaken_controllers_keep_no_host_out() {
+    let mut target = Target::new(TargetConfig { max_controllers: 4, ..TargetConfig::default() });
+    target.add_subsystem(DISK, None).unwrap();
+    let enabled = |target: &mut Target, host, keep_alive, now| {
+        let (mut wire, status) = with_keep_alive(target, host, keep_alive, now);
+        if status.is_success() {
+            assert!(wire.command(target, property_set(0x0046_0001), &[]).status.is_success());
+        }
+        (wire, status)
+    };
+    // One that promised to be heard of, one with a queue, and two of nobody.
+    let (mut keeps, _) = enabled(&mut target, 1, 60_000, at(0));
+    let (mut works, _) = enabled(&mut target, 7, 0, at(0));
+    let controller = 2;
+    let mut queue = Wire::open(&mut target, false);
+    assert!(queue.connect(&mut target, 1, controller).status.is_success());
+    let (mut first, _) = enabled(&mut target, 3, 0, at(1));
+    let (mut second, _) = enabled(&mut target, 4, u32::MAX, at(2));
+    assert_eq!(enabled(&mut target, 5, 5000, at(10)).1, Status::CONNECT_BUSY, "they were heard of lately");
+    let (mut stranger, status) = enabled(&mut target, 5, 5000, at(13));
+    assert!(status.is_success());
+    let (mut another, status) = enabled(&mut target, 6, 5000, at(13));
+    assert!(status.is_success());
+    assert_eq!(enabled(&mut target, 8, 5000, at(100)).1, Status::CONNECT_BUSY);
+    let wires = [&mut keeps, &mut works, &mut first, &mut second, &mut stranger, &mut another];
+    let ended = wires.map(|wire| {
+        wire.connection.handle_wakeup(&mut target);
+        wire.connection.is_closing()
+    });
+    assert_eq!(ended, [false, false, true, true, false, false]);
+}
+
+/// A disk that does something else first when it is written to.
+struct Hooked(MemoryStorage, Mutex<Option<Hook>>);
+
+type Hook = Box<dyn FnOnce() + Send>;
+
+impl Storage for Hooked {
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+        self.0.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
+        let hook = self.1.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        self.0.write(offset, data)
+    }
+
+    fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.0.zero(offset, bytes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let hook = self.1.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
+    }
+
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+fn hooked_target() -> (Target, Arc<Hooked>) {
+    let storage = Arc::new(Hooked(MemoryStorage::new(64 << 20), Mutex::default()));
+    let mut target = Target::new(TargetConfig::default());
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
+    (target, storage)
+}
+
+/// Jobs that are to be advanced again.
+type Later = Arc<Mutex<Vec<Job>>>;
+
+fn advance(job: Job, later: &Later) -> Option<Done> {
+    let later = later.clone();
+    job.advance(move |job| later.lock().unwrap().push(job))
+}
+
+#[test]
+fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
+    let (mut target, storage) = hooked_target();
+    let (_admin, [mut first, mut second], _) = two_queues(&mut target);
+    let write = |id, block: u64, value: u8, wire: &mut Wire, target: &mut Target, durable: u32| {
+        let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u64(10, block).with_u32(12, durable);
+        send_only(wire, target, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), &[value; 512]);
+        wire.connection.poll_job().unwrap()
+    };
+    let durable = 1 << 30;
+    for durable in [0, durable] {
+        let slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
+        let (same_place, beside) =
+            (write(6, 0, 0xbb, &mut second, &mut target, 0), write(7, 9, 0xcc, &mut second, &mut target, 0));
+        let flush = {
+            let flush = Command::new(IoOpcode::Flush as u8, 8).with_namespace(1);
+            send_only(&mut second, &mut target, &Pdu::Command(flush), &[]);
+            second.connection.poll_job().unwrap()
+        };
+        let (later, done) = (Later::default(), Arc::<Mutex<Vec<Done>>>::default());
+        // While the slow one holds its thread, another thread gets these.
+        let (in_hook, done_there) = (later.clone(), done.clone());
+        *storage.1.lock().unwrap() = Some(Box::new(move || {
+            assert!(advance(same_place, &in_hook).is_none());
+            let ended = advance(flush, &in_hook);
+            assert_eq!(ended.is_none(), durable > 0, "it waits only for another flush");
+            done_there.lock().unwrap().extend([ended, advance(beside, &in_hook)].into_iter().flatten());
+            assert!(in_hook.lock().unwrap().is_empty(), "nobody is called before its turn");
+        }));
+        let ended = advance(slow, &later).expect("the write");
+        first.connection.complete(first.now, ended, &mut target);
+        let called: Vec<Job> = core::mem::take(&mut *later.lock().unwrap());
+        assert_eq!(called.len(), if durable > 0 { 2 } else { 1 });
+        for job in called {
+            done.lock().unwrap().extend(advance(job, &later));
+        }
+        let done = core::mem::take(&mut *done.lock().unwrap());
+        assert_eq!(done.len(), 3);
+        done.into_iter().for_each(|done| second.connection.complete(second.now, done, &mut target));
+        assert!(
+            statuses(&first.collect())
+                .iter()
+                .chain(&statuses(&second.collect()))
+                .all(|(_, status)| status.is_success())
+        );
+        assert_eq!(first_block(&mut second, &mut target), 0xbb, "in the order they came");
+    }
+}
+
+#[test]
+fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
+    let (mut target, _storage) = hooked_target();
+    let (mut admin, [mut queue, _], _) = two_queues(&mut target);
+    let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1).with_u32(12, 0xffff));
+    let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
+    let later = Later::default();
+    send_only(&mut queue, &mut target, &zero(5), &[]);
+    let mut job = queue.connection.poll_job().unwrap();
+    let mut parts = 1;
+    let done = loop {
+        if let Some(done) = advance(job, &later) {
+            break done;
+        }
+        job = later.lock().unwrap().pop().unwrap();
+        parts += 1;
+    };
+    queue.connection.complete(queue.now, done, &mut target);
+    assert_eq!((parts, &statuses(&queue.collect())[..]), (32, &[(5, Status::SUCCESS)][..]), "1 MiB each");
+    // One that is under way, one that is not, one whose data are still to come, and one whose data are on their way.
+    send_only(&mut queue, &mut target, &zero(6), &[]);
+    let job = queue.connection.poll_job().unwrap();
+    assert!(advance(job, &later).is_none());
+    send_only(&mut queue, &mut target, &zero(7), &[]);
+    let write = Command::new(IoOpcode::Write as u8, 8).with_namespace(1).with_sgl(Sgl::transport(512));
+    send_only(&mut queue, &mut target, &Pdu::Command(write), &[]);
+    let came = queue.collect();
+    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
+    for id in [6, 7, 8] {
+        assert_eq!(admin.command(&mut target, abort(id), &[]).result, 1, "not at once");
+    }
+    assert!(target.take_wakeups().contains(&queue.connection.id()));
+    queue.connection.handle_wakeup(&mut target);
+    assert_eq!(statuses(&queue.collect()), [(7, Status::ABORTED_BY_REQUEST)]);
+    let job = later.lock().unwrap().pop().unwrap();
+    let done = advance(job, &later).expect("no further part");
+    queue.connection.complete(queue.now, done, &mut target);
+    assert_eq!(statuses(&queue.collect()), [(6, Status::ABORTED_BY_REQUEST)]);
+    let came = queue.send(&mut target, &Pdu::HostData(host_data(&request)), &[7; 512]);
+    assert_eq!(statuses(&came), [(8, Status::ABORTED_BY_REQUEST)]);
+    assert_eq!(first_block(&mut queue, &mut target), 0, "nothing was written");
+}
+
+#[test]
+fn one_queue_does_not_fill_the_storage_with_its_work() {
+    let (mut target, _storage) = hooked_target();
+    let (_admin, controller) = Wire::admin(&mut target);
+    let mut wire = Wire::open(&mut target, false);
+    let (command, data) = connect_command(1, controller);
+    let answer = wire.command(&mut target, command.with_u32(11, 1023 - 1), &data.to_bytes());
+    assert!(answer.status.is_success());
+    let flush = |id| Pdu::Command(Command::new(IoOpcode::Flush as u8, id).with_namespace(1));
+    (0..1000).for_each(|id| send_only(&mut wire, &mut target, &flush(id), &[]));
+    let jobs: Vec<Job> = core::iter::from_fn(|| wire.connection.poll_job()).collect();
+    assert_eq!(jobs.len(), 128);
+    for job in jobs {
+        wire.connection.complete(wire.now, job.run(), &mut target);
+    }
+    assert!(wire.connection.poll_job().is_some());
+}
+
+#[test]
+fn no_two_namespaces_have_one_uuid() {
+    let mut target = Target::new(TargetConfig::default());
+    let namespace = |id| Namespace::new(id, 512, Arc::<Counting>::default()).unwrap();
+    for name in [DISK, "nqn.2026-01.test:other"] {
+        target.add_subsystem(name, None).unwrap();
+    }
+    target.add_namespace(DISK, namespace(1).with_uuid([9; 16])).unwrap();
+    let refused = target.add_namespace("nqn.2026-01.test:other", namespace(1).with_uuid([9; 16])).unwrap_err();
+    assert_eq!(refused, TargetError::SameUuid(1, DISK.into()));
+    target.add_namespace("nqn.2026-01.test:other", namespace(1)).unwrap();
 }

@@ -256,3 +256,28 @@ fn commands_that_there_is_no_memory_for_are_interrupted_while_other_data_are_on_
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
 }
+
+/// Pieces that are worth their buffers, as long as those can be charged; here they cannot.
+#[test]
+fn buffers_that_cannot_be_charged_are_not_kept() {
+    let promised = MIB + (256 << 10) + 2 * ((128 << 10) + (16 << 10));
+    let mut target = Target::new(TargetConfig { memory: promised, ..TargetConfig::default() });
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
+    let (mut wire, _admin, request) = asked(&mut target);
+    let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
+    let refused = framed(&wire, &Pdu::Command(refused), &[0; 8192]);
+    let before = HELD.get();
+    for offset in (0..MIB as u32).step_by(16 << 10).take(63) {
+        let ReadyToTransfer { command, tag, .. } = request;
+        let header = DataHeader { command, tag, offset, length: 16 << 10, last: false, success: false };
+        let mut buffer = BytesMut::with_capacity(64 << 10);
+        buffer.extend_from_slice(&framed(&wire, &Pdu::HostData(header), &[1; 16 << 10]));
+        (0..5).for_each(|_| buffer.extend_from_slice(&refused));
+        let segment = RxSegment { seq: Seq(0), data: buffer.into(), meta: RxMeta::default() };
+        wire.connection.handle_segment(wire.now, segment, &mut target);
+        while wire.connection.poll_transmit().is_some() {}
+    }
+    let held = HELD.get() - before;
+    assert!(held < 5 * MIB as isize / 4, "{held} bytes of heap for less than 1 MiB of payload");
+}

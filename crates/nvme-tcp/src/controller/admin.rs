@@ -3,7 +3,7 @@
 use super::features;
 use super::job::Reply;
 use super::session::{ERROR_ENTRIES, EVENT_DISCOVERY, EVENT_NAMESPACE, EVENT_REQUESTS, Session};
-use super::{Subsystem, Target};
+use super::{Subsystem, Target, derived_serial};
 use crate::namespace::{MAX_IDENTIFIER, Namespace, Pieces};
 use crate::nvme::fabrics::VERSION;
 use crate::nvme::identify::{self, ControllerData, KIND_DISCOVERY, KIND_IO, NamespaceData};
@@ -59,8 +59,13 @@ pub(super) fn execute(
         }
         AdminOpcode::Abort => {
             let (queue, aborted) = (command.u16(40), command.u16(42));
-            // Only what waits for events is ever given up; everything else ends soon by itself.
-            if queue == 0 && session.abort_wait(aborted) { Ok(Reply::Aborted(aborted)) } else { Ok(Reply::Result(1)) }
+            if queue == 0 && session.abort_wait(aborted) {
+                return Ok(Reply::Aborted(aborted));
+            }
+            // Not at once: its queue is another connection, which hears of it.
+            let called = if queue > 0 { session.abort_io(queue, aborted) } else { None };
+            target.wakeups.extend(called);
+            Ok(Reply::Result(1))
         }
         AdminOpcode::Identify | AdminOpcode::GetLogPage | AdminOpcode::Fabrics => Err(Status::INVALID_OPCODE),
     }
@@ -84,12 +89,8 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
     };
     let active = || namespace()?.ok_or(Status::INVALID_FIELD);
     match structure {
-        // What is not there is all zeros; FFFFFFFFh asks for what all have in common.
-        cns::NAMESPACE | cns::ALLOCATED_NAMESPACE if number == u32::MAX => {
-            let first = subsystem.namespaces.values().next();
-            let common = first.map(|namespace| NamespaceData { blocks: 0, ..namespace_data(namespace) });
-            Ok(common.map_or_else(empty, |data| data.to_bytes()))
-        }
+        // What is not there is all zeros. FFFFFFFFh asks for what all have in common, and is none of what there may be
+        // without Namespace Management: 5.17.2.1.
         cns::NAMESPACE | cns::ALLOCATED_NAMESPACE => {
             Ok(namespace()?.map_or_else(empty, |namespace| namespace_data(namespace).to_bytes()))
         }
@@ -121,7 +122,7 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
 fn controller_data(target: &Target, id: u16, session: &Session) -> ControllerData {
     let config = &target.config;
     let common = ControllerData {
-        serial: config.serial.clone(),
+        serial: if config.serial.is_empty() { derived_serial(session.subsystem()) } else { config.serial.clone() },
         model: config.model.clone(),
         firmware: FIRMWARE.into(),
         controller: id,

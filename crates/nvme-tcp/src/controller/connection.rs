@@ -255,6 +255,7 @@ impl Connection {
             self.complete_with(command, Status::SUCCESS, result, target);
         }
         self.finish_connect(target);
+        self.abort_some(target);
         self.ask();
     }
 
@@ -269,12 +270,17 @@ impl Connection {
     /// The next piece of work; it comes back by [`complete`](Self::complete).
     pub fn poll_job(&mut self) -> Option<Job> {
         let reads = self.jobs.front()?.reads;
+        // Others want to use the storage, too.
+        if self.jobs_out >= JOBS_OUT {
+            return None;
+        }
         // A host that does not take what it reads is not read for; but one read is always possible.
         if self.read_bytes > 0 && self.read_bytes + reads > self.config.budget {
             return None;
         }
         let charge = if reads > 0 { Some(self.account.take_or_wait(reads)?) } else { None };
-        let running = match self.work.as_ref().map(Work::begin) {
+        let command = self.jobs.front()?.command;
+        let running = match self.work.as_ref().map(|work| work.begin(command)) {
             // The controller is gone, as this connection is about to hear.
             Some(None) => {
                 self.jobs.clear();
@@ -525,6 +531,8 @@ const ADMIN_CAPSULE: u32 = 8192;
 const MAX_ALIGNMENT: u8 = 31;
 /// In which a host has to send ICReq and Connect.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Jobs of a queue under way at a time.
+const JOBS_OUT: usize = 128;
 /// PDUs queued at which no more is received.
 const OUT_PDUS: usize = 1024;
 /// Bytes of answers that a host has not taken at which no more is received from it, but on an I/O queue.

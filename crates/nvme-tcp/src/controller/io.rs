@@ -4,6 +4,7 @@
 
 use crate::namespace::{Namespace, Operation, Pieces};
 use crate::nvme::{Command, IoOpcode, Status, u32_at, u64_at};
+use core::ops::Range;
 
 /// What `command` expects of its host: data of how many bytes.
 pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32) -> Result<u32, Status> {
@@ -61,18 +62,32 @@ pub(super) fn operation(
             // Only deallocation changes anything; the other attributes are advice.
             let deallocate = command.u32(11) & DEALLOCATE != 0;
             let count = if deallocate { (command.u32(10) & 0xff) as usize + 1 } else { 0 };
-            let ranges: Vec<(u64, u32)> = data
+            let ranges = data
                 .concat()
                 .chunks_exact(RANGE_LEN)
                 .take(count)
-                .map(|range| (u64_at(range, 8), u32_at(range, 4)))
-                .collect();
-            if !ranges.iter().all(|(first, blocks)| namespace.contains(*first, u64::from(*blocks))) {
-                return Err(Status::LBA_OUT_OF_RANGE);
-            }
-            Operation::Deallocate { ranges, durable: !write_cache }
+                .map(|range| {
+                    let (first, blocks) = (u64_at(range, 8), u64::from(u32_at(range, 4)));
+                    namespace.contains(first, blocks).then(|| first..first + blocks).ok_or(Status::LBA_OUT_OF_RANGE)
+                })
+                .collect::<Result<Vec<_>, Status>>()?;
+            Operation::Deallocate { ranges: merged(ranges), durable: !write_cache }
         }
     })
+}
+
+/// The same blocks, each once, in as few ranges as there are.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let touches = next.start <= range.end;
+        if touches {
+            range.end = range.end.max(next.end);
+        }
+        touches
+    });
+    ranges
 }
 
 /// First block and number of blocks.
@@ -86,3 +101,21 @@ const FORCE_UNIT_ACCESS: u32 = 1 << 30;
 const DEALLOCATE: u32 = 1 << 2;
 /// Bytes of a Dataset Management range.
 const RANGE_LEN: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn merged_ranges_are_the_same_blocks_once(ranges in prop::collection::vec((0u64..50, 0u64..10), 0..20)) {
+            let ranges: Vec<Range<u64>> = ranges.into_iter().map(|(first, blocks)| first..first + blocks).collect();
+            let covered = |ranges: &[Range<u64>]| (0..60).map(|block| ranges.iter().any(|range| range.contains(&block)))
+                .collect::<Vec<_>>();
+            let merged = merged(ranges.clone());
+            prop_assert_eq!(covered(&merged), covered(&ranges));
+            prop_assert!(merged.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", merged);
+        }
+    }
+}

@@ -27,7 +27,7 @@ mod work;
 pub use connection::{Connection, ConnectionId};
 pub use job::{Done, Job};
 
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, fnv1a};
 use crate::nvme::fabrics::{ConnectData, DISCOVERY_NQN};
 use crate::nvme::log::{DiscoveryEntry, DiscoveryLog};
 use bell::Bell;
@@ -52,7 +52,8 @@ use work::AllUnderWay;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetConfig {
-    /// Serial number, at most 20 ASCII characters.
+    /// Serial number, at most 20 ASCII characters. Empty: the one that [follows](derived_serial) from the subsystem's name,
+    /// so that those of different subsystems differ.
     pub serial: String,
     /// Model, at most 40 ASCII characters.
     pub model: String,
@@ -62,9 +63,9 @@ pub struct TargetConfig {
     pub max_queue_entries: u16,
     /// Controllers at a time at most, 1 to 65519. A host that comes when there are as many gets one all the same if it
     /// has others: the one that it has not been heard of at for longest gives way, for it may be one whose end went unnoticed.
-    pub max_controllers: u16,
     /// Another host gets the place of a controller without I/O queues whose host asked for no keep-alive, or one of more
     /// than ten minutes, and has been silent for ten seconds.
+    pub max_controllers: u16,
     /// Bytes that all hosts together may make the target hold: data of writes that are not carried out, data of reads that
     /// were not taken, and what connections cost by themselves. Each I/O queue is promised room for one of the largest
     /// commands, and some 384 KiB for itself; a stream that there is no room for is closed, a Connect refused as busy.
@@ -186,6 +187,12 @@ pub enum TargetError {
     /// The subsystem has a namespace of that number.
     #[error("there is a namespace {0} already")]
     NamespaceExists(u32),
+    /// A namespace of that UUID is served already: hosts would take both for one.
+    #[error(
+        "namespace {0} of {1} has the same UUID: of two copies of a file, remove the .identity beside the one that is to be \
+         another disk"
+    )]
+    SameUuid(u32, String),
     /// The subsystem has no namespace of that number.
     #[error("there is no namespace {0}")]
     NoNamespace(u32),
@@ -194,7 +201,7 @@ pub enum TargetError {
 impl Default for TargetConfig {
     fn default() -> TargetConfig {
         TargetConfig {
-            serial: "0".into(),
+            serial: String::new(),
             model: "nic-offload nvme-tcp".into(),
             max_queues: 64,
             max_queue_entries: 1024,
@@ -271,14 +278,19 @@ impl Target {
     /// Adds a namespace to a subsystem; hosts that are connected are told.
     ///
     /// # Errors
-    /// If there is no such subsystem, or it has a namespace of that number.
+    /// If there is no such subsystem, or it has a namespace of that number, or one of that UUID is served.
     pub fn add_namespace(&mut self, subsystem: &str, namespace: Namespace) -> Result<(), TargetError> {
         let id = namespace.id();
-        let namespaces = &mut self.subsystem(subsystem)?.namespaces;
-        if namespaces.contains_key(&id) {
+        if self.subsystem(subsystem)?.namespaces.contains_key(&id) {
             return Err(TargetError::NamespaceExists(id));
         }
-        namespaces.insert(id, Arc::new(namespace.in_subsystem(subsystem)));
+        let namespace = namespace.in_subsystem(subsystem);
+        for (name, other) in &self.subsystems {
+            if let Some(same) = other.namespaces.values().find(|other| other.uuid() == namespace.uuid()) {
+                return Err(TargetError::SameUuid(same.id(), name.clone()));
+            }
+        }
+        self.subsystem(subsystem)?.namespaces.insert(id, Arc::new(namespace));
         self.namespace_changed(subsystem, id);
         Ok(())
     }
@@ -455,6 +467,18 @@ impl Subsystem {
     }
 }
 
+/// A serial number that follows from `name`: others have others.
+///
+/// ```
+/// use nvme_tcp::controller::derived_serial;
+///
+/// assert_eq!(derived_serial("first").len(), 16);
+/// assert_ne!(derived_serial("first"), derived_serial("second"));
+/// ```
+pub fn derived_serial(name: &str) -> String {
+    format!("{:016X}", fnv1a(name.bytes()) as u64)
+}
+
 /// NVM Express Base Specification 2.0, 4.5: UTF-8, at most 223 bytes.
 fn is_qualified_name(name: &str) -> bool {
     name.starts_with("nqn.") && name.len() <= 223
@@ -480,7 +504,7 @@ mod tests {
     fn begin_work(target: &mut Target, controller: u16) -> work::Running {
         let session = target.sessions.get_mut(&controller).unwrap();
         let (work, _) = session.add_queue(1, ConnectionId(2), &target.bell).unwrap();
-        work.begin().unwrap()
+        work.begin(1).unwrap()
     }
 
     #[test]

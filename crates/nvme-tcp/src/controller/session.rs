@@ -145,6 +145,13 @@ impl Session {
         Some((work, self.left_behind.get(&id).cloned().unwrap_or_default()))
     }
 
+    /// Has a command of an I/O queue end before its time, if it can; the connection that is to look at it.
+    pub(super) fn abort_io(&self, queue: u16, command: u16) -> Option<ConnectionId> {
+        let (connection, work) = self.queues.get(&queue)?;
+        work.abort(command);
+        Some(*connection)
+    }
+
     pub(super) fn remove_queue(&mut self, id: u16, connection: ConnectionId) {
         if self.has_queue(id, connection)
             && let Some((_, work)) = self.queues.remove(&id)
@@ -360,8 +367,6 @@ pub(super) const EVENT_NAMESPACE: u32 = 1 << 8;
 pub(super) const EVENT_DISCOVERY: u32 = 1 << 31;
 /// AERL: Asynchronous Event Requests at a time, less one.
 pub(super) const EVENT_REQUESTS: u8 = 3;
-/// Entries of the error log.
-pub(super) const ERROR_ENTRIES: usize = 64;
 /// How long a host may leave a controller that is not enabled, or shut down, without a command.
 const IDLE_TIME: Duration = Duration::from_secs(120);
 /// How long a host that promised no sign of life may be silent before its place goes to another that needs it.

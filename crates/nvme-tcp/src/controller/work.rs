@@ -15,7 +15,7 @@
 
 use super::bell::Bell;
 use super::connection::ConnectionId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What one connection of an I/O queue has under way.
@@ -30,10 +30,25 @@ struct State {
     /// Nothing more begins.
     ended: bool,
     /// Numbered as they began.
-    running: BTreeSet<u64>,
+    running: BTreeMap<u64, Begun>,
     next: u64,
+    /// Commands that an Abort named, and nobody has looked at since.
+    aborts: BTreeSet<u16>,
     /// Who is to be called when nothing is left that began before a number.
     waiting: Vec<(u64, ConnectionId)>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    command: u16,
+    aborted: bool,
+}
+
+impl State {
+    /// The number of what is under way for longest; beyond all if nothing is.
+    fn oldest(&self) -> u64 {
+        self.running.first_key_value().map_or(u64::MAX, |(number, _)| *number)
+    }
 }
 
 /// One piece of work, under way until this is dropped.
@@ -59,15 +74,29 @@ impl Work {
     }
 
     /// `None`: the queue is gone, and nothing is to be done for it any more.
-    pub(super) fn begin(self: &Arc<Work>) -> Option<Running> {
+    pub(super) fn begin(self: &Arc<Work>, command: u16) -> Option<Running> {
         let mut state = self.state();
         if state.ended {
             return None;
         }
         let number = state.next;
         state.next += 1;
-        state.running.insert(number);
+        state.running.insert(number, Begun { command, aborted: false });
         Some(Running(self.clone(), number))
+    }
+
+    /// Has `command` end before its time, if it can: what is under way after the part that it is at, and what is not yet
+    /// when its connection looks at [`take_aborts`](Self::take_aborts).
+    pub(super) fn abort(&self, command: u16) {
+        let mut state = self.state();
+        for begun in state.running.values_mut().filter(|begun| begun.command == command) {
+            begun.aborted = true;
+        }
+        state.aborts.insert(command);
+    }
+
+    pub(super) fn take_aborts(&self) -> BTreeSet<u16> {
+        core::mem::take(&mut self.state().aborts)
     }
 
     /// What is under way now.
@@ -86,13 +115,19 @@ impl Work {
     }
 }
 
+impl Running {
+    pub(super) fn is_aborted(&self) -> bool {
+        self.0.state().running.get(&self.1).is_some_and(|begun| begun.aborted)
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         let mut called = Vec::new();
         {
             let mut state = self.0.state();
             state.running.remove(&self.1);
-            let oldest = state.running.first().copied().unwrap_or(u64::MAX);
+            let oldest = state.oldest();
             called.extend(state.waiting.extract_if(.., |(until, _)| *until <= oldest).map(|(_, id)| id));
         }
         self.0.bell.ring(&called);
@@ -101,13 +136,13 @@ impl Drop for Running {
 
 impl UnderWay {
     fn is_over(&self) -> bool {
-        self.work.state().running.first().is_none_or(|oldest| *oldest >= self.until)
+        self.work.state().oldest() >= self.until
     }
 
     /// Whether it is over; if not, `connection` is called when it is.
     fn is_over_or_calls(&self, connection: ConnectionId) -> bool {
         let mut state = self.work.state();
-        let is_over = state.running.first().is_none_or(|oldest| *oldest >= self.until);
+        let is_over = state.oldest() >= self.until;
         let waiter = (self.until, connection);
         if !is_over && !state.waiting.contains(&waiter) {
             state.waiting.push(waiter);
@@ -156,16 +191,16 @@ mod tests {
     #[test]
     fn what_began_later_is_not_waited_for() {
         let work = Arc::<Work>::default();
-        let (first, second) = (work.begin().unwrap(), work.begin().unwrap());
+        let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
         let mut all = AllUnderWay::default();
         all.extend([work.so_far()]);
-        let later = work.begin();
+        let later = work.begin(1);
         drop(second);
         assert!(!all.is_over());
         drop(first);
         assert!(all.is_over() && all.prune());
         all.extend([work.end()]);
-        assert!(!all.is_over() && work.begin().is_none());
+        assert!(!all.is_over() && work.begin(1).is_none());
         drop(later);
         assert!(all.is_over());
     }
@@ -174,10 +209,10 @@ mod tests {
     fn who_waits_is_called_when_the_last_of_it_is_over() {
         let bell = Arc::<Bell>::default();
         let work = Work::new(&bell);
-        let (first, second) = (work.begin().unwrap(), work.begin().unwrap());
+        let (first, second) = (work.begin(1).unwrap(), work.begin(1).unwrap());
         let mut all = AllUnderWay::default();
         all.extend([work.so_far()]);
-        let _later = work.begin();
+        let _later = work.begin(1);
         let waiter = ConnectionId(7);
         assert!(!all.is_over_or_calls(waiter) && !all.is_over_or_calls(waiter));
         drop(second);
@@ -190,7 +225,7 @@ mod tests {
     #[test]
     fn a_queue_is_listed_once() {
         let work = Arc::<Work>::default();
-        let _runs = work.begin();
+        let _runs = work.begin(1);
         let mut all = AllUnderWay::default();
         for _ in 0..10 {
             let known = all.clone();

@@ -1,4 +1,4 @@
-//! A namespace's bytes in a file, and in another beside it which of them are not to be read.
+//! A namespace's bytes in a file, and in others beside it which of them are not to be read, and what hosts know them by.
 //!
 //! Invariants: what was flushed is on the disk, or was given to it with a request to make it durable (`fdatasync`). A
 //! write is one call of the system, and nothing is read or written beside it where it writes: a block is the old one or
@@ -6,19 +6,21 @@
 
 use super::ranges::Ranges;
 use super::side_file::SideFile;
-use super::{Pieces, Storage};
+use super::system::{Medium, Real, RealFile, System};
+use super::{Pieces, Storage, identity};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
 use offload_base::cost::{self, Work};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
-use std::fs::{File, OpenOptions};
+use rustix::fs::{FlockOperation, MemfdFlags, OFlags, flock, major, memfd_create, minor};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes in a file or on a block device. A file's bytes that are not to be read are kept in `PATH.uncorrectable`, as long
-/// as there are some; those of a block device are forgotten with the process.
+/// as there are some; those of a block device are forgotten with the process. The UUID by which hosts recognise a file is
+/// kept in `PATH.identity`; a block device's follows from the name that its maker gave it.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -30,12 +32,14 @@ use std::sync::{Mutex, PoisonError};
 /// storage.write(4096, &[Bytes::from(vec![7; 512])])?;
 /// storage.flush()?;
 /// assert_eq!(storage.read(4096, 512)?.concat(), [7; 512]);
+/// # std::fs::remove_file(format!("{}.identity", path.display()))?;
 /// # std::fs::remove_file(&path)?;
 /// # std::io::Result::Ok(())
 /// ```
 #[derive(Debug)]
 pub struct FileStorage {
-    file: File,
+    file: Box<dyn Medium>,
+    uuid: [u8; 16],
     capacity: u64,
     direct: bool,
     /// What is being read and written.
@@ -43,26 +47,58 @@ pub struct FileStorage {
     side: Option<SideFile>,
     /// What the other file holds.
     unreadable: Mutex<Vec<Range<u64>>>,
+    /// Reading and writing may wait for a device.
+    may_block: bool,
 }
 
 impl FileStorage {
     /// The file at `path`, as large as it is; with `direct` past the page cache (O_DIRECT), where the file system can.
     ///
     /// # Errors
-    /// If it cannot be opened for reading and writing, or is served already; if what is beside it is not what was kept.
+    /// If it cannot be opened for reading and writing, or is served already; if what is beside it is not what was kept, or
+    /// nothing can be kept there.
     pub fn open(path: &Path, direct: bool) -> io::Result<FileStorage> {
-        let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
-        let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-        // Two that serve the same bytes would not know of each other's writes. Some file systems know no locks.
-        if let Err(error @ rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(io::Error::new(io::Error::from(error).kind(), "it is in use already"));
+        let (file, capacity) = open_file(path, direct)?;
+        let metadata = file.metadata()?;
+        if metadata.file_type().is_block_device() {
+            let (device, ranges) = (metadata.rdev(), Ranges::default());
+            let uuid = identity::of_device(major(device), minor(device))?;
+            let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
+            let unreadable = Mutex::default();
+            return Ok(FileStorage { file, uuid, capacity, direct, ranges, side: None, unreadable, may_block: true });
         }
-        // A block device has no length in its metadata, but it has an end.
-        let capacity = file.seek(SeekFrom::End(0))?;
-        let is_device = file.metadata()?.file_type().is_block_device();
-        let side = if is_device { None } else { Some(SideFile::of(path)?) };
-        let unreadable = side.as_ref().map_or(Ok(Vec::new()), |side| side.read(capacity))?;
-        Ok(FileStorage { file, capacity, direct, ranges: Ranges::default(), side, unreadable: Mutex::new(unreadable) })
+        let file = Box::new(RealFile { file, device_bytes: None });
+        FileStorage::of(file, &fs::canonicalize(path)?, direct, &(Arc::new(Real) as Arc<dyn System>))
+    }
+
+    /// The file that is open as `file`, and is at `path`, an absolute path without links.
+    pub(super) fn of(
+        file: Box<dyn Medium>,
+        path: &Path,
+        direct: bool,
+        system: &Arc<dyn System>,
+    ) -> io::Result<FileStorage> {
+        let capacity = file.end()?;
+        let side = SideFile::of(path, system);
+        let unreadable = Mutex::new(side.read(capacity)?);
+        let uuid = identity::of_file(&**system, path)?;
+        let ranges = Ranges::default();
+        Ok(FileStorage { file, uuid, capacity, direct, ranges, side: Some(side), unreadable, may_block: true })
+    }
+
+    /// `capacity` bytes of zeros in a file that is in memory only, and gone with the process. Unlike
+    /// [`MemoryStorage`](super::MemoryStorage) it gives memory back to the system, and is full when the system has none.
+    ///
+    /// # Errors
+    /// If the system has no such files, or none so large.
+    pub fn in_memory(capacity: u64) -> io::Result<FileStorage> {
+        FileStorage::of_memory(memory_file(capacity)?, capacity)
+    }
+
+    fn of_memory(file: File, capacity: u64) -> io::Result<FileStorage> {
+        let (ranges, unreadable) = Default::default();
+        let (file, uuid) = (Box::new(RealFile { file, device_bytes: None }), identity::random_uuid()?);
+        Ok(FileStorage { file, uuid, capacity, direct: false, ranges, side: None, unreadable, may_block: false })
     }
 
     /// What is read and written for `bytes` bytes from `offset` on: with O_DIRECT, whole aligned blocks.
@@ -78,7 +114,7 @@ impl FileStorage {
         if self.direct {
             return self.write_direct(offset, data);
         }
-        write_at_once(data, offset, |slices, offset| Ok(rustix::io::pwritev(&self.file, slices, offset)?))
+        write_at_once(data, offset, |slices, offset| self.file.write_at(slices, offset))
     }
 
     /// Writes whole aligned blocks from one aligned buffer, as O_DIRECT asks.
@@ -88,10 +124,27 @@ impl FileStorage {
         let mut buffer = aligned((end - start) as usize);
         let (before, after) = ((offset - start) as usize, (end - offset) as usize - bytes);
         if before > 0 || after > 0 {
-            read_up_to_the_end(&self.file, &mut buffer, start)?;
+            read_up_to_the_end(&*self.file, &mut buffer, start)?;
         }
         gather(data, &mut buffer[before..]);
-        self.file.write_all_at(&buffer, start)
+        let whole = [buffer.freeze()];
+        write_at_once(&whole, start, |slices, offset| self.file.write_at(slices, offset))
+    }
+
+    /// Zeros without room for them; false if this file cannot have such.
+    fn punch(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        if bytes == 0 {
+            return Ok(true);
+        }
+        if self.file.punch_hole(offset, bytes).is_err() {
+            return Ok(false);
+        }
+        // A file that somebody cut short has no zeros behind its end.
+        if self.file.end()? < offset + bytes {
+            let last = bytes.min(ALIGNMENT as u64);
+            self.put(offset + bytes - last, &[Bytes::from_static(&ZEROS).slice(..last as usize)])?;
+        }
+        Ok(true)
     }
 }
 
@@ -107,7 +160,9 @@ impl Storage for FileStorage {
         let mut buffer = if self.direct { aligned(whole) } else { BytesMut::zeroed(whole) };
         let start = around.start;
         let _held = self.ranges.read(around);
-        self.file.read_exact_at(&mut buffer, start)?;
+        if read_up_to_the_end(&*self.file, &mut buffer, start)? < whole {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok([buffer.freeze().slice(before..before + bytes)].into_iter().collect())
     }
 
@@ -119,8 +174,7 @@ impl Storage for FileStorage {
 
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let _held = self.ranges.write(self.around(offset, bytes));
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if bytes == 0 || fallocate(&self.file, hole, offset, bytes).is_ok() {
+        if self.punch(offset, bytes)? {
             return Ok(());
         }
         // A file system without holes: zeros in pieces.
@@ -134,8 +188,21 @@ impl Storage for FileStorage {
         Ok(())
     }
 
+    fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        let _held = self.ranges.write(self.around(offset, bytes));
+        self.punch(offset, bytes)
+    }
+
     fn flush(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync()
+    }
+
+    fn uuid(&self) -> Option<[u8; 16]> {
+        Some(self.uuid)
+    }
+
+    fn granule(&self) -> u64 {
+        if self.direct { ALIGNMENT as u64 } else { 1 }
     }
 
     fn unreadable(&self) -> Vec<Range<u64>> {
@@ -150,8 +217,28 @@ impl Storage for FileStorage {
     }
 
     fn may_block(&self) -> bool {
-        true
+        self.may_block
     }
+}
+
+/// The file at `path`, locked, and where it ends.
+fn open_file(path: &Path, direct: bool) -> io::Result<(File, u64)> {
+    let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
+    let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    // Two that serve the same bytes would not know of each other's writes. Some file systems know no locks.
+    if let Err(error @ rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        return Err(io::Error::new(io::Error::from(error).kind(), "it is in use already"));
+    }
+    // A block device has no length in its metadata, but it has an end.
+    let end = file.seek(SeekFrom::End(0))?;
+    Ok((file, end))
+}
+
+/// A file in memory, of `bytes` zeros.
+fn memory_file(bytes: u64) -> io::Result<File> {
+    let file = File::from(memfd_create("nvme-tcp", MemfdFlags::CLOEXEC)?);
+    file.set_len(bytes)?;
+    Ok(file)
 }
 
 /// Writes all of `data` by one call of `write`, unless that writes less than it is given: pieces end where segments
@@ -205,7 +292,8 @@ fn aligned(bytes: usize) -> BytesMut {
     aligned
 }
 
-fn read_up_to_the_end(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+/// How much of `buffer` was filled: less than all at the file's end.
+fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
         match file.read_at(&mut buffer[have..], offset + have as u64) {
@@ -215,7 +303,7 @@ fn read_up_to_the_end(file: &File, buffer: &mut [u8], offset: u64) -> io::Result
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(have)
 }
 
 /// What O_DIRECT wants buffers, offsets and lengths to be multiples of, on any disk.
@@ -227,6 +315,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)] // lists of one range
 mod tests {
+    use super::super::system::with_suffix;
     use super::*;
 
     #[test]
@@ -257,7 +346,7 @@ mod tests {
                 });
                 assert_eq!(std::fs::read(&path).unwrap(), [[100; 4096], [0; 4096]].concat());
             }
-            std::fs::remove_file(&path).unwrap();
+            remove(&path);
         }
     }
 
@@ -278,7 +367,7 @@ mod tests {
                 assert!(read.iter().all(|byte| *byte == read[0]), "half of a write");
             }
         });
-        std::fs::remove_file(&path).unwrap();
+        remove(&path);
     }
 
     #[test]
@@ -310,7 +399,7 @@ mod tests {
         assert!(FileStorage::open(&path, false).is_err());
         drop(storage);
         assert!(FileStorage::open(&path, false).is_ok());
-        std::fs::remove_file(&path).unwrap();
+        remove(&path);
     }
 
     #[test]
@@ -328,7 +417,91 @@ mod tests {
         std::fs::remove_dir(&new).unwrap();
         storage.keep_unreadable(&[]).unwrap();
         assert_eq!(storage.unreadable(), []);
-        std::fs::remove_file(&path).unwrap();
+        remove(&path);
+    }
+
+    /// Every write and every sync asks for it, so it is asserted of the file that they go to.
+    #[test]
+    fn direct_files_go_past_the_page_cache() {
+        for direct in [false, true] {
+            let path = path(&format!("flags-{direct}"));
+            std::fs::write(&path, vec![0; 4096]).unwrap();
+            match open_file(&path, direct) {
+                Ok((file, _)) => {
+                    let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+                    assert_eq!(flags.contains(OFlags::DIRECT), direct);
+                }
+                // A file system that knows no O_DIRECT says so.
+                Err(error) => assert!(direct && error.kind() == io::ErrorKind::InvalidInput, "{error}"),
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_keeps_its_uuid_wherever_it_is() {
+        let (old, new) = (path("moved"), path("moved-away"));
+        std::fs::write(&old, vec![0; 4096]).unwrap();
+        let uuid = |path: &Path| FileStorage::open(path, false).map(|storage| storage.uuid().unwrap());
+        let first = uuid(&old).unwrap();
+        assert_eq!(uuid(&old).unwrap(), first);
+        let link = path("linked");
+        std::os::unix::fs::symlink(&old, &link).unwrap();
+        assert_eq!(uuid(&link).unwrap(), first);
+        std::fs::remove_file(&link).unwrap();
+        for suffix in ["", ".identity"] {
+            std::fs::rename(with_suffix(&old, suffix), with_suffix(&new, suffix)).unwrap();
+        }
+        assert_eq!(uuid(&new).unwrap(), first);
+        // Another file in its place is another disk.
+        std::fs::write(&old, vec![0; 4096]).unwrap();
+        assert_ne!(uuid(&old).unwrap(), first);
+        std::fs::write(with_suffix(&old, ".identity"), "what is this").unwrap();
+        let refused = uuid(&old).unwrap_err().to_string();
+        assert!(refused.contains("moved.identity: "), "{refused}");
+        [old, new].iter().for_each(|path| remove(path));
+    }
+
+    #[test]
+    fn memory_that_is_given_up_is_the_systems_again() {
+        let file = memory_file(1 << 40).unwrap();
+        let same = file.try_clone().unwrap();
+        let taken = || same.metadata().unwrap().blocks() * 512;
+        let storage = FileStorage::of_memory(file, 1 << 40).unwrap();
+        storage.write(1 << 39, &[Bytes::from(vec![7; 1 << 20])]).unwrap();
+        assert!(taken() >= 1 << 20);
+        assert!(storage.deallocate(1 << 39, 1 << 20).unwrap());
+        assert_eq!(taken(), 0);
+        assert_eq!(storage.read(1 << 39, 512).unwrap().concat(), [0; 512]);
+        assert!(!storage.may_block());
+        assert_ne!(storage.uuid(), FileStorage::in_memory(1 << 20).unwrap().uuid());
+    }
+
+    #[test]
+    fn zeros_behind_the_end_of_a_file_that_was_cut_short_are_read() {
+        for direct in [false, true] {
+            let path = path(&format!("short-{direct}"));
+            std::fs::write(&path, vec![1; 64 << 10]).unwrap();
+            if let Ok(storage) = FileStorage::open(&path, direct) {
+                let cut = || std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8192).unwrap();
+                cut();
+                storage.zero(16384, 16384).unwrap();
+                assert_eq!(storage.read(12288, 4096).unwrap().concat(), [0; 4096]);
+                assert_eq!(storage.read(16384, 16384).unwrap().concat(), [0; 16384]);
+                assert!(storage.read(32768, 4096).is_err(), "nothing was done to that");
+                cut();
+                assert!(storage.deallocate(8192, 8192).unwrap());
+                assert_eq!(storage.read(4096, 12288).unwrap().concat(), [[1; 4096], [0; 4096], [0; 4096]].concat());
+            }
+            remove(&path);
+        }
+    }
+
+    /// With what is beside it.
+    fn remove(path: &Path) {
+        for suffix in ["", ".identity"] {
+            std::fs::remove_file(with_suffix(path, suffix)).unwrap();
+        }
     }
 
     fn path(name: &str) -> std::path::PathBuf {
@@ -349,7 +522,7 @@ mod tests {
             assert_eq!(storage.read(20480 + 512, 1024).unwrap().concat(), [[0; 512], [3; 512]].concat());
             std::fs::read(&path).unwrap()
         });
-        std::fs::remove_file(&path).unwrap();
+        remove(&path);
         image
     }
 }

@@ -10,23 +10,30 @@
 //! [`Operation`], and whoever runs them carries it out, on another thread if the storage [may block](Storage::may_block).
 
 mod file;
+mod identity;
 mod marks;
 mod memory;
 mod ranges;
 mod side_file;
+mod system;
+mod turns;
 
 pub use file::FileStorage;
+pub(crate) use identity::fnv1a;
+pub use identity::random_uuid;
 pub use memory::MemoryStorage;
 
 use crate::nvme::Status;
 use bytes::Bytes;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use identity::derived_uuid;
 use marks::Marks;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub(crate) use turns::{Span, Turn, Turns};
 
 /// Bytes in pieces.
 pub type Pieces = SmallVec<[Bytes; 4]>;
@@ -54,6 +61,15 @@ pub trait Storage: Send + Sync {
     /// When the medium cannot be written.
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
+    /// Gives up what `bytes` bytes from `offset` on hold, if that is little work: they are zeros then. False: they are as
+    /// they were.
+    ///
+    /// # Errors
+    /// When the medium cannot be written.
+    fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        self.zero(offset, bytes).map(|()| true)
+    }
+
     /// Makes everything written durable.
     ///
     /// # Errors
@@ -77,6 +93,16 @@ pub trait Storage: Send + Sync {
         Ok(())
     }
 
+    /// By which hosts recognise the bytes, wherever they are served; `None`: they have no name of their own.
+    fn uuid(&self) -> Option<[u8; 16]> {
+        None
+    }
+
+    /// What is read and written beside what was asked for: whole blocks of so many bytes.
+    fn granule(&self) -> u64 {
+        1
+    }
+
     /// Whether the calls above may wait for a device, and are better made where nothing else waits.
     fn may_block(&self) -> bool;
 }
@@ -98,6 +124,8 @@ pub struct Namespace {
     /// `None`: what follows from its name.
     uuid: Option<[u8; 16]>,
     storage: Arc<dyn Storage>,
+    /// What is done to its blocks on threads.
+    turns: Arc<Turns>,
     /// Held while storage, or a mark, is made durable, and whether that failed once.
     flushing: Mutex<()>,
     failed: AtomicBool,
@@ -163,10 +191,10 @@ pub enum Operation {
         /// How many.
         blocks: u32,
     },
-    /// Gives up what blocks hold.
+    /// Gives up what blocks hold, where that is little work.
     Deallocate {
-        /// First block and number of blocks, each.
-        ranges: Vec<(u64, u32)>,
+        /// Blocks, in order and apart from each other.
+        ranges: Vec<Range<u64>>,
         /// Not complete before it is durable.
         durable: bool,
     },
@@ -177,6 +205,15 @@ pub enum Operation {
         /// How many.
         blocks: u32,
     },
+}
+
+/// How far an operation got.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Not to its end: as much is done.
+    More(u64),
+    /// To its end.
+    Done(Outcome),
 }
 
 /// How an operation ended.
@@ -231,12 +268,13 @@ impl Namespace {
             }
         }
         let marks = Mutex::new(Marks::new(marks));
-        let (usage, flushing, failed) = Default::default();
-        Ok(Namespace { id, block_size, uuid: None, storage, flushing, failed, marks, behind, usage })
+        let (turns, usage, flushing, failed) = Default::default();
+        let uuid = storage.uuid();
+        Ok(Namespace { id, block_size, uuid, storage, turns, flushing, failed, marks, behind, usage })
     }
 
-    /// With a UUID of one's own, by which hosts recognise it. Without, it follows from the names of the subsystem and of
-    /// the namespace, and is the same in every run.
+    /// With a UUID of one's own, by which hosts recognise it. Without, it is that of its [storage](Storage::uuid); if that
+    /// has none, it follows from the names of the subsystem and of the namespace, and is the same in every run.
     #[must_use]
     pub fn with_uuid(mut self, uuid: [u8; 16]) -> Namespace {
         self.uuid = Some(uuid);
@@ -282,28 +320,95 @@ impl Namespace {
 
     /// Carries `operation` out.
     pub fn execute(&self, operation: &Operation) -> Outcome {
+        let mut done = 0;
+        loop {
+            match self.step(operation, done) {
+                Step::More(further) => done = further,
+                Step::Done(outcome) => return outcome,
+            }
+        }
+    }
+
+    /// Carries out the part of `operation` that is next when as much is `done`, at first nothing. No part is long.
+    pub(crate) fn step(&self, operation: &Operation, done: u64) -> Step {
         let mut data = Pieces::new();
+        // What is left to do, and to be made durable at the end.
+        let rest = |done: u64, all: u64, durable: bool| (done < all || durable).then_some(done);
         let result = match operation {
             Operation::Read { first, blocks } => self.read(*first, *blocks).map(|read| {
                 self.usage.read(u64::from(*blocks) * u64::from(self.block_size));
                 data = read;
+                None
             }),
-            Operation::Write { first, data, durable } => self.write(*first, data, *durable),
-            Operation::Flush => self.flush(),
-            Operation::Compare { first, data } => self.compare(*first, data),
-            Operation::WriteZeroes { first, blocks, durable } => self.zero(*first, *blocks, *durable),
-            Operation::WriteUncorrectable { first, blocks } => self.make_unreadable(*first, *blocks),
-            Operation::Deallocate { ranges, durable } => ranges
-                .iter()
-                .try_for_each(|(first, blocks)| self.zero(*first, *blocks, false))
-                .and_then(|()| self.harden(*durable)),
-            Operation::Verify { first, blocks } => self.verify(*first, *blocks),
+            Operation::Write { first, data, durable } => self.write(*first, data, *durable).map(|()| None),
+            Operation::Flush => self.flush().map(|()| None),
+            Operation::Compare { first, data } => self.compare(*first, data).map(|()| None),
+            Operation::WriteUncorrectable { first, blocks } => self.make_unreadable(*first, *blocks).map(|()| None),
+            Operation::WriteZeroes { first, blocks, durable } => match self.part(*first, *blocks, done) {
+                None => self.flush().map(|()| None),
+                Some(part) => {
+                    let done = part.end - first;
+                    self.zero(part).map(|()| rest(done, u64::from(*blocks), *durable))
+                }
+            },
+            Operation::Deallocate { ranges, durable } => match ranges.get(done as usize) {
+                None => self.harden(*durable).map(|()| None),
+                Some(range) => self.deallocate(range.clone()).map(|()| rest(done + 1, ranges.len() as u64, *durable)),
+            },
+            Operation::Verify { first, blocks } => match self.part(*first, *blocks, done) {
+                None => Ok(None),
+                Some(part) => {
+                    let read = self.read(part.start, (part.end - part.start) as u32);
+                    read.map(|_| rest(part.end - first, u64::from(*blocks), false))
+                }
+            },
         };
-        let status = result.err().unwrap_or(Status::SUCCESS);
+        let status = match result {
+            Ok(Some(done)) => return Step::More(done),
+            Ok(None) => Status::SUCCESS,
+            Err(status) => status,
+        };
         if status.code_type() == MEDIA_ERROR && status != Status::COMPARE_FAILURE {
             self.usage.media_errors.fetch_add(1, Ordering::Relaxed);
         }
-        Outcome { status, data }
+        Step::Done(Outcome { status, data })
+    }
+
+    /// What that part needs for itself.
+    pub(crate) fn span(&self, operation: &Operation, done: u64) -> Span {
+        let count = |data: &[Bytes]| data.iter().map(Bytes::len).sum::<usize>() as u64 / u64::from(self.block_size);
+        let (blocks, writes, flushes) = match operation {
+            Operation::Read { first, blocks } => (Some(*first..first + u64::from(*blocks)), false, false),
+            Operation::Compare { first, data } => (Some(*first..first + count(data)), false, false),
+            Operation::Verify { first, blocks } => (self.part(*first, *blocks, done), false, false),
+            Operation::Write { first, data, durable } => (Some(*first..first + count(data)), true, *durable),
+            Operation::WriteZeroes { first, blocks, .. } => {
+                let part = self.part(*first, *blocks, done);
+                let is_last = part.is_none();
+                (part, true, is_last)
+            }
+            Operation::Deallocate { ranges, durable } => {
+                let range = ranges.get(done as usize).cloned();
+                let is_last = range.is_none();
+                (range, true, is_last && *durable)
+            }
+            Operation::Flush | Operation::WriteUncorrectable { .. } => (None, false, true),
+        };
+        let blocks = blocks.unwrap_or_default();
+        let (start, end, granule) = (self.offset(blocks.start), self.offset(blocks.end), self.storage.granule());
+        Span { bytes: start - start % granule..end.next_multiple_of(granule), writes, flushes }
+    }
+
+    /// Who goes first among parts of operations.
+    pub(crate) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
+    }
+
+    /// The blocks of `count` from `first` on that are next after `done`; `None`: there are no more.
+    fn part(&self, first: u64, count: u32, done: u64) -> Option<Range<u64>> {
+        let left = u64::from(count).checked_sub(done).filter(|left| *left > 0)?;
+        let start = first + done;
+        Some(start..start + left.min(u64::from(PART_BYTES / self.block_size)))
     }
 
     pub(crate) fn usage(&self) -> &Usage {
@@ -318,29 +423,27 @@ impl Namespace {
         self.storage.read(self.offset(first), bytes).map_err(|_| Status::UNRECOVERED_READ_ERROR)
     }
 
-    /// Reads in pieces: a command that moves no data has no limit but 65536 blocks.
-    fn verify(&self, first: u64, blocks: u32) -> Result<(), Status> {
-        let most = VERIFY_BYTES / self.block_size;
-        (0..blocks)
-            .step_by(most as usize)
-            .try_for_each(|done| self.read(first + u64::from(done), most.min(blocks - done)).map(drop))
-    }
-
     fn write(&self, first: u64, data: &[Bytes], durable: bool) -> Result<(), Status> {
         self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
-        self.storage.write(self.offset(first), data).map_err(|_| Status::WRITE_FAULT)?;
+        self.storage.write(self.offset(first), data).map_err(|error| not_written(&error))?;
         self.heal(first..first + bytes as u64 / u64::from(self.block_size))?;
         self.usage.written(bytes as u64);
         self.harden(durable)
     }
 
-    fn zero(&self, first: u64, blocks: u32, durable: bool) -> Result<(), Status> {
+    fn zero(&self, blocks: Range<u64>) -> Result<(), Status> {
         self.check_writable()?;
-        let bytes = u64::from(blocks) * u64::from(self.block_size);
-        self.storage.zero(self.offset(first), bytes).map_err(|_| Status::WRITE_FAULT)?;
-        self.heal(first..first + u64::from(blocks))?;
-        self.harden(durable)
+        let (start, end) = (self.offset(blocks.start), self.offset(blocks.end));
+        self.storage.zero(start, end - start).map_err(|error| not_written(&error))?;
+        self.heal(blocks)
+    }
+
+    fn deallocate(&self, blocks: Range<u64>) -> Result<(), Status> {
+        self.check_writable()?;
+        let (start, end) = (self.offset(blocks.start), self.offset(blocks.end));
+        let are_zeros = self.storage.deallocate(start, end - start).map_err(|error| not_written(&error))?;
+        if are_zeros { self.heal(blocks) } else { Ok(()) }
     }
 
     /// Makes blocks readable that were written. Where that cannot be, all of them are marked and stay so: nobody sees
@@ -385,11 +488,11 @@ impl Namespace {
         };
         self.flush_storage()?;
         let before = self.storage.unreadable();
-        if self.keep(marked).is_err() {
+        if let Err(error) = self.keep(marked) {
             if healed || self.storage.unreadable() != before {
                 self.marks().give_back();
             }
-            return Err(Status::WRITE_FAULT);
+            return Err(not_written(&error));
         }
         self.marks().insert(blocks);
         Ok(())
@@ -453,31 +556,27 @@ impl Usage {
     }
 }
 
-/// RFC 9562 5.8: version 8 is for uses of one's own. Here, a hash of both names: FNV-1a of 128 bits, for it has to tell
-/// apart what an operator called differently, and is to be the same everywhere and for ever.
-fn derived_uuid(subsystem: &str, id: u32) -> [u8; 16] {
-    let mut uuid = fnv1a(subsystem.bytes().chain([0]).chain(id.to_be_bytes())).to_be_bytes();
-    uuid[6] = 0x80 | (uuid[6] & 0x0f);
-    uuid[8] = 0x80 | (uuid[8] & 0x3f);
-    uuid
-}
-
-/// draft-eastlake-fnv, 128 bits.
-fn fnv1a(bytes: impl Iterator<Item = u8>) -> u128 {
-    bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash: u128, byte| {
-        (hash ^ u128::from(byte)).wrapping_mul(1 << 88 | 0x13b)
-    })
+/// A medium that has no room is not broken.
+fn not_written(error: &io::Error) -> Status {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            Status::CAPACITY_EXCEEDED
+        }
+        _ => Status::WRITE_FAULT,
+    }
 }
 
 /// Storage did not make durable what it was given: neither would it the next time, whatever it says then.
 const IN_DOUBT: Status = Status::new(MEDIA_ERROR, Status::WRITE_FAULT.code(), true);
-/// Bytes of Verify in memory at a time.
-const VERIFY_BYTES: u32 = 1 << 20;
+/// Bytes of one part of Verify, which reads them into memory, and of Write Zeroes.
+const PART_BYTES: u32 = 1 << 20;
 /// The greatest namespace identifier that names one namespace: MNAN.
 pub(crate) const MAX_IDENTIFIER: u32 = 1024;
 /// Status code type: media and data integrity errors.
 const MEDIA_ERROR: u8 = 2;
 
+#[cfg(test)]
+mod durability;
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)] // lists of one range
 mod tests;

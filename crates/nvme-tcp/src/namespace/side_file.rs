@@ -9,58 +9,48 @@
 //! Invariant: the file holds one list whole, the old one or the new one, whenever the process or the machine ends: a new
 //! one is written beside it, made durable, and takes its place. There is none as long as nothing is marked.
 
+use super::system::{self, System};
 use core::ops::Range;
-use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{self, Read, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The list beside one file of blocks.
 #[derive(Debug)]
 pub(super) struct SideFile {
+    system: Arc<dyn System>,
     path: PathBuf,
 }
 
 impl SideFile {
-    /// The one of the blocks at `path`, wherever links lead.
-    pub(super) fn of(path: &Path) -> io::Result<SideFile> {
-        Ok(SideFile { path: with_suffix(&fs::canonicalize(path)?, ".uncorrectable") })
+    /// The one of the blocks at `path`, an absolute path without links.
+    pub(super) fn of(path: &Path, system: &Arc<dyn System>) -> SideFile {
+        SideFile { system: system.clone(), path: system::with_suffix(path, ".uncorrectable") }
     }
 
     /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error that says where.
     pub(super) fn read(&self, capacity: u64) -> io::Result<Vec<Range<u64>>> {
-        let mut text = String::new();
-        let file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            opened => opened.map_err(|error| self.about(error.kind(), &error.to_string()))?,
+        let content = self.system.read(&self.path, MOST_BYTES + 1);
+        let Some(content) = content.map_err(|error| self.about(error.kind(), &error.to_string()))? else {
+            return Ok(Vec::new());
         };
-        file.take(MOST_BYTES + 1)
-            .read_to_string(&mut text)
-            .map_err(|error| self.about(error.kind(), &error.to_string()))?;
+        let text =
+            String::from_utf8(content).map_err(|error| self.about(io::ErrorKind::InvalidData, &error.to_string()))?;
         parse(&text, capacity).map_err(|reason| self.about(io::ErrorKind::InvalidData, &reason))
     }
 
     /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
     pub(super) fn replace(&self, ranges: &[Range<u64>]) -> io::Result<()> {
-        if ranges.is_empty() {
-            match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }
-        } else {
-            let new = with_suffix(&self.path, ".new");
-            let mut file = File::create(&new)?;
-            file.write_all(text(ranges).as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)
+        match ranges {
+            [] => self.system.remove(&self.path),
+            _ => system::replace(&*self.system, &self.path, text(ranges).as_bytes()),
         }
     }
 
     /// Makes durable what it holds.
     pub(super) fn sync(&self) -> io::Result<()> {
-        // A name is durable when its folder is. An absolute path has one.
-        self.path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+        system::sync_name(&*self.system, &self.path)
     }
 
     fn about(&self, kind: io::ErrorKind, reason: &str) -> io::Error {
@@ -114,12 +104,6 @@ fn number_in(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
-}
-
 const FIRST_LINE: &str = "nvme-tcp: bytes that are not to be read, version 1";
 const LAST_LINE: &str = "end";
 /// Much more than the longest list takes.
@@ -127,8 +111,14 @@ const MOST_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use super::super::system::{Real, with_suffix};
     use super::*;
     use proptest::prelude::*;
+    use std::fs;
+
+    fn side_of(path: &Path) -> SideFile {
+        SideFile::of(path, &(Arc::new(Real) as Arc<dyn System>))
+    }
 
     fn blocks(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("nvme-tcp-side-{}-{name}", std::process::id()));
@@ -139,7 +129,7 @@ mod tests {
     #[test]
     fn a_list_is_the_old_one_or_the_new_one() {
         let path = blocks("list");
-        let side = SideFile::of(&path).unwrap();
+        let side = side_of(&path);
         assert_eq!(side.read(100).unwrap(), []);
         let (old, new) = (vec![3..7, 9..10], vec![3..5, 20..100]);
         side.replace(&old).unwrap();
@@ -148,7 +138,7 @@ mod tests {
         let next = text(&new);
         for cut in 0..next.len() {
             fs::write(with_suffix(&side.path, ".new"), &next[..cut]).unwrap();
-            assert_eq!(SideFile::of(&path).unwrap().read(100).unwrap(), old);
+            assert_eq!(side_of(&path).read(100).unwrap(), old);
         }
         side.replace(&new).unwrap();
         assert_eq!(side.read(100).unwrap(), new);
@@ -159,19 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_to_one_list() {
-        let path = blocks("linked");
-        let link = with_suffix(&path, "-link");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert_eq!(SideFile::of(&link).unwrap().path, SideFile::of(&path).unwrap().path);
-        fs::remove_file(&link).unwrap();
-        fs::remove_file(&path).unwrap();
-    }
-
-    #[test]
     fn what_is_no_list_is_refused_by_name() {
         let path = blocks("refused");
-        let side = SideFile::of(&path).unwrap();
+        let side = side_of(&path);
         let list = |lines: &str| format!("{FIRST_LINE}\n{lines}");
         for (text, reason) in [
             (String::new(), "line 1: not"),

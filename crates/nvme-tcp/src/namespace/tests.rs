@@ -99,7 +99,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     assert_eq!(kept(), [(5120, 6144)]);
     // A mark that cannot be kept is no mark, and nobody else's loss.
     storage.is_full.store(true, Ordering::Relaxed);
-    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);
     assert!(namespace.execute(&Operation::Read { first: 20, blocks: 1 }).status.is_success());
     assert!(does(Operation::Flush, &["flush"]).is_success());
     let write = |first, blocks, durable| Operation::Write { first, data: data(blocks), durable };
@@ -108,7 +108,7 @@ fn marks_are_durable_before_their_command_ends_and_until_data_are() {
     // Marks that are gone are no success before that is kept, and it is tried again.
     assert!(does(write(10, 1, false), &["write"]).is_success());
     assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
-    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::WRITE_FAULT);
+    assert_eq!(does(mark(20, 1), &["flush", "keep"]), Status::CAPACITY_EXCEEDED);
     assert_eq!(does(Operation::Flush, &["flush", "keep"]), Status::WRITE_FAULT);
     storage.is_full.store(false, Ordering::Relaxed);
     assert!(does(Operation::Flush, &["flush", "keep"]).is_success());
@@ -187,7 +187,7 @@ fn marks_of_blocks_of_another_size_cover_what_they_covered() {
 #[test]
 fn a_file_stays_unreadable_where_it_was_made_so() {
     let path = std::env::temp_dir().join(format!("nvme-tcp-marks-{}", std::process::id()));
-    let side = path.with_extension("uncorrectable");
+    let [side, identity] = ["uncorrectable", "identity"].map(|extension| path.with_extension(extension));
     std::fs::write(&path, vec![0; 64 << 10]).unwrap();
     let open = || Namespace::new(1, 4096, Arc::new(FileStorage::open(&path, false).unwrap())).unwrap();
     let status = |namespace: &Namespace, first| namespace.execute(&Operation::Read { first, blocks: 1 }).status;
@@ -206,8 +206,9 @@ fn a_file_stays_unreadable_where_it_was_made_so() {
     std::fs::write(&side, "what is this").unwrap();
     let refused = FileStorage::open(&path, false).unwrap_err().to_string();
     assert!(refused.contains(".uncorrectable: line 1"), "{refused}");
-    std::fs::remove_file(&side).unwrap();
-    std::fs::remove_file(&path).unwrap();
+    for file in [&side, &identity, &path] {
+        std::fs::remove_file(file).unwrap();
+    }
 }
 
 /// Storage that counts, and may fail.
@@ -260,7 +261,7 @@ fn what_is_to_be_durable_is_flushed_and_nothing_else() {
         for operation in [
             Operation::Write { first: 1, data: data(), durable },
             Operation::WriteZeroes { first: 1, blocks: 1, durable },
-            Operation::Deallocate { ranges: vec![(1, 1), (5, 2)], durable },
+            Operation::Deallocate { ranges: vec![1..2, 5..7], durable },
         ] {
             let before = storage.flushes.load(Ordering::Relaxed);
             assert!(namespace.execute(&operation).status.is_success());
@@ -269,6 +270,47 @@ fn what_is_to_be_durable_is_flushed_and_nothing_else() {
     }
     assert!(namespace.execute(&Operation::Flush).status.is_success());
     assert_eq!(storage.flushes.load(Ordering::Relaxed), 4);
+}
+
+/// A full medium is no broken one.
+#[test]
+fn what_there_is_no_room_for_is_no_media_error() {
+    struct Full(io::ErrorKind);
+    impl Storage for Full {
+        fn capacity(&self) -> u64 {
+            1 << 20
+        }
+        fn read(&self, _: u64, _: usize) -> io::Result<Pieces> {
+            Err(self.0.into())
+        }
+        fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
+            Err(self.0.into())
+        }
+        fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+            Err(self.0.into())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn may_block(&self) -> bool {
+            false
+        }
+    }
+    for (kind, expected, media_errors) in [
+        (io::ErrorKind::StorageFull, Status::CAPACITY_EXCEEDED, 0),
+        (io::ErrorKind::QuotaExceeded, Status::CAPACITY_EXCEEDED, 0),
+        (io::ErrorKind::Other, Status::WRITE_FAULT, 3),
+    ] {
+        let namespace = Namespace::new(1, 512, Arc::new(Full(kind))).unwrap();
+        for operation in [
+            Operation::Write { first: 0, data: Pieces::from_iter([Bytes::from(vec![1; 512])]), durable: false },
+            Operation::WriteZeroes { first: 0, blocks: 1, durable: false },
+            Operation::Deallocate { ranges: vec![0..1], durable: false },
+        ] {
+            assert_eq!(namespace.execute(&operation).status, expected, "{operation:?}");
+        }
+        assert_eq!(namespace.usage().media_errors.load(Ordering::Relaxed), media_errors);
+    }
 }
 
 #[test]
@@ -297,16 +339,6 @@ fn verify_holds_little_at_a_time() {
     namespace.marks().insert(65530..65531);
     let status = namespace.execute(&Operation::Verify { first: 3, blocks: 65536 }).status;
     assert_eq!(status, Status::UNRECOVERED_READ_ERROR);
-}
-
-#[test]
-fn namespaces_of_other_names_have_other_uuids() {
-    // FNV-1a of 128 bits: the offset basis, and the value that implementations publish for "a".
-    assert_eq!(fnv1a(core::iter::empty()), 0x6c62272e07bb014262b821756295c58d);
-    assert_eq!(fnv1a(core::iter::once(b'a')), 0xd228cb696f1a8caf78912b704e4a8964);
-    let uuids = [("nqn.a", 1), ("nqn.b", 1), ("nqn.a", 2)].map(|(name, id)| derived_uuid(name, id));
-    assert!(uuids[0] != uuids[1] && uuids[0] != uuids[2] && uuids[1] != uuids[2]);
-    assert!(uuids.iter().all(|uuid| uuid[6] >> 4 == 8 && uuid[8] >> 6 == 0b10));
 }
 
 proptest! {
@@ -342,7 +374,7 @@ proptest! {
                 }
                 3 => {
                     oracle[range].fill(Some(0));
-                    (Operation::Deallocate { ranges: vec![(first, blocks)], durable: value > 200 }, Status::SUCCESS)
+                    (Operation::Deallocate { ranges: vec![first..first + u64::from(blocks)], durable: value > 200 }, Status::SUCCESS)
                 }
                 _ if !readable => (
                     [

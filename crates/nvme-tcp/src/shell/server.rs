@@ -3,7 +3,7 @@
 use super::blocking::Blocking;
 use super::lock;
 use super::sending::Sending;
-use crate::controller::{Connection, ConnectionId, Done, Target};
+use crate::controller::{Connection, ConnectionId, Done, Job, Target};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -324,11 +324,7 @@ impl<S: SegmentStream> Serve<S> {
         while let Some(job) = self.connection.poll_job() {
             progress = true;
             if job.may_block() {
-                let mailbox = self.mailbox.clone();
-                self.shared.blocking.run(Box::new(move || {
-                    let done = job.run();
-                    mailbox.put(|mail| mail.done.push_back(done));
-                }));
+                advance(job, self.shared.blocking.clone(), self.mailbox.clone());
             } else {
                 let _scope = cost::work(Work::Application);
                 let done = job.run();
@@ -364,6 +360,17 @@ impl<S: SegmentStream> Serve<S> {
         }
         Ok(progress)
     }
+}
+
+/// Has `job` carried out part by part, so that many go on beside each other; its end is put into `mailbox`.
+fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
+    let others = blocking.clone();
+    blocking.run(Box::new(move || {
+        let later = mailbox.clone();
+        if let Some(done) = job.advance(move |job| advance(job, others, later)) {
+            mailbox.put(|mail| mail.done.push_back(done));
+        }
+    }));
 }
 
 impl<S: SegmentStream> Drop for Serve<S> {

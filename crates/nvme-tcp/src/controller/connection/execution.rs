@@ -37,12 +37,7 @@ impl Connection {
             Ok(Reply::Failed(status, result)) => self.complete_with(id, status, result, target),
             Ok(Reply::Waits) => self.handle_wakeup(target),
             Ok(Reply::Job(namespaces, operation)) => {
-                let block = namespaces.first().map_or(0, |namespace| namespace.block_size() as usize);
-                let reads = match &operation {
-                    Operation::Read { blocks, .. } => *blocks as usize * block,
-                    _ => 0,
-                };
-                self.jobs.push_back(Job { command: id, namespaces, operation, reads, charge, running: None });
+                self.jobs.push_back(Job::new(id, namespaces, operation, charge));
             }
             Err(status) => self.complete_with(id, status, 0, target),
         }
@@ -135,6 +130,22 @@ impl Connection {
         self.deadline = None;
         let controller = self.queue.map_or(0, |queue| queue.controller);
         self.complete_with(command, Status::SUCCESS, u64::from(controller), target);
+    }
+
+    /// Ends commands that an Abort named, unless they are under way: those see it themselves.
+    pub(super) fn abort_some(&mut self, target: &mut Target) {
+        let aborts = self.work.as_ref().map(|work| work.take_aborts()).unwrap_or_default();
+        for id in aborts {
+            let Some(incoming) = self.commands.get_mut(&id) else { continue };
+            let jobs = self.jobs.len();
+            self.jobs.retain(|job| job.command != id);
+            if self.jobs.len() < jobs || (!incoming.started && incoming.asked == 0) {
+                self.complete_with(id, Status::ABORTED_BY_REQUEST, 0, target);
+            } else if !incoming.started {
+                // Its data are on their way.
+                incoming.refused = incoming.refused.or(Some(Status::ABORTED_BY_REQUEST));
+            }
+        }
     }
 
     /// Answers a Disconnect once nothing runs any more, and closes.

@@ -1,0 +1,315 @@
+//! What a namespace in a file promises about the end of the machine, held against a system that keeps only what was made
+//! durable, or also some of what was not, and whose power fails after any of its calls.
+
+use super::system::{Medium, System};
+use super::*;
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+
+/// A system in memory that can lose its power.
+#[derive(Clone, Debug, Default)]
+struct Lossy(Arc<Mutex<Disk>>);
+
+#[derive(Debug, Default)]
+struct Disk {
+    files: Vec<Content>,
+    names: BTreeMap<PathBuf, usize>,
+    durable_names: BTreeMap<PathBuf, usize>,
+    /// Calls until the power fails.
+    calls_left: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Content {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+}
+
+/// What a system wrote back before its power failed, though nobody had asked for it.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    content: bool,
+    names: bool,
+}
+
+type Hook = Mutex<Option<Box<dyn FnOnce() + Send>>>;
+
+struct LossyFile {
+    system: Lossy,
+    number: usize,
+    /// Called once, when what was written is durable and nobody was told yet.
+    synced: Arc<Hook>,
+}
+
+impl core::fmt::Debug for LossyFile {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "LossyFile({})", self.number)
+    }
+}
+
+impl Lossy {
+    /// With a file of blocks that are all 1, durable.
+    fn with_blocks(bytes: usize) -> Lossy {
+        let system = Lossy::default();
+        let content = vec![1; bytes];
+        let mut disk = system.0.lock().unwrap();
+        disk.files.push(Content { now: content.clone(), durable: content });
+        disk.names.insert(PathBuf::from(PATH), 0);
+        disk.durable_names.insert(PathBuf::from(PATH), 0);
+        drop(disk);
+        system
+    }
+
+    fn disk(&self) -> io::Result<MutexGuard<'_, Disk>> {
+        let mut disk = self.0.lock().unwrap();
+        match &mut disk.calls_left {
+            Some(0) => Err(io::Error::other("no power")),
+            Some(left) => {
+                *left -= 1;
+                Ok(disk)
+            }
+            None => Ok(disk),
+        }
+    }
+
+    fn fail_after(&self, calls: usize) {
+        self.0.lock().unwrap().calls_left = Some(calls);
+    }
+
+    /// Its power fails, and comes back. True if it had failed before.
+    fn restart(&self, kept: Kept) -> bool {
+        let mut disk = self.0.lock().unwrap();
+        if !kept.names {
+            disk.names = disk.durable_names.clone();
+        }
+        disk.durable_names = disk.names.clone();
+        for file in &mut disk.files {
+            if !kept.content {
+                file.now = file.durable.clone();
+            }
+            file.durable = file.now.clone();
+        }
+        disk.calls_left.take() == Some(0)
+    }
+
+    fn namespace(&self) -> io::Result<(Namespace, Arc<Hook>)> {
+        let synced = Arc::<Hook>::default();
+        let file = Box::new(LossyFile { system: self.clone(), number: 0, synced: synced.clone() });
+        let system: Arc<dyn System> = Arc::new(self.clone());
+        let storage = FileStorage::of(file, Path::new(PATH), false, &system)?;
+        Ok((Namespace::new(1, 512, Arc::new(storage)).unwrap(), synced))
+    }
+}
+
+impl System for Lossy {
+    fn create(&self, path: &Path, content: &[u8]) -> io::Result<Box<dyn Medium>> {
+        let mut disk = self.disk()?;
+        let number = disk.files.len();
+        disk.files.push(Content { now: content.to_vec(), durable: Vec::new() });
+        disk.names.insert(path.to_owned(), number);
+        Ok(Box::new(LossyFile { system: self.clone(), number, synced: Arc::default() }))
+    }
+
+    fn read(&self, path: &Path, _: u64) -> io::Result<Option<Vec<u8>>> {
+        let disk = self.disk()?;
+        Ok(disk.names.get(path).map(|number| disk.files[*number].now.clone()))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut disk = self.disk()?;
+        let number = disk.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        disk.names.insert(to.to_owned(), number);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk()?.names.remove(path);
+        Ok(())
+    }
+
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        assert_eq!(Some(folder), Path::new(PATH).parent());
+        let mut disk = self.disk()?;
+        disk.durable_names = disk.names.clone();
+        Ok(())
+    }
+}
+
+impl Medium for LossyFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let disk = self.system.disk()?;
+        let content = disk.files[self.number].now.get(offset as usize..).unwrap_or_default();
+        let read = content.len().min(buffer.len());
+        buffer[..read].copy_from_slice(&content[..read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, slices: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let mut disk = self.system.disk()?;
+        let (content, data) = (
+            &mut disk.files[self.number].now,
+            slices.iter().flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>(),
+        );
+        let (start, end) = (offset as usize, offset as usize + data.len());
+        content.resize(content.len().max(end), 0);
+        content[start..end].copy_from_slice(&data);
+        Ok(data.len())
+    }
+
+    fn punch_hole(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn end(&self) -> io::Result<u64> {
+        Ok(self.system.disk()?.files[self.number].now.len() as u64)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        {
+            let mut disk = self.system.disk()?;
+            let file = &mut disk.files[self.number];
+            file.durable = file.now.clone();
+        }
+        if let Some(then) = self.synced.lock().unwrap().take() {
+            then();
+        }
+        Ok(())
+    }
+}
+
+const PATH: &str = "/images/disk";
+const EVERYTHING: [Kept; 4] = [
+    Kept { content: false, names: false },
+    Kept { content: true, names: false },
+    Kept { content: false, names: true },
+    Kept { content: true, names: true },
+];
+
+fn write(first: u64, value: u8, durable: bool) -> Operation {
+    Operation::Write { first, data: Pieces::from_iter([Bytes::from(vec![value; 512])]), durable }
+}
+
+/// What a block holds; `None`: it is not to be read.
+fn block(namespace: &Namespace, first: u64) -> Option<u8> {
+    let outcome = namespace.execute(&Operation::Read { first, blocks: 1 });
+    outcome.status.is_success().then(|| outcome.data.concat()[0])
+}
+
+/// Each operation, and what blocks may hold once it has succeeded, whatever happens then.
+type Step = (Operation, &'static [(u64, &'static [Option<u8>])]);
+
+/// Carries the steps out, with the power failing after each number of calls.
+fn holds_whenever_the_power_fails(steps: &[Step]) {
+    for kept in EVERYTHING {
+        for calls in 0.. {
+            let system = Lossy::with_blocks(16 * 512);
+            let (namespace, _) = system.namespace().unwrap();
+            system.fail_after(calls);
+            let done =
+                steps.iter().take_while(|(operation, _)| namespace.execute(operation).status.is_success()).count();
+            drop(namespace);
+            let failed = system.restart(kept);
+            let (namespace, _) = system.namespace().expect("what is beside it is whole");
+            let mut expected: BTreeMap<u64, &[Option<u8>]> = BTreeMap::new();
+            steps[..done].iter().for_each(|(_, blocks)| expected.extend(blocks.iter().copied()));
+            for (first, may_hold) in expected {
+                let holds = block(&namespace, first);
+                // What the operation that the power failed in was to leave is as good.
+                let or = steps.get(done).and_then(|(_, blocks)| blocks.iter().find(|(block, _)| *block == first));
+                let or = or.map_or(&[][..], |(_, may_hold)| may_hold);
+                assert!(
+                    may_hold.contains(&holds) || or.contains(&holds),
+                    "block {first} holds {holds:?}, not {may_hold:?}: {done} steps, {calls} calls, {kept:?}"
+                );
+            }
+            if !failed {
+                assert_eq!(done, steps.len());
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_flushed_survives() {
+    holds_whenever_the_power_fails(&[
+        (write(2, 7, false), &[(2, &[Some(1), Some(7)])]),
+        (Operation::Flush, &[(2, &[Some(7)])]),
+        (write(3, 8, true), &[(3, &[Some(8)])]),
+        (write(2, 9, false), &[(2, &[Some(7), Some(9)])]),
+        (Operation::WriteZeroes { first: 2, blocks: 1, durable: true }, &[(2, &[Some(0)])]),
+    ]);
+}
+
+#[test]
+fn what_was_before_a_mark_is_never_read_again() {
+    let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
+    holds_whenever_the_power_fails(&[
+        (mark(3), &[(3, &[None])]),
+        (mark(4), &[(4, &[None])]),
+        (write(3, 2, false), &[(3, &[None, Some(2)])]),
+        // Its list says no more that block 3 is marked.
+        (mark(5), &[(3, &[Some(2)]), (5, &[None])]),
+        (write(4, 2, false), &[(4, &[None, Some(2)])]),
+        (Operation::Flush, &[(4, &[Some(2)])]),
+        (write(5, 2, true), &[(5, &[Some(2)])]),
+        (mark(3), &[(3, &[None])]),
+        (write(3, 4, true), &[(3, &[Some(4)])]),
+    ]);
+}
+
+#[test]
+fn a_write_beside_a_flush_takes_no_mark_away_that_is_needed() {
+    let system = Lossy::with_blocks(16 * 512);
+    let (namespace, synced) = system.namespace().unwrap();
+    let namespace = Arc::new(namespace);
+    let mark = |first| Operation::WriteUncorrectable { first, blocks: 1 };
+    assert!(namespace.execute(&mark(3)).status.is_success() && namespace.execute(&mark(4)).status.is_success());
+    assert!(namespace.execute(&write(3, 2, false)).status.is_success());
+    // When the file is synchronised, and before the list of marks is kept.
+    let beside = namespace.clone();
+    *synced.lock().unwrap() = Some(Box::new(move || {
+        assert!(beside.execute(&write(4, 2, false)).status.is_success());
+    }));
+    assert!(namespace.execute(&Operation::Flush).status.is_success());
+    assert!(synced.lock().unwrap().is_none());
+    system.restart(EVERYTHING[0]);
+    let (namespace, _) = system.namespace().unwrap();
+    assert_eq!((block(&namespace, 3), block(&namespace, 4)), (Some(2), None));
+}
+
+#[test]
+fn hosts_recognise_a_file_whenever_the_power_failed() {
+    for kept in EVERYTHING {
+        for calls in 0.. {
+            let system = Lossy::with_blocks(16 * 512);
+            system.fail_after(calls);
+            let told = system.namespace().map(|(namespace, _)| namespace.uuid());
+            let failed = system.restart(kept);
+            let (namespace, _) = system.namespace().expect("what is beside it is whole");
+            if let Ok(told) = told {
+                assert_eq!(namespace.uuid(), told, "{calls} calls, {kept:?}");
+            }
+            if !failed {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_have_holes_is_not_deallocated() {
+    let system = Lossy::with_blocks(16 * 512);
+    let (namespace, _) = system.namespace().unwrap();
+    let mark = Operation::WriteUncorrectable { first: 4, blocks: 1 };
+    assert!(namespace.execute(&mark).status.is_success());
+    let deallocate = Operation::Deallocate { ranges: vec![2..4, 4..6], durable: false };
+    system.fail_after(0);
+    assert!(namespace.execute(&deallocate).status.is_success());
+    system.restart(EVERYTHING[3]);
+    assert_eq!((block(&namespace, 3), block(&namespace, 4), block(&namespace, 5)), (Some(1), None, Some(1)));
+    let zero = Operation::WriteZeroes { first: 2, blocks: 3, durable: false };
+    assert!(namespace.execute(&zero).status.is_success());
+    assert_eq!((block(&namespace, 3), block(&namespace, 4), block(&namespace, 5)), (Some(0), Some(0), Some(1)));
+}
