@@ -514,7 +514,7 @@ fn no_keep_alive_is_due_while_a_host_can_send_none() {
         !wire.connection.is_closing()
     };
     // Before it is enabled.
-    assert!(alive(&mut wire, &mut target, at(100)));
+    assert!(alive(&mut wire, &mut target, at(0)) && alive(&mut wire, &mut target, at(100)));
     wire.now = at(100);
     assert!(wire.command(&mut target, property_set(0x0046_0001), &[]).status.is_success());
     assert_eq!(wire.connection.next_event(&target), Some(at(105)));
