@@ -4,8 +4,8 @@
 //! Input: a byte of length in units of eight, that many bytes of frame, and so on. Every other frame gets headers
 //! that steer it to the context, so that its payload reaches the TLS engine.
 
+use crate::tcp_frame::tcp_frame;
 use core::time::Duration;
-use ip_packets::Sum;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, nic};
@@ -46,22 +46,10 @@ pub fn run(data: &[u8]) {
 
 /// The bytes as TCP payload of the context's flow, with right checksums; the first two move the sequence number.
 fn steered(bytes: &[u8], seq: &mut u32) -> Vec<u8> {
-    let mut frame = vec![0xff; 6];
-    frame.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0]);
-    frame.extend_from_slice(&(40 + bytes.len() as u16).to_be_bytes());
-    frame.extend_from_slice(&[0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0, 2, 0, 1]);
     if let [high, low, ..] = bytes {
         *seq = seq.wrapping_add_signed(i32::from(i16::from_be_bytes([*high, *low])) / 64);
     }
-    frame.extend_from_slice(&seq.to_be_bytes());
-    frame.extend_from_slice(&[0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
-    frame.extend_from_slice(bytes);
-    let (mut ip, tcp) = (Sum::default(), &frame[34..]);
-    ip.add(&frame[14..34]);
-    let mut text = Sum::pseudo_header(6, [10, 0, 0, 2].into(), [10, 0, 0, 1].into(), tcp.len());
-    text.add(tcp);
-    frame[24..26].copy_from_slice(&ip.finish().to_be_bytes());
-    frame[50..52].copy_from_slice(&text.finish().to_be_bytes());
+    let frame = tcp_frame(2, 1, *seq, bytes);
     *seq = seq.wrapping_add(bytes.len() as u32);
     frame
 }

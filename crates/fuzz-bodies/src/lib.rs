@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod device_contexts;
 pub mod device_frames;
 pub mod esp_input;
 pub mod host_connection;
@@ -16,6 +17,7 @@ mod nic;
 pub mod nvme_pdus;
 pub mod nvme_structures;
 pub mod resumable_aead;
+mod tcp_frame;
 pub mod tls_handshake;
 pub mod tls_records;
 
@@ -30,6 +32,7 @@ pub type Target = (&'static str, fn(&[u8]));
 /// ```
 pub const TARGETS: &[Target] = &[
     ("attach", attach::run),
+    ("device_contexts", device_contexts::run),
     ("device_frames", device_frames::run),
     ("esp_input", esp_input::run),
     ("host_connection", host_connection::run),

@@ -50,4 +50,15 @@ fn seeded_bytes_are_taken_by_a_connection() {
     }
 }
 
+#[test]
+fn seeded_bytes_are_taken_by_contexts() {
+    let mut random = Seed(1).stream("bytes for contexts");
+    for round in 0..ROUNDS {
+        let mut input = vec![0; 1 + random.below(900) as usize];
+        random.fill(&mut input);
+        println!("round {round} of the stream of Seed(1): {} bytes", input.len());
+        fuzz_bodies::device_contexts::run(&input);
+    }
+}
+
 const ROUNDS: u32 = 2_000;
