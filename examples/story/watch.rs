@@ -10,8 +10,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, PathCaps, RecordSource, Refused, RxPacket, Sent,
-    TlsDevice, TlsKey, TlsResync, TxPacket,
+    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice, PathCaps,
+    RecordSource, Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -139,8 +139,28 @@ impl NetDevice for WatchedDriver {
         self.driver.count(set);
     }
 
+    fn serves(&self, flow: &FlowKey) -> bool {
+        self.driver.serves(flow)
+    }
+
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
         self.driver.tls().is_some().then_some(self as &mut dyn TlsDevice)
+    }
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        self.driver.nvme()
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        self.driver.ipsec()
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        self.driver.rss()
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        self.driver.keying()
     }
 }
 
@@ -165,7 +185,7 @@ impl TlsDevice for WatchedDriver {
         self.driver.add(flow, direction, start, number, key)
     }
 
-    fn resync(&self) -> TlsResync {
+    fn resync(&mut self) -> TlsResync {
         self.driver.resync()
     }
 

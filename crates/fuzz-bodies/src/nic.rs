@@ -3,9 +3,10 @@
 
 use core::task::Waker;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, NetDevice, PathCaps, RecordSource, Refused, RxPacket, Sent, TlsDevice,
-    TlsKey, TxPacket,
+    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource,
+    Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 
 #[derive(Default)]
@@ -61,12 +62,42 @@ impl NetDevice for Nic {
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
         Some(self)
     }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.room(flow)
+    }
+
+    fn serves(&self, _: &FlowKey) -> bool {
+        true
+    }
+
+    fn count(&self, _: &mut CounterSet) {}
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        None
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        None
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
 }
 
 impl TlsDevice for Nic {
     fn add(&mut self, _: &FlowKey, _: Direction, _: Seq, _: u64, _: &TlsKey) -> Result<Handle, Refused> {
         self.contexts += 1;
         Ok(Handle { index: self.contexts - 1, generation: 0 })
+    }
+
+    fn resync(&mut self) -> TlsResync {
+        TlsResync::DriverRequest
     }
 
     fn answer_resync(&mut self, _: Handle, _: Seq, _: Option<u64>) {}

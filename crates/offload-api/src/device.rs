@@ -98,6 +98,8 @@ impl DeviceEvent {
 
 /// What lies between a stack and the driver of one queue pair. Sans-IO: the shell around both wakes the stack
 /// when the device interrupts and at [`next_event`](Self::next_event).
+///
+/// Nothing here has a default: a device around a device would forget it, and nobody would notice.
 pub trait NetDevice: Send {
     /// What the path of `flow` can do at the moment.
     fn path(&self, flow: &FlowKey) -> PathCaps;
@@ -108,9 +110,7 @@ pub trait NetDevice: Send {
 
     /// The same for packets that ask for a rate: they wait in the device for their time, so a flow has only as many of
     /// them there as it takes to keep going. Another flow's do not count.
-    fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.room(flow)
-    }
+    fn room_paced(&self, flow: &FlowKey) -> usize;
 
     /// Hands over a packet; `source` answers for the stream it is from. Asked for [`room`](Self::room) first,
     /// it cannot fail for lack of space.
@@ -126,11 +126,8 @@ pub trait NetDevice: Send {
     fn poll_event(&mut self) -> Option<DeviceEvent>;
 
     /// Whether packets of `flow` come to this queue, by the table the device began with. Local ports are chosen so, and
-    /// no two queues choose the same.
-    fn serves(&self, flow: &FlowKey) -> bool {
-        let _by_default = flow;
-        true
-    }
+    /// no two queues choose the same. To one queue, all do.
+    fn serves(&self, flow: &FlowKey) -> bool;
 
     /// Asks for an interrupt, which wakes `waker`, at the next completion (and when room returns after a
     /// [`room`](Self::room) of zero). False: something is there already, so look again.
@@ -143,32 +140,20 @@ pub trait NetDevice: Send {
     fn handle_timeout(&mut self, now: Instant);
 
     /// Adds what the driver and whatever it wraps have counted to `set`.
-    fn count(&self, set: &mut CounterSet) {
-        let _nothing_counted = set;
-    }
+    fn count(&self, set: &mut CounterSet);
 
     /// The TLS face, if the device has one.
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        None
-    }
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice>;
 
     /// The NVMe/TCP face, if the device has one.
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice>;
 
     /// The IPsec face, if the device has one.
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        None
-    }
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice>;
 
     /// The face that spreads packets over queues, if this is one of several.
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        None
-    }
+    fn rss(&mut self) -> Option<&mut dyn RssDevice>;
 
     /// Where security associations and policies are added, if this is an IPsec layer around a device.
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
+    fn keying(&mut self) -> Option<&mut dyn Keying>;
 }

@@ -170,9 +170,7 @@ pub trait TlsDevice {
     ) -> Result<Handle, Refused>;
 
     /// How its receive contexts find their places again.
-    fn resync(&self) -> TlsResync {
-        TlsResync::DriverRequest
-    }
+    fn resync(&mut self) -> TlsResync;
 
     /// Answers a resync request: the record whose header starts at `header` has `number`, or no record starts there.
     /// With [`TlsResync::CoreHint`] nobody asked: it tells where the next record begins.

@@ -170,7 +170,11 @@ mod tests {
     use core::task::Waker;
     use core::time::Duration;
     use offload_api::rx::Checksums;
-    use offload_api::{DeviceEvent, FlowKey, PathCaps, RecordSource, Sent, TxPacket};
+    use offload_api::{
+        DeviceEvent, FlowKey, IpsecDevice, Keying, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, Sent, TlsDevice,
+        TxPacket,
+    };
+    use offload_base::counters::CounterSet;
     use offload_base::{Seed, Seq};
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -206,6 +210,28 @@ mod tests {
             None
         }
         fn handle_timeout(&mut self, _: Instant) {}
+        fn room_paced(&self, flow: &FlowKey) -> usize {
+            self.room(flow)
+        }
+        fn serves(&self, _: &FlowKey) -> bool {
+            true
+        }
+        fn count(&self, _: &mut CounterSet) {}
+        fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+            None
+        }
+        fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+            None
+        }
+        fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+            None
+        }
+        fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+            None
+        }
+        fn keying(&mut self) -> Option<&mut dyn Keying> {
+            None
+        }
     }
 
     /// A SYN of a client's, or an acknowledgment, that the device found right.

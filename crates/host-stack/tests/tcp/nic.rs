@@ -6,9 +6,10 @@
 use bytes::{Bytes, BytesMut};
 use offload_api::rx::Checksums;
 use offload_api::{
-    DeviceEvent, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, PathCaps, RecordSource, RxMeta, RxPacket,
-    SealError, Sealer, Sent, TxPacket, Unit,
+    DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice, PathCaps,
+    RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TlsDevice, TxPacket, Unit,
 };
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 use smoltcp::wire::{IpAddress, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket};
 use std::collections::{BTreeSet, VecDeque};
@@ -343,6 +344,36 @@ impl NetDevice for Nic {
     }
 
     fn handle_timeout(&mut self, _: Instant) {}
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.room(flow)
+    }
+
+    fn serves(&self, _: &FlowKey) -> bool {
+        true
+    }
+
+    fn count(&self, _: &mut CounterSet) {}
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        None
+    }
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        None
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        None
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
 }
 
 impl Port {

@@ -35,8 +35,9 @@ use events::Events;
 use fragments::Fragments;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps, Protocol,
-    RecordSource, Refused, RxPacket, SaEvent, SaId, Selector, Sent, TlsDevice, TlsKey, TxPacket,
+    Action, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, OffloadKind,
+    PathCaps, Protocol, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent, TlsDevice, TlsKey,
+    TlsResync, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant, Seq};
@@ -220,8 +221,22 @@ impl NetDevice for SecureDevice {
         Some(self)
     }
 
+    fn serves(&self, flow: &FlowKey) -> bool {
+        self.queues[ONLY].inner.serves(flow)
+    }
+
+    /// What it works on would have to be found anew below ESP: PDUs are software's.
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        None
+    }
+
+    /// It is this layer's.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        self.queues[ONLY].inner.rss()
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
@@ -231,6 +246,10 @@ impl NetDevice for SecureDevice {
 
 /// Flows that pass as they are have the device's TLS; below ESP, a device cannot follow a stream (it is refused).
 impl TlsDevice for SecureDevice {
+    fn resync(&mut self) -> TlsResync {
+        self.resync_at(ONLY)
+    }
+
     fn add(
         &mut self,
         flow: &FlowKey,

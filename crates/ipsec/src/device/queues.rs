@@ -19,9 +19,9 @@ use esp::{PROTOCOL_TCP, PROTOCOL_UDP, QuickHash};
 use offload_api::ipsec::{Packet, SaAdded, SaUse};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, DeviceEvent, Direction, EspKey, FlowKey, Handle, Keying, KeyingError, Lifetime, NetDevice, NoRecords,
-    PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams, Selector, Sent, TlsDevice,
-    TlsKey, TxPacket,
+    Action, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Keying, KeyingError, Lifetime, NetDevice,
+    NoRecords, NvmeTcpDevice, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams,
+    Selector, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
@@ -225,6 +225,11 @@ impl SecureDevice {
         if both { self.queues[queue].inner.tls() } else { None }
     }
 
+    /// How the device's TLS finds its places again.
+    pub(super) fn resync_at(&mut self, queue: usize) -> TlsResync {
+        self.queues[queue].inner.tls().map(|tls| tls.resync()).unwrap_or_default()
+    }
+
     /// The queue that an SA's packets leave by.
     pub(super) fn home(&self, sa: Option<SaId>) -> Option<usize> {
         Some(self.sad.find(sa?)?.queue)
@@ -364,6 +369,16 @@ impl NetDevice for SecureQueue {
         Some(self)
     }
 
+    /// What it works on would have to be found anew below ESP: PDUs are software's.
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        None
+    }
+
+    /// It is this layer's.
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
+    }
+
     fn rss(&mut self) -> Option<&mut dyn RssDevice> {
         self.layer().queues[self.queue].inner.rss()?;
         Some(self)
@@ -375,6 +390,10 @@ impl NetDevice for SecureQueue {
 }
 
 impl TlsDevice for SecureQueue {
+    fn resync(&mut self) -> TlsResync {
+        self.layer().resync_at(self.queue)
+    }
+
     fn add(
         &mut self,
         flow: &FlowKey,

@@ -11,7 +11,7 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, MultiQueueDevice, NicConfig, multi_queue_nic};
 use offload_api::{
     Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template,
-    TxAsk, TxPacket, UdpEncapsulation,
+    TlsResync, TxAsk, TxPacket, UdpEncapsulation,
 };
 use offload_base::counters::CounterSet;
 use std::sync::Arc;
@@ -212,4 +212,17 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
     let fragments = [Bytes::copy_from_slice(payload)].into_iter().collect();
     let packet = TxPacket { header: header.to_vec().into(), fragments, ask: TxAsk::default() };
     ip_packets::fragment(packet, 14, 1500, 77).expect("it may be cut").iter().map(rig::frame).collect()
+}
+
+#[test]
+fn a_layer_says_how_the_device_finds_its_places() {
+    for tls_resync in [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous] {
+        for queues in [1, 2] {
+            let (_device, drivers) = multi_queue_nic(NicConfig { tls_resync, queues, ..NicConfig::default() });
+            let drivers = drivers.into_iter().map(|driver| Box::new(driver) as Box<dyn NetDevice>).collect();
+            for mut queue in SecureDevice::of_queues(drivers) {
+                assert_eq!(queue.tls().unwrap().resync(), tls_resync, "{queues} queues");
+            }
+        }
+    }
 }

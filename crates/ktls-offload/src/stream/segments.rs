@@ -5,9 +5,11 @@ use super::{KtlsStream, Side};
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, PathCaps, Piece,
-    RecordSource, Refused, RxPacket, RxSegment, Sealer, SegmentStream, Sent, SentBytes, TxPacket, TxTag,
+    DeviceEvent, FlowKey, Handle, IpsecDevice, Keying, Layer, NetDevice, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits,
+    PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, RxSegment, Sealer, SegmentStream, Sent, SentBytes,
+    TlsDevice, TxPacket, TxTag,
 };
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
 use std::io;
@@ -189,8 +191,32 @@ impl NetDevice for AboveTls<'_> {
         self.device.handle_timeout(now);
     }
 
+    fn serves(&self, flow: &FlowKey) -> bool {
+        self.device.serves(flow)
+    }
+
+    fn count(&self, set: &mut CounterSet) {
+        self.device.count(set);
+    }
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        None
+    }
+
     fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
         if self.device.nvme().is_some() { Some(self) } else { None }
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        self.device.ipsec()
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        self.device.rss()
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        self.device.keying()
     }
 }
 

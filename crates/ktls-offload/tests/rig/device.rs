@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, NetDevice, PathCaps, RecordSource, Refused, RxMeta, RxPacket, Sent,
-    TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxPacket,
+    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource,
+    Refused, RssDevice, RxMeta, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxPacket,
 };
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seq};
 use resumable_aead::{Algorithm, Key, State};
 use std::collections::VecDeque;
@@ -202,6 +203,32 @@ impl NetDevice for MockDevice {
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
         Some(self)
     }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.room(flow)
+    }
+
+    fn serves(&self, _: &FlowKey) -> bool {
+        true
+    }
+
+    fn count(&self, _: &mut CounterSet) {}
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        None
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        None
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        None
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
 }
 
 impl TlsDevice for MockDevice {
@@ -234,7 +261,7 @@ impl TlsDevice for MockDevice {
         Ok(handle)
     }
 
-    fn resync(&self) -> TlsResync {
+    fn resync(&mut self) -> TlsResync {
         self.resync
     }
 

@@ -30,8 +30,8 @@ use ipsec::DeviceSas;
 use nvme::NvmeContexts;
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
-    DeviceEvent, FlowKey, IpsecDevice, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxPacket, Sent,
-    TlsDevice, TxPacket,
+    DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxPacket,
+    Sent, TlsDevice, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -249,6 +249,10 @@ impl NetDevice for Driver {
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         if self.config.ipsec_sas == 0 { None } else { Some(self) }
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
     }
 
     fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {

@@ -388,7 +388,7 @@ impl TlsDevice for Driver {
         Ok(handle)
     }
 
-    fn resync(&self) -> TlsResync {
+    fn resync(&mut self) -> TlsResync {
         self.config.tls_resync
     }
 
