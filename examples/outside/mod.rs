@@ -51,7 +51,8 @@ pub struct OutsideOptions {
     /// somebody has it
     #[arg(long, requires = "end", conflicts_with = "address6")]
     pub autoconf: bool,
-    /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`
+    /// Have the emulated host protect what it sends and receives with ESP, by SAs and policies in words of `ip xfrm`. The
+    /// numbers that were used are kept beside it, in FILE.numbers
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
     /// At each SIGHUP, read this file and do with SAs and policies what it says: `state rekey`, `state delete` and the like.
@@ -186,10 +187,11 @@ impl Outside {
         if let Some(path) = &options.keys {
             let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
             let keys = keys::read(path, &addresses).map_err(io::Error::other)?;
-            for refused in keys::refused(&keys, &addresses).map_err(io::Error::other)? {
+            let memory = keys::memory(path).map_err(io::Error::other)?;
+            for refused in keys::refused_after(&keys, &addresses, &memory).map_err(io::Error::other)? {
                 eprintln!("{host}: {refused}");
             }
-            builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses));
+            builder = builder.layer(move |queues| keys::tried(&keys, queues, &addresses, memory.clone()));
         }
         let mut builder = builder.attach(0, &self.name, self.port.clone(), wire.link());
         if let Some(capture) = capture {
@@ -227,11 +229,17 @@ pub async fn interrupted() -> io::Result<()> {
     Ok(())
 }
 
-/// The same; until then, keys of `host` change as the options say.
+/// The same; until then, keys of `host` change as the options say. Then its ESP numbers are written down as they are.
 ///
 /// # Errors
 /// If signals cannot be waited for.
 pub async fn keyed_until_interrupted(host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
+    let ended = changed_until_interrupted(host, options).await;
+    host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| keying.write_numbers()));
+    ended
+}
+
+async fn changed_until_interrupted(host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
     let Some(changes) = &options.key_changes else { return interrupted().await };
     let addresses: [IpAddr; 2] = [options.address.into(), options.address6.into()];
     let mut hangup = signal(SignalKind::hangup())?;

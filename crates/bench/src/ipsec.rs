@@ -19,7 +19,7 @@ use core::task::Poll;
 use core::time::Duration;
 use futures_util::future::try_join;
 use host_stack::UdpSocket;
-use ipsec::KeyFile;
+use ipsec::{KeyFile, KeyMemory};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::OffloadKind;
@@ -80,7 +80,10 @@ impl fmt::Display for EspMode {
 /// ```
 pub fn layer(keys: KeyFile) -> LayerOfHost {
     let mirrored = keys.mirrored();
-    Arc::new(move |host, queues| keys::tried(if host == 0 { &keys } else { &mirrored }, queues, &addresses(host)))
+    Arc::new(move |host, queues| {
+        let keys = if host == 0 { &keys } else { &mirrored };
+        keys::tried(keys, queues, &addresses(host), KeyMemory::new())
+    })
 }
 
 /// The addresses of a host of a [`Bulk`](crate::bulk::Bulk) run.
@@ -224,7 +227,7 @@ impl Ipsec {
         match self.mode.offload() {
             Some(kind) => {
                 let keys = keys.offloaded(kind);
-                builder.layer(move |queues| keys::tried(&keys, queues, &[IpAddr::V4(address)]))
+                builder.layer(move |queues| keys::tried(&keys, queues, &[IpAddr::V4(address)], KeyMemory::new()))
             }
             None => builder,
         }

@@ -1,20 +1,20 @@
 //! IPsec for the emulated hosts of our programs, with SAs and policies from a file.
 //!
 //! ```
-//! use ipsec::KeyFile;
+//! use ipsec::{KeyFile, KeyMemory};
 //! use nic_sim::{NicConfig, nic};
 //! use offload_bench::keys;
 //!
 //! let (_device, driver) = nic(NicConfig::default());
 //! let keys: KeyFile = "policy setdefault in accept out accept".parse()?;
-//! let mut queues = keys::tried(&keys, vec![Box::new(driver)], &["10.0.0.1".parse()?]);
+//! let mut queues = keys::tried(&keys, vec![Box::new(driver)], &["10.0.0.1".parse()?], KeyMemory::new());
 //! assert!(queues[0].keying().is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use core::fmt;
 use core::net::IpAddr;
-use ipsec::{KeyFile, SecureDevice};
+use ipsec::{KeyFile, KeyMemory, NumberFile, SecureDevice};
 use nic_sim::{NicConfig, nic};
 use offload_api::ipsec::{Packet, SaAdded};
 use offload_api::{Action, Direction, Keying, NetDevice, Policy, SaRefused};
@@ -65,8 +65,26 @@ pub fn read_for_both(path: &Path, hosts: [&[IpAddr]; 2], ipv6: bool, port: u16) 
 /// # Errors
 /// In words, if some of the SAs are not this host's.
 pub fn refused(keys: &KeyFile, addresses: &[IpAddr]) -> Result<Vec<RefusedSa>, String> {
+    refused_after(keys, addresses, &KeyMemory::new())
+}
+
+/// The same where keys were used before, as `memory` says; it learns nothing of it.
+///
+/// # Errors
+/// In words, if some of the SAs are not this host's, or their keys may not send any more.
+pub fn refused_after(keys: &KeyFile, addresses: &[IpAddr], memory: &KeyMemory) -> Result<Vec<RefusedSa>, String> {
     let (_device, driver) = nic(NicConfig::default());
-    secured(keys, vec![Box::new(driver)], addresses).map(|(_, refused)| refused)
+    secured(keys, vec![Box::new(driver)], addresses, memory.trial()).map(|(_, refused)| refused)
+}
+
+/// What is remembered of the keys in the file at `path`, for a host that speaks to others than ours: by everybody in this
+/// process, and beside the file when it has ended.
+///
+/// # Errors
+/// In words: if another process uses these keys, or their numbers cannot be kept.
+pub fn memory(path: &Path) -> Result<KeyMemory, String> {
+    let numbers = NumberFile::beside(path).map_err(|error| error.to_string())?;
+    Ok(KeyMemory::of_process().with_store(numbers))
 }
 
 /// The queues of a NIC, as a host's shards see them.
@@ -97,9 +115,14 @@ impl fmt::Display for RefusedSa {
 /// that the device below would not take.
 ///
 /// # Errors
-/// In words, if some of the SAs are not this host's.
-pub fn secured(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr]) -> Result<(Queues, Vec<RefusedSa>), String> {
-    let mut queues = SecureDevice::of_queues(drivers);
+/// In words, if some of the SAs are not this host's, or their keys may not send any more.
+pub fn secured(
+    keys: &KeyFile,
+    drivers: Queues,
+    addresses: &[IpAddr],
+    memory: KeyMemory,
+) -> Result<(Queues, Vec<RefusedSa>), String> {
+    let mut queues = SecureDevice::of_queues_with(drivers, memory);
     let mut refused = Vec::new();
     if let Some(keying) = queues.first_mut().and_then(|queue| queue.keying()) {
         let added = keys.apply(Instant::ZERO, keying, addresses).map_err(|error| error.to_string())?;
@@ -112,8 +135,8 @@ pub fn secured(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr]) -> Result<
 ///
 /// # Panics
 /// If they are not.
-pub fn tried(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr]) -> Queues {
-    match secured(keys, drivers, addresses) {
+pub fn tried(keys: &KeyFile, drivers: Queues, addresses: &[IpAddr], memory: KeyMemory) -> Queues {
+    match secured(keys, drivers, addresses, memory) {
         Ok((queues, _)) => queues,
         Err(error) => panic!("keys that were tried before: {error}"),
     }

@@ -73,6 +73,8 @@ offload_base::counters! {
         pub in_state_mismatch: "XfrmInStateMismatch",
         /// The policy asks for another protection than the packet had.
         pub in_template_mismatch: "XfrmInTmplMismatch",
+        /// Its number could not be written down before it was accepted.
+        pub in_numbers_unwritten: "ipsec_rx_numbers_unwritten",
         /// No policy lets it in.
         pub in_no_policies: "XfrmInNoPols",
         /// A policy discards it.
@@ -83,8 +85,12 @@ offload_base::counters! {
         pub out_no_states: "XfrmOutNoStates",
         /// The SA's numbers are used up.
         pub out_state_seq_error: "XfrmOutStateSeqError",
+        /// Its number could not be written down before it was used.
+        pub out_numbers_unwritten: "ipsec_tx_numbers_unwritten",
         /// The SA is used up.
         pub out_state_expired: "XfrmOutStateExpired",
+        /// ICMP messages with something in them that came better protected than they would leave.
+        pub out_shown: "ipsec_tx_icmp_unprotected",
         /// The SA cannot carry the packet: too large, or a fragment in transport mode.
         pub out_state_mode_error: "XfrmOutStateModeError",
         /// The device was to protect it and would not.

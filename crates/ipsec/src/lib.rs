@@ -11,6 +11,7 @@
 //! - [`SecureDevice`] (`device/`): a [`NetDevice`](offload_api::NetDevice) around another one; or around each
 //!   queue of one that has several ([`SecureDevice::of_queues`]);
 //! - [`Spd`]: policies; [`Sad`]: security associations and what finds them;
+//! - [`KeyMemory`] (`memory/`): which keys were used, in this process and, with a [`NumberFile`], in those before;
 //! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
 //! - [`IpsecCounters`]: what is counted, under Linux's names.
 //!
@@ -44,11 +45,13 @@
 mod counters;
 mod device;
 pub mod keyfile;
+mod memory;
 pub mod sad;
 pub mod spd;
 
 pub use counters::IpsecCounters;
 pub use device::SecureDevice;
 pub use keyfile::KeyFile;
+pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, UsedKeys};
 pub use sad::Sad;
 pub use spd::Spd;

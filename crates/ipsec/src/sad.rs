@@ -6,6 +6,7 @@
 //!
 //! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
 
+use crate::memory::Marks;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use esp::{Cipher, Meter, Outer, QuickHash, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
@@ -39,6 +40,8 @@ pub struct Sa {
     pub offload: Option<InDevice>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
     pub retired: bool,
+    /// How far its numbers are written down.
+    pub(crate) marks: Marks,
     /// When it is in the database's deadlines.
     deadline: Option<Instant>,
 }
@@ -106,6 +109,7 @@ impl Sa {
             queue: 0,
             offload: None,
             retired: false,
+            marks: Marks::NONE,
             deadline: None,
             params,
         }

@@ -528,10 +528,14 @@ pub enum KeyingError {
     /// Keep-alives without end.
     #[error("there must be time between keep-alives")]
     KeepAlive,
-    /// A successor counts from the start again: under the same key, it would use nonces twice. They are the same whatever
-    /// the SPI.
-    #[error("the successor of an SA needs another key")]
+    /// An SA counts from the start again: under a key that was used for sending, it would use nonces twice. They are the
+    /// same whatever the SPI. A successor that receives needs another key as well, for its peer does.
+    #[error("this key and salt were used before: an SA needs some that no other had")]
     KeyReused,
+    /// So many keys were used for sending that no more can be remembered, and of another there is no telling whether it was
+    /// one of them.
+    #[error("{0} keys were used for sending, as many as are remembered: restart the program to use others")]
+    TooManyKeys(usize),
 }
 
 /// What happened to SAs.
@@ -595,7 +599,8 @@ pub trait Keying {
     /// they are deleted.
     ///
     /// # Errors
-    /// If there is one with this SPI and these addresses, or the parameters do not go together.
+    /// If there is one with this SPI and these addresses, or the parameters do not go together. A transmitting one may have
+    /// no key and salt that one had before, be that deleted or not, whatever the number that it begins with.
     fn add_sa(&mut self, now: Instant, sa: SaParams) -> Result<SaAdded, KeyingError>;
 
     /// Gives an SA another lifetime, counted from now on.
@@ -642,6 +647,10 @@ pub trait Keying {
 
     /// The next event.
     fn poll_sa_event(&mut self) -> Option<SaEvent>;
+
+    /// Has the numbers of all SAs written down as they are by now, where they outlive the process. They are written ahead
+    /// else, and those up to there are lost to the next process. Packets may follow, at the cost of another write.
+    fn write_numbers(&mut self);
 }
 
 /// A packet with an ESP header, which the device is to finish, or a plain one that it is to protect all by itself.

@@ -36,7 +36,7 @@ impl Keying for SecureDevice {
         if self.sad.find_exactly(old.direction, spi, old.source, old.destination).is_some() {
             return Err(KeyingError::Exists);
         }
-        if old.key.is_same_as(&successor.key) || self.has_sent_under(&successor) {
+        if old.key.is_same_as(&successor.key) {
             return Err(KeyingError::KeyReused);
         }
         // On the same ring: what its predecessor still sends is not overtaken.
@@ -86,25 +86,29 @@ impl Keying for SecureDevice {
         (0..self.queues.len()).for_each(|queue| self.hear_device(queue));
         self.events.pop()
     }
+
+    fn write_numbers(&mut self) {
+        self.settle_numbers();
+    }
 }
 
 impl SecureDevice {
     /// Adds an SA, whose packets are to leave by `queue`.
-    fn add_sa_at(&mut self, now: Instant, queue: usize, params: SaParams) -> Result<SaAdded, KeyingError> {
+    fn add_sa_at(&mut self, now: Instant, queue: usize, mut params: SaParams) -> Result<SaAdded, KeyingError> {
         let (offload, spi) = (params.offload, params.spi);
+        let marks = self.go_on_after_mark(&mut params);
+        // Whatever its number: nobody but a store is believed to know what was sent under it.
+        let sends = (params.direction == Direction::Transmit).then(|| params.key.clone());
         let id = self.sad.add(now, params)?;
-        self.sad.find_mut(id).into_iter().for_each(|sa| sa.queue = queue);
+        if let Some(Err(refused)) = sends.map(|key| self.memory.used().begin(&key)) {
+            self.sad.remove(id);
+            return Err(refused);
+        }
+        self.sad.find_mut(id).into_iter().for_each(|sa| (sa.queue, sa.marks) = (queue, marks));
         self.queues[queue].used += 1;
         let refused = if offload == OffloadKind::None { None } else { self.offer_to_device(id) };
         self.changed();
         Ok(SaAdded { sa: id, spi, refused })
-    }
-
-    /// Whether nonces of a transmitting SA to be may have been used, by any that is there: no nonce has an SPI in it.
-    fn has_sent_under(&self, successor: &SaParams) -> bool {
-        let mut all = self.sad.ids().filter_map(|id| self.sad.find(id));
-        successor.direction == Direction::Transmit
-            && all.any(|sa| sa.params.direction == Direction::Transmit && sa.params.key.is_same_as(&successor.key))
     }
 
     /// Paths may be others now, and what waited for an SA may go.

@@ -5,12 +5,13 @@
 //! - `receive`: ESP opened, by whom ever; policies held to what arrives;
 //! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
+//! - `numbers`: how far they are written down, if they outlive the process;
 //! - `events`: what keying is to hear of it all;
 //! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear;
 //! - `queues`: the same around a device with several queues.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
-//! it rather than send it plain; no sequence number is used twice, whoever counts; the packets of an SA leave by one
+//! it rather than send it plain; no sequence number is used twice under one key, whoever counts; the packets of an SA leave by one
 //! queue, in the order of their numbers.
 
 mod events;
@@ -26,6 +27,7 @@ mod segment;
 mod transmit;
 
 use crate::counters::IpsecCounters;
+use crate::memory::KeyMemory;
 use crate::sad::Sad;
 use crate::spd::Spd;
 use core::cell::Cell;
@@ -58,6 +60,10 @@ pub struct SecureDevice {
     policies: [Spd; 2],
     /// Whether packets pass that no policy is about.
     bypass: [bool; 2],
+    /// Of the next packet that is cut before it goes into a tunnel.
+    identification: u32,
+    /// Which keys were used, and how far their numbers came.
+    memory: KeyMemory,
     frames: BufferPool,
     fragments: Fragments,
     events: Events,
@@ -75,12 +81,21 @@ pub struct SecureDevice {
 
 impl SecureDevice {
     /// An IPsec layer over `inner`, without SAs and policies.
+    ///
+    /// Which keys were used, it remembers for itself; see [`with_memory`](Self::with_memory).
     pub fn new(inner: Box<dyn NetDevice>) -> SecureDevice {
-        SecureDevice::around(vec![inner])
+        SecureDevice::with_memory(inner, KeyMemory::new())
     }
 
-    fn around(queues: Vec<Box<dyn NetDevice>>) -> SecureDevice {
+    /// The same with a memory that others share, or that outlives the process: what a layer with a real peer needs.
+    pub fn with_memory(inner: Box<dyn NetDevice>, memory: KeyMemory) -> SecureDevice {
+        SecureDevice::around(vec![inner], memory)
+    }
+
+    fn around(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> SecureDevice {
         SecureDevice {
+            identification: 0,
+            memory,
             queues: queues.into_iter().map(Queue::new).collect(),
             sad: Sad::default(),
             policies: [Spd::default(), Spd::default()],

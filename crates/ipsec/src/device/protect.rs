@@ -52,7 +52,7 @@ impl SecureDevice {
             }
             return Sent::Dropped(DropReason::Policy);
         };
-        let plan = match self.plan(id, &packet, &view, flow_of(selectors)) {
+        let plan = match self.plan(now, id, &packet, &view, flow_of(selectors)) {
             Ok(plan) => plan,
             Err(dropped) => return dropped,
         };
@@ -74,7 +74,7 @@ impl SecureDevice {
     }
 
     /// Whether a packet may leave by an SA, and how. What is refused is counted.
-    fn plan(&mut self, id: SaId, packet: &TxPacket, view: &IpView, flow: FlowKey) -> Result<Plan, Sent> {
+    fn plan(&mut self, now: Instant, id: SaId, packet: &TxPacket, view: &IpView, flow: FlowKey) -> Result<Plan, Sent> {
         let Some(sa) = self.sad.find_mut(id) else { return Err(Sent::Dropped(DropReason::Policy)) };
         let queue = sa.queue;
         let mtu = sa.outer_mtu(self.queues[queue].inner.path(&flow).mtu);
@@ -105,8 +105,13 @@ impl SecureDevice {
             self.tell(SaEvent::SequenceExhausted { sa: id });
             return Err(self.refuse(|counters| &mut counters.out_state_seq_error));
         };
+        let by = sa.by();
         let bytes = (in_front - outer.taken()) as u64 * u64::from(packets) + packet.payload_len() as u64;
-        Ok(Plan { sa: id, queue, by: sa.by(), outer, number, packets, bytes, mtu, too_large, flow })
+        let last = number + u64::from(packets) - 1;
+        if !sa.marks.cover(last) && !self.may_use(now, id, last) {
+            return Err(self.refuse(|counters| &mut counters.out_numbers_unwritten));
+        }
+        Ok(Plan { sa: id, queue, by, outer, number, packets, bytes, mtu, too_large, flow })
     }
 
     fn protect_in_software(&mut self, now: Instant, packet: TxPacket, view: IpView, plan: &Plan) -> Sent {

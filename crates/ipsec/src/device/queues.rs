@@ -12,6 +12,7 @@
 
 use super::transmit::flow_of;
 use super::{DROPPED_A_CALL, ONLY, SecureDevice, packet_of};
+use crate::memory::KeyMemory;
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::task::Waker;
@@ -91,8 +92,15 @@ impl SecureDevice {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of_queues(queues: Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> {
+        SecureDevice::of_queues_with(queues, KeyMemory::new())
+    }
+
+    /// The same with a memory of keys that others share, or that outlives the process: what a layer with a real peer needs.
+    ///
+    /// See [`KeyMemory`] for an example.
+    pub fn of_queues_with(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> Vec<Box<dyn NetDevice>> {
         let count = queues.len();
-        let layer = SecureDevice::around(queues);
+        let layer = SecureDevice::around(queues, memory);
         if count == 1 {
             return vec![Box::new(layer)];
         }
@@ -472,6 +480,10 @@ impl Keying for SecureQueue {
 
     fn poll_sa_event(&mut self) -> Option<SaEvent> {
         self.layer().poll_sa_event()
+    }
+
+    fn write_numbers(&mut self) {
+        self.layer().write_numbers();
     }
 }
 

@@ -17,7 +17,7 @@ use bytes::BytesMut;
 use core::num::NonZeroU16;
 use esp::checksum::is_ipv4_header_right;
 use esp::inner::{NotEsp, ip_packet, shares_port};
-use esp::{ETHERNET, EspAt, IpView, OpenError, Trailer, UnwrapError, unwrap};
+use esp::{ETHERNET, EspAt, IpView, OpenError, ReplayWindow, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, RxMeta, RxPacket, SaId};
@@ -122,15 +122,17 @@ impl SecureDevice {
             Ok(trailer) => trailer,
             Err(OpenError::Icv) => return self.drop_received(Refusal::Forged),
             Err(_) => {
-                accept(sa, &packets);
+                let _dropped_in_any_case = self.accept(now, id, &packets);
                 return self.drop_received(Refusal::Mode);
             }
         };
-        accept(sa, &packets);
-        self.counters.in_software += 1;
-        self.counters.in_software_bytes += trailer.payload as u64;
         // RFC 3948 3.1.2: a translator may have changed addresses under the checksum, which ESP makes up for.
         let translated = at.udp && sa.params.mode == EspMode::Transport;
+        if let Err(refusal) = self.accept(now, id, &packets) {
+            return self.drop_received(refusal);
+        }
+        self.counters.in_software += 1;
+        self.counters.in_software_bytes += trailer.payload as u64;
         let checksums = if translated { Checksums::Good } else { Checksums::Unchecked };
         drop(framing);
         let opened = Opened { frame, meta: RxMeta { checksums, ..RxMeta::default() }, packets };
@@ -157,8 +159,8 @@ impl SecureDevice {
         let Ok(trailer) = Trailer::read(&opened.frame, &at) else {
             return self.drop_all_received(Refusal::Mode, count);
         };
-        if !accept(sa, &opened.packets) {
-            return self.drop_all_received(Refusal::Replay, count);
+        if let Err(refusal) = self.accept(now, id, &opened.packets) {
+            return self.drop_all_received(refusal, count);
         }
         self.counters.in_crypto += count;
         self.deliver(now, queue, id, opened, &at, &trailer)
@@ -178,8 +180,9 @@ impl SecureDevice {
             self.note_too_many(id);
             return self.drop_all_received(Refusal::Expired, count);
         }
-        if !accept(sa, &opened.packets) {
-            return self.drop_all_received(Refusal::Replay, count);
+        let mode = sa.params.mode;
+        if let Err(refusal) = self.accept(now, id, &opened.packets) {
+            return self.drop_all_received(refusal, count);
         }
         self.counters.in_packet += count;
         let Some(view) = ip_packet(&opened.frame).and_then(IpView::parse) else {
@@ -278,6 +281,29 @@ impl SecureDevice {
         }
     }
 
+    /// Takes note of packets that are authentic, unless one of them is not new.
+    fn accept(&mut self, now: Instant, id: SaId, packets: &Packets) -> Result<(), Refusal> {
+        let last = packets.number.saturating_add(packets.count.saturating_sub(1));
+        let Some(Sa { sequence: Sequence::Receive(window), marks, .. }) = self.sad.find_mut(id) else {
+            return Err(Refusal::Mode);
+        };
+        if marks.cover(last) {
+            return if take_all(window, packets.number, last) { Ok(()) } else { Err(Refusal::Replay) };
+        }
+        // Nothing is written down for what is no new packet.
+        if !(packets.number..=last).all(|number| window.is_new(number)) {
+            return Err(Refusal::Replay);
+        }
+        if !self.may_use(now, id, last) {
+            return Err(Refusal::Unwritten);
+        }
+        let taken = match self.sad.find_mut(id).map(|sa| &mut sa.sequence) {
+            Some(Sequence::Receive(window)) => take_all(window, packets.number, last),
+            Some(Sequence::Send(_)) | None => false,
+        };
+        if taken { Ok(()) } else { Err(Refusal::Replay) }
+    }
+
     fn drop_received(&mut self, refusal: Refusal) -> Option<RxPacket> {
         self.drop_all_received(refusal, 1)
     }
@@ -291,6 +317,7 @@ impl SecureDevice {
             Refusal::Forged => &mut counters.in_state_proto_error,
             Refusal::Mode => &mut counters.in_state_mode_error,
             Refusal::Dummy => &mut counters.in_dummy,
+            Refusal::Unwritten => &mut counters.in_numbers_unwritten,
         };
         *counter += packets;
         None
@@ -332,6 +359,7 @@ enum Refusal {
     Forged,
     Mode,
     Dummy,
+    Unwritten,
 }
 
 /// What can be said before a packet is authenticated; its whole number.
@@ -346,14 +374,12 @@ fn may_come(sa: &Sa, at: &EspAt, packets: u64) -> Result<u64, Refusal> {
     window.check(at.low).map_err(|_| Refusal::Replay)
 }
 
-/// Takes note of packets that are authentic, unless one of them is not new.
-fn accept(sa: &mut Sa, packets: &Packets) -> bool {
-    let Sequence::Receive(window) = &mut sa.sequence else { return false };
-    if packets.count == 1 {
-        return window.accept(packets.number);
+/// Takes note of numbers, unless one of them is not new.
+fn take_all(window: &mut ReplayWindow, first: u64, last: u64) -> bool {
+    if first == last {
+        return window.accept(first);
     }
-    let mut numbers = packets.number..=packets.number.saturating_add(packets.count.saturating_sub(1));
-    numbers.clone().all(|number| window.is_new(number)) && numbers.all(|number| window.accept(number))
+    (first..=last).all(|number| window.is_new(number)) && (first..=last).all(|number| window.accept(number))
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];

@@ -4,7 +4,9 @@ use crate::KINDS;
 use crate::rig::{End, NOW, address, datagram, sa, tcp};
 use nic_sim::wire::Port;
 use offload_api::ipsec::Packet;
-use offload_api::{Action, Direction, EspMode, NetDevice, OffloadKind, Policy, Prefix, SaParams, Selector, Template};
+use offload_api::{
+    Action, Direction, EspKey, EspMode, EspSuite, NetDevice, OffloadKind, Policy, Prefix, SaParams, Selector, Template,
+};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -36,7 +38,8 @@ proptest! {
         let mut end = End::new(1);
         for reqid in 1..4 {
             let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
-            end.keying().add_sa(NOW, SaParams { spi: 0x1000 + reqid, reqid, ..params }).unwrap();
+            let key = EspKey::new(EspSuite::Aes128Gcm, &[reqid as u8; 20]).unwrap();
+            end.keying().add_sa(NOW, SaParams { spi: 0x1000 + reqid, reqid, key, ..params }).unwrap();
         }
         for (selector, priority, reqid) in &policies {
             let action = Action::Protect(Template::transport(*reqid));

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use core::net::IpAddr;
-use ipsec::SecureDevice;
+use ipsec::{KeyMemory, SecureDevice};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, NicConfig, nic};
@@ -28,9 +28,14 @@ impl End {
     }
 
     pub(crate) fn with(number: u8, config: NicConfig) -> End {
+        End::remembering(number, config, KeyMemory::new())
+    }
+
+    /// One that remembers which keys were used, and how far.
+    pub(crate) fn remembering(number: u8, config: NicConfig, memory: KeyMemory) -> End {
         let mac = [2, 0, 0, 0, 0, number];
         let (device, driver) = nic(NicConfig { mac, delays: Delays::NONE, line_rate: None, ..config });
-        End { device, secure: SecureDevice::new(Box::new(driver)) }
+        End { device, secure: SecureDevice::with_memory(Box::new(driver), memory) }
     }
 
     pub(crate) fn keying(&mut self) -> &mut dyn Keying {

@@ -3,7 +3,8 @@
 use crate::rig::{End, NOW, address, sa, tcp};
 use core::net::{IpAddr, Ipv4Addr};
 use offload_api::{
-    Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaId, SaParams, Selector, Sent, Template,
+    Action, Direction, EspKey, EspMode, EspSuite, NetDevice, NoRecords, OffloadKind, Policy, SaId, SaParams, Selector,
+    Sent, Template,
 };
 
 const SAS: u32 = 10_000;
@@ -21,9 +22,12 @@ fn to(number: u32) -> offload_api::TxPacket {
 }
 
 fn add(end: &mut End, number: u32, round: u32) -> SaId {
+    let spi = 0x1000 + round * SAS + number;
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[&[7; 16], &spi.to_be_bytes()[..]].concat()).unwrap();
     let params = SaParams {
         destination: peer(number),
-        spi: 0x1000 + round * SAS + number,
+        spi,
+        key,
         ..sa(Direction::Transmit, OffloadKind::Packet, EspMode::Transport, false)
     };
     let added = end.keying().add_sa(NOW, params).unwrap();

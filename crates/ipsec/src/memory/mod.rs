@@ -1,0 +1,145 @@
+//! What is remembered of keys, so that no two packets share a nonce.
+//!
+//! The IV of a packet is its sequence number, so a key and salt that count from the start again use nonces twice, and that
+//! gives away what was sent and the key of the ICV (RFC 4106 9). Two things prevent it:
+//! - `used`: a key that began to send in this process begins no second time, whatever became of its first SA;
+//! - `marks`: how far the numbers of an SA are written down, if they are to outlive the process; `file`: where.
+//!
+//! Invariant: no number is sent, and none accepted, that a process which starts after this one, however this one ended,
+//! could take for one that is new.
+
+mod file;
+mod marks;
+mod used;
+
+pub use file::{NumberFile, NumberFileError};
+pub(crate) use marks::Marks;
+pub use used::UsedKeys;
+
+use core::fmt;
+use offload_api::{Direction, EspKey};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where the numbers of SAs outlive the process.
+///
+/// ```
+/// use ipsec::{KeyMemory, Mark, NumberStore};
+/// use offload_api::{Direction, EspKey};
+/// use std::sync::{Arc, Mutex};
+///
+/// /// Of one key, in the memory of a test.
+/// #[derive(Clone, Debug, Default)]
+/// struct One(Arc<Mutex<u64>>);
+/// impl NumberStore for One {
+///     fn mark(&self, _: Direction, _: &EspKey) -> u64 {
+///         *self.0.lock().unwrap()
+///     }
+///     fn write(&mut self, marks: &[Mark<'_>]) -> std::io::Result<()> {
+///         marks.iter().for_each(|mark| *self.0.lock().unwrap() = mark.number);
+///         Ok(())
+///     }
+/// }
+/// let memory = KeyMemory::new().with_store(One::default());
+/// assert!(memory.has_store());
+/// ```
+pub trait NumberStore: Send + fmt::Debug {
+    /// The mark that was written last for a key: packets under it had numbers up to that one at most. 0: none was written.
+    fn mark(&self, direction: Direction, key: &EspKey) -> u64;
+
+    /// Writes marks, all or none of them. When it returns, they are there whatever happens to the process or the machine.
+    ///
+    /// # Errors
+    /// If they may not be there; those that were before are, or these.
+    fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()>;
+}
+
+/// How far the numbers of a key may have come.
+///
+/// See [`NumberStore`] for an example.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark<'a> {
+    /// Whether they are of packets sent or received.
+    pub direction: Direction,
+    /// Under this key.
+    pub key: &'a EspKey,
+    /// The highest.
+    pub number: u64,
+}
+
+/// What an IPsec layer remembers of keys. A clone is the same memory.
+///
+/// ```
+/// use ipsec::{KeyMemory, SecureDevice};
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{Direction, EspKey, EspSuite, KeyingError, NetDevice, SaParams};
+/// use offload_base::Instant;
+///
+/// let memory = KeyMemory::new();
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+/// let mut add = || {
+///     let (_device, driver) = nic(NicConfig::default());
+///     let mut queues = SecureDevice::of_queues_with(vec![Box::new(driver)], memory.clone());
+///     queues[0].keying().unwrap().add_sa(Instant::ZERO, sa.clone()).map(drop)
+/// };
+/// assert_eq!(add(), Ok(()));
+/// assert_eq!(add(), Err(KeyingError::KeyReused), "another layer, and the same key");
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct KeyMemory {
+    used: UsedKeys,
+    store: Option<Arc<Mutex<dyn NumberStore>>>,
+}
+
+impl KeyMemory {
+    /// A memory of its own, which ends with the last that has it: for runs in virtual time, which begin anew with the same
+    /// keys and speak to nobody.
+    pub fn new() -> KeyMemory {
+        KeyMemory::default()
+    }
+
+    /// The memory that everybody in this process shares who asks for it: for layers with a real peer.
+    pub fn of_process() -> KeyMemory {
+        KeyMemory { used: UsedKeys::of_process(), store: None }
+    }
+
+    /// The same, and numbers outlive the process in `store`.
+    #[must_use]
+    pub fn with_store(self, store: impl NumberStore + 'static) -> KeyMemory {
+        KeyMemory { store: Some(Arc::new(Mutex::new(store))), ..self }
+    }
+
+    /// A copy of it as it is, with the same store: to try what would be refused.
+    #[must_use]
+    pub fn trial(&self) -> KeyMemory {
+        KeyMemory { used: self.used.copy(), store: self.store.clone() }
+    }
+
+    /// Whether numbers outlive the process.
+    pub fn has_store(&self) -> bool {
+        self.store.is_some()
+    }
+
+    pub(crate) fn used(&self) -> &UsedKeys {
+        &self.used
+    }
+
+    /// What was written for a key, if there is a store.
+    pub(crate) fn mark(&self, direction: Direction, key: &EspKey) -> Option<u64> {
+        Some(lock(self.store.as_ref()?).mark(direction, key))
+    }
+
+    /// Writes marks, if there is a store.
+    pub(crate) fn write(&self, marks: &[Mark<'_>]) -> io::Result<()> {
+        match &self.store {
+            Some(store) => lock(store).write(marks),
+            None => Ok(()),
+        }
+    }
+}
+
+fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind it changes as a whole, or not at all.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
