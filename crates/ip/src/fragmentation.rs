@@ -6,7 +6,7 @@
 use crate::headers::{FRAGMENT, HeaderError, IpHeaders, Version};
 use crate::reassembly::fill_header_checksum;
 use bytes::Bytes;
-use offload_api::{Header, TxAsk, TxPacket};
+use offload_api::{Header, TxPacket};
 use smallvec::SmallVec;
 
 /// Why a packet cannot be cut.
@@ -18,7 +18,7 @@ pub enum NotFragmentable {
     /// Its headers make no sense.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// It says that it is not to be, or it is an IPv6 fragment, which nobody cuts further.
+    /// It says that it is not to be, or it is an IPv6 fragment, which nobody cuts further but [who made it](fragment_own).
     #[error("the packet is not to be fragmented")]
     Forbidden,
     /// It has IPv4 options, not all of which belong in every fragment.
@@ -62,14 +62,58 @@ pub fn fragment(
     mtu: u16,
     identification: u32,
 ) -> Result<Vec<TxPacket>, NotFragmentable> {
-    if packet.ask != TxAsk::default() {
+    cut(packet, network, mtu, identification, false)
+}
+
+/// The same for the host that the packet comes from: what it has cut already, it may cut further, whichever IP it is of.
+///
+/// # Errors
+/// If it cannot be cut, or may not be.
+///
+/// ```
+/// use bytes::Bytes;
+/// use ip_packets::{fragment, fragment_own};
+/// use offload_api::TxPacket;
+///
+/// let header = [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[7; 32]].concat();
+/// let packet = TxPacket {
+///     header: header.into(),
+///     fragments: [Bytes::from(vec![7; 2000])].into_iter().collect(),
+///     ..TxPacket::default()
+/// };
+/// let [first, last] = &fragment(packet, 0, 1500, 77)?[..] else { panic!("two fragments") };
+/// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "no router may");
+/// let sizes = fragment_own(first.clone(), 0, 1400, 0)?.iter().map(TxPacket::payload_len).collect::<Vec<_>>();
+/// assert_eq!((sizes, last.payload_len()), (vec![1352, 96], 552));
+/// # Ok::<(), ip_packets::NotFragmentable>(())
+/// ```
+pub fn fragment_own(
+    packet: TxPacket,
+    network: usize,
+    mtu: u16,
+    identification: u32,
+) -> Result<Vec<TxPacket>, NotFragmentable> {
+    cut(packet, network, mtu, identification, true)
+}
+
+fn cut(
+    packet: TxPacket,
+    network: usize,
+    mtu: u16,
+    identification: u32,
+    own: bool,
+) -> Result<Vec<TxPacket>, NotFragmentable> {
+    if !packet.ask.is_nothing() {
         return Err(NotFragmentable::Offload);
     }
     let ip = packet.header.get(network..).unwrap_or_default();
     let headers = IpHeaders::walk(ip)?;
+    if headers.version == Version::Six && headers.fragment.is_some() && !own {
+        return Err(NotFragmentable::Forbidden);
+    }
     let cut = Cut::plan(&headers, ip, mtu, identification)?;
     let total = ip.len() - headers.upper + packet.payload_len();
-    let in_front = headers.upper - if headers.version == Version::Six { Version::Six.header_bytes() } else { 0 };
+    let in_front = cut.kept - if headers.version == Version::Six { Version::Six.header_bytes() } else { 0 };
     if in_front + total > usize::from(u16::MAX) {
         return Err(NotFragmentable::TooLong);
     }
@@ -79,8 +123,8 @@ pub fn fragment(
     loop {
         let bytes = cut.most.min(total - at);
         let more = at + bytes < total;
-        let header = cut.header(&packet.header[..network + headers.upper], network, at, bytes, more);
-        made.push(TxPacket { header, fragments: rest.take(bytes), ask: TxAsk::default() });
+        let header = cut.header(&packet.header[..network + cut.kept], network, at, bytes, more);
+        made.push(TxPacket { header, fragments: rest.take(bytes), ask: packet.ask });
         at += bytes;
         if !more {
             return Ok(made);
@@ -92,21 +136,23 @@ pub fn fragment(
 struct Cut {
     version: Version,
     identification: u32,
+    /// Bytes of the packet's headers that each fragment has, its own fragment header not counted.
+    kept: usize,
     /// Bytes of each fragment but the last.
     most: usize,
     /// Where the byte is that is to name the fragment header, and what it names now: IPv6 alone.
     named_at: usize,
     protocol: u8,
-    /// Of an IPv4 fragment that is cut further: where in its packet it starts, and whether others follow.
+    /// Of a fragment that is cut further: where in its packet it starts, and whether others follow.
     before: usize,
     more_behind: bool,
 }
 
 impl Cut {
     fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, NotFragmentable> {
-        let own = match headers.version {
-            Version::Four => headers.upper,
-            Version::Six => headers.upper + FRAGMENT_HEADER_BYTES,
+        let (kept, own) = match headers.version {
+            Version::Four => (headers.upper, headers.upper),
+            Version::Six => (headers.unfragmentable, headers.unfragmentable + FRAGMENT_HEADER_BYTES),
         };
         let most = usize::from(mtu).saturating_sub(own) / 8 * 8;
         if most == 0 {
@@ -116,7 +162,6 @@ impl Cut {
         match headers.version {
             Version::Four if headers.upper > Version::Four.header_bytes() => return Err(NotFragmentable::Options),
             Version::Four if ip[6] & DONT_FRAGMENT != 0 => return Err(NotFragmentable::Forbidden),
-            Version::Six if headers.fragment.is_some() => return Err(NotFragmentable::Forbidden),
             _ => {}
         }
         if let Some(fragment) = headers.fragment {
@@ -125,6 +170,7 @@ impl Cut {
         Ok(Cut {
             version: headers.version,
             identification,
+            kept,
             most,
             named_at: headers.named_at,
             protocol: headers.protocol,

@@ -15,6 +15,6 @@ pub mod headers;
 pub mod reassembly;
 
 pub use checksum::{Sum, native_sum};
-pub use fragmentation::{NotFragmentable, fragment};
+pub use fragmentation::{NotFragmentable, fragment, fragment_own};
 pub use headers::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};
 pub use reassembly::{Expired, Limits, Reassembler, Refusal, Taken};

@@ -74,15 +74,71 @@ impl SecureDevice {
                 }
                 // RFC 4301 7.1: transport mode is for whole packets.
                 if view.fragment && template.mode == EspMode::Transport {
-                    return self.gather(now, queue, &packet);
+                    return self.gather(now, queue, &packet, shows);
                 }
-                self.protect(now, packet, view, &decision, &selectors)
+                self.protect_whole(now, packet, view, (&decision, &selectors), None)
             }
             Some(Action::Discard) | None => {
                 self.counters.out_policy_block += 1;
                 Sent::Dropped(DropReason::Policy)
             }
         }
+    }
+
+    /// Whether what is to be done with a packet protects what it shows as well as that was when it came. A packet for which
+    /// there is no SA yet does not leave.
+    fn protects_enough(&self, decision: &Decision, shows: Protection) -> bool {
+        shows == Protection::None
+            || match (decision.action, decision.sa.and_then(|id| self.sad.find(id))) {
+                (Some(Action::Bypass), _) => false,
+                (Some(Action::Protect(_)), Some(sa)) => sa.params.key.suite().protection() >= shows,
+                (Some(Action::Protect(_) | Action::Discard) | None, _) => true,
+            }
+    }
+
+    /// Protects a packet that its stack has not cut, and cuts it if it has to. `identification`: that it has, of one that was
+    /// put together of fragments.
+    fn protect_whole(
+        &mut self,
+        now: Instant,
+        packet: TxPacket,
+        view: IpView,
+        (decision, selectors): (&Decision, &Packet),
+        identification: Option<u32>,
+    ) -> Sent {
+        // This is the host that the packet comes from, so IPv6 may be cut here too. But TCP cuts its segments itself.
+        let may_cut = match view.is_ipv6() {
+            true => view.protocol != PROTOCOL_TCP || view.fragment || identification.is_some(),
+            false => !view.dont_fragment,
+        };
+        let view = IpView { dont_fragment: !may_cut, ..view };
+        let cut_before = |sa: &&Sa| is_cut_before(&sa.params, &view, identification.is_some());
+        let sa = decision.sa.filter(|_| may_cut && packet.ask.mss.is_none()).and_then(|id| self.sad.find(id));
+        let Some(sa) = sa.filter(cut_before) else {
+            return self.protect(now, packet, view, decision, selectors);
+        };
+        let mtu = self.queues[sa.queue].inner.path(&flow_of(selectors)).mtu;
+        let most = sa.plain_mtu(view.is_ipv6(), sa.outer_mtu(mtu));
+        if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(most) {
+            return self.protect(now, packet, view, decision, selectors);
+        }
+        let identification = identification.unwrap_or_else(|| {
+            self.identification = self.identification.wrapping_add(1);
+            self.identification
+        });
+        let Some(pieces) = self.cut_again(completed(packet, &view), most, identification) else {
+            return Sent::Dropped(DropReason::Policy);
+        };
+        let mut sent = Sent::Posted;
+        for piece in pieces {
+            let Some(view) = IpView::parse_headers(&piece.header[ETHERNET..]) else { continue };
+            // Under the SA of the whole, which the piece does not show.
+            match self.protect(now, piece, view, decision, selectors) {
+                Sent::Posted => {}
+                dropped => sent = dropped,
+            }
+        }
+        sent
     }
 
     /// A packet that a TLS context was to work on, and whose flow is under ESP by now: it has to be sealed in software.
@@ -103,8 +159,8 @@ impl SecureDevice {
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
         let fragment = IpHeaders::walk(&frame[ETHERNET..]).ok().and_then(|headers| headers.fragment);
         let identification = fragment.map_or(0, |fragment| fragment.identification);
-        match self.fragments.insert(now, Origin::Stack(queue), &frame, ETHERNET) {
-            Taken::Whole(whole) => self.send_gathered(now, queue, whole, identification),
+        match self.fragments.insert(now, Origin::Stack(queue, shows), &frame, ETHERNET) {
+            Taken::Whole(whole) => self.send_gathered(now, queue, whole, identification, shows),
             Taken::Kept | Taken::Duplicate => Sent::Posted,
             Taken::Refused(_) => {
                 self.counters.out_error += 1;
@@ -114,7 +170,14 @@ impl SecureDevice {
     }
 
     /// Does with a packet that came in fragments what its policy says.
-    fn send_gathered(&mut self, now: Instant, queue: usize, mut whole: BytesMut, identification: u32) -> Sent {
+    fn send_gathered(
+        &mut self,
+        now: Instant,
+        queue: usize,
+        mut whole: BytesMut,
+        identification: u32,
+        shows: Protection,
+    ) -> Sent {
         let Some(view) = ip_packet(&whole).and_then(IpView::parse).filter(|view| !view.fragment) else {
             return self.refuse(|counters| &mut counters.out_error);
         };
@@ -135,27 +198,9 @@ impl SecureDevice {
                 self.drain_backlog(now, queue);
                 Sent::Posted
             }
-            Some(Action::Protect(template)) if template.mode == EspMode::Tunnel => {
-                let sa_of = decision.sa.and_then(|id| self.sad.find(id));
-                let most = sa_of.map_or(u16::MAX, |sa| sa.plain_mtu(view.is_ipv6(), sa.outer_mtu(mtu)));
-                let Some(pieces) = self.cut_again(packet, most, identification) else {
-                    return Sent::Dropped(DropReason::Policy);
-                };
-                let mut sent = Sent::Posted;
-                for piece in pieces {
-                    let Some(view) = IpView::parse_headers(&piece.header[ETHERNET..]) else { continue };
-                    // Under the SA of the whole, which the piece does not show.
-                    match self.protect(now, piece, view, &decision, &selectors) {
-                        Sent::Posted => {}
-                        dropped => sent = dropped,
-                    }
-                }
-                sent
-            }
             Some(Action::Protect(_)) => {
-                // An IPv6 packet that its source had cut, it may cut again.
-                let view = IpView { dont_fragment: view.dont_fragment && !view.is_ipv6(), ..view };
-                self.protect(now, packet, view, &decision, &selectors)
+                let way = (&decision, &selectors);
+                self.protect_whole(now, packet, view, way, Some(identification))
             }
             Some(Action::Discard) | None => self.refuse(|counters| &mut counters.out_policy_block),
         }
@@ -166,7 +211,7 @@ impl SecureDevice {
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(mtu) {
             return Some(vec![packet]);
         }
-        let pieces = ip_packets::fragment(packet, ETHERNET, mtu, identification).ok();
+        let pieces = ip_packets::fragment_own(packet, ETHERNET, mtu, identification).ok();
         self.counters.out_error += u64::from(pieces.is_none());
         pieces
     }
@@ -175,6 +220,30 @@ impl SecureDevice {
         *counter(&mut self.counters) += 1;
         Sent::Dropped(DropReason::Policy)
     }
+}
+
+/// Whether a packet that its tunnel cannot carry in one is cut before it goes in, and not behind ESP (RFC 4301 8.1, RFC 4303
+/// 3.3.4). `again`: its stack had cut it already.
+fn is_cut_before(sa: &SaParams, view: &IpView, again: bool) -> bool {
+    let outer_may_be_cut = sa.source.is_ipv6() || sa.dont_fragment != DontFragment::Set;
+    sa.mode == EspMode::Tunnel && (again || view.is_ipv6() || !outer_may_be_cut)
+}
+
+/// A packet with its checksums made, of which nothing more is asked.
+fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
+    if !packet.ask.checksum {
+        return TxPacket { ask: TxAsk::default(), ..packet };
+    }
+    let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
+    frame.extend_from_slice(&packet.header);
+    packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
+    let (ip, transport) = frame[ETHERNET..].split_at_mut(view.header);
+    if !view.is_ipv6() {
+        checksum::fill_ipv4_header(ip);
+    }
+    checksum::fill_transport(transport, view.protocol, view.source, view.destination);
+    let header = frame.split_to(packet.header.len())[..].into();
+    TxPacket { header, fragments: [frame.freeze()].into_iter().collect(), ask: TxAsk::default() }
 }
 
 /// Moves as much of the payload of a packet of one piece into its header as policies look at.

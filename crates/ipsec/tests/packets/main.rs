@@ -1,6 +1,8 @@
 //! Packet by packet: what each way of working on ESP puts on the wire, and what it makes of what comes from there.
 
+mod answers;
 mod bad_wire;
+mod datagrams;
 mod fragments;
 mod hostile;
 mod joined;

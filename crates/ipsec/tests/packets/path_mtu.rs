@@ -5,10 +5,10 @@ use crate::{KINDS, MODES};
 use core::time::Duration;
 use ip_packets::Sum;
 use nic_sim::frame::Frame;
-use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, Sent};
+use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, Sent};
 
 /// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
-fn too_big(frame: &[u8], mtu: u16) -> Frame {
+pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
     let mut told = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9];
     if frame[12] == 8 {
         let message = message([3, 4], mtu, &frame[14..50], Sum::default());
@@ -114,5 +114,27 @@ fn what_quotes_no_packet_of_ours_says_nothing() {
         assert_eq!(mtu(&from, ipv6), before - (1500 - least), "no smaller than any path is");
         from.receive([too_big(&frame.data, 1400)]);
         assert_eq!(mtu(&from, ipv6), before - (1500 - least), "nobody makes it larger");
+    }
+}
+
+#[test]
+fn what_quotes_an_old_packet_says_nothing() {
+    const LATELY: u32 = 1 << 16;
+    for ipv6 in [false, true] {
+        let mut from = End::new(1);
+        let before = 10 * u64::from(LATELY);
+        let params = sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, ipv6);
+        from.key(&[SaParams { last_number: before, ..params }]);
+        let (whole, frame) = (mtu(&from, ipv6), from.send(tcp(ipv6, &[1; 1000], None)).remove(0));
+        let number = before as u32 + 1;
+        let about = |number: u32| {
+            let (mut quoted, at) = (frame.data.to_vec(), if ipv6 { 58 } else { 38 });
+            quoted[at..at + 4].copy_from_slice(&number.to_be_bytes());
+            too_big(&quoted, 1300)
+        };
+        from.receive([about(1), about(number - 2 * LATELY), about(number - LATELY), about(number + 1)]);
+        assert_eq!(mtu(&from, ipv6), whole, "long ago, or never, IPv6: {ipv6}");
+        from.receive([about(number - LATELY + 1)]);
+        assert_eq!(mtu(&from, ipv6), whole - 200, "lately, IPv6: {ipv6}");
     }
 }
