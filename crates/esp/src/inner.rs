@@ -38,12 +38,13 @@ impl EspAt {
         if ip.fragment {
             return None;
         }
-        let (esp, udp) = match ip.protocol {
-            PROTOCOL_ESP => (ETHERNET + ip.header, false),
-            PROTOCOL_UDP if is_encapsulation(packet, &ip) => (ETHERNET + ip.header + 8, true),
+        let (esp, end, udp) = match ip.protocol {
+            PROTOCOL_ESP => (ETHERNET + ip.header, ETHERNET + ip.total, false),
+            PROTOCOL_UDP if is_encapsulation(packet, &ip) => {
+                (ETHERNET + ip.header + UDP_HEADER, ETHERNET + udp_end(packet, &ip)?, true)
+            }
             _ => return None,
         };
-        let end = ETHERNET + ip.total;
         if end < esp + ESP_AND_IV + 2 + ICV {
             return None;
         }
@@ -78,7 +79,7 @@ pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
     if ip.protocol != PROTOCOL_UDP || ip.fragment || !to_encapsulation_port(packet, ip) {
         return None;
     }
-    match packet.get(ip.header + 8..ip.total)? {
+    match packet.get(ip.header + UDP_HEADER..udp_end(packet, ip)?)? {
         [0xff] => Some(NotEsp::KeepAlive),
         [0, 0, 0, 0, ..] => Some(NotEsp::Ike),
         _ => None,
@@ -87,8 +88,15 @@ pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
 
 /// RFC 3948 2.2: the SPI is not zero, or it is a key exchange message.
 fn is_encapsulation(packet: &[u8], ip: &IpView) -> bool {
-    let spi = packet.get(ip.header + 8..ip.header + 12);
+    let spi = packet.get(ip.header + UDP_HEADER..ip.header + UDP_HEADER + 4);
     to_encapsulation_port(packet, ip) && spi.is_some_and(|spi| spi != [0; 4])
+}
+
+/// Where a datagram ends, which may be before its packet does. `None`: it says that there is more of it than there is.
+fn udp_end(packet: &[u8], ip: &IpView) -> Option<usize> {
+    let length = packet.get(ip.header + 4..ip.header + 6)?;
+    let length = usize::from(u16::from_be_bytes([length[0], length[1]]));
+    Some(ip.header + length).filter(|end| length >= UDP_HEADER && *end <= ip.total)
 }
 
 fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
@@ -171,7 +179,40 @@ fn with_ecn_of(outer: u8, class: u8) -> Result<u8, UnwrapError> {
     Ok(class & !ECN | ecn)
 }
 
+const UDP_HEADER: usize = 8;
 const NOT_ECT: u8 = 0;
 const ECT_1: u8 = 1;
 const ECT_0: u8 = 2;
 const CE: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ESP in UDP with so many bytes behind the UDP header, which says that there are `told`.
+    fn in_udp(bytes: usize, told: u16) -> Vec<u8> {
+        let total = (28 + bytes) as u16;
+        let mut frame = vec![0; 12];
+        frame.extend_from_slice(&[0x08, 0, 0x45, 0]);
+        frame.extend_from_slice(&total.to_be_bytes());
+        frame.extend_from_slice(&[0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x11, 0x94, 0x11, 0x94]);
+        frame.extend_from_slice(&(8 + told).to_be_bytes());
+        frame.extend_from_slice(&[0, 0]);
+        frame.resize(42 + bytes, 1);
+        frame
+    }
+
+    #[test]
+    fn esp_in_udp_ends_where_its_datagram_does() {
+        let end = |bytes, told| EspAt::find(&in_udp(bytes, told)).map(|at| at.end - 42);
+        assert_eq!((end(100, 100), end(100, 60), end(100, 34)), (Some(100), Some(60), Some(34)));
+        assert_eq!((end(100, 101), end(100, 33), end(100, u16::MAX - 8)), (None, None, None));
+        let mut short = in_udp(100, 0);
+        short[38..40].copy_from_slice(&7u16.to_be_bytes());
+        assert_eq!(EspAt::find(&short), None, "less than the header");
+        let mut keep_alive = in_udp(20, 1);
+        keep_alive[42] = 0xff;
+        let view = IpView::parse(&keep_alive[14..]).unwrap();
+        assert_eq!(shares_port(&keep_alive[14..], &view), Some(NotEsp::KeepAlive));
+    }
+}

@@ -1,9 +1,11 @@
 //! What the wire may bring: nothing forged is delivered, and nothing forged keeps the true packet out.
 
-use crate::rig::{pair, payload, tcp};
+use crate::rig::{End, address, pair, payload, sa, tcp};
 use crate::{KINDS, MODES};
+use bytes::BytesMut;
+use ip_packets::Sum;
 use nic_sim::frame::Frame;
-use offload_api::{EspMode, OffloadKind};
+use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
 use proptest::prelude::*;
 
 /// What happens to a frame on its way.
@@ -124,6 +126,77 @@ proptest! {
             }
             frame.extend_from_slice(&bytes);
             prop_assert!(to.receive([Frame::from(frame)]).is_empty());
+        }
+    }
+}
+
+/// A neighbour advertisement of host 1's to host 2, plain.
+fn advertisement() -> Vec<u8> {
+    let mut message = vec![136, 0, 0, 0, 0x60, 0, 0, 0];
+    let own = tcp(true, b"", None).header[22..38].to_vec();
+    message.extend_from_slice(&own);
+    message.extend_from_slice(&[2, 1, 2, 0, 0, 0, 0, 1]);
+    let mut sum = Sum::pseudo_header(58, address(true, 1), address(true, 2), message.len());
+    sum.add(&message);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    let mut frame = tcp(true, b"", None).header[..54].to_vec();
+    frame[18..22].copy_from_slice(&[0, message.len() as u8, 58, 255]);
+    frame.extend_from_slice(&message);
+    frame
+}
+
+#[test]
+fn who_fills_a_tunnel_is_nobodys_neighbour() {
+    for kind in KINDS {
+        for mode in MODES {
+            let mut to = End::new(2);
+            to.key(&[sa(Direction::Receive, kind, mode, true)]);
+            let sender = sa(Direction::Transmit, OffloadKind::None, mode, true);
+            let mut wrapped = BytesMut::new();
+            let plain = advertisement();
+            let outer = esp::Outer::for_packet(&sender, &plain[14..]).unwrap();
+            outer.wrap(&esp::Cipher::new(&sender), &plain, 1, &mut wrapped);
+            let came = to.receive([Frame::new(wrapped.freeze())]).len();
+            // In transport mode, the hop limit is what the wire left of it.
+            let believed = usize::from(mode == EspMode::Transport);
+            assert_eq!((came, to.counted("ipsec_rx_nd_tunnel")), (believed, 1 - believed as u64), "{kind:?}, {mode:?}");
+            assert_eq!(to.receive([Frame::new(plain.into())]).len(), 1, "from the wire it comes as ever");
+        }
+    }
+}
+
+#[test]
+fn esp_in_udp_ends_where_its_datagram_does() {
+    let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+    for ((kind, mode), ipv6) in
+        KINDS.into_iter().flat_map(|kind| MODES.map(|mode| (kind, mode))).flat_map(|way| [(way, false), (way, true)])
+    {
+        let what = format!("{kind:?}, {mode:?}, IPv6: {ipv6}");
+        let (mut from, mut to) = (End::new(1), End::new(2));
+        let params = |direction, kind| SaParams { encapsulation, ..sa(direction, kind, mode, ipv6) };
+        from.key(&[params(Direction::Transmit, OffloadKind::None)]);
+        let taken = kind == OffloadKind::Packet && mode == EspMode::Transport;
+        to.key(&[params(Direction::Receive, if taken { kind } else { OffloadKind::None })]);
+        let (udp, mut sent) = (if ipv6 { 54 } else { 34 }, Vec::new());
+        for _ in 0..4 {
+            sent.push(from.send(tcp(ipv6, b"to the end", None)).remove(0).data.to_vec());
+        }
+        // What a datagram leaves of its packet is not ESP's; and none has more than there is, or less than its header.
+        let told = |frame: &[u8]| u16::from_be_bytes([frame[udp + 4], frame[udp + 5]]);
+        let mut longer = sent[0].clone();
+        longer.extend_from_slice(&[0xee; 8]);
+        let at = if ipv6 { 18 } else { 16 };
+        let total = u16::from_be_bytes([longer[at], longer[at + 1]]) + 8;
+        longer[at..at + 2].copy_from_slice(&total.to_be_bytes());
+        if !ipv6 {
+            esp::checksum::fill_ipv4_header(&mut longer[14..]);
+        }
+        assert_eq!(to.receive([longer.into()]).len(), 1, "{what}");
+        for (which, length) in [(1, told(&sent[1]) + 1), (2, told(&sent[2]) - 1), (3, 7)] {
+            let mut wrong = sent[which].clone();
+            wrong[udp + 4..udp + 6].copy_from_slice(&length.to_be_bytes());
+            assert!(to.receive([wrong.into()]).is_empty(), "{length} bytes, {what}");
+            assert_eq!(to.receive([sent[which].clone().into()]).len(), 1, "the true one comes, {what}");
         }
     }
 }
