@@ -130,6 +130,8 @@ pub struct Expired {
     /// The first fragment, if it had come, behind what was in front of its IP header: with it the sender may be told
     /// (RFC 792, RFC 8200 4.5).
     pub first: Option<Bytes>,
+    /// What its fragments came under; see [`Reassembler::insert_among`].
+    pub among: u64,
 }
 
 /// What fragments of one packet have in common. IPv4 tells them apart by their protocol too (RFC 791).
@@ -196,7 +198,7 @@ impl Reassembler {
             if let Some(partial) = self.remove(&key)
                 && partial.spoilt.is_none()
             {
-                return Some(Expired { first: partial.first.map(|(frame, _)| frame) });
+                return Some(Expired { first: partial.first.map(|(frame, _)| frame), among: key.among });
             }
         }
         None

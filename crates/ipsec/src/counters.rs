@@ -39,6 +39,8 @@ offload_base::counters! {
         pub in_keep_alive: "ipsec_rx_keepalive",
         /// Neighbour discovery discarded because it came in fragments.
         pub in_fragmented_discovery: "ipsec_rx_nd_fragments",
+        /// Neighbour discovery discarded because it came out of a tunnel.
+        pub in_tunnelled_discovery: "ipsec_rx_nd_tunnel",
         /// Times a router said that packets of an SA must be smaller.
         pub in_path_mtu: "ipsec_rx_path_mtu",
         /// Fragments that never became a packet.

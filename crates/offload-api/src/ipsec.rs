@@ -43,6 +43,30 @@ impl EspSuite {
     pub const fn encrypts(self) -> bool {
         !matches!(self, EspSuite::Aes128Gmac | EspSuite::Aes256Gmac)
     }
+
+    /// What it does for a packet.
+    pub const fn protection(self) -> Protection {
+        if self.encrypts() { Protection::Secret } else { Protection::Authentic }
+    }
+}
+
+/// What ESP does for a packet; what does more is greater.
+///
+/// ```
+/// use offload_api::{EspSuite, Protection};
+///
+/// assert!(EspSuite::Aes128Gcm.protection() > EspSuite::Aes128Gmac.protection());
+/// assert_eq!(Protection::default(), Protection::None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protection {
+    /// Nothing: it is there for all to see.
+    #[default]
+    None,
+    /// Nobody changes it.
+    Authentic,
+    /// Nobody reads it, either.
+    Secret,
 }
 
 /// The key of an SA. Never printed; overwritten when dropped.
@@ -614,8 +638,8 @@ pub trait Keying {
     /// successor, then the sender, and then both delete what they had.
     ///
     /// # Errors
-    /// If there is no such SA, its successor is there already, or has the same key. A transmitting one may have that of no
-    /// transmitting SA that is there; what was deleted is forgotten, and is the caller's to know.
+    /// If there is no such SA, its successor is there already, or has the same key; of a transmitting one, as in
+    /// [`add_sa`](Self::add_sa).
     fn rekey_sa(&mut self, now: Instant, sa: SaId, spi: u32, key: EspKey) -> Result<SaAdded, KeyingError>;
 
     /// Deletes an SA. What was handed to the device before is still sent.

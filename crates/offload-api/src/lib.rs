@@ -35,7 +35,7 @@ pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use flow::{FlowKey, Protocol};
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
-    Limit, Limits, OffloadKind, Policy, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
+    Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
 pub use nvme::{NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits};

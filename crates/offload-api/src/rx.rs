@@ -1,6 +1,6 @@
 //! A packet on its way in, and a range of a stream with what the device said about it.
 
-use crate::ipsec::EspVerdict;
+use crate::ipsec::{EspVerdict, Protection};
 use crate::unit::Handle;
 use bytes::{Buf, Bytes, BytesMut};
 use core::fmt;
@@ -71,6 +71,8 @@ pub struct RxMeta {
     pub nvme: NvmeVerdict,
     /// ESP verdict.
     pub esp: EspVerdict,
+    /// What the SA did for it that it came by, as an IPsec layer found.
+    pub protection: Protection,
 }
 
 /// A received packet as a driver hands it to the stack: all of it, Ethernet header first.

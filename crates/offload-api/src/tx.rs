@@ -1,6 +1,6 @@
 //! A packet on its way out.
 
-use crate::ipsec::EspAsk;
+use crate::ipsec::{EspAsk, Protection};
 use crate::unit::{Handle, Unit, UnitPlace};
 use bytes::Bytes;
 use core::num::NonZeroU64;
@@ -33,6 +33,23 @@ pub struct TxAsk {
     pub rate: Option<NonZeroU64>,
     /// Finish or make the ESP packet that this is to be.
     pub esp: Option<EspAsk>,
+    /// It shows what came so protected: an IPsec layer lets it leave by an SA that protects as much, or not at all. To
+    /// everybody else it means nothing.
+    pub shows: Protection,
+}
+
+impl TxAsk {
+    /// Whether the packet is complete as it is, and whoever has it may cut it: nothing is to be done to it as a whole.
+    ///
+    /// ```
+    /// use offload_api::{Protection, TxAsk};
+    ///
+    /// assert!(TxAsk { shows: Protection::Secret, ..TxAsk::default() }.is_nothing());
+    /// assert!(!TxAsk { checksum: true, ..TxAsk::default() }.is_nothing());
+    /// ```
+    pub fn is_nothing(&self) -> bool {
+        *self == TxAsk { shows: self.shows, ..TxAsk::default() }
+    }
 }
 
 /// Digests to be filled in below TLS.

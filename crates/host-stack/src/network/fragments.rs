@@ -1,11 +1,13 @@
 //! Packets in pieces: received ones put together, sent ones cut to what their path takes.
+//!
+//! Invariant: a packet is put together of fragments that came equally protected by ESP, so it came as they did.
 
 use super::icmp::Refusal;
 use super::{ETHERNET_BYTES, Network};
 use crate::counters::{HostCounters, Ip};
 use bytes::BytesMut;
 use ip_packets::{IpHeaders, Limits, Problem, Reassembler, Report, Taken, Version, fragment};
-use offload_api::{TxAsk, TxPacket};
+use offload_api::{Protection, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Rng};
 
@@ -43,11 +45,12 @@ impl Network {
         now: Instant,
         frame: &[u8],
         version: Version,
+        came: Protection,
         counters: &mut HostCounters,
     ) -> Option<BytesMut> {
         counters.count(version, Ip::ReassemblyRequests);
         let reassembler = self.fragments.of(version);
-        let taken = reassembler.insert(now, frame, ETHERNET_BYTES);
+        let taken = reassembler.insert_among(now, frame, ETHERNET_BYTES, came as u64);
         counters.count_many(version, Ip::ReassemblyFails, reassembler.take_evicted());
         match taken {
             Taken::Whole(whole) => {
@@ -60,7 +63,7 @@ impl Network {
                 match refusal {
                     ip_packets::Refusal::Overlap => counters.reassembly_overlaps += 1,
                     ip_packets::Refusal::Impossible(problem) => {
-                        self.report_problem(now, &frame[ETHERNET_BYTES..], problem, false, counters);
+                        self.report_problem(now, &frame[ETHERNET_BYTES..], problem, false, came, counters);
                     }
                     _ => {}
                 }
@@ -76,6 +79,7 @@ impl Network {
         packet: &[u8],
         problem: Problem,
         for_many: bool,
+        came: Protection,
         counters: &mut HostCounters,
     ) {
         let Problem { code, pointer, report } = problem;
@@ -86,7 +90,7 @@ impl Network {
             Report::Always => !for_many || code == 2,
         };
         if wanted {
-            self.refuse(now, packet, Refusal::Problem { code, pointer }, counters);
+            self.refuse(now, packet, Refusal::Problem { code, pointer }, came, counters);
         }
     }
 
@@ -97,7 +101,13 @@ impl Network {
                 counters.count(version, Ip::ReassemblyTimeouts);
                 counters.count(version, Ip::ReassemblyFails);
                 if let Some(first) = expired.first {
-                    self.refuse(now, &first[ETHERNET_BYTES..], Refusal::Incomplete, counters);
+                    self.refuse(
+                        now,
+                        &first[ETHERNET_BYTES..],
+                        Refusal::Incomplete,
+                        came_among(expired.among),
+                        counters,
+                    );
                 }
             }
         }
@@ -128,7 +138,7 @@ impl Network {
     /// a packet that the device is still to work on was made to fit.
     fn is_too_long(&self, now: Instant, packet: &TxPacket, mtu: u16) -> Option<(Version, u16)> {
         let bytes = (packet.header.len() + packet.payload_len()).saturating_sub(ETHERNET_BYTES);
-        if packet.ask != TxAsk::default() || bytes <= FITS_EVERYWHERE {
+        if !packet.ask.is_nothing() || bytes <= FITS_EVERYWHERE {
             return None;
         }
         let ip = packet.header.get(ETHERNET_BYTES..)?;
@@ -136,6 +146,12 @@ impl Network {
         let takes = self.path_mtu_of_datagrams(now, headers.destination(ip), mtu);
         (bytes > usize::from(takes)).then_some((headers.version, takes))
     }
+}
+
+/// How fragments came that are kept apart from others by this.
+fn came_among(among: u64) -> Protection {
+    let all = [Protection::None, Protection::Authentic, Protection::Secret];
+    all.into_iter().find(|came| *came as u64 == among).unwrap_or(Protection::Secret)
 }
 
 /// Linux's min_pmtu: no path is believed to take less.

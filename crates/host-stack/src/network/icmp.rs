@@ -2,14 +2,14 @@
 //! nobody here wants are refused.
 //!
 //! Invariant: an ICMP error is never answered, nor is anything that came by broadcast (RFC 1122 3.2.2); how many
-//! answers leave in a second is bounded.
+//! answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed, only as well protected.
 
 use super::{Arrival, ETHERNET_BYTES, ICMP, Network, Why};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
 use ip_packets::{IpHeaders, Sum, Version};
-use offload_api::{Header, TxAsk, TxPacket};
+use offload_api::{Header, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use smallvec::{SmallVec, smallvec};
@@ -22,6 +22,7 @@ impl Network {
         now: Instant,
         source: Ipv4Addr,
         message: &[u8],
+        came: Protection,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
         counters.icmp_in_messages += 1;
@@ -46,7 +47,7 @@ impl Network {
                 counters.icmp_out_echo_replies += 1;
                 let mut reply = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
                 reply[0] = u8::from(Icmpv4Message::EchoReply);
-                self.send_icmp(now, source, reply, &message[ICMP_BYTES..], counters);
+                self.send_icmp(now, source, reply, &message[ICMP_BYTES..], came, counters);
                 None
             }
             Icmpv4Message::DstUnreachable => {
@@ -66,14 +67,21 @@ impl Network {
         }
     }
 
-    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here.
-    pub(super) fn refuse(&mut self, now: Instant, packet: &[u8], refusal: Refusal, counters: &mut HostCounters) {
+    /// Tells the sender of `packet`, given from its IP header on, that nobody wants it here. `came`: so protected.
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        refusal: Refusal,
+        came: Protection,
+        counters: &mut HostCounters,
+    ) {
         let Ok(headers) = IpHeaders::walk(packet) else {
             // Headers that cannot be walked are refused in IPv6 only.
-            return self.refuse_six(now, packet, None, refusal, counters);
+            return self.refuse_six(now, packet, None, refusal, came, counters);
         };
         let IpAddr::V4(source) = headers.source(packet) else {
-            return self.refuse_six(now, packet, Some(&headers), refusal, counters);
+            return self.refuse_six(now, packet, Some(&headers), refusal, came, counters);
         };
         let (kind, code) = match refusal {
             Refusal::Protocol => (Icmpv4Message::DstUnreachable, 2),
@@ -95,7 +103,7 @@ impl Network {
             _ => counters.icmp_out_unreachables += 1,
         }
         let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
-        self.send_icmp(now, source, smallvec![u8::from(kind), code, 0, 0, 0, 0, 0, 0], quoted, counters);
+        self.send_icmp(now, source, smallvec![u8::from(kind), code, 0, 0, 0, 0, 0, 0], quoted, came, counters);
     }
 
     fn send_icmp(
@@ -104,6 +112,7 @@ impl Network {
         to: Ipv4Addr,
         mut message: IcmpHeader,
         rest: &[u8],
+        shows: Protection,
         counters: &mut HostCounters,
     ) {
         message[2..4].fill(0);
@@ -112,15 +121,15 @@ impl Network {
         sum.add(rest);
         message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
         let source = IpAddr::V4(self.addresses.four());
-        self.send_message(now, (source, to.into()), ICMP, &message, rest, counters);
+        self.send_message(now, (source, to.into()), (ICMP, shows), &message, rest, counters);
     }
 
-    /// Sends an ICMP message of either IP, its checksum made.
+    /// Sends an ICMP message of either IP, its checksum made, with something in it that came so protected.
     pub(super) fn send_message(
         &mut self,
         now: Instant,
         (source, destination): (IpAddr, IpAddr),
-        protocol: u8,
+        (protocol, shows): (u8, Protection),
         message: &[u8],
         rest: &[u8],
         counters: &mut HostCounters,
@@ -130,7 +139,8 @@ impl Network {
         header.extend_from_slice(message);
         let _scope = cost::work(Work::Copy);
         let fragments = if rest.is_empty() { SmallVec::new() } else { smallvec![Bytes::copy_from_slice(rest)] };
-        self.answer(now, destination, TxPacket { header, fragments, ask: TxAsk::default() }, counters);
+        let ask = TxAsk { shows, ..TxAsk::default() };
+        self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
     }
 }
 
@@ -153,3 +163,85 @@ pub(crate) enum Refusal {
 pub(super) const ICMP_BYTES: usize = 8;
 /// RFC 1812 4.3.2.3: as much of the packet as makes 576 bytes with the headers in front of it.
 const QUOTED_BYTES: usize = 576 - 20 - ICMP_BYTES;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Ipv6Config};
+    use core::time::Duration;
+    use offload_api::rx::Checksums;
+    use offload_api::{RxMeta, RxPacket};
+    use offload_base::Seed;
+
+    const OTHER: [[u8; 16]; 2] =
+        [[10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]];
+
+    fn network() -> Network {
+        let own = Ipv6Config::new("fd00::1".parse().unwrap());
+        let config = Config::new([10, 0, 0, 1].into(), [2, 0, 0, 0, 0, 1], Seed(1)).with_ipv6(own);
+        let config = config.with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
+        Network::new(&config.with_neighbour("fd00::2".parse().unwrap(), [2, 0, 0, 0, 0, 2]))
+    }
+
+    /// A packet for this host; `place`: what IPv4 says of fragments.
+    fn packet(ipv6: bool, protocol: u8, place: u16, text: &[u8]) -> RxPacket {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        if ipv6 {
+            frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, text.len() as u8, protocol, 64]);
+            frame.extend_from_slice(&OTHER[1]);
+            frame.extend_from_slice(&[&OTHER[1][..15], &[1]].concat());
+        } else {
+            frame.extend_from_slice(&[8, 0, 0x45, 0, 0, 20 + text.len() as u8, 0, 7]);
+            frame.extend_from_slice(&place.to_be_bytes());
+            frame.extend_from_slice(&[64, protocol, 0, 0]);
+            frame.extend_from_slice(&OTHER[0][..4]);
+            frame.extend_from_slice(&[10, 0, 0, 1]);
+        }
+        frame.extend_from_slice(text);
+        let meta = RxMeta { checksums: Checksums::Good, protection: Protection::Secret, ..RxMeta::default() };
+        RxPacket::new(frame[..].into(), meta)
+    }
+
+    fn echo(ipv6: bool) -> Vec<u8> {
+        let mut message = vec![if ipv6 { 128 } else { 8 }, 0, 0, 0, 0, 1, 0, 1, 7, 7, 7, 7];
+        let mut sum = match ipv6 {
+            true => {
+                let [own, other] = ["fd00::1", "fd00::2"].map(|text| text.parse().unwrap());
+                Sum::pseudo_header(58, other, own, message.len())
+            }
+            false => Sum::default(),
+        };
+        sum.add(&message);
+        message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+        message
+    }
+
+    #[test]
+    fn what_shows_a_packet_says_how_that_came() {
+        let datagram = [0x13, 0x88, 0, 9, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        let option = [&[17, 0, 0x80, 4, 0, 0, 0, 0][..], &datagram].concat();
+        let fragment = [&[17, 0, 0, 1, 0, 0, 0, 7][..], &datagram].concat();
+        let packets = [
+            packet(false, 1, 0, &echo(false)),
+            packet(true, 58, 0, &echo(true)),
+            packet(false, 17, 0, &datagram),
+            packet(true, 17, 0, &datagram),
+            packet(false, 253, 0, &datagram),
+            packet(true, 253, 0, &datagram),
+            packet(true, 60, 0, &option),
+            packet(false, 17, 0x2000, &datagram),
+            packet(true, 44, 0, &fragment),
+        ];
+        for (which, mut packet) in packets.into_iter().enumerate() {
+            let (mut network, mut counters) = (network(), HostCounters::default());
+            if let Some(Arrival::Datagram { .. }) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
+                network.refuse_datagram(Instant::ZERO, &packet.frame, packet.meta.protection, &mut counters);
+            }
+            let later = Instant::ZERO + Duration::from_secs(61);
+            network.handle_timeouts(later, &mut counters);
+            let answer =
+                network.next_mail(later, 1500, &mut counters).unwrap_or_else(|| panic!("an answer to {which}"));
+            assert_eq!(answer.ask, TxAsk { shows: Protection::Secret, ..TxAsk::default() }, "{which}");
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //! nobody here wants are refused. Neighbour discovery goes to [`ndp`](super::ndp).
 //!
 //! Invariant: an ICMPv6 error is never answered, nor is anything that came for many, but for what RFC 4443 2.4 (e)
-//! lets through; how many answers leave in a second is bounded.
+//! lets through; how many answers leave in a second is bounded; and what came protected by ESP leaves, quoted or echoed,
+//! only as well protected.
 
 use super::addresses::is_somebody;
 use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
@@ -10,6 +11,7 @@ use super::{Arrival, ICMPV6, Network, Why};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use ip_packets::{IpHeaders, Sum, Version};
+use offload_api::Protection;
 use offload_base::Instant;
 use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
@@ -21,6 +23,7 @@ impl Network {
         now: Instant,
         packet: &[u8],
         headers: &IpHeaders,
+        came: Protection,
         counters: &mut HostCounters,
     ) -> Option<Arrival> {
         let message = &packet[headers.upper..headers.end];
@@ -40,7 +43,7 @@ impl Network {
         let why = match kind {
             Icmpv6Message::EchoRequest if code == 0 => {
                 counters.icmp6_in_echos += 1;
-                self.answer_echo(now, source, destination, message, counters);
+                self.answer_echo(now, (source, destination), message, came, counters);
                 return None;
             }
             Icmpv6Message::NeighborSolicit | Icmpv6Message::NeighborAdvert => {
@@ -68,7 +71,14 @@ impl Network {
         undelivered.map(Arrival::Undelivered)
     }
 
-    fn answer_echo(&mut self, now: Instant, from: IpAddr, to: IpAddr, message: &[u8], counters: &mut HostCounters) {
+    fn answer_echo(
+        &mut self,
+        now: Instant,
+        (from, to): (IpAddr, IpAddr),
+        message: &[u8],
+        came: Protection,
+        counters: &mut HostCounters,
+    ) {
         // RFC 4443 4.2: from the address that was asked, or, if many were, from one of this host's.
         let source = if self.addresses.are(to) { Some(to) } else { self.addresses.source_for(from) };
         let Some(source) = source else { return };
@@ -79,7 +89,7 @@ impl Network {
         counters.icmp6_out_echo_replies += 1;
         let mut reply = IcmpHeader::from_slice(&message[..ICMP_BYTES]);
         reply[0] = u8::from(Icmpv6Message::EchoReply);
-        self.send_icmp_six(now, (source, from), reply, &message[ICMP_BYTES..], counters);
+        self.send_icmp_six(now, (source, from), reply, &message[ICMP_BYTES..], came, counters);
     }
 
     /// Tells the sender of `packet`, whose headers could be walked if there are any, that nobody wants it here.
@@ -89,6 +99,7 @@ impl Network {
         packet: &[u8],
         headers: Option<&IpHeaders>,
         refusal: Refusal,
+        came: Protection,
         counters: &mut HostCounters,
     ) {
         let Some(fixed) = packet.get(..Version::Six.header_bytes()).map(Ipv6Packet::new_unchecked) else { return };
@@ -123,7 +134,7 @@ impl Network {
         let mut message: IcmpHeader = smallvec![u8::from(kind), code, 0, 0];
         message.extend_from_slice(&value.to_be_bytes());
         let quoted = &packet[..packet.len().min(QUOTED_BYTES)];
-        self.send_icmp_six(now, (source, from.into()), message, quoted, counters);
+        self.send_icmp_six(now, (source, from.into()), message, quoted, came, counters);
     }
 
     fn send_icmp_six(
@@ -132,10 +143,11 @@ impl Network {
         ends: (IpAddr, IpAddr),
         mut message: IcmpHeader,
         rest: &[u8],
+        shows: Protection,
         counters: &mut HostCounters,
     ) {
         fill_checksum(&mut message, rest, ends);
-        self.send_message(now, ends, ICMPV6, &message, rest, counters);
+        self.send_message(now, ends, (ICMPV6, shows), &message, rest, counters);
     }
 }
 

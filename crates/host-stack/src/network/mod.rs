@@ -300,7 +300,7 @@ impl Network {
         in_pieces: bool,
         counters: &mut HostCounters,
     ) -> Step {
-        let checksums = received.meta.checksums;
+        let (checksums, came) = (received.meta.checksums, received.meta.protection);
         let packet = &received.frame[ETHERNET_BYTES..];
         let parsed = match received.joined {
             Some(_) => IpHeaders::parse_joined(packet),
@@ -312,7 +312,7 @@ impl Network {
                 counters.count(version, Ip::InHeaderErrors);
                 let to = Ipv6Packet::new_unchecked(packet).dst_addr();
                 if self.addresses.are(to.into()) || self.addresses.are_among(to) {
-                    self.report_problem(now, packet, problem, to.is_multicast(), counters);
+                    self.report_problem(now, packet, problem, to.is_multicast(), came, counters);
                 }
                 return Step::Nothing;
             }
@@ -341,14 +341,15 @@ impl Network {
             return Step::Nothing;
         }
         if headers.fragment.is_some() {
-            let Some(whole) = self.on_fragment(now, &received.frame, version, counters) else { return Step::Nothing };
-            *received = RxPacket::new(whole, RxMeta::default());
+            let whole = self.on_fragment(now, &received.frame, version, came, counters);
+            let Some(whole) = whole else { return Step::Nothing };
+            *received = RxPacket::new(whole, RxMeta { protection: came, ..RxMeta::default() });
             return Step::Whole;
         }
         let arrival = match (headers.protocol, version) {
             (ICMP, Version::Four) => {
                 let IpAddr::V4(source) = source else { return Step::Nothing };
-                self.on_icmp(now, source, &packet[headers.upper..headers.end], counters)
+                self.on_icmp(now, source, &packet[headers.upper..headers.end], came, counters)
             }
             // RFC 6980 5: switches that keep forged ones out do not see what is in fragments.
             (ICMPV6, Version::Six) if in_pieces && ndp::is_discovery(&packet[headers.upper..headers.end]) => {
@@ -357,7 +358,7 @@ impl Network {
                 received.frame.clear();
                 return Step::Nothing;
             }
-            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, counters),
+            (ICMPV6, Version::Six) => self.on_icmp_six(now, packet, &headers, came, counters),
             _ if for_many => {
                 counters.count(version, Ip::InAddressErrors);
                 None
@@ -367,7 +368,7 @@ impl Network {
             (NO_NEXT_HEADER, Version::Six) => None,
             _ => {
                 counters.count(version, Ip::InUnknownProtocols);
-                self.refuse(now, &packet[..headers.end], Refusal::Protocol, counters);
+                self.refuse(now, &packet[..headers.end], Refusal::Protocol, came, counters);
                 None
             }
         };

@@ -9,7 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use ip_packets::{IpHeaders, Sum, Version};
 use offload_api::rx::Checksums;
-use offload_api::{Header, PathCaps, TxAsk, TxPacket};
+use offload_api::{Header, PathCaps, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use smallvec::smallvec;
 use smoltcp::wire::UdpPacket;
@@ -53,9 +53,15 @@ impl Network {
         })
     }
 
-    /// Tells the sender of the datagram in `frame` that nobody listens at its port.
-    pub(crate) fn refuse_datagram(&mut self, now: Instant, frame: &[u8], counters: &mut HostCounters) {
-        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, counters);
+    /// Tells the sender of the datagram in `frame`, which came so protected, that nobody listens at its port.
+    pub(crate) fn refuse_datagram(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        came: Protection,
+        counters: &mut HostCounters,
+    ) {
+        self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, came, counters);
     }
 
     /// Puts a datagram on its way, to be cut into fragments if the path takes no packet of its size. `caps` are the

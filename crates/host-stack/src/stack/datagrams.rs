@@ -105,7 +105,7 @@ impl Stack {
             let mut frame = packet.frame;
             self.counters.udp_no_ports += 1;
             frame.truncate(payload.end);
-            self.network.refuse_datagram(now, &frame, &mut self.counters);
+            self.network.refuse_datagram(now, &frame, packet.meta.protection, &mut self.counters);
             return;
         }
         let mut frame = packet.frame;

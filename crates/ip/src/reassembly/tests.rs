@@ -201,9 +201,9 @@ fn what_waits_too_long_is_given_up_and_its_first_fragment_told() {
     assert_eq!(reassembler.next_event(), Some(at(65)), "counted from the one that came first");
     assert_eq!(reassembler.expire(at(64)), None);
     let first = Some(Bytes::from(fragments[0].clone()));
-    assert_eq!(reassembler.expire(at(65)), Some(Expired { first }));
+    assert_eq!(reassembler.expire(at(65)), Some(Expired { first, among: 0 }));
     assert_eq!(reassembler.insert(at(70), &fragments[2], LINK.len()), Taken::Kept);
-    assert_eq!(reassembler.expire(at(130)), Some(Expired { first: None }));
+    assert_eq!(reassembler.expire(at(130)), Some(Expired { first: None, among: 0 }));
 }
 
 #[test]

@@ -10,15 +10,15 @@ use super::SecureDevice;
 use esp::IpView;
 use ip_packets::{Limits, Reassembler, Taken, Version};
 use offload_api::ipsec::Packet;
-use offload_api::{Direction, SaId};
+use offload_api::{Direction, Protection, SaId};
 use offload_base::Instant;
 use offload_base::time::earliest;
 
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin {
-    /// Of the shard at this queue.
-    Stack(usize),
+    /// Of the shard at this queue; with what came so protected in them.
+    Stack(usize, Protection),
     Wire,
     Sa(SaId),
 }
@@ -41,7 +41,7 @@ impl Fragments {
     /// Takes a fragment of a frame whose IP header starts at `network`.
     pub(super) fn insert(&mut self, now: Instant, from: Origin, frame: &[u8], network: usize) -> Taken {
         let (both, among) = match from {
-            Origin::Stack(queue) => (&mut self.stack, queue as u64),
+            Origin::Stack(queue, shows) => (&mut self.stack, (queue as u64) << 8 | shows as u64),
             Origin::Wire => (&mut self.wire, 0),
             Origin::Sa(SaId(name)) => (&mut self.sas, u64::from(name.generation) << 32 | u64::from(name.index)),
         };

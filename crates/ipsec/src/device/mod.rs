@@ -18,6 +18,7 @@ mod events;
 mod fragments;
 mod keep_alive;
 mod keying;
+mod numbers;
 mod offload;
 mod path_mtu;
 mod protect;

@@ -189,7 +189,6 @@ impl SecureDevice {
             self.counters.in_header_error += count;
             return None;
         };
-        let mode = sa.params.mode;
         let protected = match mode {
             EspMode::Transport => view.total - view.header,
             EspMode::Tunnel => view.total,
@@ -242,6 +241,13 @@ impl SecureDevice {
             selectors = view.selectors(&frame[ETHERNET..]);
         }
         let sa = self.sad.find(id)?;
+        // RFC 4861 3.1: its hop limit is to show that it comes from a neighbour. Whoever fills a tunnel chooses it.
+        if sa.params.mode == EspMode::Tunnel && view.is_neighbour_discovery(&frame[ETHERNET..]) {
+            self.counters.in_tunnelled_discovery += count;
+            return None;
+        }
+        // What is answered to it is not to leave in clear.
+        meta.protection = meta.protection.max(sa.params.key.suite().protection());
         match self.action(Direction::Receive, &selectors) {
             Some(Action::Protect(template)) if sa.fits(&template) => {}
             // More protection than asked for is no harm in transport mode; in a tunnel, anybody's packets could come.

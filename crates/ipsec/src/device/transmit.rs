@@ -4,16 +4,17 @@
 //! becomes of the whole is decided then, and it leaves in fragments again where it must (RFC 4301 7).
 
 use super::fragments::Origin;
-use super::{By, SecureDevice};
+use super::{By, Decision, SecureDevice};
+use crate::sad::Sa;
 use bytes::BytesMut;
 use core::net::SocketAddr;
 use esp::inner::ip_packet;
-use esp::{ETHERNET, IpView, PROTOCOL_TCP};
+use esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};
 use ip_packets::{IpHeaders, Taken};
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Direction, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protocol, RecordSource, SaId, Sent,
-    TxAsk, TxPacket,
+    Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
+    RecordSource, SaId, SaParams, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 
@@ -49,6 +50,7 @@ impl SecureDevice {
 
     /// Does with a packet what its policy says.
     pub(super) fn send(&mut self, now: Instant, queue: usize, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        let shows = core::mem::take(&mut packet.ask.shows);
         let ether_type = packet.header.get(12..14).map(|bytes| [bytes[0], bytes[1]]);
         if ether_type == Some(ARP) {
             return self.queues[queue].inner.transmit(now, packet, source);
@@ -63,9 +65,12 @@ impl SecureDevice {
         }
         let selectors = view.selectors(&packet.header[ETHERNET..]);
         if view.fragment && self.must_be_whole(Direction::Transmit, &view, &selectors) {
-            return self.gather(now, queue, &packet);
+            return self.gather(now, queue, &packet, shows);
         }
         let decision = self.decide(&selectors);
+        if !self.protects_enough(&decision, shows) {
+            return self.refuse(|counters| &mut counters.out_shown);
+        }
         match decision.action {
             Some(Action::Bypass) => self.queues[queue].inner.transmit(now, packet, source),
             Some(Action::Protect(template)) => {
@@ -153,7 +158,7 @@ impl SecureDevice {
     }
 
     /// Keeps a fragment until the packet is whole.
-    fn gather(&mut self, now: Instant, queue: usize, packet: &TxPacket) -> Sent {
+    fn gather(&mut self, now: Instant, queue: usize, packet: &TxPacket, shows: Protection) -> Sent {
         let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
         frame.extend_from_slice(&packet.header);
         packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
@@ -188,6 +193,9 @@ impl SecureDevice {
         let packet = TxPacket { header, fragments, ask: TxAsk::default() };
         let flow = flow_of(&selectors);
         let decision = self.decide(&selectors);
+        if !self.protects_enough(&decision, shows) {
+            return self.refuse(|counters| &mut counters.out_shown);
+        }
         let mtu = self.queues[self.home(decision.sa).unwrap_or(queue)].inner.path(&flow).mtu;
         match decision.action {
             Some(Action::Bypass) => {

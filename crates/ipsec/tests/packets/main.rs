@@ -6,6 +6,7 @@ mod datagrams;
 mod fragments;
 mod hostile;
 mod joined;
+mod keys;
 mod lifecycle;
 mod never_plain;
 mod path_mtu;

@@ -84,3 +84,29 @@ proptest! {
         prop_assert!(kind != OffloadKind::Packet || end.counted("XfrmOutStateInvalid") == 0);
     }
 }
+
+#[test]
+fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
+    for (kind, ipv6) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let tunnel = |direction, offload, source: u8, destination: u8| SaParams {
+            source: address(ipv6, source),
+            destination: address(ipv6, destination),
+            spi: 0x1000 + u32::from(source) * 16 + u32::from(destination),
+            ..sa(direction, offload, EspMode::Tunnel, ipv6)
+        };
+        // Another peer's, and one that comes to another address of ours: both with the policy's reqid.
+        for (source, destination, passes) in [(1, 2, true), (3, 2, false), (1, 4, false)] {
+            let mut from = End::new(source);
+            from.key(&[tunnel(Direction::Transmit, OffloadKind::None, source, destination)]);
+            let mut to = End::new(2);
+            let action = Action::Protect(Template::tunnel(address(ipv6, 1), address(ipv6, 2), 1));
+            let policy = Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action };
+            to.keying().add_policy(policy).unwrap();
+            to.keying().add_sa(NOW, tunnel(Direction::Receive, kind, source, destination)).unwrap();
+            to.settle();
+            let came = to.receive(from.send(tcp(ipv6, b"from within", None))).len();
+            assert_eq!(came, usize::from(passes), "from {source} to {destination}, {kind:?}, IPv6: {ipv6}");
+            assert_eq!(to.counted("XfrmInTmplMismatch"), u64::from(!passes));
+        }
+    }
+}
