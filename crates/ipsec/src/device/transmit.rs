@@ -254,9 +254,15 @@ fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
     TxPacket { header, fragments: [frame.freeze()].into_iter().collect(), ask: TxAsk::default() }
 }
 
-/// Moves as much of the payload of a packet of one piece into its header as policies look at.
+/// Moves as much of the payload of a packet of one piece into its header as policies look at. What a context is to work on
+/// stays where it is, for headers leave as they are; and TCP's show all that there is.
 fn show_headers(packet: &mut TxPacket) {
-    while packet.ask.mss.is_none() && packet.header.len() < HEADERS_SHOWN && !packet.fragments.is_empty() {
+    let is_for_a_context = packet.ask.context.is_some();
+    while packet.ask.mss.is_none()
+        && !is_for_a_context
+        && packet.header.len() < HEADERS_SHOWN
+        && !packet.fragments.is_empty()
+    {
         let wanted = HEADERS_SHOWN - packet.header.len();
         let first = &mut packet.fragments[0];
         let taken = first.split_to(wanted.min(first.len()));

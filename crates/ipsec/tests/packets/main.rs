@@ -9,6 +9,7 @@ mod joined;
 mod keys;
 mod lifecycle;
 mod never_plain;
+mod passed;
 mod path_mtu;
 mod paths;
 mod policies;
