@@ -171,7 +171,7 @@ impl TlsDevice for WatchedDriver {
         {
             self.log.note_answer(self.now, header, number);
         }
-        self.driver.answer_resync(handle, header, number);
+        TlsDevice::answer_resync(&mut self.driver, handle, header, number);
     }
 
     fn add(
@@ -182,7 +182,7 @@ impl TlsDevice for WatchedDriver {
         number: u64,
         key: &TlsKey,
     ) -> Result<Handle, Refused> {
-        self.driver.add(flow, direction, start, number, key)
+        TlsDevice::add(&mut self.driver, flow, direction, start, number, key)
     }
 
     fn resync(&mut self) -> TlsResync {
@@ -190,7 +190,7 @@ impl TlsDevice for WatchedDriver {
     }
 
     fn remove(&mut self, handle: Handle) {
-        self.driver.remove(handle);
+        TlsDevice::remove(&mut self.driver, handle);
     }
 }
 
