@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes ca.pem, server.pem and server.key in this directory, anew: see README.md. Needs OpenSSL 3.
+# Makes the files in this directory, anew: see README.md. Needs OpenSSL 3.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -33,15 +33,22 @@ END
 : > index.txt
 dates='-startdate 20200101000000Z -enddate 21200101000000Z'
 
-openssl genpkey -algorithm ed25519 -out ca.key
-openssl req -new -key ca.key -subj '/CN=nic-offload test authority' -out ca.csr
-# shellcheck disable=SC2086 # two options each
-openssl ca -config ca.cnf -batch -notext -selfsign -keyfile ca.key -in ca.csr -extensions authority $dates -out ca.pem
+make() { # suffix of the files' names, options of openssl genpkey
+    suffix=$1
+    shift
+    openssl genpkey "$@" -out ca.key
+    openssl req -new -key ca.key -subj "/CN=nic-offload test authority$suffix" -out ca.csr
+    # shellcheck disable=SC2086 # two options each
+    openssl ca -config ca.cnf -batch -notext -selfsign -keyfile ca.key -in ca.csr -extensions authority $dates -out "ca$suffix.pem"
 
-openssl genpkey -algorithm ed25519 -out server.key
-openssl req -new -key server.key -subj '/CN=server.nic-offload.test' -out server.csr
-# shellcheck disable=SC2086
-openssl ca -config ca.cnf -batch -notext -keyfile ca.key -cert ca.pem -in server.csr -extensions server $dates -out server.pem
-
-openssl verify -CAfile ca.pem server.pem
-cp ca.pem server.pem server.key "$here"
+    openssl genpkey "$@" -out "server$suffix.key"
+    openssl req -new -key "server$suffix.key" -subj '/CN=server.nic-offload.test' -out server.csr
+    # shellcheck disable=SC2086
+    openssl ca -config ca.cnf -batch -notext -keyfile ca.key -cert "ca$suffix.pem" -in server.csr -extensions server $dates \
+        -out "server$suffix.pem"
+    openssl verify -CAfile "ca$suffix.pem" "server$suffix.pem"
+    cp "server$suffix.pem" "server$suffix.key" "$here"
+}
+make '' -algorithm ed25519
+make -p256 -algorithm EC -pkeyopt ec_paramgen_curve:P-256
+cat ca.pem ca-p256.pem >"$here/ca.pem"

@@ -11,8 +11,10 @@ use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
-use rustls::{CipherSuite, ClientConfig, KeyLog, RootCertStore, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, KeyLog, RootCertStore, ServerConfig, SignatureScheme};
 use std::sync::Arc;
 
 /// Where an end of a TLS connection takes its randomness and the time of day from.
@@ -59,10 +61,17 @@ pub fn client_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -
 
 /// What a server needs: TLS 1.3 (and 1.2, unless it is seeded), the testbed's certificate, secrets that may be extracted.
 /// It sends session tickets as rustls does by default, so record 0 of its application key is already used when data begin.
+/// Unless it is seeded, clients that do not know Ed25519 get a certificate with an ECDSA key on P-256: no seed repeats the
+/// signatures of that.
 ///
 /// See [`client_config`] for an example.
 pub fn server_config(randomness: Randomness, key_log: Option<Arc<dyn KeyLog>>) -> ServerConfig {
-    server(sources(randomness), key_log)
+    let mut config = server(sources(randomness), key_log);
+    if randomness == Randomness::System {
+        let identities = Identities::new(config.crypto_provider()).expect("certificates and keys belong together");
+        config.cert_resolver = Arc::new(identities);
+    }
+    config
 }
 
 /// What a handshake is to agree on.
@@ -135,7 +144,24 @@ pub fn server_name() -> ServerName<'static> {
 
 /// The certificate of the authority.
 pub fn authority() -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(AUTHORITY).expect("a certificate")
+    CertificateDer::from_pem_slice(AUTHORITIES).expect("a certificate")
+}
+
+/// The certificate of the authority that signed [`server_certificate_p256`].
+///
+/// ```
+/// use testbed::identity::{authority, authority_p256};
+///
+/// assert_ne!(authority(), authority_p256());
+/// ```
+pub fn authority_p256() -> CertificateDer<'static> {
+    let mut both = CertificateDer::pem_slice_iter(AUTHORITIES);
+    both.nth(1).expect("there are two").expect("a certificate")
+}
+
+/// The server's certificate with an ECDSA key on P-256.
+pub fn server_certificate_p256() -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(SERVER_CERTIFICATE_P256).expect("a certificate")
 }
 
 /// The certificate of the server.
@@ -178,6 +204,30 @@ fn server((provider, time): Sources, key_log: Option<Arc<dyn KeyLog>>) -> Server
     config
 }
 
+/// The server's certificates, each with its key.
+#[derive(Debug)]
+struct Identities {
+    ed25519: Arc<CertifiedKey>,
+    p256: Arc<CertifiedKey>,
+}
+
+impl Identities {
+    fn new(provider: &CryptoProvider) -> Result<Identities, rustls::Error> {
+        let key = PrivateKeyDer::from_pem_slice(SERVER_KEY_P256).expect("a key");
+        Ok(Identities {
+            ed25519: Arc::new(CertifiedKey::from_der(vec![server_certificate()], server_key(), provider)?),
+            p256: Arc::new(CertifiedKey::from_der(vec![server_certificate_p256()], key, provider)?),
+        })
+    }
+}
+
+impl ResolvesServerCert for Identities {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let knows_ed25519 = hello.signature_schemes().contains(&SignatureScheme::ED25519);
+        Some(if knows_ed25519 { self.ed25519.clone() } else { self.p256.clone() })
+    }
+}
+
 /// Crypto with its randomness, and the time of day.
 type Sources = (CryptoProvider, Arc<dyn TimeProvider>);
 
@@ -199,9 +249,11 @@ impl TimeProvider for StoppedClock {
 }
 
 const START_OF_2026: Duration = Duration::from_secs(1_767_225_600);
-const AUTHORITY: &[u8] = include_bytes!("../identity/ca.pem");
+const AUTHORITIES: &[u8] = include_bytes!("../identity/ca.pem");
 const SERVER_CERTIFICATE: &[u8] = include_bytes!("../identity/server.pem");
 const SERVER_KEY: &[u8] = include_bytes!("../identity/server.key");
+const SERVER_CERTIFICATE_P256: &[u8] = include_bytes!("../identity/server-p256.pem");
+const SERVER_KEY_P256: &[u8] = include_bytes!("../identity/server-p256.key");
 
 #[cfg(test)]
 mod tests {
@@ -311,6 +363,32 @@ mod tests {
                 };
                 assert!(format!("{name:?}").contains(protection), "{agreement:?}: {name:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_client_without_ed25519_gets_an_ecdsa_certificate() {
+        let mut provider = system_provider();
+        let known = provider.signature_verification_algorithms;
+        let without = |scheme: &&(SignatureScheme, _)| scheme.0 != SignatureScheme::ED25519;
+        let mapping: Vec<_> = known.mapping.iter().filter(without).copied().collect();
+        provider.signature_verification_algorithms.mapping = mapping.leak();
+        let mut roots = RootCertStore::empty();
+        roots.add(authority_p256()).expect("a trust anchor");
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let config = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
+                .with_protocol_versions(&[version])
+                .expect("there are suites")
+                .with_root_certificates(roots.clone())
+                .with_no_client_auth();
+            let client = ClientConnection::new(Arc::new(config), server_name()).expect("a client");
+            let server = ServerConnection::new(Arc::new(server_config(Randomness::System, None))).expect("a server");
+            let (mut client, mut server) = (Connection::from(client), Connection::from(server));
+            while client.is_handshaking() || server.is_handshaking() {
+                flight(&mut client, &mut server);
+                flight(&mut server, &mut client);
+            }
+            assert_eq!(client.peer_certificates(), Some(&[server_certificate_p256()][..]), "{version:?}");
         }
     }
 

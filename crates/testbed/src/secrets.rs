@@ -43,8 +43,8 @@ pub(crate) fn seeded(seed: Seed) -> CryptoProvider {
     CryptoProvider { kx_groups: vec![group], secure_random: random, ..system_provider() }
 }
 
-/// ring's provider with the suites in the order of [`seeded_provider`], behind them those of TLS 1.2 that go with the
-/// testbed's certificate, and the system's randomness.
+/// ring's provider with the suites in the order of [`seeded_provider`], behind them those of TLS 1.2: first those that go
+/// with the testbed's certificate, then those for servers elsewhere that have an RSA key. And the system's randomness.
 ///
 /// ```
 /// let provider = testbed::secrets::system_provider();
@@ -59,6 +59,9 @@ pub fn system_provider() -> CryptoProvider {
         suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
     ];
     CryptoProvider { cipher_suites, ..ring_provider::default_provider() }
 }
