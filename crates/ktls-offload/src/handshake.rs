@@ -228,6 +228,12 @@ impl<C: Connection> Handshake<C> {
             match self.step() {
                 Err(error) => {
                     self.send_alerts(stream);
+                    let disagrees = matches!(error, rustls::Error::PeerIncompatible(_) | rustls::Error::General(_));
+                    if C::SPEAKS_SECOND && self.next.is_none() && disagrees {
+                        // rustls says nothing to clients of TLS 1.2 that know no signature of the server's key. RFC 8446
+                        // section 6.2: whoever cannot agree says so.
+                        self.send(stream, HANDSHAKE_FAILURE.to_vec());
+                    }
                     return Err(error.into());
                 }
                 Ok(Step::Again) => {}
@@ -348,6 +354,8 @@ trait Connection {
     type Data;
     /// The peer cannot go on without what was sent last. (A server's tickets it may not even read yet.)
     const PEER_WAITS: bool;
+    /// Until it has sent something, nothing is encrypted.
+    const SPEAKS_SECOND: bool;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn common(&self) -> &CommonState;
     fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
@@ -356,6 +364,7 @@ trait Connection {
 impl Connection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
     const PEER_WAITS: bool = true;
+    const SPEAKS_SECOND: bool = false;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
         self.process_tls_records(incoming)
@@ -374,6 +383,7 @@ impl Connection for UnbufferedClientConnection {
 impl Connection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     const PEER_WAITS: bool = false;
+    const SPEAKS_SECOND: bool = true;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
         self.process_tls_records(incoming)
@@ -441,3 +451,5 @@ fn traffic_key(version: TlsVersion, secrets: ConnectionTrafficSecrets) -> Option
 const RECORD_MAX: usize = (1 << 14) + 2048;
 /// A handshake message has at most 2^16 bytes here; a record may begin before it and end after it.
 const INCOMING_MAX: usize = (1 << 16) + 2 * (HEADER_LEN + RECORD_MAX);
+/// A record with the fatal alert of that name.
+const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];

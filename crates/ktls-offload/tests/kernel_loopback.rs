@@ -5,7 +5,7 @@ use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
     CipherSuite, ClientConfig, ClientConnection, ConfigBuilder, ConnectionCommon, HandshakeKind, ProtocolVersion,
-    RootCertStore, ServerConfig, ServerConnection, SideData, WantsVerifier,
+    RootCertStore, ServerConfig, ServerConnection, SideData, SignatureScheme, WantsVerifier,
 };
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpListener;
@@ -225,6 +225,40 @@ async fn a_client_that_trusts_nobody_says_why() {
     assert!(matches!(client, Err(HandshakeError::Tls(rustls::Error::InvalidCertificate(_)))), "{client:?}");
     let Err(HandshakeError::Tls(rustls::Error::AlertReceived(alert))) = server else { panic!("{server:?}") };
     assert_eq!(AlertDescription(alert.into()), AlertDescription::UNKNOWN_CA);
+}
+
+#[tokio::test]
+async fn a_client_that_knows_no_signature_of_the_servers_is_told() {
+    let identity = Identity::new();
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let certificate = rcgen::CertificateParams::new(["localhost".to_string()]).unwrap().self_signed(&key).unwrap();
+    for (version, suite) in CIPHERS {
+        let mut server = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], PrivatePkcs8KeyDer::from(key.serialize_der()).into())
+            .unwrap();
+        server.enable_secret_extraction = true;
+        let mut provider = identity.client(Some(suite)).crypto_provider().as_ref().clone();
+        let known = provider.signature_verification_algorithms.mapping;
+        let without = known.iter().filter(|(scheme, _)| *scheme != SignatureScheme::ED25519).copied();
+        provider.signature_verification_algorithms.mapping = without.collect::<Vec<_>>().leak();
+        let mut client = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(identity.roots())
+            .with_no_client_auth();
+        client.enable_secret_extraction = true;
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (client, server) = tokio::join!(
+            connect(TokioSegments::new(near), Arc::new(client), name()),
+            accept(TokioSegments::new(far), Arc::new(server)),
+        );
+        assert!(matches!(server, Err(HandshakeError::Tls(_))), "{version:?}: {server:?}");
+        let Err(HandshakeError::Tls(rustls::Error::AlertReceived(alert))) = client else {
+            panic!("{version:?}: {client:?}")
+        };
+        assert_eq!(AlertDescription(alert.into()), AlertDescription::HANDSHAKE_FAILURE, "{version:?}");
+    }
 }
 
 #[tokio::test]
