@@ -13,7 +13,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use offload_base::cost::{self, Work};
 use std::fs::{File, Metadata};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::sync::oneshot;
@@ -136,7 +136,9 @@ impl Version {
 }
 
 fn read(file: &mut File, version: Version, at: u64, end: u64, bytes: usize) -> Result<Bytes, SendFileError> {
-    let mut piece = Vec::with_capacity(bytes);
+    let mut piece = Vec::new();
+    // A process that may have no more memory has others to serve.
+    piece.try_reserve_exact(bytes).map_err(|_| SendFileError::Read(io::ErrorKind::OutOfMemory.into()))?;
     let filled = file
         .seek(SeekFrom::Start(at))
         .and_then(|_| file.take(bytes as u64).read_to_end(&mut piece))

@@ -119,6 +119,11 @@ impl<S> SharedWrites<S> {
         &self.stream
     }
 
+    /// The stream inside, to be asked. What is written to it goes before what is written here later.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
     /// What became of what was written so far.
     pub fn counters(&self) -> &WriteCounters {
         &self.counters
