@@ -8,6 +8,7 @@
 //!
 //! - [`dgram`]: [`DgramPort`], QEMU's `-netdev dgram` over Unix sockets: one datagram, one frame;
 //! - [`stream`]: [`StreamPort`], QEMU's `-netdev stream` over Unix sockets or TCP: a length before each frame;
+//! - [`gone`]: [`Gone`], by which a program hears that the outside has gone for good;
 //! - `tap`, with the feature of that name: `TapPort`, a TAP of the machine's kernel, super-segments and all.
 //!
 //! Frames are moved by the task of the port, on the fabric's thread: nothing is handed from thread to thread, and a
@@ -15,6 +16,7 @@
 //! waits in a short queue; what does not fit there is dropped and counted. All of this happens in real time only.
 
 pub mod dgram;
+pub mod gone;
 mod outlet;
 pub mod stream;
 #[cfg(feature = "tap")]
@@ -22,6 +24,7 @@ pub mod tap;
 mod watcher;
 
 pub use dgram::DgramPort;
+pub use gone::Gone;
 pub use stream::StreamPort;
 #[cfg(feature = "tap")]
 pub use tap::{TapConfig, TapError, TapPort};

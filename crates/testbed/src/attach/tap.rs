@@ -6,6 +6,7 @@
 //! Source: Linux, Documentation/networking/tuntap.rst; `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`, `TUNSETOFFLOAD`.
 
 use super::AttachCounters;
+use super::gone::Gone;
 use super::watcher::{Readiness, Watcher};
 use core::fmt;
 use core::task::Waker;
@@ -85,6 +86,7 @@ pub struct TapPort {
     incoming: Resegmenter,
     outgoing: Coalescer,
     counters: AttachCounters,
+    gone: Gone,
 }
 
 impl TapPort {
@@ -123,6 +125,7 @@ impl TapPort {
             incoming: Resegmenter::default(),
             outgoing: Coalescer::default(),
             counters: AttachCounters::default(),
+            gone: Gone::default(),
         })
     }
 
@@ -142,6 +145,11 @@ impl TapPort {
     /// What was counted so far.
     pub fn counters(&self) -> AttachCounters {
         self.counters
+    }
+
+    /// What tells that the interface was deleted.
+    pub fn gone(&self) -> Gone {
+        self.gone.clone()
     }
 
     /// Reads packets until one makes frames. False: there is none.
@@ -164,6 +172,7 @@ impl TapPort {
                 Err(_) => {
                     // The interface was deleted: nothing comes any more, and there is nothing to wait for.
                     self.counters.failures += 1;
+                    self.gone.tell();
                     return false;
                 }
             }
