@@ -123,8 +123,13 @@ impl Asked {
         stream.set_nodelay(self.nodelay);
         stream.set_congestion(congestion);
         let slowest = [self.bandwidth, self.fqrate].into_iter().filter(|bits| *bits > 0).min();
-        stream.set_pacing_rate(slowest.and_then(|bits| NonZeroU64::new(bits.div_ceil(8))));
+        stream.set_pacing_rate(slowest.and_then(bytes_a_second));
     }
+}
+
+/// Bytes for bits; `None`: as many as there can be.
+fn bytes_a_second(bits: u64) -> Option<NonZeroU64> {
+    NonZeroU64::new(bits.div_ceil(8))
 }
 
 /// What this side saw.
@@ -174,10 +179,21 @@ impl StreamResult {
     }
 }
 
+/// How a stream sends.
+struct Sending {
+    /// Bytes of a write.
+    len: usize,
+    /// Bytes a second; `None`: as many as there can be.
+    rate: Option<NonZeroU64>,
+}
+
 /// A stream of a test, and the task that keeps it going until the test ends.
 struct Flow {
     sends: bool,
+    /// Received, or on their way.
     bytes: Arc<AtomicU64>,
+    /// Those of them that do not count.
+    omitted: u64,
     task: JoinHandle<TcpStream>,
 }
 
@@ -209,16 +225,19 @@ impl Server {
         let mut flows = Vec::new();
         for (stream, sends) in streams.into_iter().zip(asked.sending()) {
             asked.set_up(&stream, congestion);
-            flows.push(self.flow(stream, sends, asked.len, ended.subscribe()));
+            let sends = sends.then(|| Sending { len: asked.len, rate: bytes_a_second(asked.bandwidth) });
+            flows.push(self.flow(stream, sends, ended.subscribe()));
         }
-        let began = self.run(&mut control, &asked, &flows).await?;
+        let began = self.run(&mut control, &asked, &mut flows).await?;
         let seconds = self.host.now().saturating_since(began).as_secs_f64();
         ended.send_replace(true);
         let mut streams = Vec::new();
         let mut results = Vec::new();
         for (place, flow) in flows.into_iter().enumerate() {
             let stream = flow.task.await;
-            results.push(StreamResult::of(place, flow.bytes.load(Ordering::Relaxed), flow.sends, &stream, seconds));
+            let bytes = if flow.sends { on_its_way(&stream) } else { flow.bytes.load(Ordering::Relaxed) };
+            let bytes = bytes.saturating_sub(flow.omitted);
+            results.push(StreamResult::of(place, bytes, flow.sends, &stream, seconds));
             streams.push((stream, flow.sends));
         }
         tell(&mut control, Step::ExchangeResults).await?;
@@ -248,11 +267,12 @@ impl Server {
     }
 
     /// Waits for the end of a test; gives when what counts of it began.
-    async fn run(&mut self, control: &mut TcpStream, asked: &Asked, flows: &[Flow]) -> io::Result<Instant> {
+    async fn run(&mut self, control: &mut TcpStream, asked: &Asked, flows: &mut [Flow]) -> io::Result<Instant> {
         let mut began = self.host.now();
         let runtime = self.host.runtime();
         let mut counted = pin!(runtime.sleep(Duration::from_secs(asked.omit)));
         let mut omits = asked.omit > 0;
+        let (mut stalled, mut moved) = (pin!(runtime.sleep(STALL)), 0);
         loop {
             tokio::select! {
                 biased;
@@ -268,20 +288,28 @@ impl Server {
                 () = &mut counted, if omits => {
                     omits = false;
                     began = self.host.now();
-                    flows.iter().for_each(|flow| flow.bytes.store(0, Ordering::Relaxed));
+                    flows.iter_mut().for_each(|flow| flow.omitted = flow.bytes.load(Ordering::Relaxed));
+                }
+                () = &mut stalled => {
+                    // Others wait for their turn.
+                    let before = core::mem::replace(&mut moved, total(flows));
+                    if moved == before {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                    stalled.set(runtime.sleep(STALL));
                 }
             }
         }
     }
 
-    fn flow(&self, mut stream: TcpStream, sends: bool, len: usize, mut ended: watch::Receiver<bool>) -> Flow {
+    fn flow(&self, mut stream: TcpStream, sending: Option<Sending>, mut ended: watch::Receiver<bool>) -> Flow {
         let bytes = Arc::new(AtomicU64::new(0));
-        let counter = bytes.clone();
+        let (counter, sends, host) = (bytes.clone(), sending.is_some(), self.host.clone());
         let task = self.host.spawn("iperf3 stream", async move {
             let moves = async {
-                match sends {
-                    true => send(&mut stream, &counter, len).await,
-                    false => receive(&mut stream, &counter).await,
+                match sending {
+                    Some(sending) => send(&host, &mut stream, &counter, sending).await,
+                    None => receive(&mut stream, &counter).await,
                 }
             };
             tokio::select! {
@@ -292,7 +320,7 @@ impl Server {
             }
             stream
         });
-        Flow { sends, bytes, task }
+        Flow { sends, bytes, omitted: 0, task }
     }
 
     /// What does not come to its end within the time that a client has for a step fails.
@@ -309,14 +337,35 @@ async fn soon<T>(host: &BedHost, step: impl Future<Output = io::Result<T>>) -> i
     }
 }
 
+fn total(flows: &[Flow]) -> u64 {
+    flows.iter().map(|flow| flow.bytes.load(Ordering::Relaxed)).sum()
+}
+
+/// Bytes that have left this side: what waits in its send queue is nobody's measure of a network.
+fn on_its_way(stream: &TcpStream) -> u64 {
+    let stats = stream.stats();
+    stats.bytes_acknowledged + stats.in_flight
+}
+
 /// Sends for ever.
-async fn send(stream: &mut TcpStream, counter: &AtomicU64, len: usize) -> io::Result<()> {
-    let block = Bytes::from(vec![0x5a; len]);
+async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: Sending) -> io::Result<()> {
+    // Short writes share a piece, or the queue would hold more of pieces than of bytes.
+    let most = LEAST_PIECE.div_ceil(sending.len) * sending.len;
+    // At a rate, a piece is what a tenth of a second has room for.
+    let length = sending.rate.map_or(most, |rate| most.min((rate.get() / 10).max(1) as usize));
+    let block = Bytes::from(vec![0x5a; length]);
+    let (began, mut queued) = (host.now(), 0);
     loop {
-        let room = poll_fn(|cx| stream.poll_room(cx)).await?;
-        for _ in 0..room.div_ceil(len) {
+        let mut room = poll_fn(|cx| stream.poll_room(cx)).await?;
+        counter.store(on_its_way(stream), Ordering::Relaxed);
+        if let Some(rate) = sending.rate {
+            let due = Duration::from_secs_f64(queued as f64 / rate.get() as f64);
+            host.runtime().sleep_until(began + due).await;
+            room = length;
+        }
+        for _ in 0..room.div_ceil(length) {
             stream.send(block.clone(), TxTag::PLAIN);
-            counter.fetch_add(len as u64, Ordering::Relaxed);
+            queued += length as u64;
         }
         SegmentStream::flush(stream);
     }
@@ -360,6 +409,10 @@ const NO_COOKIE: Cookie = [0; 37];
 
 /// How long a client may take for a step.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a test may move nothing, as clients see it too.
+const STALL: Duration = Duration::from_secs(120);
+/// What a stream queues at least at a time.
+const LEAST_PIECE: usize = 16 << 10;
 const MOST_STREAMS: usize = 128;
 const MOST_WRITTEN: usize = 1 << 20;
 const MOST_JSON: usize = 256 << 10;

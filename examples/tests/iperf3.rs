@@ -1,17 +1,68 @@
 //! The server of iperf3's protocol held to a client written after what the program sends, in virtual time.
 
 use core::future::poll_fn;
+use core::pin::pin;
 use core::time::Duration;
 use host_stack::{TcpConfig, TcpStream};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::SegmentStream;
-use offload_base::Seed;
+use offload_base::{Instant, Seed};
 use offload_examples::iperf3;
 use serde_json::{Value, json};
 use std::io::{self, ErrorKind};
 use testbed::{BedHost, Testbed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// What waits in the send queue was not sent, whatever the test's length.
+#[test]
+fn a_sender_keeps_to_its_rate_and_counts_what_left() {
+    for len in [1, 8192, 1 << 20] {
+        served(async |client, server| {
+            let mut control = Control::begin(&client, &server, COOKIE).await?;
+            let asked = json!({"tcp": true, "parallel": 1, "len": len, "reverse": true, "bandwidth": 10_000_000});
+            control.ask(&asked).await?;
+            assert_eq!(control.step().await?, CREATE_STREAMS);
+            let mut stream = connect(&client, &server, COOKIE).await?;
+            assert_eq!((control.step().await?, control.step().await?), (TEST_START, TEST_RUNNING));
+            let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
+            let mut time = pin!(client.runtime().sleep(Duration::from_secs(2)));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut time => break,
+                    read = stream.read(&mut buffer) => received += read?,
+                }
+            }
+            control.tell(TEST_END).await?;
+            assert_eq!(control.step().await?, EXCHANGE_RESULTS);
+            control.write(&json!({"streams": []})).await?;
+            let sent = control.read().await?["streams"][0]["bytes"].as_u64().unwrap() as usize;
+            assert!((2_200_000..=2_700_000).contains(&sent), "{len}: 2 s at 10 Mb/s are 2.5 MB, not {sent}");
+            assert!(sent.abs_diff(received) <= 130_000, "{len}: {sent} sent, {received} received");
+            assert_eq!(control.step().await?, DISPLAY_RESULTS);
+            control.tell(DONE).await
+        });
+    }
+}
+
+#[test]
+fn a_test_that_moves_nothing_gives_way() {
+    served(async |client, server| {
+        let mut control = Control::begin(&client, &server, COOKIE).await?;
+        control.ask(&json!({"tcp": true, "parallel": 1})).await?;
+        assert_eq!(control.step().await?, CREATE_STREAMS);
+        let _silent = connect(&client, &server, COOKIE).await?;
+        assert_eq!((control.step().await?, control.step().await?), (TEST_START, TEST_RUNNING));
+        // The server closes, and another test begins.
+        assert!(control.step().await.is_err());
+        assert_eq!((client.now() - Instant::ZERO).as_secs(), 120);
+        let mut control = Control::begin(&client, &server, COOKIE).await?;
+        control.ask(&json!({"tcp": true, "parallel": 1})).await?;
+        assert_eq!(control.step().await?, CREATE_STREAMS);
+        Ok(())
+    });
+}
 
 #[test]
 fn a_test_either_way_counts_every_byte() {
@@ -169,7 +220,7 @@ fn served(client: impl AsyncFnOnce(BedHost, BedHost) -> io::Result<()>) {
         .build()
         .unwrap();
     let hosts = (bed.host(1).clone(), bed.host(0).clone());
-    let outcome = bed.run_within(Duration::from_secs(120), async {
+    let outcome = bed.run_within(Duration::from_secs(600), async {
         let _listening = iperf3::listen(&hosts.1, iperf3::PORT)?;
         client(hosts.0.clone(), hosts.1.clone()).await
     });
