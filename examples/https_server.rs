@@ -10,9 +10,12 @@ use offload_base::Seed;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
 use offload_examples::files::{check_outputs, check_outside};
-use offload_examples::outside::{Outside, OutsideOptions, begin_capture, keyed_until_interrupted, listed};
+use offload_examples::outside::{
+    Outside, OutsideOptions, begin_capture, keyed_until_interrupted, listed, stop, take_leave,
+};
 use offload_examples::web::Mode;
 use offload_examples::web::comparison::{self, Comparison, tokio_pool};
+use offload_examples::web::limits::LimitOptions;
 use offload_examples::web::pin::Pin;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
@@ -28,7 +31,10 @@ use testbed::identity::{self, Randomness};
 /// folder too, whole and in ranges, and a table tells what that cost. With one, whoever is there is served: http at port
 /// 80, https-nic at 443, https-cpu at 8443.
 ///
-/// Exit status: 0; 1 if something did not arrive as it should; 2 if an option is bad or nothing can be served.
+/// Ctrl-C or SIGTERM ends it: answers that are under way have ten seconds, unless there is another.
+///
+/// Exit status: 0; 1 if something did not arrive as it should, or the TAP was deleted; 2 if an option is bad or nothing can
+/// be served.
 #[derive(Debug, Parser)]
 #[command(name = "https_server", version, allow_negative_numbers = true)]
 struct Options {
@@ -54,6 +60,8 @@ struct Options {
     pcap: Option<PathBuf>,
     #[command(flatten)]
     outside: OutsideOptions,
+    #[command(flatten)]
+    limits: LimitOptions,
     #[command(flatten)]
     wire: WireOptions,
 }
@@ -91,6 +99,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
     let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
     let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
     let host = bed.host(0).clone();
+    let limits = options.limits.limits();
     let servers: Vec<Server> = options
         .mode
         .iter()
@@ -98,18 +107,20 @@ fn serve(options: &Options) -> Result<String, Stop> {
             let secrets = capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
             Server::new(site.clone(), *mode, identity::server_config(Randomness::System, secrets))
                 .with_records_per_key(options.records_per_key)
+                .with_limits(limits.clone())
         })
         .collect();
-    bed.run(async {
+    let ended = bed.run(async {
         let mut listening = Vec::new();
         for (server, mode) in servers.iter().zip(&options.mode) {
             listening.push(server.listen(&host, options.port.unwrap_or(mode.port()))?);
         }
         // Whoever does not want to read this may want to be served.
         let _written = program::write_out(NAME, &instructions(options, site.folder()));
-        keyed_until_interrupted(&host, &options.outside).await
-    })
-    .map_err(unusable)?;
+        keyed_until_interrupted(&outside, &host, &options.outside).await?;
+        take_leave(&host, &servers).await
+    });
+    ended.map_err(stop)?;
     let mut counters = bed.counters();
     outside.count(&mut counters);
     for server in &servers {
@@ -146,7 +157,15 @@ fn instructions(options: &Options, folder: &Path) -> String {
         };
         text += &format!("  curl {how}{url}\n  curl {how}-T FILE {url}\n");
     }
-    text + &pin_to_take() + "Ctrl-C ends it and shows what was counted.\n"
+    text + &pin_to_take() + &second_pin() + "Ctrl-C ends it and shows what was counted.\n"
+}
+
+/// The same for clients that do not know Ed25519.
+fn second_pin() -> String {
+    format!(
+        "Clients without Ed25519 are shown an ECDSA certificate: {}\n",
+        Pin::of(&identity::server_certificate_p256())
+    )
 }
 
 /// What a client may hold the server to.

@@ -158,7 +158,7 @@ fn serve_emulated(options: &Options, mut target: Target) -> Result<(), String> {
         );
         // Whoever does not want to read this may want to be served.
         let _written = program::write_out(NAME, &instructions);
-        keyed_until_interrupted(&host, &options.outside).await
+        keyed_until_interrupted(&outside, &host, &options.outside).await
     })
     .map_err(told)?;
     let mut counters = bed.counters();

@@ -7,12 +7,12 @@ use clap::Parser;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
 use offload_examples::iperf3;
-use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
+use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop, take_leave};
 use offload_examples::web::Mode;
 use offload_examples::web::comparison::tokio_pool;
+use offload_examples::web::limits::LimitOptions;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use testbed::identity::{self, Randomness};
@@ -20,7 +20,9 @@ use testbed::identity::{self, Randomness};
 /// An emulated host that answers ping, serves a folder over HTTP at port 80, takes what is sent there (and answers with its
 /// size and SHA-256), and does at port 5201 what `iperf3 -s` does, for TCP.
 ///
-/// Exit status: 0; 2 if an option is bad, or the folder or the wire's end cannot be opened.
+/// Ctrl-C or SIGTERM ends it: answers that are under way have ten seconds, unless there is another.
+///
+/// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad, or the folder or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
 #[command(name = "tap_server", version, allow_negative_numbers = true)]
 struct Options {
@@ -29,6 +31,8 @@ struct Options {
     folder: PathBuf,
     #[command(flatten)]
     outside: OutsideOptions,
+    #[command(flatten)]
+    limits: LimitOptions,
     #[command(flatten)]
     wire: WireOptions,
 }
@@ -40,32 +44,37 @@ fn main() -> ExitCode {
     };
     match serve(&options) {
         Ok(text) => program::write_out(NAME, &text),
-        Err(message) => program::fail(NAME, &message, program::UNUSABLE),
+        Err((message, status)) => program::fail(NAME, &message, status),
     }
 }
 
 /// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
-fn serve(options: &Options) -> Result<String, String> {
-    options.outside.check(&options.wire)?;
-    let site =
-        Site::new(&options.folder, tokio_pool()).map_err(|error| format!("{}: {error}", options.folder.display()))?;
-    let outside = Outside::open(&options.outside)?;
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(told)?;
+fn serve(options: &Options) -> Result<String, (String, u8)> {
+    options.outside.check(&options.wire).map_err(unusable)?;
+    let site = Site::new(&options.folder, tokio_pool())
+        .map_err(|error| unusable(format!("{}: {error}", options.folder.display())))?;
+    let outside = Outside::open(&options.outside).map_err(unusable)?;
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(unusable)?;
     let host = bed.host(0).clone();
-    let web = Server::new(site.clone(), Mode::Http, identity::server_config(Randomness::System, None));
-    bed.run(async {
+    let web = Server::new(site.clone(), Mode::Http, identity::server_config(Randomness::System, None))
+        .with_limits(options.limits.limits());
+    let ended = bed.run(async {
         let listening = (web.listen(&host, Mode::Http.port())?, iperf3::listen(&host, iperf3::PORT)?);
         // Whoever does not want to read this may want to be served.
         let _written = program::write_out(NAME, &instructions(options, site.folder()));
-        let interrupted = keyed_until_interrupted(&host, &options.outside).await;
+        keyed_until_interrupted(&outside, &host, &options.outside).await?;
         let _end_with_the_host = listening;
-        interrupted
-    })
-    .map_err(told)?;
+        take_leave(&host, core::slice::from_ref(&web)).await
+    });
+    ended.map_err(stop)?;
     let mut counters = bed.counters();
     outside.count(&mut counters);
     counters.add_set(&web.counters());
     Ok(listed(&counters))
+}
+
+fn unusable(message: impl ToString) -> (String, u8) {
+    (message.to_string(), program::UNUSABLE)
 }
 
 /// What to do at the other end.
@@ -78,10 +87,6 @@ fn instructions(options: &Options, folder: &Path) -> String {
         folder.display(),
         options.outside.set_up(options.wire.mtu)
     )
-}
-
-fn told(error: io::Error) -> String {
-    error.to_string()
 }
 
 const NAME: &str = "tap_server";

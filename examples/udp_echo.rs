@@ -8,7 +8,7 @@ use core::num::NonZeroU16;
 use host_stack::UdpSocket;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
-use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
+use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop};
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 /// so many datagrams of that size, the first eight bytes of each its number, as large sends that the NIC cuts. Who asks for
 /// that may have lied about who he is: the port is not for networks with strangers.
 ///
-/// Exit status: 0; 2 if an option is bad or the wire's end cannot be opened.
+/// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
 #[command(name = "udp_echo", version, allow_negative_numbers = true)]
 struct Options {
@@ -33,31 +33,34 @@ fn main() -> ExitCode {
     };
     match answer(&options) {
         Ok(text) => program::write_out(NAME, &text),
-        Err(message) => program::fail(NAME, &message, program::UNUSABLE),
+        Err((message, status)) => program::fail(NAME, &message, status),
     }
 }
 
 /// Answers whoever is at the other end of the wire until it is interrupted, and tells what was counted.
-fn answer(options: &Options) -> Result<String, String> {
-    let told = |error: io::Error| error.to_string();
-    options.outside.check(&options.wire)?;
-    let outside = Outside::open(&options.outside)?;
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(told)?;
+fn answer(options: &Options) -> Result<String, (String, u8)> {
+    options.outside.check(&options.wire).map_err(unusable)?;
+    let outside = Outside::open(&options.outside).map_err(unusable)?;
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(unusable)?;
     let host = bed.host(0).clone();
-    bed.run(async {
+    let ended = bed.run(async {
         let echo = host.spawn("echo", echo(host.stack().bind_udp(Some(ECHO_PORT))?));
         let bursts = host.spawn("bursts", bursts(host.stack().bind_udp(Some(BURST_PORT))?));
         // Whoever does not want to read this may want to be answered.
         let _written = program::write_out(NAME, &instructions(options));
-        let interrupted = keyed_until_interrupted(&host, &options.outside).await;
+        let interrupted = keyed_until_interrupted(&outside, &host, &options.outside).await;
         // They answer for as long as they are asked.
         let _end_with_the_host = (echo, bursts);
         interrupted
-    })
-    .map_err(told)?;
+    });
+    ended.map_err(stop)?;
     let mut counters = bed.counters();
     outside.count(&mut counters);
     Ok(listed(&counters))
+}
+
+fn unusable(message: impl ToString) -> (String, u8) {
+    (message.to_string(), program::UNUSABLE)
 }
 
 /// What to do at the other end.

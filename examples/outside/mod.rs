@@ -2,23 +2,26 @@
 
 mod tcp;
 
+use crate::web::server::Server;
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::pin::pin;
+use core::time::Duration;
+use futures_util::future::join_all;
 use host_stack::Ipv6Config;
 use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
-use offload_bench::keys;
 use offload_bench::options::WireOptions;
+use offload_bench::{keys, program};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tcp::TcpOptions;
-use testbed::attach::{AttachCounters, DgramPort, StreamPort};
+use testbed::attach::{AttachCounters, DgramPort, Gone, StreamPort};
 use testbed::bed::{BedHost, ClockKind};
 use testbed::{Capture, Testbed};
 use tokio::signal::unix::{SignalKind, signal};
@@ -118,6 +121,7 @@ pub struct Outside {
     name: String,
     port: Arc<Mutex<dyn Port>>,
     counters: Box<dyn Fn() -> AttachCounters>,
+    gone: Gone,
 }
 
 impl Outside {
@@ -128,11 +132,12 @@ impl Outside {
     pub fn open(options: &OutsideOptions) -> Result<Outside, String> {
         if let [ours, theirs] = &options.dgram[..] {
             let port = DgramPort::bind(ours, theirs).map_err(|error| format!("{}: {error}", ours.display()))?;
-            return Ok(Outside::with("guest", port, DgramPort::counters));
+            // Guests come and go.
+            return Ok(Outside::with("guest", port, DgramPort::counters, Gone::default()));
         }
         if let Some(path) = &options.stream {
             let port = StreamPort::listen_unix(path).map_err(|error| format!("{}: {error}", path.display()))?;
-            return Ok(Outside::with("guest", port, StreamPort::counters));
+            return Ok(Outside::with("guest", port, StreamPort::counters, Gone::default()));
         }
         match &options.tap {
             Some(name) => Outside::tap(name),
@@ -144,7 +149,8 @@ impl Outside {
     fn tap(name: &str) -> Result<Outside, String> {
         use testbed::attach::{TapConfig, TapPort};
         let port = TapPort::open(TapConfig::named(name)).map_err(|error| error.to_string())?;
-        Ok(Outside::with(name, port, TapPort::counters))
+        let gone = port.gone();
+        Ok(Outside::with(name, port, TapPort::counters, gone))
     }
 
     #[cfg(not(feature = "tap"))]
@@ -152,11 +158,17 @@ impl Outside {
         Err("this was built without TAPs: build with --features tap, or use --dgram or --stream".into())
     }
 
-    fn with<P: Port + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters) -> Outside {
+    fn with<P: Port + 'static>(name: &str, port: P, counters: fn(&P) -> AttachCounters, gone: Gone) -> Outside {
         let port = Arc::new(Mutex::new(port));
         let looked_at = port.clone();
         let counters = Box::new(move || counters(&looked_at.lock().unwrap_or_else(PoisonError::into_inner)));
-        Outside { name: name.into(), port, counters }
+        Outside { name: name.into(), port, counters, gone }
+    }
+
+    /// Ready when the end of the wire has gone for good, with what to tell of that.
+    pub async fn gone(&self) -> io::Error {
+        self.gone.wait().await;
+        io::Error::new(io::ErrorKind::NetworkDown, format!("{} is gone: somebody has deleted it", self.name))
     }
 
     /// A testbed of one host, called `host`, with this at the other end of its wire.
@@ -232,11 +244,41 @@ pub async fn interrupted() -> io::Result<()> {
 /// The same; until then, keys of `host` change as the options say. Then its ESP numbers are written down as they are.
 ///
 /// # Errors
-/// If signals cannot be waited for.
-pub async fn keyed_until_interrupted(host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
-    let ended = changed_until_interrupted(host, options).await;
-    host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| keying.write_numbers()));
+/// If signals cannot be waited for; if the end of the wire goes.
+pub async fn keyed_until_interrupted(outside: &Outside, host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
+    let ended = tokio::select! {
+        biased;
+        error = outside.gone() => Err(error),
+        ended = changed_until_interrupted(host, options) => ended,
+    };
+    write_numbers(host);
     ended
+}
+
+/// Lets `servers` of `host` finish what they do, for ten seconds, or until somebody is out of patience.
+///
+/// # Errors
+/// If signals cannot be waited for.
+pub async fn take_leave(host: &BedHost, servers: &[Server]) -> io::Result<()> {
+    let ended = tokio::select! {
+        biased;
+        _ = join_all(servers.iter().map(Server::close)) => Ok(()),
+        again = interrupted() => again,
+        () = host.runtime().sleep(FAREWELL) => Ok(()),
+    };
+    // More were used meanwhile.
+    write_numbers(host);
+    ended
+}
+
+/// What to say of a server that ended by itself, and the exit status: it failed, or could not begin.
+pub fn stop(error: io::Error) -> (String, u8) {
+    let status = if error.kind() == io::ErrorKind::NetworkDown { program::FAILED } else { program::UNUSABLE };
+    (error.to_string(), status)
+}
+
+fn write_numbers(host: &BedHost) {
+    host.stack().with_device(|device| device.keying().into_iter().for_each(|keying| keying.write_numbers()));
 }
 
 async fn changed_until_interrupted(host: &BedHost, options: &OutsideOptions) -> io::Result<()> {
@@ -275,3 +317,5 @@ pub fn listed(counters: &CounterSet) -> String {
 }
 
 const NO_END: &str = "the wire needs an end outside: --tap NAME, --dgram OURS THEIRS or --stream PATH";
+/// What clients have to take their last answers in.
+const FAREWELL: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 
 use super::client::{ClientTls, Session, read_body};
 use super::content::Content;
+use super::limits::Limits;
 use super::pin::{Pin, trust};
 use super::server::Server;
 use super::site::Site;
@@ -117,7 +118,8 @@ impl Comparison {
         let key_log = self.capture.clone().map(|capture| Arc::new(capture) as Arc<dyn rustls::KeyLog>);
         let site = Site::new(&self.folder, self.pool())?;
         let mut server = Server::new(site, mode, identity::server_config(self.randomness("server"), key_log))
-            .with_records_per_key(self.records_per_key);
+            .with_records_per_key(self.records_per_key)
+            .with_limits(Limits::none());
         if self.clock == ClockKind::Virtual {
             server = server.without_dates();
         }

@@ -2,6 +2,8 @@
 //!
 //! - [`site`]: a folder as a web site, with ranges; [`range`]: which bytes a request is for;
 //! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
+//! - [`limits`]: what clients may take of a server; `patience`: how long it waits for one, step by step; `rationed`: what one
+//!   may have in memory;
 //! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
 //! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost; [`content`]: what there
 //!   is to fetch.
@@ -9,8 +11,11 @@
 pub mod client;
 pub mod comparison;
 pub mod content;
+pub mod limits;
+mod patience;
 pub mod pin;
 pub mod range;
+mod rationed;
 pub mod server;
 pub mod site;
 
@@ -78,6 +83,26 @@ impl FromStr for Mode {
 
 /// What goes wrong at one end of a connection, in whichever layer.
 pub type Failure = Box<dyn core::error::Error + Send + Sync>;
+
+/// An error with its causes, each told once.
+///
+/// ```
+/// use offload_examples::web::told;
+///
+/// assert_eq!(told(&std::io::Error::other("no")), "no");
+/// ```
+pub fn told(error: &(dyn core::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text += &format!(": {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
 
 /// As many as there are hexadecimal digits for: for checksums.
 pub fn hexadecimal(bytes: &[u8]) -> String {

@@ -1,12 +1,17 @@
-//! Serves a [`Site`] from an emulated host, over plain TCP or over TLS.
+//! Serves a [`Site`] from an emulated host, over plain TCP or over TLS, within [`Limits`].
 
+use super::limits::{Charge, Limits};
+use super::patience::{Late, Patience, Step};
+use super::rationed::{Outstanding, Rationed};
 use super::site::{Body, Site};
-use super::{Failure, Mode};
+use super::{Failure, Mode, told};
+use bytes::Bytes;
 use core::convert::Infallible;
 use core::future::poll_fn;
-use core::pin::Pin;
+use core::pin::{Pin, pin};
+use core::task::{Context, Poll};
 use host_stack::TcpStream;
-use hyper::body::Incoming;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -17,7 +22,6 @@ use rustls::ServerConfig;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, PoisonError};
 use testbed::BedHost;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 offload_base::counters! {
@@ -29,6 +33,10 @@ offload_base::counters! {
         pub parts: "http_partial_content",
         /// Connections that ended in the middle of something, the client's fault mostly.
         pub cut_off: "http_cut_off",
+        /// Connections that the server ended, for the client took too long.
+        pub timed_out: "http_timed_out",
+        /// Connections that it refused, for it had as many as it takes.
+        pub refused: "http_refused",
     }
 }
 
@@ -40,17 +48,28 @@ pub struct Server {
     tls: Arc<ServerConfig>,
     records_per_key: Option<u64>,
     dates: bool,
+    limits: Limits,
     counted: Arc<Mutex<CounterSet>>,
     /// Connections that have not ended.
     open: watch::Sender<usize>,
+    /// Whether no more requests are wanted.
+    closing: watch::Sender<bool>,
 }
 
 impl Server {
     /// Serves `site`; `tls` is for the modes that have TLS.
     pub fn new(site: Site, mode: Mode, mut tls: ServerConfig) -> Server {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let (counted, open) = (Arc::default(), watch::Sender::new(0));
-        Server { site, mode, tls: Arc::new(tls), records_per_key: None, dates: true, counted, open }
+        let (counted, open, closing) = (Arc::default(), watch::Sender::new(0), watch::Sender::new(false));
+        let limits = Limits::default();
+        Server { site, mode, tls: Arc::new(tls), records_per_key: None, dates: true, limits, counted, open, closing }
+    }
+
+    /// Has clients take no more than this, over all servers that were given clones of it.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Server {
+        self.limits = limits;
+        self
     }
 
     /// Changes the transmit key of each connection after so many records.
@@ -72,6 +91,11 @@ impl Server {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Connections that have not ended.
+    pub fn open(&self) -> usize {
+        *self.open.borrow()
+    }
+
     /// Ready when every connection has ended.
     pub async fn idle(&self) {
         let mut open = self.open.subscribe();
@@ -79,7 +103,14 @@ impl Server {
         let _never_fails = open.wait_for(|open| *open == 0).await;
     }
 
-    /// Listens at `port` of `host`, and gives what serves whoever comes until the listener fails.
+    /// Ends what it does: nobody is let in any more, idle connections are closed, and others after the answer that is under
+    /// way. Ready when all have ended.
+    pub async fn close(&self) {
+        self.closing.send_replace(true);
+        self.idle().await;
+    }
+
+    /// Listens at `port` of `host`, and gives what serves whoever comes until the listener fails, or the server is closed.
     ///
     /// # Errors
     /// If the port is taken.
@@ -88,68 +119,143 @@ impl Server {
         let (server, acceptor) = (self.clone(), host.clone());
         Ok(host.spawn("listener", async move {
             loop {
-                let stream = listener.accept().await?;
-                let (peer, server) = (stream.peer_addr(), server.clone());
+                let mut stream = tokio::select! {
+                    biased;
+                    () = server.closed() => return Ok(()),
+                    accepted = listener.accept() => accepted?,
+                };
+                let Some(place) = server.limits.capacity.enter() else {
+                    server.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
+                    stream.abort();
+                    continue;
+                };
+                let (server, host) = (server.clone(), acceptor.clone());
                 server.open.send_modify(|open| *open += 1);
                 // A connection ends when it ends: nobody waits for it.
                 let _ends_by_itself = acceptor.spawn("connection", async move {
-                    if let Err(error) = server.converse(stream).await {
-                        server.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
-                        if !peer_is_gone(&*error) {
-                            eprintln!("{peer}: {error}");
-                        }
-                    }
+                    server.welcome(&host, stream).await;
+                    drop(place);
                     server.open.send_modify(|open| *open -= 1);
                 });
             }
         }))
     }
 
-    async fn converse(&self, stream: TcpStream) -> Result<(), Failure> {
-        if !self.mode.is_secure() {
-            return Ok(self.speak(stream).await.0?);
+    /// From the first byte of a connection to the last.
+    async fn welcome(&self, host: &BedHost, stream: TcpStream) {
+        let peer = stream.peer_addr();
+        // By the clock of TCP, for it goes on for what is queued when the connection is dropped.
+        stream.set_user_timeout(Some(self.limits.stall));
+        let Err(error) = self.converse(host, stream).await else { return };
+        if error.is::<Late>() || has_kind(&*error, &[ErrorKind::TimedOut]) {
+            return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
         }
-        let mut stream = ktls_offload::accept(stream, self.tls.clone()).await?;
+        self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
+        if !peer_is_gone(&error) {
+            eprintln!("{peer}: {}", told(&*error));
+        }
+    }
+
+    async fn converse(&self, host: &BedHost, stream: TcpStream) -> Result<(), Failure> {
+        if !self.mode.is_secure() {
+            return self.speak(host, stream).await.0;
+        }
+        let mut stream = tokio::select! {
+            biased;
+            shaken = ktls_offload::accept(stream, self.tls.clone()) => shaken?,
+            () = host.runtime().sleep(self.limits.handshake) => return Err(Late(Step::Handshake).into()),
+        };
         if let Some(records) = self.records_per_key {
             stream.set_records_per_key(records);
         }
         if self.mode == Mode::HttpsNic {
             stream.offload(Offload::BOTH);
         }
-        let (ended, stream) = self.speak(stream).await;
+        let (ended, stream) = self.speak(host, stream).await;
         self.count(stream.counters());
-        Ok(ended?)
+        ended
     }
 
     /// Answers requests until there are no more; gives the stream back for what it counted.
-    async fn speak<S: SegmentStream + AsyncRead + AsyncWrite>(&self, stream: S) -> (hyper::Result<()>, S) {
+    async fn speak<S: Outstanding>(&self, host: &BedHost, stream: S) -> (Result<(), Failure>, S) {
         let (stream, lent) = SharedWrites::new(stream);
+        let patience = Patience::new(self.limits.clone(), host.runtime());
+        let stream = Rationed::new(stream, patience.clone(), self.limits.capacity.clone());
         let service = service_fn(|request| {
-            let (server, lent) = (self.clone(), lent.clone());
+            let (server, lent, patience) = (self.clone(), lent.clone(), patience.clone());
             let answer: Pin<Box<dyn Future<Output = Result<_, Infallible>> + Send>> =
-                Box::pin(async move { Ok(server.answer(request, &lent).await) });
+                Box::pin(async move { Ok(server.answer(request, &lent, patience).await) });
             answer
         });
         let mut connection = hyper::server::conn::http1::Builder::new()
             .auto_date_header(self.dates)
+            .max_buf_size(MOST_BUFFERED)
             .serve_connection(TokioIo::new(stream), service);
-        let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+        let (mut alarm, mut closing) = (host.runtime().alarm(), pin!(self.closed()));
+        let mut is_closing = false;
+        let ended = poll_fn(|cx| {
+            if !is_closing && closing.as_mut().poll(cx).is_ready() {
+                is_closing = true;
+                Pin::new(&mut connection).graceful_shutdown();
+            }
+            match connection.poll_without_shutdown(cx) {
+                Poll::Ready(ended) => Poll::Ready(ended.map_err(Failure::from)),
+                Poll::Pending => patience.poll_late(&mut *alarm, cx).map(|late| Err(late.into())),
+            }
+        })
+        .await;
         let stream = connection.into_parts().io.into_inner();
         self.count(stream.counters());
-        let mut stream = stream.into_inner();
-        match &ended {
-            // A file that came to an early end must not look like a shorter one.
-            Err(error) if error.is_user() => stream.abort(),
-            _ => stream.finish(),
+        let (mut stream, charge, written) = stream.into_parts();
+        if ended.as_ref().is_err_and(is_cut_short) {
+            // What came to an early end must not look like something shorter.
+            stream.abort();
+            return (ended, stream);
         }
-        (ended, stream)
+        stream.finish();
+        let delivered = self.deliver(host, &mut stream, charge, written).await;
+        (ended.and(delivered.map_err(Failure::from)), stream)
     }
 
-    async fn answer(&self, request: Request<Incoming>, lent: &LentPieces) -> Response<Body> {
-        let answer = self.site.answer(request, lent).await;
+    /// Waits until the client has everything; one that takes too little in its time has had its chance.
+    async fn deliver<S: Outstanding>(
+        &self,
+        host: &BedHost,
+        stream: &mut S,
+        mut charge: Charge,
+        written: u64,
+    ) -> Result<(), Late> {
+        loop {
+            let before = stream.outstanding();
+            charge.set(before);
+            let acknowledged = poll_fn(|cx| stream.poll_acked(cx, written));
+            tokio::select! {
+                biased;
+                // That it is gone was told, or is nothing to tell.
+                _ = acknowledged => return Ok(()),
+                () = host.runtime().sleep(self.limits.stall) => {}
+            }
+            if stream.outstanding() + LEAST_TAKEN > before {
+                stream.abort();
+                return Err(Late(Step::AnswerEnd));
+            }
+        }
+    }
+
+    /// Ready when the server is closed.
+    async fn closed(&self) {
+        let mut closing = self.closing.subscribe();
+        // The sender is here: it cannot have gone.
+        let _never_fails = closing.wait_for(|closing| *closing).await;
+    }
+
+    async fn answer(&self, request: Request<Incoming>, lent: &LentPieces, patience: Patience) -> Response<Told> {
+        patience.asked(!request.body().is_end_stream());
+        let answer = self.site.answer(request, lent, &self.limits.capacity).await;
         let part = answer.status() == StatusCode::PARTIAL_CONTENT;
         self.count(&HttpCounters { requests: 1, parts: u64::from(part), ..HttpCounters::default() });
-        answer
+        patience.answers();
+        answer.map(|body| Told { body, patience })
     }
 
     fn count(&self, counters: &dyn Counters) {
@@ -157,12 +263,53 @@ impl Server {
     }
 }
 
+/// A body that tells when it ends.
+struct Told {
+    body: Body,
+    patience: Patience,
+}
+
+impl HttpBody for Told {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.patience.answered();
+    }
+}
+
+/// Whether the client has a part of an answer, and no more will come.
+fn is_cut_short(error: &Failure) -> bool {
+    match error.downcast_ref::<Late>() {
+        Some(late) => late.0 == Step::Answer || late.0 == Step::AnswerEnd,
+        None => error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_user),
+    }
+}
+
 /// Whether a connection just ended, as clients end theirs that have heard enough.
-fn peer_is_gone(error: &(dyn core::error::Error + 'static)) -> bool {
+fn peer_is_gone(error: &Failure) -> bool {
+    error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message) || has_kind(&**error, &GONE)
+}
+
+/// Whether the system said one of these, here or in a cause.
+fn has_kind(error: &(dyn core::error::Error + 'static), kinds: &[ErrorKind]) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        let gone = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
-        if error.downcast_ref::<io::Error>().is_some_and(|error| gone.contains(&error.kind())) {
+        if error.downcast_ref::<io::Error>().is_some_and(|error| kinds.contains(&error.kind())) {
             return true;
         }
         cause = error.source();
@@ -170,5 +317,11 @@ fn peer_is_gone(error: &(dyn core::error::Error + 'static)) -> bool {
     false
 }
 
+const GONE: [ErrorKind; 3] = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
+/// What the HTTP library keeps of a connection, either way; a header is no longer.
+const MOST_BUFFERED: usize = 64 << 10;
+/// What a client has to take in [`Limits::stall`] of what is queued when nothing more will be.
+const LEAST_TAKEN: usize = 16 << 10;

@@ -4,6 +4,7 @@
 //! Files are read on a pool that may block, and each piece is lent to the connection, which sends it uncopied.
 
 use super::hexadecimal;
+use super::limits::{Capacity, Charge};
 use super::range::{Selected, select};
 use bytes::Bytes;
 use core::pin::Pin;
@@ -62,10 +63,15 @@ impl Site {
         &self.folder
     }
 
-    /// Answers a request of a connection that pieces are lent to.
-    pub async fn answer(&self, request: Request<Incoming>, lent: &LentPieces) -> Response<Body> {
+    /// Answers a request of a connection that pieces are lent to; what is read ahead is charged to `capacity`.
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        lent: &LentPieces,
+        capacity: &Arc<Capacity>,
+    ) -> Response<Body> {
         let answer = match *request.method() {
-            Method::GET | Method::HEAD => self.give(request.uri().path(), request.headers(), lent).await,
+            Method::GET | Method::HEAD => self.give(request.uri().path(), request.headers(), lent, capacity).await,
             Method::PUT | Method::POST => take(request.into_body()).await,
             _ => {
                 let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "GET, HEAD, PUT or POST\n");
@@ -73,17 +79,27 @@ impl Site {
                 return refusal;
             }
         };
-        answer.unwrap_or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => text(StatusCode::NOT_FOUND, "not found\n"),
-            io::ErrorKind::PermissionDenied => text(StatusCode::FORBIDDEN, "forbidden\n"),
-            io::ErrorKind::InvalidInput => text(StatusCode::BAD_REQUEST, "no path of a file\n"),
-            _ => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        answer.unwrap_or_else(|refused| match refused {
+            NoAnswer::NotFound => text(StatusCode::NOT_FOUND, "not found\n"),
+            NoAnswer::BadPath => text(StatusCode::BAD_REQUEST, "no path of a file\n"),
+            NoAnswer::BadBody => text(StatusCode::BAD_REQUEST, "no body\n"),
+            NoAnswer::Failed(error) => {
+                // What the system says is for whoever runs the server.
+                eprintln!("{}: {error}", self.folder.display());
+                text(StatusCode::SERVICE_UNAVAILABLE, "try again later\n")
+            }
         })
     }
 
     /// The file at `path`, or the part of it that is asked for, or what is in the folder there.
-    async fn give(&self, path: &str, asked: &HeaderMap, lent: &LentPieces) -> io::Result<Response<Body>> {
-        let relative = decoded(path).ok_or(io::ErrorKind::InvalidInput)?;
+    async fn give(
+        &self,
+        path: &str,
+        asked: &HeaderMap,
+        lent: &LentPieces,
+        capacity: &Arc<Capacity>,
+    ) -> Result<Response<Body>, NoAnswer> {
+        let relative = decoded(path).ok_or(NoAnswer::BadPath)?;
         let folder = self.folder.clone();
         let found = self.pool.call(move || find(&folder, relative.trim_start_matches('/'))).await??;
         let (file, metadata) = match found {
@@ -107,8 +123,11 @@ impl Site {
                 return Ok(refusal);
             }
         };
-        let pieces = FilePieces::new(self.pool.clone(), file, &metadata, range.clone())?;
-        let mut response = Response::new(BodyExt::boxed(FileBody { pieces, lent: lent.clone() }));
+        let piece = capacity.piece_bytes().min(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+        let pieces = FilePieces::new(self.pool.clone(), file, &metadata, range.clone()).map_err(io::Error::from)?;
+        let charge = Charge::new(capacity.clone(), PIECES_AHEAD * piece);
+        let pieces = pieces.with_piece_bytes(piece);
+        let mut response = Response::new(BodyExt::boxed(FileBody { pieces, lent: lent.clone(), _charge: charge }));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
@@ -119,6 +138,31 @@ impl Site {
             headers.insert(CONTENT_RANGE, ascii(format!("bytes {}-{}/{length}", range.start, range.end - 1)));
         }
         Ok(response)
+    }
+}
+
+/// Why a request is not answered as asked.
+#[derive(Debug)]
+enum NoAnswer {
+    /// There is nothing at that path that is served: what else may be there is nobody's business.
+    NotFound,
+    /// The path is none.
+    BadPath,
+    /// The body is not what its header says, or was cut off.
+    BadBody,
+    /// The server's system failed.
+    Failed(io::Error),
+}
+
+/// What the system says of a path, or of a file: that it leads nowhere is the client's affair.
+impl From<io::Error> for NoAnswer {
+    fn from(error: io::Error) -> NoAnswer {
+        use io::ErrorKind::{InvalidFilename, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+        match error.kind() {
+            NotFound | NotADirectory | IsADirectory | PermissionDenied | InvalidFilename => NoAnswer::NotFound,
+            _ if error.raw_os_error() == Some(TOO_MANY_LINKS) => NoAnswer::NotFound,
+            _ => NoAnswer::Failed(error),
+        }
     }
 }
 
@@ -169,6 +213,8 @@ fn entity_tag(metadata: &Metadata) -> String {
 struct FileBody {
     pieces: FilePieces,
     lent: LentPieces,
+    /// For pieces that were read and not written yet.
+    _charge: Charge,
 }
 
 impl HttpBody for FileBody {
@@ -190,10 +236,10 @@ impl HttpBody for FileBody {
 }
 
 /// Counts and hashes what is sent here.
-async fn take(mut body: Incoming) -> io::Result<Response<Body>> {
+async fn take(mut body: Incoming) -> Result<Response<Body>, NoAnswer> {
     let (mut bytes, mut hash) = (0, Sha256::new());
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(io::Error::other)?.into_data() {
+        if let Ok(data) = frame.map_err(|_| NoAnswer::BadBody)?.into_data() {
             bytes += data.len();
             hash.update(&data);
         }
@@ -227,6 +273,11 @@ fn decoded(path: &str) -> Option<String> {
     }
     String::from_utf8(decoded).ok().filter(|path| !path.contains('\0'))
 }
+
+/// Pieces of a file that were read and not written: one is read while the HTTP library has another.
+const PIECES_AHEAD: usize = 2;
+/// ELOOP: links that lead in circles.
+const TOO_MANY_LINKS: i32 = 40;
 
 #[cfg(test)]
 mod tests {

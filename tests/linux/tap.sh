@@ -84,7 +84,7 @@ check "every one is answered" [ "$(get -H 'Connection: close' 'http://10.77.0.1/
 check "names are listed" grep -qx "a page.txt" <(get http://10.77.0.1/)
 check "what is not there is not found" [ "$(inside curl -s --noproxy '*' -o /dev/null -w '%{http_code}' http://10.77.0.1/none)" = 404 ]
 check "nothing outside the folder is given" \
-    [ "$(inside curl -s --noproxy '*' -o /dev/null -w '%{http_code}' --path-as-is http://10.77.0.1/../../../../etc/passwd)" = 403 ]
+    [ "$(inside curl -s --noproxy '*' -o /dev/null -w '%{http_code}' --path-as-is http://10.77.0.1/../../../../etc/passwd)" = 404 ]
 check "a port where nobody listens refuses" [ "$(inside curl -s --noproxy '*' --max-time 10 http://10.77.0.1:81/ || echo $?)" = 7 ]
 stop
 check "there were as many connections" [ "$(counted TcpPassiveOpens)" -ge 1000 ]
@@ -106,8 +106,36 @@ many() { # opens connections to $2 until there are $1 at once, asks for a page o
 }
 weight() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$pid/status"; }
 
-echo "10000 connections at once, three times"
+stalled() { # opens $1 connections to port $2, asks for the big file on each, reads nothing, waits until the server closes them
+    local sockets=() socket
+    for ((at = 0; at < $1; at++)); do
+        exec {socket}<>/dev/tcp/10.77.0.1/"$2"
+        printf 'GET /bulk HTTP/1.1\r\nHost: it\r\n\r\n' >&"$socket"
+        sockets+=("$socket")
+    done
+    sleep "$3"
+}
+echo "100 clients that do not read"
+start --max-memory 64MiB --stall-timeout 5
+before=$(weight)
+inside bash -c "$(declare -f stalled); stalled 100 80 20" &
+sleep 4
+check "they have a bounded share of memory" [ "$(weight)" -lt $((before + (64 << 10) + 100 * 512)) ]
+wait $!
+stop
+check "they were given up" [ "$(counted http_timed_out)" = 100 ]
+
+echo "a TAP that is deleted"
 start
+inside ip link del nic0
+status=0
+wait "$pid" || status=$?
+pid=
+check "the server ends, with status 1" [ "$status" = 1 ]
+check "it says why" grep -q "nic0 is gone" "$work/log"
+
+echo "10000 connections at once, three times"
+start --max-connections 20000 --idle-timeout 600
 # Each leaves its port in TIME-WAIT on Linux's side.
 inside sysctl -qw net.ipv4.ip_local_port_range="10000 65000"
 weights=()

@@ -1,0 +1,228 @@
+//! What clients may take of a server: time for each step, places, and memory for what they do not read.
+//!
+//! Invariant: a place and a charge are given back when they are dropped, whatever became of the connection.
+
+use clap::Args;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use offload_bench::options::bytes;
+use std::sync::Arc;
+
+/// The limits on the command line.
+#[derive(Args, Clone, Debug)]
+pub struct LimitOptions {
+    /// Seconds that a client has for its TLS handshake
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds(), requires = "end")]
+    handshake_timeout: u64,
+    /// Seconds from the first byte of a request to the end of its header
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = seconds(), requires = "end")]
+    header_timeout: u64,
+    /// Seconds that a client has for each 16 KiB of a request's body
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = seconds(), requires = "end")]
+    body_timeout: u64,
+    /// Seconds without a request, the first or another
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
+    idle_timeout: u64,
+    /// Seconds without a byte acknowledged, or without room for the next piece of an answer (256 KiB at most)
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds(), requires = "end")]
+    stall_timeout: u64,
+    /// Connections at a time, over all ports of the web server; more are reset
+    #[arg(long, value_name = "COUNT", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65_536), requires = "end")]
+    max_connections: u32,
+    /// Memory for answers that clients have not taken, over all connections. Once it is used up, each connection has a
+    /// quarter MiB
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bytes, requires = "end")]
+    max_memory: u64,
+}
+
+fn seconds() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=86_400)
+}
+
+impl LimitOptions {
+    /// What they say.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            handshake: Duration::from_secs(self.handshake_timeout),
+            header: Duration::from_secs(self.header_timeout),
+            body: Duration::from_secs(self.body_timeout),
+            idle: Duration::from_secs(self.idle_timeout),
+            stall: Duration::from_secs(self.stall_timeout),
+            capacity: Capacity::new(self.max_connections as usize, self.max_memory as usize),
+        }
+    }
+}
+
+/// What clients of one server, or of several, may take. Cloned, it is the same [`Capacity`].
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_examples::web::limits::Limits;
+///
+/// let limits = Limits::default();
+/// assert_eq!((limits.handshake, limits.idle), (Duration::from_secs(10), Duration::from_secs(60)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// For a TLS handshake.
+    pub handshake: Duration,
+    /// From the first byte of a request to the end of its header.
+    pub header: Duration,
+    /// For each [`LEAST_OF_A_BODY`] bytes of a request's body.
+    pub body: Duration,
+    /// Without a request.
+    pub idle: Duration,
+    /// For the next piece of an answer to be taken, and for a byte to be acknowledged.
+    pub stall: Duration,
+    /// Places and memory.
+    pub capacity: Arc<Capacity>,
+}
+
+impl Limits {
+    /// Limits that nobody meets: for clients that are known.
+    pub fn none() -> Limits {
+        let never = Duration::from_secs(86_400);
+        let capacity = Capacity::new(usize::MAX, usize::MAX);
+        Limits { handshake: never, header: never, body: never, idle: never, stall: never, capacity }
+    }
+}
+
+/// What the programs have unless their options say something else.
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            handshake: Duration::from_secs(10),
+            header: Duration::from_secs(10),
+            body: Duration::from_secs(30),
+            idle: Duration::from_secs(60),
+            stall: Duration::from_secs(60),
+            capacity: Capacity::new(1024, 256 << 20),
+        }
+    }
+}
+
+/// Places for connections, and memory for what clients have not taken.
+///
+/// ```
+/// use offload_examples::web::limits::Capacity;
+///
+/// let capacity = Capacity::new(1, 1 << 20);
+/// let place = capacity.enter().unwrap();
+/// assert!(capacity.enter().is_none());
+/// drop(place);
+/// assert!(capacity.enter().is_some());
+/// ```
+#[derive(Debug)]
+pub struct Capacity {
+    most_connections: usize,
+    most_bytes: usize,
+    connections: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Capacity {
+    /// For so many connections, and so many bytes.
+    pub fn new(most_connections: usize, most_bytes: usize) -> Arc<Capacity> {
+        let (connections, bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Capacity { most_connections, most_bytes, connections, bytes })
+    }
+
+    /// A place for one more connection, if there is one.
+    pub fn enter(self: &Arc<Capacity>) -> Option<Place> {
+        let taken = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+            (taken < self.most_connections).then_some(taken + 1)
+        });
+        taken.is_ok().then(|| Place(self.clone()))
+    }
+
+    /// Bytes charged now.
+    pub fn charged(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How much of a file is read at a time now.
+    pub(super) fn piece_bytes(&self) -> usize {
+        if self.is_used_up() { SMALL_PIECE } else { PIECE }
+    }
+
+    pub(super) fn is_used_up(&self) -> bool {
+        self.charged() >= self.most_bytes
+    }
+}
+
+/// A connection's place.
+#[derive(Debug)]
+pub struct Place(Arc<Capacity>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Memory that something holds.
+#[derive(Debug)]
+pub(super) struct Charge {
+    capacity: Arc<Capacity>,
+    bytes: usize,
+}
+
+impl Charge {
+    pub(super) fn new(capacity: Arc<Capacity>, bytes: usize) -> Charge {
+        let mut charge = Charge { capacity, bytes: 0 };
+        charge.set(bytes);
+        charge
+    }
+
+    /// So much it is now.
+    pub(super) fn set(&mut self, bytes: usize) {
+        if bytes >= self.bytes {
+            self.capacity.bytes.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        } else {
+            self.capacity.bytes.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+
+    /// So much it is.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What a connection may have queued now: everything that the transport takes, or a little.
+    pub(super) fn most(&self) -> usize {
+        if self.capacity.is_used_up() { FLOOR } else { usize::MAX }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// What a client has to send of a body in [`Limits::body`].
+pub const LEAST_OF_A_BODY: u64 = 16 << 10;
+/// What is read of a file at a time, and what is when memory is used up.
+const PIECE: usize = 256 << 10;
+const SMALL_PIECE: usize = 16 << 10;
+/// What a connection may queue in any case.
+const FLOOR: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn charges_add_up_and_come_back() {
+        let capacity = Capacity::new(1, 100);
+        let (mut one, two) = (Charge::new(capacity.clone(), 60), Charge::new(capacity.clone(), 30));
+        assert_eq!((capacity.charged(), one.most(), capacity.piece_bytes()), (90, usize::MAX, PIECE));
+        one.set(70);
+        assert_eq!((capacity.charged(), two.most(), capacity.piece_bytes()), (100, FLOOR, SMALL_PIECE));
+        one.set(10);
+        assert_eq!((capacity.charged(), one.bytes()), (40, 10));
+        drop((one, two));
+        assert_eq!(capacity.charged(), 0);
+    }
+}
