@@ -4,6 +4,7 @@
 
 use clap::Parser;
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 use hyper::Uri;
 use hyper::http::uri::Scheme;
 use offload_base::counters::CounterSet;
@@ -14,7 +15,7 @@ use offload_examples::outside::{Outside, OutsideOptions, begin_capture, listed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
 use offload_examples::web::range::is_range;
-use offload_examples::web::{Failure, hexadecimal};
+use offload_examples::web::{Failure, hexadecimal, told};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use sha2::{Digest, Sha256};
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
-        Err(Stop::NotFetched(error)) => program::fail(NAME, &error.to_string(), program::FAILED),
+        Err(Stop::NotFetched(error)) => program::fail(NAME, &told(&*error), program::FAILED),
     }
 }
 
@@ -115,7 +116,13 @@ fn run(options: &Options) -> Result<(), Stop> {
     let mut bed = outside.bed("client", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
     let host = bed.host(0).clone();
     print!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
-    let fetched = bed.run(fetch(options, &host, &target, tls));
+    let fetched = bed.run(async {
+        tokio::select! {
+            biased;
+            gone = outside.gone() => Err(gone.into()),
+            fetched = fetch(options, &host, &target, tls) => fetched,
+        }
+    });
     let mut counters = bed.counters();
     outside.count(&mut counters);
     if let Ok(tls) = &fetched {
@@ -209,7 +216,9 @@ async fn fetch(
             return Err(format!("{url}: {status}").into());
         }
     }
-    session.close().await
+    session.close_both_sides(host, PATIENCE).await
 }
 
 const NAME: &str = "https_client";
+/// What a server has to close its side in.
+const PATIENCE: Duration = Duration::from_secs(2);

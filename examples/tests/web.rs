@@ -9,7 +9,7 @@ use hyper::header::{CONTENT_RANGE, ETAG};
 use ktls_offload::InPlace;
 use nic_sim::NicConfig;
 use nic_sim::wire::{Impairments, LinkConfig};
-use offload_base::Seed;
+use offload_base::{Instant, Seed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::comparison::Comparison;
 use offload_examples::web::pin::{Pin, trust};
@@ -18,13 +18,16 @@ use offload_examples::web::site::Site;
 use offload_examples::web::{Failure, Mode};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 use testbed::Testbed;
 use testbed::identity::{self, Randomness};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]
 fn every_mode_gives_every_byte_uncopied() {
@@ -102,11 +105,102 @@ fn ranges_are_of_one_version() {
         (StatusCode::RANGE_NOT_SATISFIABLE, text("bytes */10000"), false, 14),
         (StatusCode::OK, None, true, 10_000),
         (StatusCode::NOT_FOUND, None, false, 10),
-        (StatusCode::FORBIDDEN, None, false, 10),
+        (StatusCode::NOT_FOUND, None, false, 10),
         (StatusCode::BAD_REQUEST, None, false, 18),
         (StatusCode::OK, None, false, 5),
     ];
     assert_eq!(answers.unwrap(), expected);
+}
+
+/// What a server says to raw requests, without headers but the status.
+fn said(folder: &Folder, requests: &[&str]) -> Vec<(String, String)> {
+    let mut bed = two_hosts();
+    let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
+    let server = server(folder, Mode::Http, identity::server_config(Randomness::Seeded(Seed(1)), None));
+    let _listens_on = server.listen(&host, 80).unwrap();
+    let mut answers = Vec::new();
+    for request in requests {
+        let (client, request, to) = (client.clone(), request.to_string(), SocketAddr::from((host.address(), 80)));
+        let answer = bed.run(client.clone().spawn("client", async move {
+            let mut stream = client.stack().connect(None, to).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        }));
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        answers.push((head.lines().next().unwrap().to_string(), body.to_string()));
+    }
+    answers
+}
+
+#[test]
+fn what_is_not_served_cannot_be_told_from_what_is_not_there() {
+    let folder = Folder::new("oracle", &[("file", 10)]);
+    symlink("circle", folder.0.join("circle")).unwrap();
+    symlink("/etc/passwd", folder.0.join("outside")).unwrap();
+    let ask = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let paths = [
+        "/none",
+        "/../../../../../../../../../etc/passwd",
+        "/../../../../../../../../../etc/nope",
+        "/../../../../../../../../../etc/passwd/nope",
+        "/outside",
+        "/circle",
+        "/circle/file",
+        "/file/",
+        &format!("/{}", "x".repeat(300)),
+        &format!("/{}", "x/".repeat(3000)),
+    ];
+    let requests: Vec<String> = paths.iter().map(|path| ask(path)).collect();
+    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+    for (path, answer) in paths.iter().zip(said(&folder, &requests)) {
+        assert_eq!(answer, ("HTTP/1.1 404 Not Found".into(), "not found\n".into()), "{:.60}", path);
+    }
+}
+
+#[test]
+fn a_malformed_body_is_the_clients_fault() {
+    let folder = Folder::new("chunk", &[("file", 10)]);
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let answers = said(&folder, &[&format!("{head}zz\r\nab\r\n0\r\n\r\n"), &format!("{head}2\r\nabc\r\n0\r\n\r\n")]);
+    for answer in answers {
+        assert_eq!(answer, ("HTTP/1.1 400 Bad Request".into(), "no body\n".into()));
+    }
+}
+
+#[test]
+fn a_server_with_an_rsa_key_is_spoken_to_over_tls_12_and_13() {
+    let folder = Folder::new("rsa", &[("file", 10_000)]);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let certificate = CertificateDer::from_pem_slice(RSA).unwrap();
+        let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.clone()], PrivateKeyDer::from_pem_slice(RSA).unwrap())
+            .unwrap();
+        config.enable_secret_extraction = true;
+        let mut bed = two_hosts();
+        let (host, client) = (bed.host(0).clone(), bed.host(1).clone());
+        let server = server(&folder, Mode::HttpsNic, config);
+        let _listens_on = server.listen(&host, 443).unwrap();
+        let mut config = identity::client_config(Randomness::System, None);
+        trust(&mut config, vec![certificate], None).unwrap();
+        let tls =
+            ClientTls { config: Arc::new(config), name: identity::server_name(), nic: true, records_per_key: None };
+        let fetched = bed.run(client.clone().spawn("client", async move {
+            let to = SocketAddr::from((host.address(), 443));
+            let mut session = Session::open(&client, to, "server", Some(tls)).await?;
+            let answer = session.get("/file", None).await?;
+            let bytes = read_body(answer, |_| Ok(())).await?;
+            session.close_both_sides(&client, Duration::from_secs(2)).await?;
+            // Its own FIN is acknowledged, and so is that of the server.
+            assert!(client.now() - Instant::ZERO < Duration::from_secs(2), "{version:?}");
+            Ok::<_, Failure>(bytes)
+        }));
+        assert_eq!(fetched.unwrap(), 10_000, "{version:?}");
+    }
 }
 
 #[test]
@@ -259,6 +353,7 @@ impl Drop for Folder {
 }
 
 /// Keys that protect nothing.
+const RSA: &[u8] = include_bytes!("rsa.pem");
 const PROXY_AUTHORITY_KEY: &str = "-----BEGIN PRIVATE KEY-----\n\
     MC4CAQAwBQYDK2VwBCIEICY4nkSHvvQQkiuBD7bXBdqKoZWRZ/5QRcBjmgZcmzPD\n\
     -----END PRIVATE KEY-----\n";

@@ -4,7 +4,8 @@ use super::Failure;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::net::SocketAddr;
-use host_stack::TcpStream;
+use core::time::Duration;
+use host_stack::{State, TcpStream};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -36,7 +37,7 @@ pub struct ClientTls {
 /// A connection to a web server.
 pub struct Session {
     requests: SendRequest<Empty<Bytes>>,
-    driver: JoinHandle<(hyper::Result<()>, CounterSet)>,
+    driver: JoinHandle<(hyper::Result<()>, CounterSet, Closing)>,
     authority: String,
     /// What the handshake agreed on; empty without TLS.
     suite: String,
@@ -55,7 +56,8 @@ impl Session {
     ) -> Result<Session, Failure> {
         let stream = host.stack().connect(None, to).await?;
         let Some(tls) = tls else {
-            return Session::over(host, stream, authority, |_| CounterSet::default()).await;
+            let state = |stream: &TcpStream| stream.stats().state;
+            return Session::over(host, stream, authority, |_| CounterSet::default(), state).await;
         };
         let mut stream = ktls_offload::connect(stream, tls.config, tls.name).await?;
         if let Some(records) = tls.records_per_key {
@@ -70,7 +72,8 @@ impl Session {
             set.add(stream.counters());
             set
         };
-        Ok(Session { suite, ..Session::over(host, stream, authority, count).await? })
+        let state = |stream: &KtlsStream<TcpStream>| stream.transport().stats().state;
+        Ok(Session { suite, ..Session::over(host, stream, authority, count, state).await? })
     }
 
     async fn over<S: SegmentStream + AsyncRead + AsyncWrite + 'static>(
@@ -78,13 +81,16 @@ impl Session {
         stream: S,
         authority: &str,
         count: fn(&S) -> CounterSet,
+        state: fn(&S) -> State,
     ) -> Result<Session, Failure> {
         let (requests, mut connection) = http1::handshake(TokioIo::new(stream)).await?;
         let driver = host.spawn("http", async move {
             let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
             let mut stream = connection.into_parts().io.into_inner();
             stream.finish();
-            (ended, count(&stream))
+            let counted = count(&stream);
+            let closing: Closing = Box::new(move || state(&stream));
+            (ended, counted, closing)
         });
         Ok(Session { requests, driver, authority: authority.into(), suite: String::new() })
     }
@@ -114,11 +120,32 @@ impl Session {
     /// If it had failed.
     pub async fn close(self) -> Result<CounterSet, Failure> {
         drop(self.requests);
-        let (ended, counters) = self.driver.await;
+        let (ended, counters, _goes_on_closing) = self.driver.await;
+        ended?;
+        Ok(counters)
+    }
+
+    /// The same, and waits until the server has closed its side too and knows that this is heard: for `patience` at most. For
+    /// programs whose host ends with them.
+    ///
+    /// # Errors
+    /// If it had failed.
+    pub async fn close_both_sides(self, host: &BedHost, patience: Duration) -> Result<CounterSet, Failure> {
+        drop(self.requests);
+        let (ended, counters, closing) = self.driver.await;
+        let until = host.now() + patience;
+        while !matches!(closing(), State::TimeWait | State::Closed) && host.now() < until {
+            host.runtime().sleep(A_MOMENT).await;
+        }
+        // The last acknowledgment has left the stack, and now leaves the NIC.
+        host.runtime().sleep(A_MOMENT).await;
         ended?;
         Ok(counters)
     }
 }
+
+/// A connection that is being closed: what state it is in.
+type Closing = Box<dyn Fn() -> State + Send>;
 
 /// Gives every chunk of an answer's body to `take`, in order.
 ///
@@ -138,3 +165,6 @@ pub async fn read_body(
     }
     Ok(bytes)
 }
+
+/// Between two looks at a connection that is being closed.
+const A_MOMENT: Duration = Duration::from_millis(10);
