@@ -60,7 +60,7 @@ impl TokioRuntime {
 /// If `threads` is zero.
 pub fn start(threads: usize, meter: Option<Meter>) -> io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(threads).thread_name("tokio").enable_all();
+    builder.worker_threads(threads).max_blocking_threads(BLOCKING_THREADS).thread_name("tokio").enable_all();
     if let Some(meter) = meter {
         builder
             .on_thread_start(move || ATTACHED.set(Some(meter.attach())))
@@ -137,6 +137,10 @@ impl fmt::Debug for TokioAlarm {
 thread_local! {
     static ATTACHED: RefCell<Option<Attached>> = const { RefCell::new(None) };
 }
+
+/// Threads for what blocks, such as reading files: each has a stack, and an arena of the allocator, in address space that may
+/// be bounded. tokio would start 512.
+const BLOCKING_THREADS: usize = 16;
 
 #[cfg(test)]
 mod tests {
