@@ -74,8 +74,9 @@ struct Asked {
     len: usize,
     /// Seconds at the beginning that do not count.
     omit: u64,
-    /// Bits a second of a stream; 0: as many as there can be.
+    /// Bits a second of a stream, which this side keeps to; 0: as many as there can be.
     bandwidth: u64,
+    /// The same, which the device keeps to, headers included.
     fqrate: u64,
     nodelay: bool,
     congestion: Option<String>,
@@ -122,8 +123,8 @@ impl Asked {
     fn set_up(&self, stream: &TcpStream, congestion: CongestionAlgorithm) {
         stream.set_nodelay(self.nodelay);
         stream.set_congestion(congestion);
-        let slowest = [self.bandwidth, self.fqrate].into_iter().filter(|bits| *bits > 0).min();
-        stream.set_pacing_rate(slowest.and_then(bytes_a_second));
+        // The device counts headers too: at the rate of `bandwidth`, which is of content, its queue would grow.
+        stream.set_pacing_rate(bytes_a_second(self.fqrate));
     }
 }
 
@@ -351,8 +352,8 @@ fn on_its_way(stream: &TcpStream) -> u64 {
 async fn send(host: &BedHost, stream: &mut TcpStream, counter: &AtomicU64, sending: Sending) -> io::Result<()> {
     // Short writes share a piece, or the queue would hold more of pieces than of bytes.
     let most = LEAST_PIECE.div_ceil(sending.len) * sending.len;
-    // At a rate, a piece is what a tenth of a second has room for.
-    let length = sending.rate.map_or(most, |rate| most.min((rate.get() / 10).max(1) as usize));
+    // At a rate, a piece is what a hundredth of a second has room for.
+    let length = sending.rate.map_or(most, |rate| most.min((rate.get() / 100).max(1) as usize));
     let block = Bytes::from(vec![0x5a; length]);
     let (began, mut queued) = (host.now(), 0);
     loop {

@@ -257,6 +257,7 @@ fn a_server_that_closes_ends_what_it_does() {
             let mut answer = Vec::new();
             busy.read_to_end(&mut answer).await?;
             closing.await;
+            assert!(bed.seconds() < 5, "{mode}: nobody waits for who is idle");
             Ok((answer.len(), idle, late))
         });
         assert!(read + 20_000 > LARGE, "{mode}: {read} bytes of the answer under way");
