@@ -175,6 +175,9 @@ pub enum HeaderError {
     /// More extension headers than anybody has use for.
     #[error("too many extension headers")]
     TooManyExtensions,
+    /// An option of an IPv4 header is cut short, or wants the packet sent on: what it is a part of has not arrived yet.
+    #[error("an option in the IPv4 header makes no sense here")]
+    Option,
     /// Something in an extension header is not acceptable (RFC 8200 4).
     #[error("an extension header is not acceptable: {0:?}")]
     Unacceptable(Problem),
@@ -314,6 +317,7 @@ fn walk_four(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
     if packet.len() < header_bytes {
         return Err(HeaderError::Truncated);
     }
+    check_options_of_four(&packet[IPV4_BYTES..header_bytes])?;
     let place = number(fixed, 6);
     let fragment = Fragment {
         identification: u32::from(number(fixed, 4)),
@@ -329,6 +333,27 @@ fn walk_four(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         unfragmentable: header_bytes,
         named_at: 9,
     })
+}
+
+/// RFC 791 3.1: options that are whole. RFC 7126 4.3, 4.4: a route that goes on from here is for routers to follow, and this
+/// is the end of the way.
+fn check_options_of_four(mut options: &[u8]) -> Result<(), HeaderError> {
+    loop {
+        options = match options {
+            [] | [END_OF_OPTIONS, ..] => return Ok(()),
+            [NO_OPERATION, rest @ ..] => rest,
+            [kind, length, ..] => {
+                let length = usize::from(*length);
+                let option = options.get(..length).filter(|_| length >= 2).ok_or(HeaderError::Option)?;
+                let is_route = matches!(*kind, LOOSE_ROUTE | STRICT_ROUTE);
+                if is_route && option.get(2).is_none_or(|next| usize::from(*next) <= length) {
+                    return Err(HeaderError::Option);
+                }
+                &options[length..]
+            }
+            [_] => return Err(HeaderError::Option),
+        };
+    }
 }
 
 fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
@@ -355,6 +380,10 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
                 offset: usize::from(place & 0xfff8),
                 more: place & 1 != 0,
             });
+            if start[0] == HOP_BY_HOP {
+                // Put together, it would be the first header, where it may stand, and had been seen by nobody on the way.
+                return Err(unacceptable(1, at, Report::Always));
+            }
             headers.protocol = start[0];
             headers.upper = at + 8;
             // What comes behind is a part of the packet as a whole, and is walked when that is put together.
@@ -446,6 +475,11 @@ const IPV4_BYTES: usize = 20;
 /// Both bits of explicit congestion notification.
 const ECN: u8 = 0b11;
 const IPV6_BYTES: usize = 40;
+/// Options of IPv4: of these two, no length follows.
+const END_OF_OPTIONS: u8 = 0;
+const NO_OPERATION: u8 = 1;
+const LOOSE_ROUTE: u8 = 131;
+const STRICT_ROUTE: u8 = 137;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 pub(crate) const FRAGMENT: u8 = 44;
@@ -513,6 +547,47 @@ mod tests {
             IpHeaders::parse(&six(DESTINATION_OPTIONS, &[&[6, 1, 1, 4, 0, 0, 0, 0]])),
             Err(HeaderError::Truncated)
         );
+    }
+
+    #[test]
+    fn options_of_ipv4_are_whole_and_routes_end_here() {
+        let with = |options: &[u8]| {
+            let mut packet = vec![0; IPV4_BYTES + options.len() + 8];
+            let bytes = packet.len() as u16;
+            packet[0] = 0x40 | (5 + options.len() / 4) as u8;
+            packet[2..4].copy_from_slice(&bytes.to_be_bytes());
+            packet[IPV4_BYTES..IPV4_BYTES + options.len()].copy_from_slice(options);
+            IpHeaders::parse(&packet).map(|headers| headers.upper)
+        };
+        let good: [&[u8]; 5] = [
+            &[1, 1, 1, 0],
+            &[0, 7, 0, 7],                // behind the end stands anything
+            &[148, 4, 0, 0],              // router alert
+            &[131, 7, 8, 10, 0, 0, 2, 0], // a route that was followed to its end
+            &[7, 7, 4, 0, 0, 0, 0, 1],    // a record of the route
+        ];
+        for options in good {
+            assert_eq!(with(options), Ok(IPV4_BYTES + options.len()), "{options:?}");
+        }
+        let bad: [&[u8]; 6] = [
+            &[131, 7, 4, 10, 0, 0, 2, 0],
+            &[137, 7, 4, 10, 0, 0, 2, 0],
+            &[1, 137, 2, 0],
+            &[7, 0, 0, 0],
+            &[7, 1, 0, 0],
+            &[1, 1, 7, 3],
+        ];
+        for options in bad {
+            assert_eq!(with(options), Err(HeaderError::Option), "{options:?}");
+        }
+        assert_eq!(with(&[1, 1, 1, 7]), Err(HeaderError::Option), "no room for its length");
+    }
+
+    #[test]
+    fn no_hop_by_hop_options_hide_behind_a_fragment_header() {
+        let header = [HOP_BY_HOP, 0, 0, 1, 1, 2, 3, 4];
+        let problem = Problem { code: 1, pointer: 40, report: Report::Always };
+        assert_eq!(IpHeaders::parse(&six(FRAGMENT, &[&header, &[0; 16]])), Err(HeaderError::Unacceptable(problem)));
     }
 
     #[test]
