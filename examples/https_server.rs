@@ -191,7 +191,7 @@ fn compare(options: &Options) -> Result<String, Stop> {
     if options.port.is_some() {
         return Err(unusable("--port is for a wire with an end: --tap, --dgram, --stream"));
     }
-    let seed = Seed(options.wire.seed);
+    let seed = options.wire.seed();
     let own = match options.folder {
         Some(_) => None,
         None => Some(SeededFolder::new(seed).map_err(unusable)?),

@@ -5,7 +5,6 @@
 use ::ipsec::KeyFile;
 use clap::Parser;
 use nic_sim::NicConfig;
-use offload_base::Seed;
 use offload_bench::bulk::{self, Bulk, BulkError, Mode as Stream};
 use offload_bench::facts::Facts;
 use offload_bench::ipsec::{self, EspMode as Mode, addresses};
@@ -68,7 +67,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<Facts, Failure> {
     loopback::check_family(options.ipv6, options.wire.mtu)?;
-    let seed = Seed(options.wire.seed);
+    let seed = options.wire.seed();
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     let keys = match &options.keys {
         Some(path) => {

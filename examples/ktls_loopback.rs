@@ -4,7 +4,6 @@
 
 use clap::Parser;
 use nic_sim::NicConfig;
-use offload_base::Seed;
 use offload_bench::bulk::{Bulk, BulkError, Mode};
 use offload_bench::facts::Facts;
 use offload_bench::options::{self, WireOptions};
@@ -63,7 +62,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Facts, Failure> {
-    let seed = Seed(options.wire.seed);
+    let seed = options.wire.seed();
     let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
     options.tls.check().map_err(Failure::Unusable)?;
     loopback::check_family(options.ipv6, options.wire.mtu)?;
@@ -114,7 +113,7 @@ fn warm_up(options: &Options, mode: Mode, bytes: u64) -> Result<(), BulkError> {
         agreement: options.tls.agreement(),
         padding: options.tls.padding.into(),
         ipv6: options.ipv6,
-        ..Bulk::new(mode, Payload::seeded(Seed(options.wire.seed), bytes.min(WARM_UP_BYTES)))
+        ..Bulk::new(mode, Payload::seeded(options.wire.seed(), bytes.min(WARM_UP_BYTES)))
     };
     bulk.run().map(drop)
 }

@@ -77,7 +77,7 @@ pub fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&
     let all = own.into_iter().chain(wire.facts());
     let options: BTreeMap<String, String> = all.map(|(name, value)| (name.to_string(), value)).collect();
     let clock = if wire.real { Clock::Real } else { Clock::Virtual };
-    Facts { command: command.into(), seed: wire.seed, clock, options, runs: Vec::new() }
+    Facts { command: command.into(), seed: wire.seed().0, clock, options, runs: Vec::new() }
 }
 
 /// A path as an option of a run.

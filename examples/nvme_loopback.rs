@@ -173,7 +173,7 @@ fn main() -> ExitCode {
     ];
     let facts = Facts {
         command: NAME.into(),
-        seed: options.wire.seed,
+        seed: options.wire.seed().0,
         clock,
         options: own.into_iter().chain(options.wire.facts()).map(|(name, value)| (name.to_string(), value)).collect(),
         runs,
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options, mode: Mode) -> Result<Run, Box<dyn Error>> {
-    let seed = Seed(options.wire.seed);
+    let seed = options.wire.seed();
     let (meter, clock) = (Meter::new(), if options.wire.real { ClockKind::Real } else { ClockKind::Virtual });
     let mut nic = NicConfig { mtu: options.wire.mtu, ..NicConfig::default() };
     if options.wire.real {

@@ -12,7 +12,6 @@ use host_stack::Ipv6Config;
 use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
-use offload_base::Seed;
 use offload_base::counters::CounterSet;
 use offload_bench::options::WireOptions;
 use offload_bench::{keys, program};
@@ -191,7 +190,15 @@ impl Outside {
             ..NicConfig::default()
         };
         let wire = WireOptions { real: true, ..wire.clone() };
-        let mut builder = Testbed::builder(Seed(wire.seed))
+        let mut builder = Testbed::builder(wire.seed());
+        if let Some(seed) = wire.seed {
+            eprintln!(
+                "{host}: warning: with --seed {seed}, whoever knows the seed can guess sequence numbers, ports and cookies, \
+                 and break into connections. Leave --seed out unless all peers are trusted"
+            );
+            builder = builder.guessable();
+        }
+        let mut builder = builder
             .clock(ClockKind::Real)
             .host(host, nic, options.tcp.config())
             .address(options.address)

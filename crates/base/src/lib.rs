@@ -4,7 +4,7 @@
 //! - [`seq`]: TCP sequence numbers that wrap;
 //! - [`counters!`]: structs of counters under the names that hardware and Linux use;
 //! - [`pool`]: receive buffers carved from recycled slabs;
-//! - [`random`]: one seed for a run, one independent generator for each component;
+//! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
 //! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
 //!
 //! Nothing here knows a protocol, a device or a runtime.
@@ -19,6 +19,6 @@ pub mod seq;
 pub mod time;
 
 pub use pool::BufferPool;
-pub use random::{Rng, Seed};
+pub use random::{RandomSource, Rng, Seed};
 pub use seq::Seq;
 pub use time::{Alarm, Clock, Instant, Timers};

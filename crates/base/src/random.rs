@@ -1,9 +1,12 @@
-//! One seed for a run, an independent generator for each component.
+//! One source of randomness for a run, an independent generator for each component.
 //!
-//! A component that draws more numbers does not shift another's: every stream is keyed by its own name.
+//! A component that draws more numbers does not shift another's: every stream is keyed by its own name. The source is a
+//! [`Seed`], so that the run can be repeated, or a secret of the system's, so that nobody can guess what is drawn.
 
-use rand_chacha::ChaCha8Rng;
+use core::fmt;
+use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rand_core::{Rng as _, SeedableRng};
+use std::io;
 
 /// The seed of a run. Print it: with it, a run is repeated to the byte.
 ///
@@ -34,9 +37,92 @@ impl Seed {
     }
 }
 
-/// A seeded generator: portable, the same on every machine. Not for keys of real connections.
+/// Where the random numbers of a component come from: a seed that repeats them, or the system.
 ///
-/// See [`Seed`] for an example.
+/// ```
+/// use offload_base::{RandomSource, Seed};
+///
+/// let repeated = RandomSource::from(Seed(7));
+/// assert_eq!(repeated.stream("ports").next_u64(), Seed(7).stream("ports").next_u64());
+///
+/// let secret = RandomSource::from_system()?;
+/// assert_ne!(secret.stream("ports").next_u64(), RandomSource::from_system()?.stream("ports").next_u64());
+/// assert_eq!(secret.stream("ports").next_u64(), secret.stream("ports").next_u64(), "one source, one stream a name");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RandomSource(Origin);
+
+#[derive(Clone, PartialEq, Eq)]
+enum Origin {
+    Seeded(Seed),
+    /// A key that nobody else knows.
+    Secret([u8; 32]),
+}
+
+impl RandomSource {
+    /// A source that nobody can guess: 256 bits of the system's generator.
+    ///
+    /// # Errors
+    /// If the system has none to give.
+    pub fn from_system() -> io::Result<RandomSource> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(io::Error::from)?;
+        Ok(RandomSource(Origin::Secret(key)))
+    }
+
+    /// The generator of the component called `name`.
+    pub fn stream(&self, name: &str) -> Rng {
+        match &self.0 {
+            Origin::Seeded(seed) => seed.stream(name),
+            Origin::Secret(_) => Rng(ChaCha8Rng::from_seed(self.key(name))),
+        }
+    }
+
+    /// A source for the part called `name`, to derive further streams from.
+    pub fn derive(&self, name: &str) -> RandomSource {
+        RandomSource(match &self.0 {
+            Origin::Seeded(seed) => Origin::Seeded(seed.derive(name)),
+            Origin::Secret(_) => Origin::Secret(self.key(name)),
+        })
+    }
+
+    /// Whether whoever knows the seed knows everything drawn from this.
+    pub fn is_seeded(&self) -> bool {
+        matches!(self.0, Origin::Seeded(_))
+    }
+
+    /// A key of its own for each name: who knows one learns nothing of the others.
+    fn key(&self, name: &str) -> [u8; 32] {
+        let Origin::Secret(secret) = &self.0 else { return [0; 32] };
+        let mut rng = ChaCha20Rng::from_seed(*secret);
+        rng.set_stream(fingerprint(name));
+        let mut key = [0; 32];
+        rng.fill_bytes(&mut key);
+        key
+    }
+}
+
+impl From<Seed> for RandomSource {
+    fn from(seed: Seed) -> RandomSource {
+        RandomSource(Origin::Seeded(seed))
+    }
+}
+
+/// Without the secret.
+impl fmt::Debug for RandomSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Origin::Seeded(seed) => seed.fmt(f),
+            Origin::Secret(_) => f.write_str("System(redacted)"),
+        }
+    }
+}
+
+/// A generator: portable, and with a seed the same on every machine. For keys of real connections only from the
+/// [system](RandomSource::from_system).
+///
+/// See [`Seed`] and [`RandomSource`] for examples.
 #[derive(Clone, Debug)]
 pub struct Rng(ChaCha8Rng);
 
@@ -98,6 +184,17 @@ mod tests {
         let hits = (0..100_000).filter(|_| rng.chance(0.05)).count();
         assert!((4_500..5_500).contains(&hits), "{hits} of 100000 at 5 %");
         assert!(!rng.chance(0.0) && rng.chance(1.0));
+    }
+
+    #[test]
+    fn a_secret_source_has_a_stream_a_name_and_shows_nothing() {
+        let source = RandomSource::from_system().unwrap();
+        assert_ne!(source.stream("one").next_u64(), source.stream("another").next_u64());
+        assert_ne!(source.derive("one").stream("a").next_u64(), source.stream("a").next_u64());
+        assert_eq!(source.derive("one").stream("a").next_u64(), source.derive("one").stream("a").next_u64());
+        assert_eq!(format!("{source:?}"), "System(redacted)");
+        let seeded = RandomSource::from(Seed(3)).derive("part");
+        assert_eq!(seeded.stream("a").next_u64(), Seed(3).derive("part").stream("a").next_u64());
     }
 
     #[test]

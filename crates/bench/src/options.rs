@@ -5,6 +5,7 @@ use core::str::FromStr;
 use core::time::Duration;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::{LinkConfig, Overflow};
+use offload_base::Seed;
 
 /// What lies between two hosts, and how time passes.
 ///
@@ -30,9 +31,10 @@ pub struct WireOptions {
     /// Real time: hosts and devices on as many threads as there are cores
     #[arg(long)]
     pub real: bool,
-    /// Seed of everything random
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// Seed of everything random. Default: 1; where the wire has an end outside, the host's secrets are the system's then,
+    /// and with a seed its connections can be guessed
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Line rate in bits per second: 100G, 2.5G, 400M, or `unlimited`. Default: 100G, in real time unlimited
     #[arg(long)]
     pub rate: Option<Rate>,
@@ -63,6 +65,11 @@ pub struct WireOptions {
 }
 
 impl WireOptions {
+    /// The seed of the run: the one given, or 1.
+    pub fn seed(&self) -> Seed {
+        Seed(self.seed.unwrap_or(1))
+    }
+
     /// Whether any of them was given: a program that may run without a wire refuses them then.
     pub fn are_given(&self) -> bool {
         #[derive(clap::Parser)]

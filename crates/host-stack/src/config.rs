@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use offload_base::Seed;
+use offload_base::RandomSource;
 
 /// A host's own addresses, whom it can reach, and its TCP.
 ///
@@ -30,8 +30,10 @@ pub struct Config {
     /// Ethernet addresses that are known beforehand, and stay: nobody is asked for them. All others on this
     /// Ethernet are found by ARP and NDP.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
-    /// Where initial sequence numbers, local ports and the key of the flow table come from.
-    pub seed: Seed,
+    /// Where initial sequence numbers, timestamps, cookies, local ports, identifications and the key of the flow table
+    /// come from. With a seed, whoever knows it can guess them all: where real peers are, take
+    /// [the system's](RandomSource::from_system).
+    pub random: RandomSource,
     /// The most connections at a time; a connection beyond is refused, a SYN beyond dropped and counted.
     pub max_connections: usize,
     /// TCP.
@@ -40,7 +42,7 @@ pub struct Config {
 
 impl Config {
     /// A host on an Ethernet of 256 addresses (prefix length 24), without a gateway, with the default TCP.
-    pub fn new(address: Ipv4Addr, mac: [u8; 6], seed: Seed) -> Config {
+    pub fn new(address: Ipv4Addr, mac: [u8; 6], random: impl Into<RandomSource>) -> Config {
         Config {
             mac,
             address,
@@ -48,7 +50,7 @@ impl Config {
             gateway: None,
             ipv6: None,
             neighbours: Vec::new(),
-            seed,
+            random: random.into(),
             max_connections: 65_536,
             tcp: TcpConfig::default(),
         }
@@ -191,7 +193,7 @@ pub struct TcpConfig {
     /// The same at the beginning. It grows up to `receive_buffer` as the application takes what arrives, so that the
     /// window is twice what it takes in a round trip.
     pub initial_receive_buffer: usize,
-    /// The sequence number of every SYN, for tests of the wrap at 2^32. `None`: RFC 6528, from the seed.
+    /// The sequence number of every SYN, for tests of the wrap at 2^32. `None`: RFC 6528, from [`Config::random`].
     pub initial_sequence: Option<u32>,
     /// Selective acknowledgments (RFC 2018), duplicate ones included (RFC 2883).
     pub sack: bool,

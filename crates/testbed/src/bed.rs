@@ -23,7 +23,7 @@ use nic_sim::{Driver, MultiQueueDevice, NicConfig, multi_queue_nic};
 use offload_api::NetDevice;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
-use offload_base::{Instant, Seed};
+use offload_base::{Instant, RandomSource, Seed};
 use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -44,6 +44,8 @@ pub enum ClockKind {
 #[derive(Debug)]
 pub struct Builder {
     seed: Seed,
+    /// Hosts with somebody outside can be guessed by the seed, too.
+    guessable: bool,
     clock: ClockKind,
     meter: Option<Meter>,
     hosts: Vec<Plan>,
@@ -96,6 +98,15 @@ impl Builder {
     #[must_use]
     pub fn clock(mut self, clock: ClockKind) -> Builder {
         self.clock = clock;
+        self
+    }
+
+    /// Draws from the seed even what protects hosts with somebody [outside](Self::attach) in real time: the numbers of
+    /// their connections, ports, cookies and hash keys are the same in every run then. Whoever knows the seed can break
+    /// into their connections. Without this, the system's generator is asked for them.
+    #[must_use]
+    pub fn guessable(mut self) -> Builder {
+        self.guessable = true;
         self
     }
 
@@ -175,7 +186,8 @@ impl Builder {
     }
 
     /// Joins the NIC of a host to something outside, by a wire like any other. With a file or a socket behind it
-    /// (see [`attach`](crate::attach)), a port works in real time only.
+    /// (see [`attach`](crate::attach)), a port works in real time only; and there the host has secrets of its own, not of
+    /// the seed (see [`guessable`](Self::guessable)).
     #[must_use]
     pub fn attach(mut self, host: usize, name: &str, port: impl Port + 'static, link: LinkConfig) -> Builder {
         let outside = Station::new(name, Domain::Wire, port);
@@ -206,7 +218,8 @@ impl Builder {
     /// Builds it, and starts whatever runs by itself.
     ///
     /// # Errors
-    /// In real time, if a thread or tokio cannot be started; if a capture cannot be written.
+    /// In real time, if a thread or tokio cannot be started, or if the system has no randomness to give; if a capture
+    /// cannot be written.
     ///
     /// # Panics
     /// If a wire ends at a host that is not there, or at one that has a wire already; if a layer has lost a queue.
@@ -215,10 +228,16 @@ impl Builder {
         let mut ports = Vec::new();
         let mut hosts = Vec::new();
         for (number, plan) in self.hosts.iter().enumerate() {
-            let (device, drivers) = multi_queue_nic(plan.nic.clone());
+            let random = self.random_source(number)?;
+            let mut nic = plan.nic.clone();
+            if !random.is_seeded() {
+                // Who knows the key can have all flows come to one queue.
+                random.stream("rss key").fill(&mut nic.rss_key);
+            }
+            let (device, drivers) = multi_queue_nic(nic);
             let device = Arc::new(Mutex::new(device));
             ports.push(Some(device.clone()));
-            hosts.push(self.bring_up(number, plan, device, drivers, &engine.host_runtime(number)));
+            hosts.push(self.bring_up(number, plan, random, (device, drivers), &engine.host_runtime(number)));
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
@@ -255,16 +274,25 @@ impl Builder {
         Ok(Testbed { hosts, cables, engine })
     }
 
+    /// What a host's secrets are drawn from. Determinism is for virtual time, and for hosts among themselves: a peer
+    /// outside may be anybody.
+    fn random_source(&self, host: usize) -> io::Result<RandomSource> {
+        let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, End::Outside(_)));
+        if outside && self.clock == ClockKind::Real && !self.guessable {
+            return RandomSource::from_system();
+        }
+        Ok(self.seed.derive(&format!("host {host}")).into())
+    }
+
     fn bring_up(
         &self,
         number: usize,
         plan: &Plan,
-        device: Arc<Mutex<MultiQueueDevice>>,
-        drivers: Vec<Driver>,
+        random: RandomSource,
+        (device, drivers): (Arc<Mutex<MultiQueueDevice>>, Vec<Driver>),
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
-        let seed = self.seed.derive(&format!("host {number}"));
-        let mut config = Config::new(plan.address, plan.nic.mac, seed).with_ipv6(plan.ipv6);
+        let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
         config.tcp = plan.tcp.clone();
         for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
             for address in [IpAddr::from(neighbour.address), IpAddr::from(neighbour.ipv6.address)] {
@@ -349,9 +377,10 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts on a testbed whose randomness all comes from `seed`.
+    /// Starts on a testbed whose randomness comes from `seed`: all of it, but for the secrets of a host that is attached to
+    /// something [outside](Builder::attach) in real time.
     pub fn builder(seed: Seed) -> Builder {
-        Builder { seed, clock: ClockKind::Virtual, meter: None, hosts: Vec::new(), wires: Vec::new() }
+        Builder { seed, guessable: false, clock: ClockKind::Virtual, meter: None, hosts: Vec::new(), wires: Vec::new() }
     }
 
     /// A host, by the order they were added.
@@ -571,5 +600,50 @@ impl Engine {
             Engine::Virtual(_) => false,
             Engine::Real { threads, .. } => threads.parts_devices(one, other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_sim::frame::Frame;
+
+    /// A wire's end at which nothing happens.
+    struct Nothing;
+
+    impl Port for Nothing {
+        fn receive_frame(&mut self, _now: Instant, _frame: Frame) {}
+
+        fn poll_frame(&mut self, _now: Instant) -> Option<Frame> {
+            None
+        }
+
+        fn process(&mut self, _now: Instant) {}
+
+        fn next_event(&self) -> Option<Instant> {
+            None
+        }
+
+        fn register_doorbell(&mut self, _waker: &core::task::Waker) {}
+    }
+
+    #[test]
+    fn only_a_host_with_somebody_outside_in_real_time_has_secrets_of_the_system() {
+        let hosts = |clock| {
+            let host = || NicConfig::default();
+            Testbed::builder(Seed(1))
+                .clock(clock)
+                .host("attached", host(), TcpConfig::default())
+                .attach(0, "outside", Nothing, LinkConfig::default())
+                .host("left", host(), TcpConfig::default())
+                .host("right", host(), TcpConfig::default())
+                .wire(1, 2, LinkConfig::default())
+        };
+        let seeded = |builder: &Builder| [0, 1, 2].map(|host| builder.random_source(host).unwrap().is_seeded());
+        assert_eq!(seeded(&hosts(ClockKind::Virtual)), [true; 3]);
+        assert_eq!(seeded(&hosts(ClockKind::Real)), [false, true, true]);
+        assert_eq!(seeded(&hosts(ClockKind::Real).guessable()), [true; 3]);
+        let builder = hosts(ClockKind::Real);
+        assert_ne!(builder.random_source(0).unwrap(), builder.random_source(0).unwrap());
     }
 }

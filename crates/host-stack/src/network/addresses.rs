@@ -25,7 +25,7 @@ struct Four {
 impl Addresses {
     pub(super) fn new(config: &Config) -> Addresses {
         let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
-        let random = config.seed.stream("host-stack IPv6");
+        let random = config.random.stream("host-stack IPv6");
         let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
         Addresses { four: Four { address, prefix_len, gateway }, six }
     }

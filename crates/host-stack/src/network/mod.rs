@@ -4,7 +4,7 @@
 //! - [`six`], [`routers`]: IPv6 addresses of its own, and what routers say;
 //! - [`arp`], [`ndp`], [`neighbours`]: which Ethernet address the next hop has;
 //! - [`icmp`], [`icmp_six`], [`quoted`]: echoes, errors in and out; [`paths`]: how large a packet may be;
-//! - [`fragments`]: packets in pieces; [`udp`]: datagrams.
+//! - [`fragments`]: packets in pieces; [`identifications`]: what IPv4 tells them apart by; [`udp`]: datagrams.
 //!
 //! What leaves of its own accord (requests, answers, packets whose next hop is known at last) waits in the outbox
 //! until the stack hands it to the device.
@@ -17,6 +17,7 @@ mod arp;
 mod fragments;
 mod icmp;
 mod icmp_six;
+mod identifications;
 mod ndp;
 mod neighbours;
 mod paths;
@@ -38,6 +39,7 @@ use core::num::NonZeroU64;
 use core::ops::Range;
 use fragments::Fragments;
 use icmp::Refusal;
+use identifications::Identifications;
 use ip_packets::{HeaderError, IpHeaders, Sum, Version};
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
@@ -65,8 +67,7 @@ pub(crate) struct Network {
     address_answers: RateLimit,
     echoes: RateLimit,
     refusals: RateLimit,
-    /// The identification of the next IPv4 packet that belongs to no connection.
-    ident: u16,
+    identifications: Identifications,
 }
 
 /// What came in a frame.
@@ -131,12 +132,12 @@ impl Network {
             neighbours,
             paths: Paths::default(),
             paths_of_datagrams: Paths::default(),
-            fragments: Fragments::new(config.seed.stream("host-stack fragments")),
+            fragments: Fragments::new(config.random.stream("host-stack fragments")),
             outbox: VecDeque::new(),
             address_answers: RateLimit::new(ADDRESS_ANSWERS_A_SECOND),
             echoes: RateLimit::new(ECHOES_A_SECOND),
-            refusals: RateLimit::new(REFUSALS_A_SECOND).drawn_from(config.seed.stream("host-stack refusals")),
-            ident: config.seed.stream("host-stack idents").next_u32() as u16,
+            refusals: RateLimit::new(REFUSALS_A_SECOND).drawn_from(config.random.stream("host-stack refusals")),
+            identifications: Identifications::new(config.random.stream("host-stack idents")),
         }
     }
 
@@ -528,12 +529,13 @@ impl Network {
 
     /// Sends what belongs to no connection to `destination`, an IPv4 header finished here.
     fn answer(&mut self, now: Instant, destination: IpAddr, mut packet: TxPacket, counters: &mut HostCounters) {
-        if destination.is_ipv4() {
-            // It may be fragmented, so its identification must tell it from others.
-            self.ident = self.ident.wrapping_add(1);
+        if let IpAddr::V4(to) = destination {
+            // It may be fragmented, so its identification must tell it from others. Of several that the device cuts, each
+            // has its own, counted from the first one's.
+            let packets = packet.ask.mss.map_or(1, |bytes| packet.payload_len().div_ceil(usize::from(bytes)));
             let ip = &mut packet.header[ETHERNET_BYTES..ETHERNET_BYTES + Version::Four.header_bytes()];
             let mut ip = Ipv4Packet::new_unchecked(ip);
-            ip.set_ident(self.ident);
+            ip.set_ident(self.identifications.next(ip.src_addr(), to, ip.next_header().into(), packets as u16));
             ip.fill_checksum();
         }
         if let Some(packet) = self.address_to(now, destination, packet, counters) {

@@ -126,8 +126,6 @@ impl Network {
             counters.udp_out_datagrams += datagrams as u64;
             let ask = TxAsk { checksum: caps.checksum, mss, ..TxAsk::default() };
             self.send_packet(now, SocketAddr::new(source, port), to, part, ask, counters);
-            // Each datagram has an identification of its own, counted from the first one's.
-            self.ident = self.ident.wrapping_add(datagrams as u16 - 1);
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ use crate::udp::Sockets;
 use bytes::Buf;
 use core::net::{IpAddr, SocketAddr};
 use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
-use offload_base::{Instant, Rng, Seed, time::earliest};
+use offload_base::{Instant, RandomSource, Rng, time::earliest};
 use opening::{Cookie, Listener};
 use shards::Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -84,20 +84,20 @@ pub struct Stack {
 impl Stack {
     /// A stack without connections.
     pub fn new(config: Config) -> Stack {
-        let secrets = config.seed;
-        Stack::with_secrets(config, secrets)
+        let secrets = config.random.clone();
+        Stack::with_secrets(config, &secrets)
     }
 
-    /// The same, with secrets of another seed than everything else that is random.
-    fn with_secrets(config: Config, secrets: Seed) -> Stack {
+    /// The same, with secrets of another source than everything else that is random.
+    fn with_secrets(config: Config, secrets: &RandomSource) -> Stack {
         // Of each shard its own, or who meets one limit knows them all.
-        let limits = config.seed;
+        let limits = config.random.clone();
         let mut secrets = secrets.stream("host-stack secrets");
         let key = SipKey(secrets.next_u64(), secrets.next_u64());
         Stack {
             network: Network::new(&config),
             key,
-            ports: config.seed.stream("host-stack ports"),
+            ports: config.random.stream("host-stack ports"),
             counters: HostCounters::default(),
             flows: FlowTable::new(key),
             listeners: BTreeMap::new(),

@@ -67,10 +67,10 @@ impl Passed {
 impl Stack {
     /// A stack that is shard `index` of `shards`. All have the same secrets; connections are shared out among them.
     pub(crate) fn of_shard(config: Config, index: u16, shards: u16) -> Stack {
-        let secrets = config.seed;
-        let seed = if index == 0 { secrets } else { secrets.derive(&format!("shard {index}")) };
+        let secrets = config.random.clone();
+        let random = if index == 0 { secrets.clone() } else { secrets.derive(&format!("shard {index}")) };
         let max_connections = config.max_connections.div_ceil(usize::from(shards));
-        let mut stack = Stack::with_secrets(Config { seed, max_connections, ..config }, secrets);
+        let mut stack = Stack::with_secrets(Config { random, max_connections, ..config }, &secrets);
         stack.place = (shards > 1).then(|| Place { shards, index, flows_moved: false, outgoing: Vec::new() });
         stack
     }

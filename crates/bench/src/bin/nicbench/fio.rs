@@ -3,7 +3,6 @@
 use crate::runs::{Made, facts, value};
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_base::Seed;
 use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::options::{self, WireOptions};
@@ -92,7 +91,7 @@ impl FioOptions {
             data_digest: self.ddgst,
             offload: self.offload,
             clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-            seed: Seed(self.wire.seed),
+            seed: self.wire.seed(),
             nic: NicConfig {
                 mtu: self.wire.mtu,
                 nvme_io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),

@@ -3,7 +3,6 @@
 use crate::runs::{Made, facts, value};
 use clap::Args;
 use nic_sim::NicConfig;
-use offload_base::Seed;
 use offload_bench::bulk::Mode;
 use offload_bench::http::{Files, Http, HttpRun};
 use offload_bench::options::{self, WireOptions};
@@ -55,7 +54,7 @@ impl HttpOptions {
                 file_size: self.file_size,
                 record_size: usize::from(self.record_size),
                 clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-                seed: Seed(self.wire.seed),
+                seed: self.wire.seed(),
                 nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
                 link: self.wire.link(),
                 ..Http::new(*mode)

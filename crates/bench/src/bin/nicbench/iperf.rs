@@ -4,7 +4,6 @@ use crate::runs::{Made, facts, value};
 use clap::{Args, ValueEnum};
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_base::Seed;
 use offload_bench::bulk::Mode;
 use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
 use offload_bench::options::{self, WireOptions, name};
@@ -107,7 +106,7 @@ impl IperfOptions {
             },
             suite: self.suite.into(),
             clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
-            seed: Seed(self.wire.seed),
+            seed: self.wire.seed(),
             nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
             link: self.wire.link(),
             ..Iperf::new(mode)

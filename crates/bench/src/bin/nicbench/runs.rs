@@ -88,7 +88,7 @@ pub(crate) fn facts(command: &str, wire: &WireOptions, own: &[(&str, String)], r
     let mut options = wire_options(wire);
     options.extend(own.iter().map(|(name, value)| (name.to_string(), value.clone())));
     let clock = if wire.real { Clock::Real } else { Clock::Virtual };
-    Facts { command: command.into(), seed: wire.seed, clock, options, runs }
+    Facts { command: command.into(), seed: wire.seed().0, clock, options, runs }
 }
 
 /// The options of a wire that another run needs to be the same.

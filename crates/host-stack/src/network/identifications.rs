@@ -1,0 +1,61 @@
+//! Identifications of IPv4 packets that belong to no connection (RFC 6864): of fragments, they tell which packet they are
+//! of.
+//!
+//! Invariant: packets to one destination count on, so that none is taken for another soon; what is sent to one destination
+//! tells nothing of what is sent to others, or would tell anybody who asks how much this host sends (RFC 7739 3).
+
+use crate::hash::SipKey;
+use core::hash::{BuildHasher, Hasher};
+use core::net::Ipv4Addr;
+use offload_base::Rng;
+
+/// A keyed hash of the ends, and one of many counters (RFC 7739 5.3).
+#[derive(Debug)]
+pub(super) struct Identifications {
+    key: SipKey,
+    counters: Box<[u16; COUNTERS]>,
+}
+
+impl Identifications {
+    pub(super) fn new(mut random: Rng) -> Identifications {
+        let key = SipKey(random.next_u64(), random.next_u64());
+        Identifications { key, counters: Box::new([0; COUNTERS]) }
+    }
+
+    /// The first of those for the next `packets` packets of `protocol` from `source` to `destination`.
+    pub(super) fn next(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, packets: u16) -> u16 {
+        let mut hasher = self.key.build_hasher();
+        hasher.write_u64(u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()));
+        hasher.write_u64(protocol.into());
+        let hash = hasher.finish();
+        let counter = &mut self.counters[(hash >> 16) as usize % COUNTERS];
+        let first = *counter;
+        *counter = first.wrapping_add(packets);
+        first.wrapping_add(hash as u16)
+    }
+}
+
+/// So many destinations rarely share one; two that do learn of each other's packets, but not where they began.
+const COUNTERS: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_base::Seed;
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    #[test]
+    fn one_destination_counts_on_and_hears_nothing_of_another() {
+        let mut identifications = Identifications::new(Seed(1).stream("idents"));
+        let [one, another] = [2, 3].map(|last| Ipv4Addr::new(10, 0, 0, last));
+        let first = identifications.next(HERE, one, 17, 1);
+        for _ in 0..1000 {
+            identifications.next(HERE, another, 17, 3);
+        }
+        assert_eq!(identifications.next(HERE, one, 17, 4), first.wrapping_add(1));
+        assert_eq!(identifications.next(HERE, one, 17, 1), first.wrapping_add(5));
+        let begins = |seed| Identifications::new(Seed(seed).stream("idents")).next(HERE, one, 17, 1);
+        assert_ne!(begins(1), begins(2), "another key, another beginning");
+    }
+}
