@@ -1,6 +1,7 @@
 //! What of the emulated host's TCP can be chosen on the command line.
 
 use clap::{Args, ValueEnum};
+use core::time::Duration;
 use host_stack::{CongestionAlgorithm, Ecn, TcpConfig};
 use offload_bench::options::bytes;
 
@@ -27,6 +28,9 @@ pub(super) enum Congestion {
     NewReno,
 }
 
+/// How long a peer outside may keep its window closed and answer: who reads nothing for so long is not waited for.
+const ZERO_WINDOW: Duration = Duration::from_secs(300);
+
 impl TcpOptions {
     /// A TCP with these options, and otherwise the usual one.
     pub(super) fn config(&self) -> TcpConfig {
@@ -39,6 +43,7 @@ impl TcpOptions {
                 Congestion::Cubic => CongestionAlgorithm::Cubic,
                 Congestion::NewReno => CongestionAlgorithm::NewReno,
             },
+            zero_window_timeout: Some(ZERO_WINDOW),
             ecn: if self.ecn { Ecn::Request } else { usual.ecn },
             ..usual
         }

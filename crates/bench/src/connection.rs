@@ -5,7 +5,7 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use core::fmt;
 use core::future::poll_fn;
-use host_stack::{TcpConfig, TcpStream};
+use host_stack::{TcpConfig, TcpMemory, TcpStream};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::{Delays, NicConfig};
 use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
@@ -191,7 +191,9 @@ const FEWEST_HOSTS: usize = 2;
 /// TCP that tries to close as long as it tries to send: a FIN that is lost again and again must not leave the other
 /// end waiting for ever.
 pub(crate) fn tcp() -> TcpConfig {
-    TcpConfig { orphan_retries: TcpConfig::default().retries, ..TcpConfig::default() }
+    // What is measured is how fast it is, with buffers as large as asked for.
+    let memory = Some(TcpMemory::UNLIMITED);
+    TcpConfig { orphan_retries: TcpConfig::default().retries, memory, ..TcpConfig::default() }
 }
 
 /// What a server says that is ready for whatever a client may say.

@@ -231,10 +231,59 @@ pub struct TcpConfig {
     /// How long bytes may wait for their acknowledgment on new connections (RFC 5482's user timeout, not told to the
     /// peer). `None`: as long as `retries` allows.
     pub user_timeout: Option<Duration>,
+    /// How long a peer may keep its window closed over bytes that wait, and answer all the while, before the connection is
+    /// reset. `None`: for ever, as RFC 9293 (3.8.6.1) has it; but no longer than half a minute while the stack's
+    /// [memory](TcpMemory::most) is taken up (RFC 6429).
+    pub zero_window_timeout: Option<Duration>,
+    /// What the queues of all connections may take. `None`: 384 and 512 MiB; or as much as sixteen connections with full
+    /// buffers, if that is more.
+    pub memory: Option<TcpMemory>,
     /// How long a dropped connection waits for the peer to close its side.
     pub fin_timeout: Duration,
     /// How long a closed connection answers for late segments (RFC 9293: 2 MSL; Linux: a minute).
     pub time_wait: Duration,
+}
+
+/// What the queues of all connections of a host may take in memory, as Linux's tcp_mem: bytes received and not consumed, in
+/// order or not, and bytes queued and not acknowledged, buffers at their true size. Shards share it out.
+///
+/// Each connection may have 4 KiB, or one segment, whatever the others take.
+///
+/// ```
+/// use host_stack::{TcpConfig, TcpMemory};
+///
+/// let memory = TcpMemory { pressure: 24 << 20, most: 32 << 20 };
+/// let small = TcpConfig { memory: Some(memory), ..TcpConfig::default() };
+/// assert!(small.memory_bounds().most < TcpConfig::default().memory_bounds().most);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpMemory {
+    /// Above this, peers are offered what 64 KiB of memory hold at most, and send queues want no more either, until a quarter
+    /// less is taken.
+    pub pressure: usize,
+    /// Above this, new connections are refused, and data that find more than that in their connection's queue are dropped;
+    /// connections that nobody holds, and those whose peers keep their windows closed for half a minute, are reset.
+    pub most: usize,
+}
+
+impl TcpMemory {
+    /// No bound but those of each connection.
+    pub const UNLIMITED: TcpMemory = TcpMemory { pressure: usize::MAX, most: usize::MAX };
+
+    /// One of so many equal parts.
+    pub(crate) fn shared_by(self, parts: usize) -> TcpMemory {
+        TcpMemory { pressure: self.pressure / parts, most: self.most / parts }
+    }
+}
+
+impl TcpConfig {
+    /// What the queues of all connections may take: as was set, or what goes with the buffers.
+    pub fn memory_bounds(&self) -> TcpMemory {
+        let sixteen = self.send_buffer.saturating_add(self.receive_buffer).saturating_mul(16);
+        let usual =
+            TcpMemory { pressure: sixteen.max(384 << 20), most: sixteen.saturating_add(sixteen / 3).max(512 << 20) };
+        self.memory.unwrap_or(usual)
+    }
 }
 
 /// When and how often a silent peer is probed (RFC 9293 3.8.4). The default is Linux's: after two hours, every 75 seconds,
@@ -288,6 +337,8 @@ impl Default for TcpConfig {
             orphan_retries: 8,
             keep_alive: None,
             user_timeout: None,
+            zero_window_timeout: None,
+            memory: None,
             fin_timeout: Duration::from_secs(60),
             time_wait: Duration::from_secs(60),
         }

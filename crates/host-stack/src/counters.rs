@@ -186,8 +186,15 @@ offload_base::counters! {
         pub listen_overflows: "TcpExtListenOverflows",
         /// Connections in TIME-WAIT that gave way because there were as many connections as there may be.
         pub time_wait_overflows: "TcpExtTCPTimeWaitOverflow",
-        /// Connections that did so while their peers had not closed yet, this side having dropped them.
+        /// Connections that ended because there was no room for more, or no memory: nobody held them, or their peers kept
+        /// their windows closed.
         pub aborts_on_memory: "TcpExtTCPAbortOnMemory",
+        /// Times that the connections' queues took more memory than is good.
+        pub memory_pressures: "TcpExtTCPMemoryPressures",
+        /// Segments received that found too little memory: they, or others, were copied or thrown away.
+        pub prune_called: "TcpExtPruneCalled",
+        /// Connections refused because there was no memory for what they would queue.
+        pub memory_refusals: "HostTcpMemoryRefusals",
         /// SYNs dropped for whatever reason.
         pub listen_drops: "TcpExtListenDrops",
         /// Retransmission timeouts.

@@ -25,6 +25,7 @@ mod counters;
 mod flow_table;
 mod hash;
 mod limit;
+mod memory;
 mod network;
 mod shell;
 mod stack;
@@ -32,7 +33,7 @@ mod tcp;
 mod timers;
 mod udp;
 
-pub use config::{Config, CongestionAlgorithm, Ecn, Ipv6Config, KeepAlive, TcpConfig};
+pub use config::{Config, CongestionAlgorithm, Ecn, Ipv6Config, KeepAlive, TcpConfig, TcpMemory};
 pub use counters::HostCounters;
 pub use flow_table::ConnectionId;
 pub use shell::{Host, TcpListener, TcpStream, UdpSocket};

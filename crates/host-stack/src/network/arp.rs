@@ -1,5 +1,6 @@
 //! ARP packets, read and written (RFC 826, RFC 5227).
 
+use super::ndp::is_of_one_station;
 use super::{ETHERNET_BYTES, Network};
 use crate::counters::HostCounters;
 use core::net::Ipv4Addr;
@@ -23,7 +24,7 @@ impl Network {
             return;
         };
         let nobody = sender.is_broadcast() || sender.is_multicast() || sender.is_loopback();
-        if nobody || !mac.is_unicast() || sender == self.addresses.four() {
+        if nobody || !is_of_one_station(mac) || sender == self.addresses.four() {
             counters.arp_in_errors += 1;
             return;
         }

@@ -44,8 +44,8 @@ use ip_packets::{HeaderError, IpHeaders, Sum, Version};
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
 use offload_api::{DigestAsk, FlowKey, Handle, Header, PathCaps, Protocol, RxMeta, RxPacket, TxAsk, TxPacket};
-use offload_base::Instant;
 use offload_base::time::earliest;
+use offload_base::{Instant, Seq};
 use paths::Paths;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, EthernetProtocol, Ipv4Packet, Ipv6Packet, TcpPacket};
@@ -90,6 +90,9 @@ pub(crate) struct Parsed {
     pub(crate) segment: Segment,
     /// Where in the frame the payload lies.
     pub(crate) payload: Range<usize>,
+    /// A SYN of a flow that was open before, and waited out its end until this came: where the numbers begin that it
+    /// did not use.
+    pub(crate) unused_from: Option<Seq>,
 }
 
 /// Whether a frame is of interest to every shard of a host, not to one connection's alone: ARP, and ICMP of both
@@ -410,7 +413,7 @@ impl Network {
         let local = SocketAddr::new(destination, segment.destination_port);
         let flow = FlowKey::tcp(local, SocketAddr::new(source, segment.source_port));
         let payload = ETHERNET_BYTES + headers.upper + header_bytes..ETHERNET_BYTES + headers.end;
-        Some(Arrival::Tcp(Parsed { flow, segment, payload }))
+        Some(Arrival::Tcp(Parsed { flow, segment, payload, unused_from: None }))
     }
 
     /// The packet for a segment. `None` if there is nothing to hand to the device now: there is no way to the

@@ -194,7 +194,7 @@ impl Network {
 }
 
 impl Message {
-    /// RFC 4861 4.3, 4.4 and 4.6; 7.1: an option of no length spoils all of it.
+    /// RFC 4861 4.3, 4.4 and 4.6; 7.1: an option of no length spoils all of it, as does an address that nobody has.
     fn parse(bytes: &[u8], asks: bool) -> Option<Message> {
         let target: [u8; 16] = bytes.get(8..24)?.try_into().ok()?;
         let wanted = if asks { SOURCE_MAC } else { TARGET_MAC };
@@ -202,8 +202,7 @@ impl Message {
         while let [kind, eighths, ..] = *options {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
             if kind == wanted && eighths == 1 {
-                let address = EthernetAddress::from_bytes(&option[2..8]);
-                mac = Some(address).filter(EthernetAddress::is_unicast);
+                mac = Some(somebodys_mac(option)?);
             }
             options = &options[option.len()..];
         }
@@ -211,6 +210,17 @@ impl Message {
         let (solicited, overrides) = (flags & SOLICITED != 0, flags & OVERRIDE != 0);
         options.is_empty().then_some(Message { target: target.into(), mac, solicited, overrides })
     }
+}
+
+/// The Ethernet address in an option, if it can be that of one station: not nobody's, nor that of many.
+pub(super) fn somebodys_mac(option: &[u8]) -> Option<EthernetAddress> {
+    let address = EthernetAddress::from_bytes(option.get(2..8)?);
+    is_of_one_station(address).then_some(address)
+}
+
+/// Whether an Ethernet address can be that of one station.
+pub(super) fn is_of_one_station(address: EthernetAddress) -> bool {
+    address.is_unicast() && address != EthernetAddress::default()
 }
 
 /// Whether an ICMPv6 message is one of neighbour discovery, routers' included: types 133 to 137.

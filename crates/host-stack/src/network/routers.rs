@@ -8,7 +8,7 @@
 use super::Network;
 use super::addresses::{ALL_NODES, solicited_node};
 use super::icmp_six::ethernet_of;
-use super::ndp::{FRESH, SOURCE_MAC};
+use super::ndp::{FRESH, SOURCE_MAC, somebodys_mac};
 use super::six::{AdvertisedPrefix, DueSix};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
@@ -109,8 +109,7 @@ impl Advertisement {
             let option = options.get(..usize::from(eighths) * 8).filter(|option| !option.is_empty())?;
             match (kind, eighths) {
                 (SOURCE_MAC, 1) => {
-                    let address = EthernetAddress::from_bytes(&option[2..8]);
-                    advertisement.mac = Some(address).filter(EthernetAddress::is_unicast);
+                    advertisement.mac = Some(somebodys_mac(option)?);
                 }
                 (MTU, 1) => advertisement.mtu = word(option, 4),
                 (PREFIX, 4) => {

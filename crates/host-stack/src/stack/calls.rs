@@ -49,13 +49,16 @@ impl Stack {
     /// Queues `data` and returns the sequence number of its first byte. After an error or a close they go nowhere.
     pub fn send(&mut self, id: ConnectionId, data: Bytes, tag: TxTag) -> Seq {
         self.mark_dirty(id);
-        self.connection_mut(id).queue(data, tag)
+        let seq = self.connection_mut(id).queue(data, tag);
+        self.account(id);
+        seq
     }
 
     /// Queues a copy of `data`, to go out as it is.
     pub fn send_copy(&mut self, id: ConnectionId, data: &[u8]) {
         self.mark_dirty(id);
         self.connection_mut(id).queue_copy(data);
+        self.account(id);
     }
 
     /// What is queued now is to leave, even in short segments.
@@ -106,7 +109,7 @@ impl Stack {
 
     /// How many bytes the send queue wants.
     pub fn room(&self, id: ConnectionId) -> usize {
-        self.connection(id).room(&self.config.tcp)
+        self.connection(id).room(&self.config.tcp, self.memory.level())
     }
 
     /// Whether data may still be queued.
@@ -149,7 +152,9 @@ impl Stack {
 
     /// `bytes` of what was taken are done with. True if the peer is to be told of the window at once.
     pub fn consume(&mut self, id: ConnectionId, bytes: usize) -> bool {
-        let update = self.connection_mut(id).consume(bytes);
+        let level = self.memory.level();
+        let update = self.connection_mut(id).consume(bytes, level);
+        self.account(id);
         if update {
             self.mark_dirty(id);
         }

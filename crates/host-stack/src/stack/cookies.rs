@@ -121,6 +121,8 @@ fn period(now: Instant) -> u64 {
 /// How long a listener has to be full before it gives cookies: most of those who come in a burst finish their handshakes
 /// in less, and one that did not get in asks again.
 pub(super) const GRACE: Duration = Duration::from_millis(200);
+/// When none has found it full for so long, the next begins a new series: less than a client waits until it asks again.
+pub(super) const LULL: Duration = Duration::from_millis(500);
 /// How long a listener takes cookies after it has given one, and gives more without waiting.
 pub(super) const TAKEN_FOR: Duration = Duration::from_secs(2 * PERIOD.as_secs());
 /// A cookie is good until the end of the period after the one it was made in.

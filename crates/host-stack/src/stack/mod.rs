@@ -21,6 +21,7 @@ use crate::counters::HostCounters;
 use crate::flow_table::{ConnectionId, FlowTable};
 use crate::hash::SipKey;
 use crate::limit::RateLimit;
+use crate::memory::Memory;
 use crate::network::{Arrival, Network, Parsed};
 use crate::tcp::connection::{Connection, Env};
 use crate::tcp::output::Turn;
@@ -62,6 +63,7 @@ pub struct Stack {
     counters: HostCounters,
     flows: FlowTable,
     listeners: BTreeMap<u16, Listener>,
+    listeners_opened: u32,
     dirty: VecDeque<ConnectionId>,
     /// Those of them that ask the device for a rate. It has room for each of them on its own, and for all others together:
     /// so they wait apart.
@@ -77,6 +79,7 @@ pub struct Stack {
     controlled: BTreeSet<ConnectionId>,
     challenges: RateLimit,
     resets: RateLimit,
+    memory: Memory,
     /// If there are other shards of this host.
     place: Option<Place>,
 }
@@ -101,6 +104,7 @@ impl Stack {
             counters: HostCounters::default(),
             flows: FlowTable::new(key),
             listeners: BTreeMap::new(),
+            listeners_opened: 0,
             dirty: VecDeque::new(),
             dirty_paced: VecDeque::new(),
             left: Vec::new(),
@@ -111,6 +115,7 @@ impl Stack {
             controlled: BTreeSet::new(),
             challenges: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("host-stack challenges")),
             resets: RateLimit::new(ANSWERS_A_SECOND).drawn_from(limits.stream("host-stack resets")),
+            memory: Memory::new(config.tcp.memory_bounds()),
             place: None,
             config,
         }
@@ -137,6 +142,12 @@ impl Stack {
         self.flows.len()
     }
 
+    /// Bytes that the queues of all connections take now, buffers at their true size
+    /// ([`TcpConfig::memory`](crate::TcpConfig::memory)).
+    pub fn tcp_memory(&self) -> usize {
+        self.memory.used()
+    }
+
     /// Takes in a packet from `device`. What follows from it is sent by the next [`transmit`](Self::transmit);
     /// duplicate acknowledgments and resets go to the device at once, if it has room.
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
@@ -157,12 +168,15 @@ impl Stack {
     fn on_segment(
         &mut self,
         now: Instant,
-        parsed: Parsed,
+        mut parsed: Parsed,
         packet: RxPacket,
         left: Option<u16>,
         device: &mut dyn NetDevice,
     ) {
-        let Some(id) = self.find_for(now, &parsed.flow, &parsed.segment) else {
+        if !self.give_way(&mut parsed) {
+            return;
+        }
+        let Some(id) = self.flows.find(&parsed.flow) else {
             return self.on_stranger(now, parsed, packet, left, device);
         };
         if self.accept_queue_is_full(id, &parsed.segment) {
@@ -181,15 +195,22 @@ impl Stack {
         left: Option<u16>,
         device: &mut dyn NetDevice,
     ) {
-        let Parsed { flow, segment, payload } = &parsed;
-        let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst;
+        let Parsed { flow, segment, payload, .. } = &parsed;
+        let is_listened_at = self.listeners.contains_key(&flow.local.port());
+        let opens = segment.flags.syn && segment.ack.is_none() && !segment.flags.rst && !segment.flags.fin;
+        // RFC 9293 3.10.7.2: of what neither opens nor acknowledges nor resets, a listener says nothing; and no open
+        // connection elsewhere takes it. SYN and FIN at once say nothing that makes sense.
+        if is_listened_at && !opens && segment.ack.is_none() && !segment.flags.rst {
+            self.counters.in_errors += 1;
+            return;
+        }
         // The acknowledgment of a cookie opens a connection, too; and is good for two minutes, by which time the flow may
         // be alive at another shard.
         let may_open = opens || (segment.ack.is_some() && !segment.flags.syn && !segment.flags.rst);
         let left = left.unwrap_or_else(|| self.shards_to_ask(may_open, device.serves(flow)));
         if !may_open || self.is_last_round(left) {
-            if opens && self.listeners.contains_key(&flow.local.port()) {
-                self.on_syn(now, *flow, segment, device);
+            if opens && is_listened_at {
+                self.on_syn(now, &parsed, device);
                 return;
             }
             match self.open_by_cookie(now, *flow, segment) {
@@ -209,7 +230,7 @@ impl Stack {
         &mut self,
         now: Instant,
         id: ConnectionId,
-        Parsed { flow, segment, payload }: &Parsed,
+        Parsed { flow, segment, payload, .. }: &Parsed,
         packet: RxPacket,
         device: &mut dyn NetDevice,
     ) {
@@ -392,6 +413,7 @@ impl Stack {
             counters: &mut self.counters,
             network: &mut self.network,
             challenges: &mut self.challenges,
+            memory: self.memory.level(),
         };
         let connection = self.flows.get_mut(id).expect("the caller found the connection");
         f(connection, &mut env)
@@ -405,6 +427,16 @@ impl Stack {
             counters: &mut self.counters,
             network: &mut self.network,
             challenges: &mut self.challenges,
+            memory: self.memory.level(),
+        }
+    }
+
+    /// Charges a connection for what its queues take now.
+    fn account(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.flows.get_mut(id) {
+            let taken = connection.memory();
+            let before = core::mem::replace(&mut connection.accounted, taken);
+            self.memory.change(before, taken, &mut self.counters);
         }
     }
 
@@ -434,18 +466,18 @@ impl Stack {
     /// Brings timers, listeners and lists up to date with a connection, and removes it if nobody needs it.
     fn settle(&mut self, id: ConnectionId) {
         let Some(connection) = self.flows.get_mut(id) else { return };
-        if let Some(port) = connection.listener
+        if let Some(name) = connection.listener
             && connection.state() != State::SynReceived
         {
             connection.listener = None;
             let open = connection.state() != State::Closed;
-            match self.listeners.get_mut(&port) {
+            match self.listeners.get_mut(&name.port).filter(|listener| listener.name == name) {
                 Some(listener) => {
                     listener.half_open = listener.half_open.saturating_sub(1);
                     if open {
                         self.counters.passive_opens += 1;
                         listener.accepted.push_back(id);
-                        self.acceptable.push_back(port);
+                        self.acceptable.push_back(name.port);
                     } else {
                         connection.orphan();
                     }
@@ -463,6 +495,9 @@ impl Stack {
             self.noted.push_back(id);
         }
         connection.take_left(&mut self.left);
+        let taken = if connection.is_done() { 0 } else { connection.memory() };
+        let before = core::mem::replace(&mut connection.accounted, taken);
+        self.memory.change(before, taken, &mut self.counters);
         if connection.is_done() {
             self.timers.clear(id, &mut connection.timer);
             if connection.controlled {

@@ -2,7 +2,9 @@
 
 use super::{Stack, cookies};
 use crate::flow_table::ConnectionId;
-use crate::tcp::connection::Connection;
+use crate::memory::Level;
+use crate::network::Parsed;
+use crate::tcp::connection::{Connection, ListenerName};
 use crate::tcp::segment::Segment;
 use crate::tcp::state::State;
 use core::hash::{BuildHasher, Hasher};
@@ -14,13 +16,21 @@ use std::io;
 
 #[derive(Debug)]
 pub(super) struct Listener {
+    pub(super) name: ListenerName,
     pub(super) backlog: usize,
     pub(super) half_open: usize,
     pub(super) accepted: VecDeque<ConnectionId>,
-    /// Since when SYNs find no room.
-    pub(super) full_since: Option<Instant>,
+    /// Since when SYNs find no room, and when the last found none.
+    pub(super) refused: Option<(Instant, Instant)>,
     /// Until when acknowledgments of cookies are looked for.
     pub(super) cookies_until: Option<Instant>,
+}
+
+impl Listener {
+    /// Whether nobody accepts what it has.
+    fn is_full(&self) -> bool {
+        self.accepted.len() >= self.backlog
+    }
 }
 
 /// What a segment that belongs to no connection is to a listener.
@@ -53,6 +63,9 @@ pub enum OpenError {
     /// The host has as many connections as it may have.
     #[error("too many connections")]
     TooMany,
+    /// The queues of the host's connections take all the memory they may ([`TcpMemory::most`](crate::TcpMemory::most)).
+    #[error("no memory for another connection: close some, or allow more in TcpConfig::memory")]
+    NoMemory,
     /// The address is not one that this stack can reach.
     #[error("the address cannot be reached from here")]
     Unreachable,
@@ -64,6 +77,7 @@ impl From<OpenError> for io::Error {
             OpenError::InUse => io::ErrorKind::AddrInUse,
             OpenError::NoPort => io::ErrorKind::AddrNotAvailable,
             OpenError::TooMany => io::ErrorKind::QuotaExceeded,
+            OpenError::NoMemory => io::ErrorKind::OutOfMemory,
             OpenError::Unreachable => io::ErrorKind::HostUnreachable,
         };
         io::Error::new(kind, error)
@@ -75,7 +89,7 @@ impl Stack {
     /// in TIME-WAIT since a second or more, and that nobody holds, gives way if it had timestamps (RFC 6191).
     ///
     /// # Errors
-    /// If there is no free port, too many connections, or no way to this address.
+    /// If there is no free port, too many connections, no memory for what they would queue, or no way to this address.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -106,6 +120,9 @@ impl Stack {
             }
             None => self.free_flow(now, local, remote, serves),
         };
+        if self.refuses_for_memory() {
+            return Err(OpenError::NoMemory);
+        }
         let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
         let mut connection = self.new_connection(now, flow, State::SynSent);
         if let Some((id, least)) = self.may_be_reopened(now, &flow) {
@@ -135,11 +152,13 @@ impl Stack {
         if self.listeners.contains_key(&port) {
             return Err(OpenError::InUse);
         }
+        self.listeners_opened = self.listeners_opened.wrapping_add(1);
         let listener = Listener {
+            name: ListenerName { port, number: self.listeners_opened },
             backlog: backlog.max(1),
             half_open: 0,
             accepted: VecDeque::new(),
-            full_since: None,
+            refused: None,
             cookies_until: None,
         };
         self.listeners.insert(port, listener);
@@ -160,35 +179,53 @@ impl Stack {
         }
     }
 
-    /// The connection that a segment is for. One in TIME-WAIT that nobody holds gives way to a new SYN.
-    pub(super) fn find_for(&mut self, now: Instant, flow: &FlowKey, segment: &Segment) -> Option<ConnectionId> {
-        let id = self.flows.find(flow)?;
-        let connection = self.connection_mut(id);
-        if connection.gives_way_to(segment) {
-            connection.end_wait();
-            self.with(now, id, |_, _| ());
-            self.settle(id);
-            return self.flows.find(flow);
+    /// Has a connection in TIME-WAIT that nobody holds give way to a new SYN, and notes where the new one has to begin.
+    /// False if the SYN is to be dropped: nobody would take it now, and with the old connection that would be forgotten.
+    pub(super) fn give_way(&mut self, parsed: &mut Parsed) -> bool {
+        if !parsed.segment.flags.syn {
+            return true;
         }
-        Some(id)
+        let Some(id) = self.flows.find(&parsed.flow) else { return true };
+        let Some(unused_from) = self.connection(id).gives_way_to(&parsed.segment) else { return true };
+        let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(Listener::is_full);
+        if is_full || self.refuses_for_memory() {
+            self.counters.listen_overflows += u64::from(is_full);
+            self.counters.listen_drops += 1;
+            return false;
+        }
+        parsed.unused_from = Some(unused_from);
+        self.connection_mut(id).end_wait();
+        self.settle(id);
+        true
     }
 
-    pub(super) fn on_syn(&mut self, now: Instant, flow: FlowKey, segment: &Segment, device: &mut dyn NetDevice) {
+    /// Takes the SYN of a flow that is not known to the stack, if there is room.
+    pub(super) fn on_syn(&mut self, now: Instant, parsed: &Parsed, device: &mut dyn NetDevice) {
+        let Parsed { flow, segment, unused_from, .. } = parsed;
+        let flow = *flow;
         let port = flow.local.port();
         let Some(listener) = self.listeners.get(&port) else { return };
-        if listener.accepted.len() >= listener.backlog {
+        if listener.is_full() {
             self.counters.listen_overflows += 1;
             self.counters.listen_drops += 1;
             return;
         }
-        // Only to one that is taken others give way.
-        let crowded = listener.half_open >= listener.backlog;
+        if self.refuses_for_memory() {
+            self.counters.listen_drops += 1;
+            return;
+        }
+        let Some(listener) = self.listeners.get(&port) else { return };
+        // Only to one that is taken others give way. One that took the place of a connection is of a peer that was there,
+        // and has to begin where no cookie can.
+        let crowded = listener.half_open >= listener.backlog && unused_from.is_none();
         let full = if crowded { !self.has_room() } else { !self.make_room(now) };
         let Some(listener) = self.listeners.get_mut(&port) else { return };
         if full || crowded {
-            let full_since = *listener.full_since.get_or_insert(now);
-            let flooded =
-                listener.cookies_until.is_some_and(|until| now <= until) || now >= full_since + cookies::GRACE;
+            // That one finds room between others that do not is no end of it: who floods may also take back.
+            let series = listener.refused.filter(|(_, last)| now <= *last + cookies::LULL);
+            let (since, _) = series.unwrap_or((now, now));
+            listener.refused = Some((since, now));
+            let flooded = listener.cookies_until.is_some_and(|until| now <= until) || now >= since + cookies::GRACE;
             if flooded && !full {
                 listener.cookies_until = Some(now + cookies::TAKEN_FOR);
             }
@@ -199,9 +236,12 @@ impl Stack {
             return;
         }
         listener.half_open += 1;
-        listener.full_since = None;
+        let name = listener.name;
         let mut connection = self.new_connection(now, flow, State::SynReceived);
-        connection.listener = Some(port);
+        if let Some(unused_from) = unused_from {
+            connection.begin_no_earlier_than(*unused_from);
+        }
+        connection.listener = Some(name);
         let id = self.flows.insert(connection);
         self.with(now, id, |connection, env| connection.on_first_syn(env, segment));
         self.mark_dirty(id);
@@ -216,17 +256,24 @@ impl Stack {
             listener.cookies_until = None;
             return Cookie::None;
         }
-        let no_room = listener.accepted.len() >= listener.backlog;
+        let (no_room, name) = (listener.is_full(), listener.name);
         let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
-        if no_room || !self.make_room(now) {
+        if no_room || self.refuses_for_memory() || !self.make_room(now) {
             self.counters.listen_overflows += 1;
             return Cookie::NotNow;
         }
-        connection.listener = Some(port);
+        connection.listener = Some(name);
         if let Some(listener) = self.listeners.get_mut(&port) {
             listener.half_open += 1;
         }
         Cookie::Opens(self.flows.insert(connection))
+    }
+
+    /// Whether there is no memory for what one more connection would queue; that it was refused is counted.
+    fn refuses_for_memory(&mut self) -> bool {
+        let refused = self.memory.level() == Level::Full;
+        self.counters.memory_refusals += u64::from(refused);
+        refused
     }
 
     /// Whether there is room for one more connection, or would be if one gave way.
@@ -264,8 +311,8 @@ impl Stack {
             && !segment.flags.rst
             && connection
                 .listener
-                .and_then(|port| self.listeners.get(&port))
-                .is_some_and(|listener| listener.accepted.len() >= listener.backlog)
+                .and_then(|name| self.listeners.get(&name.port).filter(|listener| listener.name == name))
+                .is_some_and(Listener::is_full)
     }
 
     fn new_connection(&mut self, now: Instant, flow: FlowKey, state: State) -> Connection {

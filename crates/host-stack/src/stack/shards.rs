@@ -11,7 +11,7 @@
 //! that is gone is handed to nobody, and no verdict of a queue's context leaves its shard.
 
 use super::Stack;
-use crate::config::Config;
+use crate::config::{Config, TcpConfig};
 use crate::network::{Arrival, Parsed, concerns_all_shards};
 use bytes::BytesMut;
 use core::net::SocketAddr;
@@ -70,7 +70,9 @@ impl Stack {
         let secrets = config.random.clone();
         let random = if index == 0 { secrets.clone() } else { secrets.derive(&format!("shard {index}")) };
         let max_connections = config.max_connections.div_ceil(usize::from(shards));
-        let mut stack = Stack::with_secrets(Config { random, max_connections, ..config }, &secrets);
+        let memory = Some(config.tcp.memory_bounds().shared_by(shards.into()));
+        let tcp = TcpConfig { memory, ..config.tcp };
+        let mut stack = Stack::with_secrets(Config { random, max_connections, tcp, ..config }, &secrets);
         stack.place = (shards > 1).then(|| Place { shards, index, flows_moved: false, outgoing: Vec::new() });
         stack
     }

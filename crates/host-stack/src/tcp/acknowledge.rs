@@ -162,12 +162,12 @@ impl Connection {
 
     /// The first unacknowledged position moves forward.
     fn advance(&mut self, env: &mut Env<'_>, position: u64) {
-        let had_room = self.room(env.config) > 0;
+        let had_room = self.room(env.config, env.memory) > 0;
         self.una = position;
         self.backoff = 0;
         self.send.acknowledge(position.clamp(FIRST_BYTE, self.send.end()));
         // A sender that waited is woken when a third of the buffer is free, not for every segment.
-        let free = self.room(env.config);
+        let free = self.room(env.config, env.memory);
         if free > 0 && (!had_room || free >= env.config.send_buffer / 3) {
             self.readiness.writable = true;
         }

@@ -6,6 +6,7 @@ use super::report::ConnectionError;
 use super::send_queue::FIRST_BYTE;
 use super::state::State;
 use crate::config::{CongestionAlgorithm, TcpConfig};
+use crate::memory::Level;
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use offload_api::{Handle, Layer, RxSegment, Sealer, TxTag};
@@ -34,8 +35,8 @@ impl Connection {
     }
 
     /// Bytes the send queue wants.
-    pub(crate) fn room(&self, config: &TcpConfig) -> usize {
-        config.send_buffer.saturating_sub(self.send.unacknowledged() as usize)
+    pub(crate) fn room(&self, config: &TcpConfig, memory: Level) -> usize {
+        memory.wanted(config.send_buffer).saturating_sub(self.send.unacknowledged() as usize)
     }
 
     /// What is queued now may leave in short segments.
@@ -104,8 +105,9 @@ impl Connection {
     }
 
     /// The application is done with `bytes` bytes. Returns whether the peer should be told.
-    pub(crate) fn consume(&mut self, bytes: usize) -> bool {
+    pub(crate) fn consume(&mut self, bytes: usize, memory: Level) -> bool {
         self.receive.consume(bytes);
+        self.receive.set_memory(memory);
         let update = self.state.may_receive() && !self.state.is_opening() && self.receive.wants_update(self.mss);
         self.ack.now |= update;
         update

@@ -18,6 +18,7 @@ use super::state::State;
 use crate::config::TcpConfig;
 use crate::counters::HostCounters;
 use crate::limit::RateLimit;
+use crate::memory::Level;
 use crate::network::Network;
 use crate::timers::TimerSlot;
 use core::num::NonZeroU64;
@@ -35,6 +36,8 @@ pub(crate) struct Env<'a> {
     pub(crate) network: &'a mut Network,
     /// Bounds the ACKs that anyone can provoke.
     pub(crate) challenges: &'a mut RateLimit,
+    /// How much of the memory for queues is taken.
+    pub(crate) memory: Level,
 }
 
 #[derive(Debug)]
@@ -43,7 +46,7 @@ pub(crate) struct Connection {
     pub(super) state: State,
     pub(super) error: Option<ConnectionError>,
     /// The listener that has not handed it out yet.
-    pub(crate) listener: Option<u16>,
+    pub(crate) listener: Option<ListenerName>,
     /// The application has dropped its end.
     pub(super) detached: bool,
     /// Data were thrown away because the application had dropped its end: the peer has to know.
@@ -87,6 +90,8 @@ pub(crate) struct Connection {
     pub(super) probes: u32,
     /// Retransmission timeouts and window probes since the peer last said anything.
     pub(super) unanswered: u32,
+    /// Since when the peer keeps its window closed over bytes that wait.
+    pub(super) closed_since: Option<Instant>,
     /// A window probe, a tail loss probe are to be sent; a small window is to be used.
     pub(super) window_probe_owed: bool,
     pub(super) tail_probe_owed: bool,
@@ -127,6 +132,16 @@ pub(crate) struct Connection {
     pub(crate) noted: bool,
     pub(crate) controlled: bool,
     pub(crate) timer: TimerSlot,
+    /// What the stack's account holds of its memory.
+    pub(crate) accounted: usize,
+}
+
+/// One of the listeners that a port had, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerName {
+    pub(crate) port: u16,
+    /// No other listener of the stack had it lately.
+    pub(crate) number: u32,
 }
 
 /// What the peer told about itself.
@@ -211,6 +226,7 @@ impl Connection {
             backoff: 0,
             probes: 0,
             unanswered: 0,
+            closed_since: None,
             window_probe_owed: false,
             tail_probe_owed: false,
             window_override: false,
@@ -238,6 +254,7 @@ impl Connection {
             noted: false,
             controlled: false,
             timer: TimerSlot::default(),
+            accounted: 0,
         }
     }
 
@@ -256,6 +273,11 @@ impl Connection {
     /// Whether neither the application nor the network needs it any more.
     pub(crate) fn is_done(&self) -> bool {
         self.state == State::Closed && self.detached && !self.reset_owed
+    }
+
+    /// What its queues take.
+    pub(crate) fn memory(&self) -> usize {
+        self.send.charged() + self.receive.charged()
     }
 
     /// Its timestamps are `millis` milliseconds behind.

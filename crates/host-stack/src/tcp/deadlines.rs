@@ -5,6 +5,8 @@ use super::connection::{Connection, Env};
 use super::recovery::Delivery;
 use super::report::ConnectionError;
 use super::state::State;
+use crate::memory::Level;
+use core::time::Duration;
 use offload_base::Instant;
 
 impl Connection {
@@ -48,7 +50,7 @@ impl Connection {
 
     /// RFC 6298 5.4 to 5.7.
     fn on_retransmission_timeout(&mut self, env: &mut Env<'_>) {
-        if self.flight.is_empty() {
+        if self.flight.is_empty() || self.give_up_for_want_of_memory_or_window(env) {
             return;
         }
         // RFC 9293 3.8.6.1: a peer that has closed its window over what it did not take, and answers, is waited for. What is
@@ -70,7 +72,10 @@ impl Connection {
     /// RFC 9293 3.8.6.1: the peer's window is closed, or too small to be worth using; by now it is used, or asked
     /// about.
     fn on_persist_timeout(&mut self, env: &mut Env<'_>) {
-        // A peer that answers may keep its window closed for ever, but not for an application that is gone.
+        if self.give_up_for_want_of_memory_or_window(env) {
+            return;
+        }
+        // A peer that answers may keep its window closed, but not for an application that is gone.
         let attempts = if self.detached { self.probes } else { self.unanswered };
         if attempts >= self.retries(env.config) {
             self.give_up(env);
@@ -86,6 +91,23 @@ impl Connection {
         self.unanswered += 1;
     }
 
+    /// Ends the connection, with a reset, if its peer has kept its window closed for too long, or if it is in the way of
+    /// others where memory is short (RFC 6429): nobody holds it any more, or nothing moves.
+    fn give_up_for_want_of_memory_or_window(&mut self, env: &mut Env<'_>) -> bool {
+        let closed_for = self.closed_since.map(|since| env.now - since);
+        let lasts = |most: Duration| closed_for.is_some_and(|closed| closed >= most);
+        if env.memory == Level::Full && (self.detached || lasts(CLOSED_WHEN_FULL)) {
+            env.counters.aborts_on_memory += 1;
+        } else if env.config.zero_window_timeout.is_some_and(lasts) {
+            env.counters.aborts_on_timeout += 1;
+        } else {
+            return false;
+        }
+        self.fail(ConnectionError::TimedOut);
+        self.reset_owed = true;
+        true
+    }
+
     pub(super) fn give_up(&mut self, env: &mut Env<'_>) {
         if self.state.is_opening() {
             env.counters.attempt_fails += 1;
@@ -95,6 +117,9 @@ impl Connection {
         self.fail(ConnectionError::TimedOut);
     }
 }
+
+/// How long a peer may keep its window closed while the memory of all connections is taken up.
+const CLOSED_WHEN_FULL: Duration = Duration::from_secs(30);
 
 /// Whether a deadline has come; if so, it is past.
 fn take_due(deadline: &mut Option<Instant>, now: Instant) -> bool {

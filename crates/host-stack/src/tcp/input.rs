@@ -14,6 +14,7 @@ use offload_base::{Instant, Seq};
 impl Connection {
     /// Takes in a segment. Returns a reset to be sent in answer, if the segment deserves one.
     pub(crate) fn on_segment(&mut self, env: &mut Env<'_>, segment: &Segment, payload: Payload) -> Option<Segment> {
+        self.receive.set_memory(env.memory);
         match self.state {
             State::Closed => reset_for(segment, payload.data.len()),
             State::SynSent => self.on_segment_in_syn_sent(env, segment, payload),
@@ -24,12 +25,14 @@ impl Connection {
     /// The SYN of a peer, to a connection made for it.
     pub(crate) fn on_first_syn(&mut self, env: &mut Env<'_>, segment: &Segment) {
         self.learn(env, segment);
+        self.receive.begin_with(env.memory);
     }
 
     /// The SYN that a cookie was given for, and the SYN-ACK that went with it: of a connection made for who has
     /// acknowledged both.
     pub(crate) fn on_syn_of_cookie(&mut self, env: &mut Env<'_>, segment: &Segment) {
         self.learn(env, segment);
+        self.receive.begin_with(env.memory);
         self.next = FIRST_BYTE;
         self.receive.advertise(self.receive.window(self.mss).min(u64::from(u16::MAX)));
         self.acked_until = self.receive.next();
@@ -259,6 +262,8 @@ impl Connection {
             self.receive.note_segment_bytes(payload.segment_bytes);
             let received = self.receive.insert_parts(start, payload.data, payload.placed, payload.meta);
             env.counters.out_of_order_pruned += received.pruned;
+            let too_little = received.dropped || received.pruned > 0 || received.collapsed;
+            env.counters.prune_called += u64::from(too_little);
             env.counters.receive_collapsed += u64::from(received.collapsed);
             env.counters.out_of_order_queued += u64::from(received.out_of_order > 0);
             if received.dropped {
@@ -356,17 +361,23 @@ impl Connection {
         (now + time_wait >= since + REOPENED_AFTER).then(|| self.send.seq(self.next))
     }
 
-    /// Whether a SYN may open the flow anew although this connection waits (RFC 6191, RFC 1122 4.2.2.13).
-    pub(crate) fn gives_way_to(&self, segment: &Segment) -> bool {
-        if self.state != State::TimeWait || !segment.flags.syn || segment.ack.is_some() || segment.flags.rst {
-            return false;
+    /// Whether a SYN may open the flow anew although this connection waits (RFC 6191, RFC 1122 4.2.2.13). Returns the first
+    /// sequence number that is free: the new connection has to begin beyond all that this one used.
+    pub(crate) fn gives_way_to(&self, segment: &Segment) -> Option<Seq> {
+        let flags = segment.flags;
+        if self.state != State::TimeWait || !self.detached {
+            return None;
         }
-        match (self.peer.timestamp, segment.options.timestamps) {
+        if !flags.syn || segment.ack.is_some() || flags.rst || flags.fin {
+            return None;
+        }
+        let is_new = match (self.peer.timestamp, segment.options.timestamps) {
             (Some((recent, _)), Some(timestamps)) if timestamps.value != recent => {
                 Seq(timestamps.value).after(Seq(recent))
             }
             _ => segment.seq.after(self.receive.seq(self.receive.next())),
-        }
+        };
+        is_new.then(|| self.send.seq(self.next))
     }
 }
 

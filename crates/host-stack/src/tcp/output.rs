@@ -54,6 +54,7 @@ impl Connection {
     /// Sends what may be sent, up to one turn's worth.
     pub(crate) fn transmit(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) -> Turn {
         let caps = self.caps(env, device);
+        self.receive.set_memory(env.memory);
         self.watch_peer(env.now);
         if self.state == State::Closed {
             return self.transmit_reset(env, device, &caps);
@@ -513,11 +514,17 @@ impl Connection {
     fn arm_persist(&mut self, env: &Env<'_>) {
         let unsent = self.send.end() + u64::from(self.finishing) > self.next;
         let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.blocked_on_unit;
+        self.closed_since = match self.peer.window == 0 && (waiting || !self.flight.is_empty()) {
+            true => self.closed_since.or(Some(env.now)),
+            false => None,
+        };
         if !waiting {
             self.deadlines.persist = None;
         } else if self.deadlines.persist.is_none() {
             let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, self.probes);
-            self.deadlines.persist = Some(env.now + wait);
+            let end = self.closed_since.and_then(|since| Some(since + env.config.zero_window_timeout?));
+            let at = env.now + wait;
+            self.deadlines.persist = Some(end.filter(|end| *end > env.now).map_or(at, |end| at.min(end)));
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use super::ranges::Ranges;
 use super::segment::MAX_SACK_BLOCKS;
+use crate::memory::{LEAST_BYTES, Level};
 use bytes::BytesMut;
 use core::ops::Range;
 use core::time::Duration;
@@ -30,6 +31,8 @@ pub(crate) struct ReceiveQueue {
     recent: SmallVec<[u64; MAX_SACK_BLOCKS]>,
     charged: usize,
     limit: usize,
+    /// How much of what all connections may have is taken.
+    memory: Level,
     tuning: Tuning,
     /// Taken by the application and not consumed: bytes, and what they were charged.
     taken: usize,
@@ -110,6 +113,7 @@ impl ReceiveQueue {
             recent: SmallVec::new(),
             charged: 0,
             limit,
+            memory: Level::Free,
             tuning,
             taken: 0,
             taken_charge: 0,
@@ -143,6 +147,22 @@ impl ReceiveQueue {
     /// The right edge of the window that the peer was told.
     pub(crate) fn edge(&self) -> u64 {
         self.edge
+    }
+
+    /// What all of it takes in memory.
+    pub(crate) fn charged(&self) -> usize {
+        self.charged
+    }
+
+    /// Before the peer was told of any window: so much of what all connections may have is taken.
+    pub(crate) fn begin_with(&mut self, memory: Level) {
+        self.memory = memory;
+        self.edge = self.next + self.space();
+    }
+
+    /// How much of what all connections may have is taken, from now on.
+    pub(crate) fn set_memory(&mut self, memory: Level) {
+        self.memory = memory;
     }
 
     /// The largest payload of a segment so far.
@@ -289,7 +309,7 @@ impl ReceiveQueue {
     /// takes in one.
     pub(crate) fn tune(&mut self, now: Instant, round_trip: Duration) {
         let tuning = &mut self.tuning;
-        if self.limit >= tuning.most || now - tuning.since < round_trip {
+        if self.limit >= tuning.most || self.memory != Level::Free || now - tuning.since < round_trip {
             return;
         }
         let consumed = tuning.consumed - core::mem::replace(&mut tuning.consumed_before, tuning.consumed);
@@ -383,7 +403,7 @@ impl ReceiveQueue {
         if 2 * bytes >= self.largest as usize {
             self.density = (bytes * 256 / charge).clamp(1, 256) as u32;
         }
-        let short = self.charged + charge > self.limit;
+        let short = self.charged + charge > self.bound();
         // A few bytes may not keep a buffer from being used again that others lie in. And the peer was told that there is
         // room for what is next, by an estimate: it has to get as far as that.
         let copy = bytes <= SMALL_BYTES || short && (in_order || roomy);
@@ -392,7 +412,7 @@ impl ReceiveQueue {
             received.collapsed = short;
         }
         if in_order {
-            while self.charged + charge > self.limit {
+            while self.charged + charge > self.bound() {
                 let Some((_, last)) = self.out_of_order.pop_last() else { break };
                 self.charged -= last.charge;
                 self.islands.remove_from(last.start);
@@ -400,7 +420,7 @@ impl ReceiveQueue {
             }
         }
         // An empty queue takes any segment: a limit smaller than one would never let anything through.
-        if self.charged + charge > self.limit && self.charged > 0 {
+        if self.charged + charge > self.bound() && self.charged > 0 {
             return None;
         }
         if !copy {
@@ -444,7 +464,7 @@ impl ReceiveQueue {
                 _ => charge(&piece.data),
             };
             // Each piece is charged for itself; all but the one that is next can do without.
-            if self.charged + charge > self.limit && self.charged > 0 && gap.start != self.next {
+            if self.charged + charge > self.bound() && self.charged > 0 && gap.start != self.next {
                 received.dropped = true;
                 break;
             }
@@ -460,14 +480,19 @@ impl ReceiveQueue {
         }
     }
 
+    /// What may be taken now: more than peers are offered, for some were offered it before memory was short.
+    fn bound(&self) -> usize {
+        if self.memory == Level::Full { self.limit.min(LEAST_BYTES) } else { self.limit }
+    }
+
     /// Payload bytes that the memory would hold if all of it were free.
     fn whole_space(&self) -> u64 {
-        (self.limit as u64 * u64::from(self.density)) / 256
+        (self.memory.wanted(self.limit) as u64 * u64::from(self.density)) / 256
     }
 
     /// Payload bytes that the free memory will hold.
     fn space(&self) -> u64 {
-        (self.limit.saturating_sub(self.charged) as u64 * u64::from(self.density)) / 256
+        (self.memory.wanted(self.limit).saturating_sub(self.charged) as u64 * u64::from(self.density)) / 256
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct SendQueue {
     chunks: VecDeque<Chunk>,
     /// Plain bytes at the end of the queue that small writes are gathered in.
     open: BytesMut,
+    /// What all of it takes in memory.
+    charged: usize,
     acked: u64,
     end: u64,
     /// Where the first unit of each layer began.
@@ -72,6 +74,7 @@ impl SendQueue {
             initial,
             chunks: VecDeque::new(),
             open: BytesMut::new(),
+            charged: 0,
             acked: FIRST_BYTE,
             end: FIRST_BYTE,
             first_unit: [None; LAYERS],
@@ -93,6 +96,11 @@ impl SendQueue {
     /// The position after the last byte queued.
     pub(crate) fn end(&self) -> u64 {
         self.end
+    }
+
+    /// What the queue takes in memory: of each chunk its bytes, whoever else has them too, and its place.
+    pub(crate) fn charged(&self) -> usize {
+        self.charged
     }
 
     /// Bytes queued and not acknowledged. Acknowledged bytes kept for their unit's sake do not count.
@@ -126,6 +134,7 @@ impl SendQueue {
             self.pdus.extend(unit, start, data.len() as u64);
         }
         self.end += data.len() as u64;
+        self.charged += data.len() + CHUNK_BYTES;
         self.chunks.push_back(Chunk { start, data, tag, pending });
         start
     }
@@ -138,6 +147,7 @@ impl SendQueue {
             self.close_open();
         }
         self.open.extend_from_slice(data);
+        self.charged += data.len();
         self.end += data.len() as u64;
         start
     }
@@ -172,7 +182,9 @@ impl SendQueue {
         let needed_from = self.chunks.get(first_needed).map_or(self.acked, |chunk| chunk.start);
         let needed_from = self.pdus.forget_before(needed_from).map_or(needed_from, |pdu| pdu.min(needed_from));
         while self.chunks.front().is_some_and(|chunk| chunk.end() <= needed_from) {
-            self.chunks.pop_front();
+            if let Some(chunk) = self.chunks.pop_front() {
+                self.charged -= chunk.data.len() + CHUNK_BYTES;
+            }
         }
         let kept_from = self.chunks.front().map_or(self.end, |chunk| chunk.start);
         if let Some(sealers) = &mut self.sealers {
@@ -188,6 +200,7 @@ impl SendQueue {
         self.acked = self.end;
         self.chunks = VecDeque::new();
         self.open = BytesMut::new();
+        self.charged = 0;
         self.pdus = Spans::default();
         if let Some(sealers) = &mut self.sealers {
             sealers.clear();
@@ -335,6 +348,7 @@ impl SendQueue {
             // What is left of the buffer is too small to be worth keeping the whole of it.
             self.open = BytesMut::new();
             let start = self.end - data.len() as u64;
+            self.charged += CHUNK_BYTES;
             self.chunks.push_back(Chunk { start, data, tag: TxTag::PLAIN, pending: 0 });
         }
     }
@@ -403,6 +417,8 @@ fn found_end(queue: &SendQueue, unit: Unit) -> u64 {
 pub(crate) const FIRST_BYTE: u64 = 1;
 /// Plain data up to this size are gathered by copying rather than kept as chunks of their own.
 const GATHERED_BYTES: usize = 256;
+/// What a chunk takes beside its bytes.
+const CHUNK_BYTES: usize = size_of::<Chunk>();
 /// How much is gathered before a new buffer is begun.
 const OPEN_BYTES: usize = 16 << 10;
 /// More pieces than this would cost the device more than a second packet.

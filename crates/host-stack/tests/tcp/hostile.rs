@@ -5,7 +5,7 @@ use crate::pair::{ADDRESS, PORT, Pair, Setup, TCP};
 use bytes::BytesMut;
 use core::net::IpAddr;
 use core::time::Duration;
-use host_stack::{ConnectionId, HostCounters, State};
+use host_stack::{ConnectionId, HostCounters, State, TcpConfig};
 use offload_api::rx::Checksums;
 use offload_api::{NetDevice, RxMeta, RxPacket};
 use offload_base::counters::CounterSet;
@@ -260,6 +260,69 @@ fn segments_from_before_are_dropped_by_their_timestamps() {
     let fresh = Crafted { payload: vec![1; 10], ..crafted };
     deliver(&mut pair, &fresh.frame());
     assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, 111);
+}
+
+/// RFC 7323 5.5: by then the peer's clock may have come round.
+#[test]
+fn timestamps_are_held_against_a_peer_for_24_days() {
+    let day = Duration::from_secs(24 * 3600);
+    for (days, taken) in [(23, 101), (25, 111)] {
+        let (mut pair, ids, crafted) = known();
+        let crafted = stamped(&mut pair, ids, crafted);
+        let (value, echo) = crafted.timestamps.unwrap();
+        pair.now += days * day;
+        let older = Some((value.wrapping_sub(0x4000_0000), echo));
+        deliver(&mut pair, &Crafted { timestamps: older, payload: vec![1; 10], ..crafted }.frame());
+        assert_eq!(pair.stacks[1].stats(ids[1]).bytes_received, taken, "idle for {days} days");
+    }
+}
+
+/// CVE-2019-11479: who asks for segments of a few bytes would have a host send nothing but headers.
+#[test]
+fn segments_are_never_as_small_as_a_peer_may_ask_for() {
+    for (asked, given) in [(8u16, 48), (100, 100)] {
+        let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
+        let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+        pair.stacks[1].listen(PORT, 1).unwrap();
+        pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        let mut syn = pair.nics[0].port().drain().pop_front().expect("a SYN");
+        assert_eq!(syn[TCP + 20..TCP + 22], [2, 4], "the first option is the segment size");
+        syn[TCP + 22..TCP + 24].copy_from_slice(&asked.to_be_bytes());
+        TcpPacket::new_unchecked(&mut syn[TCP..]).fill_checksum(&ADDRESS[0].into(), &ADDRESS[1].into());
+        pair.nics[1].port().deliver(&syn);
+        pair.run_for(Duration::from_millis(10));
+        let server = pair.stacks[1].accept(PORT).unwrap();
+        assert_eq!(pair.stacks[1].stats(server).segment_size, given);
+    }
+}
+
+/// RFC 9293 3.10.7.2: nothing but a SYN opens a connection, and what acknowledges nothing is not answered.
+#[test]
+fn a_listener_says_nothing_to_what_opens_nothing() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    let bare = Crafted {
+        ports: (5000, PORT),
+        seq: Seq(1),
+        ack: None,
+        flags: "",
+        window: 1000,
+        timestamps: None,
+        sack: Vec::new(),
+        payload: Vec::new(),
+    };
+    for flags in ["", "F", "SF"] {
+        let answers = deliver(&mut pair, &Crafted { flags, ..bare.clone() }.frame());
+        assert_eq!((answers.len(), pair.stacks[1].connections()), (0, 0), "{flags:?}");
+    }
+    assert_eq!(pair.stacks[1].counters().in_errors, 3);
+    assert_eq!(deliver(&mut pair, &Crafted { ack: Some(Seq(7)), ..bare.clone() }.frame()).len(), 1, "a reset");
+    // Where nobody listens, all are refused.
+    let closed = Crafted { ports: (5000, PORT + 1), ..bare };
+    for flags in ["", "F", "SF"] {
+        assert_eq!(deliver(&mut pair, &Crafted { flags, ..closed.clone() }.frame()).len(), 1, "{flags:?}");
+    }
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use crate::packets::{across, answers};
 use crate::pair::{ADDRESS, PORT, Pair, Setup};
 use crate::transfer::{exchange, pattern};
+use crate::wire::WireConfig;
 use core::time::Duration;
 use host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig};
 use offload_base::Seed;
-use smoltcp::wire::{IpProtocol, TcpPacket, TcpSeqNumber};
+use smoltcp::wire::{IpProtocol, Ipv4Packet, TcpPacket, TcpSeqNumber};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BACKLOG: usize = 64;
@@ -100,6 +101,77 @@ fn a_hundred_thousand_syns_in_a_second_take_a_backlog_and_clients_get_in_meanwhi
     assert!(counters.cookies_sent > 75_000, "{}", counters.cookies_sent);
 }
 
+/// Who floods from an address of their own takes each connection back with a reset, for they know nothing of it: there is
+/// room now and then, and yet hardly ever for others.
+#[test]
+fn a_flood_that_takes_back_what_it_opens_keeps_nobody_out() {
+    const SYNS_A_SECOND: u32 = 500;
+    let delay = SECOND / 20;
+    let mut pair = Pair::new(&Setup { wire: WireConfig { delay, ..WireConfig::default() }, ..Setup::default() });
+    pair.stacks[1].listen(PORT, 16).unwrap();
+    let mut number = 0;
+    let mut flood = |pair: &mut Pair, span: Duration| {
+        for _ in 0..(SYNS_A_SECOND as f64 * span.as_secs_f64()) as u32 {
+            number += 1;
+            pair.nics[1].port().deliver(&syn(number));
+            pair.run_for(SECOND / SYNS_A_SECOND);
+        }
+    };
+    flood(&mut pair, SECOND);
+    assert!(pair.stacks[1].counters().attempt_fails > 100, "most are taken back");
+    let begin = pair.now;
+    let client = pair.stacks[0].connect(pair.now, Some(900), (ADDRESS[1], PORT).into()).unwrap();
+    while pair.stacks[0].state(client) != State::Established {
+        flood(&mut pair, SECOND / 10);
+        assert!(pair.now - begin < SECOND, "not at once");
+    }
+    flood(&mut pair, SECOND / 5);
+    let server = pair.stacks[1].accept(PORT).expect("an open connection");
+    let data = pattern(Seed(1), 1 << 20);
+    let mut got = Vec::new();
+    pair.stacks[1].send_copy(server, &data);
+    pair.stacks[1].push(server);
+    while got.len() < data.len() {
+        flood(&mut pair, SECOND / 10);
+        pair.read(0, client, &mut got);
+        assert!(pair.now - begin < SECOND * 5, "{} bytes", got.len());
+    }
+    assert!(got == data);
+}
+
+/// What was half open when the port's listener was closed is not the next one's.
+#[test]
+fn a_new_listener_of_a_port_does_not_count_the_connections_of_the_last() {
+    let mut pair = Pair::new(&Setup::default());
+    let half_open = |pair: &mut Pair| {
+        pair.wire.filter = Some(Box::new(|from, _| from == 1));
+        let ids = [(); 2].map(|()| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap());
+        pair.run_for(SECOND / 100);
+        pair.wire.filter = None;
+        ids
+    };
+    pair.stacks[1].listen(PORT, 2).unwrap();
+    let old = half_open(&mut pair);
+    pair.stacks[1].close_listener(pair.now, PORT);
+    pair.stacks[1].listen(PORT, 2).unwrap();
+    half_open(&mut pair);
+    assert_eq!(pair.stacks[1].connections(), 4);
+    // Those that nobody listens to any more are open now, and reset; those of the new listener are half open as before.
+    pair.wire.filter = Some(Box::new({
+        let ports = old.map(|id| pair.stacks[0].flow(id).local.port());
+        move |from, frame| {
+            let tcp = TcpPacket::new_unchecked(&frame[34..]);
+            !ports.contains(&if from == 0 { tcp.src_port() } else { tcp.dst_port() })
+        }
+    }));
+    pair.run_for(SECOND * 3 / 2);
+    assert_eq!(old.map(|id| pair.stacks[0].error(id)), [Some(ConnectionError::Reset); 2]);
+    assert_eq!((pair.stacks[1].connections(), pair.stacks[1].accept(PORT)), (2, None));
+    let before = pair.stacks[1].counters().listen_drops;
+    answers(&mut pair, &syn(1));
+    assert_eq!(pair.stacks[1].counters().listen_drops, before + 1, "the backlog is taken");
+}
+
 #[test]
 fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
     let mut pair = Pair::new(&Setup::default());
@@ -125,14 +197,18 @@ fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
         pair.run_now();
         pair.stacks[1].accept(PORT)
     };
-    for (at, bit) in [(34 + 8, 1), (34 + 11, 8), (34 + 4, 1), (34 + 7, 1)] {
+    // Acknowledgment and sequence number, port and address of who sends it.
+    let alterations = [(34 + 8, 1), (34 + 11, 8), (34 + 4, 1), (34 + 7, 1), (34 + 1, 1), (14 + 15, 4)];
+    for (at, bit) in alterations {
         let mut forged = frame.clone();
         forged[at] ^= bit;
-        let sum = &mut TcpPacket::new_unchecked(&mut forged[34..]);
-        sum.fill_checksum(&ADDRESS[0].into(), &ADDRESS[1].into());
-        assert_eq!(deliver(&mut pair, &forged), None);
+        let mut ip = Ipv4Packet::new_unchecked(&mut forged[14..]);
+        ip.fill_checksum();
+        let from = ip.src_addr();
+        TcpPacket::new_unchecked(&mut forged[34..]).fill_checksum(&from.into(), &ADDRESS[1].into());
+        assert_eq!(deliver(&mut pair, &forged), None, "byte {at}");
     }
-    assert_eq!(pair.stacks[1].counters().cookies_failed, 4);
+    assert_eq!(pair.stacks[1].counters().cookies_failed, alterations.len() as u64);
     let now = pair.now;
     assert!(deliver(&mut pair, &frame).is_some());
     assert_eq!(deliver(&mut pair, &frame), None, "it belongs to a connection by now");

@@ -47,6 +47,29 @@ fn echo_request(number: u16, data: &[u8]) -> Vec<u8> {
     message
 }
 
+/// A route that goes on from here is for routers; an option without an end could be anything.
+#[test]
+fn packets_with_options_that_make_no_sense_here_are_dropped_and_counted() {
+    let mut pair = Pair::new(&Setup::default());
+    let ping = |options: [u8; 8]| {
+        let mut frame = ip(ADDRESS[1], IpProtocol::Icmp, &echo_request(1, b"data"));
+        frame.splice(34..34, options);
+        frame[14] = 0x47;
+        let bytes = (frame.len() - 14) as u16;
+        frame[16..18].copy_from_slice(&bytes.to_be_bytes());
+        Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
+        frame
+    };
+    assert_eq!(answers(&mut pair, &ping([148, 4, 0, 0, 1, 1, 1, 0])).len(), 1, "router alert");
+    assert!(
+        answers(&mut pair, &ping([131, 7, 4, 10, 0, 0, 7, 0])).is_empty(),
+        "a loose route, not followed to its end"
+    );
+    assert!(answers(&mut pair, &ping([137, 7, 4, 10, 0, 0, 7, 0])).is_empty(), "a strict one");
+    assert!(answers(&mut pair, &ping([7, 0, 4, 0, 0, 0, 0, 0])).is_empty(), "an option of length zero");
+    assert_eq!(pair.stacks[1].counters().ip_in_header_errors, 3);
+}
+
 #[test]
 fn hosts_find_each_other_and_lose_nothing_by_it() {
     let (mut pair, ids) = Pair::connected(&strangers());

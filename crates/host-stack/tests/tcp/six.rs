@@ -39,6 +39,36 @@ fn a_solicitation_is_answered_if_it_has_passed_no_router() {
     assert_eq!(pair.stacks[1].counters().ndp_in_errors, 1);
 }
 
+/// A frame to nobody's address, or to that of many, would go to nobody, or to all.
+#[test]
+fn an_advertisement_of_an_address_that_no_station_has_is_not_believed() {
+    let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
+    pair.stacks[1].connect(pair.now, None, (SIX[0], 80).into()).unwrap();
+    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+    assert_eq!(pair.nics[1].port().drain().len(), 1, "a solicitation");
+    let advertisement = |mac: [u8; 6]| {
+        icmp(SIX[1], 255, [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &SIX[0].octets(), &[2, 1], &mac].concat())
+    };
+    for mac in [[0; 6], [0xff; 6], [0x33, 0x33, 0, 0, 0, 1]] {
+        assert!(answers(&mut pair, &advertisement(mac)).is_empty(), "{mac:?}");
+    }
+    assert_eq!(pair.stacks[1].counters().ndp_in_errors, 3);
+    let syn = answers(&mut pair, &advertisement(MAC[0]));
+    assert_eq!((syn.len(), &syn[0][..6]), (1, &MAC[0][..]));
+}
+
+/// RFC 8200 4.3: such options are for every router on the way, and none has seen them there.
+#[test]
+fn hop_by_hop_options_behind_a_fragment_header_are_refused() {
+    let mut pair = Pair::new(&Setup::default());
+    let header = [&[0, 0][..], &[0, 1], &7u32.to_be_bytes(), &[17, 0, 1, 4, 0, 0, 0, 0]].concat();
+    let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Frag, &header));
+    let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
+    assert_eq!(frame[54..56], [4, 1], "parameter problem: a next header");
+    assert_eq!(frame[58..62], 40u32.to_be_bytes());
+    assert_eq!(pair.stacks[1].counters().ip6_in_header_errors, 1);
+}
+
 #[test]
 fn a_ping_is_answered_and_a_broken_one_is_not() {
     let mut pair = Pair::new(&Setup::default());
