@@ -260,6 +260,11 @@ impl ReceiveQueue {
                 self.ready.push_back(held);
             }
             self.islands.remove_before(self.next);
+            if self.out_of_order.is_empty() {
+                // An empty tree keeps a node, which is more than all else that an idle connection takes.
+                self.out_of_order = BTreeMap::new();
+                self.islands = Ranges::default();
+            }
             let next = self.next;
             self.recent.retain(|first| *first >= next);
         }

@@ -10,6 +10,7 @@ const OVER_SIX: bool = false;
 
 mod autoconf;
 mod ecn;
+mod far;
 mod goodput;
 mod hostile;
 mod listening;
