@@ -3,6 +3,7 @@
 //! Invariant: what was queued is written in order and once; `written + queued == sent`. Sequence numbers are stream
 //! offsets modulo 2^32, counted from zero in each direction.
 
+use crate::tasks::{Task, Waiting};
 use bytes::{Buf, Bytes, BytesMut};
 use core::future::Future;
 use core::pin::{Pin, pin};
@@ -114,8 +115,11 @@ pub struct TokioSegments<T: ByteStream> {
     closing: Closing,
     /// Why nothing can be written any more.
     failed: Option<io::ErrorKind>,
-    /// Who waits for the queue to be written.
-    writer: Option<Waker>,
+    /// A stream has one waker for its write side. The writer waits for that, and so does a reader for as long as something
+    /// is queued, which may go away without another word: they wait together.
+    waiting: Waiting,
+    /// Who waits for something to read, and is to hear of an abort.
+    reader: Option<Waker>,
 }
 
 /// How far the write side is closed.
@@ -140,7 +144,8 @@ impl<T: ByteStream> TokioSegments<T> {
             buffer: BytesMut::new(),
             closing: Closing::Open,
             failed: None,
-            writer: None,
+            waiting: Waiting::default(),
+            reader: None,
         }
     }
 
@@ -149,25 +154,39 @@ impl<T: ByteStream> TokioSegments<T> {
         self.io.as_ref()
     }
 
-    /// Writes what is queued, and closes the write side if that is what is left to do.
-    fn poll_written(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Writes what is queued, and closes the write side if that is what is left to do; `task` waits for it.
+    fn poll_written(&mut self, task: Task, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        // Said before the write side is asked, or its answer might come in between.
+        self.waiting.wait(task, cx);
+        let written = self.try_write();
+        if written.is_ready() {
+            // Whoever polled, the others wait for it too.
+            self.waiting.wake_others(task);
+        }
+        written
+    }
+
+    /// Writes as much as goes at once. Those who wait for the rest are woken when more goes.
+    fn try_write(&mut self) -> Poll<io::Result<()>> {
         if let Some(kind) = self.failed {
             return Poll::Ready(Err(kind.into()));
         }
-        let result = self.poll_write_queue(cx);
+        let waker = self.waiting.waker();
+        let result = self.poll_write_queue(&mut Context::from_waker(&waker));
         if let Poll::Ready(Err(error)) = &result {
             self.failed = Some(error.kind());
             self.queue.clear();
             self.queued = 0;
         }
-        if result.is_ready()
-            && let Some(writer) = self.writer.take()
-            && !writer.will_wake(cx.waker())
-        {
-            // Whoever polls last has the readiness of the socket; here it was not the one who waits for it.
-            writer.wake();
-        }
         result
+    }
+
+    /// As [`try_write`](Self::try_write), when nobody is there to hear of it.
+    fn write_unasked(&mut self) {
+        // An error is kept, and told at the next poll.
+        if self.try_write().is_ready() {
+            self.waiting.wake_all();
+        }
     }
 
     fn poll_write_queue(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -210,24 +229,16 @@ impl<T: ByteStream> TokioSegments<T> {
             self.queue.pop_front();
         }
     }
-
-    /// Writes as much as goes at once, in the name of whoever waits for it.
-    fn try_write(&mut self) {
-        let waker = self.writer.clone().unwrap_or_else(|| Waker::noop().clone());
-        // An error is kept, and told at the next poll.
-        let _ = self.poll_written(&mut Context::from_waker(&waker));
-    }
-
-    fn wait(&mut self, cx: &Context<'_>) {
-        self.writer = Some(cx.waker().clone());
-    }
 }
 
 impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
         if self.queued > 0 || self.closing == Closing::Finishing {
             // Whoever only reads keeps the writing going too. Its errors are the writer's.
-            let _ = self.poll_written(cx);
+            let _ = self.poll_written(Task::Reader, cx);
+        }
+        if !self.reader.as_ref().is_some_and(|reader| reader.will_wake(cx.waker())) {
+            self.reader = Some(cx.waker().clone());
         }
         let io = self.io.as_mut().ok_or(io::ErrorKind::ConnectionAborted)?;
         if self.buffer.capacity() - self.buffer.len() < READ_MIN {
@@ -250,13 +261,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         if self.closing != Closing::Open {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        match self.poll_written(cx) {
-            Poll::Ready(result) => Poll::Ready(result.map(|()| ROOM)),
-            Poll::Pending => {
-                self.wait(cx);
-                Poll::Pending
-            }
-        }
+        self.poll_written(Task::Writer, cx).map_ok(|()| ROOM)
     }
 
     fn send(&mut self, data: Bytes, _: TxTag) -> Seq {
@@ -270,7 +275,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     }
 
     fn flush(&mut self) {
-        self.try_write();
+        self.write_unasked();
     }
 
     /// Acknowledged is here what the stream below has taken.
@@ -278,29 +283,22 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         if self.written >= offset {
             return Poll::Ready(Ok(()));
         }
-        match self.poll_written(cx) {
+        match self.poll_written(Task::Writer, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ if self.written >= offset => Poll::Ready(Ok(())),
-            _ => {
-                self.wait(cx);
-                Poll::Pending
-            }
+            _ => Poll::Pending,
         }
     }
 
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = self.poll_written(cx);
-        if result.is_pending() {
-            self.wait(cx);
-        }
-        result
+        self.poll_written(Task::Writer, cx)
     }
 
     fn finish(&mut self) {
         if self.closing == Closing::Open {
             self.closing = Closing::Finishing;
         }
-        self.try_write();
+        self.write_unasked();
     }
 
     fn abort(&mut self) {
@@ -311,8 +309,9 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         if let Some(mut io) = self.io.take() {
             io.reset_when_dropped();
         }
-        if let Some(writer) = self.writer.take() {
-            writer.wake();
+        self.waiting.wake_all();
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
         }
     }
 
@@ -351,6 +350,9 @@ const ROOM: usize = 256 << 10;
 mod tests {
     use super::*;
     use std::future::poll_fn;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpSocket;
 
@@ -429,5 +431,58 @@ mod tests {
         far.read_exact(&mut [0; 20]).await.unwrap();
         assert!(writer.await.unwrap().unwrap() > 0);
         reader.abort();
+    }
+
+    /// A task that counts how often it is woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn task() -> (Arc<Woken>, Waker) {
+        let woken = Arc::new(Woken::default());
+        (woken.clone(), woken.into())
+    }
+
+    #[tokio::test]
+    async fn the_writer_wakes_although_a_reader_polled_after_it_and_went_away() {
+        let (near, mut far) = tokio::io::duplex(8);
+        let mut stream = TokioSegments::new(near);
+        stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
+        let ((writes, writer), (reads, reader)) = (task(), task());
+        assert!(stream.poll_room(&mut Context::from_waker(&writer)).is_pending());
+        // As a read with a timeout does, or one that another branch of a select overtook.
+        assert!(stream.poll_segment(&mut Context::from_waker(&reader)).is_pending());
+        stream.flush(); // and so does a flush, which waits for nothing
+        far.read_exact(&mut [0; 8]).await.unwrap();
+        assert_eq!(writes.0.load(Ordering::Relaxed), 1);
+        assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader keeps the writing going when the writer is gone");
+    }
+
+    #[tokio::test]
+    async fn an_abort_wakes_who_reads_and_who_writes() {
+        let (near, _far) = tokio::io::duplex(8);
+        let mut stream = TokioSegments::new(near);
+        let ((writes, writer), (reads, reader)) = (task(), task());
+        assert!(stream.poll_segment(&mut Context::from_waker(&reader)).is_pending());
+        stream.send(Bytes::from(vec![3; 20]), TxTag::PLAIN);
+        assert!(stream.poll_acked(&mut Context::from_waker(&writer), 20).is_pending());
+        stream.abort();
+        assert_eq!([writes, reads].map(|task| task.0.load(Ordering::Relaxed)), [1, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_writer_with_room_is_not_woken_for_what_it_writes() {
+        let (near, _far) = tokio::io::duplex(64);
+        let mut stream = TokioSegments::new(near);
+        let (writes, writer) = task();
+        assert!(stream.poll_room(&mut Context::from_waker(&writer)).is_ready());
+        stream.send(Bytes::from_static(b"some"), TxTag::PLAIN);
+        stream.flush();
+        assert_eq!(writes.0.load(Ordering::Relaxed), 0);
     }
 }

@@ -36,6 +36,7 @@ mod record;
 mod sealer;
 mod send_file;
 mod stream;
+mod tasks;
 
 pub use adapter::{ByteStream, TokioSegments};
 pub use alert::AlertDescription;

@@ -1,0 +1,124 @@
+//! The tasks that wait for a stream: its reader, its writer, and a protocol above that waits for news of the device.
+//!
+//! A transport keeps one waker for each thing that can be waited for. What more than one task waits for is therefore asked
+//! for in the name of all of them: [`Tasks`] is the waker, and wakes each that is waiting.
+//!
+//! Invariant: a task that said that it waits is woken by the next wake, whoever polled last.
+
+use core::task::{Context, Waker};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Wake;
+
+/// Who waits.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    waiting: Mutex<[Option<Waker>; TASKS]>,
+}
+
+/// Who a task is to its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// It takes what arrives.
+    Reader,
+    /// It has something to send.
+    Writer,
+    /// It waits for news of the device.
+    Listener,
+}
+
+/// [`Tasks`] together with the waker that wakes them.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    tasks: Arc<Tasks>,
+    waker: Waker,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        let tasks = Arc::new(Tasks::default());
+        Waiting { waker: tasks.clone().into(), tasks }
+    }
+}
+
+impl Waiting {
+    /// `task` waits from now on.
+    pub(crate) fn wait(&self, task: Task, cx: &Context<'_>) {
+        let mut waiting = self.tasks.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = &mut waiting[task as usize];
+        if !kept.as_ref().is_some_and(|kept| kept.will_wake(cx.waker())) {
+            *kept = Some(cx.waker().clone());
+        }
+    }
+
+    /// Wakes all that wait, once it is woken itself.
+    pub(crate) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Wakes all that wait.
+    pub(crate) fn wake_all(&self) {
+        self.tasks.wake_but(None);
+    }
+
+    /// `task` has what it waited for; the others are to look too.
+    pub(crate) fn wake_others(&self, task: Task) {
+        self.tasks.wake_but(Some(task));
+    }
+}
+
+impl Tasks {
+    fn wake_but(&self, knows: Option<Task>) {
+        let mut waiting = core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        // The lock is free by now: a waker may do anything, such as poll.
+        if let Some(task) = knows {
+            waiting[task as usize] = None;
+        }
+        waiting.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Wake for Tasks {
+    fn wake(self: Arc<Self>) {
+        self.wake_but(None);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_but(None);
+    }
+}
+
+const TASKS: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_task_that_waits_is_woken_once() {
+        let [reader, writer] = [(); 2].map(|()| Arc::new(Count::default()));
+        let (reading, writing) = (Waker::from(reader.clone()), Waker::from(writer.clone()));
+        let waiting = Waiting::default();
+        waiting.wait(Task::Writer, &Context::from_waker(&writing));
+        waiting.wait(Task::Reader, &Context::from_waker(&reading));
+        waiting.waker().wake();
+        waiting.waker().wake_by_ref();
+        let woken = || [&reader, &writer].map(|task| task.0.load(Ordering::Relaxed));
+        assert_eq!(woken(), [1, 1]);
+        waiting.wait(Task::Writer, &Context::from_waker(&writing));
+        waiting.wait(Task::Reader, &Context::from_waker(&reading));
+        waiting.wake_others(Task::Writer);
+        assert_eq!(woken(), [2, 1]);
+        waiting.wake_all();
+        assert_eq!(woken(), [2, 1], "nobody waits");
+    }
+}
