@@ -16,8 +16,9 @@ use smallvec::SmallVec;
 #[derive(Debug, Default)]
 pub(super) struct Resync {
     mode: TlsResync,
-    /// Where the context begins; what comes before is no failure of its.
-    start: Seq,
+    /// Where the context begins, until a record that begins there or later was given out; what comes before is no failure
+    /// of its. Sequence numbers come round, so they are not compared with it for longer.
+    start: Option<Seq>,
     pub(super) hints: Hints,
     pub(super) log: HeaderLog,
     /// Where the context thinks a record begins, and waits to be told.
@@ -27,14 +28,15 @@ pub(super) struct Resync {
 impl Resync {
     /// For a context that begins at `start`.
     pub(super) fn new(mode: TlsResync, start: Seq) -> Resync {
-        Resync { mode, start, ..Resync::default() }
+        Resync { mode, start: Some(start), ..Resync::default() }
     }
 
     /// A record was given out. False: a question that was announced long ago will not come any more.
     pub(super) fn note(&mut self, record: &Record) -> bool {
-        if record.start.before(self.start) {
+        if self.start.is_some_and(|start| record.start.before(start)) {
             return true;
         }
+        self.start = None;
         match (self.mode, record.opened) {
             (TlsResync::CoreHint, Opened::InSoftware) => self.hints.note_encrypted(),
             (TlsResync::CoreHint, Opened::ByDevice | Opened::InPart) => self.hints.note_decrypted(),
@@ -159,6 +161,7 @@ const RECORDS_TO_WAIT: u32 = 65_535;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::ContentType;
 
     /// Which of `records` records of nothing but ciphertext have a hint follow, counted from 1.
     fn fired(hints: &mut Hints, records: u32) -> Vec<u32> {
@@ -170,6 +173,34 @@ mod tests {
                 due
             })
             .collect()
+    }
+
+    fn record(start: Seq, number: u64) -> Record {
+        let (content_type, opened) = (ContentType::ApplicationData, Opened::InSoftware);
+        Record { start, number, opened, content_type, content_len: 16_384, wire_len: 16_406 }
+    }
+
+    #[test]
+    fn a_context_is_helped_however_far_its_stream_has_come() {
+        for mode in [TlsResync::CoreHint, TlsResync::Asynchronous] {
+            let start = Seq(u32::MAX - 5);
+            let mut resync = Resync::new(mode, start);
+            resync.log.start(start, start + 100);
+            assert!(resync.note(&record(start + u32::MAX, 0)), "from before the context");
+            assert_eq!((resync.hints.failed, resync.log.records), (0, 0));
+            // A record every 512 MiB: 8 GiB.
+            for number in 1..=16u32 {
+                let at = start + (number << 29);
+                resync.hints = Hints::default();
+                resync.log.start(at, at + 100);
+                (0..600).for_each(|later| assert!(resync.note(&record(at + later * 20, number.into()))));
+                let helped = match mode {
+                    TlsResync::CoreHint => resync.hints.is_due(),
+                    _ => resync.log.resolve(at + 20) == Some(number.into()),
+                };
+                assert!(helped, "{mode:?}, {} MiB behind the start", number << 9);
+            }
+        }
     }
 
     #[test]
