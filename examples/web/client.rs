@@ -37,7 +37,7 @@ pub struct ClientTls {
 /// A connection to a web server.
 pub struct Session {
     requests: SendRequest<Empty<Bytes>>,
-    driver: JoinHandle<(hyper::Result<()>, CounterSet, Closing)>,
+    driver: JoinHandle<(hyper::Result<()>, Box<dyn Closing>)>,
     authority: String,
     /// What the handshake agreed on; empty without TLS.
     suite: String,
@@ -67,9 +67,9 @@ impl Session {
             stream.offload(Offload::BOTH);
         }
         let suite = stream.negotiated().suite.map_or_else(String::new, |suite| format!("{suite:?}"));
-        let count = |stream: &KtlsStream<TcpStream>| {
+        let count = |stream: KtlsStream<TcpStream>| {
             let mut set = CounterSet::default();
-            set.add(stream.counters());
+            set.add(&stream.into_counters());
             set
         };
         let state = |stream: &KtlsStream<TcpStream>| stream.transport().stats().state;
@@ -80,7 +80,7 @@ impl Session {
         host: &BedHost,
         stream: S,
         authority: &str,
-        count: fn(&S) -> CounterSet,
+        count: fn(S) -> CounterSet,
         state: fn(&S) -> State,
     ) -> Result<Session, Failure> {
         let (requests, mut connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -88,9 +88,8 @@ impl Session {
             let ended = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
             let mut stream = connection.into_parts().io.into_inner();
             stream.finish();
-            let counted = count(&stream);
-            let closing: Closing = Box::new(move || state(&stream));
-            (ended, counted, closing)
+            let closing: Box<dyn Closing> = Box::new(ClosingStream { stream, count, state });
+            (ended, closing)
         });
         Ok(Session { requests, driver, authority: authority.into(), suite: String::new() })
     }
@@ -120,9 +119,9 @@ impl Session {
     /// If it had failed.
     pub async fn close(self) -> Result<CounterSet, Failure> {
         drop(self.requests);
-        let (ended, counters, _goes_on_closing) = self.driver.await;
+        let (ended, closing) = self.driver.await;
         ended?;
-        Ok(counters)
+        Ok(closing.counted())
     }
 
     /// The same, and waits until the server has closed its side too and knows that this is heard: for `patience` at most. For
@@ -132,20 +131,40 @@ impl Session {
     /// If it had failed.
     pub async fn close_both_sides(self, host: &BedHost, patience: Duration) -> Result<CounterSet, Failure> {
         drop(self.requests);
-        let (ended, counters, closing) = self.driver.await;
+        let (ended, closing) = self.driver.await;
         let until = host.now() + patience;
-        while !matches!(closing(), State::TimeWait | State::Closed) && host.now() < until {
+        while !matches!(closing.state(), State::TimeWait | State::Closed) && host.now() < until {
             host.runtime().sleep(A_MOMENT).await;
         }
         // The last acknowledgment has left the stack, and now leaves the NIC.
         host.runtime().sleep(A_MOMENT).await;
         ended?;
-        Ok(counters)
+        Ok(closing.counted())
     }
 }
 
-/// A connection that is being closed: what state it is in.
-type Closing = Box<dyn Fn() -> State + Send>;
+/// A connection that is being closed.
+trait Closing: Send {
+    fn state(&self) -> State;
+    /// What its TLS counted; the stream is dropped.
+    fn counted(self: Box<Self>) -> CounterSet;
+}
+
+struct ClosingStream<S> {
+    stream: S,
+    count: fn(S) -> CounterSet,
+    state: fn(&S) -> State,
+}
+
+impl<S: Send> Closing for ClosingStream<S> {
+    fn state(&self) -> State {
+        (self.state)(&self.stream)
+    }
+
+    fn counted(self: Box<Self>) -> CounterSet {
+        (self.count)(self.stream)
+    }
+}
 
 /// Gives every chunk of an answer's body to `take`, in order.
 ///

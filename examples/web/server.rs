@@ -172,7 +172,7 @@ impl Server {
             stream.offload(Offload::BOTH);
         }
         let (ended, stream) = self.speak(host, stream).await;
-        self.count(stream.counters());
+        self.count(&stream.into_counters());
         ended
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct Nic {
     pub(crate) room: usize,
     /// TLS contexts given out.
     pub(crate) contexts: u32,
+    /// Those of them that receive: the number of the first record, and the key.
+    pub(crate) receiving: Vec<(Handle, u64, TlsKey)>,
 }
 
 impl Nic {
@@ -91,9 +93,13 @@ impl NetDevice for Nic {
 }
 
 impl TlsDevice for Nic {
-    fn add(&mut self, _: &FlowKey, _: Direction, _: Seq, _: u64, _: &TlsKey) -> Result<Handle, Refused> {
+    fn add(&mut self, _: &FlowKey, direction: Direction, _: Seq, number: u64, key: &TlsKey) -> Result<Handle, Refused> {
+        let handle = Handle { index: self.contexts, generation: 0 };
         self.contexts += 1;
-        Ok(Handle { index: self.contexts - 1, generation: 0 })
+        if direction == Direction::Receive {
+            self.receiving.push((handle, number, key.clone()));
+        }
+        Ok(handle)
     }
 
     fn resync(&mut self) -> TlsResync {

@@ -1,6 +1,7 @@
 //! A TLS stream whose peer and whose device do whatever the input says: sealed records of any content, raw bytes, verdicts
-//! about them that a device could give, key changes, resets. It never panics, never reads a byte that no key protected,
-//! and never gives back more window than it got.
+//! about them that a device could give, records that contexts decrypted piece by piece, with keys that are theirs or no
+//! longer, and with a bit flipped somewhere; key changes, resets. It never panics, reads what was sealed, in order, and
+//! nothing of or behind what was spoilt, and never gives back more window than it got.
 
 use crate::input::Input;
 use crate::nic::Nic;
@@ -21,20 +22,33 @@ use std::task::{Context, Poll, Waker};
 pub fn run(input: &[u8]) {
     let mut input = Input(input);
     let suite = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305][input.byte() as usize % 3];
-    let mut peer = Peer { suite, key: 0, number: 0 };
+    let mut peer = Peer { suite, key: 0, number: 0, records: 0 };
     let keys = TrafficKeys { transmit: (0, key(suite, 100)), receive: (0, key(suite, 0)) };
     let schedule = Counting { suite, transmit: 100, receive: 0 };
     let mut stream = KtlsStream::new(Transport::default(), keys, Box::new(schedule)).expect("a known suite");
     let mut cx = Context::from_waker(Waker::noop());
-    let mut sealed = 0;
+    let mut sealed = Vec::new();
+    let mut spoilt = false;
     let mut read = 0;
     for _ in 0..64 {
-        let bytes = match input.byte() % 8 {
+        let what = input.byte();
+        let bytes = match what % 8 {
             0 => input.take_some().to_vec(),
+            1..=4 if what & 0x80 != 0 => {
+                let content = input.take_some();
+                let record = peer.record(23, content, usize::from(input.byte()) % 40);
+                spoilt |= stream.transport().arrive_in_pieces(&peer, record, &mut input);
+                if !spoilt {
+                    sealed.extend_from_slice(content);
+                }
+                Vec::new()
+            }
             1..=4 => {
                 let kind = [21, 22, 23, 23][input.byte() as usize % 4];
                 let content = input.take_some();
-                sealed += content.len();
+                if kind == 23 && !spoilt {
+                    sealed.extend_from_slice(content);
+                }
                 peer.record(kind, content, usize::from(input.byte()) % 40)
             }
             5 => {
@@ -59,13 +73,14 @@ pub fn run(input: &[u8]) {
         stream.transport().arrive(&bytes, 1 + usize::from(input.byte()), input.byte());
         while let Poll::Ready(Ok(Some(chunk))) = stream.poll_chunk(&mut cx) {
             assert!(!chunk.is_empty());
+            assert!(sealed[read..].starts_with(&chunk), "read what nobody sealed");
             read += chunk.len();
         }
+        stream.transport().note_contexts(peer.records);
         if input.0.is_empty() {
             break;
         }
     }
-    assert!(read <= sealed, "read what nobody sealed");
     let transport = stream.transport();
     assert!(transport.consumed.get() <= transport.received.get());
 }
@@ -75,6 +90,8 @@ struct Peer {
     suite: TlsSuite,
     key: u8,
     number: u64,
+    /// Records made with all keys.
+    records: u64,
 }
 
 impl Peer {
@@ -85,18 +102,26 @@ impl Peer {
         let [high, low] = (body.len() as u16 + 16).to_be_bytes();
         let header = [23, 3, 3, high, low];
         let key = key(self.suite, self.key);
-        let algorithm = match self.suite {
-            TlsSuite::Aes128Gcm => Algorithm::Aes128Gcm,
-            TlsSuite::Aes256Gcm => Algorithm::Aes256Gcm,
-            _ => Algorithm::ChaCha20Poly1305,
-        };
-        let mut nonce = *key.iv();
-        nonce[4..].iter_mut().zip(self.number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
-        let aead = Key::new(algorithm, key.key()).expect("the suite's length");
-        let tag = aead.seal_in_place(&nonce, &header, &mut body).expect("a short record");
+        let tag = aead(&key).seal_in_place(&nonce(&key, self.number), &header, &mut body).expect("a short record");
         self.number += 1;
+        self.records += 1;
         [&header[..], &body, &tag].concat()
     }
+}
+
+fn aead(key: &TlsKey) -> Key {
+    let algorithm = match key.suite() {
+        TlsSuite::Aes128Gcm => Algorithm::Aes128Gcm,
+        TlsSuite::Aes256Gcm => Algorithm::Aes256Gcm,
+        _ => Algorithm::ChaCha20Poly1305,
+    };
+    Key::new(algorithm, key.key()).expect("the suite's length")
+}
+
+fn nonce(key: &TlsKey, number: u64) -> [u8; 12] {
+    let mut nonce = *key.iv();
+    nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
+    nonce
 }
 
 struct Counting {
@@ -131,6 +156,8 @@ struct Transport {
     arrived: Shared<VecDeque<RxSegment>>,
     events: Shared<Vec<DeviceEvent>>,
     device: Nic,
+    /// How many records the peer had made when each receive context was.
+    began: Shared<Vec<u64>>,
     received: Shared<u64>,
     consumed: Shared<u64>,
     sent: u64,
@@ -153,6 +180,71 @@ impl Shared<u64> {
 }
 
 impl Transport {
+    /// The receive contexts made since the last call begin behind all `records` that arrived.
+    fn note_contexts(&self, records: u64) {
+        self.began.borrow().resize(self.device.receiving.len(), records);
+    }
+
+    /// The peer's last record, in up to five pieces, each as it was on the wire or as some context decrypts it, maybe with
+    /// a bit flipped: true if so.
+    fn arrive_in_pieces(&self, peer: &Peer, mut record: Vec<u8>, input: &mut Input<'_>) -> bool {
+        let (length, body_end) = (record.len(), record.len() - 16);
+        let mut places: Vec<usize> = input.array::<4>().iter().map(|at| usize::from(*at) * length / 256).collect();
+        places.extend([0, length]);
+        places.sort_unstable();
+        let contexts = self.device.receiving.iter().zip(self.began.borrow().clone());
+        // Which record a context that counts on takes this one for.
+        let contexts: Vec<(Handle, u64, &TlsKey)> =
+            contexts.map(|((handle, first, key), began)| (*handle, first + (peer.records - 1 - began), key)).collect();
+        let present = key(peer.suite, peer.key);
+        let pieces: Vec<(usize, usize, usize)> = places
+            .windows(2)
+            .filter(|place| place[0] < place[1])
+            .map(|place| (place[0], place[1], usize::from(input.byte()) % (contexts.len() + 2)))
+            .collect();
+        let flip = input.byte();
+        let flipped = flip & 0x80 != 0;
+        if flipped {
+            let at = 5 + usize::from(input.word()) % (length - 5);
+            record[at] ^= 1 << (flip & 7);
+        }
+        // A device that saw all of it finds what is wrong, and changes nothing.
+        let by_one = flipped && pieces.iter().all(|(.., by)| *by == pieces[0].2);
+        for (from, to, by) in pieces {
+            let mut bytes = record[from..to].to_vec();
+            let mut meta = RxMeta::default();
+            match contexts.get(by) {
+                // One whose count went wrong with bytes that were no record would find that out as well.
+                Some((_, number, key)) if key.key() == present.key() && *number + 1 != peer.number => {}
+                Some((handle, number, key)) if !by_one => {
+                    let (start, end) = (from.clamp(5, body_end), to.clamp(5, body_end));
+                    if start < end {
+                        let body = &mut bytes[start - from..end - from];
+                        let at = (start - 5) as u64;
+                        aead(key).apply_keystream(&nonce(key, *number), at, body).expect("a short record");
+                    }
+                    meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(*handle), ..meta };
+                }
+                Some(_) => {}
+                // Nobody, or a context of a generation that there is not.
+                None if by == contexts.len() => {}
+                None => {
+                    let stale = contexts.first().map_or(0, |(handle, ..)| handle.index);
+                    let handle = Handle { index: stale, generation: 1 };
+                    meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(handle), ..meta };
+                }
+            }
+            self.push(&bytes, meta);
+        }
+        flipped
+    }
+
+    fn push(&self, bytes: &[u8], meta: RxMeta) {
+        let seq = Seq(self.received.get() as u32);
+        *self.received.borrow() += bytes.len() as u64;
+        self.arrived.borrow().push_back(RxSegment { seq, data: BytesMut::from(bytes).into(), meta });
+    }
+
     /// Segments of `cut` bytes; `verdicts` says which the device claims to know something about.
     fn arrive(&self, bytes: &[u8], cut: usize, verdicts: u8) {
         for (index, segment) in bytes.chunks(cut).enumerate() {
@@ -164,10 +256,7 @@ impl Transport {
             // The word of a context that exists is the device's responsibility: only strangers' may be wrong.
             let known = handle.index < self.device.contexts;
             let tls = if known && tls == TlsVerdict::Decrypted { TlsVerdict::Error } else { tls };
-            let meta = RxMeta { tls, context: Some(handle), ..RxMeta::default() };
-            let seq = Seq(self.received.get() as u32);
-            *self.received.borrow() += segment.len() as u64;
-            self.arrived.borrow().push_back(RxSegment { seq, data: BytesMut::from(segment).into(), meta });
+            self.push(segment, RxMeta { tls, context: Some(handle), ..RxMeta::default() });
         }
     }
 }
@@ -216,6 +305,39 @@ impl SegmentStream for Transport {
         match self.events.borrow().pop() {
             Some(event) => Poll::Ready(event),
             None => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Inputs as a fuzzer comes to them: offloads, then records in pieces and changed keys in any order.
+    #[test]
+    fn records_in_pieces_are_read_or_refused() {
+        let mut rng = offload_base::Seed(5).stream("inputs");
+        for _ in 0..3000 {
+            let mut input = vec![rng.below(3) as u8];
+            for _ in 0..12 {
+                let op = match rng.below(8) {
+                    0 => vec![6, 2 + 4 * rng.below(2) as u8],
+                    1 => vec![5, 0],
+                    _ => {
+                        let content: Vec<u8> = (0..rng.below(100)).map(|_| rng.below(256) as u8).collect();
+                        let mut op = vec![0x81, content.len() as u8];
+                        op.extend(content);
+                        op.push(rng.below(40) as u8);
+                        op.extend((0..9).map(|_| rng.below(256) as u8));
+                        op.push(if rng.below(8) == 0 { 0x80 + rng.below(8) as u8 } else { 0 });
+                        op.extend([rng.below(256) as u8, rng.below(256) as u8]);
+                        op
+                    }
+                };
+                input.extend(op);
+                input.extend([rng.below(100) as u8, 0]);
+            }
+            run(&input);
         }
     }
 }

@@ -161,7 +161,7 @@ impl<T: ByteStream> TokioSegments<T> {
         let written = self.try_write();
         if written.is_ready() {
             // Whoever polled, the others wait for it too.
-            self.waiting.wake_others(task);
+            self.waiting.done(task);
         }
         written
     }

@@ -37,9 +37,9 @@ pub enum TlsError {
     /// The peer sent protected content of a type that may not come now.
     #[error("peer's fault: content of type {0}")]
     UnexpectedContent(u8),
-    /// The peer sent an empty handshake or alert fragment, or too many empty records.
-    #[error("peer's fault: too many empty records")]
-    TooManyEmptyRecords,
+    /// The peer sent an empty fragment of a handshake message, or an empty alert (RFC 8446 section 5.1 forbids both).
+    #[error("peer's fault: an empty handshake fragment or alert")]
+    EmptyFragment,
     /// The peer put something between the pieces of a handshake message.
     #[error("peer's fault: a handshake message is interleaved with something else")]
     Interleaved,
@@ -61,9 +61,6 @@ pub enum TlsError {
     /// The peer changed keys within a record (RFC 8446 section 5.1 forbids it).
     #[error("peer's fault: a KeyUpdate is not the last message of its record")]
     KeyUpdateInsideRecord,
-    /// The peer keeps changing keys and sends nothing with them.
-    #[error("peer's fault: too many KeyUpdates")]
-    TooManyKeyUpdates,
     /// The peer keeps asking to negotiate anew.
     #[error("peer's fault: too many wishes to negotiate anew")]
     TooManyRenegotiations,
@@ -100,11 +97,10 @@ impl TlsError {
             TlsError::UnexpectedRecord(_)
             | TlsError::OnlyPadding
             | TlsError::UnexpectedContent(_)
-            | TlsError::TooManyEmptyRecords
+            | TlsError::EmptyFragment
             | TlsError::Interleaved
             | TlsError::UnexpectedHandshake(_)
             | TlsError::KeyUpdateInsideRecord
-            | TlsError::TooManyKeyUpdates
             | TlsError::TooManyRenegotiations
             | TlsError::TooManyWarnings => AlertDescription::UNEXPECTED_MESSAGE,
             TlsError::UnknownVersion(_)

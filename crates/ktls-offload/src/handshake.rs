@@ -4,6 +4,7 @@
 //! data, with its sequence number and what the device said about it, is left to the record layer.
 
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+use crate::messages::Role;
 use crate::record::HEADER_LEN;
 use crate::record::inbox::Inbox;
 use crate::stream::{Established, KtlsStream};
@@ -172,7 +173,8 @@ pub struct Negotiated {
 
 /// Runs the handshake to its end; on failure tells the peer and closes.
 async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> Result<KtlsStream<S>, HandshakeError> {
-    let mut handshake = Handshake { connection, inbox: Inbox::default(), incoming: Vec::new(), next: None };
+    let mut handshake =
+        Handshake { connection, inbox: Inbox::default(), early_credit: 0, incoming: Vec::new(), next: None };
     let concluded = match handshake.drive(&mut stream).await {
         Ok(()) => {
             // With TLS 1.2 either end may be the last to speak.
@@ -202,6 +204,8 @@ async fn run<S: SegmentStream, C: Connection>(mut stream: S, connection: C) -> R
 struct Handshake<C> {
     connection: C,
     inbox: Inbox,
+    /// Bytes of it that the transport was told are done with.
+    early_credit: usize,
     /// Records given to rustls of which it still needs bytes.
     incoming: Vec<u8>,
     /// Where the next byte sent goes, and how many were sent.
@@ -229,7 +233,7 @@ impl<C: Connection> Handshake<C> {
                 Err(error) => {
                     self.send_alerts(stream);
                     let disagrees = matches!(error, rustls::Error::PeerIncompatible(_) | rustls::Error::General(_));
-                    if C::SPEAKS_SECOND && self.next.is_none() && disagrees {
+                    if C::ROLE == Role::Server && self.next.is_none() && disagrees {
                         // rustls says nothing to clients of TLS 1.2 that know no signature of the server's key. RFC 8446
                         // section 6.2: whoever cannot agree says so.
                         self.send(stream, HANDSHAKE_FAILURE.to_vec());
@@ -305,11 +309,25 @@ impl<C: Connection> Handshake<C> {
                         return Err(HandshakeError::TooLong);
                     }
                     self.inbox.take(take, |range| self.incoming.extend_from_slice(&range.data));
-                    stream.consume(take);
+                    let told = core::mem::take(&mut self.early_credit).min(take);
+                    stream.consume(take - told);
                     return Ok(());
                 }
             }
-            match poll_fn(|cx| stream.poll_segment(cx)).await? {
+            let segment = poll_fn(|cx| {
+                let segment = stream.poll_segment(cx);
+                if segment.is_pending() {
+                    // A window smaller than a record would never open again. One record is all that is here, and it is
+                    // taken as a whole.
+                    let due = self.inbox.len() - self.early_credit;
+                    if due > 0 {
+                        self.early_credit += due;
+                        stream.consume(due);
+                    }
+                }
+                segment
+            });
+            match segment.await? {
                 Some(segment) => self.inbox.push(segment),
                 None => return Err(HandshakeError::Closed),
             }
@@ -345,7 +363,8 @@ impl<C: Connection> Handshake<C> {
             return Err(unsupported);
         };
         let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
-        Established::new(keys, schedule, self.inbox, self.next, negotiated).map_err(|UnsupportedKey { .. }| unsupported)
+        Established::new(keys, schedule, Some(C::ROLE), self.inbox, self.next, negotiated)
+            .map_err(|UnsupportedKey { .. }| unsupported)
     }
 }
 
@@ -354,8 +373,7 @@ trait Connection {
     type Data;
     /// The peer cannot go on without what was sent last. (A server's tickets it may not even read yet.)
     const PEER_WAITS: bool;
-    /// Until it has sent something, nothing is encrypted.
-    const SPEAKS_SECOND: bool;
+    const ROLE: Role;
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn common(&self) -> &CommonState;
     fn into_keys(self) -> Result<(ExtractedSecrets, Box<dyn KeySchedule>), rustls::Error>;
@@ -364,7 +382,7 @@ trait Connection {
 impl Connection for UnbufferedClientConnection {
     type Data = ClientConnectionData;
     const PEER_WAITS: bool = true;
-    const SPEAKS_SECOND: bool = false;
+    const ROLE: Role = Role::Client;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ClientConnectionData> {
         self.process_tls_records(incoming)
@@ -383,7 +401,7 @@ impl Connection for UnbufferedClientConnection {
 impl Connection for UnbufferedServerConnection {
     type Data = ServerConnectionData;
     const PEER_WAITS: bool = false;
-    const SPEAKS_SECOND: bool = true;
+    const ROLE: Role = Role::Server;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, ServerConnectionData> {
         self.process_tls_records(incoming)

@@ -12,11 +12,18 @@ use offload_api::TlsVersion;
 #[derive(Debug)]
 pub(crate) struct Messages {
     version: TlsVersion,
+    /// Which end this is, if that is known.
+    role: Option<Role>,
     fragment: Vec<u8>,
-    empty_records: u8,
     warnings: u8,
-    key_updates: u8,
     renegotiations: u8,
+}
+
+/// Which end of a connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
 }
 
 /// A handshake message after the handshake.
@@ -43,21 +50,13 @@ pub(crate) enum Alert {
 }
 
 impl Messages {
-    pub(crate) fn new(version: TlsVersion) -> Messages {
-        Messages { version, fragment: Vec::new(), empty_records: 0, warnings: 0, key_updates: 0, renegotiations: 0 }
+    pub(crate) fn new(version: TlsVersion, role: Option<Role>) -> Messages {
+        Messages { version, role, fragment: Vec::new(), warnings: 0, renegotiations: 0 }
     }
 
-    /// A record of application data with `length` bytes.
-    pub(crate) fn data(&mut self, length: usize) -> Result<(), TlsError> {
-        self.nothing_pending()?;
-        if length > 0 {
-            self.empty_records = 0;
-            self.key_updates = 0;
-            return Ok(());
-        }
-        // Empty ones are allowed (RFC 8446 section 5.1), as cover traffic; an endless run of them keeps us busy for nothing.
-        self.empty_records += 1;
-        if self.empty_records > EMPTY_RECORDS_MAX { Err(TlsError::TooManyEmptyRecords) } else { Ok(()) }
+    /// A record of application data. Empty ones are allowed, as cover traffic (RFC 8446 section 5.1), in any number.
+    pub(crate) fn data(&mut self) -> Result<(), TlsError> {
+        self.nothing_pending()
     }
 
     /// A record with an alert.
@@ -65,7 +64,7 @@ impl Messages {
         self.nothing_pending()?;
         // RFC 8446 section 5.1: an alert is one record, neither fragmented nor together with another.
         let [level, code] = content else {
-            return Err(if content.is_empty() { TlsError::TooManyEmptyRecords } else { TlsError::MalformedAlert });
+            return Err(if content.is_empty() { TlsError::EmptyFragment } else { TlsError::MalformedAlert });
         };
         let is_warning = match self.version {
             // RFC 5246 section 7.2.
@@ -90,7 +89,7 @@ impl Messages {
     /// A record with handshake messages, or pieces of them. Ask for [`next_message`](Self::next_message) until there is none.
     pub(crate) fn handshake(&mut self, content: &[u8]) -> Result<(), TlsError> {
         if content.is_empty() {
-            return Err(TlsError::TooManyEmptyRecords);
+            return Err(TlsError::EmptyFragment);
         }
         self.fragment.extend_from_slice(content);
         Ok(())
@@ -102,10 +101,15 @@ impl Messages {
             return Ok(None);
         };
         let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-        match (self.version, kind) {
-            (TlsVersion::Tls13, NEW_SESSION_TICKET | KEY_UPDATE)
-            | (TlsVersion::Tls12, HELLO_REQUEST | CLIENT_HELLO) => {}
-            _ => return Err(TlsError::UnexpectedHandshake(kind)),
+        let expected = match (self.version, kind) {
+            (TlsVersion::Tls13, NEW_SESSION_TICKET | KEY_UPDATE) => true,
+            // RFC 5246 section 7.4.1: the one is for clients, and the other for servers.
+            (TlsVersion::Tls12, HELLO_REQUEST) => self.role != Some(Role::Server),
+            (TlsVersion::Tls12, CLIENT_HELLO) => self.role != Some(Role::Client),
+            _ => false,
+        };
+        if !expected {
+            return Err(TlsError::UnexpectedHandshake(kind));
         }
         if length > HANDSHAKE_MAX {
             return Err(TlsError::HandshakeTooLong { length });
@@ -132,12 +136,6 @@ impl Messages {
             self.renegotiations += 1;
             if self.renegotiations > RENEGOTIATIONS_MAX {
                 return Err(TlsError::TooManyRenegotiations);
-            }
-        }
-        if let Message::KeyUpdate { .. } = message {
-            self.key_updates += 1;
-            if self.key_updates > KEY_UPDATES_MAX {
-                return Err(TlsError::TooManyKeyUpdates);
             }
         }
         Ok(Some(message))
@@ -172,10 +170,7 @@ pub(crate) fn alert(description: AlertDescription) -> [u8; 2] {
 /// Most bytes of a handshake message after the handshake: a ticket has at most 2^16 - 1 bytes and a few fields
 /// around it, and those in use have hundreds.
 const HANDSHAKE_MAX: usize = 1 << 16;
-const EMPTY_RECORDS_MAX: u8 = 32;
 const WARNINGS_MAX: u8 = 4;
-/// Between two records of data.
-const KEY_UPDATES_MAX: u8 = 32;
 /// In the life of a connection: whoever was told no has no business asking on.
 const RENEGOTIATIONS_MAX: u8 = 4;
 const HELLO_REQUEST: u8 = 0;
@@ -199,7 +194,7 @@ mod tests {
         stream.extend(ticket(0));
         stream.extend(key_update(true));
         for size in 1..stream.len() {
-            let mut messages = Messages::new(TlsVersion::Tls13);
+            let mut messages = Messages::new(TlsVersion::Tls13, None);
             let mut seen = Vec::new();
             for fragment in stream.chunks(size) {
                 messages.handshake(fragment).unwrap();
@@ -216,10 +211,10 @@ mod tests {
     #[test]
     fn every_misbehaviour_has_its_error() {
         let one = |bytes: &[u8]| {
-            let mut messages = Messages::new(TlsVersion::Tls13);
+            let mut messages = Messages::new(TlsVersion::Tls13, None);
             messages.handshake(bytes).and_then(|()| messages.next_message())
         };
-        assert_eq!(one(&[]), Err(TlsError::TooManyEmptyRecords));
+        assert_eq!(one(&[]), Err(TlsError::EmptyFragment));
         assert_eq!(one(&[13, 0, 0, 0]), Err(TlsError::UnexpectedHandshake(13)));
         assert_eq!(one(&[4, 1, 0, 1]), Err(TlsError::HandshakeTooLong { length: 0x10001 }));
         assert_eq!(one(&[24, 0, 0, 2, 0, 0]), Err(TlsError::MalformedHandshake));
@@ -227,38 +222,42 @@ mod tests {
         assert_eq!(one(&[24, 0, 0, 1, 0, 4]), Err(TlsError::KeyUpdateInsideRecord));
         assert_eq!(one(&[24, 0, 0]), Ok(None));
 
-        let mut messages = Messages::new(TlsVersion::Tls13);
+        let mut messages = Messages::new(TlsVersion::Tls13, None);
         messages.handshake(&[4, 0]).unwrap();
-        assert_eq!(messages.data(5), Err(TlsError::Interleaved));
+        assert_eq!(messages.data(), Err(TlsError::Interleaved));
         assert_eq!(messages.alert(&[1, 0]), Err(TlsError::Interleaved));
 
-        let mut messages = Messages::new(TlsVersion::Tls13);
+        let mut messages = Messages::new(TlsVersion::Tls13, None);
         assert_eq!(messages.alert(&[1, 0]), Ok(Alert::Close));
         assert_eq!(messages.alert(&[2, 20]), Err(TlsError::AlertReceived(AlertDescription::BAD_RECORD_MAC)));
         assert_eq!(messages.alert(&[2]), Err(TlsError::MalformedAlert));
-        assert_eq!(messages.alert(&[]), Err(TlsError::TooManyEmptyRecords));
+        assert_eq!(messages.alert(&[]), Err(TlsError::EmptyFragment));
     }
 
     #[test]
     fn what_costs_the_peer_nothing_is_bounded() {
-        let mut messages = Messages::new(TlsVersion::Tls13);
-        for _ in 0..3 {
-            assert!((0..EMPTY_RECORDS_MAX).all(|_| messages.data(0).is_ok()));
-            messages.data(1).unwrap();
-        }
-        assert!((0..EMPTY_RECORDS_MAX).all(|_| messages.data(0).is_ok()));
-        assert_eq!(messages.data(0), Err(TlsError::TooManyEmptyRecords));
-
-        let mut update = || messages.handshake(&key_update(false)).and_then(|()| messages.next_message());
-        assert!((0..KEY_UPDATES_MAX).all(|_| update().is_ok()));
-        assert_eq!(update(), Err(TlsError::TooManyKeyUpdates));
+        let mut messages = Messages::new(TlsVersion::Tls13, None);
         assert!((0..WARNINGS_MAX).all(|_| messages.alert(&[1, 90]) == Ok(Alert::Ignored)));
         assert_eq!(messages.alert(&[1, 90]), Err(TlsError::TooManyWarnings));
     }
 
     #[test]
+    fn wishes_to_negotiate_anew_come_from_one_end_only() {
+        for (role, kind, expected) in [
+            (Role::Client, HELLO_REQUEST, Ok(Some(Message::Renegotiate))),
+            (Role::Client, CLIENT_HELLO, Err(TlsError::UnexpectedHandshake(CLIENT_HELLO))),
+            (Role::Server, HELLO_REQUEST, Err(TlsError::UnexpectedHandshake(HELLO_REQUEST))),
+            (Role::Server, CLIENT_HELLO, Ok(Some(Message::Renegotiate))),
+        ] {
+            let mut messages = Messages::new(TlsVersion::Tls12, Some(role));
+            messages.handshake(&[kind, 0, 0, 0]).unwrap();
+            assert_eq!(messages.next_message(), expected, "{role:?}");
+        }
+    }
+
+    #[test]
     fn tls12_has_other_messages_and_its_alerts_have_levels() {
-        let mut messages = Messages::new(TlsVersion::Tls12);
+        let mut messages = Messages::new(TlsVersion::Tls12, None);
         for kind in [4, 24, 20] {
             messages.handshake(&[kind, 0, 0, 0]).unwrap();
             assert_eq!(messages.next_message(), Err(TlsError::UnexpectedHandshake(kind)));
@@ -276,7 +275,7 @@ mod tests {
         messages.handshake(&[0; 4]).unwrap();
         assert_eq!(messages.next_message(), Err(TlsError::TooManyRenegotiations));
 
-        let mut messages = Messages::new(TlsVersion::Tls12);
+        let mut messages = Messages::new(TlsVersion::Tls12, None);
         assert_eq!(messages.alert(&[1, 100]), Ok(Alert::Ignored));
         assert_eq!(messages.alert(&[1, 41]), Ok(Alert::Ignored));
         assert_eq!(messages.alert(&[2, 100]), Err(TlsError::AlertReceived(AlertDescription(100))));

@@ -59,6 +59,15 @@ impl Sealer for RecordSealer {
     }
 }
 
+/// Answers for what comes after the records of a key that is no longer used: it has no key, and nothing is left to it.
+pub(crate) struct NoKey;
+
+impl Sealer for NoKey {
+    fn seal(&mut self, unit: Unit, _: &[Bytes]) -> Result<Bytes, SealError> {
+        Err(SealError::Malformed { number: unit.number })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

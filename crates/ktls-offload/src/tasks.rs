@@ -57,33 +57,40 @@ impl Waiting {
 
     /// Wakes all that wait.
     pub(crate) fn wake_all(&self) {
-        self.tasks.wake_but(None);
+        self.tasks.wake_but(None, false);
+    }
+
+    /// Wakes all that wait but for `task`, which knows already and goes on waiting.
+    pub(crate) fn wake_others(&self, task: Task) {
+        self.tasks.wake_but(Some(task), true);
     }
 
     /// `task` has what it waited for; the others are to look too.
-    pub(crate) fn wake_others(&self, task: Task) {
-        self.tasks.wake_but(Some(task));
+    pub(crate) fn done(&self, task: Task) {
+        self.tasks.wake_but(Some(task), false);
     }
 }
 
 impl Tasks {
-    fn wake_but(&self, knows: Option<Task>) {
-        let mut waiting = core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-        // The lock is free by now: a waker may do anything, such as poll.
+    fn wake_but(&self, knows: Option<Task>, waits_on: bool) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut woken = core::mem::take(&mut *waiting);
         if let Some(task) = knows {
-            waiting[task as usize] = None;
+            let kept = woken[task as usize].take();
+            waiting[task as usize] = kept.filter(|_| waits_on);
         }
-        waiting.into_iter().flatten().for_each(Waker::wake);
+        drop(waiting); // a waker may do anything, such as poll
+        woken.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
 impl Wake for Tasks {
     fn wake(self: Arc<Self>) {
-        self.wake_but(None);
+        self.wake_but(None, false);
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.wake_but(None);
+        self.wake_but(None, false);
     }
 }
 
@@ -118,7 +125,9 @@ mod tests {
         waiting.wait(Task::Reader, &Context::from_waker(&reading));
         waiting.wake_others(Task::Writer);
         assert_eq!(woken(), [2, 1]);
+        waiting.done(Task::Reader);
+        assert_eq!(woken(), [2, 2], "the writer still waited");
         waiting.wake_all();
-        assert_eq!(woken(), [2, 1], "nobody waits");
+        assert_eq!(woken(), [2, 2], "nobody waits");
     }
 }

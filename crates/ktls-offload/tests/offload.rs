@@ -260,6 +260,7 @@ async fn a_reset_in_the_middle_of_a_record_is_never_seen_on_the_wire() {
         let counters = near.counters();
         assert_eq!((counters.device_resets, counters.tx_sw, counters.tx_device), (resets, 1 + resets, 1 + resets));
         assert_eq!((counters.curr_tx_sw, counters.curr_tx_device), (0, 1));
+        near.close().await.unwrap();
         drop(near);
         wire.lock()[0].hold = false;
         wire.pump(0, usize::MAX);

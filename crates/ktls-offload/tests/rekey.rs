@@ -51,14 +51,6 @@ async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
     assert_eq!(far.counters().tx_rekey_ok, 2, "the later requests are answered before the data");
     near.read_exact(&mut [0]).await.unwrap();
     assert_eq!(near.counters().rx_rekey_ok, 2);
-
-    let wire = Wire::new(2);
-    let (mut near, mut far) = streams(&wire, SUITES[0]);
-    for _ in 0..40 {
-        near.update_keys(false).unwrap();
-    }
-    let error = far.next_chunk().await.unwrap_err();
-    assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::TooManyKeyUpdates));
 }
 
 #[tokio::test]
@@ -179,7 +171,7 @@ async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
     // The device may have the new key as well.
     assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some_and(|again| again != handle));
     near.send_chunk(Bytes::from(data(3, 50_000))).await.unwrap();
-    drop(near);
+    near.close().await.unwrap();
     let mut got = Vec::new();
     far.read_to_end(&mut got).await.unwrap();
     assert!(got == [data(1, 50_000), data(2, 50_000), data(3, 50_000)].concat());

@@ -44,8 +44,9 @@ impl SentBytes {
 ///
 /// A TCP stream is one; a TLS stream over it is one again; any `AsyncRead + AsyncWrite` can be made one.
 ///
-/// **Life after the stream.** Dropping it is an orderly close: whatever was handed to [`send`](Self::send) is
-/// still delivered, sealed in software if need be, with nobody polling.
+/// **Life after the stream.** Whatever was handed to [`send`](Self::send) before it was dropped is still delivered, sealed
+/// in software if need be, with nobody polling; then the connection is closed. What a protocol says at an end that was
+/// meant ([`finish`](Self::finish)), such as a close_notify, it leaves out then.
 pub trait SegmentStream: Send + Unpin {
     /// The next range in order; `None` when the peer has closed its side.
     ///
@@ -56,6 +57,11 @@ pub trait SegmentStream: Send + Unpin {
     /// Sequence number of the byte that the next range begins with, whether that has arrived or not; `None` from a
     /// transport that cannot tell before it has.
     fn next_seq(&self) -> Option<Seq> {
+        None
+    }
+
+    /// Sequence number behind the last byte that has arrived, in order or not; `None` from a transport that cannot tell.
+    fn furthest_seq(&self) -> Option<Seq> {
         None
     }
 
@@ -116,7 +122,8 @@ pub trait SegmentStream: Send + Unpin {
     /// Ends the connection at once: the peer sees a reset.
     fn abort(&mut self);
 
-    /// Gives the transport what seals units of `layer` that are queued from now on.
+    /// Gives the transport what seals units of `layer` that are queued from now on. The one before is dropped when all
+    /// that was queued before is acknowledged.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>);
 
     /// Says that nothing more will be queued for `context`, a transmit context of `layer`. A transport that can

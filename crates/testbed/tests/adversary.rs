@@ -204,8 +204,14 @@ impl Schedule {
         // An end that was dropped answers with a reset to what it will not read: then the rest is not written.
         let peer_drops = self.plans[side as usize].end == End::Drop;
         prop_assert!(writer.all_written || peer_drops, "{:?} could not write", side.peer());
+        let writer_drops = self.plans[side.peer() as usize].end == End::Drop;
         match &reader.read_to_end {
             None => {}
+            // All arrives, and nothing says that this was all.
+            Some(Err(error)) if writer_drops && error.kind() == io::ErrorKind::UnexpectedEof => {
+                prop_assert!(last == Some(true), "{side:?} read less than was written");
+            }
+            Some(Ok(())) if writer_drops => prop_assert!(false, "{side:?} takes a drop for a close"),
             Some(Ok(())) => prop_assert!(last == Some(true), "{side:?} read less than was written"),
             Some(Err(error)) => prop_assert!(false, "{side:?} could not read on: {error}"),
         }

@@ -71,6 +71,7 @@ fn three_spells(limit: Option<f64>) -> [TlsCounters; 3] {
             }
             *counters = *stream.counters();
         }
+        stream.close().await?;
         io::Result::Ok(after)
     });
     let receiver = client.clone();

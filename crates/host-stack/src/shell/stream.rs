@@ -219,6 +219,10 @@ impl SegmentStream for TcpStream {
         }
     }
 
+    fn furthest_seq(&self) -> Option<Seq> {
+        self.shard.with(|inner, _| inner.stack.furthest(self.id))
+    }
+
     fn consume(&mut self, bytes: usize) {
         self.shard.with(|inner, now| {
             if inner.stack.consume(self.id, bytes) {

@@ -140,6 +140,11 @@ impl Stack {
         self.connection(id).next_taken()
     }
 
+    /// Sequence number behind the last byte received, be it beyond a hole; `None` while the connection is being opened.
+    pub fn furthest(&self, id: ConnectionId) -> Option<Seq> {
+        self.connection(id).furthest()
+    }
+
     /// The next received range in order.
     pub fn take(&mut self, id: ConnectionId) -> Option<RxSegment> {
         self.connection_mut(id).take()

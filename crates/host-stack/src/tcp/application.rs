@@ -94,6 +94,11 @@ impl Connection {
         (!self.state.is_opening()).then(|| self.receive.next_taken())
     }
 
+    /// Sequence number behind the last byte received; `None` while the connection is being opened.
+    pub(crate) fn furthest(&self) -> Option<Seq> {
+        (!self.state.is_opening()).then(|| self.receive.seq(self.receive.furthest()))
+    }
+
     /// The next range for the application.
     pub(crate) fn take(&mut self) -> Option<RxSegment> {
         self.receive.take()

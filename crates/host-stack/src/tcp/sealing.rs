@@ -1,7 +1,8 @@
 //! The sealers a stream was given, each answering for a stretch of it; and the contexts it is about to leave.
 //!
 //! Invariants: of each layer, the sealers are in the order of where they begin; one is dropped once the next one
-//! begins before everything that is still kept. A context is left once everything queued with it is acknowledged.
+//! begins before everything that is still kept. (The last has none behind it: a layer whose key nothing follows installs
+//! one without a key.) A context is left once everything queued with it is acknowledged.
 
 use core::fmt;
 use offload_api::{Handle, Layer, Sealer};

@@ -154,7 +154,11 @@ impl SendQueue {
 
     /// Keeps `sealer` for the units of `layer` queued from now on.
     pub(crate) fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
-        self.sealers.get_or_insert_default().install(layer, self.end, sealer);
+        let kept_from = self.chunks.front().map_or(self.end - self.open.len() as u64, |chunk| chunk.start);
+        let sealers = self.sealers.get_or_insert_default();
+        sealers.install(layer, self.end, sealer);
+        // Of the one before all may be acknowledged already.
+        sealers.release(kept_from);
     }
 
     /// Nothing more will be queued for `context`.
@@ -509,6 +513,40 @@ mod tests {
         assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::In(unit));
         let cut = queue.cut(301..412);
         assert_eq!((cut.context, cut.fragments.concat()), (None, [vec![1; 5], vec![6; 90], vec![96; 16]].concat()));
+    }
+
+    #[test]
+    fn a_sealer_goes_with_its_last_byte_once_another_has_followed() {
+        let key = Arc::new(());
+        let sealer = |key: &Arc<()>| {
+            let key = Arc::clone(key);
+            Box::new(Holding(key)) as Box<dyn Sealer>
+        };
+        for acknowledged_first in [false, true] {
+            let mut queue = SendQueue::new(Seq(0));
+            queue.install(Layer::Tls, sealer(&key));
+            queue.append(vec![1; 100].into(), tagged(Layer::Tls, 0, 0, 100));
+            if acknowledged_first {
+                queue.acknowledge(100);
+                assert_eq!(Arc::strong_count(&key), 2, "more may be queued for it");
+                queue.install(Layer::Tls, sealer(&Arc::default()));
+            } else {
+                queue.install(Layer::Tls, sealer(&Arc::default()));
+                queue.acknowledge(99);
+                assert_eq!(Arc::strong_count(&key), 2, "its record may have to be sealed");
+                queue.acknowledge(100);
+            }
+            assert_eq!(Arc::strong_count(&key), 1);
+        }
+    }
+
+    /// Has a key.
+    struct Holding(#[allow(dead_code)] Arc<()>);
+
+    impl Sealer for Holding {
+        fn seal(&mut self, unit: Unit, _: &[Bytes]) -> Result<Bytes, SealError> {
+            Err(SealError::Malformed { number: unit.number })
+        }
     }
 
     #[test]

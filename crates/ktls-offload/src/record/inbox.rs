@@ -1,11 +1,15 @@
 //! Received ranges that are not yet cut into records.
 //!
 //! Invariant: the ranges follow each other without a gap and none is empty; `bytes` is their sum. Cutting never
-//! copies payload and never joins two ranges.
+//! copies payload. Small ranges about which the device said the same are copied together, so that the memory taken is a
+//! small multiple of the bytes received, however they were cut: the window, which was told that some are done with before
+//! their record is whole, does not bound it.
 
 use super::HEADER_LEN;
-use offload_api::{RxMeta, RxSegment};
+use bytes::BytesMut;
+use offload_api::{RxBuf, RxMeta, RxSegment};
 use offload_base::Seq;
+use offload_base::cost::{self, Work};
 use std::collections::VecDeque;
 
 /// The received ranges, oldest first.
@@ -14,6 +18,8 @@ pub(crate) struct Inbox {
     segments: VecDeque<RxSegment>,
     bytes: usize,
     end: Option<Seq>,
+    /// The last range is a copy of several.
+    copied: bool,
     /// Ranges looked at in search of headers.
     #[cfg(test)]
     steps: std::cell::Cell<usize>,
@@ -27,7 +33,30 @@ impl Inbox {
         }
         self.bytes += segment.data.len();
         self.end = Some(segment.end());
+        if segment.data.len() < SMALL
+            && let Some(last) = self.segments.back_mut()
+            && let Some(meta) = both(last.meta, segment.meta)
+            && let RxBuf::Pool(bytes) = &mut last.data
+            && bytes.len() < if self.copied { COPIED_MAX } else { SMALL }
+        {
+            let _copy = cost::work(Work::Copy);
+            if !core::mem::replace(&mut self.copied, true) {
+                // What a small range lies in may be large.
+                let mut copy = BytesMut::with_capacity(SMALL);
+                copy.extend_from_slice(bytes);
+                *bytes = copy;
+            }
+            bytes.extend_from_slice(&segment.data);
+            last.meta = meta;
+            return;
+        }
+        self.copied = false;
         self.segments.push_back(segment);
+    }
+
+    /// Gives memory back, if nothing is there.
+    pub(crate) fn shrink(&mut self) {
+        shrink(&mut self.segments);
     }
 
     /// Bytes received and not cut off.
@@ -162,10 +191,32 @@ impl Inbox {
     }
 }
 
+/// What can be said of two ranges copied into one; `None` if what was said of them differs in a way that counts. (Of
+/// ESP, which numbers its packets, nothing is asked above TLS.)
+fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
+    let esp = if one.esp == other.esp { one.esp } else { RxMeta::default().esp };
+    let (one, other) = (RxMeta { esp, ..one }, RxMeta { esp, ..other });
+    (one == other).then_some(one)
+}
+
+/// Gives the memory of ranges back if there are none, but for that of a few.
+pub(crate) fn shrink(ranges: &mut VecDeque<RxSegment>) {
+    if ranges.is_empty() && ranges.capacity() > RANGES_KEPT {
+        *ranges = VecDeque::new();
+    }
+}
+
+/// Ranges of fewer bytes are copied together.
+const SMALL: usize = 512;
+/// Until the copy has as many.
+const COPIED_MAX: usize = 4096;
+/// Ranges that an idle stream has memory for: 416 bytes.
+const RANGES_KEPT: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::BytesMut;
+    use offload_api::rx::TlsVerdict;
 
     #[test]
     fn headers_are_found_and_ranges_cut_whatever_the_segments() {
@@ -197,5 +248,57 @@ mod tests {
             assert_eq!(rest, bytes[9..]);
             assert_eq!((inbox.len(), inbox.start()), (0, Some(Seq(16))));
         }
+    }
+
+    fn range(seq: u32, bytes: &[u8], meta: RxMeta) -> RxSegment {
+        // As a driver's buffers are: much larger than what is in them.
+        let mut data = BytesMut::with_capacity(64 << 10);
+        data.extend_from_slice(bytes);
+        RxSegment { seq: Seq(seq), data: data.into(), meta }
+    }
+
+    /// Bytes of memory for what is in an inbox.
+    fn held(inbox: &Inbox) -> usize {
+        let buffers = inbox.segments.iter().map(|segment| match &segment.data {
+            RxBuf::Pool(bytes) => bytes.capacity(),
+            RxBuf::Placed(_) => 0,
+        });
+        buffers.sum::<usize>() + inbox.segments.capacity() * size_of::<RxSegment>()
+    }
+
+    #[test]
+    fn small_ranges_take_memory_for_their_bytes_and_the_buffers_are_given_back() {
+        for size in [1, 7, 100, SMALL - 1] {
+            let bytes: Vec<u8> = (0..16_406).map(|at| at as u8).collect();
+            let mut inbox = Inbox::default();
+            for (at, chunk) in bytes.chunks(size).enumerate() {
+                inbox.push(range((at * size) as u32, chunk, RxMeta::default()));
+                if at * size > 3 * COPIED_MAX {
+                    // The last range may be a buffer of one piece.
+                    assert!(held(&inbox) < 3 * inbox.len() + (64 << 10), "{} for {}", held(&inbox), inbox.len());
+                }
+            }
+            assert!(inbox.segments.len() <= 6);
+            let mut taken = Vec::new();
+            inbox.take(bytes.len(), |range| taken.extend_from_slice(&range.data));
+            assert_eq!(taken, bytes);
+            inbox.shrink();
+            assert!(inbox.segments.capacity() <= RANGES_KEPT);
+        }
+    }
+
+    #[test]
+    fn ranges_that_differ_stay_apart() {
+        let decrypted = RxMeta { tls: TlsVerdict::Decrypted, ..RxMeta::default() };
+        let mut inbox = Inbox::default();
+        for (at, meta) in (0..).zip([decrypted, decrypted, RxMeta::default(), RxMeta::default(), decrypted]) {
+            inbox.push(range(at, &[at as u8], meta));
+        }
+        inbox.push(range(5, &[5; SMALL], decrypted));
+        inbox.push(range(5 + SMALL as u32, &[6], decrypted));
+        let runs: Vec<_> = inbox.runs(usize::MAX).map(|(bytes, meta)| (bytes, meta.tls)).collect();
+        let plain = TlsVerdict::NotDecrypted;
+        let whole = TlsVerdict::Decrypted;
+        assert_eq!(runs, [(2, whole), (2, plain), (1, whole), (SMALL, whole), (1, whole)]);
     }
 }

@@ -61,6 +61,8 @@ pub(crate) struct Receiver {
     starts: RecordStarts,
     /// Bytes of all the records given out.
     given: u64,
+    /// The device decrypted some of the last record with the present key.
+    device_has_key: bool,
     /// How far the headers in the inbox were followed. Nobody does that twice: it would be the peer who says how much
     /// work that is.
     known: Boundary,
@@ -94,6 +96,8 @@ struct RxContext {
     epoch: u64,
     /// That key, and what to add (wrapping) to a record's number to get the device's, once the epoch is over.
     stale: Option<(Arc<PieceKey>, u64)>,
+    /// Bytes that came before the first that it surely did not decrypt, once that is known.
+    until: Option<u64>,
 }
 
 /// How the bytes of a range relate to the wire.
@@ -118,6 +122,7 @@ impl Receiver {
             contexts: SmallVec::new(),
             starts: RecordStarts::default(),
             given: 0,
+            device_has_key: false,
             known: Boundary::default(),
         })
     }
@@ -198,8 +203,10 @@ impl Receiver {
         let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
         // The context that decrypted all of it: only one that saw all of it has checked the tag.
         let mut by_one = self.inbox.runs(wire_len).next().and_then(|(_, meta)| meta.context);
+        let mut device_has_key = false;
         for (run, meta) in self.inbox.runs(wire_len) {
             let side = self.side(meta);
+            device_has_key |= matches!(side, Side::Plaintext);
             if !matches!(side, Side::Plaintext) || meta.context != by_one {
                 by_one = None;
             }
@@ -209,6 +216,7 @@ impl Receiver {
             at += run;
             pieces += 1;
         }
+        self.device_has_key = device_has_key;
         if by_one.is_some() {
             counters.rx_records_device += 1;
             self.inbox.skip(body_start);
@@ -364,6 +372,43 @@ impl Receiver {
         Ok(())
     }
 
+    /// How many keys are kept that others followed, for what a device decrypted with them.
+    pub(crate) fn earlier_keys(&self) -> usize {
+        self.contexts.iter().filter(|context| context.stale.is_some()).count()
+    }
+
+    /// The device has given up `gone`; `furthest` is where the last byte ends that the transport has.
+    pub(crate) fn note_context_gone(&mut self, gone: Handle, furthest: Option<Seq>) {
+        // What the device had passed up by then is still on its way through its ring.
+        let until = self.behind(furthest).saturating_add(RING_MAX);
+        for context in self.contexts.iter_mut().filter(|context| context.handle == gone) {
+            context.until.get_or_insert(until);
+        }
+    }
+
+    /// Drops keys that others followed once all that a device decrypted with them was given out. Called with each record.
+    pub(crate) fn drop_earlier_keys(&mut self, furthest: Option<Seq>) {
+        if self.device_has_key {
+            // It gave up the earlier contexts before it got this one: the transport has all that they decrypted.
+            let until = self.behind(furthest);
+            for context in self.contexts.iter_mut().filter(|context| context.stale.is_some()) {
+                context.until = Some(context.until.map_or(until, |known| known.min(until)));
+            }
+        }
+        let given = self.given;
+        self.contexts.retain(|context| context.stale.is_none() || context.until.is_none_or(|until| until > given));
+    }
+
+    /// How many bytes come before `furthest`, which has arrived; if that is not known, at most.
+    fn behind(&self, furthest: Option<Seq>) -> u64 {
+        let ahead = match (self.inbox.start(), furthest) {
+            (Some(start), Some(furthest)) if furthest.at_or_after(start) => furthest.distance_from(start).into(),
+            (_, Some(_)) => 0,
+            (_, None) => self.inbox.len() as u64 + WINDOW_MAX,
+        };
+        self.given + ahead
+    }
+
     /// Where a device may begin: the first header after everything that arrived, and its record's number. `None`
     /// while that header's place is not known.
     pub(crate) fn next_boundary(&mut self) -> Option<(Seq, u64)> {
@@ -420,12 +465,17 @@ impl Receiver {
     pub(crate) fn add_context(&mut self, handle: Handle) {
         debug_assert!(self.contexts.len() < CONTEXTS_MAX);
         let start = self.given + self.known.bytes as u64;
-        self.contexts.push(RxContext { handle, start, epoch: self.epoch, stale: None });
+        self.contexts.push(RxContext { handle, start, epoch: self.epoch, stale: None, until: None });
     }
 
     /// The key in use.
     pub(crate) fn key(&self) -> &TlsKey {
         &self.traffic
+    }
+
+    /// Gives memory back that an idle stream does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.inbox.shrink();
     }
 
     /// Forgets what arrived.
@@ -520,6 +570,10 @@ fn both(a: RxMeta, b: RxMeta) -> RxMeta {
 
 /// Contexts whose verdicts are remembered: enough for some resets and rekeys in one window.
 const CONTEXTS_MAX: usize = 8;
+/// Most bytes of a flow in a device's receive ring: a thousand joined packets.
+const RING_MAX: u64 = 64 << 20;
+/// The longest window (RFC 7323 section 2.3).
+const WINDOW_MAX: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -544,6 +598,68 @@ mod tests {
     fn push(receiver: &mut Receiver, at: usize, bytes: &[u8]) {
         let data = BytesMut::from(bytes).into();
         receiver.push(RxSegment { seq: FIRST + at as u32, data, meta: RxMeta::default() });
+    }
+
+    /// Gives the receiver record `number` of `key`, decrypted by `context` if there is one; gives its end.
+    fn feed(receiver: &mut Receiver, key: &TlsKey, number: u64, seq: Seq, context: Option<Handle>) -> Seq {
+        let sealing = RecordKey::new(key).unwrap();
+        let prefix = sealing.prefix(number, 23, 101);
+        let mut body = vec![23; 101];
+        let tag = sealing.seal(number, &prefix, &mut body);
+        let mut meta = RxMeta::default();
+        if context.is_some() {
+            body = vec![23; 101];
+            meta = RxMeta { tls: TlsVerdict::Decrypted, context, ..meta };
+        }
+        let bytes = [&prefix[..], &body, &tag].concat();
+        let end = seq + bytes.len() as u32;
+        receiver.push(RxSegment { seq, data: BytesMut::from(&bytes[..]).into(), meta });
+        assert!(receiver.next_record(&mut VecDeque::new(), &mut TlsCounters::default()).unwrap().is_some());
+        end
+    }
+
+    #[test]
+    fn a_key_that_another_followed_goes_with_the_last_byte_that_a_device_decrypted_with_it() {
+        let key = |byte: u8| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [6; 12]).unwrap();
+        let handle = |index| Handle { index, generation: 0 };
+        for gone in [false, true] {
+            let mut receiver = Receiver::new(0, key(1), Inbox::default()).unwrap();
+            receiver.begin_at(FIRST);
+            receiver.next_boundary();
+            receiver.add_context(handle(0));
+            let mut seq = feed(&mut receiver, &key(1), 0, FIRST, Some(handle(0)));
+            receiver.rekey(key(2)).unwrap();
+            let old = receiver.contexts[0].stale.as_ref().map(|(key, _)| Arc::downgrade(key)).unwrap();
+            let mut number = 0;
+            let mut next = |receiver: &mut Receiver, ahead: Option<u32>, context| {
+                seq = feed(receiver, &key(2), number, seq, context);
+                number += 1;
+                receiver.drop_earlier_keys(ahead.map(|ahead| seq + ahead));
+                old.upgrade().is_some()
+            };
+            (0..100).for_each(|_| assert!(next(&mut receiver, Some(0), None), "who knows what is under way"));
+            if gone {
+                // No context followed: the device's ring bounds what is under way.
+                receiver.note_context_gone(handle(0), Some(seq_of(&receiver) + 300));
+                assert!(next(&mut receiver, Some(0), None));
+                receiver.given += RING_MAX;
+                assert!(next(&mut receiver, Some(0), None));
+                assert!(!next(&mut receiver, Some(0), None));
+                continue;
+            }
+            receiver.next_boundary();
+            receiver.add_context(handle(1));
+            assert!(next(&mut receiver, Some(0), None));
+            assert!(next(&mut receiver, Some(300), Some(handle(1))), "what lies beyond a hole is still to come");
+            assert!(next(&mut receiver, None, Some(handle(1))), "the transport need not know how much");
+            assert!(next(&mut receiver, Some(0), None));
+            assert!(!next(&mut receiver, Some(0), None), "300 bytes on");
+            assert_eq!((receiver.contexts.len(), receiver.earlier_keys()), (1, 0));
+        }
+    }
+
+    fn seq_of(receiver: &Receiver) -> Seq {
+        receiver.inbox.start().unwrap()
     }
 
     #[test]

@@ -247,6 +247,11 @@ impl Sender {
         self.protection = Protection::Device(handle);
     }
 
+    /// The transport is to forget its sealer for this key. True if it has one.
+    pub(crate) fn forget_sealer(&mut self) -> bool {
+        self.sealed_from.take().is_some()
+    }
+
     /// What the transport needs before the first record is left to a device; `None` if it has that.
     pub(crate) fn sealer(&mut self) -> Option<RecordSealer> {
         if self.sealed_from.is_some() {

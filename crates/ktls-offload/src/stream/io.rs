@@ -52,7 +52,7 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
 
     /// Ready when everything written will be delivered with nobody polling.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_committed(cx)
+        self.poll_committed(cx)
     }
 
     /// As [`close`](KtlsStream::close).

@@ -21,11 +21,12 @@ use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
-use crate::messages::{self, Alert, Message, Messages};
-use crate::record::inbox::Inbox;
+use crate::messages::{self, Alert, Message, Messages, Role};
+use crate::record::inbox::{self, Inbox};
 use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
 use crate::record::{CONTENT_MAX, ContentType, WIRE_MAX};
+use crate::tasks::{Task, Waiting};
 use bytes::Bytes;
 use contexts::Contexts;
 use core::fmt;
@@ -47,9 +48,12 @@ use std::collections::VecDeque;
 /// without copying; and it is a [`SegmentStream`] again, for a protocol that wants to know what the device said.
 ///
 /// A write becomes one record for each [`record size`](Self::set_record_size) of bytes and one for the rest, and what
-/// was written is queued before the call returns. Dropping the stream closes it in order, as [`close`](Self::close)
-/// does: what was written still arrives, and the peer learns that it was all. (Not so in a panic: then the peer sees a
-/// stream that was cut off.)
+/// was written is queued before the call returns. [`close`](Self::close) is what tells the peer that this was all. A
+/// stream that is only dropped, by an error, a time-out or a task that ends early, still delivers what was written and
+/// then ends without that word: the peer reads all of it, and then an error (RFC 8446 section 6.1).
+///
+/// One task may read and another write: each hears of what the other did to the stream, and either may stop polling at
+/// any time.
 ///
 /// ```
 /// use ktls_offload::{FixedKeys, KtlsStream, TokioSegments, TrafficKeys};
@@ -98,6 +102,7 @@ pub struct KtlsStream<S: SegmentStream> {
     resync: Resync,
     rekeys: Rekeys,
     returns: Returns,
+    waiting: Waiting,
 
     /// Where the next byte queued goes, once a byte was queued.
     next: Option<Seq>,
@@ -137,22 +142,25 @@ pub(crate) struct Established {
     sender: Sender,
     receiver: Receiver,
     schedule: Box<dyn KeySchedule>,
+    role: Option<Role>,
     next: Option<(Seq, u64)>,
     negotiated: Negotiated,
 }
 
 impl Established {
-    /// `inbox` is what arrived after the handshake, `next` where the next byte sent goes and how many were sent.
+    /// `role` is this end's, if it is known; `inbox` what arrived after the handshake, `next` where the next byte sent goes
+    /// and how many were sent.
     pub(crate) fn new(
         keys: TrafficKeys,
         schedule: Box<dyn KeySchedule>,
+        role: Option<Role>,
         inbox: Inbox,
         next: Option<(Seq, u64)>,
         negotiated: Negotiated,
     ) -> Result<Established, UnsupportedKey> {
         let sender = Sender::new(keys.transmit.0, keys.transmit.1)?;
         let receiver = Receiver::new(keys.receive.0, keys.receive.1, inbox)?;
-        Ok(Established { sender, receiver, schedule, next, negotiated })
+        Ok(Established { sender, receiver, schedule, role, next, negotiated })
     }
 }
 
@@ -162,15 +170,15 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// # Errors
     /// [`UnsupportedKey`].
     pub fn new(stream: S, keys: TrafficKeys, schedule: Box<dyn KeySchedule>) -> Result<KtlsStream<S>, UnsupportedKey> {
-        let established = Established::new(keys, schedule, Inbox::default(), None, Negotiated::default())?;
+        let established = Established::new(keys, schedule, None, Inbox::default(), None, Negotiated::default())?;
         Ok(KtlsStream::established(stream, established))
     }
 
     pub(crate) fn established(stream: S, handshake: Established) -> KtlsStream<S> {
-        let Established { sender, receiver, schedule, next, negotiated } = handshake;
+        let Established { sender, receiver, schedule, role, next, negotiated } = handshake;
         KtlsStream {
             stream,
-            messages: Messages::new(receiver.key().version()),
+            messages: Messages::new(receiver.key().version(), role),
             sender,
             receiver,
             schedule,
@@ -190,6 +198,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             resync: Resync::default(),
             rekeys: Rekeys::default(),
             returns: Returns::default(),
+            waiting: Waiting::default(),
             next: next.map(|(seq, _)| seq),
             acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
             record_size: CONTENT_MAX,
@@ -235,8 +244,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(())
     }
 
-    /// Says that no more will be written, and waits for nothing but the transport's promise to see to the rest. The
-    /// other direction goes on.
+    /// Says that no more will be written, with a close_notify, and waits for nothing but the transport's promise to see
+    /// to the rest. The other direction goes on. If the future is dropped, it is said all the same once it was polled.
     ///
     /// # Errors
     /// If the stream failed before.
@@ -298,6 +307,12 @@ impl<S: SegmentStream> KtlsStream<S> {
         &self.counters
     }
 
+    /// Ends the stream, as dropping it does, and gives what it counted: no direction of it is anywhere any more.
+    pub fn into_counters(mut self) -> TlsCounters {
+        self.end();
+        self.counters
+    }
+
     /// The transport below.
     pub fn transport(&self) -> &S {
         &self.stream
@@ -305,6 +320,16 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ready when there is content to take, or there will never be any more.
     fn poll_plain(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let content = self.poll_content(cx);
+        if content.is_pending() {
+            // A writer may be the one who ends the stream.
+            self.waiting.wait(Task::Reader, cx);
+        }
+        content
+    }
+
+    fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let mut without_content = 0;
         // News of a device take a lock to hear; while all is settled, what has arrived needs none.
         let mut watched = self.rx.is_being_added() || self.returns.rx;
         if watched {
@@ -321,6 +346,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Ok(Some(record)) => {
                     self.note_record(&record);
                     let received = self.receive(record);
+                    without_content += u32::from(self.plain.is_empty());
                     self.add_deferred(cx);
                     received
                 }
@@ -341,12 +367,18 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.plain.clear();
                 self.fail(error);
             }
+            if without_content == WITHOUT_CONTENT_AT_ONCE && self.read == Side::Open {
+                // Cover traffic (RFC 8446 section 5.1) and KeyUpdates may come in any number, but other tasks have
+                // their turns between them.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
         }
     }
 
     /// Hears what happened to the device; whether the receive direction was to go back to it.
     fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
-        self.watch_device(cx);
+        self.watch_device(Task::Reader, cx);
         let returns = self.returns.rx;
         if returns {
             // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
@@ -364,6 +396,8 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Poll::Ready(segment) => segment,
                 Poll::Pending => {
                     self.give_hint();
+                    self.receiver.shrink();
+                    inbox::shrink(&mut self.plain);
                     // A window smaller than a record would never open again.
                     let due = self.receiver.pending().min(WIRE_MAX).saturating_sub(self.early_credit);
                     if due > 0 {
@@ -391,7 +425,8 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Acts on a record whose content is all that nobody has taken.
     fn receive(&mut self, record: Record) -> Result<(), TlsError> {
         if record.content_type == ContentType::ApplicationData {
-            self.messages.data(record.content_len)?;
+            self.messages.data()?;
+            self.rekeys.note_data();
             self.credit(record.wire_len - record.content_len);
             return Ok(());
         }
@@ -433,9 +468,15 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ready when something may be written.
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        self.watch_device(cx);
-        self.check_writable()?;
-        self.stream.poll_room(cx).map_ok(|_| ())
+        self.poll_room(cx).map_ok(|_| ())
+    }
+
+    /// What a writer waits for; somebody else may end the stream before it comes.
+    fn as_writer<T>(&self, waited: Poll<T>, cx: &Context<'_>) -> Poll<T> {
+        if waited.is_pending() {
+            self.waiting.wait(Task::Writer, cx);
+        }
+        waited
     }
 
     fn check_writable(&self) -> std::io::Result<()> {
@@ -526,7 +567,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Poll::Ready(Err(error));
         }
         self.finish_writing();
-        self.stream.poll_committed(cx)
+        self.poll_committed(cx)
     }
 
     fn finish_writing(&mut self) {
@@ -535,8 +576,24 @@ impl<S: SegmentStream> KtlsStream<S> {
             self.abort_transmit_rekey();
             self.alert(AlertDescription::CLOSE_NOTIFY);
             self.stream.finish();
+            self.retire_sealer();
             self.note_places();
+            self.waiting.wake_all();
         }
+    }
+
+    /// Ends both directions, and says nothing of it to the peer. The transport delivers what is queued.
+    fn end(&mut self) {
+        if self.write == Side::Open {
+            self.write = Side::Closed;
+            self.abort_transmit_rekey();
+        }
+        self.retire_sealer();
+        if self.read == Side::Open {
+            self.end_reading(Side::Closed);
+        }
+        self.note_places();
+        self.contexts.keep_only(&mut self.stream, [None; 2]);
     }
 
     /// Nothing more is read, whatever has arrived.
@@ -557,7 +614,9 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
         self.write = Side::Failed(error.clone());
         self.abort_transmit_rekey();
+        self.retire_sealer();
         self.end_reading(Side::Failed(error));
+        self.waiting.wake_all();
     }
 
     fn alert(&mut self, description: AlertDescription) {
@@ -588,10 +647,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
 impl<S: SegmentStream> Drop for KtlsStream<S> {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.finish_writing();
-        }
-        self.contexts.keep_only(&mut self.stream, [None; 2]);
+        self.end();
     }
 }
 
@@ -602,11 +658,14 @@ impl<S: SegmentStream> fmt::Debug for KtlsStream<S> {
             .field("write", &self.write)
             .field("transmit_context", &self.transmit_context())
             .field("receive_context", &self.receive_context())
+            .field("earlier_receive_keys", &self.receiver.earlier_keys())
             .finish_non_exhaustive()
     }
 }
 
 /// Of a record left to a device: prefix, content, trailer; the content of a PDU is its header, data and digest.
 const PIECES: usize = 5;
+/// Records without content that one poll of a reader takes in.
+const WITHOUT_CONTENT_AT_ONCE: u32 = 32;
 /// Most bytes of one write taken at once.
 const WRITE_MAX: usize = 256 << 10;

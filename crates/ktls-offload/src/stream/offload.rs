@@ -7,9 +7,10 @@ use super::policy::Verdict;
 use super::resync::Resync;
 use super::{KtlsStream, Side};
 use crate::record::receive::{Located, Record};
+use crate::tasks::Task;
 use bytes::Bytes;
 use core::future::poll_fn;
-use core::task::{Context, Poll, Waker, ready};
+use core::task::{Context, Poll, ready};
 use offload_api::{DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TlsResync, TxTag};
 use offload_base::Seq;
 use std::io;
@@ -61,7 +62,7 @@ pub enum Outcome {
     /// yet over a transport that cannot tell where it will. [`ready`](KtlsStream::ready) waits for that too. (Receiving
     /// only.)
     Deferred,
-    /// It stays in software.
+    /// It stays in software: for the time being, if the reason [passes](NotOffloaded::passes).
     Refused(NotOffloaded),
 }
 
@@ -93,18 +94,22 @@ pub enum NotOffloaded {
     /// The device had it and lost it.
     #[error("the device gave the context up")]
     Lost,
-    /// Too many contexts came and went, and what they decrypted is still unread: read, then ask again.
+    /// Too many contexts came and went, and what they decrypted is still unread: read on.
     #[error("what too many earlier contexts decrypted is still unread")]
     Unread,
+    /// The peer changed its key too often for the data that it sent: the device gets the present one when more has come.
+    #[error("the peer changes keys more often than it sends data")]
+    KeyUpdates,
     /// The direction is closed, or failed.
     #[error("the direction is closed")]
     Closed,
 }
 
 impl NotOffloaded {
-    /// Whether the device may take it a moment later.
-    fn passes(self) -> bool {
-        matches!(self, NotOffloaded::Device(Refused::Busy | Refused::Resetting))
+    /// Whether the device may take it a moment later. Then it is asked again: with the next write, or with what arrives next.
+    pub fn passes(self) -> bool {
+        let now = [Refused::Busy, Refused::Resetting].map(NotOffloaded::Device);
+        now.contains(&self) || matches!(self, NotOffloaded::Unread | NotOffloaded::KeyUpdates)
     }
 }
 
@@ -138,7 +143,7 @@ impl RxOffload {
     }
 }
 
-/// Which directions are to go back to a device that was reset, as soon as it takes them.
+/// Which directions are to go to a device, or back to it after a reset, as soon as it takes them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Returns {
     tx: bool,
@@ -148,12 +153,15 @@ pub(super) struct Returns {
 impl<S: SegmentStream> KtlsStream<S> {
     /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software. After a
     /// reset both go on in software and return by themselves: what this end sends with the next write, what it receives
-    /// as soon as it is known where the next record begins. If the device then refuses for good, ask again.
+    /// as soon as it is known where the next record begins. So do directions that were refused for a reason that
+    /// [passes](NotOffloaded::passes). If the device refuses for good, ask again.
     ///
-    /// Takes in what the transport has received, so call it while no task waits in a read.
+    /// Takes in what the transport has received.
     pub fn offload(&mut self, ask: Offload) -> Offloaded {
-        let mut cx = Context::from_waker(Waker::noop());
-        self.poll_events(&mut cx);
+        // A task that waits in a read goes on waiting.
+        let waker = self.waiting.waker();
+        let mut cx = Context::from_waker(&waker);
+        self.poll_events(None, &cx);
         let tx = if ask.tx { self.offload_transmit() } else { Outcome::NotAsked };
         let rx = if ask.rx { self.offload_receive(&mut cx) } else { Outcome::NotAsked };
         Offloaded { tx, rx }
@@ -174,17 +182,20 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// As there.
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Outcome>> {
         loop {
-            self.poll_events(cx);
+            self.poll_events(Some(Task::Reader), cx);
+            let before = self.rx;
+            if let Some(reason) = self.add_deferred(cx) {
+                // Somebody waits, so a refusal is an answer, also one that passes.
+                return Poll::Ready(Ok(Outcome::Refused(reason)));
+            }
+            if self.rx != before {
+                continue; // the device may have spoken by now
+            }
             match self.rx {
                 RxOffload::Software => return Poll::Ready(Ok(Outcome::NotAsked)),
                 RxOffload::Refused(reason) => return Poll::Ready(Ok(Outcome::Refused(reason))),
                 RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
                 RxOffload::Adding(_) => return Poll::Pending,
-                RxOffload::Deferred if self.returns.rx => {
-                    // Somebody waits, so a refusal is an answer.
-                    self.returns.rx = false;
-                    self.add_deferred(cx);
-                }
                 RxOffload::Deferred => {
                     if !ready!(self.poll_more(cx))? {
                         self.ended = Some(Ok(()));
@@ -210,33 +221,38 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     pub(super) fn offload_transmit(&mut self) -> Outcome {
+        match self.add_transmit_context() {
+            Ok(handle) => Outcome::Device(handle),
+            Err(reason) => {
+                self.counters.offload_refused += u64::from(reason != NotOffloaded::Closed);
+                self.returns.tx = reason.passes();
+                Outcome::Refused(reason)
+            }
+        }
+    }
+
+    /// Hands the transmit direction to the device, if it is not there already.
+    pub(super) fn add_transmit_context(&mut self) -> Result<Handle, NotOffloaded> {
         if let Some(handle) = self.sender.context() {
-            return Outcome::Device(handle);
+            return Ok(handle);
         }
         if self.write != Side::Open {
-            return Outcome::Refused(NotOffloaded::Closed);
+            return Err(NotOffloaded::Closed);
         }
         let KtlsStream { stream, sender, next, contexts, .. } = self;
         // Nothing sent tells where something would go.
         let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
-        match contexts.add(stream, Direction::Transmit, start, sender.number(), sender.key()) {
-            Ok(handle) => {
-                if let Some(sealer) = sender.sealer() {
-                    stream.install(Layer::Tls, Box::new(sealer));
-                }
-                sender.hand_over(handle);
-                self.policy.begin(stream.sent());
-                self.counters.tx_device += 1;
-                self.returns.tx = false;
-                self.note_transmit_key_on_device();
-                self.note_places();
-                Outcome::Device(handle)
-            }
-            Err(reason) => {
-                self.counters.offload_refused += 1;
-                Outcome::Refused(reason)
-            }
+        let handle = contexts.add(stream, Direction::Transmit, start, sender.number(), sender.key())?;
+        if let Some(sealer) = sender.sealer() {
+            stream.install(Layer::Tls, Box::new(sealer));
         }
+        sender.hand_over(handle);
+        self.policy.begin(stream.sent());
+        self.counters.tx_device += 1;
+        self.returns.tx = false;
+        self.note_transmit_key_on_device();
+        self.note_places();
+        Ok(handle)
     }
 
     /// Whether the transmit direction is to come to a device, or to come back to it.
@@ -257,8 +273,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn offload_receive(&mut self, cx: &mut Context<'_>) -> Outcome {
         match self.rx {
             RxOffload::Adding(handle) | RxOffload::Device(handle) => return Outcome::Device(handle),
-            RxOffload::Deferred => return Outcome::Deferred,
-            RxOffload::Software | RxOffload::Refused(_) => {}
+            RxOffload::Deferred | RxOffload::Software | RxOffload::Refused(_) => {}
         }
         if self.read != Side::Open {
             return Outcome::Refused(NotOffloaded::Closed);
@@ -271,7 +286,10 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Outcome::Refused(reason);
         }
         self.rx = RxOffload::Deferred;
-        self.add_deferred(cx);
+        if let Some(reason) = self.add_deferred(cx) {
+            self.counters.offload_refused += 1;
+            return Outcome::Refused(reason);
+        }
         match self.rx {
             RxOffload::Adding(handle) => Outcome::Device(handle),
             RxOffload::Refused(reason) => Outcome::Refused(reason),
@@ -279,10 +297,16 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Adds the receive context, if one is waiting for the next record's place to be known, and it is.
-    pub(super) fn add_deferred(&mut self, cx: &mut Context<'_>) {
+    /// Adds the receive context, if one is waiting for the next record's place to be known, and it is. Gives the reason if
+    /// it is refused for the time being.
+    pub(super) fn add_deferred(&mut self, cx: &mut Context<'_>) -> Option<NotOffloaded> {
         if self.rx != RxOffload::Deferred {
-            return;
+            return None;
+        }
+        let may_ask = self.rekeys.may_ask();
+        if !may_ask || !self.receiver.has_room_for_context() {
+            self.returns.rx = true;
+            return Some(if may_ask { NotOffloaded::Unread } else { NotOffloaded::KeyUpdates });
         }
         // What has arrived the device will not see again: its context has to begin behind all of it. The transport's
         // window bounds how much that is.
@@ -297,30 +321,29 @@ impl<S: SegmentStream> KtlsStream<S> {
         if let Some(seq) = self.stream.next_seq() {
             self.receiver.begin_at(seq);
         }
-        let Some((start, number)) = self.receiver.next_boundary() else {
-            return;
-        };
-        let added = if self.receiver.has_room_for_context() {
-            self.contexts.add(&mut self.stream, Direction::Receive, start, number, self.receiver.key())
-        } else {
-            Err(NotOffloaded::Unread)
-        };
-        match added {
+        let (start, number) = self.receiver.next_boundary()?;
+        match self.contexts.add(&mut self.stream, Direction::Receive, start, number, self.receiver.key()) {
             Ok(handle) => {
                 self.receiver.add_context(handle);
+                self.rekeys.note_context();
                 self.rx = RxOffload::Adding(handle);
                 self.returns.rx = false;
                 let mut mode = TlsResync::default();
                 self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
                 self.resync = Resync::new(mode, start);
+                None
             }
-            // Every flow comes back to a device that was reset at once, more than it takes at a time.
-            Err(reason) if self.returns.rx && reason.passes() => {}
+            // After a reset every flow comes at once, more than the device takes at a time.
+            Err(reason) if reason.passes() => {
+                self.returns.rx = true;
+                Some(reason)
+            }
             Err(reason) => {
                 self.counters.offload_refused += 1;
                 self.returns.rx = false;
                 self.rx = RxOffload::Refused(reason);
                 self.keep_receive_key_in_software();
+                None
             }
         }
     }
@@ -330,26 +353,35 @@ impl<S: SegmentStream> KtlsStream<S> {
         if !self.returns.tx {
             return;
         }
-        if let Outcome::Refused(reason) = self.offload_transmit() {
-            self.returns.tx = reason.passes();
+        if let Err(reason) = self.add_transmit_context()
+            && !reason.passes()
+        {
+            self.counters.offload_refused += 1;
+            self.returns.tx = false;
         }
     }
 
     /// Acts on what happened to the device, if the stream has anything there.
-    pub(super) fn watch_device(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn watch_device(&mut self, task: Task, cx: &Context<'_>) {
         let uses = self.sender.context().is_some() || self.waits_to_install() || self.returns.tx;
         if uses || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
-            self.poll_events(cx);
+            self.poll_events(Some(task), cx);
         }
     }
 
-    /// Acts on what happened to the device.
-    pub(super) fn poll_events(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready(event) = self.stream.poll_device_event(cx) {
+    /// Acts on what happened to the device; `task` waits for more of it.
+    pub(super) fn poll_events(&mut self, task: Option<Task>, cx: &Context<'_>) {
+        if let Some(task) = task {
+            // Said before the transport is asked, or its answer might come in between.
+            self.waiting.wait(task, cx);
+        }
+        // The transport wakes one, and what it tells may be for any of the tasks.
+        let waker = self.waiting.waker();
+        let mut heard = false;
+        while let Poll::Ready(event) = self.stream.poll_device_event(&mut Context::from_waker(&waker)) {
+            heard = true;
             if self.concerns_above(&event) && self.events_above.len() < EVENTS_ABOVE {
                 self.events_above.push_back(event);
-                // Whoever polls for them may have done so before this.
-                cx.waker().wake_by_ref();
             }
             match event {
                 DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
@@ -379,6 +411,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 }
                 DeviceEvent::Removed { handle, .. } => {
                     self.contexts.is_gone(handle);
+                    self.receiver.note_context_gone(handle, self.stream.furthest_seq());
                     self.note_context_gone(handle);
                     if self.sender.context() == Some(handle) {
                         self.lose_transmit();
@@ -402,6 +435,11 @@ impl<S: SegmentStream> KtlsStream<S> {
                 }
                 _ => {}
             }
+        }
+        match task {
+            Some(task) if heard => self.waiting.wake_others(task),
+            None if heard => self.waiting.wake_all(),
+            _ => {}
         }
     }
 
@@ -437,6 +475,9 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Takes note of a record, for the help that the receive context may need.
     pub(super) fn note_record(&mut self, record: &Record) {
+        if self.receiver.earlier_keys() > 0 {
+            self.receiver.drop_earlier_keys(self.stream.furthest_seq());
+        }
         if matches!(self.rx, RxOffload::Device(_)) && !self.resync.note(record) {
             self.counters.rx_resync_given_up += 1;
         }

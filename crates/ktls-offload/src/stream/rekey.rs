@@ -13,13 +13,55 @@ use crate::error::TlsError;
 use crate::messages;
 use crate::record::ContentType;
 use crate::record::send::{Content, Sender};
-use offload_api::{Handle, SegmentStream};
+use crate::sealer::NoKey;
+use offload_api::{Handle, Layer, SegmentStream};
 
 /// What is to become of the latest keys.
 #[derive(Debug, Default)]
 pub(super) struct Rekeys {
     transmit: Course,
     receive_pending: bool,
+    allowance: Allowance,
+}
+
+/// How many changed receive keys may still go to a device. Each costs it a context made and one taken away, and the peer
+/// no more than a record: one that changes keys for nothing else is left to software until it sends data again.
+///
+/// Invariant: in any stretch, at most [`KEYS_AT_ONCE`] and one for each [`RECORDS_A_KEY`] records of data.
+#[derive(Debug)]
+struct Allowance {
+    keys: u8,
+    records: u8,
+}
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance { keys: KEYS_AT_ONCE, records: 0 }
+    }
+}
+
+impl Rekeys {
+    /// A record of data arrived.
+    pub(super) fn note_data(&mut self) {
+        let Allowance { keys, records } = &mut self.allowance;
+        if *keys == KEYS_AT_ONCE {
+            return;
+        }
+        *records += 1;
+        if *records == RECORDS_A_KEY {
+            (*keys, *records) = (*keys + 1, 0);
+        }
+    }
+
+    /// Whether the receive direction may ask for a context.
+    pub(super) fn may_ask(&self) -> bool {
+        !self.receive_pending || self.allowance.keys > 0
+    }
+
+    /// It got one.
+    pub(super) fn note_context(&mut self) {
+        self.allowance.keys -= u8::from(self.receive_pending);
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +112,10 @@ impl<S: SegmentStream> KtlsStream<S> {
     pub(super) fn send_key_update(&mut self, request: bool) -> Result<(), TlsError> {
         let before = self.sender.context();
         match self.announce_next_key(request) {
-            Ok(fresh) => self.sender = fresh,
+            Ok(fresh) => {
+                self.retire_sealer();
+                self.sender = fresh;
+            }
             Err(error) => {
                 self.counters.tx_rekey_error += 1;
                 self.fail(error.clone());
@@ -110,9 +155,22 @@ impl<S: SegmentStream> KtlsStream<S> {
         Ok(fresh)
     }
 
+    /// The present transmit key protects nothing more: the transport may forget it with its last byte.
+    pub(super) fn retire_sealer(&mut self) {
+        if self.sender.forget_sealer() {
+            self.stream.install(Layer::Tls, Box::new(NoKey));
+        }
+    }
+
     /// Takes the new key to the device, if that is due. Called before a record of data.
     pub(super) fn install_transmit_key(&mut self) {
-        if self.rekeys.transmit == Course::Due && self.offload_transmit().handle().is_none() {
+        if self.rekeys.transmit != Course::Due {
+            return;
+        }
+        if let Err(reason) = self.add_transmit_context()
+            && !reason.passes()
+        {
+            self.counters.offload_refused += 1;
             self.keep_transmit_key_in_software();
         }
     }
@@ -160,3 +218,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         core::mem::take(&mut self.rekeys.transmit) != Course::Settled
     }
 }
+
+/// Changed receive keys that a device gets whatever else arrives.
+const KEYS_AT_ONCE: u8 = 8;
+/// Records of data for each one after those.
+const RECORDS_A_KEY: u8 = 16;

@@ -2,6 +2,7 @@
 //! came in and what the device said about them.
 
 use super::{KtlsStream, Side};
+use crate::tasks::Task;
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
@@ -20,7 +21,12 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         Poll::Ready(Ok(self.plain.pop_front()))
     }
 
-    /// Where the content of the next record begins, if none has begun.
+    fn furthest_seq(&self) -> Option<Seq> {
+        self.stream.furthest_seq()
+    }
+
+    /// Where the content of the next record begins, if none has begun. That is a guess: a ticket or a KeyUpdate may come
+    /// first, and what was made to begin here then has to find its place, as after a loss.
     fn next_seq(&self) -> Option<Seq> {
         if let Some(range) = self.plain.front() {
             return Some(range.seq);
@@ -34,9 +40,10 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        self.watch_device(cx);
+        self.watch_device(Task::Writer, cx);
         self.check_writable()?;
-        self.stream.poll_room(cx)
+        let room = self.stream.poll_room(cx);
+        self.as_writer(room, cx)
     }
 
     /// Makes records of `data`; gives the sequence number of the first byte of their content. The units in `tag` stay
@@ -60,13 +67,15 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
-        ready!(self.stream.poll_acked(cx, self.acks.wire_offset(offset)))?;
+        let acked = self.stream.poll_acked(cx, self.acks.wire_offset(offset));
+        ready!(self.as_writer(acked, cx))?;
         self.acks.forget(offset);
         Poll::Ready(Ok(()))
     }
 
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_committed(cx)
+        let committed = self.stream.poll_committed(cx);
+        self.as_writer(committed, cx)
     }
 
     fn sent(&self) -> SentBytes {
@@ -78,13 +87,20 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn abort(&mut self) {
-        self.write = Side::Closed;
+        let aborted = Side::Lost(io::ErrorKind::ConnectionAborted);
+        self.write = aborted.clone();
         self.abort_transmit_rekey();
         // What is queued will never leave, so nobody needs the context any more.
         self.sender.come_back();
-        self.plain.clear();
-        self.end_reading(Side::Closed);
+        if self.read == Side::Open || !self.plain.is_empty() {
+            // Not an end that the peer told of.
+            self.plain = VecDeque::new();
+            self.end_reading(aborted);
+        }
+        self.give_back_unused();
+        self.note_places();
         self.stream.abort();
+        self.waiting.wake_all();
     }
 
     /// Goes below for the layers above; TLS brings its own.
@@ -109,7 +125,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
         // The transport tells each event once, and TLS must see it.
-        self.poll_events(cx);
+        self.poll_events(Some(Task::Listener), cx);
         self.events_above.pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }
@@ -300,7 +316,7 @@ impl AckLog {
         match self.ends.get(at) {
             _ if offset == 0 => 0,
             Some((_, wire)) => *wire,
-            None => self.wire + offset.saturating_sub(self.content),
+            None => self.wire.saturating_add(offset.saturating_sub(self.content)),
         }
     }
 
@@ -338,6 +354,7 @@ mod tests {
             }
             prop_assert_eq!(log.wire_offset(log.content), log.wire);
             prop_assert!(log.wire_offset(log.content + 1) > log.wire);
+            prop_assert_eq!(log.wire_offset(u64::MAX), u64::MAX);
             log.forget(exact[0].0);
             prop_assert!(log.wire_offset(exact.last().unwrap().0) == log.wire);
         }

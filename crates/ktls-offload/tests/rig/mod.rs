@@ -182,6 +182,11 @@ impl Wire {
 }
 
 impl Half {
+    /// As if somebody else had waited since.
+    pub(crate) fn forget_wakers(&mut self) {
+        self.waker = None;
+    }
+
     /// Up to `most` bytes from offset `at`, as they belong on the wire.
     fn segment(&mut self, at: u64, most: usize) -> Vec<u8> {
         let mut payload = Vec::new();
@@ -270,6 +275,7 @@ impl SegmentStream for End {
             Some(segment) => Poll::Ready(Ok(Some(segment))),
             None if half.peer_finished => Poll::Ready(Ok(None)),
             None => {
+                half.arrived = VecDeque::new(); // what an idle stream takes is measured
                 half.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -281,6 +287,12 @@ impl SegmentStream for End {
         let half = &halves[self.side];
         let next = halves[1 - self.side].first + half.received as u32;
         half.tells_next.then(|| half.arrived.front().map_or(next, |segment| segment.seq))
+    }
+
+    fn furthest_seq(&self) -> Option<Seq> {
+        let halves = self.wire.lock();
+        let half = &halves[self.side];
+        half.tells_next.then(|| halves[1 - self.side].first + half.received as u32)
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -402,12 +414,12 @@ impl Counting {
 
 impl KeySchedule for Counting {
     fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
-        self.transmit += 1;
+        self.transmit = self.transmit.wrapping_add(1);
         Ok(counted(self.cipher, self.transmit))
     }
 
     fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
-        self.receive += 1;
+        self.receive = self.receive.wrapping_add(1);
         Ok(counted(self.cipher, self.receive))
     }
 

@@ -176,8 +176,14 @@ async fn fetch(transfer: Transfer, host: BedHost, server: BedHost) -> io::Result
         reset_after(&host, delay);
     }
     let (mut received, mut resets) = (Vec::new(), 0);
-    while let Some(chunk) = stream.next_chunk().await? {
-        received.extend_from_slice(&chunk);
+    loop {
+        match stream.next_chunk().await {
+            Ok(Some(chunk)) => received.extend_from_slice(&chunk),
+            Ok(None) if transfer.end != End::Drop => break,
+            Ok(None) => return Err(io::Error::other("a stream that was dropped looks like one that was closed")),
+            Err(error) if transfer.end == End::Drop && error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error),
+        }
         offload_again(&mut stream, transfer.who, &mut resets);
     }
     stream.close().await?;
