@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ktls_offload::TokioSegments;
 use nvme_tcp::nvme::log::DiscoveryEntry;
 use nvme_tcp::shell::Exercise;
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, Task, discover};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity, Task, discover};
 use offload_api::SegmentStream;
-use offload_base::{Seed, Timers};
+use offload_base::{RandomSource, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
@@ -38,9 +38,13 @@ struct Options {
     /// The subsystem; default: the first that discovery tells of, where it tells
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
-    /// Who this host is
+    /// Who this host is; default: made of its identifier
     #[arg(long, value_name = "NQN")]
     hostnqn: Option<String>,
+    /// This host's identifier, which no other host may have. Default: another one in each run, or with --seed always the
+    /// same
+    #[arg(long, value_name = "UUID", value_parser = uuid)]
+    hostid: Option<[u8; 16]>,
     /// Header digests
     #[arg(long, visible_alias = "header-digest")]
     hdgst: bool,
@@ -59,7 +63,7 @@ struct Options {
     /// The namespace
     #[arg(long, default_value_t = 1)]
     namespace: u32,
-    /// Seconds until a target that says nothing is given up; 0: never
+    /// Seconds until a target that says nothing is given up; 0: never, and what changes something is not sent again then
     #[arg(long, default_value_t = 5)]
     keep_alive: u64,
     /// What the emulated host's NIC does: place, or place-check, where it does the data digests as well
@@ -135,7 +139,10 @@ fn main() -> ExitCode {
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
-        Err(error) => program::fail(NAME, &format!("{}: {error}", options.connect), program::FAILED),
+        Err(error) => {
+            let error = program::shown(&error.to_string());
+            program::fail(NAME, &format!("{}: {error}", options.connect), program::FAILED)
+        }
     }
 }
 
@@ -230,7 +237,7 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
         requests: options.requests,
         keep_alive: Duration::from_secs(options.keep_alive),
         offload: options.offload.of_host(),
-        ..HostConfig::new(options.nqn.as_deref().unwrap_or_default())
+        ..HostConfig::new(options.nqn.as_deref().unwrap_or_default(), identity(options)?)
     };
     if let Some(name) = &options.hostnqn {
         config.host.clone_from(name);
@@ -241,7 +248,9 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
         if only_discovers {
             let wanted = |entry: &&DiscoveryEntry| options.nqn.as_ref().is_none_or(|name| *name == entry.subsystem);
             for entry in log.entries.iter().filter(wanted) {
-                writeln!(io::stdout(), "{} {} {}", entry.subsystem, entry.address, entry.service)?;
+                let [subsystem, address, service] =
+                    [&entry.subsystem, &entry.address, &entry.service].map(|text| program::shown(text));
+                writeln!(io::stdout(), "{subsystem} {address} {service}")?;
             }
             return Ok(());
         }
@@ -260,6 +269,26 @@ async fn run(options: &Options, network: &Network) -> Result<(), Box<dyn Error>>
     let done = work(options, &host).await;
     host.close().await;
     done
+}
+
+/// Who this host is: nobody else, unless a seed is to repeat the run.
+fn identity(options: &Options) -> io::Result<HostIdentity> {
+    if let Some(id) = options.hostid {
+        return Ok(HostIdentity::of_uuid(id));
+    }
+    let source = match options.wire.seed {
+        Some(seed) => RandomSource::from(Seed(seed)),
+        None => RandomSource::from_system()?,
+    };
+    Ok(HostIdentity::drawn_from(&mut source.stream("nvme host")))
+}
+
+/// 32 hexadecimal digits, with or without dashes.
+fn uuid(text: &str) -> Result<[u8; 16], &'static str> {
+    let digits = text.replace('-', "");
+    let is_one = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = is_one.then(|| u128::from_str_radix(&digits, 16).ok()).flatten();
+    number.map(u128::to_be_bytes).ok_or("no UUID: 32 hexadecimal digits")
 }
 
 async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
@@ -316,8 +345,10 @@ async fn work(options: &Options, host: &Host) -> Result<(), Box<dyn Error>> {
 async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout();
     let data = host.controller().ok_or("the controller is gone")?;
-    writeln!(out, "controller {} of {}", data.controller, data.subsystem)?;
-    writeln!(out, "model      {} (serial {}, firmware {})", data.model, data.serial, data.firmware)?;
+    let [subsystem, model, serial, firmware] =
+        [&data.subsystem, &data.model, &data.serial, &data.firmware].map(|text| program::shown(text));
+    writeln!(out, "controller {} of {subsystem}", data.controller)?;
+    writeln!(out, "model      {model} (serial {serial}, firmware {firmware})")?;
     writeln!(out, "version    {}.{}", data.version >> 16, data.version >> 8 & 0xff)?;
     writeln!(out, "queues     {}", host.queues())?;
     writeln!(out, "capsule    {} bytes of data", (data.command_capsule.max(4) - 4) * 16)?;

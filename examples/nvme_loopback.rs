@@ -13,7 +13,7 @@ use nic_sim::NicConfig;
 use nvme_tcp::controller::{Target, TargetConfig};
 use nvme_tcp::host::Buffer;
 use nvme_tcp::namespace::{MemoryStorage, Namespace, Storage};
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, Offload};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity, Offload};
 use nvme_tcp::shell::{Server, Threads};
 use offload_api::SegmentStream;
 use offload_base::Seed;
@@ -211,7 +211,7 @@ fn run(options: &Options, mode: Mode) -> Result<Run, Box<dyn Error>> {
         depth: options.depth,
         data_digest: true,
         offload: mode.offload(),
-        ..HostConfig::new(NQN)
+        ..HostConfig::new(NQN, HostIdentity::drawn_from(&mut seed.stream("nvme host")))
     };
     let connects =
         Connects { near: here.clone(), far: (there.address(), PORT).into(), mode, seed, count: AtomicU64::new(0) };

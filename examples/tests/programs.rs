@@ -45,7 +45,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 33] = [
+    let cases: [(&str, Vec<&str>, &str); 34] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -72,6 +72,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("nvme_loopback", vec!["--size", "0"], "nothing to read"),
         ("nvme_host", vec!["--connect", "nowhere"], "'--connect <ADDR>'"),
         ("nvme_host", vec!["--queues", "0", "read"], "'--queues <QUEUES>'"),
+        ("nvme_host", vec!["--hostid", "12345", "read"], "'--hostid <UUID>': no UUID"),
         ("nvme_host", vec!["--loss", "0.1", "read"], "the wire needs an end"),
         ("nvme_host", vec!["--offload", "place", "read"], "--tap"),
         ("nvme_host", vec!["--dgram", "a", "b", "--offload", "emulate", "read"], "--offload emulate"),
@@ -240,6 +241,21 @@ fn disks_are_found_used_and_kept() {
     assert!(
         refused(&folder, "nvme_target", &["--listen", "127.0.0.1:0", "--file", "disk"]).contains("disk: it is in use")
     );
+    drop(target);
+}
+
+#[test]
+fn what_a_target_says_controls_no_terminal() {
+    let folder = Folder::new("nvme-hostile");
+    let name = "nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J";
+    let (target, address) = Target::start(&folder, &["--memory", "1MiB", "--nqn", name]);
+    for (arguments, times) in [(&["discover"][..], 1), (&["id"], 1), (&["--nqn", name, "id"], 1)] {
+        let output = run(&folder, "nvme_host", &[&["--connect", &address], arguments].concat());
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(said.matches(r"nqn.2026-01.example:\u{1b}]0;x\u{7}\u{9b}2J").count(), times, "{said:?}");
+        assert!(said.chars().all(|said| said == '\n' || !said.is_control()), "{said:?}");
+    }
     drop(target);
 }
 

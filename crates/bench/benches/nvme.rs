@@ -27,7 +27,7 @@ use nic_sim::NicConfig;
 use nvme_tcp::controller::{Target, TargetConfig};
 use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 use nvme_tcp::pdu::{DataHeader, Limits, Side};
-use nvme_tcp::shell::host::{Disk, Host, HostConfig};
+use nvme_tcp::shell::host::{Disk, Host, HostConfig, HostIdentity};
 use nvme_tcp::shell::{Server, Threads};
 use nvme_tcp::{Digest, Framing, Pdu, Received, Receiver};
 use offload_api::{RxMeta, RxSegment};
@@ -230,7 +230,8 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
         };
         let runtime = tokio::runtime::Handle::current();
         let timers = Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new()));
-        let config = HostConfig { depth: depth.max(2), data_digest: true, ..HostConfig::new(SUBSYSTEM) };
+        let identity = HostIdentity::drawn_from(&mut Seed(1).stream("nvme host"));
+        let config = HostConfig { depth: depth.max(2), data_digest: true, ..HostConfig::new(SUBSYSTEM, identity) };
         let (host, tasks) = Host::new(connector, timers, config);
         tasks.into_iter().for_each(|task| drop(runtime.spawn(task)));
         host.ready().await.map_err(io::Error::other)?;

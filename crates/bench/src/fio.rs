@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nvme_tcp::namespace::{MemoryStorage, Storage};
-use nvme_tcp::shell::host::{Disk, HostConfig, Offload};
+use nvme_tcp::shell::host::{Disk, HostConfig, HostIdentity, Offload};
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Rng, Seed};
 use serde::Serialize;
@@ -325,7 +325,7 @@ async fn work(plan: Arc<Plan>, near: BedHost, far: BedHost, meter: Meter) -> io:
         header_digest: plan.fio.header_digest,
         data_digest: plan.fio.data_digest,
         offload: plan.fio.offload.of_host(),
-        ..HostConfig::new(SUBSYSTEM)
+        ..HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut plan.fio.seed.stream("nvme host")))
     };
     let disk = plan.wire.open(&near, &far, config).await?;
     // Each queue is used once, so that what a first command brings about is over.

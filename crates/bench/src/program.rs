@@ -40,6 +40,20 @@ pub fn write_out(program: &str, text: &str) -> ExitCode {
     }
 }
 
+/// What a peer says, fit for a terminal: whatever is not printable ASCII is escaped, and the backslash.
+///
+/// ```
+/// assert_eq!(offload_bench::program::shown("disk 1\u{1b}]0;owned\u{7}"), "disk 1\\u{1b}]0;owned\\u{7}");
+/// ```
+pub fn shown(text: &str) -> String {
+    let escaped = |character: char| {
+        let plain = (character == ' ' || character.is_ascii_graphic()) && character != '\\';
+        let (plain, escaped) = if plain { (Some(character), None) } else { (None, Some(character.escape_default())) };
+        plain.into_iter().chain(escaped.into_iter().flatten())
+    };
+    text.chars().flat_map(escaped).collect()
+}
+
 /// What is wrong with an option, without the usage; with what may have been meant, if that is known.
 ///
 /// ```
@@ -61,4 +75,22 @@ pub fn one_line(error: &clap::Error) -> String {
     let first: Vec<&str> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
     let tip = lines.find(|line| line.starts_with("tip: ")).map(|tip| format!("; {tip}")).unwrap_or_default();
     first.join(" ").trim_start_matches("error: ").to_string() + &tip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn what_a_peer_says_controls_no_terminal() {
+        assert_eq!(shown("nqn.2026-01.test:disk 1 'a' \"b\""), "nqn.2026-01.test:disk 1 'a' \"b\"");
+        // Escape, bell, a C1 control, a newline, one that turns the text around, a backslash.
+        let hostile = "\u{1b}[2J\u{7}\u{9b}31m\n\u{202e}txt\\u{1b}";
+        assert_eq!(shown(hostile), "\\u{1b}[2J\\u{7}\\u{9b}31m\\n\\u{202e}txt\\\\u{1b}");
+        assert!(
+            shown(&(0..0x3000).filter_map(char::from_u32).collect::<String>())
+                .bytes()
+                .all(|b| (b' '..=b'~').contains(&b))
+        );
+    }
 }

@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use core::fmt;
 use futures_util::future::try_join_all;
 use nvme_tcp::namespace::{MemoryStorage, Storage};
-use nvme_tcp::shell::host::{Disk, HostConfig, Offload};
+use nvme_tcp::shell::host::{Disk, HostConfig, HostIdentity, Offload};
 use offload_base::Seed;
 use std::io;
 use std::sync::Arc;
@@ -60,14 +60,15 @@ impl Source {
         let storage = MemoryStorage::new(file.len().next_multiple_of(BLOCK as usize).max(BLOCK as usize) as u64);
         storage.write(0, core::slice::from_ref(&file))?;
         // Virtual time or real is all the same: there is no handshake.
-        let wire = DiskWire::new(Mode::Tcp, ClockKind::Virtual, Seed(0));
+        let seed = Seed(0);
+        let wire = DiskWire::new(Mode::Tcp, ClockKind::Virtual, seed);
         let by_nic = files == Files::NvmeNic;
         wire.serve(far, Arc::new(storage), BLOCK, QUEUES, by_nic)?;
         let config = HostConfig {
             queues: QUEUES,
             data_digest: true,
             offload: if by_nic { Offload::PlaceAndCheck } else { Offload::None },
-            ..HostConfig::new(SUBSYSTEM)
+            ..HostConfig::new(SUBSYSTEM, HostIdentity::drawn_from(&mut seed.stream("nvme host")))
         };
         Ok(Source::Disk { disk: wire.open(server, far, config).await?, length })
     }

@@ -11,7 +11,7 @@ use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nvme_tcp::controller::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity};
 use nvme_tcp::shell::{Server, Threads};
 use offload_api::SegmentStream;
 use offload_base::counters::CounterSet;
@@ -120,7 +120,7 @@ impl Bed {
     }
 
     pub(crate) fn host_config(&self) -> HostConfig {
-        HostConfig { queues: 1, ..HostConfig::new(DISK) }
+        HostConfig { queues: 1, ..HostConfig::new(DISK, HostIdentity::drawn_from(&mut self.seed.stream("host"))) }
     }
 
     pub(crate) fn connector(&self) -> impl Connector + 'static {

@@ -10,7 +10,7 @@ use nic_sim::wire::LinkConfig;
 use nvme_tcp::nvme::fabrics::property;
 use nvme_tcp::nvme::identify::{ControllerData, NamespaceData};
 use nvme_tcp::pdu::{DataHeader, InitializeResponse, Limits, Side};
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig};
+use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity};
 use nvme_tcp::{AdminOpcode, Command, Completion, FabricsType, Framing, IoOpcode, Pdu, Received, Receiver, Status};
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Seed;
@@ -212,7 +212,7 @@ pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
             });
         }
     });
-    let mut config = HostConfig::new("nqn.2026-01.test:disk");
+    let mut config = HostConfig::new("nqn.2026-01.test:disk", HostIdentity::of_uuid([7; 16]));
     config.reconnect_delay = Duration::from_millis(20);
     change(&mut config);
     let opens = Opens(near.clone(), (far.address(), PORT).into());

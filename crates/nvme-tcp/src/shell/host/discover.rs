@@ -14,15 +14,16 @@ use std::sync::Arc;
 /// Asks a discovery controller; `config` says who asks, and with which digests.
 ///
 /// ```
-/// use nvme_tcp::shell::host::{Connector, HostConfig, discover};
+/// use nvme_tcp::shell::host::{Connector, HostConfig, HostIdentity, discover};
 /// use offload_base::Timers;
 /// use std::sync::Arc;
 ///
 /// async fn names(
 ///     connector: &dyn Connector,
 ///     timers: &Arc<dyn Timers>,
+///     identity: HostIdentity,
 /// ) -> Result<Vec<String>, Box<dyn std::error::Error>> {
-///     let log = discover(connector, timers, &HostConfig::new("")).await?;
+///     let log = discover(connector, timers, &HostConfig::new("", identity)).await?;
 ///     Ok(log.entries.into_iter().map(|entry| entry.subsystem).collect())
 /// }
 /// ```

@@ -22,6 +22,7 @@ mod disk;
 mod error;
 mod events;
 mod given_up;
+mod identity;
 mod known;
 mod lane;
 mod link;
@@ -35,6 +36,7 @@ pub use discover::discover;
 pub use disk::Disk;
 pub use error::{CommandError, Failed, HostError};
 pub use events::HostEvent;
+pub use identity::HostIdentity;
 pub use lane::{Done, Read};
 pub use session::Task;
 
@@ -59,9 +61,11 @@ use std::sync::{Arc, Mutex};
 /// Who a host is, whom it connects to, and how.
 ///
 /// ```
-/// use nvme_tcp::shell::host::HostConfig;
+/// use nvme_tcp::shell::host::{HostConfig, HostIdentity};
+/// use offload_base::Seed;
 ///
-/// let config = HostConfig { queues: 4, data_digest: true, ..HostConfig::new("nqn.2026-01.example:disk") };
+/// let identity = HostIdentity::drawn_from(&mut Seed(7).stream("host"));
+/// let config = HostConfig { queues: 4, data_digest: true, ..HostConfig::new("nqn.2026-01.example:disk", identity) };
 /// assert_eq!(config.depth, 128);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,9 +119,10 @@ pub struct HostConfig {
 /// What a NIC is asked to do for the I/O queues of a host. Whatever it does not do, the CPU does.
 ///
 /// ```
-/// use nvme_tcp::shell::host::{HostConfig, Offload};
+/// use nvme_tcp::shell::host::{HostConfig, HostIdentity, Offload};
 ///
-/// let config = HostConfig { offload: Offload::PlaceAndCheck, ..HostConfig::new("nqn.2026-01.example:disk") };
+/// let of = |identity| HostConfig { offload: Offload::PlaceAndCheck, ..HostConfig::new("nqn.2026-01.example:disk", identity) };
+/// let config = of(HostIdentity::of_uuid([7; 16]));
 /// assert_ne!(config.offload, Offload::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,16 +142,17 @@ pub enum Offload {
 /// A host connected to a controller. Clones are the same host; with the last one the connection ends.
 ///
 /// ```
-/// use nvme_tcp::shell::host::{Connector, Host, HostConfig};
+/// use nvme_tcp::shell::host::{Connector, Host, HostConfig, HostIdentity};
 /// use offload_base::Timers;
 /// use std::sync::Arc;
 ///
 /// async fn first_block(
+///     identity: HostIdentity,
 ///     connector: impl Connector + 'static,
 ///     timers: Arc<dyn Timers>,
 ///     spawn: impl Fn(nvme_tcp::shell::host::Task),
 /// ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-///     let (host, tasks) = Host::new(connector, timers, HostConfig::new("nqn.2026-01.example:disk"));
+///     let (host, tasks) = Host::new(connector, timers, HostConfig::new("nqn.2026-01.example:disk", identity));
 ///     tasks.into_iter().for_each(spawn);
 ///     host.ready().await?;
 ///     let disk = host.disk(1).await?;
@@ -231,12 +237,12 @@ struct Association {
 }
 
 impl HostConfig {
-    /// The usual, for a `subsystem`.
-    pub fn new(subsystem: &str) -> HostConfig {
+    /// The usual, for a `subsystem` and the host with this identity.
+    pub fn new(subsystem: &str, identity: HostIdentity) -> HostConfig {
         HostConfig {
             subsystem: subsystem.to_owned(),
-            host: DEFAULT_HOST.to_owned(),
-            host_id: *b"nic-offload host",
+            host: identity.name,
+            host_id: identity.id,
             queues: 1,
             depth: 128,
             header_digest: false,
@@ -521,7 +527,5 @@ fn write_payload(data: impl IntoIterator<Item = Bytes>) -> Payload {
 /// What a command comes to.
 type Outcome = (Result<Completion, CommandError>, Payload);
 
-/// Who a host is that says nothing else.
-const DEFAULT_HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:6e69632d-6f66-466c-af61-6420686f7374";
 /// CNS.
 const ACTIVE_NAMESPACES: u8 = 0x02;
