@@ -372,6 +372,29 @@ mod tests {
         }
     }
 
+    /// Flows that no policy protects are the NIC's; it is helped to find its place in them as if there were no IPsec.
+    #[test]
+    fn tls_that_passes_ipsec_finds_its_place_again() {
+        use crate::bulk::{Bulk, Mode};
+        use crate::payload::Payload;
+        use nic_sim::wire::{Impairments, LinkConfig, Share};
+        use offload_api::TlsResync;
+        let lossy = Impairments { loss: Share::new(0.01).unwrap(), ..Impairments::default() };
+        for tls_resync in [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous] {
+            let decrypted = |keys: Option<&str>| {
+                let layer = keys.map(|keys| layer(keys.parse().unwrap()));
+                let nic = NicConfig { tls_resync, ..NicConfig::default() };
+                let link = LinkConfig { impairments: lossy.clone(), ..LinkConfig::default() };
+                let run = Bulk { layer, nic, link, ..Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 4_000_000)) };
+                let run = run.run().unwrap();
+                assert!(run.sha256_ok);
+                run.counters["rx_tls_decrypted_packets"]
+            };
+            let (below, without) = (decrypted(Some("policy setdefault in accept out accept")), decrypted(None));
+            assert_eq!(below, without, "packets that the NIC decrypted, {tls_resync:?}");
+        }
+    }
+
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (packet_size, sas) in [(63, 1), (9001, 1), (1400, 0), (1400, 10_001)] {
