@@ -51,7 +51,7 @@ struct Options {
     /// Memory that all hosts together may fill with commands and data on their way; beyond it connections wait, or are
     /// refused
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    buffers: ByteSize,
+    max_memory: ByteSize,
     /// Files past the page cache (O_DIRECT)
     #[arg(long)]
     direct: bool,
@@ -110,7 +110,7 @@ fn prepare(options: &Options) -> Result<Target, String> {
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
         derived_serial(&format!("{}\0{}\0{}", machine.trim(), options.nqn, options.listen.port()))
     });
-    let memory = usize::try_from(options.buffers.as_u64()).unwrap_or(usize::MAX);
+    let memory = usize::try_from(options.max_memory.as_u64()).unwrap_or(usize::MAX);
     let mut target = Target::new(TargetConfig { serial, memory, transport, ..TargetConfig::default() });
     let hosts = (!options.host.is_empty()).then(|| options.host.clone());
     target.add_subsystem(&options.nqn, hosts).map_err(|error| error.to_string())?;

@@ -98,7 +98,10 @@ fn statements_change_what_is_there_in_their_order() {
         gcm("00000001")
     ));
     assert_eq!(first.unwrap().iter().map(|sa| sa.spi).collect::<Vec<_>>(), [256]);
-    assert_eq!(apply(rekey("00000001")).unwrap_err(), "line 1: the successor of an SA needs another key");
+    assert_eq!(
+        apply(rekey("00000001")).unwrap_err(),
+        "line 1: this key and salt were used before: an SA needs some that no other had"
+    );
     let second = apply(rekey("00000002")).unwrap();
     assert_eq!(second[0].spi, 257);
     assert_eq!(apply(rekey("00000003")).unwrap_err(), "line 1: there is one already");

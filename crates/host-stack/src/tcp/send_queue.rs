@@ -525,16 +525,16 @@ mod tests {
         for acknowledged_first in [false, true] {
             let mut queue = SendQueue::new(Seq(0));
             queue.install(Layer::Tls, sealer(&key));
-            queue.append(vec![1; 100].into(), tagged(Layer::Tls, 0, 0, 100));
+            let start = queue.append(vec![1; 100].into(), tagged(Layer::Tls, 0, 0, 100));
             if acknowledged_first {
-                queue.acknowledge(100);
+                queue.acknowledge(start + 100);
                 assert_eq!(Arc::strong_count(&key), 2, "more may be queued for it");
                 queue.install(Layer::Tls, sealer(&Arc::default()));
             } else {
                 queue.install(Layer::Tls, sealer(&Arc::default()));
-                queue.acknowledge(99);
+                queue.acknowledge(start + 99);
                 assert_eq!(Arc::strong_count(&key), 2, "its record may have to be sealed");
-                queue.acknowledge(100);
+                queue.acknowledge(start + 100);
             }
             assert_eq!(Arc::strong_count(&key), 1);
         }
