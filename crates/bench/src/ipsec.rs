@@ -384,7 +384,7 @@ mod tests {
             let decrypted = |keys: Option<&str>| {
                 let layer = keys.map(|keys| layer(keys.parse().unwrap()));
                 let nic = NicConfig { tls_resync, ..NicConfig::default() };
-                let link = LinkConfig { impairments: lossy.clone(), ..LinkConfig::default() };
+                let link = LinkConfig { impairments: lossy, ..LinkConfig::default() };
                 let run = Bulk { layer, nic, link, ..Bulk::new(Mode::TlsNic, Payload::seeded(Seed(1), 4_000_000)) };
                 let run = run.run().unwrap();
                 assert!(run.sha256_ok);

@@ -173,12 +173,12 @@ fn what_was_captured_is_not_accepted_by_the_next_process() {
         let captured: Vec<Frame> = (0..20).map(|_| send_one(&mut from)).collect();
         let params = sa(Direction::Receive, kind, EspMode::Transport, false);
         let mut to = begin(2, &disk);
-        to.key(&[params.clone()]);
+        to.key(std::slice::from_ref(&params));
         assert_eq!(to.receive(captured[..9].iter().cloned()).len(), 9, "{kind:?}");
         assert!(disk.written() < 9);
         kill(to, &disk);
         let mut to = begin(2, &disk);
-        to.key(&[params.clone()]);
+        to.key(std::slice::from_ref(&params));
         assert_eq!(to.receive(captured[..9].iter().cloned()).len(), 0, "{kind:?}");
         // Some that come are given up with those that came: not many, where not many come.
         let more: usize = (20..60).map(|_| to.receive([send_one(&mut from)]).len()).sum();
