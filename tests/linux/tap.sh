@@ -172,7 +172,7 @@ if [ "$(cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null)" = 0 ]; then
     check "the NIC encrypted" [ "$(counted tx_tls_encrypted_bytes)" -gt $((mib << 20)) ]
     check "the NIC decrypted" [ "$(counted rx_tls_decrypted_bytes)" -gt 0 ]
     check "the kernel handed over super-segments" [ "$(counted attach_rx_super_segments)" -gt 0 ]
-    start
+    start --max-connections 20000 --idle-timeout 600
     if command -v ping >/dev/null; then
         check "the emulated host answers a ping" inside ping -6 -q -c 3 -i 0.2 -W 5 fd77::1
         check "and one in fragments" inside ping -6 -q -c 3 -i 0.2 -W 5 -s 4000 fd77::1
