@@ -240,11 +240,11 @@ fn what_was_lost_in_silence_is_sent_again_when_the_controller_must_have_given_up
 fn a_path_that_is_changing_is_waited_for() {
     let passing = [
         (Status::INTERNAL_PATH_ERROR, "internal path error"),
-        (Status::ANA_PERSISTENT_LOSS, "asymmetric access persistent loss"),
         (Status::ANA_INACCESSIBLE, "asymmetric access inaccessible"),
         (Status::ANA_TRANSITION, "asymmetric access transition"),
         (Status::CONTROLLER_PATHING_ERROR, "controller pathing error"),
         (Status::NOT_READY, "namespace not ready"),
+        (Status::COMMAND_INTERRUPTED, "command interrupted"),
     ];
     for (status, name) in passing {
         // For good, for a while, and with Do Not Retry.
@@ -294,6 +294,49 @@ fn a_path_that_is_changing_is_waited_for() {
             }
         }
     }
+}
+
+#[test]
+fn a_namespace_that_a_controller_has_lost_for_good_is_not_waited_for() {
+    let faulty = Faulty::new(|_, queue, command| match is_io(queue, command, IoOpcode::Write) {
+        true => Act::Refuse(Status::ANA_PERSISTENT_LOSS),
+        false => Act::Answer,
+    });
+    let (written, stats) = with(
+        faulty,
+        |_| (),
+        |host, _| async move {
+            host.ready().await.unwrap();
+            (host.disk(1).await.unwrap().write(0, [vec![1; 4096].into()]).await, host.stats())
+        },
+    );
+    let Err(CommandError::Status(status)) = written else { panic!("{written:?}") };
+    assert_eq!((status, stats.retries), (Status::ANA_PERSISTENT_LOSS, 0));
+}
+
+#[test]
+fn behind_another_connection_a_path_has_its_whole_time_again() {
+    let faulty = Faulty::new(|association, queue, command| match command.opcode() {
+        opcode if queue == 0 || opcode == AdminOpcode::Fabrics as u8 => Act::Answer,
+        opcode if opcode == IoOpcode::Flush as u8 && association == 1 => Act::Close,
+        opcode if opcode == IoOpcode::Write as u8 => Act::Refuse(Status::ANA_TRANSITION),
+        _ => Act::Answer,
+    });
+    with(
+        faulty,
+        |config| config.path_wait = Duration::from_secs(8),
+        |host, runtime| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let write = disk.write(0, [vec![1; 4096].into()]);
+            runtime.sleep(Duration::from_secs(6)).await;
+            disk.flush().await.unwrap();
+            let start = runtime.now();
+            assert!(matches!(write.await, Err(CommandError::Status(Status::ANA_TRANSITION))));
+            let took = (runtime.now() - start).as_millis();
+            assert!((6000..=8000).contains(&took), "{took} ms");
+        },
+    );
 }
 
 #[test]
@@ -361,7 +404,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
             false if association == 1 && is_io(queue, command, IoOpcode::Flush) => Act::Close,
             false => Act::Answer,
         });
-        (faulty.namespace, faulty.data.version) = (said, 0x0001_0400);
+        (faulty.namespace, faulty.data.version) = (Box::new(said), 0x0001_0400);
         with(
             faulty,
             |_| (),
@@ -412,11 +455,11 @@ fn a_disk_that_was_looked_at_before_it_grew_goes_with_it() {
         2 if is_io(queue, command, IoOpcode::Verify) => Act::Close,
         _ => Act::Answer,
     });
-    faulty.namespace = |number| match number {
+    faulty.namespace = Box::new(|number| match number {
         1 => (WAS, Vec::new()),
         2 => (NamespaceData { blocks: 2000, ..WAS }, Vec::new()),
         _ => (NamespaceData { blocks: 2000, nguid: [9; 16], ..WAS }, Vec::new()),
-    };
+    });
     with(
         faulty,
         |_| (),

@@ -130,6 +130,35 @@ fn what_changes_is_told() {
 }
 
 #[test]
+fn a_namespace_that_was_replaced_gets_nothing_that_was_for_the_first() {
+    let mut bed = Bed::new(10, TransportConfig::default(), Layers::Tcp, 0.0);
+    let mut config = bed.host_config();
+    config.queues = 2;
+    let host = bed.connect(config);
+    let (server, runtime) = (bed.server().clone(), bed.runtime());
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        let data = blocks(4);
+        disk.write(0, [data.clone()]).await.unwrap();
+        server.with_target(|target| {
+            target.remove_namespace(bed::DISK, 1).unwrap();
+            let storage = Arc::new(MemoryStorage::new(8192 * 512));
+            target.add_namespace(bed::DISK, Namespace::new(1, 512, storage).unwrap().with_uuid([9; 16])).unwrap();
+        });
+        runtime.sleep(Duration::from_millis(10)).await;
+        for _ in 0..2 {
+            let written = disk.write(0, [data.clone()]).await;
+            assert!(matches!(written, Err(CommandError::NamespaceChanged { namespace: 1 })), "{written:?}");
+        }
+        let replaced = host.disk(1).await.unwrap();
+        assert_eq!(replaced.read(0, replaced.buffer(4)).await.unwrap().to_vec(), vec![0; 4 * 512]);
+        replaced.write(0, [data.clone()]).await.unwrap();
+        assert_eq!(host.stats().connects, 1);
+    });
+}
+
+#[test]
 fn an_unknown_subsystem_is_refused_at_once() {
     let mut bed = Bed::new(4, TransportConfig::default(), Layers::Tcp, 0.0);
     let mut config = bed.host_config();

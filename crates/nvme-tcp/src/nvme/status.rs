@@ -151,10 +151,17 @@ impl Status {
         self.0 & 1 << 14 != 0
     }
 
-    /// The command was not carried out, and may be before long: the path to the namespace is changing, or the namespace is
-    /// not ready.
+    /// The command was not carried out, and may be before long: the path to the namespace is changing, the namespace is not
+    /// ready, or the controller had no room for the command.
     pub const fn is_passing(self) -> bool {
-        !self.do_not_retry() && (self.code_type() == PATH || self.0 & 0x7ff == Status::NOT_READY.0 & 0x7ff)
+        let of_path = self.code_type() == PATH && !self.is_same_as(Status::ANA_PERSISTENT_LOSS);
+        let of_controller = self.is_same_as(Status::NOT_READY) || self.is_same_as(Status::COMMAND_INTERRUPTED);
+        !self.do_not_retry() && (of_path || of_controller)
+    }
+
+    /// Whether it says the same, whatever it says of another try.
+    pub(crate) const fn is_same_as(self, other: Status) -> bool {
+        self.0 & TYPE_AND_CODE == other.0 & TYPE_AND_CODE
     }
 
     /// There is more about it in the error log.
@@ -164,7 +171,7 @@ impl Status {
 
     /// Whether the command did what it was asked to.
     pub const fn is_success(self) -> bool {
-        self.0 & 0x7ff == 0
+        self.0 & TYPE_AND_CODE == 0
     }
 }
 
@@ -185,5 +192,7 @@ impl fmt::Debug for Status {
 
 impl std::error::Error for Status {}
 
+/// SCT and SC.
+const TYPE_AND_CODE: u16 = 0x7ff;
 /// SCT of what is wrong with the path.
 const PATH: u8 = 3;

@@ -26,6 +26,9 @@ pub(crate) enum Act {
     AnswerLate,
     /// In one go with the next one, after it.
     AnswerAfterNext,
+    /// Before one whose act is this:
+    Hold,
+    AnswerHeld,
     /// The connection ends in one go with the answers that are late.
     AnswerLateAndClose,
     Refuse(Status),
@@ -34,6 +37,7 @@ pub(crate) enum Act {
     Close,
 }
 
+type Said = dyn Fn(u32) -> (NamespaceData, Vec<u8>) + Send + Sync;
 type Acts = dyn Fn(u32, u16, &Command) -> Act + Send + Sync;
 
 /// What a controller is like.
@@ -46,7 +50,9 @@ pub(crate) struct Faulty {
     /// Given the number of the association.
     pub(crate) queues: fn(u32) -> u16,
     /// What is said of every namespace, and its descriptors; given the number of the association.
-    pub(crate) namespace: fn(u32) -> (NamespaceData, Vec<u8>),
+    pub(crate) namespace: Box<Said>,
+    /// Namespaces of the log page of changed ones.
+    pub(crate) changed: Vec<u32>,
     associations: AtomicU32,
 }
 
@@ -61,12 +67,12 @@ impl Faulty {
             ..ControllerData::default()
         };
         let associations = AtomicU32::new(0);
-        let namespace = |_| (NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] }, Vec::new());
-        Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, namespace, associations }
+        let namespace = Box::new(|_| (NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] }, Vec::new()));
+        Faulty { data, entries: 127, act: Box::new(act), queues: |_| 1, namespace, changed: Vec::new(), associations }
     }
 
     /// What is sent for a command, and the completion's result.
-    fn answer(&self, association: u32, command: &Command) -> (Vec<u8>, u64) {
+    fn answer(&self, association: u32, queue: u16, command: &Command) -> (Vec<u8>, u64) {
         let (opcode, word) = (command.opcode(), command.u32(11));
         match AdminOpcode::from_u8(opcode) {
             Some(AdminOpcode::Fabrics) => match FabricsType::from_u8(command.fabrics_type()) {
@@ -88,6 +94,12 @@ impl Faulty {
                 let queues = u64::from((self.queues)(association) - 1);
                 (Vec::new(), queues | queues << 16)
             }
+            Some(AdminOpcode::AsyncEventRequest) => (Vec::new(), NAMESPACES_CHANGED),
+            Some(AdminOpcode::GetLogPage) if queue == 0 && command.u32(10) as u8 == CHANGED_NAMESPACES => {
+                let mut list: Vec<u8> = self.changed.iter().flat_map(|id| id.to_le_bytes()).collect();
+                list.resize(command.sgl().length as usize, 0);
+                (list, 0)
+            }
             // Also Read, of an I/O queue.
             Some(AdminOpcode::GetLogPage) => (vec![0; command.sgl().length as usize], 0),
             _ => (Vec::new(), 0),
@@ -99,7 +111,7 @@ impl Faulty {
 async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()> {
     let mut receiver = Receiver::new(Side::Controller, Limits { max_in_capsule: 8192, ..Limits::default() });
     let (mut queue, mut association) = (0, faulty.associations.load(Ordering::Relaxed));
-    let (mut late, mut after_next) = (Vec::new(), Vec::new());
+    let (mut late, mut after_next, mut held) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         let segment = poll_fn(|cx| stream.poll_segment(cx)).await.ok()??;
         stream.consume(segment.data.len());
@@ -141,6 +153,11 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
                     after_next.push(command);
                     continue;
                 }
+                Act::Hold => {
+                    held.push(command);
+                    continue;
+                }
+                Act::AnswerHeld => late.append(&mut held),
                 Act::AnswerLateAndClose => {
                     answered.clear();
                     closes = true;
@@ -151,7 +168,7 @@ async fn serve(mut stream: impl SegmentStream, faulty: Arc<Faulty>) -> Option<()
             let (before, after) = (late.drain(..), after_next.drain(..));
             let answered = before.map(succeeds).chain(answered).chain(after.map(succeeds));
             for (command, status) in answered {
-                let (data, result) = faulty.answer(association, &command);
+                let (data, result) = faulty.answer(association, queue, &command);
                 let id = command.identifier();
                 if status.is_success() && !data.is_empty() {
                     let length = data.len() as u32;
@@ -228,4 +245,7 @@ pub(crate) fn is_io(queue: u16, command: &Command, opcode: IoOpcode) -> bool {
     queue > 0 && command.opcode() == opcode as u8
 }
 
+/// Of an Asynchronous Event Request: a notice, of namespaces, about the log page of those that have changed.
+const NAMESPACES_CHANGED: u64 = 0x04_00_02;
+const CHANGED_NAMESPACES: u8 = 4;
 const PORT: u16 = 4420;

@@ -90,9 +90,9 @@ pub enum CommandError {
     /// controller while the first may carry it out: it was not sent again.
     #[error("whether the command was carried out is not known, so it was not sent again: {0}")]
     Uncertain(HostError),
-    /// Behind a new connection, the namespace is another than before, or not there: the command was not sent, or not sent
-    /// again. [`Host::disk`](super::Host::disk) tells what is there now.
-    #[error("namespace {namespace} is not the one it was before the connection was lost: look at it anew")]
+    /// Behind a new connection, or since the controller told of a change, the namespace is another than before, or not
+    /// there: the command was not sent, or not sent again. [`Host::disk`](super::Host::disk) tells what is there now.
+    #[error("namespace {namespace} is not the one that was looked at: look at it anew")]
     NamespaceChanged {
         /// Its number.
         namespace: u32,

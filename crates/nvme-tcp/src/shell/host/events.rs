@@ -41,6 +41,17 @@ pub(super) struct Untold {
     pub(super) waiting: Vec<Waker>,
 }
 
+/// What the end of a command comes to that was sent to learn of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Nothing that matters yet.
+    Nothing,
+    /// Namespaces have changed; which, is to be read.
+    NamespacesMayDiffer,
+    /// This has happened.
+    Event(HostEvent),
+}
+
 /// How far the admin queue is with events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Events {
@@ -104,19 +115,23 @@ impl Events {
         }
     }
 
-    /// Takes the end of a command, if it is one of these, and tells the event that it comes to, if any.
+    /// Takes the end of a command, if it is one of these, and tells what it comes to.
     ///
     /// # Errors
     /// It is none of these.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
-    pub(super) fn finish(&mut self, finished: Finished) -> Result<Option<HostEvent>, Finished> {
+    pub(super) fn finish(&mut self, finished: Finished) -> Result<Heard, Finished> {
         match *self {
             Events::Waiting(id) if id == finished.id => {
                 let completion = finished.completion;
                 // A controller that will not have the request will not have it later.
-                *self =
-                    if completion.status.is_success() { Events::Found(completion.result as u32) } else { Events::Off };
-                Ok(None)
+                if !completion.status.is_success() {
+                    *self = Events::Off;
+                    return Ok(Heard::Nothing);
+                }
+                let result = completion.result as u32;
+                *self = Events::Found(result);
+                Ok(if is_about_namespaces(result) { Heard::NamespacesMayDiffer } else { Heard::Nothing })
             }
             Events::Reading(id, result) if id == finished.id => {
                 *self = Events::Asking;
@@ -125,11 +140,16 @@ impl Events {
                     Payload::Read(buffer) if read => buffer.to_vec(),
                     _ => Vec::new(),
                 };
-                Ok(Some(event(result, &log)))
+                Ok(Heard::Event(event(result, &log)))
             }
             _ => Err(finished),
         }
     }
+}
+
+/// Whether a request's `result` says that namespaces have changed.
+fn is_about_namespaces(result: u32) -> bool {
+    (result as u8 & 0b111, (result >> 8) as u8) == (NOTICE, NAMESPACE_ATTRIBUTES)
 }
 
 /// The event that a request's `result` and the log page it names tell of.

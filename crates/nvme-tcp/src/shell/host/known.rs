@@ -1,13 +1,13 @@
-//! Namespaces that somebody has looked at: what they were, so that they are known again behind a new connection.
+//! Namespaces that somebody has looked at: what they were, so that they are known again.
 //!
-//! Invariant: what is sent, or sent again, about such a namespace is about the one that was looked at. A namespace that
-//! is another, or none, behind a new connection is gone for good, whatever its number is given to later.
+//! Invariant: what is sent, or sent again, about such a namespace is about the one that was looked at. Behind a new
+//! connection, or when the controller tells that namespaces have changed, it is in doubt until it was looked at again, and
+//! nothing is sent about it. A namespace that is another, or none, by then is gone for good, whatever its number is given
+//! to later.
 
-use super::error::{CommandError, HostError};
-use super::link::Link;
-use crate::host::{Buffer, Payload, commands};
-use crate::nvme::identify::{self, NamespaceData, NamespaceIds};
-use core::sync::atomic::{AtomicBool, Ordering};
+use super::error::CommandError;
+use crate::nvme::identify::{NamespaceData, NamespaceIds};
+use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 /// A namespace that was looked at.
@@ -16,29 +16,54 @@ pub(super) struct Known {
     pub(super) id: u32,
     pub(super) data: NamespaceData,
     pub(super) ids: NamespaceIds,
-    /// Shared with what the same namespace was before it grew.
-    gone: Arc<AtomicBool>,
+    /// Shared with what the same namespace was before it grew: one of the constants below.
+    standing: Arc<AtomicU8>,
 }
 
 impl Known {
     /// The namespace with that number, as it is now.
     pub(super) fn new(id: u32, data: NamespaceData, ids: NamespaceIds) -> Known {
-        Known { id, data, ids, gone: Arc::default() }
+        Known { id, data, ids, standing: Arc::new(AtomicU8::new(SURE)) }
     }
 
     /// The same namespace, with more blocks.
     pub(super) fn grown(&self, data: NamespaceData) -> Known {
-        Known { id: self.id, data, ids: self.ids, gone: self.gone.clone() }
+        Known { id: self.id, data, ids: self.ids, standing: self.standing.clone() }
     }
 
     /// Whether it is not there any more.
     pub(super) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.standing.load(Ordering::Acquire) == GONE
+    }
+
+    /// Whether it may be another by now.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.standing.load(Ordering::Acquire) == IN_DOUBT
     }
 
     /// It is not there any more.
     pub(super) fn take_away(&self) {
-        self.gone.store(true, Ordering::Release);
+        self.standing.store(GONE, Ordering::Release);
+    }
+
+    /// It may be another by now.
+    pub(super) fn doubt(&self) {
+        self.change(SURE, IN_DOUBT);
+    }
+
+    /// It is the same as before.
+    pub(super) fn trust(&self) {
+        self.change(IN_DOUBT, SURE);
+    }
+
+    /// Whether both are one namespace, of which one may have grown.
+    pub(super) fn is_one_with(&self, other: &Known) -> bool {
+        Arc::ptr_eq(&self.standing, &other.standing)
+    }
+
+    fn change(&self, from: u8, to: u8) {
+        // What is gone stays so; and what is `to` already needs no change.
+        let _unless = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// What its commands end with when it is gone.
@@ -52,32 +77,6 @@ impl Known {
             if self.ids.is_some() { data.blocks >= self.data.blocks } else { data.blocks == self.data.blocks };
         self.ids == *ids && self.data.block_shift == data.block_shift && same_size
     }
-
-    /// Whether it is still there, by a controller of `version` that was just connected to.
-    ///
-    /// # Errors
-    /// Its controller does not tell now.
-    pub(super) async fn is_behind(&self, link: &mut Link, version: u32) -> Result<bool, HostError> {
-        let mut pages = [Vec::new(), Vec::new()];
-        for (page, cns) in pages.iter_mut().zip([NAMESPACE, NAMESPACE_DESCRIPTORS]) {
-            if cns == NAMESPACE_DESCRIPTORS && !has_descriptors(version) {
-                continue;
-            }
-            let buffer = Payload::Read(Buffer::zeroed(identify::LEN));
-            match link.execute("Identify of a namespace", commands::identify(cns, self.id), buffer).await {
-                Ok(finished) => {
-                    if let Payload::Read(buffer) = finished.submission.payload {
-                        *page = buffer.to_vec();
-                    }
-                }
-                Err(HostError::Refused { status, .. }) if status.do_not_retry() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let [namespace, descriptors] = pages;
-        let data = NamespaceData::parse(&namespace);
-        Ok(data.is_some_and(|data| self.is(&data, &NamespaceIds::parse(&namespace, &descriptors))))
-    }
 }
 
 /// Whether a controller of that version knows namespace identification descriptors: since 1.3.
@@ -88,10 +87,28 @@ pub(super) fn has_descriptors(version: u32) -> bool {
 /// CNS: a namespace's data, and its identifiers.
 pub(super) const NAMESPACE: u8 = 0x00;
 pub(super) const NAMESPACE_DESCRIPTORS: u8 = 0x03;
+/// How a namespace stands: it is the one that was looked at, it may be another, it is not there.
+const SURE: u8 = 0;
+const IN_DOUBT: u8 = 1;
+const GONE: u8 = 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_that_is_gone_does_not_come_back() {
+        let known = Known::new(1, NamespaceData::default(), NamespaceIds::default());
+        let grown = known.grown(NamespaceData { blocks: 7, ..NamespaceData::default() });
+        grown.doubt();
+        assert!(known.is_in_doubt() && known.is_one_with(&grown));
+        known.trust();
+        assert!(!grown.is_in_doubt() && !grown.is_gone());
+        known.take_away();
+        grown.doubt();
+        grown.trust();
+        assert!(grown.is_gone() && !known.is_in_doubt());
+    }
 
     #[test]
     fn a_namespace_is_the_same_by_its_identifiers_and_its_geometry() {

@@ -44,8 +44,8 @@ pub(super) struct Lane {
 #[derive(Debug, Default)]
 struct LaneState {
     pending: VecDeque<Entry>,
-    /// What waits until then before it is sent again.
-    resting: Vec<(Instant, Entry)>,
+    /// What waits until then before it is sent again, or until its namespace is in doubt no longer.
+    resting: Vec<(Option<Instant>, Entry)>,
     cancelled: Vec<Arc<Ticket>>,
     news: Option<News>,
     ended: Option<HostError>,
@@ -80,8 +80,17 @@ pub(super) struct Tries {
     pub(super) retries: u32,
     /// Because the connection was lost under it.
     pub(super) replays: u32,
-    /// Since when the controller says that it cannot be carried out now, and how often it has.
-    pub(super) passing: Option<(Instant, u32)>,
+    /// The controller says that it cannot be carried out now.
+    pub(super) passing: Option<Passing>,
+}
+
+/// For how long a command was tried again that a controller cannot carry out now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passing {
+    /// The connection: behind another, the time begins anew.
+    pub(super) generation: u64,
+    pub(super) since: Instant,
+    pub(super) times: u32,
 }
 
 /// By which a command's end finds who waits for it.
@@ -221,6 +230,11 @@ impl Entry {
         self.ticket.settle(Err(error), self.submission.payload);
     }
 
+    /// Whether it has to wait until its namespace was looked at again.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.ticket.0.known.as_ref().is_some_and(|known| known.is_in_doubt())
+    }
+
     fn may_change_something_yet(&self) -> bool {
         self.was_sent && self.ticket.scope().changes()
     }
@@ -285,8 +299,14 @@ impl Lane {
         }
     }
 
-    /// Has a command that was answered wait until then before it is sent again.
-    pub(super) fn rest(&self, until: Instant, entry: Entry) {
+    /// Has the queue's task look whether there is something to do.
+    pub(super) fn wake(&self) {
+        let mut state = lock(&self.state);
+        wake(state.waker.take(), state);
+    }
+
+    /// Has a command wait until then before it is sent, or until its namespace is in doubt no longer.
+    pub(super) fn rest(&self, until: Option<Instant>, entry: Entry) {
         let mut state = lock(&self.state);
         lock(&entry.ticket.0.state).id = None;
         if entry.ticket.is_cancelled() || state.ended.is_some() {
@@ -377,10 +397,10 @@ impl LaneState {
     fn wake_rested(&mut self, now: Instant) -> Option<Instant> {
         let mut next = None;
         for (until, entry) in core::mem::take(&mut self.resting) {
-            if until <= now {
+            if until.map_or(!entry.is_in_doubt(), |until| until <= now) {
                 self.pending.push_back(entry);
             } else {
-                next = time::earliest(next, Some(until));
+                next = time::earliest(next, until);
                 self.resting.push((until, entry));
             }
         }

@@ -7,7 +7,8 @@
 //! - `session`: the tasks: connect, keep alive, back off, connect again;
 //! - `serving`: one queue's work; `link`: one stream; `offloading`: what the device below it does;
 //! - `lane`: commands on their way to a queue, wherever that is; `given_up`: those that wait for others to end;
-//! - `scope`: what a command may do, and to what; `known`: namespaces, to be known again.
+//! - `scope`: what a command may do, and to what;
+//! - `known`: namespaces, to be known again; `looking`: how they are looked at again.
 //!
 //! Invariants: a command ends once, and its buffer comes back with it, whatever becomes of queues in between: what was
 //! under way when a queue was lost is replayed on the next, if it may be carried out twice and is about the same
@@ -26,6 +27,7 @@ mod identity;
 mod known;
 mod lane;
 mod link;
+mod looking;
 mod offloading;
 mod scope;
 mod serving;
@@ -108,8 +110,10 @@ pub struct HostConfig {
     pub give_up_after: Duration,
     /// How often a command is tried again that the controller says may be.
     pub retries: u32,
-    /// How long a command is tried again, with pauses of up to a second, that the controller cannot carry out now because
-    /// the path to the namespace is changing, or the namespace is not ready.
+    /// How long a command is tried again, with pauses of up to a second, that the controller cannot carry out now: the path
+    /// to the namespace is changing, the namespace is not ready, or the controller has no room for the command. So long it
+    /// is asked, too, what a namespace is that it cannot tell of now; after that the namespace counts as gone. Behind a new
+    /// connection the time begins anew.
     pub path_wait: Duration,
     /// How often a command is sent again that was under way when a connection was lost. Then it fails: it may be what the
     /// controller does not survive.
@@ -219,6 +223,8 @@ struct Central {
     waiting: Vec<Waker>,
     /// Namespaces that somebody has looked at.
     known: BTreeMap<u32, Arc<Known>>,
+    /// How often all of them were put in doubt.
+    doubts: u64,
     untold: events::Untold,
     stats: HostStats,
 }
@@ -377,19 +383,24 @@ impl Host {
         Ok(identify::parse_namespace_list(&read.map_err(|failed| failed.error)?.to_vec()))
     }
 
-    /// A namespace, as it is now. Behind each new connection it is looked at again: if it is another then, by its
-    /// identifiers, its block size or fewer blocks, or is not there, the disk is gone: its commands end with
-    /// [`CommandError::NamespaceChanged`], and none is sent to what is there now.
+    /// A namespace, as it is now. Behind each new connection, and when the controller tells that it has changed, it is
+    /// looked at again, and its commands wait for that. If it is another then, by its identifiers, its block size or fewer
+    /// blocks, or is not there, the disk is gone: its commands end with [`CommandError::NamespaceChanged`], and none is
+    /// sent to what is there now. A command that was sent before the controller told is carried out on what is there.
     ///
     /// # Errors
     /// As any command; [`CommandError::Invalid`] if there is no such namespace.
     pub async fn disk(&self, namespace: u32) -> Result<Disk, CommandError> {
         loop {
-            let generation = lock(&self.handle.shared.central).generation;
+            let (generation, doubts) = {
+                let central = lock(&self.handle.shared.central);
+                (central.generation, central.doubts)
+            };
             let (data, ids) = self.look_at(namespace).await?;
             let mut central = lock(&self.handle.shared.central);
-            let Some(association) = central.association.clone().filter(|there| there.generation == generation) else {
-                continue; // part of it may have been told by another controller
+            let there = central.association.clone().filter(|there| there.generation == generation);
+            let Some(association) = there.filter(|_| central.doubts == doubts) else {
+                continue; // part of it may have been told by another controller, or before the namespace changed
             };
             let known = match central.known.get(&namespace) {
                 Some(known) if !known.is_gone() && known.is(&data, &ids) => match known.data == data {
@@ -404,6 +415,8 @@ impl Host {
             central.known.insert(namespace, known.clone());
             let max_transfer = association.max_transfer;
             drop(central);
+            // What waits for one that was taken away is to hear of that.
+            self.handle.shared.wake_lanes();
             return Ok(Disk::new(self.clone(), known, max_transfer));
         }
     }
@@ -492,6 +505,14 @@ impl Host {
 impl Central {
     fn is_live(&self) -> bool {
         self.association.as_ref().is_some_and(|association| association.queues == self.connected)
+    }
+
+    /// Puts all namespaces in doubt, and returns them.
+    fn doubt(&mut self) -> Vec<Arc<Known>> {
+        self.doubts += 1;
+        let known: Vec<Arc<Known>> = self.known.values().filter(|known| !known.is_gone()).cloned().collect();
+        known.iter().for_each(|known| known.doubt());
+        known
     }
 
     fn wake(&mut self) {

@@ -2,10 +2,11 @@
 
 use super::Shared;
 use super::error::{CommandError, HostError};
-use super::events::Events;
-use super::lane::{Entry, Lane, Mail, News, Owed, Tries};
+use super::events::{Events, Heard, HostEvent};
+use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Tries};
 use super::link::Link;
 use super::lock;
+use super::looking::Looking;
 use super::scope::Effect;
 use crate::host::{Abandoned, Finished, Payload, QueueError, Submission, commands};
 use crate::nvme::{Command, Status};
@@ -27,12 +28,14 @@ pub(super) enum Ended {
 }
 
 /// What a queue is for beside the commands of its lane.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Upkeep {
     /// Says so often that the host is alive.
     pub(super) keep_alive: Option<Duration>,
     /// Asks for events.
     pub(super) events: bool,
+    /// Looks at namespaces again.
+    pub(super) looking: Option<Looking>,
 }
 
 /// Serves the lane `number` on `link` until that ends, and with it the controller, if the queue failed. What had not finished
@@ -42,6 +45,7 @@ pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut l
     let mut serving = Serving {
         shared,
         lane,
+        generation,
         may_retry: number > 0,
         jobs: BTreeMap::new(),
         keep_alive: upkeep.keep_alive.map(|every| KeepAlive {
@@ -50,6 +54,7 @@ pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut l
             outstanding: None,
         }),
         events: if upkeep.events { Events::Asking } else { Events::Off },
+        looking: upkeep.looking,
     };
     let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
     if number == 0 && matches!(ended, Ended::Wanted) {
@@ -119,11 +124,13 @@ impl Shared {
 struct Serving<'a> {
     shared: &'a Shared,
     lane: &'a Lane,
+    generation: u64,
     may_retry: bool,
     /// By identifier.
     jobs: BTreeMap<u16, (Owed, Tries)>,
     keep_alive: Option<KeepAlive>,
     events: Events,
+    looking: Option<Looking>,
 }
 
 struct KeepAlive {
@@ -148,8 +155,9 @@ impl Serving<'_> {
 
     /// Does what can be done; false if nothing could.
     fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
-        // Places are kept for the keep-alive, and for what comes next about events.
-        let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place());
+        // Places are kept for the keep-alive, for what comes next about events, and for the next look at a namespace.
+        let looks = self.looking.as_ref().is_some_and(Looking::wants_place);
+        let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
         let room = link.queue.room().saturating_sub(kept);
         let now = self.shared.timers.now();
         let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, room, now);
@@ -158,6 +166,10 @@ impl Serving<'_> {
         for entry in entries {
             if let Some(refusal) = entry.refusal() {
                 entry.settle(refusal);
+                continue;
+            }
+            if entry.is_in_doubt() {
+                self.lane.rest(None, entry);
                 continue;
             }
             let Entry { submission, ticket, tries, was_sent } = entry;
@@ -198,8 +210,12 @@ impl Serving<'_> {
         }
         self.stay_alive(link, now)?;
         self.events.go_on(&mut link.queue, now);
-        let due = self.keep_alive.as_ref().map(|keep_alive| keep_alive.due);
-        let worked = link.poll(cx, time::earliest(due, rested));
+        let mut due = time::earliest(self.keep_alive.as_ref().map(|keep_alive| keep_alive.due), rested);
+        if let Some(looking) = &mut self.looking {
+            looking.go_on(&mut link.queue, now);
+            due = time::earliest(due, looking.next_event());
+        }
+        let worked = link.poll(cx, due);
         while let Some(finished) = link.queue.poll_finished() {
             self.settle(finished);
             progress = true;
@@ -237,13 +253,16 @@ impl Serving<'_> {
 
     fn settle(&mut self, finished: Finished) {
         let finished = match self.events.finish(finished) {
-            Ok(event) => {
-                if let Some(event) = event {
-                    lock(&self.shared.central).untold.keep(event);
-                }
-                return;
-            }
+            Ok(heard) => return self.hear(heard),
             Err(finished) => finished,
+        };
+        let finished = match &mut self.looking {
+            Some(looking) => match looking.finish(self.shared.timers.now(), finished) {
+                Ok(None) => return,
+                Ok(Some(found)) => return self.shared.decide(found),
+                Err(finished) => finished,
+            },
+            None => finished,
         };
         let Finished { id, completion, submission } = finished;
         if let Some(keep_alive) = &mut self.keep_alive
@@ -264,10 +283,29 @@ impl Serving<'_> {
             if pause.is_zero() {
                 self.lane.put_back(vec![entry]);
             } else {
-                self.lane.rest(self.shared.timers.now() + pause, entry);
+                self.lane.rest(Some(self.shared.timers.now() + pause), entry);
             }
         } else {
             ticket.settle(Err(CommandError::Status(status)), submission.payload);
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Nothing => {}
+            Heard::NamespacesMayDiffer => {
+                let known = self.shared.doubt();
+                if let Some(looking) = &mut self.looking {
+                    looking.doubt(known);
+                }
+            }
+            Heard::Event(event) => {
+                if let Some(looking) = &mut self.looking {
+                    looking.name(if let HostEvent::NamespacesChanged(namespaces) = &event { namespaces } else { &[] });
+                    self.shared.wake_lanes();
+                }
+                lock(&self.shared.central).untold.keep(event);
+            }
         }
     }
 
@@ -278,17 +316,26 @@ impl Serving<'_> {
         if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
             return None;
         }
+        if status.is_same_as(Status::ANA_PERSISTENT_LOSS) {
+            return None; // this controller will not have the namespace again
+        }
         if !status.is_passing() {
             tries.passing = None;
             tries.retries += 1;
             return (tries.retries <= config.retries).then_some(Duration::ZERO);
         }
-        let now = self.shared.timers.now();
-        let (since, times) = tries.passing.unwrap_or((now, 0));
-        tries.passing = Some((since, times + 1));
-        let pause = (FIRST_PAUSE * (1 << times.min(16))).min(LONGEST_PAUSE);
-        (now + pause <= since + config.path_wait).then_some(pause)
+        let (now, generation) = (self.shared.timers.now(), self.generation);
+        let before = tries.passing.filter(|passing| passing.generation == generation);
+        let passing = before.unwrap_or(Passing { generation, since: now, times: 0 });
+        tries.passing = Some(Passing { times: passing.times.saturating_add(1), ..passing });
+        let pause = pause(passing.times);
+        (now + pause <= passing.since + config.path_wait).then_some(pause)
     }
+}
+
+/// How long to wait before something is tried again that has failed so often and one time more.
+pub(super) fn pause(times: u32) -> Duration {
+    (FIRST_PAUSE * (1 << times.min(16))).min(LONGEST_PAUSE)
 }
 
 /// CC: enabled, entries of 64 and 16 bytes, SHN 01b: a normal shutdown.

@@ -10,6 +10,7 @@ use super::events::HostEvent;
 use super::known::Known;
 use super::lane::News;
 use super::link::Link;
+use super::looking::{Found, Looking};
 use super::serving::{Ended, Upkeep, serve};
 use super::{Association, HostConfig, Shared, events, lock};
 use crate::host::{Buffer, Payload, commands};
@@ -51,10 +52,12 @@ async fn keep_controller(task: HasTask) {
         let generation = shared.begin();
         let ended = match shared.unless_closed(open_controller(shared, generation)).await {
             Ok((link, association, events)) => {
-                shared.publish(Arc::new(association));
+                let version = association.data.version;
+                let known = shared.publish(Arc::new(association));
                 // Half the time it may take, so that one may be lost.
                 let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
-                serve(shared, 0, generation, link, Upkeep { keep_alive, events }).await
+                let looking = Some(Looking::new(version, shared.config.path_wait, known));
+                serve(shared, 0, generation, link, Upkeep { keep_alive, events, looking }).await
             }
             Err(HostError::Closed) => Ended::Wanted,
             Err(error) => {
@@ -130,17 +133,19 @@ impl Shared {
         central.generation
     }
 
-    /// There is a controller: the other tasks may connect.
-    fn publish(&self, association: Arc<Association>) {
+    /// There is a controller: the other tasks may connect. Returns the namespaces that are in doubt with that.
+    fn publish(&self, association: Arc<Association>) -> Vec<Arc<Known>> {
         let queues = usize::from(association.queues);
         self.queues.store(queues.max(1), Ordering::Relaxed);
         // Told under the lock, so that a cut is not overtaken by what is newer.
         let mut central = lock(&self.central);
         central.association = Some(association.clone());
+        let in_doubt = central.doubt();
         self.note_if_live(&mut central);
         for lane in self.lanes.iter().skip(1) {
             lane.tell(News::Open(association.clone()));
         }
+        in_doubt
     }
 
     fn connected(&self, association: &Association) {
@@ -289,7 +294,6 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
             Err(error) => return Err(error),
         },
     };
-    shared.look_again(&mut link, data.version).await?;
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
@@ -312,16 +316,32 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
 }
 
 impl Shared {
-    /// Takes those namespaces away that are not behind `link` as they were: nothing is to be sent to others in their place.
-    async fn look_again(&self, link: &mut Link, version: u32) -> Result<(), HostError> {
-        let known: Vec<Arc<Known>> = lock(&self.central).known.values().cloned().collect();
-        for known in known.into_iter().filter(|known| !known.is_gone()) {
-            if !known.is_behind(link, version).await? {
+    /// Puts all namespaces in doubt: nothing is sent about them until they were looked at again.
+    pub(super) fn doubt(&self) -> Vec<Arc<Known>> {
+        lock(&self.central).doubt()
+    }
+
+    /// A namespace was looked at. If it is the one that it was, what waits for it goes on; if not, it fails.
+    pub(super) fn decide(&self, Found { known, now, is_told }: Found) {
+        {
+            let mut central = lock(&self.central);
+            // It may have been seen to have grown meanwhile.
+            let latest = central.known.get(&known.id).filter(|latest| latest.is_one_with(&known)).unwrap_or(&known);
+            if now.is_some_and(|(data, ids)| latest.is(&data, &ids)) {
+                known.trust();
+            } else if !known.is_gone() {
                 known.take_away();
-                lock(&self.central).untold.keep(HostEvent::NamespacesChanged(vec![known.id]));
+                if !is_told {
+                    central.untold.keep(HostEvent::NamespacesChanged(vec![known.id]));
+                }
             }
         }
-        Ok(())
+        self.wake_lanes();
+    }
+
+    /// What waits for namespaces in doubt may go on.
+    pub(super) fn wake_lanes(&self) {
+        self.lanes.iter().for_each(|lane| lane.wake());
     }
 }
 
