@@ -66,7 +66,14 @@ impl Connection {
         self.begin_timeout_recovery(env);
         self.unanswered += 1;
         self.backoff = if waits { (self.backoff + 1).min(most.max(1) - 1) } else { self.backoff + 1 };
-        self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
+        let at = env.now + self.timeout(env.config);
+        self.deadlines.retransmit = Some(self.or_when_patience_ends(env, at));
+    }
+
+    /// `at`; or, if it is before that, when the peer will have kept its window closed for too long.
+    pub(super) fn or_when_patience_ends(&self, env: &Env<'_>, at: Instant) -> Instant {
+        let end = self.closed_since.and_then(|since| Some(since + env.config.zero_window_timeout?));
+        end.filter(|end| *end > env.now).map_or(at, |end| at.min(end))
     }
 
     /// RFC 9293 3.8.6.1: the peer's window is closed, or too small to be worth using; by now it is used, or asked

@@ -8,6 +8,7 @@ use super::report::ConnectionError;
 use super::segment::{Flags, Payload, Segment};
 use super::send_queue::FIRST_BYTE;
 use super::state::State;
+use crate::memory::{LEAST_BYTES, Level};
 use core::time::Duration;
 use offload_base::{Instant, Seq};
 
@@ -256,6 +257,12 @@ impl Connection {
         if let Some(fin) = self.peer_fin {
             // Nothing comes after the end.
             payload.data.truncate(fin.saturating_sub(start) as usize);
+        }
+        if env.memory == Level::Full {
+            // What a device joined is many segments, and all that one may have is one of them, or the least.
+            let most = payload.segment_bytes.max(LEAST_BYTES);
+            self.ack.now |= payload.data.len() > most;
+            payload.data.truncate(most);
         }
         if !payload.data.is_empty() {
             self.receive.tune(env.now, self.round_trip_of_receiver(env, segment));

@@ -514,7 +514,9 @@ impl Connection {
     fn arm_persist(&mut self, env: &Env<'_>) {
         let unsent = self.send.end() + u64::from(self.finishing) > self.next;
         let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.blocked_on_unit;
-        self.closed_since = match self.peer.window == 0 && (waiting || !self.flight.is_empty()) {
+        // Before the handshake is over, the peer has offered none that it could close.
+        let closed = self.peer.window == 0 && !self.state.is_opening();
+        self.closed_since = match closed && (waiting || !self.flight.is_empty()) {
             true => self.closed_since.or(Some(env.now)),
             false => None,
         };
@@ -522,9 +524,7 @@ impl Connection {
             self.deadlines.persist = None;
         } else if self.deadlines.persist.is_none() {
             let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, self.probes);
-            let end = self.closed_since.and_then(|since| Some(since + env.config.zero_window_timeout?));
-            let at = env.now + wait;
-            self.deadlines.persist = Some(end.filter(|end| *end > env.now).map_or(at, |end| at.min(end)));
+            self.deadlines.persist = Some(self.or_when_patience_ends(env, env.now + wait));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::pair::{ADDRESS, PORT, Pair, Setup, TCP};
 use bytes::BytesMut;
 use core::net::IpAddr;
 use core::time::Duration;
-use host_stack::{ConnectionId, HostCounters, State, TcpConfig};
+use host_stack::{ConnectionError, ConnectionId, HostCounters, State, TcpConfig};
 use offload_api::rx::Checksums;
 use offload_api::{NetDevice, RxMeta, RxPacket};
 use offload_base::counters::CounterSet;
@@ -65,7 +65,12 @@ impl Crafted {
 
 /// A pair with a connection and what an eavesdropper would know of it.
 fn known() -> (Pair, [ConnectionId; 2], Crafted) {
-    let (mut pair, ids) = Pair::connected(&Setup::default());
+    known_to(TcpConfig::default())
+}
+
+/// The same, side 1 set up so.
+fn known_to(tcp: TcpConfig) -> (Pair, [ConnectionId; 2], Crafted) {
+    let (mut pair, ids) = Pair::connected(&Setup { tcp: [TcpConfig::default(), tcp], ..Setup::default() });
     pair.stacks[0].send_copy(ids[0], &[7; 100]);
     pair.stacks[1].send_copy(ids[1], &[8; 100]);
     pair.run_for(Duration::from_millis(100));
@@ -587,4 +592,24 @@ proptest! {
         pair.run_for(Duration::from_millis(10));
         prop_assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
     }
+}
+
+/// Over bytes that are under way it is retransmissions that come less and less often, and not probes.
+#[test]
+fn a_window_that_was_closed_over_bytes_under_way_ends_the_connection_in_time() {
+    let zero_window_timeout = Some(Duration::from_secs(300));
+    let (mut pair, ids, crafted) = known_to(TcpConfig { zero_window_timeout, ..TcpConfig::default() });
+    let crafted = stamped(&mut pair, ids, crafted);
+    pair.wire.filter = Some(Box::new(|_, _| true));
+    pair.stacks[1].send_copy(ids[1], &[0; 1200]);
+    pair.stacks[1].push(ids[1]);
+    let closed = Crafted { window: 0, ..crafted };
+    let seconds_until_it_ends = (1..600).find(|_| {
+        // It answers all the while.
+        deliver(&mut pair, &closed.frame());
+        pair.run_for(Duration::from_secs(1));
+        pair.stacks[1].error(ids[1]).is_some()
+    });
+    assert_eq!(seconds_until_it_ends, Some(300));
+    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::TimedOut));
 }

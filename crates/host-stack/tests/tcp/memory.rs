@@ -2,9 +2,14 @@
 
 use crate::pair::{ADDRESS, PORT, Pair, Setup};
 use crate::transfer::pattern;
+use bytes::BytesMut;
+use core::num::NonZeroU16;
 use core::time::Duration;
 use host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig, TcpMemory};
+use offload_api::rx::Checksums;
+use offload_api::{RxMeta, RxPacket};
 use offload_base::Seed;
+use std::sync::{Arc, Mutex};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MEMORY: TcpMemory = TcpMemory { pressure: 1 << 20, most: 2 << 20 };
@@ -140,6 +145,53 @@ fn what_lies_beyond_holes_is_bounded_too_and_streams_go_on() {
     assert!(got.iter().all(|got| *got == data));
 }
 
+/// A device may join all that a window has room for. That is many segments, and no connection may have more than one.
+#[test]
+fn what_a_device_joined_is_no_more_than_anything_else_while_memory_is_short() {
+    let bounded = TcpConfig { memory: Some(TcpMemory { pressure: 1000, most: 1000 }), ..TcpConfig::default() };
+    let (mut pair, first) = Pair::connected(&Setup { tcp: [TcpConfig::default(), bounded], ..Setup::default() });
+    let second = pair.open();
+    pair.stacks[0].send_copy(first[0], &[1; 2000]);
+    pair.run_for(SECOND);
+    let before = pair.stacks[1].tcp_memory();
+    assert!(before > 1000);
+    // Only the first segment of the second connection, with more behind it than was sent.
+    let sent = Arc::new(Mutex::new(None));
+    let seen = sent.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        if from == 0 && frame.len() > 1000 {
+            seen.lock().unwrap().get_or_insert(frame.to_vec());
+        }
+        true
+    }));
+    let data = pattern(Seed(4), 40_000);
+    pair.stacks[0].send_copy(second[0], &data[..1000]);
+    pair.run_now();
+    let frame = sent.lock().unwrap().take().unwrap();
+    let mut frame = BytesMut::from(&frame[..frame.len() - 1000]);
+    frame.extend_from_slice(&data);
+    let (at, before_ip) = if crate::OVER_SIX { (18, 54) } else { (16, 14) };
+    let length = (frame.len() - before_ip) as u16;
+    frame[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+    let joined = RxPacket { joined: NonZeroU16::new(1448), ..RxPacket::new(frame, meta) };
+    pair.nics[1].port().received.push_back(joined);
+    pair.run_now();
+    let taken = pair.stacks[1].tcp_memory() - before;
+    assert!((1000..=EACH).contains(&taken), "{taken} bytes");
+    let mut got = Vec::new();
+    pair.read(1, second[1], &mut got);
+    assert!(got.len() > 1000 && data.starts_with(&got));
+    // The rest comes again.
+    pair.wire.filter = None;
+    pair.stacks[0].send_copy(second[0], &data[1000..]);
+    pair.run_until(|pair| {
+        pair.read(1, second[1], &mut got);
+        got.len() == data.len()
+    });
+    assert!(got == data);
+}
+
 /// A pair whose side 1 takes little and reads nothing, while side 0 has more to say.
 fn stalled(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
     let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
@@ -187,4 +239,20 @@ fn while_memory_is_short_nobody_waits_for_who_is_gone() {
     pair.stacks[0].detach(pair.now, ids[0]);
     pair.run_for(SECOND * 10);
     assert_eq!((pair.stacks[0].connections(), pair.stacks[0].counters().aborts_on_memory), (0, 1));
+}
+
+/// Before a peer has answered, it has offered no window, and closed none.
+#[test]
+fn a_peer_that_takes_its_time_to_answer_has_not_closed_its_window() {
+    let tcp = TcpConfig { zero_window_timeout: Some(SECOND * 2), ..TcpConfig::default() };
+    let mut pair = Pair::new(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+    pair.stacks[1].listen(PORT, 1).unwrap();
+    pair.wire.filter = Some(Box::new(|_, _| true));
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_for(SECOND * 20);
+    assert_eq!(pair.stacks[0].state(client), State::SynSent);
+    pair.wire.filter = None;
+    pair.run_for(SECOND * 20);
+    assert_eq!(pair.stacks[0].state(client), State::Established);
+    assert_eq!(pair.stacks[0].counters().aborts_on_timeout, 0);
 }
