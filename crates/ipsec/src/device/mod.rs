@@ -61,7 +61,7 @@ pub struct SecureDevice {
     policies: [Spd; 2],
     /// Whether packets pass that no policy is about.
     bypass: [bool; 2],
-    /// Of the next packet that is cut before it goes into a tunnel.
+    /// Of the last packet that was cut here, before it went into a tunnel or behind ESP.
     identification: u32,
     /// Which keys were used, and how far their numbers came.
     memory: KeyMemory,
@@ -95,7 +95,7 @@ impl SecureDevice {
 
     fn around(queues: Vec<Box<dyn NetDevice>>, memory: KeyMemory) -> SecureDevice {
         SecureDevice {
-            identification: 0,
+            identification: memory.first_identification(),
             memory,
             queues: queues.into_iter().map(Queue::new).collect(),
             sad: Sad::default(),

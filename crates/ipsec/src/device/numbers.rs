@@ -12,7 +12,7 @@ use offload_base::Instant;
 impl SecureDevice {
     /// Has an SA to be go on after what was written down of its key.
     pub(super) fn go_on_after_mark(&self, params: &mut SaParams) -> Marks {
-        let Some(mark) = self.memory.mark(params.direction, &params.key) else { return Marks::NONE };
+        let Some(mark) = self.memory.mark(params) else { return Marks::NONE };
         params.last_number = params.last_number.max(mark);
         Marks::at(mark)
     }
@@ -27,11 +27,13 @@ impl SecureDevice {
         if !sa.marks.may_try(now) {
             return false;
         }
+        let limit = esp::number::limit(sa.params.esn);
         let mark = match sa.params.direction {
-            Direction::Transmit => Marks::for_sent(number, esp::number::limit(sa.params.esn)),
-            Direction::Receive => sa.marks.for_received(now, number),
+            Direction::Transmit => Marks::for_sent(number, limit),
+            // Another SA may share it: by the same SPI, and the same key, from elsewhere.
+            Direction::Receive => sa.marks.for_received(now, number, limit).max(memory.mark(&sa.params).unwrap_or(0)),
         };
-        let written = memory.write(&[Mark { direction: sa.params.direction, key: &sa.params.key, number: mark }]);
+        let written = memory.write(&[sa.mark(mark)]);
         match written {
             Ok(()) => sa.marks.note(now, mark),
             Err(_) => sa.marks.note_failure(now),
@@ -44,18 +46,28 @@ impl SecureDevice {
         if !self.memory.has_store() {
             return;
         }
-        let ids: Vec<SaId> = self.sad.ids().filter(|id| self.sad.find(*id).is_some_and(is_ahead)).collect();
-        let of_all = ids.iter().filter_map(|id| self.sad.find(*id));
-        let marks: Vec<Mark<'_>> = of_all
-            .map(|sa| Mark { direction: sa.params.direction, key: &sa.params.key, number: sa.number() })
-            .collect();
-        // What stays ahead costs numbers, and nothing else.
-        if marks.is_empty() || self.memory.write(&marks).is_err() {
+        let ids: Vec<SaId> = self.sad.ids().collect();
+        let all = || ids.iter().filter_map(|id| self.sad.find(*id)).filter(|sa| sa.marks.are_kept());
+        if !all().any(is_ahead) {
             return;
         }
+        // Of all: the marks of some may be those of others as well.
+        let marks: Vec<Mark<'_>> = all().map(|sa| sa.mark(sa.number())).collect();
+        // If it fails, what stays ahead costs numbers, and nothing else. But it may be there all the same: then a process that
+        // begins anew goes on from there, and nothing beyond may be used without being written down again.
+        let _there_or_not = self.memory.write(&marks);
         for id in ids {
-            self.sad.find_mut(id).into_iter().for_each(|sa| sa.marks.settle(sa.number()));
+            if let Some(sa) = self.sad.find_mut(id).filter(|sa| sa.marks.are_kept()) {
+                sa.marks.settle(sa.number());
+            }
         }
+    }
+}
+
+impl Sa {
+    fn mark(&self, number: u64) -> Mark<'_> {
+        let SaParams { direction, key, spi, .. } = &self.params;
+        Mark { direction: *direction, key, spi: *spi, number }
     }
 }
 

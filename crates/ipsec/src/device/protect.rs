@@ -185,8 +185,9 @@ impl SecureDevice {
             if wrapped - ETHERNET <= usize::from(*mtu) {
                 backlog.push_back((*flow, wrapped_packet));
             } else {
-                // RFC 4303 3.3.4: fragmented after ESP.
-                let fragments = ip_packets::fragment(wrapped_packet, ETHERNET, *mtu, number as u32);
+                // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
+                self.identification = self.identification.wrapping_add(1);
+                let fragments = ip_packets::fragment(wrapped_packet, ETHERNET, *mtu, self.identification);
                 let Ok(fragments) = fragments else {
                     self.counters.out_state_mode_error += 1;
                     continue;

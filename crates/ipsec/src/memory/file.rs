@@ -32,11 +32,11 @@ use zeroize::Zeroizing;
 ///
 /// let mut numbers = NumberFile::beside(&folder.join("keys"))?;
 /// assert!(NumberFile::beside(&folder.join("keys")).is_err(), "somebody has it");
-/// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, number: 1 << 20 }])?;
+/// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
 /// drop(numbers);
 ///
 /// let numbers = NumberFile::beside(&folder.join("keys"))?;
-/// assert_eq!(numbers.mark(Direction::Transmit, &key), 1 << 20);
+/// assert_eq!(numbers.mark(Direction::Transmit, &key, 0x1001), 1 << 20);
 /// let memory = KeyMemory::of_process().with_store(numbers);
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -107,8 +107,8 @@ impl NumberFile {
 }
 
 impl NumberStore for NumberFile {
-    fn mark(&self, direction: Direction, key: &EspKey) -> u64 {
-        self.entries.mark(direction, key)
+    fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
+        self.entries.mark(direction, key, spi)
     }
 
     fn write(&mut self, marks: &[Mark<'_>]) -> io::Result<()> {
@@ -177,16 +177,19 @@ impl Entries {
         text
     }
 
-    fn mark(&self, direction: Direction, key: &EspKey) -> u64 {
-        self.marks.get(&(direction as u8, self.hash(key))).copied().unwrap_or(0)
+    fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64 {
+        self.marks.get(&(direction as u8, self.hash(direction, key, spi))).copied().unwrap_or(0)
     }
 
     fn write(&mut self, marks: &[Mark<'_>], folder: &mut dyn Folder) -> io::Result<()> {
         let before = self.marks.clone();
+        let mut new = BTreeMap::<(u8, Hash), u64>::new();
         for mark in marks {
-            let hash = self.hash(mark.key);
-            self.marks.insert((mark.direction as u8, hash), mark.number);
+            let hash = self.hash(mark.direction, mark.key, mark.spi);
+            let number = new.entry((mark.direction as u8, hash)).or_default();
+            *number = mark.number.max(*number);
         }
+        self.marks.extend(new);
         let written = match self.marks.len() > ENTRIES {
             true => {
                 Err(io::Error::other(format!("it has {ENTRIES} keys, as many as it can: begin with a new key file")))
@@ -199,11 +202,14 @@ impl Entries {
         written
     }
 
-    /// Of all that nonces and key streams depend on.
-    fn hash(&self, key: &EspKey) -> Hash {
+    /// Of all that nonces and key streams depend on; of what is received, with what is authentic beside the number.
+    fn hash(&self, direction: Direction, key: &EspKey, spi: u32) -> Hash {
         let mut context = hmac::Context::with_key(&self.hasher);
         context.update(key.key());
         context.update(key.salt());
+        if direction == Direction::Receive {
+            context.update(&spi.to_be_bytes());
+        }
         let mut hash = [0; 16];
         hash.copy_from_slice(&context.sign().as_ref()[..16]);
         hash
@@ -383,7 +389,7 @@ mod tests {
             let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
             let mut written = 0;
             for number in 1..=3 {
-                let mark = Mark { direction: Direction::Transmit, key: &key(1), number };
+                let mark = Mark { direction: Direction::Transmit, key: &key(1), spi: 7, number };
                 match entries.write(&[mark], &mut folder) {
                     Ok(()) => written = number,
                     Err(_) => break,
@@ -393,7 +399,7 @@ mod tests {
             for (bytes, durable) in folder.found() {
                 assert!(durable, "after {calls} calls the file may be empty");
                 let found = Entries::read(core::str::from_utf8(&bytes).unwrap()).expect("a whole file");
-                let mark = found.mark(Direction::Transmit, &key(1));
+                let mark = found.mark(Direction::Transmit, &key(1), 7);
                 assert!((written..=written + 1).contains(&mark), "{mark} after {calls} calls, {written} written");
             }
         }
@@ -402,9 +408,21 @@ mod tests {
     #[test]
     fn a_mark_that_could_not_be_written_is_none() {
         let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
-        let mark = Mark { direction: Direction::Receive, key: &key(1), number: 7 };
+        let mark = Mark { direction: Direction::Receive, key: &key(1), spi: 7, number: 7 };
         assert!(entries.write(&[mark], &mut Forgetful::default()).is_err());
-        assert_eq!(entries.mark(Direction::Receive, &key(1)), 0);
+        assert_eq!(entries.mark(Direction::Receive, &key(1), 7), 0);
+    }
+
+    #[test]
+    fn what_is_received_is_told_apart_by_its_spi_and_the_highest_of_several_counts() {
+        let mut entries = Entries::with(Zeroizing::new([9; SECRET]));
+        let key = key(1);
+        let mark = |spi, number| Mark { direction: Direction::Receive, key: &key, spi, number };
+        let mut folder = Forgetful { calls_left: 8, ..Forgetful::default() };
+        entries.write(&[mark(7, 5), mark(7, 3), mark(8, 1)], &mut folder).unwrap();
+        assert_eq!([7, 8, 9].map(|spi| entries.mark(Direction::Receive, &key, spi)), [5, 1, 0]);
+        entries.write(&[mark(7, 4)], &mut folder).unwrap();
+        assert_eq!(entries.mark(Direction::Receive, &key, 7), 4, "less was written ahead than was needed");
     }
 
     #[test]
@@ -413,7 +431,7 @@ mod tests {
         let marks = [(Direction::Transmit, 1), (Direction::Receive, 1), (Direction::Receive, 2)];
         for (direction, byte) in marks {
             let mut folder = Forgetful { calls_left: 4, ..Forgetful::default() };
-            entries.write(&[Mark { direction, key: &key(byte), number: u64::MAX }], &mut folder).unwrap();
+            entries.write(&[Mark { direction, key: &key(byte), spi: 7, number: u64::MAX }], &mut folder).unwrap();
         }
         let text = entries.text();
         assert_eq!(Entries::read(&text).unwrap().marks, entries.marks);
@@ -452,7 +470,7 @@ mod tests {
             let refused = NumberFile::beside(&folder.join(name)).unwrap_err();
             assert!(matches!(refused, NumberFileError::InUse { .. }), "{refused}");
         }
-        file.write(&[Mark { direction: Direction::Transmit, key: &key(3), number: 77 }]).unwrap();
+        file.write(&[Mark { direction: Direction::Transmit, key: &key(3), spi: 7, number: 77 }]).unwrap();
         for name in ["keys.numbers", "keys.numbers.lock"] {
             let mode = std::fs::metadata(folder.join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -461,8 +479,8 @@ mod tests {
         assert!(!text.contains(&hex(&[3; 16])[..]), "no keys in it");
         drop(file);
         let file = NumberFile::beside(&folder.join("other")).unwrap();
-        assert_eq!(file.mark(Direction::Transmit, &key(3)), 77);
-        assert_eq!((file.mark(Direction::Receive, &key(3)), file.mark(Direction::Transmit, &key(4))), (0, 0));
+        assert_eq!(file.mark(Direction::Transmit, &key(3), 8), 77);
+        assert_eq!((file.mark(Direction::Receive, &key(3), 7), file.mark(Direction::Transmit, &key(4), 7)), (0, 0));
         drop(file);
         std::fs::write(folder.join("keys.numbers"), "else").unwrap();
         let refused = NumberFile::beside(&keys).unwrap_err().to_string();

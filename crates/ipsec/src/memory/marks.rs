@@ -51,9 +51,8 @@ impl Marks {
     }
 
     /// The same before `number` is accepted.
-    pub(crate) fn for_received(&self, now: Instant, number: u64) -> u64 {
-        let most = number.checked_next_multiple_of(STEP).unwrap_or(u64::MAX - 1);
-        number.saturating_add(self.next_ahead(now) - 1).min(most)
+    pub(crate) fn for_received(&self, now: Instant, number: u64, limit: u64) -> u64 {
+        number.saturating_add(self.next_ahead(now) - 1).min(Marks::for_sent(number, limit))
     }
 
     /// Whether it is time to try again, if it failed before.
@@ -107,7 +106,7 @@ mod tests {
         let (mut marks, mut written) = (Marks::at(0), 0);
         for number in 1..=packets {
             if !marks.cover(number) {
-                let mark = marks.for_received(at(number * gap), number);
+                let mark = marks.for_received(at(number * gap), number, u64::MAX);
                 assert!((number..=number + STEP).contains(&mark));
                 marks.note(at(number * gap), mark);
                 written += 1;
@@ -130,7 +129,7 @@ mod tests {
         for number in [1, STEP - 1, STEP, STEP + 1, 5 * STEP - 3] {
             let mut marks = Marks::at(0);
             for _ in 0..40 {
-                let mark = marks.for_received(at(0), number);
+                let mark = marks.for_received(at(0), number, u64::MAX);
                 assert!(mark <= Marks::for_sent(number, u64::MAX) && mark >= number);
                 marks.note(at(0), mark);
             }
@@ -143,6 +142,14 @@ mod tests {
         let marks = [1, STEP, STEP + 1, limit].map(|number| Marks::for_sent(number, limit));
         assert_eq!(marks, [STEP, STEP, 2 * STEP, limit]);
         assert_eq!(Marks::for_sent(u64::MAX - 1, u64::MAX), u64::MAX);
+        // Nor is a receiver's mark one that no SA could go on from.
+        let mut marks = Marks::at(limit - 50);
+        for number in [limit - 49, limit - 40, limit - 20, limit - 1] {
+            let mark = marks.for_received(at(0), number, limit);
+            assert!((number..=limit).contains(&mark), "{mark}");
+            marks.note(at(0), mark);
+        }
+        assert_eq!(marks.up_to, limit);
     }
 
     #[test]

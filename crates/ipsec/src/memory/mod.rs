@@ -17,7 +17,9 @@ pub(crate) use marks::Marks;
 pub use used::UsedKeys;
 
 use core::fmt;
-use offload_api::{Direction, EspKey};
+use core::hash::BuildHasher;
+use offload_api::{Direction, EspKey, SaParams};
+use std::collections::hash_map::RandomState;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -32,11 +34,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// #[derive(Clone, Debug, Default)]
 /// struct One(Arc<Mutex<u64>>);
 /// impl NumberStore for One {
-///     fn mark(&self, _: Direction, _: &EspKey) -> u64 {
+///     fn mark(&self, _: Direction, _: &EspKey, _: u32) -> u64 {
 ///         *self.0.lock().unwrap()
 ///     }
 ///     fn write(&mut self, marks: &[Mark<'_>]) -> std::io::Result<()> {
-///         marks.iter().for_each(|mark| *self.0.lock().unwrap() = mark.number);
+///         *self.0.lock().unwrap() = marks.iter().map(|mark| mark.number).max().unwrap_or(0);
 ///         Ok(())
 ///     }
 /// }
@@ -44,10 +46,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(memory.has_store());
 /// ```
 pub trait NumberStore: Send + fmt::Debug {
-    /// The mark that was written last for a key: packets under it had numbers up to that one at most. 0: none was written.
-    fn mark(&self, direction: Direction, key: &EspKey) -> u64;
+    /// The mark that was written last for a key, or, of packets received, for an SPI under it: they had numbers up to that
+    /// one at most. 0: none was written.
+    fn mark(&self, direction: Direction, key: &EspKey, spi: u32) -> u64;
 
-    /// Writes marks, all or none of them. When it returns, they are there whatever happens to the process or the machine.
+    /// Writes marks, all or none of them. Of several for the same, the highest counts. When it returns, they are there
+    /// whatever happens to the process or the machine.
     ///
     /// # Errors
     /// If they may not be there; those that were before are, or these.
@@ -63,6 +67,9 @@ pub struct Mark<'a> {
     pub direction: Direction,
     /// Under this key.
     pub key: &'a EspKey,
+    /// Of this SPI. Of packets sent it does not matter, for it is no part of the nonce; of packets received it is a part of
+    /// what is authentic, and senders that share a key have numbers of their own.
+    pub spi: u32,
     /// The highest.
     pub number: u64,
 }
@@ -90,6 +97,8 @@ pub struct Mark<'a> {
 pub struct KeyMemory {
     used: UsedKeys,
     store: Option<Arc<Mutex<dyn NumberStore>>>,
+    /// Where the identifications of packets begin that are cut.
+    identification: u32,
 }
 
 impl KeyMemory {
@@ -101,7 +110,8 @@ impl KeyMemory {
 
     /// The memory that everybody in this process shares who asks for it: for layers with a real peer.
     pub fn of_process() -> KeyMemory {
-        KeyMemory { used: UsedKeys::of_process(), store: None }
+        let identification = RandomState::new().hash_one("identifications") as u32;
+        KeyMemory { used: UsedKeys::of_process(), store: None, identification }
     }
 
     /// The same, and numbers outlive the process in `store`.
@@ -113,7 +123,7 @@ impl KeyMemory {
     /// A copy of it as it is, with the same store: to try what would be refused.
     #[must_use]
     pub fn trial(&self) -> KeyMemory {
-        KeyMemory { used: self.used.copy(), store: self.store.clone() }
+        KeyMemory { used: self.used.copy(), ..self.clone() }
     }
 
     /// Whether numbers outlive the process.
@@ -125,9 +135,14 @@ impl KeyMemory {
         &self.used
     }
 
-    /// What was written for a key, if there is a store.
-    pub(crate) fn mark(&self, direction: Direction, key: &EspKey) -> Option<u64> {
-        Some(lock(self.store.as_ref()?).mark(direction, key))
+    /// Where the identifications of packets begin that are cut: with a real peer, nobody guesses it.
+    pub(crate) fn first_identification(&self) -> u32 {
+        self.identification
+    }
+
+    /// What was written for an SA, if there is a store.
+    pub(crate) fn mark(&self, sa: &SaParams) -> Option<u64> {
+        Some(lock(self.store.as_ref()?).mark(sa.direction, &sa.key, sa.spi))
     }
 
     /// Writes marks, if there is a store.

@@ -85,10 +85,15 @@ impl Way {
 
     /// Two hosts that protect `protocol` of the inner family; all else passes.
     fn hosts(&self, protocol: u8) -> [Host; 2] {
+        self.hosts_that_protect(Selector { protocol: Some(protocol), ..Selector::ANY })
+    }
+
+    /// The same with all that `sent` is about, and its answers.
+    fn hosts_that_protect(&self, sent: Selector) -> [Host; 2] {
         [1, 2].map(|number| {
             let mut end = End::with(number, NicConfig::default());
             for (direction, from) in [(Direction::Transmit, number), (Direction::Receive, 3 - number)] {
-                let selector = Selector { protocol: Some(protocol), ..Selector::ANY };
+                let selector = if from == 1 { sent } else { sent.reversed() };
                 let action = Action::Protect(self.template(from));
                 end.keying().add_policy(Policy { direction, selector, priority: 0, action }).unwrap();
                 let params = sa(direction, self.kind, self.mode, self.outer_ipv6);
@@ -140,6 +145,27 @@ fn datagrams_of_all_sizes_arrive() {
             assert_eq!(arrived, Some(data), "{bytes} bytes, {way:?}");
         }
         assert_eq!(from.end.counted("XfrmOutStateModeError") + from.end.counted("XfrmOutError"), 0);
+    }
+}
+
+/// What is cut shows no ports, and is still what the policy is about.
+#[test]
+fn datagrams_of_all_sizes_arrive_where_policies_name_ports() {
+    for way in Way::all() {
+        let dns = Selector { protocol: Some(17), destination_port: Some(53), ..Selector::ANY };
+        let [mut from, mut to] = way.hosts_that_protect(dns);
+        from.stack.bind_udp(Some(5000)).unwrap();
+        to.stack.bind_udp(Some(53)).unwrap();
+        for bytes in [8, 1000, 1380, 1400, 1410, 1420, 1440, 1452, 1472, 3000] {
+            let there = SocketAddr::new(address(way.inner_ipv6, 2), 53);
+            let data = Bytes::from(vec![b'S'; bytes]);
+            from.stack.send_datagram(NOW, 5000, there, data.clone(), &from.end.secure).unwrap();
+            let frames = from.poll();
+            assert!(!frames.is_empty() && only_esp(&frames), "{bytes} bytes, {way:?}");
+            to.receive(frames);
+            let arrived = to.stack.take_datagram(53).map(|datagram| datagram.data.freeze());
+            assert_eq!(arrived, Some(data), "{bytes} bytes, {way:?}");
+        }
     }
 }
 
@@ -229,4 +255,31 @@ fn no_two_packets_that_are_cut_for_a_tunnel_are_taken_for_one() {
         core::iter::from_fn(|| to.stack.take_datagram(53)).map(|datagram| datagram.data.to_vec()).collect();
     arrived.sort();
     assert_eq!(arrived, [vec![1; 1440], vec![2; 1440]]);
+}
+
+/// Behind ESP, fragments are told apart by addresses, protocol and identification: the SA's name is in the first one only.
+#[test]
+fn no_two_packets_of_different_sas_that_are_cut_behind_esp_are_taken_for_one() {
+    for ipv6 in [false, true] {
+        let mut ends = [End::new(1), End::new(2)];
+        for (port, name) in [(53, 1), (54, 2)] {
+            let selector = Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY };
+            for (end, direction) in ends.iter_mut().zip([Direction::Transmit, Direction::Receive]) {
+                let action = Action::Protect(Template::transport(name));
+                end.keying().add_policy(Policy { direction, selector, priority: 0, action }).unwrap();
+                let key = offload_api::EspKey::new(offload_api::EspSuite::Aes128Gcm, &[name as u8; 20]).unwrap();
+                let params = sa(direction, OffloadKind::None, EspMode::Transport, ipv6);
+                end.keying().add_sa(NOW, SaParams { spi: 0x1000 + name, reqid: name, key, ..params }).unwrap();
+            }
+        }
+        let [mut from, mut to] = ends;
+        let frames = [53, 54].map(|port| {
+            let packets = crate::rig::datagram(ipv6, port, &vec![port as u8; if ipv6 { 1452 } else { 1472 }], 1500);
+            packets.into_iter().flat_map(|packet| from.send(packet)).collect::<Vec<_>>()
+        });
+        assert_eq!(frames.each_ref().map(Vec::len), [2, 2]);
+        // All of one, between the halves of the other.
+        let order = [&frames[0][..1], &frames[1][..], &frames[0][1..]].concat();
+        assert_eq!(to.receive(order).len(), 2, "IPv6: {ipv6}");
+    }
 }
