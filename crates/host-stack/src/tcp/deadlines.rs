@@ -66,8 +66,7 @@ impl Connection {
         self.begin_timeout_recovery(env);
         self.unanswered += 1;
         self.backoff = if waits { (self.backoff + 1).min(most.max(1) - 1) } else { self.backoff + 1 };
-        let at = env.now + self.timeout(env.config);
-        self.deadlines.retransmit = Some(self.or_when_patience_ends(env, at));
+        self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
     }
 
     /// `at`; or, if it is before that, when the peer will have kept its window closed for too long.

@@ -520,6 +520,7 @@ impl Connection {
             true => self.closed_since.or(Some(env.now)),
             false => None,
         };
+        self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.or_when_patience_ends(env, at));
         if !waiting {
             self.deadlines.persist = None;
         } else if self.deadlines.persist.is_none() {

@@ -603,6 +603,7 @@ fn a_window_that_was_closed_over_bytes_under_way_ends_the_connection_in_time() {
     pair.wire.filter = Some(Box::new(|_, _| true));
     pair.stacks[1].send_copy(ids[1], &[0; 1200]);
     pair.stacks[1].push(ids[1]);
+    pair.run_now();
     let closed = Crafted { window: 0, ..crafted };
     let seconds_until_it_ends = (1..600).find(|_| {
         // It answers all the while.
