@@ -94,8 +94,16 @@ impl NicConfig {
     }
 
     /// Bytes of a receive buffer. Without LRO it takes one frame; with it many, for what is joined is to lie in one
-    /// piece.
-    pub(crate) fn receive_buffer_bytes(&self) -> usize {
+    /// piece. Any part of what was received keeps all of it.
+    ///
+    /// ```
+    /// use nic_sim::NicConfig;
+    ///
+    /// assert_eq!(NicConfig::default().receive_buffer_bytes(), 128 << 10);
+    /// let joins_more = NicConfig { lro_max_bytes: 256 << 10, ..NicConfig::default() };
+    /// assert_eq!(joins_more.receive_buffer_bytes(), 512 << 10);
+    /// ```
+    pub fn receive_buffer_bytes(&self) -> usize {
         let frame = (usize::from(self.mtu) + ETHERNET_HEADER).next_multiple_of(64);
         let joined = LRO_BUFFER_BYTES.max(2 * self.lro_max_bytes as usize);
         if self.lro { joined.max(frame) } else { frame }

@@ -7,12 +7,13 @@ mod rig;
 
 use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
+use nic_sim::NicConfig;
 use nvme_tcp::controller::{Job, Target, TargetConfig, TransportConfig};
 use nvme_tcp::namespace::{Namespace, Pieces, Storage};
 use nvme_tcp::pdu::{DataHeader, ReadyToTransfer};
 use nvme_tcp::{Command, FabricsType, IoOpcode, Pdu, Sgl, Status};
 use offload_api::{RxMeta, RxSegment};
-use offload_base::Seq;
+use offload_base::{BufferPool, Seq};
 use rig::{Came, DISK, Wire, host_data, segment, target};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
@@ -255,6 +256,35 @@ fn commands_that_there_is_no_memory_for_are_interrupted_while_other_data_are_on_
     assert!(target.accept(wire.now).is_closing());
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
+}
+
+/// Pieces that are worth their buffers, each in one of a NIC's.
+#[test]
+fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
+    for lro_max_bytes in [NicConfig::default().lro_max_bytes, 256 << 10] {
+        let buffer = NicConfig { lro_max_bytes, ..NicConfig::default() }.receive_buffer_bytes();
+        let mut transport = TransportConfig::default();
+        transport.receive_buffer = transport.receive_buffer.max(buffer);
+        let mut target = target(transport);
+        let (mut wire, _admin, request) = asked(&mut target);
+        let (before, charged) = (HELD.get(), target.stats().memory);
+        for offset in (0..MIB as u32).step_by(16 << 10).take(63) {
+            let ReadyToTransfer { command, tag, .. } = request;
+            let header = DataHeader { command, tag, offset, length: 16 << 10, last: false, success: false };
+            let mut pool = BufferPool::new(buffer, 1);
+            let mut data = pool.take();
+            data.extend_from_slice(&framed(&wire, &Pdu::HostData(header), &[1; 16 << 10]));
+            let segment = RxSegment { seq: Seq(0), data: data.into(), meta: RxMeta::default() };
+            wire.connection.handle_segment(wire.now, segment, &mut target);
+        }
+        let (held, charged) = (HELD.get() - before, target.stats().memory - charged);
+        // The data themselves were charged when they were asked for, and what else a connection holds when it began.
+        assert!(
+            held as usize <= charged + MIB + MIB / 16,
+            "{held} bytes of heap, {charged} charged, in buffers of {buffer}"
+        );
+        assert!(held as usize >= 63 * buffer, "they were copied");
+    }
 }
 
 /// Pieces that are worth their buffers, as long as those can be charged; here they cannot.

@@ -101,6 +101,10 @@ pub struct TransportConfig {
     pub data_bytes: u32,
     /// Bytes asked of one host at a time at most, on one queue, and bytes read for it: its share of memory.
     pub budget: usize,
+    /// Bytes of a buffer that streams are received in, at most: so much is charged to [`TargetConfig::memory`] for a large
+    /// piece of data that stays in the buffer it came in. 128 KiB by default, which is what TLS and `nic-sim` receive in; a
+    /// NIC that joins segments to more than 64 KiB has larger ones (`NicConfig::receive_buffer_bytes`).
+    pub receive_buffer: usize,
 }
 
 /// What is served. Shared by all connections.
@@ -225,6 +229,7 @@ impl Default for TransportConfig {
             requests: 4,
             data_bytes: 1 << 20,
             budget: 8 << 20,
+            receive_buffer: 128 << 10,
         }
     }
 }

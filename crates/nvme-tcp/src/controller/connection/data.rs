@@ -87,7 +87,7 @@ impl Connection {
             if incoming.refused.is_none() {
                 let charge = &mut incoming.charge;
                 let keep = |more| charge.as_mut().is_some_and(|charge| charge.grow(more));
-                incoming.data.take(offset, end, segment.data, keep);
+                incoming.data.take(offset, end, segment.data, self.config.receive_buffer, keep);
             }
         }
     }

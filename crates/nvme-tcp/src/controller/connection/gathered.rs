@@ -30,9 +30,16 @@ enum Data {
 }
 
 impl Gathered {
-    /// Takes the bytes at `offset`. Those that follow them go up to `end`; `keep` says whether so many bytes more may be
-    /// held.
-    pub(super) fn take(&mut self, mut offset: u32, end: u32, mut data: RxBuf, mut keep: impl FnMut(usize) -> bool) {
+    /// Takes the bytes at `offset`, which came in a buffer of at most `buffer` bytes: a piece of it may be all that keeps
+    /// it. Those that follow them go up to `end`; `keep` says whether so many bytes more may be held.
+    pub(super) fn take(
+        &mut self,
+        mut offset: u32,
+        end: u32,
+        mut data: RxBuf,
+        buffer: usize,
+        mut keep: impl FnMut(usize) -> bool,
+    ) {
         while !data.is_empty() {
             if let Some((copied, room)) = self.pieces.iter_mut().rev().find_map(|piece| piece.room_at(offset)) {
                 let taken = room.min(data.len());
@@ -42,7 +49,7 @@ impl Gathered {
                 }
                 data.skip(taken);
                 offset += taken as u32;
-            } else if data.len() >= KEPT && keep(RECEIVED.saturating_sub(data.len())) {
+            } else if data.len() >= KEPT && keep(buffer.saturating_sub(data.len())) {
                 self.pieces.push(Piece { offset, data: Data::Kept(data.freeze()) });
                 return;
             } else {
@@ -82,8 +89,6 @@ impl Piece {
     }
 }
 
-/// Bytes of a buffer that streams are received in, at most: a piece of one may be all that keeps it.
-const RECEIVED: usize = 64 << 10;
 /// A piece of so many bytes is worth its buffer: it is a TLS record's content.
 const KEPT: usize = 16 << 10;
 /// Bytes of a buffer that is copied into.
@@ -93,6 +98,8 @@ const COPIED: usize = 64 << 10;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    const BUFFER: usize = 128 << 10;
 
     proptest! {
         /// Two requests that are answered by turns, in pieces of any size.
@@ -108,7 +115,7 @@ mod tests {
             let mut take = |of: usize, bytes: usize| {
                 let bytes = bytes.min(ends[of] - at[of]);
                 let data = BytesMut::from(&whole[at[of]..at[of] + bytes]);
-                gathered.take(at[of] as u32, ends[of] as u32, data.into(), |more| {
+                gathered.take(at[of] as u32, ends[of] as u32, data.into(), BUFFER, |more| {
                     charged += if may_keep { more } else { 0 };
                     may_keep
                 });
@@ -118,7 +125,7 @@ mod tests {
             take(0, usize::MAX);
             take(1, usize::MAX);
             let held: usize = gathered.pieces.iter().map(|piece| match &piece.data {
-                Data::Kept(bytes) => bytes.len().max(RECEIVED),
+                Data::Kept(bytes) => bytes.len().max(BUFFER),
                 Data::Copied(bytes, most) => bytes.capacity().max(*most),
             }).sum();
             prop_assert!(held <= ends[1] + charged, "{} held, {} charged", held, ends[1] + charged);
@@ -131,7 +138,7 @@ mod tests {
         let mut gathered = Gathered::default();
         let data = BytesMut::zeroed(KEPT);
         let place = data.as_ptr();
-        gathered.take(0, 1 << 20, data.into(), |more| more == RECEIVED - KEPT);
+        gathered.take(0, 1 << 20, data.into(), BUFFER, |more| more == BUFFER - KEPT);
         assert_eq!(gathered.finish()[0].as_ptr(), place);
     }
 }
