@@ -119,3 +119,25 @@ fn cover_traffic_comes_in_any_number_and_others_have_their_turns() {
     };
     assert_eq!((&chunk[..], polls), (&b"something"[..], RECORDS as usize / 32));
 }
+
+#[test]
+fn a_stream_that_had_traffic_and_is_idle_takes_less_than_4_kib() {
+    const MOST: isize = 4096;
+    for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
+        let wire = Wire::new(0);
+        let (_, schedule, keys) = Counting::pair(suite);
+        let (_peer, end) = wire.ends();
+        let (transport, before) = (size_of::<End>() as isize, live());
+        let mut stream = Box::new(KtlsStream::new(end, keys.swapped(), Box::new(schedule)).unwrap());
+        let key = counted(suite, 1);
+        for number in 0..20 {
+            for piece in record(&key, number, 23, &[0; 5000], 0).chunks(1000) {
+                wire.inject(1, piece, RxMeta::default());
+                chunks(&mut stream);
+            }
+        }
+        let held = live() - before - transport;
+        println!("{suite:?}: {held} bytes, {} of them in place", size_of::<KtlsStream<End>>());
+        assert!(held < MOST, "{held} bytes");
+    }
+}
