@@ -8,14 +8,10 @@ use ktls_offload::{FixedKeys, KtlsStream, TokioSegments};
 use offload_api::TlsSuite;
 use offload_base::{Rng, Seed};
 use proptest::prelude::*;
+use rig::tasks::{Task, run, turn, within};
 use rig::{Counting, SUITES};
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 type Stream = KtlsStream<TokioSegments<DuplexStream>>;
@@ -27,71 +23,6 @@ fn pair(suite: TlsSuite, room: usize) -> (Stream, Stream) {
     let near = KtlsStream::new(TokioSegments::new(near), keys.clone(), Box::new(one)).unwrap();
     let far = KtlsStream::new(TokioSegments::new(far), keys.swapped(), Box::new(other)).unwrap();
     (near, far)
-}
-
-/// Whether a task was woken.
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
-
-/// Runs tasks until all are done; false if some wait and nobody is awake.
-fn run(tasks: Vec<Task<'_>>) -> bool {
-    let mut tasks: Vec<(Option<Task<'_>>, Arc<Flag>)> =
-        tasks.into_iter().map(|task| (Some(task), Arc::new(Flag(AtomicBool::new(true))))).collect();
-    loop {
-        let mut polled = false;
-        for (slot, flag) in &mut tasks {
-            let Some(task) = slot else { continue };
-            if !flag.0.swap(false, Ordering::Relaxed) {
-                continue;
-            }
-            polled = true;
-            if task.as_mut().poll(&mut Context::from_waker(&Waker::from(flag.clone()))).is_ready() {
-                *slot = None;
-            }
-        }
-        if !polled {
-            return tasks.iter().all(|(task, _)| task.is_none());
-        }
-    }
-}
-
-/// Polls `future` at most so many times, then drops it.
-async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        let polled = future.as_mut().poll(cx).map(Some);
-        if polled.is_pending() && left == 0 {
-            // Given up at once, as when another branch is ready: no wake of this future will be heard.
-            return Poll::Ready(None);
-        }
-        polled
-    })
-    .await
-}
-
-/// Lets the others go on.
-async fn turn() {
-    let mut waited = false;
-    poll_fn(|cx| {
-        if core::mem::replace(&mut waited, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Sends runs of a number each, some given up; gives what was sent for certain, and what may have been.

@@ -78,6 +78,18 @@ impl MockDevice {
         self.events.push_back(event);
     }
 
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Gives up the oldest context.
+    pub(crate) fn evict(&mut self) {
+        if !self.contexts.is_empty() {
+            let (handle, _) = self.contexts.remove(0);
+            self.events.push_back(DeviceEvent::Removed { flow: FLOW, handle });
+        }
+    }
+
     pub(crate) fn contexts(&self) -> usize {
         self.contexts.len()
     }

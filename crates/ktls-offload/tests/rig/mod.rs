@@ -4,6 +4,7 @@
 #![allow(dead_code)] // every test file uses its own part of it
 
 pub(crate) mod device;
+pub(crate) mod tasks;
 
 use bytes::Bytes;
 use device::MockDevice;
@@ -13,7 +14,7 @@ use offload_api::{
     TlsVersion, TxTag, Unit,
 };
 use offload_base::{Rng, Seed, Seq};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -55,7 +56,7 @@ pub(crate) struct Half {
     /// Contexts to be removed when all before an offset has left.
     releases: Vec<(u64, Handle)>,
     pub(crate) released: Vec<Handle>,
-    sealed: Vec<(u64, Bytes)>,
+    sealed: BTreeMap<u64, Bytes>,
     /// Units sealed by the transport's sealers.
     pub(crate) sealed_units: usize,
 
@@ -63,8 +64,41 @@ pub(crate) struct Half {
     pub(crate) received: u64,
     pub(crate) consumed: u64,
     peer_finished: bool,
-    waker: Option<Waker>,
+    /// The peer has aborted: once all that arrived is taken, that is an error.
+    lost: bool,
+    /// Bytes queued beyond which it wants no more.
+    pub(crate) send_buffer: usize,
+    wakers: Wakers,
     rng: Rng,
+}
+
+/// Who waits for what.
+#[derive(Default)]
+struct Wakers {
+    readable: Option<Waker>,
+    writable: Option<Waker>,
+    acknowledged: Option<Waker>,
+    event: Option<Waker>,
+}
+
+impl Wakers {
+    fn wake_reader(&mut self) {
+        self.readable.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_writers(&mut self) {
+        [self.writable.take(), self.acknowledged.take()].into_iter().flatten().for_each(Waker::wake);
+    }
+
+    fn wake_listener(&mut self) {
+        self.event.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn wake_all(&mut self) {
+        self.wake_reader();
+        self.wake_writers();
+        self.wake_listener();
+    }
 }
 
 impl Wire {
@@ -85,13 +119,15 @@ impl Wire {
             device: None,
             releases: Vec::new(),
             released: Vec::new(),
-            sealed: Vec::new(),
+            sealed: BTreeMap::new(),
             sealed_units: 0,
             arrived: VecDeque::new(),
             received: 0,
             consumed: 0,
             peer_finished: false,
-            waker: None,
+            lost: false,
+            send_buffer: usize::MAX,
+            wakers: Wakers::default(),
             rng: Seed(seed).stream(name),
         };
         // Both directions wrap early.
@@ -124,6 +160,25 @@ impl Wire {
     pub(crate) fn reset(&self, side: usize) {
         let mut halves = self.lock();
         halves[side].device.as_mut().unwrap().reset();
+        halves[side].tell_events();
+    }
+
+    /// Has the device of `side` give up one of its contexts.
+    pub(crate) fn evict(&self, side: usize) {
+        let mut halves = self.lock();
+        halves[side].device.as_mut().unwrap().evict();
+        halves[side].tell_events();
+    }
+
+    /// Lets up to `limit` bytes of `side` leave; whether anything came of that.
+    pub(crate) fn step(&self, side: usize, limit: usize) -> bool {
+        let state = || {
+            let halves = self.lock();
+            (halves[side].wire.len(), halves[1 - side].peer_finished)
+        };
+        let before = state();
+        self.pump(side, limit);
+        state() != before
     }
 
     /// Lets at most `limit` bytes of what `side` has queued leave.
@@ -133,7 +188,7 @@ impl Wire {
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
         let mut left = limit;
         while left > 0 {
-            let unconsumed = (to.received - to.consumed) as usize;
+            let unconsumed = if to.dropped { 0 } else { (to.received - to.consumed) as usize };
             let cut = match from.cut {
                 Cut::Every(bytes) => bytes,
                 Cut::UpTo(bytes) => 1 + from.rng.below(bytes) as usize,
@@ -146,20 +201,22 @@ impl Wire {
             let mut payload = from.segment(at, most);
             left -= payload.len();
             from.wire.extend_from_slice(&payload);
+            from.wakers.wake_writers();
+            if to.dropped {
+                continue; // nobody is there
+            }
             let seq = from.first + at as u32;
             let meta = to.device.as_mut().map_or(RxMeta::default(), |device| device.receive(seq, &mut payload));
             to.received += payload.len() as u64;
             to.arrived.push_back(RxSegment { seq, data: bytes::BytesMut::from(&payload[..]).into(), meta });
+            to.wakers.wake_reader();
         }
         from.run_releases();
-        if from.finished && from.wire.len() as u64 == from.queued {
+        if from.finished && !from.aborted && from.wire.len() as u64 == from.queued {
             to.peer_finished = true;
+            to.wakers.wake_reader();
         }
-        for half in [from, to] {
-            if let Some(waker) = half.waker.take() {
-                waker.wake();
-            }
-        }
+        [from, to].into_iter().for_each(Half::tell_events);
     }
 
     /// Adds a segment as if it came from the other end of `side`.
@@ -170,9 +227,14 @@ impl Wire {
         let seq = first + half.received as u32;
         half.received += bytes.len() as u64;
         half.arrived.push_back(RxSegment { seq, data: bytes::BytesMut::from(bytes).into(), meta });
-        if let Some(waker) = half.waker.take() {
-            waker.wake();
-        }
+        half.wakers.wake_reader();
+    }
+
+    /// What `side` gets once all that arrived is taken is an error.
+    pub(crate) fn lose(&self, side: usize) {
+        let half = &mut self.lock()[side];
+        half.lost = true;
+        half.wakers.wake_all();
     }
 
     /// Closes the direction towards `side`.
@@ -184,7 +246,23 @@ impl Wire {
 impl Half {
     /// As if somebody else had waited since.
     pub(crate) fn forget_wakers(&mut self) {
-        self.waker = None;
+        self.wakers = Wakers::default();
+    }
+
+    /// Sealers that were installed.
+    pub(crate) fn sealers(&self) -> usize {
+        self.sealers.len()
+    }
+
+    /// Bytes queued that have not left.
+    pub(crate) fn waiting(&self) -> usize {
+        (self.queued - self.wire.len() as u64) as usize
+    }
+
+    fn tell_events(&mut self) {
+        if self.device.as_ref().is_some_and(MockDevice::has_events) {
+            self.wakers.wake_listener();
+        }
     }
 
     /// Up to `most` bytes from offset `at`, as they belong on the wire.
@@ -211,15 +289,12 @@ impl Half {
 
     /// The record at `start`, by the device or, if it does not know the context, by the sealer.
     fn unit(&mut self, start: u64, len: u32, number: u64, handle: Handle) -> Bytes {
-        if let Some((_, bytes)) = self.sealed.iter().find(|(at, _)| *at == start) {
+        if let Some(bytes) = self.sealed.get(&start) {
             return bytes.clone();
         }
-        let plain: Vec<Bytes> = self
-            .chunks
-            .iter()
-            .filter(|(at, ..)| (start..start + u64::from(len)).contains(at))
-            .map(|(_, bytes, _)| bytes.clone())
-            .collect();
+        let before = |offset: u64| self.chunks.partition_point(|(at, ..)| *at < offset);
+        let chunks = &self.chunks[before(start)..before(start + u64::from(len))];
+        let plain: Vec<Bytes> = chunks.iter().map(|(_, bytes, _)| bytes.clone()).collect();
         let first = self.first + start as u32;
         if let Some(sealed) = self.device.as_mut().and_then(|device| device.transmit(handle, first, number, &plain)) {
             return sealed;
@@ -229,7 +304,7 @@ impl Half {
         let sealed = self.sealers[index].1.seal(unit, &plain).unwrap();
         assert_eq!(sealed.len(), len as usize);
         self.sealed_units += 1;
-        self.sealed.push((start, sealed.clone()));
+        self.sealed.insert(start, sealed.clone());
         // What left already has to be what the device made of it.
         let gone = self.wire.get(start as usize..).unwrap_or_default();
         let common = gone.len().min(sealed.len());
@@ -274,9 +349,10 @@ impl SegmentStream for End {
         self.half(|half| match half.arrived.pop_front() {
             Some(segment) => Poll::Ready(Ok(Some(segment))),
             None if half.peer_finished => Poll::Ready(Ok(None)),
+            None if half.lost => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             None => {
                 half.arrived = VecDeque::new(); // what an idle stream takes is measured
-                half.waker = Some(cx.waker().clone());
+                half.wakers.readable = Some(cx.waker().clone());
                 Poll::Pending
             }
         })
@@ -306,15 +382,26 @@ impl SegmentStream for End {
         }
     }
 
-    fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        Poll::Ready(if self.half(|half| half.aborted) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(1) })
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.half(|half| {
+            if half.aborted || half.lost {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
+            match half.send_buffer.saturating_sub(half.waiting()) {
+                0 => {
+                    half.wakers.writable = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                room => Poll::Ready(Ok(room)),
+            }
+        })
     }
 
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
         self.half(|half| {
             let seq = half.first + half.queued as u32;
             assert!(!half.finished || data.is_empty(), "sent after finish");
-            if !data.is_empty() {
+            if !data.is_empty() && !half.aborted && !half.lost {
                 let length = data.len() as u64;
                 half.chunks.push((half.queued, data, tag));
                 half.queued += length;
@@ -332,7 +419,10 @@ impl SegmentStream for End {
             if half.wire.len() as u64 >= offset {
                 return Poll::Ready(Ok(()));
             }
-            half.waker = Some(cx.waker().clone());
+            if half.aborted || half.lost {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+            }
+            half.wakers.acknowledged = Some(cx.waker().clone());
             Poll::Pending
         })
     }
@@ -343,7 +433,19 @@ impl SegmentStream for End {
     }
 
     fn abort(&mut self) {
-        self.half(|half| half.aborted = true);
+        let mut halves = self.wire.lock();
+        for (side, half) in halves.iter_mut().enumerate() {
+            if side == self.side {
+                half.aborted = true;
+            } else {
+                half.lost = true;
+            }
+            // What is left will never be sent.
+            half.queued = half.wire.len() as u64;
+            half.releases.iter_mut().for_each(|(offset, _)| *offset = half.queued.min(*offset));
+            half.run_releases();
+            half.wakers.wake_all();
+        }
     }
 
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
@@ -356,6 +458,7 @@ impl SegmentStream for End {
         self.half(|half| {
             half.releases.push((half.queued, context));
             half.run_releases();
+            half.tell_events();
         });
     }
 
@@ -363,6 +466,7 @@ impl SegmentStream for End {
         self.half(|half| match &mut half.device {
             Some(device) => {
                 f(device::FLOW, device);
+                half.tell_events();
                 true
             }
             None => false,
@@ -373,7 +477,7 @@ impl SegmentStream for End {
         self.half(|half| match half.device.as_mut().and_then(|device| device.poll_event()) {
             Some(event) => Poll::Ready(event),
             None => {
-                half.waker = Some(cx.waker().clone());
+                half.wakers.event = Some(cx.waker().clone());
                 Poll::Pending
             }
         })
