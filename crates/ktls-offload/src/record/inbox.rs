@@ -7,6 +7,7 @@
 
 use super::HEADER_LEN;
 use bytes::BytesMut;
+use offload_api::rx::Checksums;
 use offload_api::{RxBuf, RxMeta, RxSegment};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
@@ -191,12 +192,18 @@ impl Inbox {
     }
 }
 
-/// What can be said of two ranges copied into one; `None` if what was said of them differs in a way that counts. (Of
-/// ESP, which numbers its packets, nothing is asked above TLS.)
+/// What can be said of two ranges copied into one; `None` if what was said of them differs in a way that counts. What a
+/// peer changes from packet to packet as it likes does not: whether the device could check a packet's checksums (not those
+/// of a fragment), and which SA it came by. The lesser word holds.
 fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
-    let esp = if one.esp == other.esp { one.esp } else { RxMeta::default().esp };
-    let (one, other) = (RxMeta { esp, ..one }, RxMeta { esp, ..other });
-    (one == other).then_some(one)
+    let lesser = RxMeta {
+        checksums: if one.checksums == other.checksums { one.checksums } else { Checksums::Unchecked },
+        esp: if one.esp == other.esp { one.esp } else { RxMeta::default().esp },
+        protection: one.protection.min(other.protection),
+        ..one
+    };
+    let same = (one.tls, one.context, one.nvme) == (other.tls, other.context, other.nvme);
+    same.then_some(lesser)
 }
 
 /// Gives the memory of ranges back if there are none, but for that of a few.
@@ -216,6 +223,7 @@ const RANGES_KEPT: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_api::Protection;
     use offload_api::rx::TlsVerdict;
 
     #[test]
@@ -285,6 +293,19 @@ mod tests {
             inbox.shrink();
             assert!(inbox.segments.capacity() <= RANGES_KEPT);
         }
+    }
+
+    /// Fragments come unchecked, and each SA has its word: no reason to keep a range for each byte.
+    #[test]
+    fn what_a_peer_changes_at_will_keeps_no_ranges_apart() {
+        let checked = RxMeta { checksums: Checksums::Good, protection: Protection::Secret, ..RxMeta::default() };
+        let mut inbox = Inbox::default();
+        for at in 0..16_406 {
+            inbox.push(range(at, &[at as u8], if at % 2 == 0 { checked } else { RxMeta::default() }));
+        }
+        assert!(inbox.segments.len() <= 6, "{} ranges", inbox.segments.len());
+        assert!(held(&inbox) < 3 * inbox.len() + (64 << 10));
+        assert!(inbox.runs(16_406).all(|(_, meta)| *meta == RxMeta::default()), "the lesser word");
     }
 
     #[test]
