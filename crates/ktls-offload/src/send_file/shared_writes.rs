@@ -27,8 +27,11 @@ pub struct LentPieces {
 
 impl LentPieces {
     /// Lends `piece`, and gives it back for the way down. The last 32 pieces are remembered; one that is
-    /// written later than that is copied.
+    /// written later than that is copied, and so is a short one.
     pub fn lend(&self, piece: Bytes) -> Bytes {
+        if piece.len() < WORTH_SHARING {
+            return piece; // it will be copied, and nobody would look for it
+        }
         let mut pieces = self.lock();
         if pieces.len() == LENT_MAX {
             pieces.pop_front();
@@ -324,5 +327,15 @@ mod tests {
         assert_eq!(lent.lock().len(), LENT_MAX);
         assert_eq!(taken(write(&mut stream, &[&short, &forgotten])), short.len() + forgotten.len());
         assert_eq!(stream.get_ref().sent, [[&short[..], &forgotten[..]].concat()]);
+    }
+
+    #[test]
+    fn short_answers_leave_nothing_behind() {
+        let (mut stream, lent) = SharedWrites::new(Kept::default());
+        for length in [1, 100, WORTH_SHARING - 1, WORTH_SHARING, 1] {
+            let body = lent.lend(vec![1; length].into());
+            assert_eq!(taken(write(&mut stream, &[b"head", &body])), 4 + length);
+            assert!(lent.lock().is_empty(), "a connection that is idle now keeps an answer of {length} bytes");
+        }
     }
 }
