@@ -286,7 +286,12 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         match self.poll_written(Task::Writer, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ if self.written >= offset => Poll::Ready(Ok(())),
-            _ => Poll::Pending,
+            Poll::Ready(Ok(())) if self.closing != Closing::Open => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            _ => {
+                // All that was queued is written: what it waits for is still to be queued.
+                self.waiting.wait(Task::Writer, cx);
+                Poll::Pending
+            }
         }
     }
 
@@ -461,6 +466,24 @@ mod tests {
         far.read_exact(&mut [0; 8]).await.unwrap();
         assert_eq!(writes.0.load(Ordering::Relaxed), 1);
         assert_eq!(reads.0.load(Ordering::Relaxed), 1, "a reader keeps the writing going when the writer is gone");
+    }
+
+    /// Another task queues what it waits for.
+    #[tokio::test]
+    async fn who_waits_for_bytes_that_are_still_to_be_queued_is_woken_or_told() {
+        let (near, _far) = tokio::io::duplex(64);
+        let mut stream = TokioSegments::new(near);
+        let (writes, writer) = task();
+        assert!(stream.poll_acked(&mut Context::from_waker(&writer), 4).is_pending());
+        stream.send(Bytes::from_static(b"some"), TxTag::PLAIN);
+        stream.flush();
+        assert_eq!(writes.0.load(Ordering::Relaxed), 1);
+        assert!(matches!(stream.poll_acked(&mut Context::from_waker(&writer), 4), Poll::Ready(Ok(()))));
+        assert!(stream.poll_acked(&mut Context::from_waker(&writer), 5).is_pending());
+        stream.finish();
+        assert_eq!(writes.0.load(Ordering::Relaxed), 2);
+        let Poll::Ready(Err(error)) = stream.poll_acked(&mut Context::from_waker(&writer), 5) else { panic!("told") };
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[tokio::test]

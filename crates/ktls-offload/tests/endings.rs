@@ -2,8 +2,8 @@
 
 mod rig;
 
-use ktls_offload::{KtlsStream, Offload, TlsError};
-use offload_api::{RxMeta, SegmentStream, TlsSuite};
+use ktls_offload::{KtlsStream, NotOffloaded, Offload, Outcome, TlsError};
+use offload_api::{RxMeta, SegmentStream, TlsSuite, TxTag};
 use rig::{Counting, End, Wire, streams};
 use std::future::Future;
 use std::io;
@@ -196,11 +196,69 @@ fn news_of_the_device_reach_the_task_that_waits_for_them() {
 #[test]
 fn asking_for_a_device_leaves_a_waiting_reader_awake() {
     let wire = Wire::new(1).with_devices(0.0, 1);
+    // Its word would wake the reader as well.
+    wire.lock()[0].device.as_mut().unwrap().silent = true;
     let (mut near, mut far) = streams(&wire, SUITE);
     let (reads, reader) = task();
     assert!(near.poll_chunk(&mut Context::from_waker(&reader)).is_pending());
     near.offload(Offload::BOTH);
+    let before = reads.0.load(Ordering::Relaxed);
     let mut send = pin!(far.write_all(b"x"));
     assert!(matches!(send.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(()))));
-    assert!(reads.0.load(Ordering::Relaxed) > 0);
+    assert!(reads.0.load(Ordering::Relaxed) > before);
+}
+
+/// Who waits for bytes to be acknowledged that went nowhere, for the stream had failed, is told.
+#[test]
+fn what_a_failed_stream_did_not_take_is_never_waited_for() {
+    let wire = Wire::new(1);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    near.send("taken".into(), TxTag::PLAIN);
+    let cx = &mut Context::from_waker(Waker::noop());
+    wire.inject(0, &[23, 3, 3, 0, 17], RxMeta::default());
+    wire.inject(0, &[0; 17], RxMeta::default());
+    assert!(near.poll_chunk(cx).is_ready());
+    near.send("not taken".into(), TxTag::PLAIN);
+    assert!(matches!(near.poll_acked(cx, 5), Poll::Ready(Ok(()))), "what was taken is delivered");
+    assert!(matches!(near.poll_acked(cx, 14), Poll::Ready(Err(_))));
+    // The same where the end was meant.
+    far.finish();
+    far.send("not taken".into(), TxTag::PLAIN);
+    let Poll::Ready(Err(error)) = far.poll_acked(cx, 9) else { panic!("it waits for nothing") };
+    assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+}
+
+/// `ready` takes in what has arrived. Whole records of it are still read when the connection is lost meanwhile.
+#[tokio::test]
+async fn what_arrived_before_the_connection_was_lost_is_read() {
+    let wire = Wire::new(3).with_devices(0.0, 3);
+    wire.lock()[1].tells_next = false;
+    let (mut near, mut far) = streams(&wire, SUITE);
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Deferred);
+    // A record, and a piece of the next.
+    wire.lock()[0].hold = true;
+    near.send("whole".into(), TxTag::PLAIN);
+    near.send("never whole".into(), TxTag::PLAIN);
+    wire.pump(0, 22 + "whole".len() + 3);
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert!(far.poll_ready(cx).is_pending());
+    wire.lose(1);
+    let outcome = far.ready().await;
+    assert_eq!(outcome.unwrap(), Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(far.next_chunk().await.unwrap().unwrap(), "whole");
+    assert_eq!(far.next_chunk().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// A peer that sends no record: no context will ever begin behind that, and who waits for one is told to read on.
+#[tokio::test]
+async fn what_is_no_record_is_not_waited_behind() {
+    let wire = Wire::new(3).with_devices(0.0, 3);
+    let (_near, mut far) = streams(&wire, SUITE);
+    wire.inject(1, b"GET / HTTP/1.1", RxMeta::default());
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Refused(NotOffloaded::Closed));
+    assert_eq!(far.ready().await.unwrap(), Outcome::Refused(NotOffloaded::Closed));
+    let error = far.next_chunk().await.unwrap_err();
+    assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::UnexpectedRecord(b'G')));
+    // Nor behind a key that the stream has ended with.
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Refused(NotOffloaded::Closed));
 }

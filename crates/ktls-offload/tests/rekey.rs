@@ -217,6 +217,21 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_sw), (4, 4));
 }
 
+/// The transport drops a sealer for the one that follows it, which no next key may ever bring.
+#[tokio::test]
+async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
+    for end in [|stream: &mut KtlsStream<rig::End>| stream.update_keys(false).unwrap(), SegmentStream::finish] {
+        let wire = Wire::new(5).with_devices(0.0, 5);
+        let (mut near, _far) = streams(&wire, SUITES[0]);
+        near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+        near.send_chunk("sealed by the device".into()).await.unwrap();
+        assert_eq!(wire.lock()[0].sealers(), 1);
+        wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
+        end(&mut near);
+        assert_eq!(wire.lock()[0].sealers(), 2);
+    }
+}
+
 #[tokio::test]
 async fn a_receive_key_goes_to_the_device_by_itself() {
     let wire = Wire::new(7).with_devices(0.0, 7);

@@ -411,13 +411,18 @@ impl Receiver {
 
     /// Where a device may begin: the first header after everything that arrived, and its record's number. `None`
     /// while that header's place is not known.
-    pub(crate) fn next_boundary(&mut self) -> Option<(Seq, u64)> {
-        let start = self.inbox.start()?;
+    ///
+    /// # Errors
+    /// [`TlsError`], if something that arrived is no record, or the last one had the last number.
+    pub(crate) fn next_boundary(&mut self) -> Result<Option<(Seq, u64)>, TlsError> {
+        let Some(start) = self.inbox.start() else { return Ok(None) };
         let format = self.key.format();
         while self.known.bytes < self.inbox.len() {
-            self.known = self.known.next(format, &self.inbox).ok()??;
+            let Some(next) = self.known.next(format, &self.inbox)? else { return Ok(None) };
+            self.known = next;
         }
-        Some((start + self.known.bytes as u32, self.number.checked_add(self.known.records)?))
+        let number = self.number.checked_add(self.known.records).ok_or(TlsError::KeyExhausted)?;
+        Ok(Some((start + self.known.bytes as u32, number)))
     }
 
     /// Where the last records given out began, and their numbers, the oldest first.
@@ -625,7 +630,7 @@ mod tests {
         for gone in [false, true] {
             let mut receiver = Receiver::new(0, key(1), Inbox::default()).unwrap();
             receiver.begin_at(FIRST);
-            receiver.next_boundary();
+            receiver.next_boundary().unwrap();
             receiver.add_context(handle(0));
             let mut seq = feed(&mut receiver, &key(1), 0, FIRST, Some(handle(0)));
             receiver.rekey(key(2)).unwrap();
@@ -647,7 +652,7 @@ mod tests {
                 assert!(!next(&mut receiver, Some(0), None));
                 continue;
             }
-            receiver.next_boundary();
+            receiver.next_boundary().unwrap();
             receiver.add_context(handle(1));
             assert!(next(&mut receiver, Some(0), None));
             assert!(next(&mut receiver, Some(300), Some(handle(1))), "what lies beyond a hole is still to come");
@@ -675,13 +680,13 @@ mod tests {
             let header = FIRST + (whole as usize * TINY) as u32;
             assert_eq!(receiver.locate(header), Located::Record(NUMBER + whole));
             assert_eq!(receiver.locate(header + 2 * TINY as u32), Located::NotYet);
-            if let Some((start, number)) = receiver.next_boundary() {
+            if let Some((start, number)) = receiver.next_boundary().unwrap() {
                 let records = number - NUMBER;
                 assert!(records == whole || records == whole + 1);
                 assert_eq!(start, FIRST + (records as usize * TINY) as u32);
             }
         }
-        assert_eq!(receiver.next_boundary(), Some((FIRST + bytes.len() as u32, NUMBER + RECORDS as u64)));
+        assert_eq!(receiver.next_boundary(), Ok(Some((FIRST + bytes.len() as u32, NUMBER + RECORDS as u64))));
         // A search among that many segments, and two looked into; each segment may have three asked in vain.
         let segments = bytes.len() / SEGMENT;
         let each = segments.ilog2() as usize + 1 + 2;

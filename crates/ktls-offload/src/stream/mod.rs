@@ -387,8 +387,17 @@ impl<S: SegmentStream> KtlsStream<S> {
         returns
     }
 
-    /// Gets the next range from the transport; false if there are no more.
+    /// Gets the next range from the transport; false if there are no more. An error ends the direction.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
+        let more = ready!(self.poll_range(cx));
+        if let Err(error) = &more {
+            self.end_reading(Side::Lost(error.kind()));
+        }
+        Poll::Ready(more)
+    }
+
+    /// Gets the next range from the transport; false if there are no more.
+    fn poll_range(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
         self.settle_credit();
         let segment = match self.ended.take() {
             Some(ended) => ended.map(|()| None),
@@ -411,10 +420,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let segment = match segment {
             Ok(Some(segment)) => segment,
             Ok(None) => return Poll::Ready(Ok(false)),
-            Err(error) => {
-                self.end_reading(Side::Lost(error.kind()));
-                return Poll::Ready(Err(error));
-            }
+            Err(error) => return Poll::Ready(Err(error)),
         };
         self.receiver.push(segment);
         self.add_deferred(cx);

@@ -197,11 +197,13 @@ impl<S: SegmentStream> KtlsStream<S> {
                 RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
                 RxOffload::Adding(_) => return Poll::Pending,
                 RxOffload::Deferred => {
-                    if !ready!(self.poll_more(cx))? {
-                        self.ended = Some(Ok(()));
-                        self.rx = RxOffload::Refused(NotOffloaded::Closed);
-                        self.abort_receive_rekey();
-                    }
+                    // What arrived before the end is still to be read.
+                    self.ended = match ready!(self.poll_range(cx)) {
+                        Ok(true) => continue,
+                        Ok(false) => Some(Ok(())),
+                        Err(error) => Some(Err(error)),
+                    };
+                    self.give_up_deferred();
                 }
             }
         }
@@ -321,7 +323,14 @@ impl<S: SegmentStream> KtlsStream<S> {
         if let Some(seq) = self.stream.next_seq() {
             self.receiver.begin_at(seq);
         }
-        let (start, number) = self.receiver.next_boundary()?;
+        let (start, number) = match self.receiver.next_boundary() {
+            Ok(boundary) => boundary?,
+            // What arrived is no record: reading tells, and no context will begin behind it.
+            Err(_) => {
+                self.give_up_deferred();
+                return None;
+            }
+        };
         match self.contexts.add(&mut self.stream, Direction::Receive, start, number, self.receiver.key()) {
             Ok(handle) => {
                 self.receiver.add_context(handle);
@@ -346,6 +355,13 @@ impl<S: SegmentStream> KtlsStream<S> {
                 None
             }
         }
+    }
+
+    /// There will be no next record for a context to begin with.
+    fn give_up_deferred(&mut self) {
+        self.returns.rx = false;
+        self.rx = RxOffload::Refused(NotOffloaded::Closed);
+        self.abort_receive_rekey();
     }
 
     /// Hands the transmit direction to a device that was reset, if it had it before. Called before a record of data.
@@ -490,7 +506,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             return;
         }
         let RxOffload::Device(handle) = self.rx else { return };
-        let Some((header, number)) = self.receiver.next_boundary() else { return };
+        let Ok(Some((header, number))) = self.receiver.next_boundary() else { return };
         self.resync.hints.note_given();
         self.answer(handle, header, Some(number));
     }

@@ -67,6 +67,10 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
     }
 
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        if offset > self.acks.content {
+            // After an end the rest will never be sent.
+            self.check_writable()?;
+        }
         let acked = self.stream.poll_acked(cx, self.acks.wire_offset(offset));
         ready!(self.as_writer(acked, cx))?;
         self.acks.forget(offset);
