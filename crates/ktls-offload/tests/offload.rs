@@ -8,8 +8,9 @@ use offload_api::{DeviceEvent, Refused, SegmentStream, TlsSuite, TxTag};
 use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, Cut, Wire, data, streams};
 use std::future::poll_fn;
-use std::task::Poll;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 
 /// What one run left behind.
 struct Run {
@@ -183,6 +184,33 @@ async fn where_the_transport_cannot_tell_the_first_bytes_do() {
 }
 
 /// A device is reset while a stream waits to have its context added; the news is read only after that was.
+/// What is not read keeps the window closed; the header that a context waits for has to come all the same.
+#[test]
+fn ready_does_not_wait_for_a_window_that_only_reading_would_open() {
+    const WINDOW: usize = 25;
+    let cx = &mut Context::from_waker(Waker::noop());
+    let wire = Wire::new(3).with_devices(0.0, 3);
+    (wire.lock()[0].hold, wire.lock()[0].window) = (true, WINDOW);
+    let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
+    near.send(data(1, 1000).into(), TxTag::PLAIN);
+    near.send(data(2, 1000).into(), TxTag::PLAIN);
+    // All of a record, and three bytes of the next one's header.
+    for _ in 0..(1000 + 22 + 3) / WINDOW {
+        assert!(far.poll_chunk(cx).is_pending());
+        wire.pump(0, WINDOW);
+    }
+    let mut some = [0; 50];
+    assert!(Pin::new(&mut far).poll_read(cx, &mut ReadBuf::new(&mut some)).is_ready());
+    assert_eq!(far.offload(Offload { tx: false, rx: true }).rx, Outcome::Deferred);
+    for _ in 0..3 {
+        if far.poll_ready(cx).is_ready() {
+            break;
+        }
+        wire.pump(0, usize::MAX);
+    }
+    assert!(far.receive_context().is_some(), "it waits for what the window keeps back");
+}
+
 #[tokio::test]
 async fn news_of_a_reset_that_is_older_than_a_context_loses_no_context() {
     let wire = Wire::new(13).with_devices(0.0, 13);

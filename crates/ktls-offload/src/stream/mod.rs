@@ -407,8 +407,9 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.give_hint();
                     self.receiver.shrink();
                     inbox::shrink(&mut self.plain);
-                    // A window smaller than a record would never open again.
-                    let due = self.receiver.pending().min(WIRE_MAX).saturating_sub(self.early_credit);
+                    // A window smaller than a record would never open again. (Who waits for a device has maybe not read all.)
+                    let unread: usize = self.plain.iter().map(|range| range.data.len()).sum();
+                    let due = (unread + self.receiver.pending().min(WIRE_MAX)).saturating_sub(self.early_credit);
                     if due > 0 {
                         self.early_credit += due;
                         self.stream.consume(due);

@@ -171,7 +171,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// a record that it sends before has to be opened in software, and may cost the device its place.
     ///
     /// # Errors
-    /// Those of the transport.
+    /// None: what ended the connection is told to who reads, behind what had arrived by then.
     pub async fn ready(&mut self) -> io::Result<Outcome> {
         poll_fn(|cx| self.poll_ready(cx)).await
     }
