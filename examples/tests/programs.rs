@@ -202,11 +202,12 @@ fn offload_that_is_refused_and_sas_that_end_are_not_passed_over() {
 
 /// SAs of 10.0.0.1 to and from 10.0.0.2, and policies that ask for them.
 fn keys(more: &str) -> String {
-    let one = |source, destination, spi, direction| {
+    let one = |source, destination, spi: &str, direction| {
         format!(
             "state add src {source} dst {destination} proto esp spi {spi} reqid 1 mode transport {more} \
-             aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f10111213 128\n\
-             policy add src {source} dst {destination} dir {direction} tmpl proto esp reqid 1 mode transport\n"
+             aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f1011{} 128\n\
+             policy add src {source} dst {destination} dir {direction} tmpl proto esp reqid 1 mode transport\n",
+            &spi[2..]
         )
     };
     one("10.0.0.1", "10.0.0.2", "0x1001", "out") + &one("10.0.0.2", "10.0.0.1", "0x1002", "in")

@@ -32,7 +32,8 @@ impl SaTables {
         let SaTables { mut sad, mut spd } = SaTables::default();
         for number in 0..sas {
             for direction in [Direction::Transmit, Direction::Receive] {
-                let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).expect("as long as its suite wants");
+                let key = EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]);
+                let key = key.expect("as long as its suite wants");
                 sad.add(Instant::ZERO, sa(direction, number, key)).expect("they are different");
             }
             let selector = Selector { destination: Some(Prefix::host(peer(number))), ..Selector::ANY };

@@ -7,16 +7,18 @@
 //! Invariant: an SA is found by others' questions only while it can be used; by its name, until it is deleted.
 
 use crate::memory::Marks;
+use core::hash::BuildHasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use esp::{Cipher, Meter, Outer, QuickHash, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Direction, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template, UdpEncapsulation,
+    Direction, EspKey, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template, UdpEncapsulation,
 };
 use offload_base::Instant;
 use offload_base::time::earliest;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 /// A security association and what has become of it.
@@ -189,6 +191,8 @@ pub struct Sad {
     own: HashMap<IpAddr, usize, QuickHash>,
     /// When which SA has something to do of its own accord.
     deadlines: BTreeSet<(Instant, SaId)>,
+    /// How many SAs send and receive under each key and salt, by hashes that nobody can guess. Looked up, never walked.
+    keys: HashMap<u64, [u32; 2]>,
 }
 
 #[derive(Debug, Default)]
@@ -216,7 +220,8 @@ impl Sad {
     /// Adds an SA.
     ///
     /// # Errors
-    /// If there is one that the same packets would find, or its parameters do not go together.
+    /// If there is one that the same packets would find, or its parameters do not go together; or if one of the other
+    /// direction has its key and salt.
     pub fn add(&mut self, now: Instant, params: SaParams) -> Result<SaId, KeyingError> {
         check(&params)?;
         if params.direction == Direction::Receive && self.received.contains_key(&Received::of(&params)) {
@@ -227,6 +232,13 @@ impl Sad {
         if params.direction == Direction::Transmit && self.sent.contains_key(&sent) {
             return Err(KeyingError::Exists);
         }
+        // Both ends count from one: the nonces of what is sent are those of what is received.
+        let hash = self.hash(&params.key);
+        let users = self.keys.entry(hash).or_default();
+        if users[1 - params.direction as usize] > 0 {
+            return Err(KeyingError::KeyOfOtherDirection);
+        }
+        users[params.direction as usize] += 1;
         let id = self.occupy(Sa::new(now, params));
         self.connect(id);
         self.note_deadline(id);
@@ -262,7 +274,15 @@ impl Sad {
         let place = &mut self.places[id.0.index as usize];
         place.generation = place.generation.wrapping_add(1);
         self.free.push(id.0.index);
-        place.sa.take()
+        let sa = place.sa.take()?;
+        let hash = self.hash(&sa.params.key);
+        if let Entry::Occupied(mut users) = self.keys.entry(hash) {
+            users.get_mut()[sa.params.direction as usize] -= 1;
+            if *users.get() == [0; 2] {
+                users.remove();
+            }
+        }
+        Some(sa)
     }
 
     /// No packet finds the SA any more: it is used up.
@@ -359,6 +379,11 @@ impl Sad {
     pub fn ids(&self) -> impl Iterator<Item = SaId> + '_ {
         let places = self.places.iter().enumerate().filter(|(_, place)| place.sa.is_some());
         places.map(|(index, place)| SaId(Handle { index: index as u32, generation: place.generation }))
+    }
+
+    /// Of all that nonces and key streams depend on.
+    fn hash(&self, key: &EspKey) -> u64 {
+        self.keys.hasher().hash_one((key.key(), key.salt()))
     }
 
     fn occupy(&mut self, sa: Sa) -> SaId {
@@ -473,10 +498,10 @@ const REPLAY_WINDOW_MOST: u32 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::{EspKey, EspSuite, Lifetime, Limits};
+    use offload_api::{EspSuite, Lifetime, Limits};
 
     fn sa(direction: Direction, spi: u32) -> SaParams {
-        let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+        let key = EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]).unwrap();
         SaParams::new(direction, spi, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key)
     }
 
@@ -542,6 +567,31 @@ mod tests {
         assert!(sad.is_own(own));
         sad.remove(two[1]);
         assert!(!sad.is_own(own));
+    }
+
+    #[test]
+    fn no_key_is_of_both_directions_at_a_time() {
+        let (mut sad, here, there) = (Sad::default(), [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let key = || EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+        let sent = |spi| SaParams { key: key(), ..sa(Direction::Transmit, spi) };
+        let answers = |spi| SaParams { source: there, destination: here, key: key(), ..sa(Direction::Receive, spi) };
+        for (first, second) in [(sent(256), answers(257)), (answers(256), sent(257))] {
+            let firsts = [first.clone(), SaParams { spi: 300, ..first }];
+            let ids = firsts.map(|params| sad.add(Instant::ZERO, params).unwrap());
+            assert_eq!(sad.add(Instant::ZERO, second.clone()), Err(KeyingError::KeyOfOtherDirection));
+            let gmac = EspKey::new(EspSuite::Aes128Gmac, &[7; 20]).unwrap();
+            let gmac = SaParams { key: gmac, ..second.clone() };
+            assert_eq!(sad.add(Instant::ZERO, gmac), Err(KeyingError::KeyOfOtherDirection), "the same key and nonces");
+            let other = EspKey::new(EspSuite::Aes128Gcm, &[9; 20]).unwrap();
+            let other = sad.add(Instant::ZERO, SaParams { key: other, ..second.clone() }).unwrap();
+            sad.remove(ids[0]);
+            sad.remove(other);
+            assert_eq!(sad.add(Instant::ZERO, second.clone()), Err(KeyingError::KeyOfOtherDirection), "one is left");
+            sad.remove(ids[1]);
+            let id = sad.add(Instant::ZERO, second).unwrap();
+            sad.remove(id);
+            assert!(sad.keys.is_empty());
+        }
     }
 
     #[test]

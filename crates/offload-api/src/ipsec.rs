@@ -556,6 +556,9 @@ pub enum KeyingError {
     /// same whatever the SPI. A successor that receives needs another key as well, for its peer does.
     #[error("this key and salt were used before: an SA needs some that no other had")]
     KeyReused,
+    /// Each end would count from one under the same key, and nonces be used twice.
+    #[error("an SA of the other direction has this key and salt: each direction needs its own")]
+    KeyOfOtherDirection,
     /// So many keys were used for sending that no more can be remembered, and of another there is no telling whether it was
     /// one of them.
     #[error("{0} keys were used for sending, as many as are remembered: restart the program to use others")]
@@ -624,7 +627,8 @@ pub trait Keying {
     ///
     /// # Errors
     /// If there is one with this SPI and these addresses, or the parameters do not go together. A transmitting one may have
-    /// no key and salt that one had before, be that deleted or not, whatever the number that it begins with.
+    /// no key and salt that one had before, be that deleted or not, whatever the number that it begins with; and no two that
+    /// are there have one key and salt for both directions.
     fn add_sa(&mut self, now: Instant, sa: SaParams) -> Result<SaAdded, KeyingError>;
 
     /// Gives an SA another lifetime, counted from now on.

@@ -2,7 +2,7 @@
 //! added again, as successors, in another layer, in a process that begins anew.
 
 use crate::KINDS;
-use crate::rig::{End, NOW, sa, tcp};
+use crate::rig::{End, NOW, address, sa, tcp};
 use core::time::Duration;
 use esp::EspAt;
 use ipsec::{KeyMemory, Mark, NumberStore};
@@ -116,6 +116,31 @@ fn a_key_that_was_used_sends_by_no_second_sa() {
         end.keying().add_sa(NOW, into)
     });
     assert!(into.is_ok(), "who receives chooses no nonces");
+}
+
+/// The other end counts from one as well.
+#[test]
+fn no_key_is_for_both_directions() {
+    let answers = |spi| SaParams {
+        spi,
+        source: address(false, 2),
+        destination: address(false, 1),
+        ..sa(Direction::Receive, OffloadKind::None, EspMode::Transport, false)
+    };
+    let refused = Err(KeyingError::KeyOfOtherDirection);
+    let mut end = End::new(1);
+    end.key(&[transmitting(OffloadKind::None)]);
+    assert_eq!(end.keying().add_sa(NOW, answers(0x1002)), refused);
+    let other = SaParams { key: key(9), ..answers(0x1002) };
+    let other = end.keying().add_sa(NOW, other).unwrap().sa;
+    assert_eq!(end.keying().rekey_sa(NOW, other, 0x1003, answers(0).key), refused, "nor as a successor's");
+    let mut end = End::new(1);
+    end.key(&[answers(0x1002)]);
+    assert_eq!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)), refused);
+    // It was not used by what was refused.
+    let into = end.secure.sad().ids().next().unwrap();
+    end.keying().delete_sa(into).unwrap();
+    assert!(end.keying().add_sa(NOW, transmitting(OffloadKind::None)).is_ok());
 }
 
 #[test]

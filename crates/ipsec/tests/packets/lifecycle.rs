@@ -298,7 +298,8 @@ fn esp_in_udp_that_would_not_be_known_is_refused() {
         let encapsulation = Some(UdpEncapsulation { source_port, destination_port });
         end.keying().add_sa(NOW, SaParams { encapsulation, ..params }).map(drop)
     };
-    let (into, out) = (receiving(OffloadKind::None), transmitting(OffloadKind::None));
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[8; 20]).unwrap();
+    let (into, out) = (SaParams { key, ..receiving(OffloadKind::None) }, transmitting(OffloadKind::None));
     assert_eq!(add(into.clone(), 4500, 4501), Err(KeyingError::EncapsulationPort(4501)));
     assert_eq!(add(into, 31_000, 4500), Ok(()), "a translator chose the source");
     assert_eq!(add(out.clone(), 4500, 0), Err(KeyingError::EncapsulationPort(0)));

@@ -94,7 +94,8 @@ fn a_device_is_full_some_time() {
 #[test]
 fn parameters_that_do_not_go_together_are_refused() {
     let mut end = End::new(1);
-    let of = |direction| sa(direction, OffloadKind::None, EspMode::Tunnel, false);
+    let key = |direction| EspKey::new(EspSuite::Aes128Gcm, &[7 + direction as u8; 20]).unwrap();
+    let of = |direction| SaParams { key: key(direction), ..sa(direction, OffloadKind::None, EspMode::Tunnel, false) };
     let (out, into) = (of(Direction::Transmit), of(Direction::Receive));
     let any = core::net::IpAddr::from([0, 0, 0, 0]);
     for params in [out.clone(), into.clone()] {
