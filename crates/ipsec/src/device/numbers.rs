@@ -73,7 +73,7 @@ impl Sa {
 
 /// Whether more is written down than was used.
 fn is_ahead(sa: &Sa) -> bool {
-    sa.marks.are_kept() && !sa.marks.are_at(sa.number())
+    sa.marks.are_beyond(sa.number())
 }
 
 impl Drop for SecureDevice {

@@ -35,9 +35,9 @@ impl Marks {
         self.up_to != u64::MAX
     }
 
-    /// Whether they are written down up to `number` and no further.
-    pub(crate) fn are_at(&self, number: u64) -> bool {
-        self.up_to == number
+    /// Whether they are written down beyond `number`.
+    pub(crate) fn are_beyond(&self, number: u64) -> bool {
+        self.are_kept() && self.up_to > number
     }
 
     /// Whether `number` may be used as it is.

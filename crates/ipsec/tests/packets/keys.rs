@@ -198,6 +198,23 @@ fn a_number_that_cannot_be_written_down_is_not_sent() {
     }
 }
 
+/// Whether keys would be refused is tried before a host begins, and may not come to pass.
+#[test]
+fn a_trial_writes_nothing_down() {
+    for direction in [Direction::Transmit, Direction::Receive] {
+        let disk = Disk::default();
+        let memory = KeyMemory::new().with_store(disk.clone());
+        let params = sa(direction, OffloadKind::None, EspMode::Transport, false);
+        let mut end = End::remembering(1, NicConfig::default(), memory.trial());
+        end.key(&[SaParams { last_number: 9 << 20, ..params.clone() }]);
+        drop(end);
+        assert_eq!(disk.written(), 0);
+        let mut end = End::remembering(1, NicConfig::default(), memory);
+        assert!(end.keying().add_sa(NOW, params).is_ok(), "nor is the key used");
+        assert_eq!(end.secure.sad().ids().next().map(|id| end.secure.sad().find(id).unwrap().number()), Some(0));
+    }
+}
+
 /// Of a write that failed, it may all be there.
 #[test]
 fn numbers_that_may_have_been_written_as_they_were_are_not_gone_beyond() {
