@@ -1,10 +1,15 @@
 //! Whose turn it is: what is read or written in one place goes one after the other, and nobody waits for it on a thread.
 //!
-//! Invariant: a turn that is held overlaps no other that is held, unless both only read. Who came first goes first, so
+//! Invariants: a turn that is held overlaps no other that is held, unless both only read. Who came first goes first, so
 //! nobody waits for ever; and who needs two things gets both at once, so nobody waits in a circle.
+//!
+//! The bytes that somebody holds or waits for are cut into segments, each with its last writer and the readers that came
+//! after it. Who comes has to wait for no others: those before them are gone when they are. So a turn looks at the
+//! segments it covers and at those it waits for, not at all there are.
 
 use core::fmt;
 use core::ops::Range;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is held, and what waits.
@@ -27,16 +32,36 @@ pub(crate) struct Span {
 #[derive(Debug, Default)]
 struct Queue {
     next: u64,
-    /// In the order they came.
-    entries: Vec<Entry>,
+    /// By the numbers in which they came.
+    entries: BTreeMap<u64, Entry>,
+    /// By where they begin; they do not overlap.
+    segments: BTreeMap<u64, Segment>,
+    /// Who came last to flush, if that is not over.
+    last_flush: Option<u64>,
+    /// Segments and entries looked at so far.
+    #[cfg(test)]
+    steps: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
-    number: u64,
     span: Span,
+    /// How many it waits for.
+    blockers: usize,
+    /// Who waits for it, in the order they came.
+    behind: Vec<u64>,
     /// What is to be done when its turn comes; `None`: it has come.
     then: Option<Then>,
+}
+
+/// Bytes that the same ones hold or wait for, never nobody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    end: u64,
+    /// Who came last to write.
+    writer: Option<u64>,
+    /// Who came after that to read, in order.
+    readers: Vec<u64>,
 }
 
 struct Then(Box<dyn FnOnce(Turn) + Send>);
@@ -57,9 +82,15 @@ impl Turns {
         let mut queue = self.queue();
         let number = queue.next;
         queue.next += 1;
-        let waits = queue.entries.iter().any(|other| other.span.is_in_the_way_of(&span));
+        let blockers = queue.enter(number, &span);
+        for blocker in &blockers {
+            if let Some(blocker) = queue.entries.get_mut(blocker) {
+                blocker.behind.push(number);
+            }
+        }
+        let (blockers, waits) = (blockers.len(), !blockers.is_empty());
         let then = waits.then(|| Then(Box::new(then())));
-        queue.entries.push(Entry { number, span, then });
+        queue.entries.insert(number, Entry { span, blockers, behind: Vec::new(), then });
         (!waits).then(|| Turn { turns: self.clone(), number })
     }
 
@@ -69,34 +100,118 @@ impl Turns {
 }
 
 impl Queue {
-    /// Those that wait for nothing any more.
-    fn due(&mut self) -> Vec<(u64, Then)> {
+    /// Puts `number` where it reads or writes; whom it has to wait for.
+    fn enter(&mut self, number: u64, span: &Span) -> Vec<u64> {
+        let mut blockers = Vec::new();
+        if span.flushes {
+            blockers.extend(self.last_flush.replace(number));
+        }
+        if !span.bytes.is_empty() {
+            self.cut(span.bytes.start);
+            self.cut(span.bytes.end);
+            match span.writes {
+                true => self.write(number, &span.bytes, &mut blockers),
+                false => self.read(number, &span.bytes, &mut blockers),
+            }
+        }
+        self.count(blockers.len());
+        blockers.sort_unstable();
+        blockers.dedup();
+        blockers
+    }
+
+    fn write(&mut self, number: u64, bytes: &Range<u64>, blockers: &mut Vec<u64>) {
+        for (_, segment) in self.segments.extract_if(bytes.clone(), |_, _| true) {
+            match segment.readers.is_empty() {
+                true => blockers.extend(segment.writer),
+                false => blockers.extend(segment.readers),
+            }
+        }
+        self.segments.insert(bytes.start, Segment { end: bytes.end, writer: Some(number), readers: Vec::new() });
+    }
+
+    fn read(&mut self, number: u64, bytes: &Range<u64>, blockers: &mut Vec<u64>) {
+        let (mut at, mut seen, mut gaps) = (bytes.start, 0, Vec::new());
+        for (start, segment) in self.segments.range_mut(bytes.clone()) {
+            seen += 1;
+            if *start > at {
+                gaps.push(at..*start);
+            }
+            at = segment.end;
+            blockers.extend(segment.writer);
+            segment.readers.push(number);
+        }
+        if at < bytes.end {
+            gaps.push(at..bytes.end);
+        }
+        self.count(seen + gaps.len());
+        for gap in gaps {
+            self.segments.insert(gap.start, Segment { end: gap.end, writer: None, readers: vec![number] });
+        }
+    }
+
+    /// Takes `number` away; those that wait for nothing any more, in the order they came.
+    fn leave(&mut self, number: u64) -> Vec<(u64, Then)> {
+        let Some(Entry { span, behind, .. }) = self.entries.remove(&number) else { return Vec::new() };
+        self.last_flush.take_if(|last| *last == number);
+        let mut seen = behind.len();
+        let bytes = if span.bytes.is_empty() { 0..0 } else { span.bytes.clone() };
+        let left = self.segments.extract_if(bytes, |_, segment| {
+            seen += 1;
+            segment.writer.take_if(|writer| *writer == number);
+            if let Ok(place) = segment.readers.binary_search(&number) {
+                segment.readers.remove(place);
+            }
+            segment.writer.is_none() && segment.readers.is_empty()
+        });
+        left.for_each(drop);
+        self.count(seen);
+        self.join(span.bytes.start);
+        self.join(span.bytes.end);
         let mut due = Vec::new();
-        for place in 0..self.entries.len() {
-            let (before, rest) = self.entries.split_at_mut(place);
-            let Some(entry) = rest.first_mut() else { break };
-            if entry.then.is_some() && !before.iter().any(|other| other.span.is_in_the_way_of(&entry.span)) {
-                due.extend(entry.then.take().map(|then| (entry.number, then)));
+        for number in behind {
+            let Some(entry) = self.entries.get_mut(&number) else { continue };
+            entry.blockers -= 1;
+            if entry.blockers == 0 {
+                due.extend(entry.then.take().map(|then| (number, then)));
             }
         }
         due
     }
-}
 
-impl Span {
-    fn is_in_the_way_of(&self, other: &Span) -> bool {
-        let overlap = self.bytes.start < other.bytes.end && other.bytes.start < self.bytes.end;
-        (overlap && (self.writes || other.writes)) || (self.flushes && other.flushes)
+    /// Has a segment begin at `at` if there is one around it.
+    fn cut(&mut self, at: u64) {
+        let around = self.segments.range_mut(..at).next_back();
+        let Some((_, segment)) = around.filter(|(_, segment)| segment.end > at) else { return };
+        let second = segment.clone();
+        segment.end = at;
+        self.count(second.readers.len());
+        self.segments.insert(at, second);
+    }
+
+    /// Makes one segment of the two that touch at `at`, if nobody tells them apart any more.
+    fn join(&mut self, at: u64) {
+        let Some(second) = self.segments.get(&at) else { return };
+        let before = self.segments.range(..at).next_back();
+        let Some((start, first)) = before.filter(|(_, first)| first.end == at) else { return };
+        if first.writer == second.writer && first.readers == second.readers {
+            let (start, end) = (*start, second.end);
+            self.segments.remove(&at);
+            self.segments.entry(start).and_modify(|first| first.end = end);
+        }
+    }
+
+    fn count(&mut self, _steps: usize) {
+        #[cfg(test)]
+        {
+            self.steps += _steps;
+        }
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let due = {
-            let mut queue = self.turns.queue();
-            queue.entries.retain(|entry| entry.number != self.number);
-            queue.due()
-        };
+        let due = self.turns.queue().leave(self.number);
         for (number, Then(then)) in due {
             then(Turn { turns: self.turns.clone(), number });
         }
@@ -112,6 +227,142 @@ impl fmt::Debug for Then {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    impl Span {
+        fn is_in_the_way_of(&self, other: &Span) -> bool {
+            let overlap = self.bytes.start.max(other.bytes.start) < self.bytes.end.min(other.bytes.end);
+            (overlap && (self.writes || other.writes)) || (self.flushes && other.flushes)
+        }
+    }
+
+    /// The same by comparing each with all.
+    #[derive(Default)]
+    struct Model {
+        /// In the order they came, and whether their turn has come.
+        entries: Vec<(u64, Span, bool)>,
+    }
+
+    impl Model {
+        /// Those whose turn has come now.
+        fn due(&mut self) -> Vec<u64> {
+            let mut due = Vec::new();
+            for place in 0..self.entries.len() {
+                let (before, rest) = self.entries.split_at_mut(place);
+                let (number, span, has_come) = &mut rest[0];
+                if !*has_come && !before.iter().any(|(_, other, _)| other.is_in_the_way_of(span)) {
+                    *has_come = true;
+                    due.push(*number);
+                }
+            }
+            due
+        }
+    }
+
+    /// Turns that have come, in that order.
+    type Came = Arc<Mutex<Vec<(u64, Turn)>>>;
+
+    fn take(turns: &Arc<Turns>, came: &Came, number: u64, span: Span) {
+        let later = came.clone();
+        let turn = turns.take(span, || move |turn| later.lock().unwrap().push((number, turn)));
+        came.lock().unwrap().extend(turn.map(|turn| (number, turn)));
+    }
+
+    fn spans() -> impl Strategy<Value = Span> {
+        let bytes = prop_oneof![(0u64..40, 0u64..6), (0u64..40, 0u64..40)];
+        (bytes, any::<bool>(), prop::bool::weighted(0.1)).prop_map(|((start, length), writes, flushes)| Span {
+            bytes: start..start + length,
+            writes,
+            flushes,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn turns_come_as_if_each_were_compared_with_all(
+            steps in prop::collection::vec(prop_oneof![3 => spans().prop_map(Ok), 2 => any::<usize>().prop_map(Err)], 1..120)
+        ) {
+            let (turns, came) = (Arc::<Turns>::default(), Came::default());
+            let (mut model, mut next) = (Model::default(), 0);
+            let mut held = Vec::new();
+            let end = |held: &mut Vec<(u64, Turn)>, model: &mut Model, place: usize| {
+                let (number, turn) = held.remove(place);
+                model.entries.retain(|(other, ..)| *other != number);
+                drop(turn);
+            };
+            let check = |held: &mut Vec<(u64, Turn)>, model: &mut Model| {
+                let now = core::mem::take(&mut *came.lock().unwrap());
+                let numbers: Vec<u64> = now.iter().map(|(number, _)| *number).collect();
+                held.extend(now);
+                (numbers, model.due())
+            };
+            for step in steps {
+                match step {
+                    Ok(span) => {
+                        model.entries.push((next, span.clone(), false));
+                        take(&turns, &came, next, span);
+                        next += 1;
+                    }
+                    Err(_) if held.is_empty() => {}
+                    Err(place) => {
+                        let place = place % held.len();
+                        end(&mut held, &mut model, place);
+                    }
+                }
+                let (numbers, expected) = check(&mut held, &mut model);
+                prop_assert_eq!(numbers, expected);
+            }
+            while !held.is_empty() {
+                end(&mut held, &mut model, 0);
+                let (numbers, expected) = check(&mut held, &mut model);
+                prop_assert_eq!(numbers, expected);
+            }
+            let queue = turns.queue();
+            prop_assert!(model.entries.is_empty() && queue.entries.is_empty());
+            prop_assert!(queue.segments.is_empty() && queue.last_flush.is_none());
+        }
+    }
+
+    /// Steps of so many turns that are there at a time.
+    fn steps(count: u64, span: impl Fn(u64) -> Span) -> usize {
+        let (turns, came) = (Arc::<Turns>::default(), Came::default());
+        (0..count).for_each(|number| take(&turns, &came, number, span(number)));
+        let mut ended = 0;
+        while let Some((_, turn)) = { came.lock().unwrap().pop() } {
+            drop(turn);
+            ended += 1;
+        }
+        assert_eq!(ended, count);
+        turns.queue().steps
+    }
+
+    #[test]
+    fn a_turn_costs_the_same_however_many_there_are() {
+        let rows: [(&str, fn(u64) -> Span); 5] = [
+            ("apart", |number| span(number * 8..number * 8 + 8, true)),
+            ("in one place", |_| span(0..8, true)),
+            ("readers in one place", |_| span(0..8, false)),
+            ("by turns in one place", |number| span(0..8, number % 2 == 0)),
+            ("overlapping", |number| span(number * 4..number * 4 + 8, number % 3 == 0)),
+        ];
+        for (name, row) in rows {
+            for count in [512, 8192] {
+                let steps = steps(count, row);
+                assert!(steps <= 8 * count as usize, "{name}: {steps} steps for {count} turns");
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_needs_any_more_is_joined() {
+        let (turns, came) = (Arc::<Turns>::default(), Came::default());
+        take(&turns, &came, 0, span(0..100, false));
+        for number in 1..50 {
+            take(&turns, &came, number, span(number * 2..number * 2 + 1, false));
+            came.lock().unwrap().pop();
+        }
+        assert_eq!(turns.queue().segments.len(), 1);
+    }
 
     fn span(bytes: Range<u64>, writes: bool) -> Span {
         Span { bytes, writes, flushes: false }
