@@ -54,7 +54,7 @@ impl Storage for Counting {
 }
 
 fn counting_target() -> (Target, Arc<Counting>) {
-    let (mut target, storage) = (Target::new(TargetConfig::default()), Arc::<Counting>::default());
+    let (mut target, storage) = (Target::new(TargetConfig::default()).unwrap(), Arc::<Counting>::default());
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
     (target, storage)
@@ -213,7 +213,7 @@ fn a_controller_nobody_has_noticed_the_end_of_expires_beside_its_successor() {
 
 #[test]
 fn controllers_without_end_lock_nobody_out_who_is_known() {
-    let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() });
+    let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let open = |target: &mut Target, seconds, host: u8| {
         let mut wire = Wire::open(target, false);
@@ -369,7 +369,7 @@ fn requests_end_at_words_whatever_was_configured() {
 #[test]
 fn hosts_tell_namespaces_of_different_subsystems_apart() {
     let describe = |subsystem: &str| {
-        let mut target = Target::new(TargetConfig::default());
+        let mut target = Target::new(TargetConfig::default()).unwrap();
         target.add_subsystem(subsystem, None).unwrap();
         target.add_namespace(subsystem, Namespace::new(1, 512, Arc::<Counting>::default()).unwrap()).unwrap();
         let mut wire = Wire::open(&mut target, false);
@@ -555,8 +555,9 @@ fn a_host_that_waits_for_a_controller_to_get_ready_is_not_lost() {
 
 #[test]
 fn forsaken_controllers_keep_no_host_out() {
-    let mut target = Target::new(TargetConfig { max_controllers: 4, ..TargetConfig::default() });
+    let mut target = Target::new(TargetConfig { max_controllers: 4, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap()).unwrap();
     let enabled = |target: &mut Target, host, keep_alive, now| {
         let (mut wire, status) = with_keep_alive(target, host, keep_alive, now);
         if status.is_success() {
@@ -564,30 +565,71 @@ fn forsaken_controllers_keep_no_host_out() {
         }
         (wire, status)
     };
-    // One that promised to be heard of, one with a queue, and two of nobody.
-    let (mut keeps, _) = enabled(&mut target, 1, 60_000, at(0));
+    let keep_alive = |wire: &mut Wire, target: &mut Target, now| {
+        wire.now = now;
+        assert!(wire.command(target, Command::new(AdminOpcode::KeepAlive as u8, 3), &[]).status.is_success());
+    };
+    // One with a queue and without a keep-alive; others without a queue, whatever their hosts promised and keep.
     let (mut works, _) = enabled(&mut target, 7, 0, at(0));
-    let controller = 2;
     let mut queue = Wire::open(&mut target, false);
-    assert!(queue.connect(&mut target, 1, controller).status.is_success());
+    assert!(queue.connect(&mut target, 1, 1).status.is_success());
+    let (mut keeps, _) = enabled(&mut target, 1, 600_000, at(0));
     let (mut first, _) = enabled(&mut target, 3, 0, at(1));
     let (mut second, _) = enabled(&mut target, 4, u32::MAX, at(2));
-    assert_eq!(enabled(&mut target, 5, 5000, at(10)).1, Status::CONNECT_BUSY, "they were heard of lately");
-    let (mut stranger, status) = enabled(&mut target, 5, 5000, at(13));
+    assert_eq!(enabled(&mut target, 5, 5000, at(9)).1, Status::CONNECT_BUSY, "they may connect queues yet");
+    keep_alive(&mut keeps, &mut target, at(10));
+    let (mut stranger, status) = enabled(&mut target, 5, 5000, at(12));
+    assert!(status.is_success(), "the first was heard of last");
+    let (mut another, status) = enabled(&mut target, 6, 5000, at(12));
     assert!(status.is_success());
-    let (mut another, status) = enabled(&mut target, 6, 5000, at(13));
-    assert!(status.is_success());
-    assert_eq!(enabled(&mut target, 8, 5000, at(100)).1, Status::CONNECT_BUSY);
-    let wires = [&mut keeps, &mut works, &mut first, &mut second, &mut stranger, &mut another];
+    keep_alive(&mut keeps, &mut target, at(13));
+    let (mut third, status) = enabled(&mut target, 8, 5000, at(13));
+    assert!(status.is_success(), "what is promised and kept is no reason to keep others out");
+    assert_eq!(enabled(&mut target, 9, 5000, at(14)).1, Status::CONNECT_BUSY);
+    let wires = [&mut works, &mut keeps, &mut first, &mut second, &mut stranger, &mut another, &mut third];
     let ended = wires.map(|wire| {
         wire.connection.handle_wakeup(&mut target);
         wire.connection.is_closing()
     });
-    assert_eq!(ended, [false, false, true, true, false, false]);
+    assert_eq!(ended, [false, true, true, true, false, false, false]);
 }
 
-/// A disk that does something else first when it is written to.
-struct Hooked(MemoryStorage, Mutex<Option<Hook>>);
+#[test]
+fn a_queue_that_nobody_uses_keeps_no_host_out() {
+    let mut target = Target::new(TargetConfig { max_controllers: 3, ..TargetConfig::default() }).unwrap();
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap()).unwrap();
+    // Hosts get controllers of their own numbers.
+    let with_queue = |target: &mut Target, host: u8, keep_alive, now| {
+        let (mut admin, status) = with_keep_alive(target, host, keep_alive, now);
+        assert!(status.is_success());
+        assert!(admin.command(target, property_set(0x0046_0001), &[]).status.is_success());
+        let mut queue = Wire::open(target, false);
+        queue.now = now;
+        let (command, data) = connect_command(1, u16::from(host));
+        let data = ConnectData { host_id: [host; 16], ..data };
+        assert!(queue.command(target, command, &data.to_bytes()).status.is_success());
+        (admin, queue)
+    };
+    let (mut idle, _queue) = with_queue(&mut target, 1, 0, at(0));
+    let (mut uses, mut queue) = with_queue(&mut target, 2, 0, at(0));
+    let (mut keeps, _other_queue) = with_queue(&mut target, 3, 60_000, at(0));
+    queue.now = at(50);
+    let flush = Command::new(IoOpcode::Flush as u8, 5).with_namespace(1);
+    assert!(queue.command(&mut target, flush, &[]).status.is_success());
+    assert_eq!(with_keep_alive(&mut target, 4, 5000, at(119)).1, Status::CONNECT_BUSY);
+    let (_stranger, status) = with_keep_alive(&mut target, 4, 5000, at(120));
+    assert!(status.is_success());
+    assert_eq!(with_keep_alive(&mut target, 5, 5000, at(121)).1, Status::CONNECT_BUSY);
+    let ended = [&mut idle, &mut uses, &mut keeps].map(|wire| {
+        wire.connection.handle_wakeup(&mut target);
+        wire.connection.is_closing()
+    });
+    assert_eq!(ended, [true, false, false]);
+}
+
+/// A disk that does something else first when it is written to or flushed, and counts flushes.
+struct Hooked(MemoryStorage, Mutex<Option<Hook>>, AtomicU64);
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -613,6 +655,7 @@ impl Storage for Hooked {
     }
 
     fn flush(&self) -> io::Result<()> {
+        self.2.fetch_add(1, Ordering::Relaxed);
         let hook = self.1.lock().unwrap().take();
         if let Some(hook) = hook {
             hook();
@@ -626,8 +669,8 @@ impl Storage for Hooked {
 }
 
 fn hooked_target() -> (Target, Arc<Hooked>) {
-    let storage = Arc::new(Hooked(MemoryStorage::new(64 << 20), Mutex::default()));
-    let mut target = Target::new(TargetConfig::default());
+    let storage = Arc::new(Hooked(MemoryStorage::new(64 << 20), Mutex::default(), AtomicU64::new(0)));
+    let mut target = Target::new(TargetConfig::default()).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
     (target, storage)
@@ -641,6 +684,17 @@ fn advance(job: Job, later: &Later) -> Option<Done> {
     job.advance(move |job| later.lock().unwrap().push(job))
 }
 
+/// Advances it until it is done or waits for others; `later` gets it then, when its turn comes.
+fn advance_far(mut job: Job, later: &Later) -> Option<Done> {
+    loop {
+        if let Some(done) = advance(job, later) {
+            return Some(done);
+        }
+        let more = later.lock().unwrap().pop();
+        job = more?;
+    }
+}
+
 #[test]
 fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
     let (mut target, storage) = hooked_target();
@@ -650,42 +704,53 @@ fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
         send_only(wire, target, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), &[value; 512]);
         wire.connection.poll_job().unwrap()
     };
+    let flush = |wire: &mut Wire, target: &mut Target| {
+        send_only(wire, target, &Pdu::Command(Command::new(IoOpcode::Flush as u8, 8).with_namespace(1)), &[]);
+        wire.connection.poll_job().unwrap()
+    };
     let durable = 1 << 30;
-    for durable in [0, durable] {
-        let slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
-        let (same_place, beside) =
-            (write(6, 0, 0xbb, &mut second, &mut target, 0), write(7, 9, 0xcc, &mut second, &mut target, 0));
-        let flush = {
-            let flush = Command::new(IoOpcode::Flush as u8, 8).with_namespace(1);
-            send_only(&mut second, &mut target, &Pdu::Command(flush), &[]);
-            second.connection.poll_job().unwrap()
-        };
+    // While the slow one holds its thread, writing or flushing, another thread gets the others.
+    for is_flushing in [false, true] {
         let (later, done) = (Later::default(), Arc::<Mutex<Vec<Done>>>::default());
-        // While the slow one holds its thread, another thread gets these.
+        let mut slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
+        if is_flushing {
+            assert!(advance(slow, &later).is_none(), "it is to be made durable");
+            slow = later.lock().unwrap().pop().unwrap();
+        }
+        let same_place = write(6, 0, 0xbb, &mut second, &mut target, 0);
+        let beside = write(7, 9, 0xcc, &mut second, &mut target, durable);
+        let flush = flush(&mut second, &mut target);
         let (in_hook, done_there) = (later.clone(), done.clone());
+        let flushes = storage.2.load(Ordering::Relaxed);
         *storage.1.lock().unwrap() = Some(Box::new(move || {
-            assert!(advance(same_place, &in_hook).is_none());
-            let ended = advance(flush, &in_hook);
-            assert_eq!(ended.is_none(), durable > 0, "it waits only for another flush");
-            done_there.lock().unwrap().extend([ended, advance(beside, &in_hook)].into_iter().flatten());
+            let ended = [same_place, flush, beside].map(|job| advance_far(job, &in_hook));
+            let have_ended = ended.each_ref().map(Option::is_some);
+            // What is written before a flush began is made durable by it: that of the others is enough for the slow one.
+            assert_eq!(have_ended, if is_flushing { [true, false, false] } else { [false, true, true] });
+            done_there.lock().unwrap().extend(ended.into_iter().flatten());
             assert!(in_hook.lock().unwrap().is_empty(), "nobody is called before its turn");
         }));
-        let ended = advance(slow, &later).expect("the write");
+        let ended = match advance(slow, &later) {
+            Some(ended) => ended,
+            None => {
+                let slow = later.lock().unwrap().pop().unwrap();
+                advance_far(slow, &later).expect("nobody flushes")
+            }
+        };
         first.connection.complete(first.now, ended, &mut target);
-        let called: Vec<Job> = core::mem::take(&mut *later.lock().unwrap());
-        assert_eq!(called.len(), if durable > 0 { 2 } else { 1 });
-        for job in called {
-            done.lock().unwrap().extend(advance(job, &later));
+        loop {
+            let called = later.lock().unwrap().pop();
+            let Some(called) = called else { break };
+            done.lock().unwrap().extend(advance_far(called, &later));
         }
+        let flushed = storage.2.load(Ordering::Relaxed) - flushes;
+        // While one flush is under way, what comes waits for the next, and that one is enough for all.
+        assert_eq!(flushed, if is_flushing { 2 } else { 3 });
         let done = core::mem::take(&mut *done.lock().unwrap());
         assert_eq!(done.len(), 3);
         done.into_iter().for_each(|done| second.connection.complete(second.now, done, &mut target));
-        assert!(
-            statuses(&first.collect())
-                .iter()
-                .chain(&statuses(&second.collect()))
-                .all(|(_, status)| status.is_success())
-        );
+        let came = [statuses(&first.collect()), statuses(&second.collect())].concat();
+        assert!(came.iter().all(|(_, status)| status.is_success()), "{came:?}");
         assert_eq!(first_block(&mut second, &mut target), 0xbb, "in the order they came");
     }
 }
@@ -734,6 +799,46 @@ fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
 }
 
 #[test]
+fn an_abort_is_about_the_command_that_was_there() {
+    let (mut target, _storage) = hooked_target();
+    let (mut admin, [mut queue, _], _) = two_queues(&mut target);
+    let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
+    let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1));
+    send_only(&mut queue, &mut target, &zero(5), &[]);
+    // One that is there, and one that is not yet, when they are named; all that before their connection looks.
+    assert_eq!(admin.command(&mut target, abort(5), &[]).result, 1);
+    assert_eq!(admin.command(&mut target, abort(6), &[]).result, 1);
+    send_only(&mut queue, &mut target, &zero(6), &[]);
+    queue.connection.handle_wakeup(&mut target);
+    assert_eq!(statuses(&queue.collect()), [(5, Status::ABORTED_BY_REQUEST)]);
+    while let Some(job) = queue.connection.poll_job() {
+        queue.connection.complete(queue.now, job.run(), &mut target);
+    }
+    assert_eq!(statuses(&queue.collect()), [(6, Status::SUCCESS)]);
+}
+
+#[test]
+fn a_disconnect_asks_for_nothing_that_it_ends() {
+    let transport = TransportConfig { budget: 4096, ..TransportConfig::default() };
+    let mut target = target(transport);
+    let (mut wire, _admin) = Wire::io(&mut target, false);
+    let write = |id| {
+        let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 7);
+        Pdu::Command(write.with_sgl(Sgl::transport(4096)))
+    };
+    // There is room to ask for the data of one.
+    for id in [5, 6, 7] {
+        send_only(&mut wire, &mut target, &write(id), &[]);
+    }
+    let came = wire.collect();
+    assert!(matches!(came[..], [Came(Pdu::ReadyToTransfer(_), _)]), "{came:?}");
+    let came = wire.send(&mut target, &Pdu::Command(Command::fabrics(FabricsType::Disconnect, 9)), &[]);
+    let ended = Status::ABORTED_QUEUE_DELETED;
+    assert_eq!(statuses(&came), [(5, ended), (6, ended), (7, ended), (9, Status::SUCCESS)]);
+    assert_eq!(came.len(), 4, "no requests for data: {came:?}");
+}
+
+#[test]
 fn one_queue_does_not_fill_the_storage_with_its_work() {
     let (mut target, _storage) = hooked_target();
     let (_admin, controller) = Wire::admin(&mut target);
@@ -753,7 +858,7 @@ fn one_queue_does_not_fill_the_storage_with_its_work() {
 
 #[test]
 fn no_two_namespaces_have_one_uuid() {
-    let mut target = Target::new(TargetConfig::default());
+    let mut target = Target::new(TargetConfig::default()).unwrap();
     let namespace = |id| Namespace::new(id, 512, Arc::<Counting>::default()).unwrap();
     for name in [DISK, "nqn.2026-01.test:other"] {
         target.add_subsystem(name, None).unwrap();

@@ -77,6 +77,10 @@ impl Storage for MemoryStorage {
         Ok(())
     }
 
+    fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        self.zero(offset, bytes).map(|()| true)
+    }
+
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
         let _within = self.parts(offset, bytes)?;
         let whole = offset.div_ceil(CHUNK as u64)..(offset + bytes) / CHUNK as u64;

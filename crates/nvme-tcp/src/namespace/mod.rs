@@ -62,12 +62,13 @@ pub trait Storage: Send + Sync {
     fn zero(&self, offset: u64, bytes: u64) -> io::Result<()>;
 
     /// Gives up what `bytes` bytes from `offset` on hold, if that is little work: they are zeros then. False: they are as
-    /// they were.
+    /// they were, as it is with storage that cannot do it. It is asked for at most 1 GiB at a time.
     ///
     /// # Errors
     /// When the medium cannot be written.
     fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
-        self.zero(offset, bytes).map(|()| true)
+        let _stay = (offset, bytes);
+        Ok(false)
     }
 
     /// Makes everything written durable.
@@ -129,12 +130,21 @@ pub struct Namespace {
     /// Held while storage, or a mark, is made durable, and whether that failed once.
     flushing: Mutex<()>,
     failed: AtomicBool,
+    flushes: Flushes,
     /// Blocks that are not to be read.
     marks: Mutex<Marks>,
     /// Bytes behind the last block that are not to be read: blocks of another size, or another way to open the storage,
     /// may reach them, so they are kept as they were.
     behind: Vec<Range<u64>>,
     usage: Usage,
+}
+
+/// Flushes of a namespace, numbered from 1 as they begin.
+#[derive(Debug, Default)]
+struct Flushes {
+    begun: AtomicU64,
+    /// The last that did what it is for.
+    done: AtomicU64,
 }
 
 /// What hosts did to a namespace, as the SMART log tells it.
@@ -268,9 +278,9 @@ impl Namespace {
             }
         }
         let marks = Mutex::new(Marks::new(marks));
-        let (turns, usage, flushing, failed) = Default::default();
+        let (turns, usage, flushing, failed, flushes) = Default::default();
         let uuid = storage.uuid();
-        Ok(Namespace { id, block_size, uuid, storage, turns, flushing, failed, marks, behind, usage })
+        Ok(Namespace { id, block_size, uuid, storage, turns, flushing, failed, flushes, marks, behind, usage })
     }
 
     /// With a UUID of one's own, by which hosts recognise it. Without, it is that of its [storage](Storage::uuid); if that
@@ -330,36 +340,47 @@ impl Namespace {
     }
 
     /// Carries out the part of `operation` that is next when as much is `done`, at first nothing. No part is long.
+    ///
+    /// What makes something durable does it in a part of its own, the last: others read and write meanwhile, and one flush
+    /// is enough for all that was written before it began.
     pub(crate) fn step(&self, operation: &Operation, done: u64) -> Step {
         let mut data = Pieces::new();
-        // What is left to do, and to be made durable at the end.
-        let rest = |done: u64, all: u64, durable: bool| (done < all || durable).then_some(done);
+        let all = self.parts(operation);
+        // What is left to do, and to be made durable by the next flush or a later one.
+        let rest = |done: u64, durable: bool| match done < all {
+            true => Some(done),
+            false => durable.then(|| all + self.flushes.begun.load(Ordering::Acquire) + 1),
+        };
         let result = match operation {
+            _ if done > all => self.flush_since(done - all).map(|()| None),
             Operation::Read { first, blocks } => self.read(*first, *blocks).map(|read| {
                 self.usage.read(u64::from(*blocks) * u64::from(self.block_size));
                 data = read;
                 None
             }),
-            Operation::Write { first, data, durable } => self.write(*first, data, *durable).map(|()| None),
-            Operation::Flush => self.flush().map(|()| None),
+            Operation::Write { first, data, durable } => self.write(*first, data).map(|()| rest(all, *durable)),
+            Operation::Flush => Ok(rest(all, true)),
             Operation::Compare { first, data } => self.compare(*first, data).map(|()| None),
             Operation::WriteUncorrectable { first, blocks } => self.make_unreadable(*first, *blocks).map(|()| None),
-            Operation::WriteZeroes { first, blocks, durable } => match self.part(*first, *blocks, done) {
-                None => self.flush().map(|()| None),
+            Operation::WriteZeroes { durable, .. } => match self.part(operation, done) {
+                None => Ok(rest(all, *durable)),
                 Some(part) => {
-                    let done = part.end - first;
-                    self.zero(part).map(|()| rest(done, u64::from(*blocks), *durable))
+                    let done = done + (part.end - part.start);
+                    self.zero(part).map(|()| rest(done, *durable))
                 }
             },
-            Operation::Deallocate { ranges, durable } => match ranges.get(done as usize) {
-                None => self.harden(*durable).map(|()| None),
-                Some(range) => self.deallocate(range.clone()).map(|()| rest(done + 1, ranges.len() as u64, *durable)),
+            Operation::Deallocate { durable, .. } => match self.part(operation, done) {
+                None => Ok(rest(all, *durable)),
+                Some(part) => {
+                    let done = done + (part.end - part.start);
+                    self.deallocate(part).map(|()| rest(done, *durable))
+                }
             },
-            Operation::Verify { first, blocks } => match self.part(*first, *blocks, done) {
+            Operation::Verify { .. } => match self.part(operation, done) {
                 None => Ok(None),
                 Some(part) => {
-                    let read = self.read(part.start, (part.end - part.start) as u32);
-                    read.map(|_| rest(part.end - first, u64::from(*blocks), false))
+                    let (blocks, done) = ((part.end - part.start) as u32, done + (part.end - part.start));
+                    self.read(part.start, blocks).map(|_| rest(done, false))
                 }
             },
         };
@@ -376,23 +397,18 @@ impl Namespace {
 
     /// What that part needs for itself.
     pub(crate) fn span(&self, operation: &Operation, done: u64) -> Span {
+        if done > self.parts(operation) {
+            return Span { flushes: true, ..Span::default() };
+        }
         let count = |data: &[Bytes]| data.iter().map(Bytes::len).sum::<usize>() as u64 / u64::from(self.block_size);
         let (blocks, writes, flushes) = match operation {
             Operation::Read { first, blocks } => (Some(*first..first + u64::from(*blocks)), false, false),
             Operation::Compare { first, data } => (Some(*first..first + count(data)), false, false),
-            Operation::Verify { first, blocks } => (self.part(*first, *blocks, done), false, false),
-            Operation::Write { first, data, durable } => (Some(*first..first + count(data)), true, *durable),
-            Operation::WriteZeroes { first, blocks, .. } => {
-                let part = self.part(*first, *blocks, done);
-                let is_last = part.is_none();
-                (part, true, is_last)
-            }
-            Operation::Deallocate { ranges, durable } => {
-                let range = ranges.get(done as usize).cloned();
-                let is_last = range.is_none();
-                (range, true, is_last && *durable)
-            }
-            Operation::Flush | Operation::WriteUncorrectable { .. } => (None, false, true),
+            Operation::Verify { .. } => (self.part(operation, done), false, false),
+            Operation::Write { first, data, .. } => (Some(*first..first + count(data)), true, false),
+            Operation::WriteZeroes { .. } | Operation::Deallocate { .. } => (self.part(operation, done), true, false),
+            Operation::Flush => (None, false, false),
+            Operation::WriteUncorrectable { .. } => (None, false, true),
         };
         let blocks = blocks.unwrap_or_default();
         let (start, end, granule) = (self.offset(blocks.start), self.offset(blocks.end), self.storage.granule());
@@ -404,11 +420,36 @@ impl Namespace {
         &self.turns
     }
 
-    /// The blocks of `count` from `first` on that are next after `done`; `None`: there are no more.
-    fn part(&self, first: u64, count: u32, done: u64) -> Option<Range<u64>> {
-        let left = u64::from(count).checked_sub(done).filter(|left| *left > 0)?;
-        let start = first + done;
-        Some(start..start + left.min(u64::from(PART_BYTES / self.block_size)))
+    /// As much has to be done of `operation`, in blocks if it goes by parts, before it is made durable.
+    fn parts(&self, operation: &Operation) -> u64 {
+        match operation {
+            Operation::WriteZeroes { blocks, .. } | Operation::Verify { blocks, .. } => u64::from(*blocks),
+            Operation::Deallocate { ranges, .. } => ranges.iter().map(|range| range.end - range.start).sum(),
+            _ => 0,
+        }
+    }
+
+    /// The blocks of an operation that goes by parts that are next after `done` of them; `None`: there are no more.
+    fn part(&self, operation: &Operation, done: u64) -> Option<Range<u64>> {
+        let one;
+        let (ranges, most) = match operation {
+            Operation::WriteZeroes { first, blocks, .. } | Operation::Verify { first, blocks } => {
+                one = [*first..first + u64::from(*blocks)];
+                (&one[..], PART_BYTES)
+            }
+            Operation::Deallocate { ranges, .. } => (&ranges[..], HOLE_BYTES),
+            _ => return None,
+        };
+        let mut before = done;
+        for range in ranges {
+            let blocks = range.end - range.start;
+            if before < blocks {
+                let start = range.start + before;
+                return Some(start..range.end.min(start + u64::from(most / self.block_size)));
+            }
+            before -= blocks;
+        }
+        None
     }
 
     pub(crate) fn usage(&self) -> &Usage {
@@ -423,13 +464,13 @@ impl Namespace {
         self.storage.read(self.offset(first), bytes).map_err(|_| Status::UNRECOVERED_READ_ERROR)
     }
 
-    fn write(&self, first: u64, data: &[Bytes], durable: bool) -> Result<(), Status> {
+    fn write(&self, first: u64, data: &[Bytes]) -> Result<(), Status> {
         self.check_writable()?;
         let bytes: usize = data.iter().map(Bytes::len).sum();
         self.storage.write(self.offset(first), data).map_err(|error| not_written(&error))?;
         self.heal(first..first + bytes as u64 / u64::from(self.block_size))?;
         self.usage.written(bytes as u64);
-        self.harden(durable)
+        Ok(())
     }
 
     fn zero(&self, blocks: Range<u64>) -> Result<(), Status> {
@@ -452,24 +493,30 @@ impl Namespace {
         if self.marks().clear(blocks) { Ok(()) } else { Err(Status::CAPACITY_EXCEEDED) }
     }
 
-    fn harden(&self, durable: bool) -> Result<(), Status> {
-        if durable { self.flush() } else { Ok(()) }
-    }
-
     /// One at a time: that data could not be written a system tells once, and the next caller that all is well.
     ///
     /// What was written is made durable, and then the marks as they were before: those that are gone since then mark what
     /// may not be durable, and what was there before it is not to be read.
-    fn flush(&self) -> Result<(), Status> {
+    ///
+    /// A flush that was done is enough if it has the number `first` or a later one: it began after what is to be durable
+    /// was written.
+    fn flush_since(&self, first: u64) -> Result<(), Status> {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_writable()?;
+        if self.flushes.done.load(Ordering::Acquire) >= first {
+            return Ok(());
+        }
+        let number = self.flushes.begun.fetch_add(1, Ordering::AcqRel) + 1;
         let changed = self.marks().take_changed();
         self.flush_storage()?;
-        let Some(marked) = changed else { return Ok(()) };
-        self.keep(marked).map_err(|_| {
-            self.marks().give_back();
-            Status::WRITE_FAULT
-        })
+        if let Some(marked) = changed {
+            self.keep(marked).map_err(|_| {
+                self.marks().give_back();
+                Status::WRITE_FAULT
+            })?;
+        }
+        self.flushes.done.store(number, Ordering::Release);
+        Ok(())
     }
 
     /// Kept first, and marked when that is done: a command that fails has marked nothing.
@@ -570,6 +617,8 @@ fn not_written(error: &io::Error) -> Status {
 const IN_DOUBT: Status = Status::new(MEDIA_ERROR, Status::WRITE_FAULT.code(), true);
 /// Bytes of one part of Verify, which reads them into memory, and of Write Zeroes.
 const PART_BYTES: u32 = 1 << 20;
+/// Bytes of one part of Deallocate, which makes holes.
+const HOLE_BYTES: u32 = 1 << 30;
 /// The greatest namespace identifier that names one namespace: MNAN.
 pub(crate) const MAX_IDENTIFIER: u32 = 1024;
 /// Status code type: media and data integrity errors.

@@ -49,6 +49,10 @@ impl Storage for Remembering {
         self.bytes.zero(offset, bytes)
     }
 
+    fn deallocate(&self, offset: u64, bytes: u64) -> io::Result<bool> {
+        self.bytes.deallocate(offset, bytes)
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.calls.lock().unwrap().push("flush");
         Ok(())
@@ -218,6 +222,11 @@ struct Counting {
     /// How many of the next ones fail.
     failing: AtomicU64,
     largest_read: AtomicU64,
+    /// Holes made, and the largest.
+    holes: AtomicU64,
+    largest_hole: AtomicU64,
+    /// Done during the next flush.
+    hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Storage for Counting {
@@ -238,8 +247,18 @@ impl Storage for Counting {
         Ok(())
     }
 
+    fn deallocate(&self, _: u64, bytes: u64) -> io::Result<bool> {
+        self.holes.fetch_add(1, Ordering::Relaxed);
+        self.largest_hole.fetch_max(bytes, Ordering::Relaxed);
+        Ok(true)
+    }
+
     fn flush(&self) -> io::Result<()> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
+        let hook = self.hook.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
         let fails = |left: u64| left.checked_sub(1);
         match self.failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fails) {
             Ok(_) => Err(io::ErrorKind::Other.into()),
@@ -289,6 +308,9 @@ fn what_there_is_no_room_for_is_no_media_error() {
         fn zero(&self, _: u64, _: u64) -> io::Result<()> {
             Err(self.0.into())
         }
+        fn deallocate(&self, _: u64, _: u64) -> io::Result<bool> {
+            Err(self.0.into())
+        }
         fn flush(&self) -> io::Result<()> {
             Ok(())
         }
@@ -328,6 +350,99 @@ fn a_flush_that_failed_is_not_made_good_by_the_next() {
         assert!(status.code() == Status::WRITE_FAULT.code() && status.do_not_retry(), "{operation:?}: {status}");
     }
     assert!(namespace.execute(&Operation::Read { first: 0, blocks: 1 }).status.is_success());
+}
+
+/// How far an operation is after its next part; `None`: at its end.
+fn part(namespace: &Namespace, operation: &Operation, done: u64) -> Option<u64> {
+    match namespace.step(operation, done) {
+        Step::More(done) => Some(done),
+        Step::Done(outcome) => {
+            assert!(outcome.status.is_success(), "{operation:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn one_flush_is_enough_for_all_that_was_written_before_it_began() {
+    let storage = Arc::new(Counting::default());
+    let namespace = Arc::new(Namespace::new(1, 512, storage.clone()).unwrap());
+    let data = || Pieces::from_iter([Bytes::from(vec![1; 512])]);
+    let write = |first| Operation::Write { first, data: data(), durable: true };
+    let zero = Operation::WriteZeroes { first: 9, blocks: 4000, durable: true };
+    assert!(!namespace.span(&write(1), 0).flushes, "others are written to at the same time");
+    let mut written: Vec<(Operation, u64)> =
+        [write(1), write(2), Operation::Flush].map(|one| (one.clone(), part(&namespace, &one, 0).unwrap())).into();
+    let mut done = 0;
+    for _ in 0..2 {
+        done = part(&namespace, &zero, done).unwrap();
+    }
+    written.push((zero, done));
+    // The last of them is written while the flush is under way.
+    let (late, during) = (Arc::new(Mutex::new(None)), (namespace.clone(), write(3)));
+    let seen = late.clone();
+    *storage.hook.lock().unwrap() = Some(Box::new(move || {
+        let (namespace, write) = during;
+        *seen.lock().unwrap() = part(&namespace, &write, 0);
+    }));
+    for (operation, done) in written {
+        assert!(namespace.span(&operation, done).flushes);
+        assert_eq!(part(&namespace, &operation, done), None);
+        assert_eq!(storage.flushes.load(Ordering::Relaxed), 1, "{operation:?}");
+    }
+    let late = late.lock().unwrap().take().unwrap();
+    assert_eq!(part(&namespace, &write(3), late), None);
+    assert_eq!(storage.flushes.load(Ordering::Relaxed), 2, "it may have come too late for the first");
+}
+
+#[test]
+fn a_disk_is_deallocated_in_parts() {
+    let storage = Arc::new(Counting::default());
+    let namespace = Namespace::new(1, 4096, storage.clone()).unwrap();
+    let blocks = namespace.blocks();
+    let (small, rest) = (3..5, 8..blocks);
+    let deallocate = Operation::Deallocate { ranges: vec![small, rest], durable: true };
+    let (mut done, mut parts) = (Some(0), 0);
+    while let Some(before) = done {
+        let span = namespace.span(&deallocate, before);
+        assert!(span.bytes.end - span.bytes.start <= 1 << 30);
+        done = part(&namespace, &deallocate, before);
+        parts += 1;
+    }
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    assert_eq!((count(&storage.holes), count(&storage.largest_hole)), (1 + 1024, 1 << 30));
+    assert_eq!((parts, count(&storage.flushes)), (1 + 1024 + 1, 1));
+}
+
+#[test]
+fn storage_that_cannot_deallocate_is_left_as_it_is() {
+    struct Plain(MemoryStorage);
+    impl Storage for Plain {
+        fn capacity(&self) -> u64 {
+            self.0.capacity()
+        }
+        fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
+            self.0.read(offset, bytes)
+        }
+        fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
+            self.0.write(offset, data)
+        }
+        fn zero(&self, _: u64, _: u64) -> io::Result<()> {
+            panic!("nobody wants zeros")
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn may_block(&self) -> bool {
+            false
+        }
+    }
+    let namespace = Namespace::new(1, 512, Arc::new(Plain(MemoryStorage::new(1 << 20)))).unwrap();
+    let data = Pieces::from_iter([Bytes::from(vec![7; 512])]);
+    assert!(namespace.execute(&Operation::Write { first: 1, data, durable: false }).status.is_success());
+    let deallocate = Operation::Deallocate { ranges: vec![0..namespace.blocks()], durable: false };
+    assert!(namespace.execute(&deallocate).status.is_success());
+    assert_eq!(namespace.execute(&Operation::Read { first: 1, blocks: 1 }).data.concat(), [7; 512]);
 }
 
 #[test]
