@@ -251,7 +251,7 @@ fn target(bytes: u64, pattern: &Bytes) -> Result<Target, Box<dyn Error>> {
     for at in (0..bytes).step_by(PATTERN) {
         storage.write(at, core::slice::from_ref(pattern))?;
     }
-    let mut target = Target::new(TargetConfig::default());
+    let mut target = Target::new(TargetConfig::default())?;
     target.add_subsystem(NQN, None)?;
     target.add_namespace(NQN, Namespace::new(1, BLOCK, Arc::new(storage))?)?;
     Ok(target)

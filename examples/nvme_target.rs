@@ -111,7 +111,8 @@ fn prepare(options: &Options) -> Result<Target, String> {
         derived_serial(&format!("{}\0{}\0{}", machine.trim(), options.nqn, options.listen.port()))
     });
     let memory = usize::try_from(options.max_memory.as_u64()).unwrap_or(usize::MAX);
-    let mut target = Target::new(TargetConfig { serial, memory, transport, ..TargetConfig::default() });
+    let mut target = Target::new(TargetConfig { serial, memory, transport, ..TargetConfig::default() })
+        .map_err(|error| error.to_string())?;
     let hosts = (!options.host.is_empty()).then(|| options.host.clone());
     target.add_subsystem(&options.nqn, hosts).map_err(|error| error.to_string())?;
     let mut storages: Vec<Arc<dyn Storage>> = Vec::new();

@@ -253,7 +253,7 @@ fn on_a_runtime<T>(future: impl Future<Output = io::Result<T>>) -> io::Result<T>
 
 async fn serve(listener: std::net::TcpListener, storage: Arc<dyn Storage>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let mut target = Target::new(TargetConfig::default());
+    let mut target = Target::new(TargetConfig::default()).unwrap();
     target.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
     let namespace = Namespace::new(1, 512, storage).map_err(io::Error::other)?;
     target.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;

@@ -41,7 +41,7 @@ impl DiskWire {
         queues: u16,
         digests_by_device: bool,
     ) -> io::Result<()> {
-        let mut target = Target::new(TargetConfig::default());
+        let mut target = Target::new(TargetConfig::default()).map_err(io::Error::other)?;
         target.add_subsystem(SUBSYSTEM, None).map_err(io::Error::other)?;
         let namespace = Namespace::new(1, block_bytes, storage).map_err(io::Error::other)?;
         target.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;

@@ -29,7 +29,7 @@ fn framed(pdu: &Pdu, data: Vec<u8>) -> Vec<u8> {
 }
 
 fn controller(connected: bool, cut: usize, bytes: &[u8]) {
-    let mut target = Target::new(TargetConfig::default());
+    let mut target = Target::new(TargetConfig::default()).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let storage = Arc::new(MemoryStorage::new(1 << 20));
     target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();

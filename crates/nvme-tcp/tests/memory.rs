@@ -8,13 +8,13 @@ mod rig;
 use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
 use nic_sim::NicConfig;
-use nvme_tcp::controller::{Job, Target, TargetConfig, TransportConfig};
+use nvme_tcp::controller::{Job, Target, TargetConfig, TargetError, TransportConfig};
 use nvme_tcp::namespace::{Namespace, Pieces, Storage};
-use nvme_tcp::pdu::{DataHeader, ReadyToTransfer};
-use nvme_tcp::{Command, FabricsType, IoOpcode, Pdu, Sgl, Status};
+use nvme_tcp::pdu::{DataHeader, InitializeRequest, ReadyToTransfer};
+use nvme_tcp::{Command, FabricsType, Framing, IoOpcode, Pdu, Sgl, Status};
 use offload_api::{RxMeta, RxSegment};
-use offload_base::{BufferPool, Seq};
-use rig::{Came, DISK, Wire, host_data, segment, target};
+use offload_base::{BufferPool, Instant, Seq};
+use rig::{Came, DISK, Wire, connect_command, host_data, segment, target};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::sync::Arc;
@@ -154,10 +154,10 @@ fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
 
 #[test]
 fn what_all_hosts_together_hold_is_bounded() {
-    const LIMIT: usize = 24 * MIB;
-    let mut target = Target::new(TargetConfig { memory: LIMIT, ..TargetConfig::default() });
-    target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(File)).unwrap()).unwrap();
+    // For 15 hosts' I/O queues, and one more stream.
+    const STREAM: usize = 152 << 10;
+    let limit = least_memory() + 14 * (least_memory() - STREAM) + STREAM;
+    let mut target = target_with(limit, 4096);
     let before = HELD.get();
     let (admin, controller) = Wire::admin(&mut target);
     let mut queues = Vec::new();
@@ -170,7 +170,7 @@ fn what_all_hosts_together_hold_is_bounded() {
         queues.push((wire, Vec::new()));
     };
     assert_eq!((refused, target.stats().refused_connections), (Status::CONNECT_BUSY, 1));
-    assert!((12..20).contains(&queues.len()), "{} queues", queues.len());
+    assert_eq!(queues.len(), 15);
     // Each reads 16 MiB, and lets the data lie in its streams.
     let read = |id| Command::new(IoOpcode::Read as u8, id).with_namespace(1).with_u32(12, 255);
     for (wire, taken) in &mut queues {
@@ -183,7 +183,7 @@ fn what_all_hosts_together_hold_is_bounded() {
         assert!(read >= MIB, "each gets one of the largest commands done");
     }
     let held = HELD.get() - before;
-    assert!(target.stats().memory <= LIMIT && held <= LIMIT as isize, "{held} bytes of heap");
+    assert!(target.stats().memory <= limit && held <= limit as isize, "{held} bytes of heap");
     assert!(held >= (queues.len() * MIB) as isize);
     let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 0);
     // Who waits is called as soon as there is room.
@@ -211,49 +211,57 @@ fn what_all_hosts_together_hold_is_bounded() {
     assert!(held <= 0, "{held} bytes are left");
 }
 
-#[test]
-fn commands_that_there_is_no_memory_for_are_interrupted_while_other_data_are_on_their_way() {
-    // Room for one queue, and no more than it is promised.
-    let in_capsule = 8192;
-    let promised = MIB + (256 << 10) + 2 * ((128 << 10) + (16 << 10));
-    let mut target = Target::new(TargetConfig { memory: promised, ..TargetConfig::default() });
+/// Memory for a host with one I/O queue, and no more.
+fn least_memory() -> usize {
+    match Target::new(TargetConfig { memory: 0, ..TargetConfig::default() }) {
+        Err(TargetError::Memory { memory: 0, needed }) => needed,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn target_with(memory: usize, block_bytes: u32) -> Target {
+    let mut target = Target::new(TargetConfig { memory, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, block_bytes, Arc::new(File)).unwrap()).unwrap();
+    target
+}
+
+#[test]
+fn a_target_without_memory_for_any_host_is_refused() {
+    let needed = least_memory();
+    let error = Target::new(TargetConfig { memory: needed - 1, ..TargetConfig::default() }).unwrap_err();
+    assert!(error.to_string().contains(&format!("needs {needed}: give the target more `memory`")), "{error}");
+    let transport = TransportConfig { max_transfer: 20, ..TransportConfig::default() };
+    assert!(Target::new(TargetConfig { transport, ..TargetConfig::default() }).is_err(), "4 GiB of 1");
+    let mut target = target_with(needed, 512);
+    let (_io, _admin) = Wire::io(&mut target, false);
+}
+
+/// While data are on their way, nothing of what comes before them can be left lying.
+#[test]
+fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
+    let mut target = target_with(least_memory(), 512);
     let (mut wire, mut admin, request) = asked(&mut target);
-    assert!(wire.connection.wants_input(), "the data that it asked for");
     let write = |id| {
         let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
-        Pdu::Command(write.with_sgl(Sgl::in_capsule(in_capsule)))
+        Pdu::Command(write.with_sgl(Sgl::in_capsule(8192)))
     };
-    // Two more are within the promise, and are not carried out yet.
-    for id in [6, 7, 8] {
-        let bytes = framed(&wire, &write(id), &vec![1; in_capsule as usize]);
+    let before = (HELD.get(), target.stats().memory);
+    // As many as the queue has entries, and none is carried out yet.
+    for id in 100..131 {
+        assert!(wire.connection.wants_input());
+        let bytes = framed(&wire, &write(id), &vec![1; 8192]);
         wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
     }
-    let came = wire.collect();
-    let [Came(Pdu::Response(interrupted), _)] = came[..] else { panic!("{came:?}") };
-    assert_eq!((interrupted.command, interrupted.status), (8, Status::COMMAND_INTERRUPTED));
-    assert!(!interrupted.status.do_not_retry() && target.stats().refused_commands == 1);
+    assert!(wire.collect().is_empty());
+    let held = (HELD.get() - before.0, target.stats().memory);
+    assert!(held.0 > 31 * 8192 && held.0 < 32 * 10_000 && held.1 == before.1, "{held:?}");
     let came = wire.send(&mut target, &Pdu::HostData(host_data(&request)), &vec![1; MIB]);
     let written = |came: &Came| matches!(came.0, Pdu::Response(written) if written.status.is_success());
-    assert!(came.len() == 3 && came.iter().all(written), "{came:?}");
-    let came = wire.send(&mut target, &write(8), &vec![1; in_capsule as usize]);
-    assert!(came.len() == 1 && came.iter().all(written), "sent again");
-    // With no data on their way, it is the host that waits.
-    let read = Command::new(IoOpcode::Read as u8, 9).with_namespace(1).with_u32(12, 2047);
-    let bytes = framed(&wire, &Pdu::Command(read.with_sgl(Sgl::transport(MIB as u32))), &[]);
-    wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
-    let taken = work_and_transmit(&mut wire, &mut target);
-    assert!(wire.connection.wants_input(), "room for two more");
-    for id in [6, 7] {
-        let bytes = framed(&wire, &write(id), &vec![1; in_capsule as usize]);
-        wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
-    }
-    assert!(!wire.connection.wants_input());
-    drop(taken);
-    assert!(target.take_wakeups().contains(&wire.connection.id()) && wire.connection.wants_input());
-    // A stream that there is no room for is closed, and the admin queue goes on.
-    assert!(target.accept(wire.now).is_closing());
+    assert!(came.len() == 32 && came.iter().all(written), "{came:?}");
+    // A stream that there is no room for is refused, and the admin queue goes on.
+    assert_eq!(target.stats().memory, least_memory());
+    assert!(target.accept(wire.now).is_refused());
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
 }
@@ -287,13 +295,74 @@ fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
     }
 }
 
+#[test]
+fn streams_cost_little_before_their_hosts_have_said_anything() {
+    let mut target = target_with(least_memory() + 20 * (8 << 10), 512);
+    let silent: Vec<_> = (0..20).map(|_| target.accept(Instant::ZERO)).collect();
+    assert!(silent.iter().all(|connection| !connection.is_closing()));
+    let (_wire, _admin, _) = asked(&mut target);
+    let icreq = Pdu::InitializeRequest(InitializeRequest::default());
+    let refused = silent.into_iter().filter_map(|mut connection| {
+        let bytes = Framing::default().frame(&icreq, []).into_pieces().collect::<Vec<_>>().concat();
+        connection.handle_segment(Instant::ZERO, segment(&bytes), &mut target);
+        connection.is_refused().then_some(connection)
+    });
+    let refused: Vec<_> = refused.collect();
+    assert_eq!((refused.len(), target.stats().refused_connections), (20, 20), "there is no room for any of them");
+    assert!(refused.into_iter().all(|mut connection| connection.is_closing() && connection.poll_transmit().is_none()));
+}
+
+/// Whatever the entries of a queue are used for.
+#[test]
+fn a_queue_takes_no_more_than_it_is_charged_for() {
+    let reads = |id| (Command::new(IoOpcode::Read as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
+    let asked = |id| (Command::new(IoOpcode::Write as u8, id).with_u32(12, 7).with_sgl(Sgl::transport(4096)), 0);
+    let writes = |id| (Command::new(IoOpcode::Write as u8, id).with_sgl(Sgl::in_capsule(512)), 512);
+    let flushes = |id| (Command::new(IoOpcode::Flush as u8, id), 0);
+    let unknown = |id| (Command::new(0x7f, id), 0);
+    type Make = fn(u16) -> (Command, usize);
+    let rows: [(&str, Make); 5] =
+        [("reads", reads), ("writes", asked), ("capsules", writes), ("flushes", flushes), ("refused", unknown)];
+    for (name, make) in rows {
+        for (entries, carries_out) in [(1023u16, false), (1023, true), (2, true)] {
+            let transport = TransportConfig { in_capsule: 512, ..TransportConfig::default() };
+            let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
+            target.add_subsystem(DISK, None).unwrap();
+            target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
+            let (_admin, controller) = Wire::admin(&mut target);
+            let mut wire = Wire::open(&mut target, false);
+            let (command, data) = connect_command(1, controller);
+            let before = (HELD.get(), target.stats().memory);
+            let size = u32::from(entries - 1);
+            assert!(wire.command(&mut target, command.with_u32(11, size), &data.to_bytes()).status.is_success());
+            let mut sent = 0;
+            while wire.connection.wants_input() && (carries_out || sent < entries) && sent < 3000 {
+                let (command, bytes) = make(sent);
+                let bytes = framed(&wire, &Pdu::Command(command.with_namespace(1)), &vec![1; bytes]);
+                wire.connection.handle_segment(wire.now, segment(&bytes), &mut target);
+                if carries_out {
+                    while let Some(job) = wire.connection.poll_job() {
+                        wire.connection.complete(wire.now, Job::run(job), &mut target);
+                    }
+                }
+                sent += 1;
+                if name == "writes" && sent == entries {
+                    // Their data do not come.
+                    break;
+                }
+            }
+            let held = (HELD.get() - before.0, target.stats().memory - before.1);
+            // What is promised for data is theirs.
+            let charged = held.1 as isize - if name == "reads" && carries_out { 0 } else { MIB as isize };
+            assert!(held.0 <= charged, "{name}, {entries} entries, {sent} sent: {} held, {charged} charged", held.0);
+        }
+    }
+}
+
 /// Pieces that are worth their buffers, as long as those can be charged; here they cannot.
 #[test]
 fn buffers_that_cannot_be_charged_are_not_kept() {
-    let promised = MIB + (256 << 10) + 2 * ((128 << 10) + (16 << 10));
-    let mut target = Target::new(TargetConfig { memory: promised, ..TargetConfig::default() });
-    target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 512, Arc::new(File)).unwrap()).unwrap();
+    let mut target = target_with(least_memory(), 512);
     let (mut wire, _admin, request) = asked(&mut target);
     let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
     let refused = framed(&wire, &Pdu::Command(refused), &[0; 8192]);

@@ -104,7 +104,7 @@ fn cut(stream: &mut VecDeque<u8>, rng: &mut Rng, most: u64) -> Option<RxSegment>
 /// What the disk holds after commands that do not overlap while they are under way.
 fn commands_against_an_oracle(seed: u64, transport: TransportConfig, config: QueueConfig, most: u64) {
     let mut rng = Seed(seed).stream("pair");
-    let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
+    let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let storage = Arc::new(MemoryStorage::new((BLOCKS * BLOCK) as u64));
     target.add_namespace(DISK, Namespace::new(1, BLOCK as u32, storage).unwrap()).unwrap();

@@ -3,8 +3,9 @@
 //! Invariants: a command identifier is in use from its capsule to its completion. Data are taken only where they were
 //! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
 //! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
-//! it does not take by the budget and one answer; and what all hosts together can make the target hold, by its memory. Nothing is under way for a queue after its Disconnect was answered, nor
-//! anything of an earlier connection of the queue when its Connect is.
+//! it does not take by the budget and one answer. What all hosts together can make the target hold is bounded by its
+//! memory. When a Disconnect is answered, nothing is under way for the queue; when a Connect is, nothing of the queue's
+//! earlier connections.
 //!
 //! - `data`: what hosts send for their commands; `gathered`: how it is kept; `execution`: commands whose data are here.
 
@@ -47,7 +48,7 @@ pub struct ConnectionId(pub(super) u64);
 /// use offload_api::{RxMeta, RxSegment};
 /// use offload_base::{Instant, Seq};
 ///
-/// let mut target = Target::new(TargetConfig::default());
+/// let mut target = Target::new(TargetConfig::default()).unwrap();
 /// let mut connection = target.accept(Instant::ZERO);
 /// let request = Pdu::InitializeRequest(InitializeRequest::default());
 /// for piece in Framing::default().frame(&request, []).into_pieces() {
@@ -65,6 +66,8 @@ pub struct Connection {
     receiver: Receiver,
     framing: Framing,
     state: State,
+    /// There was no memory for it.
+    refused: bool,
     /// When the host has to have connected.
     deadline: Option<Instant>,
     /// Requests to transfer a command may have outstanding.
@@ -80,6 +83,8 @@ pub struct Connection {
     asked_bytes: usize,
     /// Where the data being received go.
     receiving: Option<Receiving>,
+    /// Bytes of data received so far.
+    received: u64,
     jobs: VecDeque<Job>,
     /// An I/O queue's: what it has under way.
     work: Option<Arc<Work>>,
@@ -109,6 +114,8 @@ enum State {
 #[derive(Debug)]
 struct Incoming {
     command: Command,
+    /// How many came to the queue before it.
+    number: u64,
     /// What is wrong with it already.
     refused: Option<Status>,
     data: Gathered,
@@ -153,6 +160,7 @@ impl Connection {
             receiver: Receiver::new(Side::Controller, Limits { max_data: config.max_data, ..limits }),
             framing: Framing::default(),
             state: State::Opening,
+            refused: false,
             deadline: Some(now + CONNECT_TIME),
             requests_each: 1,
             queue: None,
@@ -162,6 +170,7 @@ impl Connection {
             unasked: VecDeque::new(),
             asked_bytes: 0,
             receiving: None,
+            received: 0,
             jobs: VecDeque::new(),
             work: None,
             jobs_out: 0,
@@ -174,7 +183,22 @@ impl Connection {
 
     /// One that there is no room for: it closes at once.
     pub(super) fn refused(self) -> Connection {
-        Connection { state: State::Closing, ..self }
+        Connection { state: State::Closing, refused: true, ..self }
+    }
+
+    /// Whether there was no memory for it: there is nothing to be told to its host, and its stream is best reset.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether its host was asked for data that have not come.
+    pub fn expects_data(&self) -> bool {
+        self.state == State::Open && self.free_tags.len() < self.requests.len()
+    }
+
+    /// Bytes of data that its host has sent so far.
+    pub fn data_received(&self) -> u64 {
+        self.received
     }
 
     /// By which [`Target::take_wakeups`] names it.
@@ -257,6 +281,10 @@ impl Connection {
         self.finish_connect(target);
         self.abort_some(target);
         self.ask();
+        if self.unasked.is_empty() && self.jobs.is_empty() {
+            // What it waited for is over.
+            self.account.stop_waiting();
+        }
     }
 
     /// The next PDU to send.
@@ -327,16 +355,12 @@ impl Connection {
         self.out.is_empty()
     }
 
-    /// True while more should be received: a host that sends commands faster than it takes the answers is waited for, and
-    /// one whose commands there is no memory for.
+    /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
     pub fn wants_input(&self) -> bool {
         let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
         let is_io = self.work.is_some();
         let most = if is_io { self.config.budget } else { ADMIN_ANSWERS.min(self.config.budget) };
-        // What was asked for has to come, or its commands would never end.
-        let expects = self.receiving.is_some() || self.free_tags.len() < self.requests.len();
-        let has_room = || !is_io || expects || self.account.has_room_or_waits(self.config.in_capsule as usize);
-        listens && self.out.len() < OUT_PDUS && self.out_bytes <= most && has_room()
+        listens && self.out.len() < OUT_PDUS && self.out_bytes <= most
     }
 
     /// Returns whether there may be more.
@@ -349,7 +373,7 @@ impl Connection {
         match received {
             None => return Ok(false),
             Some(Received::Header { pdu, data }) => match (self.state, pdu) {
-                (State::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request)?,
+                (State::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request, target)?,
                 (State::Open, Pdu::Command(command)) => self.handle_command(now, command, data, target)?,
                 (State::Open, Pdu::HostData(header)) => self.handle_data(&header)?,
                 (_, Pdu::HostTermination(_)) => self.close(target),
@@ -361,12 +385,18 @@ impl Connection {
         Ok(true)
     }
 
-    fn initialize(&mut self, request: &InitializeRequest) -> Result<(), FatalError> {
+    fn initialize(&mut self, request: &InitializeRequest, target: &mut Target) -> Result<(), FatalError> {
         if request.version != 0 {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
         }
         if request.alignment > MAX_ALIGNMENT {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
+        }
+        if !self.account.promise(STREAM_BYTES, STREAM_DATA) {
+            target.refused_connections += 1;
+            self.refused = true;
+            self.close(target);
+            return Ok(());
         }
         let header_digest = request.header_digest && self.config.header_digest;
         let data_digest = request.data_digest && self.config.data_digest;
@@ -427,7 +457,7 @@ impl Connection {
             self.receiving = Some(Receiving { command: None, offset: 0, end: data, tag: None });
             return Ok(());
         }
-        let expected = self.expected_data(&command, target);
+        let expected = self.expected_data(now, &command, target);
         let wanted = command.transfer() == Transfer::ToController;
         let refused = match expected {
             Err(status) => Some(status),
@@ -437,16 +467,13 @@ impl Connection {
             Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
             Ok(_) => None,
         };
-        let charge = if data > 0 && refused.is_none() { self.account.take(data as usize) } else { None };
-        let refused = if data > 0 && refused.is_none() && charge.is_none() {
-            target.refused_commands += 1;
-            Some(Status::COMMAND_INTERRUPTED)
-        } else {
-            refused
-        };
+        // What comes in capsules comes unasked: there is room for as many as the queue has entries.
+        let charge = (data > 0).then(|| self.account.keep());
+        let number = self.work.as_ref().map_or(0, |work| work.receive());
         let total = if data > 0 || refused.is_some() || !wanted { data } else { sgl.length };
         let incoming = Incoming {
             command,
+            number,
             refused,
             data: Gathered::default(),
             charge,
@@ -470,7 +497,7 @@ impl Connection {
     }
 
     /// Bytes of data the command has to come with, or what is wrong with it.
-    fn expected_data(&self, command: &Command, target: &Target) -> Result<u32, Status> {
+    fn expected_data(&self, now: Instant, command: &Command, target: &mut Target) -> Result<u32, Status> {
         if command.opcode() == AdminOpcode::Fabrics as u8 {
             return match FabricsType::from_u8(command.fabrics_type()) {
                 Some(FabricsType::Connect) => Ok(ConnectData::LEN as u32),
@@ -479,7 +506,10 @@ impl Connection {
             };
         }
         let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-        let session = target.sessions.get(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
+        let session = target.sessions.get_mut(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
+        if queue.id > 0 {
+            session.note_use(now);
+        }
         if !session.is_ready() {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }
@@ -510,6 +540,8 @@ impl Connection {
         self.state = State::Closing;
         self.commands.clear();
         self.jobs.clear();
+        self.unasked.clear();
+        self.account.stop_waiting();
         if let Some(queue) = self.queue {
             match target.sessions.get_mut(&queue.controller) {
                 Some(session) if queue.id == 0 && session.admin() == self.id => target.end_session(queue.controller),
@@ -525,6 +557,22 @@ impl Connection {
     }
 }
 
+/// Memory that the entries of an I/O queue take at most: their commands and answers, and the data in their capsules.
+pub(super) const fn queue_bytes(entries: u16, in_capsule: u32) -> usize {
+    QUEUE_BYTES + entries as usize * (ENTRY_BYTES + in_capsule as usize)
+}
+
+/// What a stream costs before its host has sent an ICReq.
+pub(super) const OPENING_BYTES: usize = 8 << 10;
+/// What a connection costs at most from then on: the buffer it is received in, and answers that its host has not taken.
+pub(super) const STREAM_BYTES: usize = 128 << 10;
+/// Data of a command on a queue that is no I/O queue, twice over.
+pub(super) const STREAM_DATA: usize = 16 << 10;
+/// What an I/O queue costs beside its entries: answers that its host has not taken, requests for data.
+const QUEUE_BYTES: usize = 128 << 10;
+/// What an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job or its
+/// answer.
+const ENTRY_BYTES: usize = 2 * (size_of::<Incoming>() + size_of::<Job>()) + 64;
 /// Admin and Fabrics commands may always have this much data in their capsule (3.3.2.1).
 const ADMIN_CAPSULE: u32 = 8192;
 /// HPDA and CPDA go up to here.
@@ -534,7 +582,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Jobs of a queue under way at a time.
 const JOBS_OUT: usize = 128;
 /// PDUs queued at which no more is received.
-const OUT_PDUS: usize = 1024;
+const OUT_PDUS: usize = 256;
 /// Bytes of answers that a host has not taken at which no more is received from it, but on an I/O queue.
 const ADMIN_ANSWERS: usize = 64 << 10;
 /// FUSE, bits 1:0 of byte 1.

@@ -2,7 +2,7 @@
 //!
 //! NVM Express Base Specification 2.0, 6.
 
-use super::connection::ConnectionId;
+use super::connection::{ConnectionId, queue_bytes};
 use super::job::Reply;
 use super::memory::Account;
 use super::work::{AllUnderWay, Work};
@@ -91,7 +91,9 @@ pub(super) fn connect(
         if session.queue_exists(id) {
             return Err(in_command(42));
         }
-        if !account.promise(QUEUE_BYTES, target.config.transport.max_transfer_bytes() as usize) {
+        let transport = &target.config.transport;
+        let own = queue_bytes(size + 1, transport.in_capsule);
+        if !account.promise(own, transport.max_transfer_bytes() as usize) {
             target.refused_connections += 1;
             return Err((Status::CONNECT_BUSY, 0));
         }
@@ -173,7 +175,5 @@ fn in_data(offset: u64) -> (Status, u64) {
     (Status::CONNECT_INVALID_PARAMETERS, 1 << 16 | offset)
 }
 
-/// What an I/O queue itself costs at most: commands, and completions that its host has not taken.
-const QUEUE_BYTES: usize = 256 << 10;
 /// How long a controller may take to get ready, in units of 500 ms. It takes none of it.
 const READY_TIME: u64 = 20;

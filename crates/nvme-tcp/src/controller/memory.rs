@@ -1,17 +1,20 @@
 //! The memory that a target's hosts may make it hold: data of writes that are not carried out, data of reads that their
 //! hosts have not taken, and what each connection costs by itself.
 //!
-//! Each queue is promised room for one of the largest commands when it is connected, so that whatever others hold it goes
-//! on; a connection for which there is no room is refused. What a queue holds beyond that comes from what is left, and has
-//! to wait for it.
+//! Each queue is promised room for one of the largest commands when it is connected, so that it goes on whatever others
+//! hold; a connection for which there is no room is refused. What a queue holds beyond that comes from what is left. Who
+//! finds too little left waits in a line: the first in it is called when there is enough for it, and nobody who comes later
+//! gets anything before it was. So a wait ends however many small pieces others ask for, and each piece of memory that
+//! comes back calls only those that it is enough for.
 //!
-//! Invariant: what was promised and what was taken beyond it is never more than the limit.
+//! Invariants: what was promised and what was taken beyond it is never more than the limit. There is never enough for the
+//! first that waits and is not called.
 
 use super::bell::Bell;
 use super::connection::ConnectionId;
 use bytes::Bytes;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What all connections of a target share.
@@ -25,8 +28,21 @@ pub(super) struct Memory {
 #[derive(Debug)]
 struct Pool {
     free: usize,
-    /// Who is to be called when there is more.
-    waiting: BTreeSet<ConnectionId>,
+    /// The line, by places.
+    waiting: BTreeMap<usize, Waits>,
+    /// What those were called for that have not come yet, by the places they had.
+    called: BTreeMap<usize, usize>,
+    /// All of it.
+    called_bytes: usize,
+    /// The place at the end of the line.
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    connection: ConnectionId,
+    /// Beyond what it was promised.
+    bytes: usize,
 }
 
 /// One connection's share.
@@ -40,6 +56,10 @@ pub(super) struct Account {
     /// What it may hold whatever others do.
     promised: AtomicUsize,
     used: AtomicUsize,
+    /// Its place in the line, which it keeps until it has what it waits for; 0: it has none.
+    place: AtomicUsize,
+    /// What it waits for.
+    wanted: AtomicUsize,
 }
 
 /// Memory that is held until this is dropped.
@@ -51,14 +71,20 @@ pub(super) struct Charge {
 
 impl Memory {
     pub(super) fn new(limit: usize, bell: &Arc<Bell>) -> Arc<Memory> {
-        let pool = Mutex::new(Pool { free: limit, waiting: BTreeSet::new() });
+        let pool = Mutex::new(Pool {
+            free: limit,
+            waiting: BTreeMap::new(),
+            called: BTreeMap::new(),
+            called_bytes: 0,
+            next: 1,
+        });
         Arc::new(Memory { limit, pool, bell: bell.clone() })
     }
 
     /// The account of a connection, with nothing promised yet.
     pub(super) fn open(self: &Arc<Memory>, connection: ConnectionId) -> Arc<Account> {
-        let (fixed, promised, used) = Default::default();
-        Arc::new(Account { memory: self.clone(), connection, fixed, promised, used })
+        let (fixed, promised, used, place, wanted) = Default::default();
+        Arc::new(Account { memory: self.clone(), connection, fixed, promised, used, place, wanted })
     }
 
     /// What is promised and what is held beyond that.
@@ -66,16 +92,15 @@ impl Memory {
         self.limit - self.pool().free
     }
 
-    fn give_back(&self, bytes: usize) {
-        if bytes == 0 {
-            return;
-        }
-        let waiting = {
+    /// Changes the pool, and calls those that there is enough for then.
+    fn change<R>(&self, change: impl FnOnce(&mut Pool) -> R) -> R {
+        let (result, called) = {
             let mut pool = self.pool();
-            pool.free += bytes;
-            core::mem::take(&mut pool.waiting)
+            let result = change(&mut pool);
+            (result, pool.call())
         };
-        self.bell.ring(&Vec::from_iter(waiting));
+        self.bell.ring(&called);
+        result
     }
 
     fn pool(&self) -> MutexGuard<'_, Pool> {
@@ -89,59 +114,86 @@ impl Pool {
         self.free = left.unwrap_or(self.free);
         left.is_some()
     }
+
+    /// What is free and meant for nobody.
+    fn left(&self) -> usize {
+        self.free.saturating_sub(self.called_bytes)
+    }
+
+    /// Takes those out of the line that there is enough for.
+    fn call(&mut self) -> Vec<ConnectionId> {
+        let mut connections = Vec::new();
+        while let Some((place, Waits { connection, bytes })) = self.waiting.first_key_value().map(|(k, v)| (*k, *v))
+            && bytes <= self.left()
+        {
+            self.mark_called(place, bytes);
+            connections.push(connection);
+        }
+        connections
+    }
+
+    fn mark_called(&mut self, place: usize, bytes: usize) {
+        self.waiting.remove(&place);
+        self.called.insert(place, bytes);
+        self.called_bytes += bytes;
+    }
+
+    /// Who had that place waits no more, or was called and has come.
+    fn forget(&mut self, place: usize) {
+        self.waiting.remove(&place);
+        self.called_bytes -= self.called.remove(&place).unwrap_or(0);
+    }
 }
 
 impl Account {
     /// Sets `fixed` bytes aside for what the connection itself costs, and promises it `more`; false if there is not as much.
     pub(super) fn promise(&self, fixed: usize, more: usize) -> bool {
-        let mut pool = self.memory.pool();
-        let used = self.used.load(Relaxed);
-        let promised = self.promised.load(Relaxed);
-        // What it holds beyond the old promise it has taken already.
-        let taken = used.saturating_sub(promised).min(more);
-        if !pool.take(fixed + more - taken) {
-            return false;
-        }
-        self.fixed.fetch_add(fixed, Relaxed);
-        self.promised.store(promised + more, Relaxed);
-        true
+        self.memory.change(|pool| {
+            let used = self.used.load(Relaxed);
+            let promised = self.promised.load(Relaxed);
+            // What it holds beyond the old promise it has taken already.
+            let taken = used.saturating_sub(promised).min(more);
+            if !pool.take(fixed + more - taken) {
+                return false;
+            }
+            self.fixed.fetch_add(fixed, Relaxed);
+            self.promised.store(promised + more, Relaxed);
+            true
+        })
     }
 
-    /// Takes `bytes`; `None`: there is not as much now.
-    pub(super) fn take(self: &Arc<Account>, bytes: usize) -> Option<Charge> {
-        self.grow(&mut self.memory.pool(), bytes).then(|| Charge { account: self.clone(), bytes })
-    }
-
-    /// The same; if there is not as much, the connection is called when there is more.
+    /// Takes `bytes`; `None`: there is not as much, or others wait for it. The connection is called when there is.
     pub(super) fn take_or_wait(self: &Arc<Account>, bytes: usize) -> Option<Charge> {
-        let mut pool = self.memory.pool();
-        if self.grow(&mut pool, bytes) {
-            return Some(Charge { account: self.clone(), bytes });
-        }
-        pool.waiting.insert(self.connection);
-        None
+        let taken = self.memory.change(|pool| {
+            let place = self.place.swap(0, Relaxed);
+            pool.forget(place);
+            let beyond = self.beyond(bytes);
+            let is_first = pool.waiting.first_key_value().is_none_or(|(first, _)| place > 0 && place < *first);
+            if beyond == 0 || (is_first && beyond <= pool.left()) {
+                pool.free -= beyond;
+                self.used.fetch_add(bytes, Relaxed);
+                return true;
+            }
+            let place = if place > 0 { place } else { pool.next };
+            pool.next = pool.next.max(place + 1);
+            self.place.store(place, Relaxed);
+            self.wanted.store(bytes, Relaxed);
+            pool.waiting.insert(place, Waits { connection: self.connection, bytes: beyond });
+            false
+        });
+        taken.then(|| Charge { account: self.clone(), bytes })
     }
 
-    /// Whether there is room for `bytes`; if not, the connection is called when there is more.
-    pub(super) fn has_room_or_waits(&self, bytes: usize) -> bool {
-        // What it was promised is there; only the connection itself makes it hold more.
-        if self.used.load(Relaxed) + bytes <= self.promised.load(Relaxed) {
-            return true;
-        }
-        let mut pool = self.memory.pool();
-        let has_room = self.beyond(bytes) <= pool.free;
-        if !has_room {
-            pool.waiting.insert(self.connection);
-        }
-        has_room
+    /// Keeps what the connection costs, and what it was promised, set aside until this is dropped.
+    pub(super) fn keep(self: &Arc<Account>) -> Charge {
+        Charge { account: self.clone(), bytes: 0 }
     }
 
-    fn grow(&self, pool: &mut Pool, bytes: usize) -> bool {
-        let takes = pool.take(self.beyond(bytes));
-        if takes {
-            self.used.fetch_add(bytes, Relaxed);
+    /// The connection wants nothing more.
+    pub(super) fn stop_waiting(&self) {
+        if self.place.load(Relaxed) > 0 {
+            self.memory.change(|pool| pool.forget(self.place.swap(0, Relaxed)));
         }
-        takes
     }
 
     /// What `bytes` more take that the promise does not cover.
@@ -151,35 +203,50 @@ impl Account {
     }
 
     fn release(&self, bytes: usize) {
-        let waiting = {
-            let mut pool = self.memory.pool();
+        let is_covered = self.memory.change(|pool| {
             let used = self.used.load(Relaxed);
             let promised = self.promised.load(Relaxed);
             self.used.store(used - bytes, Relaxed);
-            let beyond = used.saturating_sub(promised.max(used - bytes));
-            pool.free += beyond;
+            pool.free += used.saturating_sub(promised.max(used - bytes));
             // What is not beyond the promise is of use to this connection alone.
-            if beyond > 0 {
-                core::mem::take(&mut pool.waiting)
-            } else {
-                pool.waiting.take(&self.connection).into_iter().collect()
+            let place = self.place.load(Relaxed);
+            let Some(waits) = pool.waiting.get_mut(&place) else { return false };
+            waits.bytes = self.beyond(self.wanted.load(Relaxed));
+            let is_covered = waits.bytes == 0;
+            if is_covered {
+                pool.mark_called(place, 0);
             }
-        };
-        self.memory.bell.ring(&Vec::from_iter(waiting));
+            is_covered
+        });
+        if is_covered {
+            self.memory.bell.ring(&[self.connection]);
+        }
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
         // Charges keep it alive: nothing is held any more.
-        self.memory.give_back(self.fixed.load(Relaxed) + self.promised.load(Relaxed));
+        self.memory.change(|pool| {
+            pool.forget(self.place.load(Relaxed));
+            pool.free += self.fixed.load(Relaxed) + self.promised.load(Relaxed);
+        });
     }
 }
 
 impl Charge {
-    /// Takes `bytes` more; false if there is not as much now.
+    /// Takes `bytes` more; false if there is not as much now, or others wait for it.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
-        let grows = self.account.grow(&mut self.account.memory.pool(), bytes);
+        let account = &self.account;
+        let grows = account.memory.change(|pool| {
+            let beyond = account.beyond(bytes);
+            let grows = beyond == 0 || (pool.waiting.is_empty() && beyond <= pool.left());
+            if grows {
+                pool.free -= beyond;
+                account.used.fetch_add(bytes, Relaxed);
+            }
+            grows
+        });
         self.bytes += if grows { bytes } else { 0 };
         grows
     }
@@ -226,10 +293,11 @@ mod tests {
     #[test]
     fn what_was_promised_is_there_whatever_others_hold() {
         let (memory, bell, [first, second]) = accounts(100, 20);
-        let all = first.take(80).unwrap();
-        assert!(first.take(1).is_none() && !memory.open(ID).promise(1, 0));
-        let own = second.take(20).unwrap();
-        assert!(second.take_or_wait(1).is_none() && !second.has_room_or_waits(1));
+        let all = first.take_or_wait(80).unwrap();
+        assert!(first.take_or_wait(1).is_none() && !memory.open(ID).promise(1, 0));
+        first.stop_waiting();
+        let own = second.take_or_wait(20).unwrap();
+        assert!(second.take_or_wait(60).is_none());
         assert_eq!(bell.take(), []);
         drop(all);
         assert_eq!(bell.take(), [OTHER], "once");
@@ -243,15 +311,61 @@ mod tests {
 
     #[test]
     fn bytes_are_charged_until_the_last_of_them_is_let_go() {
-        let (memory, _, [first, second]) = accounts(100, 0);
-        let mut bytes = first.take(60).unwrap().attach(Bytes::from(vec![7; 60]));
+        let (memory, bell, [first, second]) = accounts(100, 0);
+        let mut bytes = first.take_or_wait(60).unwrap().attach(Bytes::from(vec![7; 60]));
         let front = bytes.split_to(10);
         drop(bytes);
-        assert!(second.take(50).is_none());
+        assert!(second.take_or_wait(50).is_none());
         assert_eq!(front, [7; 10][..]);
         drop(front);
-        assert!(second.take(50).is_some());
+        assert_eq!(bell.take(), [OTHER]);
+        assert!(second.take_or_wait(50).is_some());
         assert_eq!(memory.used(), 0);
+    }
+
+    /// Who wants much is not passed by those who want little.
+    #[test]
+    fn who_waits_is_called_in_the_order_they_came() {
+        let bell = Arc::<Bell>::default();
+        let memory = Memory::new(100, &bell);
+        let [a, b, c, d] = [1, 2, 3, 4].map(|id| memory.open(ConnectionId(id)));
+        let mut held: Vec<Charge> = (0..10).map(|_| a.take_or_wait(10).unwrap()).collect();
+        assert!(b.take_or_wait(50).is_none() && c.take_or_wait(10).is_none() && d.take_or_wait(20).is_none());
+        held.truncate(6);
+        assert_eq!(bell.take(), [], "40 bytes are not enough for the first");
+        assert!(a.take_or_wait(10).is_none(), "nor are they for who comes later");
+        held.truncate(5);
+        assert_eq!(bell.take(), [ConnectionId(2)]);
+        assert!(c.take_or_wait(10).is_none(), "that is for the one that was called");
+        let large = b.take_or_wait(50).unwrap();
+        held.truncate(2);
+        assert_eq!(bell.take(), [ConnectionId(3), ConnectionId(4)], "30 bytes for two, and none for the next");
+        drop((c.take_or_wait(10).unwrap(), d));
+        assert_eq!(bell.take(), [ConnectionId(1)], "what the others do not want any more is for the next");
+        drop((held, large));
+        assert_eq!(bell.take(), []);
+        a.stop_waiting();
+        assert!(b.take_or_wait(100).is_some());
+    }
+
+    #[test]
+    fn each_that_waits_is_called_once() {
+        const COUNT: usize = 1000;
+        let bell = Arc::<Bell>::default();
+        let memory = Memory::new(COUNT, &bell);
+        let holder = memory.open(ConnectionId(0));
+        let held: Vec<Charge> = (0..COUNT).map(|_| holder.take_or_wait(1).unwrap()).collect();
+        let waiting: Vec<_> = (1..=COUNT as u64).map(|id| memory.open(ConnectionId(id))).collect();
+        assert!(waiting.iter().all(|account| account.take_or_wait(1).is_none()));
+        let (mut taken, mut called) = (Vec::new(), 0);
+        for charge in held {
+            drop(charge);
+            for ConnectionId(id) in bell.take() {
+                taken.extend(waiting[id as usize - 1].take_or_wait(1));
+                called += 1;
+            }
+        }
+        assert_eq!((taken.len(), called), (COUNT, COUNT));
     }
 
     proptest! {
@@ -263,7 +377,7 @@ mod tests {
             let (mut held, mut promised) = ([Vec::new(), Vec::new()], [10, 10]);
             for (of, kind, bytes) in steps {
                 match kind {
-                    0 | 1 => held[of].extend(accounts[of].take(bytes)),
+                    0 | 1 => held[of].extend(accounts[of].take_or_wait(bytes)),
                     2 => drop(held[of].pop()),
                     3 => if accounts[of].promise(0, bytes) { promised[of] += bytes },
                     _ => if let Some(last) = held[of].last_mut() { let _whether = Charge::grow(last, bytes); },
@@ -272,6 +386,10 @@ mod tests {
                 let expected = sums[0].max(promised[0]) + sums[1].max(promised[1]);
                 prop_assert_eq!(memory.used(), expected);
                 prop_assert!(expected <= 100);
+                let pool = memory.pool();
+                let enough = pool.waiting.first_key_value().is_some_and(|(_, first)| first.bytes <= pool.left());
+                prop_assert!(!enough, "nobody waits for what is there: {:?}", pool);
+                prop_assert_eq!(pool.called_bytes, pool.called.values().sum::<usize>());
             }
         }
     }

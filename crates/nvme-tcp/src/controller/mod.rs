@@ -31,6 +31,7 @@ use crate::namespace::{Namespace, fnv1a};
 use crate::nvme::fabrics::{ConnectData, DISCOVERY_NQN};
 use crate::nvme::log::{DiscoveryEntry, DiscoveryLog};
 use bell::Bell;
+use connection::{OPENING_BYTES, STREAM_BYTES, STREAM_DATA, queue_bytes};
 use core::net::SocketAddr;
 use core::time::Duration;
 use memory::Memory;
@@ -63,14 +64,15 @@ pub struct TargetConfig {
     pub max_queue_entries: u16,
     /// Controllers at a time at most, 1 to 65519. A host that comes when there are as many gets one all the same if it
     /// has others: the one that it has not been heard of at for longest gives way, for it may be one whose end went unnoticed.
-    /// Another host gets the place of a controller without I/O queues whose host asked for no keep-alive, or one of more
-    /// than ten minutes, and has been silent for ten seconds.
+    /// Another host gets the place of a controller that is older than ten seconds and has no I/O queues, of the one that was
+    /// not heard of for longest. If there is none, it gets that of a controller whose host asked for no keep-alive, or one of
+    /// ten minutes or more, and has sent no command for two minutes.
     pub max_controllers: u16,
     /// Bytes that all hosts together may make the target hold: data of writes that are not carried out, data of reads that
-    /// were not taken, and what connections cost by themselves. Each I/O queue is promised room for one of the largest
-    /// commands, and some 384 KiB for itself; a stream that there is no room for is closed, a Connect refused as busy.
-    /// Commands that need more than was promised wait until others end; those that bring their data along while other
-    /// data are on their way are interrupted, for their host to send again.
+    /// were not taken, and what connections cost by themselves. A stream costs 8 KiB until its host has sent an ICReq, and
+    /// 152 KiB then. An I/O queue costs 128 KiB, for each of its entries about 1 KiB and the data that a capsule may bring
+    /// along, and is promised room for one of the largest commands. A stream that there is no room for is reset, a Connect
+    /// refused as busy. Commands that need more than was promised wait until others end, in the order they came.
     pub memory: usize,
     /// How data travel.
     pub transport: TransportConfig,
@@ -114,7 +116,7 @@ pub struct TransportConfig {
 /// use nvme_tcp::namespace::{MemoryStorage, Namespace};
 /// use std::sync::Arc;
 ///
-/// let mut target = Target::new(TargetConfig::default());
+/// let mut target = Target::new(TargetConfig::default())?;
 /// target.add_subsystem("nqn.2026-01.example:disk", None)?;
 /// let disk = Namespace::new(1, 4096, Arc::new(MemoryStorage::new(1 << 20)))?;
 /// target.add_namespace("nqn.2026-01.example:disk", disk)?;
@@ -137,7 +139,7 @@ pub struct Target {
     bell: Arc<Bell>,
     memory: Arc<Memory>,
     refused_connections: u64,
-    refused_commands: u64,
+    stalled_connections: u64,
     /// Controllers by subsystem and host.
     by_host: BTreeMap<HostKey, BTreeSet<u16>>,
     /// Of controllers that are gone: what was under way when one went last.
@@ -149,10 +151,11 @@ pub struct Target {
 /// ```
 /// use nvme_tcp::controller::{Target, TargetConfig};
 ///
-/// let mut target = Target::new(TargetConfig { memory: 200 << 10, ..TargetConfig::default() });
-/// let connections = [(); 2].map(|()| target.accept(offload_base::Instant::ZERO));
-/// assert!(!connections[0].is_closing() && connections[1].is_closing());
-/// assert_eq!(target.stats().refused_connections, 1);
+/// let mut target = Target::new(TargetConfig { memory: 2 << 20, ..TargetConfig::default() })?;
+/// let streams: Vec<_> = (0..300).map(|_| target.accept(offload_base::Instant::ZERO)).collect();
+/// assert!(!streams[0].is_refused() && streams[299].is_refused());
+/// assert_eq!(target.stats().refused_connections, 300 - 256); // 8 KiB each until their hosts say something
+/// # Ok::<(), nvme_tcp::controller::TargetError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -161,8 +164,8 @@ pub struct TargetStats {
     pub memory: usize,
     /// Streams, and Connects of I/O queues, that there was no memory for.
     pub refused_connections: u64,
-    /// Commands that were interrupted because there was no memory for their data.
-    pub refused_commands: u64,
+    /// Connections that were ended because their hosts took nothing, or gave nothing that they were asked for.
+    pub stalled_connections: u64,
 }
 
 /// A subsystem, and a host's name and identifier: hosts of a kind may have the same identifier by default.
@@ -200,6 +203,17 @@ pub enum TargetError {
     /// The subsystem has no namespace of that number.
     #[error("there is no namespace {0}")]
     NoNamespace(u32),
+    /// There is no memory for a host with one I/O queue.
+    #[error(
+        "memory for {memory} bytes, but a host with one I/O queue needs {needed}: give the target more `memory`, or lower \
+         `max_transfer` or `in_capsule`"
+    )]
+    Memory {
+        /// [`TargetConfig::memory`].
+        memory: usize,
+        /// As much would do.
+        needed: usize,
+    },
 }
 
 impl Default for TargetConfig {
@@ -243,9 +257,19 @@ impl TransportConfig {
 
 impl Target {
     /// A target that serves nothing yet.
-    pub fn new(config: TargetConfig) -> Target {
+    ///
+    /// # Errors
+    /// If its memory is too little for any host.
+    pub fn new(config: TargetConfig) -> Result<Target, TargetError> {
+        let transport = &config.transport;
+        let queue = queue_bytes(LEAST_ENTRIES.min(config.max_queue_entries), transport.in_capsule);
+        let streams = 2 * (OPENING_BYTES + STREAM_BYTES + STREAM_DATA);
+        let needed = streams + queue + transport.max_transfer_bytes() as usize;
+        if config.memory < needed {
+            return Err(TargetError::Memory { memory: config.memory, needed });
+        }
         let bell = Arc::default();
-        Target {
+        Ok(Target {
             memory: Memory::new(config.memory, &bell),
             config,
             subsystems: BTreeMap::new(),
@@ -257,10 +281,10 @@ impl Target {
             wakeups: Vec::new(),
             bell,
             refused_connections: 0,
-            refused_commands: 0,
+            stalled_connections: 0,
             by_host: BTreeMap::new(),
             unfinished: BTreeMap::new(),
-        }
+        })
     }
 
     /// Serves a subsystem called `name`, to the `hosts` named only, or to any.
@@ -322,7 +346,7 @@ impl Target {
         self.next_connection += 1;
         let id = ConnectionId(self.next_connection);
         let account = self.memory.open(id);
-        let has_room = account.promise(STREAM_BYTES, STREAM_DATA);
+        let has_room = account.promise(OPENING_BYTES, 0);
         let connection = Connection::new(id, now, self.config.transport, account);
         if has_room {
             return connection;
@@ -336,8 +360,13 @@ impl Target {
         TargetStats {
             memory: self.memory.used(),
             refused_connections: self.refused_connections,
-            refused_commands: self.refused_commands,
+            stalled_connections: self.stalled_connections,
         }
+    }
+
+    /// A connection was ended because its host did nothing.
+    pub(crate) fn note_stalled(&mut self) {
+        self.stalled_connections += 1;
     }
 
     /// Connections that have to be [woken](Connection::handle_wakeup), for something happened that concerns them.
@@ -414,10 +443,10 @@ impl Target {
         }
         if self.sessions.len() >= usize::from(self.config.max_controllers.clamp(1, MAX_CONTROLLER)) {
             let forsaken = || {
-                let sessions = self.sessions.iter().filter(|(_, session)| session.is_forsaken(now));
-                sessions.map(|(id, session)| (session.last_heard(), *id)).min()
+                let sessions = self.sessions.iter().filter_map(|(id, session)| Some((session.is_forsaken(now)?, *id)));
+                sessions.min().map(|(_, id)| id)
             };
-            let Some((_, gives_way)) = oldest.or_else(forsaken) else {
+            let Some(gives_way) = oldest.map(|(_, id)| id).or_else(forsaken) else {
                 self.keep_unfinished(key, unfinished);
                 return None;
             };
@@ -489,10 +518,8 @@ fn is_qualified_name(name: &str) -> bool {
     name.starts_with("nqn.") && name.len() <= 223
 }
 
-/// What a connection costs at most: the buffer it is received in, and answers that its host has not taken.
-const STREAM_BYTES: usize = 128 << 10;
-/// Data of a command on a queue that is no I/O queue, twice over.
-const STREAM_DATA: usize = 16 << 10;
+/// Entries of a queue that there has to be memory for.
+const LEAST_ENTRIES: u16 = 32;
 /// FFF0h and above are reserved.
 const MAX_CONTROLLER: u16 = 0xffef;
 
@@ -514,7 +541,7 @@ mod tests {
 
     #[test]
     fn hosts_that_do_not_come_back_are_forgotten() {
-        let mut target = Target::new(TargetConfig::default());
+        let mut target = Target::new(TargetConfig::default()).unwrap();
         for number in 0..100 {
             let controller = connect(&mut target, number).unwrap();
             let running = begin_work(&mut target, controller);
@@ -526,7 +553,7 @@ mod tests {
 
     #[test]
     fn what_a_host_left_behind_is_not_forgotten_when_there_is_no_room_for_it() {
-        let mut target = Target::new(TargetConfig { max_controllers: 1, ..TargetConfig::default() });
+        let mut target = Target::new(TargetConfig { max_controllers: 1, ..TargetConfig::default() }).unwrap();
         let first = connect(&mut target, 1).unwrap();
         let running = begin_work(&mut target, first);
         target.end_session(first);

@@ -28,6 +28,8 @@ pub(super) struct Session {
     /// As it was when somebody looked last.
     stage: Stage,
     last_heard: Instant,
+    /// When the host last sent a command of an I/O queue.
+    last_used: Instant,
     pub(super) began: Instant,
     pub(super) features: super::features::Features,
     errors: VecDeque<ErrorEntry>,
@@ -93,6 +95,7 @@ impl Session {
             keep_alive,
             stage: Stage::Idle,
             last_heard: now,
+            last_used: now,
             began: now,
             features: Default::default(),
             errors: VecDeque::new(),
@@ -232,6 +235,11 @@ impl Session {
         self.last_heard = now;
     }
 
+    /// The host sends a command of an I/O queue. That says nothing about its admin queue.
+    pub(super) fn note_use(&mut self, now: Instant) {
+        self.last_used = now;
+    }
+
     /// The host reads or writes a property: that counts as long as it has nothing else to be heard by.
     pub(super) fn hear_property(&mut self, now: Instant) {
         self.watch(now);
@@ -275,10 +283,17 @@ impl Session {
         }
     }
 
-    /// Whether nobody would miss it at `now`: it has no I/O queue, its host promised no sign of life, and gave none lately.
-    pub(super) fn is_forsaken(&self, now: Instant) -> bool {
-        let silent = now.saturating_since(self.last_heard) >= FORSAKEN_TIME;
-        silent && self.queues.is_empty() && (self.keep_alive.is_zero() || self.keep_alive > LONG_KEEP_ALIVE)
+    /// Whether its place may go to a host that needs it at `now`, and how soon, the least first: it has had time to get
+    /// I/O queues, and has none, whatever its host promised; or its host promised no sign of life and gives none.
+    pub(super) fn is_forsaken(&self, now: Instant) -> Option<(bool, Instant)> {
+        if self.queues.is_empty() {
+            let is_old = now.saturating_since(self.began) >= SETUP_TIME;
+            return is_old.then_some((false, self.last_heard));
+        }
+        let last = self.last_heard.max(self.last_used);
+        let is_silent = now.saturating_since(last) >= IDLE_TIME;
+        let promised_nothing = self.keep_alive.is_zero() || self.keep_alive >= LONG_KEEP_ALIVE;
+        (is_silent && promised_nothing).then_some((true, last))
     }
 
     pub(super) fn record_error(&mut self, entry: ErrorEntry) {
@@ -367,10 +382,11 @@ pub(super) const EVENT_NAMESPACE: u32 = 1 << 8;
 pub(super) const EVENT_DISCOVERY: u32 = 1 << 31;
 /// AERL: Asynchronous Event Requests at a time, less one.
 pub(super) const EVENT_REQUESTS: u8 = 3;
-/// How long a host may leave a controller that is not enabled, or shut down, without a command.
+/// How long a host may leave a controller that is not enabled, or shut down, without a command; and one that it has not
+/// promised to keep alive, if another host needs its place.
 const IDLE_TIME: Duration = Duration::from_secs(120);
-/// How long a host that promised no sign of life may be silent before its place goes to another that needs it.
-const FORSAKEN_TIME: Duration = Duration::from_secs(10);
+/// How long a host has to connect I/O queues before its place may go to another that needs it.
+const SETUP_TIME: Duration = Duration::from_secs(10);
 /// A keep-alive time that is as good as none.
 const LONG_KEEP_ALIVE: Duration = Duration::from_secs(600);
 /// Entries of the error log.

@@ -15,7 +15,7 @@
 
 use super::bell::Bell;
 use super::connection::ConnectionId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What one connection of an I/O queue has under way.
@@ -32,8 +32,10 @@ struct State {
     /// Numbered as they began.
     running: BTreeMap<u64, Begun>,
     next: u64,
-    /// Commands that an Abort named, and nobody has looked at since.
-    aborts: BTreeSet<u16>,
+    /// Commands that came to the queue.
+    received: u64,
+    /// Commands that an Abort named, and nobody has looked at since; each with how many had come then.
+    aborts: BTreeMap<u16, u64>,
     /// Who is to be called when nothing is left that began before a number.
     waiting: Vec<(u64, ConnectionId)>,
 }
@@ -85,6 +87,13 @@ impl Work {
         Some(Running(self.clone(), number))
     }
 
+    /// A command comes: how many came before it.
+    pub(super) fn receive(&self) -> u64 {
+        let mut state = self.state();
+        state.received += 1;
+        state.received - 1
+    }
+
     /// Has `command` end before its time, if it can: what is under way after the part that it is at, and what is not yet
     /// when its connection looks at [`take_aborts`](Self::take_aborts).
     pub(super) fn abort(&self, command: u16) {
@@ -92,10 +101,12 @@ impl Work {
         for begun in state.running.values_mut().filter(|begun| begun.command == command) {
             begun.aborted = true;
         }
-        state.aborts.insert(command);
+        let received = state.received;
+        state.aborts.insert(command, received);
     }
 
-    pub(super) fn take_aborts(&self) -> BTreeSet<u16> {
+    /// The commands that were named, each with the number that those have which came later.
+    pub(super) fn take_aborts(&self) -> BTreeMap<u16, u64> {
         core::mem::take(&mut self.state().aborts)
     }
 

@@ -10,7 +10,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use offload_api::SegmentStream;
 use offload_base::cost::{self, Work};
-use offload_base::{Alarm, Instant, Timers};
+use offload_base::{Alarm, Instant, Timers, time};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 /// use std::sync::Arc;
 ///
 /// fn listen(timers: Arc<dyn Timers>) -> std::io::Result<Server> {
-///     let server = Server::new(Target::new(TargetConfig::default()), timers, Arc::new(Threads::new(4)?));
+///     let server = Server::new(Target::new(TargetConfig::default()).unwrap(), timers, Arc::new(Threads::new(4)?));
 ///     // For each stream accepted: spawn(server.serve(stream)).
 ///     Ok(server)
 /// }
@@ -94,7 +94,8 @@ impl Server {
         result
     }
 
-    /// Serves one stream, until its host closes it or misbehaves.
+    /// Serves one stream, until its host closes it or misbehaves. A host that takes nothing of what is sent to it, or gives
+    /// nothing of what it was asked for, holds memory that others could use: its stream is reset after five minutes.
     pub fn serve<S: SegmentStream>(&self, stream: S) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
         let now = self.shared.timers.now();
         let connection = lock(&self.shared.target).accept(now);
@@ -111,6 +112,9 @@ impl Server {
             mailbox,
             alarm,
             room: 0,
+            sent: 0,
+            taken: 0,
+            mark: None,
             phase: Phase::Serving,
             closes_by: None,
         }
@@ -166,9 +170,23 @@ struct Serve<S: SegmentStream> {
     mailbox: Arc<Mailbox>,
     alarm: Box<dyn Alarm>,
     room: usize,
+    /// Bytes handed to the stream, and how many of them its host has taken as far as anybody has looked.
+    sent: u64,
+    taken: u64,
+    mark: Option<Mark>,
     phase: Phase,
     /// Set once the connection closes: when the host has to have taken what is left.
     closes_by: Option<Instant>,
+}
+
+/// What a host has to have done by some time.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Taken so many bytes.
+    sent: u64,
+    /// Sent more data than these, if it was asked for some.
+    received: Option<u64>,
+    until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +219,10 @@ impl<S: SegmentStream> Future for Serve<S> {
 impl<S: SegmentStream> Serve<S> {
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS {
+            if self.connection.is_refused() {
+                self.stream.abort();
+                return Poll::Ready(Ok(()));
+            }
             let progress = match self.phase {
                 Phase::Serving => self.serve_once(cx)?,
                 Phase::Finishing => match self.stream.poll_committed(cx)? {
@@ -248,9 +270,42 @@ impl<S: SegmentStream> Serve<S> {
         if self.connection.is_closing() {
             return Ok(progress | self.gives_up(cx)?);
         }
+        if !self.connection.wants_input() {
+            // With nothing to receive and nothing to send nobody would see that the stream goes on, or is lost. A byte that
+            // is still to come has not been taken.
+            let _later = self.stream.poll_acked(cx, self.sent + 1)?;
+        }
         let due = self.connection.next_event(&lock(&self.shared.target));
-        progress |= self.alarm.poll(cx, due).is_ready();
-        Ok(progress)
+        let looks = self.set_mark();
+        if self.alarm.poll(cx, time::earliest(due, looks)).is_pending() {
+            return Ok(progress);
+        }
+        self.look_at_mark(cx)?;
+        Ok(true)
+    }
+
+    /// When to look whether the host does something of what it has to, if it has to.
+    fn set_mark(&mut self) -> Option<Instant> {
+        if self.mark.is_none() && (self.sent > self.taken || self.connection.expects_data()) {
+            let received = self.connection.expects_data().then(|| self.connection.data_received());
+            self.mark = Some(Mark { sent: self.sent, received, until: self.shared.timers.now() + STALL_TIME });
+        }
+        self.mark.map(|mark| mark.until)
+    }
+
+    /// Ends the connection of a host that has done nothing for long.
+    fn look_at_mark(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let Some(mark) = self.mark.take_if(|mark| mark.until <= self.shared.timers.now()) else { return Ok(()) };
+        let has_given = mark
+            .received
+            .is_none_or(|received| received < self.connection.data_received() || !self.connection.expects_data());
+        if has_given && self.stream.poll_acked(cx, mark.sent)?.is_ready() {
+            self.taken = mark.sent;
+            return Ok(());
+        }
+        lock(&self.shared.target).note_stalled();
+        self.stream.abort();
+        Err(io::ErrorKind::TimedOut.into())
     }
 
     /// A host that does not even take its last words is not waited for: an error once their time is over.
@@ -348,6 +403,7 @@ impl<S: SegmentStream> Serve<S> {
             let Some(pdu) = self.connection.poll_transmit() else { break };
             progress = true;
             self.room = self.room.saturating_sub(pdu.len() as usize);
+            self.sent += u64::from(pdu.len());
             self.sending.send(&mut self.stream, pdu);
         }
         if progress {
@@ -390,5 +446,7 @@ const SEGMENTS: usize = 32;
 const ROUNDS: usize = 16;
 /// How long a host may take to receive what is left for it.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
+/// How long a host may do nothing of what it has to. Looked at as often, so that it is twice as long at most.
+const STALL_TIME: Duration = Duration::from_secs(150);
 /// How long a host may take to close.
 const LINGER: Duration = Duration::from_secs(2);

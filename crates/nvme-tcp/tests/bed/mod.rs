@@ -106,7 +106,7 @@ impl Bed {
             builder = builder.captured(capture);
         }
         let bed = builder.build().unwrap();
-        let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
+        let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
         target.add_subsystem(DISK, None).unwrap();
         let storage = Arc::new(MemoryStorage::new(8192 * 512));
         target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();

@@ -17,7 +17,7 @@ pub(crate) const HOST: &str = "nqn.2026-01.test:host";
 
 /// A target with one disk: 64 blocks of 512 bytes more than 1 MiB.
 pub(crate) fn target(transport: TransportConfig) -> Target {
-    let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() });
+    let mut target = Target::new(TargetConfig { transport, ..TargetConfig::default() }).unwrap();
     target.add_subsystem(DISK, None).unwrap();
     let storage = Arc::new(MemoryStorage::new((2048 + 64) * 512));
     target.add_namespace(DISK, Namespace::new(1, 512, storage).unwrap()).unwrap();

@@ -82,6 +82,7 @@ impl Connection {
         let length = segment.data.len() as u32;
         let (offset, end) = (receiving.offset, receiving.end);
         receiving.offset += length;
+        self.received += u64::from(length);
         if let Some(incoming) = receiving.command.and_then(|id| self.commands.get_mut(&id)) {
             incoming.received += length;
             if incoming.refused.is_none() {

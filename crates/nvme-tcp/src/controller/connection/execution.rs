@@ -112,6 +112,9 @@ impl Connection {
                 let others = self.commands.keys().copied().filter(|id| *id != command.identifier());
                 let aborted: Vec<u16> = others.filter(|id| !begun(*id) || waits(*id)).collect();
                 self.jobs.clear();
+                // What one of them gives back is not for the next.
+                self.unasked.clear();
+                self.account.stop_waiting();
                 for id in aborted {
                     self.complete_with(id, Status::ABORTED_QUEUE_DELETED, 0, target);
                 }
@@ -135,8 +138,10 @@ impl Connection {
     /// Ends commands that an Abort named, unless they are under way: those see it themselves.
     pub(super) fn abort_some(&mut self, target: &mut Target) {
         let aborts = self.work.as_ref().map(|work| work.take_aborts()).unwrap_or_default();
-        for id in aborts {
-            let Some(incoming) = self.commands.get_mut(&id) else { continue };
+        for (id, until) in aborts {
+            // A command that came later has got the identifier of the one that was meant.
+            let named = self.commands.get_mut(&id).filter(|incoming| incoming.number < until);
+            let Some(incoming) = named else { continue };
             let jobs = self.jobs.len();
             self.jobs.retain(|job| job.command != id);
             if self.jobs.len() < jobs || (!incoming.started && incoming.asked == 0) {
