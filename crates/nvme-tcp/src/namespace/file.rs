@@ -49,6 +49,17 @@ pub struct FileStorage {
     unreadable: Mutex<Vec<Range<u64>>>,
     /// Reading and writing may wait for a device.
     may_block: bool,
+    /// Of a file in memory.
+    room: Option<Room>,
+}
+
+/// What the system has left for files in memory: their pages are taken one by one, and when there are no more the system
+/// ends a process.
+struct Room {
+    /// Bytes, if the system says.
+    available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    /// Bytes that may be written before the system is asked again.
+    left: Mutex<u64>,
 }
 
 impl FileStorage {
@@ -65,7 +76,8 @@ impl FileStorage {
             let uuid = identity::of_device(major(device), minor(device))?;
             let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
             let unreadable = Mutex::default();
-            return Ok(FileStorage { file, uuid, capacity, direct, ranges, side: None, unreadable, may_block: true });
+            let (side, room) = (None, None);
+            return Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room });
         }
         let file = Box::new(RealFile { file, device_bytes: None });
         FileStorage::of(file, &fs::canonicalize(path)?, direct, &(Arc::new(Real) as Arc<dyn System>))
@@ -83,22 +95,29 @@ impl FileStorage {
         let unreadable = Mutex::new(side.read(capacity)?);
         let uuid = identity::of_file(&**system, path)?;
         let ranges = Ranges::default();
-        Ok(FileStorage { file, uuid, capacity, direct, ranges, side: Some(side), unreadable, may_block: true })
+        let (side, room) = (Some(side), None);
+        Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room })
     }
 
     /// `capacity` bytes of zeros in a file that is in memory only, and gone with the process. Unlike
-    /// [`MemoryStorage`](super::MemoryStorage) it gives memory back to the system, and is full when the system has none.
+    /// [`MemoryStorage`](super::MemoryStorage) it gives memory back to the system, and is full when the system (not a control
+    /// group in it) has less than 64 MiB left.
     ///
     /// # Errors
     /// If the system has no such files, or none so large.
     pub fn in_memory(capacity: u64) -> io::Result<FileStorage> {
-        FileStorage::of_memory(memory_file(capacity)?, capacity)
+        FileStorage::of_memory(memory_file(capacity)?, capacity, Box::new(available_memory))
     }
 
-    fn of_memory(file: File, capacity: u64) -> io::Result<FileStorage> {
+    fn of_memory(
+        file: File,
+        capacity: u64,
+        available: Box<dyn Fn() -> Option<u64> + Send + Sync>,
+    ) -> io::Result<FileStorage> {
+        let room = Some(Room { available, left: Mutex::new(0) });
         let (ranges, unreadable) = Default::default();
         let (file, uuid) = (Box::new(RealFile { file, device_bytes: None }), identity::random_uuid()?);
-        Ok(FileStorage { file, uuid, capacity, direct: false, ranges, side: None, unreadable, may_block: false })
+        Ok(FileStorage { file, uuid, capacity, direct: false, ranges, side: None, unreadable, may_block: false, room })
     }
 
     /// What is read and written for `bytes` bytes from `offset` on: with O_DIRECT, whole aligned blocks.
@@ -113,6 +132,9 @@ impl FileStorage {
     fn put(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
         if self.direct {
             return self.write_direct(offset, data);
+        }
+        if let Some(room) = &self.room {
+            room.take(data.iter().map(|piece| piece.len() as u64).sum())?;
         }
         write_at_once(data, offset, |slices, offset| self.file.write_at(slices, offset))
     }
@@ -145,6 +167,28 @@ impl FileStorage {
             self.put(offset + bytes - last, &[Bytes::from_static(&ZEROS).slice(..last as usize)])?;
         }
         Ok(true)
+    }
+}
+
+impl Room {
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if *left < bytes {
+            let available = (self.available)().unwrap_or(u64::MAX);
+            let usable = available.saturating_sub(MEMORY_KEPT);
+            if usable < bytes {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            *left = usable.min(MEMORY_LOOK.max(bytes));
+        }
+        *left -= bytes;
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for Room {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Room").field("left", &self.left).finish_non_exhaustive()
     }
 }
 
@@ -241,6 +285,13 @@ fn memory_file(bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
+/// Bytes of memory that the system can give without swapping.
+fn available_memory() -> Option<u64> {
+    let information = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = information.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// Writes all of `data` by one call of `write`, unless that writes less than it is given: pieces end where segments
 /// did, and between two calls a process may end.
 fn write_at_once(
@@ -308,6 +359,10 @@ fn read_up_to_the_end(file: &dyn Medium, buffer: &mut [u8], offset: u64) -> io::
 
 /// What O_DIRECT wants buffers, offsets and lengths to be multiples of, on any disk.
 const ALIGNMENT: usize = 4096;
+/// Bytes of memory that files in memory leave to others.
+const MEMORY_KEPT: u64 = 64 << 20;
+/// Bytes written to a file in memory after which the system is asked again what it has left.
+const MEMORY_LOOK: u64 = 16 << 20;
 /// IOV_MAX: what one call takes.
 const MAX_SLICES: usize = 1024;
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -467,7 +522,7 @@ mod tests {
         let file = memory_file(1 << 40).unwrap();
         let same = file.try_clone().unwrap();
         let taken = || same.metadata().unwrap().blocks() * 512;
-        let storage = FileStorage::of_memory(file, 1 << 40).unwrap();
+        let storage = FileStorage::of_memory(file, 1 << 40, Box::new(available_memory)).unwrap();
         storage.write(1 << 39, &[Bytes::from(vec![7; 1 << 20])]).unwrap();
         assert!(taken() >= 1 << 20);
         assert!(storage.deallocate(1 << 39, 1 << 20).unwrap());
@@ -475,6 +530,31 @@ mod tests {
         assert_eq!(storage.read(1 << 39, 512).unwrap().concat(), [0; 512]);
         assert!(!storage.may_block());
         assert_ne!(storage.uuid(), FileStorage::in_memory(1 << 20).unwrap().uuid());
+    }
+
+    #[test]
+    fn a_file_in_memory_is_full_before_the_system_has_no_memory() {
+        let available = Arc::new(Mutex::new(Some(MEMORY_KEPT + (1 << 20))));
+        let told = available.clone();
+        let available_now = Box::new(move || *told.lock().unwrap());
+        let storage = FileStorage::of_memory(memory_file(1 << 40).unwrap(), 1 << 40, available_now).unwrap();
+        let write = |offset: u64| storage.write(offset, &[Bytes::from(vec![7; 1 << 20])]);
+        write(0).unwrap();
+        *available.lock().unwrap() = Some(MEMORY_KEPT + (1 << 20) - 1);
+        assert_eq!(write(1 << 30).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(storage.read(0, 512).unwrap().concat(), [7; 512]);
+        assert_eq!(storage.read(1 << 30, 512).unwrap().concat(), [0; 512]);
+        assert!(storage.deallocate(0, 1 << 20).unwrap());
+        *available.lock().unwrap() = Some(u64::MAX);
+        for number in 0..16 {
+            write(number << 20).unwrap();
+            *available.lock().unwrap() = Some(0);
+        }
+        assert!(write(16 << 20).is_err(), "it is asked again every 16 MiB");
+        // Where the system does not say, it is as it was.
+        *available.lock().unwrap() = None;
+        write(0).unwrap();
+        assert!(available_memory().is_none_or(|bytes| bytes > 0));
     }
 
     #[test]
