@@ -66,7 +66,8 @@ impl Scope {
                 (Effect::Repeatable, Reach::Blocks { namespace, first, end })
             }
             None if command.opcode() == RESERVATION_REPORT => (Effect::None, all),
-            None => (Effect::Once, all),
+            // Copy names blocks of other namespaces, and what vendors have may name anything.
+            None => (Effect::Once, Reach::Everything),
         };
         Scope { effect, reach }
     }
@@ -188,6 +189,10 @@ mod tests {
         }
         let short = Payload::Write([Bytes::copy_from_slice(&ranges[1..])].into_iter().collect());
         assert_eq!(Scope::of_io(&deallocate, &short).reach, blocks(3, 0, u64::MAX), "who knows");
+        for opcode in [0x19, 0x80] {
+            let unknown = Command::new(opcode, 0).with_namespace(3);
+            assert_eq!(Scope::of_io(&unknown, &Payload::None).reach, Reach::Everything);
+        }
     }
 
     #[test]
