@@ -109,10 +109,12 @@ impl std::task::Wake for Woken {
     }
 }
 
+type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
+
 /// A connection that a server serves, and its host's end of it.
 struct Served {
     server: Server,
-    serve: Option<Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>>,
+    serve: Option<Serving>,
     woken: Arc<Woken>,
     far: Option<DuplexStream>,
     disk: Arc<Disk>,

@@ -434,8 +434,8 @@ impl Namespace {
         let one;
         let (ranges, most) = match operation {
             Operation::WriteZeroes { first, blocks, .. } | Operation::Verify { first, blocks } => {
-                one = [*first..first + u64::from(*blocks)];
-                (&one[..], PART_BYTES)
+                one = *first..first + u64::from(*blocks);
+                (core::slice::from_ref(&one), PART_BYTES)
             }
             Operation::Deallocate { ranges, .. } => (&ranges[..], HOLE_BYTES),
             _ => return None,

@@ -338,7 +338,8 @@ mod tests {
 
     #[test]
     fn a_turn_costs_the_same_however_many_there_are() {
-        let rows: [(&str, fn(u64) -> Span); 5] = [
+        type Row = fn(u64) -> Span;
+        let rows: [(&str, Row); 5] = [
             ("apart", |number| span(number * 8..number * 8 + 8, true)),
             ("in one place", |_| span(0..8, true)),
             ("readers in one place", |_| span(0..8, false)),
