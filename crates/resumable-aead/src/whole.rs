@@ -4,9 +4,10 @@
 //!
 //! # Safety of this module
 //!
-//! ring does not wipe its keys. This one lies (but for what ring may have left on the stack, which returned it by value) in memory of ours, which may hold anything at all (`MaybeUninit`); it is
-//! written once, in `new`, read only as what was written, and its bytes are overwritten when dropped, after which
-//! nothing reads them. The key has nothing to drop, which is checked when compiling.
+//! ring does not wipe its keys, so this module does. The key lies in memory of ours that may hold any bytes
+//! (`MaybeUninit`). It is written once, in `new`, and read only as the key that was written; when it is dropped, its bytes
+//! are overwritten, and nothing reads them after that. ring returns the key by value and may leave a copy on the stack.
+//! The key has nothing to drop, which is checked when compiling.
 #![allow(unsafe_code)]
 
 use std::mem::{MaybeUninit, needs_drop};

@@ -115,7 +115,7 @@ impl Driver {
         self.counters
     }
 
-    /// After a zero, has whoever serves interrupts woken when more descriptors are done.
+    /// After a zero, has the task that serves interrupts woken when more descriptors are done.
     fn or_wake_later(&self, room: usize) -> usize {
         if room == 0 {
             self.wake_when_sent();
@@ -123,8 +123,8 @@ impl Driver {
         room
     }
 
-    /// Has whoever serves interrupts woken when more descriptors are done. Whoever began to wait for that need not be the
-    /// one who armed the interrupt, and that one may be asleep already.
+    /// Has the task that serves interrupts woken when more descriptors are done. Another task may have begun to wait for
+    /// that, while the one that armed the interrupt is asleep already.
     fn wake_when_sent(&self) {
         self.rings.send_interrupt.rearm();
         if !self.rings.send_completions.is_empty() {

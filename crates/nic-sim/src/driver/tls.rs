@@ -335,8 +335,8 @@ impl Driver {
         self.stage_command(command, true)
     }
 
-    /// Stages a command that needs no completion. It gets one if it takes the last place: whoever waits for a place would
-    /// not hear of it otherwise. (Where there is no room for a completion, one is to come.)
+    /// Stages a command that needs no completion. It gets one if it takes the last place: a task that waits for a place
+    /// would not hear of it otherwise. (Where there is no room for a completion, one is to come.)
     fn command_unreported(&mut self, command: ControlCommand) -> Result<(), Refused> {
         let report = self.rings.control.room() == 1 && self.has_room_for_control();
         self.stage_command(command, report)

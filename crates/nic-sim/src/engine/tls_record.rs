@@ -91,7 +91,7 @@ impl fmt::Debug for Phase {
             Phase::Header { have, .. } => write!(f, "Header({have} bytes)"),
             Phase::Nonce { have, body, .. } => write!(f, "Nonce({have} bytes, before a body of {body})"),
             Phase::Body { left, .. } => write!(f, "Body({left} bytes left)"),
-            // The right tag of a message that is not verified yet lets whoever reads it forge that message.
+            // The right tag of a message that is not verified yet lets its reader forge that message.
             Phase::Tag { at, .. } => write!(f, "Tag({at} bytes, redacted)"),
         }
     }

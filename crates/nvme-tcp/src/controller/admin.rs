@@ -89,8 +89,8 @@ fn identify(target: &Target, id: u16, command: &Command) -> Result<Vec<u8>, Stat
     };
     let active = || namespace()?.ok_or(Status::INVALID_FIELD);
     match structure {
-        // What is not there is all zeros. FFFFFFFFh asks for what all have in common, and is none of what there may be
-        // without Namespace Management: 5.17.2.1.
+        // A namespace that is not there is all zeros. FFFFFFFFh asks for the properties that all namespaces share; only
+        // controllers with Namespace Management know it: 5.17.2.1.
         cns::NAMESPACE | cns::ALLOCATED_NAMESPACE => {
             Ok(namespace()?.map_or_else(empty, |namespace| namespace_data(namespace).to_bytes()))
         }

@@ -1,7 +1,7 @@
 //! Connections that something happened to while somebody else had the turn: on a thread of the storage, or where the last
 //! bytes of an answer were let go.
 //!
-//! Invariant: a connection that was rung for is passed on once, to whoever listens, or by
+//! Invariant: a connection that was rung for is passed on once, to the listener, or by
 //! [`Target::take_wakeups`](super::Target::take_wakeups). Ringing takes no lock that a listener's caller may hold.
 
 use super::connection::ConnectionId;

@@ -87,7 +87,7 @@ impl Memory {
         Arc::new(Account { memory: self.clone(), connection, fixed, promised, used, place, wanted })
     }
 
-    /// What is promised and what is held beyond that.
+    /// Bytes that are promised, and bytes held beyond that.
     pub(super) fn used(&self) -> usize {
         self.limit - self.pool().free
     }

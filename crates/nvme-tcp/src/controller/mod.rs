@@ -196,8 +196,8 @@ pub enum TargetError {
     NamespaceExists(u32),
     /// A namespace of that UUID is served already: hosts would take both for one.
     #[error(
-        "namespace {0} of {1} has the same UUID: of two copies of a file, remove the .identity beside the one that is to be \
-         another disk"
+        "namespace {0} of {1} has the same UUID: give one of them another; of two copies of a file, remove the .identity \
+         beside the one that is to be another disk"
     )]
     SameUuid(u32, String),
     /// The subsystem has no namespace of that number.

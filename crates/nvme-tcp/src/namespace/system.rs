@@ -1,5 +1,5 @@
-//! What the files of a namespace are to this crate: the calls of the system that it needs, so that tests can put a system
-//! in their place that loses whatever was not made durable.
+//! The calls of the system that the files of a namespace need. Tests put a system in its place that loses all that was not
+//! made durable.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use std::ffi::OsString;

@@ -432,7 +432,7 @@ fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
 impl<S: SegmentStream> Drop for Serve<S> {
     fn drop(&mut self) {
         self.sending.end(&mut self.stream);
-        // What is in it goes when the mailboxes are free again: letting it go may wake others.
+        // Its mail is dropped when the mailboxes are free again: dropping mail may wake others.
         let _mailbox = lock(&self.shared.mailboxes.inner).remove(&self.connection.id());
         let mut target = lock(&self.shared.target);
         self.connection.handle_end(&mut target);

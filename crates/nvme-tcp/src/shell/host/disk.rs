@@ -14,8 +14,11 @@ use std::sync::Arc;
 ///
 /// Commands that are under way at the same time may be carried out in any order. A command whose future was
 /// [cancelled](Done::cancel) or dropped may still be carried out, but not after one that is submitted later and is about
-/// some of the same blocks: that one waits. The disk is the namespace that was looked at, not its number: if a new
-/// connection leads to another, [`Host::disk`] has to be asked again.
+/// some of the same blocks: that one waits. (A host without a [keep-alive](super::HostConfig::keep_alive) that loses a
+/// silent controller cannot wait: the command ends with [`CommandError::Uncertain`], and may still be carried out after that.)
+///
+/// The disk is the namespace that was looked at, not its number: if there is another behind a new connection, or the
+/// controller tells that it has changed, [`Host::disk`] has to be asked again.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -87,7 +87,8 @@ pub enum CommandError {
     #[error("the controller is out of reach: {0}")]
     Lost(HostError),
     /// The connection was lost under the command, which must not be carried out twice, or is not to be sent to another
-    /// controller while the first may carry it out: it was not sent again.
+    /// controller while the first may carry it out: it was not sent again. Without a keep-alive, it may still be carried out
+    /// after this.
     #[error("whether the command was carried out is not known, so it was not sent again: {0}")]
     Uncertain(HostError),
     /// Behind a new connection, or since the controller told of a change, the namespace is another than before, or not

@@ -1,7 +1,7 @@
 //! Commands that nobody waits for any more, and that may be carried out yet: what overlaps them waits for their end.
 //!
-//! NVMe keeps no order between commands, not even of one queue. Whoever waits for a command's end before the next one
-//! has an order all the same; whoever drops the future instead cannot wait, so the host does it for them.
+//! NVMe keeps no order between commands, not even of one queue. A user who waits for a command's end before the next one
+//! has an order all the same; a user who drops the future cannot wait, so the host waits in their place.
 //!
 //! Invariants: a command that was given up, may change something and may be carried out yet is listed here; no command
 //! submitted after that which is about the same is in a lane. Each command that waits here is in no lane.

@@ -1,6 +1,6 @@
 //! Namespaces that somebody has looked at: what they were, so that they are known again.
 //!
-//! Invariant: what is sent, or sent again, about such a namespace is about the one that was looked at. Behind a new
+//! Invariant: a command for such a namespace, sent or sent again, is for the one that was looked at. Behind a new
 //! connection, or when the controller tells that namespaces have changed, it is in doubt until it was looked at again, and
 //! nothing is sent about it. A namespace that is another, or none, by then is gone for good, whatever its number is given
 //! to later.
@@ -62,7 +62,7 @@ impl Known {
     }
 
     fn change(&self, from: u8, to: u8) {
-        // What is gone stays so; and what is `to` already needs no change.
+        // A namespace that is gone stays so; and one that stands at `to` already needs no change.
         let _unless = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 /// Dropped (by a timeout around it, or a `select!`), it is [given up](Done::cancel), and nobody hears of its end. If it
 /// changes something, as a write does, it may still be carried out; but not after what comes later: a command submitted
 /// after the drop that is about some of the same blocks, on whichever queue, is sent when the dropped one can no longer
-/// be carried out.
+/// be carried out. There is one exception: see [`cancel`](Done::cancel).
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
 pub struct Done(pub(super) Pending);
@@ -143,6 +143,10 @@ impl Done {
     /// a write does, ends when it can no longer be carried out: when the controller has answered, whatever it says, or
     /// when the host is connected again after a loss. So what is submitted when the future has ended comes after it. What
     /// is submitted before, and is about some of the same blocks, is held until then.
+    ///
+    /// There is one exception: a host without a keep-alive that loses a silent controller cannot know when that gives it up.
+    /// Then the future ends with [`CommandError::Uncertain`], what was held goes on, and the command may still be carried
+    /// out after it.
     pub fn cancel(&self) {
         self.0.cancel();
     }

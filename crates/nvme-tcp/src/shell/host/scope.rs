@@ -1,7 +1,7 @@
 //! What a command may do, and to what: whether it may be sent twice, and which others must not overtake it.
 //!
-//! NVM Express Base Specification 2.0, 5 and 7; NVM Command Set Specification 1.0, 3. What is not known here may do
-//! anything.
+//! NVM Express Base Specification 2.0, 5 and 7; NVM Command Set Specification 1.0, 3. A command that is not known here
+//! may do anything.
 
 use crate::host::Payload;
 use crate::nvme::{AdminOpcode, Command, FabricsType, IoOpcode, u32_at, u64_at};
