@@ -4,8 +4,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Driver, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
-    DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, NetDevice, NoRecords, OffloadKind, SaParams,
-    Selector, Sent, TxAsk, TxPacket,
+    DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
+    OffloadKind, SaParams, Selector, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -88,6 +88,28 @@ struct Woken(AtomicBool);
 impl std::task::Wake for Woken {
     fn wake(self: Arc<Woken>) {
         self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_device_hears_of_each_command_though_no_packet_follows() {
+    let (_device, mut driver) = nic(NicConfig::default());
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+    let params = SaParams::new(Direction::Transmit, 256, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+    let params = SaParams { offload: OffloadKind::Packet, ..params };
+    let sa = driver.ipsec().unwrap().add_sa(&params).unwrap();
+    type Ask = fn(&mut dyn IpsecDevice, Handle);
+    let asks: [(&str, Ask); 5] = [
+        ("set a policy", |ipsec, sa| ipsec.set_policy(&Selector::ANY, 0, sa).unwrap()),
+        ("advance an SA", |ipsec, sa| ipsec.advance_sa(sa, 1000).unwrap()),
+        ("update an SA", |ipsec, sa| ipsec.update_sa(sa, Lifetime::default())),
+        ("remove a policy", |ipsec, _| ipsec.remove_policy(&Selector::ANY, 0)),
+        ("remove an SA", |ipsec, sa| ipsec.remove_sa(sa)),
+    ];
+    for (name, ask) in asks {
+        let rung = driver.counters().doorbells;
+        ask(driver.ipsec().unwrap(), sa);
+        assert_eq!(driver.counters().doorbells, rung + 1, "{name}");
     }
 }
 

@@ -230,6 +230,7 @@ impl IpsecDevice for Driver {
             return Err(SaRefused::Busy);
         }
         self.post_command(IpsecCommand::AdvanceSa { handle: sa, last });
+        self.ring_doorbell();
         Ok(())
     }
 
@@ -248,6 +249,7 @@ impl IpsecDevice for Driver {
             return Err(SaRefused::Busy);
         }
         self.post_command(IpsecCommand::SetPolicy { selector: *selector, rank, sa });
+        self.ring_doorbell();
         Ok(())
     }
 

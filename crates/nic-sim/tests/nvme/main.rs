@@ -15,6 +15,8 @@ use offload_api::{
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
 
 const HEADERS: usize = 54;
 const MSS: usize = 1446;
@@ -247,6 +249,52 @@ fn a_context_goes_after_its_last_packet() {
     let next = context(&mut driver);
     assert_eq!((next.index, next.generation), (handle.index, handle.generation + 1));
     assert_eq!(driver.counters().tx_nvmeotcp_sk_del, 1);
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// An application gives a context up while its last packet is with the device and the service of the host sleeps.
+#[test]
+fn a_context_goes_though_nothing_else_happens() {
+    let (mut device, mut driver) = pair(NicConfig::default());
+    let woken = Arc::new(Woken::default());
+    let handle = context(&mut driver);
+    let stream = Stream::new(Seq(7), &[100]);
+    let mut events = Vec::new();
+    let mut falls_asleep = |driver: &mut Driver| {
+        while !driver.arm(&woken.clone().into()) {
+            events.extend(std::iter::from_fn(|| driver.poll_event()));
+        }
+        core::mem::take(&mut events)
+    };
+    driver.flush(Instant::ZERO);
+    device.process(Instant::ZERO);
+    while device.poll_frame(Instant::ZERO).is_some() {}
+    let ready = falls_asleep(&mut driver);
+    assert_eq!(ready, [DeviceEvent::Ready { flow: flow(), handle }]);
+    woken.0.store(false, Ordering::SeqCst);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 132, handle), &stream), Sent::Posted);
+    driver.flush(Instant::ZERO);
+    NvmeTcpDevice::remove(&mut driver, handle);
+    for _ in 0..4 {
+        device.process(Instant::ZERO);
+        while device.poll_frame(Instant::ZERO).is_some() {}
+        assert!(woken.0.swap(false, Ordering::SeqCst), "there is something to see");
+        let mut seen: Vec<_> = std::iter::from_fn(|| driver.poll_event()).collect();
+        seen.extend(falls_asleep(&mut driver));
+        if seen == [DeviceEvent::Removed { flow: flow(), handle }] {
+            return;
+        }
+        assert_eq!(seen, []);
+    }
+    panic!("it never goes");
 }
 
 type Cipher = (TlsVersion, TlsSuite);
