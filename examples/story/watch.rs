@@ -5,7 +5,7 @@ use crate::story::reading::{Moved, Reading};
 use crate::story::{Rebuilt, What};
 use core::task::Waker;
 use core::time::Duration;
-use ip_packets::IpHeaders;
+use offload_formats::IpHeaders;
 use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};

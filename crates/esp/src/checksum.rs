@@ -4,7 +4,7 @@
 use crate::ip::IpView;
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
-use ip_packets::Sum;
+use offload_formats::Sum;
 
 /// Fills in the checksum of the IPv4 header that `packet` starts with.
 ///

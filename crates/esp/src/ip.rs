@@ -4,8 +4,8 @@
 
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
-use ip_packets::headers::is_extension;
-use ip_packets::{IpHeaders, Version};
+use offload_formats::ip::is_extension;
+use offload_formats::{IpHeaders, Version};
 use offload_api::ipsec::Packet;
 
 /// Where things are in an IP packet.

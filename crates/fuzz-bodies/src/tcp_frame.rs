@@ -1,6 +1,6 @@
 //! TCP segments in Ethernet frames, with right checksums.
 
-use ip_packets::Sum;
+use offload_formats::Sum;
 
 /// A segment from 10.0.0.2 to 10.0.0.1.
 pub(crate) fn tcp_frame(from_port: u16, to_port: u16, seq: u32, payload: &[u8]) -> Vec<u8> {

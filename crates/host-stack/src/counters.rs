@@ -1,6 +1,6 @@
 //! What a host counts, under the names of Linux' SNMP tables where it has them.
 
-use ip_packets::Version;
+use offload_formats::Version;
 
 offload_base::counters! {
     /// Counters of one host's ARP, NDP, IP, ICMP, UDP and TCP; those of UDP and TCP are of both IPs. Those without a name in Linux begin with `Host`.

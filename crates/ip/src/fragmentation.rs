@@ -3,8 +3,8 @@
 //! Invariant: put together again, the fragments are the packet, byte for byte; each but the last carries a multiple
 //! of eight bytes, and none is longer than the path takes.
 
-use crate::headers::{FRAGMENT, HeaderError, IpHeaders, Version};
-use crate::reassembly::fill_header_checksum;
+use offload_formats::ip::{FRAGMENT, HeaderError, IpHeaders, Version};
+use offload_formats::checksum::fill_ipv4_header;
 use bytes::Bytes;
 use offload_api::{Header, TxPacket};
 use smallvec::SmallVec;
@@ -152,7 +152,7 @@ impl Cut {
     fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, NotFragmentable> {
         let (kept, own) = match headers.version {
             Version::Four => (headers.upper, headers.upper),
-            Version::Six => (headers.unfragmentable, headers.unfragmentable + FRAGMENT_HEADER_BYTES),
+            Version::Six => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
         };
         let most = usize::from(mtu).saturating_sub(own) / 8 * 8;
         if most == 0 {
@@ -172,7 +172,7 @@ impl Cut {
             identification,
             kept,
             most,
-            named_at: headers.named_at,
+            named_at: headers.protocol_at(),
             protocol: headers.protocol,
             before,
             more_behind,
@@ -191,7 +191,7 @@ impl Cut {
                 ip[2..4].copy_from_slice(&length.to_be_bytes());
                 ip[4..6].copy_from_slice(&(self.identification as u16).to_be_bytes());
                 ip[6..8].copy_from_slice(&(place / 8 + if more { MORE_FRAGMENTS } else { 0 }).to_be_bytes());
-                fill_header_checksum(ip);
+                fill_ipv4_header(ip);
             }
             Version::Six => {
                 header[network + self.named_at] = FRAGMENT;

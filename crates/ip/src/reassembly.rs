@@ -7,8 +7,8 @@
 //! Invariants: the pieces of a packet do not overlap, and none lies behind its end once that is known; what all of
 //! them take, with what it takes to keep them, is at most what the limits say, and so is the number of packets.
 
-use crate::checksum::Sum;
-use crate::headers::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
+use offload_formats::checksum::fill_ipv4_header;
+use offload_formats::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How much waits at most for the rest of its packet, and how long.
 ///
 /// ```
-/// use ip_packets::{Limits, Version};
+/// use ip_packets::Limits;
+/// use offload_formats::Version;
 ///
 /// let small = Limits { bytes: 64 << 10, ..Limits::of(Version::Six) };
 /// assert_eq!(small.timeout.as_secs(), 60);
@@ -48,7 +49,8 @@ impl Limits {
 /// Puts packets together again.
 ///
 /// ```
-/// use ip_packets::{IpHeaders, Limits, Reassembler, Taken, Version};
+/// use ip_packets::{Limits, Reassembler, Taken};
+/// use offload_formats::{IpHeaders, Version};
 /// use offload_base::Instant;
 ///
 /// // A fragment of an IPv4 packet, no Ethernet header in front.
@@ -63,7 +65,7 @@ impl Limits {
 /// assert_eq!(reassembler.insert(Instant::ZERO, &last, 0), Taken::Kept);
 /// let Taken::Whole(packet) = reassembler.insert(Instant::ZERO, &first, 0) else { panic!("nothing is missing") };
 /// assert_eq!(&packet[20..], b"begins, ends");
-/// # Ok::<(), ip_packets::HeaderError>(())
+/// # Ok::<(), offload_formats::HeaderError>(())
 /// ```
 #[derive(Debug)]
 pub struct Reassembler {
@@ -95,7 +97,8 @@ pub enum Taken {
 /// Why a fragment is not kept.
 ///
 /// ```
-/// use ip_packets::{Limits, Reassembler, Refusal, Taken, Version};
+/// use ip_packets::{Limits, Reassembler, Refusal, Taken};
+/// use offload_formats::Version;
 /// use offload_base::Instant;
 ///
 /// let mut reassembler = Reassembler::new(Limits::of(Version::Four));
@@ -406,9 +409,9 @@ fn check(headers: &IpHeaders, fragment: &Fragment, packet: &[u8]) -> Result<(), 
         return impossible(0, if headers.version == Version::Four { 2 } else { 4 });
     }
     let in_front = match headers.version {
-        Version::Four => headers.unfragmentable,
+        Version::Four => headers.unfragmentable(),
         // RFC 8200 3: the length is of what comes behind the fixed header.
-        Version::Six => headers.unfragmentable - Version::Six.header_bytes(),
+        Version::Six => headers.unfragmentable() - Version::Six.header_bytes(),
     };
     if in_front + fragment.offset + data.len() > usize::from(u16::MAX) {
         return impossible(0, if headers.version == Version::Four { 6 } else { headers.upper - 6 });
@@ -429,7 +432,7 @@ fn assemble<'a>(
     pieces: impl Iterator<Item = &'a Bytes> + Clone,
     congestion: bool,
 ) -> BytesMut {
-    let header_bytes = network + headers.unfragmentable;
+    let header_bytes = network + headers.unfragmentable();
     let mut whole = BytesMut::with_capacity(header_bytes + pieces.clone().map(Bytes::len).sum::<usize>());
     whole.extend_from_slice(&first[..header_bytes]);
     {
@@ -446,22 +449,14 @@ fn assemble<'a>(
             ip[2..4].copy_from_slice(&(bytes as u16).to_be_bytes());
             ip[6] &= 0x40; // neither more fragments nor an offset
             ip[7] = 0;
-            fill_header_checksum(&mut ip[..headers.unfragmentable]);
+            fill_ipv4_header(ip);
         }
         Version::Six => {
             ip[4..6].copy_from_slice(&((bytes - Version::Six.header_bytes()) as u16).to_be_bytes());
-            ip[headers.named_at] = headers.protocol;
+            ip[headers.protocol_at()] = headers.protocol;
         }
     }
     whole
-}
-
-/// Makes the checksum of an IPv4 header.
-pub(crate) fn fill_header_checksum(header: &mut [u8]) {
-    header[10..12].fill(0);
-    let mut sum = Sum::default();
-    sum.add(header);
-    header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
 /// RFC 3168 5: congestion experienced; not ECN-capable.

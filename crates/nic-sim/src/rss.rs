@@ -6,7 +6,7 @@
 
 use crate::engine::layout::{IP, PROTOCOL_TCP, PROTOCOL_UDP, ip_packet};
 use core::net::IpAddr;
-use ip_packets::IpHeaders;
+use offload_formats::IpHeaders;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use smallvec::SmallVec;

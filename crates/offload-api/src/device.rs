@@ -1,6 +1,6 @@
 //! What a stack sees of a NIC.
 
-use crate::flow::FlowKey;
+use offload_formats::FlowKey;
 use crate::ipsec::{IpsecDevice, Keying};
 use crate::nvme::NvmeTcpDevice;
 use crate::rss::RssDevice;

@@ -19,7 +19,6 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
-pub mod flow;
 pub mod ipsec;
 pub mod nvme;
 pub mod record;
@@ -32,7 +31,7 @@ pub mod tx;
 pub mod unit;
 
 pub use device::{DeviceEvent, NetDevice, PathCaps};
-pub use flow::{FlowKey, Protocol};
+pub use offload_formats::{FlowKey, Protocol, flow};
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,

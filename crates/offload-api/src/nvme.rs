@@ -3,7 +3,7 @@
 //! The shape is that of the ULP DDP series proposed for Linux: limits, a flow added and removed, buffers of commands
 //! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
 
-use crate::flow::FlowKey;
+use offload_formats::FlowKey;
 use crate::rx::Piece;
 use crate::tls::Refused;
 use crate::unit::Handle;

@@ -1,7 +1,7 @@
 //! What a protocol sees of a transport.
 
 use crate::device::{DeviceEvent, NetDevice};
-use crate::flow::FlowKey;
+use offload_formats::FlowKey;
 use crate::rx::RxSegment;
 use crate::source::Sealer;
 use crate::unit::{Handle, Layer, TxTag};

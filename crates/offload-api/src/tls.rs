@@ -1,6 +1,6 @@
 //! The TLS face of a device.
 
-use crate::flow::FlowKey;
+use offload_formats::FlowKey;
 use crate::record::RecordFormat;
 use crate::unit::Handle;
 use core::fmt;

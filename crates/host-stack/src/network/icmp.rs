@@ -8,7 +8,7 @@ use super::{Arrival, ETHERNET_BYTES, ICMP, Network, Why};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
-use ip_packets::{IpHeaders, Sum, Version};
+use offload_formats::{IpHeaders, Sum, Version};
 use offload_api::{Header, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};

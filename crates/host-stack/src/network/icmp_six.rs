@@ -10,7 +10,7 @@ use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
 use super::{Arrival, ICMPV6, Network, Why};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
-use ip_packets::{IpHeaders, Sum, Version};
+use offload_formats::{IpHeaders, Sum, Version};
 use offload_api::Protection;
 use offload_base::Instant;
 use smallvec::smallvec;

@@ -40,7 +40,7 @@ use core::ops::Range;
 use fragments::Fragments;
 use icmp::Refusal;
 use identifications::Identifications;
-use ip_packets::{HeaderError, IpHeaders, Sum, Version};
+use offload_formats::{HeaderError, IpHeaders, Sum, Version};
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
 use offload_api::{DigestAsk, FlowKey, Handle, Header, PathCaps, Protocol, RxMeta, RxPacket, TxAsk, TxPacket};

@@ -10,7 +10,7 @@ use super::icmp_six::{ethernet_of, fill_checksum};
 use super::{ETHERNET_BYTES, ICMPV6, Network};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
-use ip_packets::{IpHeaders, Version};
+use offload_formats::{IpHeaders, Version};
 use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 //! What an ICMP error quotes: the beginning of a packet that this host has sent.
 
 use super::Network;
-use ip_packets::IpHeaders;
+use offload_formats::IpHeaders;
 use offload_api::{FlowKey, Protocol};
 use offload_base::Seq;
 

@@ -13,7 +13,7 @@ use super::six::{AdvertisedPrefix, DueSix};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
-use ip_packets::IpHeaders;
+use offload_formats::IpHeaders;
 use offload_base::Instant;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message};

@@ -7,7 +7,7 @@ use crate::udp::SendError;
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
-use ip_packets::{IpHeaders, Sum, Version};
+use offload_formats::{IpHeaders, Sum, Version};
 use offload_api::rx::Checksums;
 use offload_api::{Header, PathCaps, Protection, TxAsk, TxPacket};
 use offload_base::Instant;

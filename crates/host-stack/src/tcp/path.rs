@@ -6,7 +6,7 @@ use super::recv_queue::ReceiveQueue;
 use super::report::ConnectionError;
 use super::segment::{HEADER_BYTES, Segment, TIMESTAMPS_BYTES};
 use super::state::State;
-use ip_packets::Version;
+use offload_formats::Version;
 use offload_api::{FlowKey, PathCaps};
 use offload_base::Seq;
 

@@ -5,7 +5,7 @@ use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
 use host_stack::{Ecn, TcpConfig};
-use ip_packets::IpHeaders;
+use offload_formats::IpHeaders;
 use offload_base::{Seed, Seq};
 use smoltcp::wire::TcpPacket;
 use std::sync::{Arc, Mutex};

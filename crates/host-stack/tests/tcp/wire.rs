@@ -1,7 +1,7 @@
 //! A wire in both directions, with what can go wrong on one.
 
 use core::time::Duration;
-use ip_packets::{IpHeaders, Version};
+use offload_formats::{IpHeaders, Version};
 use offload_base::{Instant, Rng, Seed};
 use smoltcp::wire::Ipv4Packet;
 use std::collections::BTreeMap;

@@ -8,7 +8,8 @@
 
 use super::SecureDevice;
 use esp::IpView;
-use ip_packets::{Limits, Reassembler, Taken, Version};
+use ip_packets::{Limits, Reassembler, Taken};
+use offload_formats::Version;
 use offload_api::ipsec::Packet;
 use offload_api::{Direction, Protection, SaId};
 use offload_base::Instant;

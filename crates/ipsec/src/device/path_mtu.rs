@@ -8,7 +8,7 @@
 use super::SecureDevice;
 use crate::sad::{PathMtu, Sa, Sequence};
 use esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
-use ip_packets::Sum;
+use offload_formats::Sum;
 use offload_api::SaId;
 use offload_base::Instant;
 

@@ -10,7 +10,8 @@ use bytes::BytesMut;
 use core::net::SocketAddr;
 use esp::inner::ip_packet;
 use esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};
-use ip_packets::{IpHeaders, Taken};
+use ip_packets::Taken;
+use offload_formats::IpHeaders;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,

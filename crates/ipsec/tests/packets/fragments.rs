@@ -2,7 +2,8 @@
 
 use crate::rig::{End, NOW, address, datagram, frame, sa};
 use crate::{KINDS, MODES};
-use ip_packets::{Limits, Reassembler, Taken, Version};
+use ip_packets::{Limits, Reassembler, Taken};
+use offload_formats::Version;
 use nic_sim::frame::Frame;
 use offload_api::{
     Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template, TxPacket,

@@ -3,7 +3,7 @@
 use crate::rig::{End, address, pair, payload, sa, tcp};
 use crate::{KINDS, MODES};
 use bytes::BytesMut;
-use ip_packets::Sum;
+use offload_formats::Sum;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
 use proptest::prelude::*;

@@ -3,7 +3,7 @@
 use crate::rig::{End, NOW, address, sa, tcp};
 use crate::{KINDS, MODES};
 use core::time::Duration;
-use ip_packets::Sum;
+use offload_formats::Sum;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, Sent};
 

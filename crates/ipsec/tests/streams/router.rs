@@ -1,7 +1,7 @@
 //! A router between two hosts, behind which packets must be smaller.
 
 use core::task::Waker;
-use ip_packets::Sum;
+use offload_formats::Sum;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_base::Instant;

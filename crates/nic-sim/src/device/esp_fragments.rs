@@ -11,7 +11,7 @@ use crate::engine::layout::IP;
 use core::net::IpAddr;
 use esp::inner::ip_packet;
 use esp::{PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT};
-use ip_packets::IpHeaders;
+use offload_formats::IpHeaders;
 use std::collections::VecDeque;
 
 /// Packets of which the first fragment came, the latest at the end, with the queues they go to.

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071), for IPv4 headers, TCP and UDP.
 
 use crate::engine::layout::{IP, Layout, PROTOCOL_TCP, PROTOCOL_UDP};
-use ip_packets::{Version, native_sum};
+use offload_formats::{Version, native_sum};
 use offload_api::Protocol;
 use offload_api::rx::Checksums;
 

@@ -13,7 +13,7 @@
 use crate::engine::layout::{IP, Layout};
 use bytes::BytesMut;
 use esp::{ESP_AND_IV, ETHERNET, EspAt};
-use ip_packets::Version;
+use offload_formats::Version;
 use offload_api::{EspMode, Protocol};
 use offload_base::Seq;
 

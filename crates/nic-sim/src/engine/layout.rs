@@ -7,7 +7,7 @@
 //! fit into that packet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use ip_packets::{IpHeaders, Version};
+use offload_formats::{IpHeaders, Version};
 use offload_api::{FlowKey, Protocol};
 use offload_base::Seq;
 

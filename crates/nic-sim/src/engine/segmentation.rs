@@ -8,7 +8,7 @@
 use crate::engine::checksum;
 use crate::engine::layout::{IP, Layout};
 use bytes::BytesMut;
-use ip_packets::Version;
+use offload_formats::Version;
 use offload_api::{Protocol, TxPacket};
 use offload_base::{BufferPool, Seq};
 

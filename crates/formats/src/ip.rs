@@ -26,7 +26,7 @@ impl Version {
     /// Bytes of a header without options or extensions.
     ///
     /// ```
-    /// use ip_packets::Version;
+    /// use offload_formats::Version;
     ///
     /// assert_eq!((Version::Four.header_bytes(), Version::Six.header_bytes()), (20, 40));
     /// ```
@@ -44,7 +44,7 @@ impl Version {
     /// If the header's first two bytes are not there.
     ///
     /// ```
-    /// use ip_packets::{IpHeaders, Version};
+    /// use offload_formats::{IpHeaders, Version};
     ///
     /// let mut packet = [0; 40];
     /// packet[0] = 0x60; // IPv6, of no next header
@@ -65,7 +65,7 @@ impl Version {
     /// If the field is not there, or `bytes` is less than a header.
     ///
     /// ```
-    /// use ip_packets::Version;
+    /// use offload_formats::Version;
     ///
     /// let mut header = [0x45; 20];
     /// Version::Four.set_length(&mut header, 1500);
@@ -109,7 +109,7 @@ impl Version {
 /// The headers of a packet, up to what it carries for a transport. Offsets are from where the IP header starts.
 ///
 /// ```
-/// use ip_packets::{IpHeaders, Version};
+/// use offload_formats::{IpHeaders, Version};
 ///
 /// let mut packet = vec![0; 48];
 /// packet[0] = 0x60; // IPv6
@@ -119,7 +119,7 @@ impl Version {
 /// let headers = IpHeaders::parse(&packet)?;
 /// assert_eq!((headers.version, headers.protocol, headers.upper, headers.end), (Version::Six, 17, 40, 48));
 /// assert_eq!(headers.destination(&packet), "::1".parse::<std::net::IpAddr>().unwrap());
-/// # Ok::<(), ip_packets::HeaderError>(())
+/// # Ok::<(), offload_formats::HeaderError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpHeaders {
@@ -134,9 +134,9 @@ pub struct IpHeaders {
     /// Which part of a packet it is, if it is not all of one.
     pub fragment: Option<Fragment>,
     /// Where the headers end that every fragment has: IPv4's, or those before the fragment header.
-    pub(crate) unfragmentable: usize,
+    unfragmentable: usize,
     /// Where the byte is that names what comes at [`upper`](Self::upper), or at the fragment header.
-    pub(crate) named_at: usize,
+    named_at: usize,
 }
 
 /// Which part of a packet a fragment is.
@@ -155,7 +155,7 @@ pub struct Fragment {
 /// Why a packet's headers cannot be walked.
 ///
 /// ```
-/// use ip_packets::{HeaderError, IpHeaders};
+/// use offload_formats::{HeaderError, IpHeaders};
 ///
 /// assert_eq!(IpHeaders::parse(&[0x45; 19]), Err(HeaderError::Truncated));
 /// assert_eq!(IpHeaders::parse(&[0x00; 40]), Err(HeaderError::Version(0)));
@@ -226,7 +226,7 @@ impl IpHeaders {
     /// If it is not all there, or its headers make no sense.
     ///
     /// ```
-    /// use ip_packets::{HeaderError, IpHeaders, Version};
+    /// use offload_formats::{HeaderError, IpHeaders, Version};
     ///
     /// let mut packet = vec![0x45; 100_000];
     /// packet[6..8].fill(0); // no fragment
@@ -234,7 +234,7 @@ impl IpHeaders {
     /// assert_eq!(IpHeaders::parse(&packet), Err(HeaderError::Length));
     /// assert_eq!(IpHeaders::parse_joined(&packet)?.end, 100_000);
     /// assert_eq!(IpHeaders::parse_joined(&packet[..1500]), Err(HeaderError::Length));
-    /// # Ok::<(), ip_packets::HeaderError>(())
+    /// # Ok::<(), offload_formats::HeaderError>(())
     /// ```
     pub fn parse_joined(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
         let mut headers = IpHeaders::walk(packet)?;
@@ -264,6 +264,11 @@ impl IpHeaders {
     /// Where the byte is that says what [`protocol`](Self::protocol) is; in a fragment, that a fragment header follows.
     pub fn protocol_at(&self) -> usize {
         self.named_at
+    }
+
+    /// Where the headers end that each fragment of the packet repeats: IPv4's, or those before the fragment header.
+    pub fn unfragmentable(&self) -> usize {
+        self.unfragmentable
     }
 
     /// Who sent the packet these are the headers of.
@@ -411,7 +416,7 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
 /// for whoever speaks them.
 ///
 /// ```
-/// use ip_packets::headers::is_extension;
+/// use offload_formats::ip::is_extension;
 ///
 /// assert!(is_extension(60), "destination options");
 /// assert!(!is_extension(50), "ESP");
@@ -420,8 +425,9 @@ pub const fn is_extension(protocol: u8) -> bool {
     matches!(protocol, HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING | FRAGMENT)
 }
 
-/// Whether what starts in `data` with a header of the kind `next` gets as far as a transport's header.
-pub(crate) fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
+/// Whether `data`, which starts with a header of the kind `next`, reaches as far as a whole transport header (RFC 8200 4.5: a
+/// first fragment that does not is dropped).
+pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
     for _ in 0..=MOST_EXTENSIONS {
         let header_bytes = match next {
             HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => match data {
@@ -467,7 +473,7 @@ fn unacceptable(code: u8, pointer: usize, report: Report) -> HeaderError {
 }
 
 /// The number at `at`, the higher byte first.
-pub(crate) fn number(bytes: &[u8], at: usize) -> u16 {
+fn number(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
@@ -482,7 +488,8 @@ const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-pub(crate) const FRAGMENT: u8 = 44;
+/// The number of IPv6's fragment header.
+pub const FRAGMENT: u8 = 44;
 const DESTINATION_OPTIONS: u8 = 60;
 const TCP: u8 = 6;
 const UDP: u8 = 17;

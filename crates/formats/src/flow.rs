@@ -15,7 +15,7 @@ pub enum Protocol {
 /// A 5-tuple, seen from one end: `local` is the side that holds the key.
 ///
 /// ```
-/// use offload_api::{FlowKey, Protocol};
+/// use offload_formats::{FlowKey, Protocol};
 ///
 /// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:50000".parse().unwrap());
 /// assert_eq!(flow.protocol, Protocol::Tcp);

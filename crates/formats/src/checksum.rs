@@ -1,11 +1,14 @@
-//! The Internet checksum over a packet in pieces (RFC 1071), for where no device computes it.
+//! The Internet checksum (RFC 1071): over bytes in pieces, and in the fields that IPv4, TCP and UDP have for it.
 
+use crate::flow::Protocol;
+use crate::frame::{TCP, Transport, UDP};
+use crate::ip::Version;
 use core::net::IpAddr;
 
 /// A sum that goes on at any byte.
 ///
 /// ```
-/// use ip_packets::Sum;
+/// use offload_formats::Sum;
 ///
 /// let mut sum = Sum::default();
 /// sum.add(&[0x00, 0x01, 0xf2, 0x03, 0xf4]);
@@ -55,11 +58,97 @@ impl Sum {
     }
 }
 
+/// Fills in the checksum of the IPv4 header that `packet` starts with.
+///
+/// ```
+/// use offload_formats::checksum;
+///
+/// let mut header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// checksum::fill_ipv4_header(&mut header);
+/// assert_eq!(header[10..12], [0x66, 0xb6]);
+/// ```
+pub fn fill_ipv4_header(packet: &mut [u8]) {
+    let header = usize::from(packet[0] & 0x0f) * 4;
+    packet[10..12].fill(0);
+    let mut sum = Sum::default();
+    sum.add(&packet[..header]);
+    packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// Whether the checksum of the IPv4 header that `packet` starts with is right.
+///
+/// ```
+/// use offload_formats::checksum;
+///
+/// let mut header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0x66, 0xb6, 10, 0, 0, 1, 10, 0, 0, 2];
+/// assert!(checksum::is_ipv4_header_right(&header));
+/// header[1] = 3; // congestion that no router met
+/// assert!(!checksum::is_ipv4_header_right(&header));
+/// ```
+pub fn is_ipv4_header_right(packet: &[u8]) -> bool {
+    let length = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
+    packet.get(..length).is_some_and(|header| {
+        let mut sum = Sum::default();
+        sum.add(header);
+        sum.is_right()
+    })
+}
+
+impl Transport {
+    /// Fills in the transport's checksum in a whole frame, and that of its IPv4 header.
+    ///
+    /// ```
+    /// use offload_formats::Headers;
+    ///
+    /// let mut frame = vec![2; 12];
+    /// frame.extend([0x08, 0x00, 0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// frame.extend([0, 9, 0, 9, 0, 9, 0, 0, 1]);
+    /// let udp = Headers::parse(&frame).transport().unwrap();
+    /// assert_eq!(udp.are_checksums_right(&frame), None, "the datagram has none");
+    /// udp.fill_checksums(&mut frame);
+    /// assert_eq!(udp.are_checksums_right(&frame), Some(true));
+    /// ```
+    pub fn fill_checksums(&self, frame: &mut [u8]) {
+        if self.version == Version::Four {
+            fill_ipv4_header(&mut frame[self.network..]);
+        }
+        let field = self.checksum();
+        frame[field..field + 2].fill(0);
+        let sum = match self.sum(frame).finish() {
+            // RFC 768: zero says that there is none, so a sum of zero is sent as its other form.
+            0 if self.protocol == Protocol::Udp => u16::MAX,
+            sum => sum,
+        };
+        frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// Whether the checksums of a whole frame are right. `None`: it is a datagram without one (RFC 768).
+    pub fn are_checksums_right(&self, frame: &[u8]) -> Option<bool> {
+        let field = self.checksum();
+        if self.protocol == Protocol::Udp && frame[field..field + 2] == [0, 0] {
+            return None;
+        }
+        let right_header = self.version == Version::Six || is_ipv4_header_right(&frame[self.network..]);
+        Some(right_header && self.sum(frame).is_right())
+    }
+
+    /// RFC 9293 3.1, RFC 768, RFC 8200 8.1: pseudo header, header and text.
+    fn sum(&self, frame: &[u8]) -> Sum {
+        let mut sum = Sum::default();
+        sum.add(self.addresses(frame));
+        let protocol = if self.protocol == Protocol::Udp { UDP } else { TCP };
+        let bytes = ((self.end - self.header) as u32).to_be_bytes();
+        sum.add(&[0, protocol, bytes[0], bytes[1], bytes[2], bytes[3]]);
+        sum.add(&frame[self.header..self.end]);
+        sum
+    }
+}
+
 /// The ones' complement sum of the bytes as 16-bit words in this machine's order; an odd one at the end counts as if a
 /// zero followed. The order of bytes does not matter until the end (RFC 1071 2 (B)).
 ///
 /// ```
-/// assert_eq!(ip_packets::native_sum(&[0x00, 0x01, 0xf2, 0x03]), u16::from_ne_bytes([0xf2, 0x04]));
+/// assert_eq!(offload_formats::native_sum(&[0x00, 0x01, 0xf2, 0x03]), u16::from_ne_bytes([0xf2, 0x04]));
 /// ```
 pub fn native_sum(bytes: &[u8]) -> u16 {
     // Ends around: 2^32 - 1 is a multiple of 2^16 - 1.

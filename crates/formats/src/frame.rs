@@ -1,0 +1,566 @@
+//! The headers of an Ethernet frame, found once and remembered as offsets.
+//!
+//! Invariant: the offsets of [`Headers`] lie in the frame that it was read from, in ascending order; those of a
+//! [`Transport`] enclose a payload whose length the headers agree on.
+//!
+//! Options and extension headers that a host must refuse make the rest of the packet unreadable here too: the IP header is
+//! the last one on the stack then.
+
+use crate::flow::{FlowKey, Protocol};
+use crate::ip::{IpHeaders, Version};
+use crate::tunnel::{Gre, Vxlan};
+use crate::{esp, number};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use offload_base::Seq;
+
+/// A header that a frame may have.
+///
+/// See [`Headers`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Ethernet: addresses and EtherType.
+    Ethernet,
+    /// A VLAN tag (IEEE 802.1Q, 802.1ad).
+    Vlan,
+    /// IPv4, options included.
+    Ipv4,
+    /// IPv6, extension headers included.
+    Ipv6,
+    /// TCP, options included.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ESP: security parameters index and sequence number. What follows is encrypted.
+    Esp,
+    /// VXLAN.
+    Vxlan,
+    /// GRE, its optional fields included.
+    Gre,
+}
+
+/// One header of a frame and where it starts.
+///
+/// See [`Headers`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// Which header.
+    pub kind: Kind,
+    /// Where in the frame it starts, in bytes.
+    pub at: u16,
+}
+
+/// The headers of a frame, the outermost first.
+///
+/// ```
+/// use offload_formats::{Headers, Kind};
+///
+/// let mut frame = vec![2; 12]; // two addresses
+/// frame.extend([0x81, 0x00, 0x00, 0x07, 0x08, 0x00]); // VLAN 7, IPv4
+/// frame.extend([0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+/// frame.extend([0x13, 0x88, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]); // UDP
+/// let headers = Headers::parse(&frame);
+/// let found: Vec<_> = headers.stack().iter().map(|header| (header.kind, header.at)).collect();
+/// assert_eq!(found, [(Kind::Ethernet, 0), (Kind::Vlan, 14), (Kind::Ipv4, 18), (Kind::Udp, 38)]);
+/// let udp = headers.transport().unwrap();
+/// assert_eq!(&frame[udp.payload..udp.end], [1, 2, 3, 4]);
+/// assert_eq!(udp.flow_of_receiver(&frame).local, "10.0.0.2:53".parse().unwrap());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Headers {
+    stack: [Header; MAX_HEADERS],
+    depth: u8,
+    /// The innermost IP header's place on the stack.
+    network: Option<u8>,
+    /// The number of the protocol that the innermost IP header carries.
+    protocol: u8,
+    fragment: bool,
+    /// Where that protocol's header starts; the end of the last header on the stack if there is no IP.
+    upper: u16,
+    /// Where the innermost TCP or UDP payload starts and ends.
+    payload: u16,
+    end: u32,
+}
+
+impl Headers {
+    /// Reads a frame that is all there. It never fails: a header that is cut short or contradicts itself is not on the
+    /// stack, nor is anything behind it. A tunnel is not entered: see [`enter`](Self::enter).
+    pub fn parse(frame: &[u8]) -> Headers {
+        let mut headers = Headers::EMPTY;
+        let _ = headers.push_frame(frame, 0, Lengths::Checked);
+        headers
+    }
+
+    /// Reads the headers of a frame that is still to be made, whose length fields say nothing yet.
+    pub fn parse_unfinished(header: &[u8]) -> Headers {
+        let mut headers = Headers::EMPTY;
+        let _ = headers.push_frame(header, 0, Lengths::Ignored);
+        headers
+    }
+
+    /// The headers of the packet that the innermost header carries through a tunnel (VXLAN to port 4789, GRE), on top of
+    /// these. `None`: there is no tunnel, no readable packet in it, or no room on the stack.
+    ///
+    /// ```
+    /// use offload_formats::{Headers, Kind};
+    ///
+    /// let mut frame = vec![2; 12];
+    /// frame.extend([0x08, 0x00]);
+    /// frame.extend([0x45, 0, 0, 48, 0, 0, 0, 0, 64, 47, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// frame.extend([0x00, 0x00, 0x08, 0x00]); // GRE
+    /// frame.extend([0x45, 0, 0, 24, 0, 0, 0, 0, 64, 253, 0, 0, 10, 9, 0, 1, 10, 9, 0, 2, 1, 2, 3, 4]);
+    /// let outer = Headers::parse(&frame);
+    /// let inner = outer.enter(&frame).unwrap();
+    /// assert_eq!(inner.stack().last().map(|header| header.kind), Some(Kind::Ipv4));
+    /// assert_eq!((outer.depth(), inner.depth()), (3, 4));
+    /// ```
+    pub fn enter(&self, frame: &[u8]) -> Option<Headers> {
+        let last = *self.stack().last()?;
+        let (frame, mut inner) = (frame.get(..self.end())?, *self);
+        // How far it came is seen by the stack.
+        let _ = match last.kind {
+            Kind::Vxlan => inner.push_frame(frame, usize::from(last.at) + Vxlan::BYTES, Lengths::Checked),
+            Kind::Gre => {
+                let gre = Gre::parse(frame.get(usize::from(last.at)..)?)?;
+                let at = usize::from(last.at) + gre.bytes();
+                match gre.protocol {
+                    Gre::ETHERNET => inner.push_frame(frame, at, Lengths::Checked),
+                    protocol => inner.push_network(frame, at, protocol, Lengths::Checked),
+                }
+            }
+            _ => None,
+        };
+        (inner.depth > self.depth).then_some(inner)
+    }
+
+    /// The headers, the outermost first.
+    pub fn stack(&self) -> &[Header] {
+        &self.stack[..usize::from(self.depth)]
+    }
+
+    /// How many headers there are.
+    pub fn depth(&self) -> usize {
+        self.depth.into()
+    }
+
+    /// Where the innermost header of this kind starts.
+    pub fn find(&self, kind: Kind) -> Option<usize> {
+        self.stack().iter().rev().find(|header| header.kind == kind).map(|header| header.at.into())
+    }
+
+    /// The innermost IP header's version and where it starts.
+    pub fn network(&self) -> Option<(Version, usize)> {
+        let header = self.stack[usize::from(self.network?)];
+        let version = if header.kind == Kind::Ipv4 { Version::Four } else { Version::Six };
+        Some((version, header.at.into()))
+    }
+
+    /// The number of the protocol that the innermost IP header carries, and where that protocol's header starts.
+    pub fn upper(&self) -> Option<(u8, usize)> {
+        self.network.map(|_| (self.protocol, self.upper.into()))
+    }
+
+    /// Whether the innermost IP packet is a fragment.
+    pub fn is_fragment(&self) -> bool {
+        self.fragment
+    }
+
+    /// Where the innermost IP packet ends, or in a datagram's case the datagram; bytes behind it are padding.
+    pub fn end(&self) -> usize {
+        self.end as usize
+    }
+
+    /// The innermost TCP or UDP header, if the packet is whole and not a fragment, and its lengths agree.
+    pub fn transport(&self) -> Option<Transport> {
+        let (version, network) = self.network()?;
+        let place = self.stack().iter().rposition(|header| matches!(header.kind, Kind::Tcp | Kind::Udp))?;
+        // A transport in front of the innermost IP header is that of the tunnel.
+        if place < usize::from(self.network?) {
+            return None;
+        }
+        let header = self.stack[place];
+        let protocol = if header.kind == Kind::Tcp { Protocol::Tcp } else { Protocol::Udp };
+        Some(Transport {
+            version,
+            protocol,
+            network,
+            header: header.at.into(),
+            payload: self.payload.into(),
+            end: self.end as usize,
+        })
+    }
+
+    fn push(&mut self, kind: Kind, at: usize) -> Option<()> {
+        let at = u16::try_from(at).ok()?;
+        *self.stack.get_mut(usize::from(self.depth))? = Header { kind, at };
+        self.depth += 1;
+        Some(())
+    }
+
+    /// Ethernet and VLAN tags at `at`, and what follows.
+    fn push_frame(&mut self, frame: &[u8], at: usize, lengths: Lengths) -> Option<()> {
+        let mut ether_type = number(frame, at + ETHER_TYPE)?;
+        let start = self.depth;
+        self.push(Kind::Ethernet, at)?;
+        let mut behind = at + ETHERNET_BYTES;
+        while matches!(ether_type, VLAN | SERVICE_VLAN) && self.depth - start <= MAX_TAGS {
+            ether_type = number(frame, behind + 2)?;
+            self.push(Kind::Vlan, behind)?;
+            behind += VLAN_BYTES;
+        }
+        self.upper = u16::try_from(behind).ok()?;
+        self.push_network(frame, behind, ether_type, lengths)
+    }
+
+    /// IP at `at`, if `ether_type` says that it is there, and what follows.
+    fn push_network(&mut self, frame: &[u8], at: usize, ether_type: u16, lengths: Lengths) -> Option<()> {
+        let packet = frame.get(at..)?;
+        let kind = match (ether_type, packet.first()? >> 4) {
+            (0x0800, 4) => Kind::Ipv4,
+            (0x86dd, 6) => Kind::Ipv6,
+            _ => return None,
+        };
+        let ip = match lengths {
+            Lengths::Checked => IpHeaders::parse(packet),
+            Lengths::Ignored => IpHeaders::walk(packet),
+        };
+        let ip = ip.ok()?;
+        let upper = u16::try_from(at + ip.upper).ok()?;
+        let end = match lengths {
+            Lengths::Checked => at + ip.end,
+            Lengths::Ignored => frame.len(),
+        };
+        let end = u32::try_from(end).ok()?;
+        let network = self.depth;
+        self.push(kind, at)?;
+        (self.network, self.protocol, self.fragment) = (Some(network), ip.protocol, ip.fragment.is_some());
+        (self.upper, self.payload, self.end) = (upper, upper, end);
+        if self.fragment { None } else { self.push_upper(frame, lengths) }
+    }
+
+    /// The header behind IP, and what is known to follow it.
+    fn push_upper(&mut self, frame: &[u8], lengths: Lengths) -> Option<()> {
+        let (at, end) = (usize::from(self.upper), self.end as usize);
+        let packet = frame.get(..end)?;
+        match self.protocol {
+            TCP => {
+                let bytes = usize::from(packet.get(at + TCP_DATA_OFFSET)? >> 4) * 4;
+                if bytes < TCP_BYTES || at + bytes > end {
+                    return None;
+                }
+                self.payload = u16::try_from(at + bytes).ok()?;
+                self.push(Kind::Tcp, at)
+            }
+            UDP => {
+                let told = at + usize::from(number(packet, at + UDP_LENGTH)?);
+                let payload = at + UDP_BYTES;
+                let end = if lengths == Lengths::Checked { told } else { end };
+                if payload > end || end > packet.len() {
+                    return None;
+                }
+                (self.payload, self.end) = (u16::try_from(payload).ok()?, end as u32);
+                self.push(Kind::Udp, at)?;
+                match number(packet, at + 2)? {
+                    Vxlan::PORT if Vxlan::parse(&packet[payload..end]).is_some() => self.push(Kind::Vxlan, payload),
+                    // RFC 3948 2.2: a security parameters index of zero marks a message of the key exchange.
+                    esp::UDP_PORT if esp::parse(&packet[payload..end]).is_some_and(|esp| esp.spi != 0) => {
+                        self.push(Kind::Esp, payload)
+                    }
+                    _ => Some(()),
+                }
+            }
+            ESP => {
+                esp::parse(packet.get(at..)?)?;
+                self.push(Kind::Esp, at)
+            }
+            GRE => {
+                Gre::parse(packet.get(at..)?)?;
+                self.push(Kind::Gre, at)
+            }
+            _ => None,
+        }
+    }
+
+    const EMPTY: Headers = Headers {
+        stack: [Header { kind: Kind::Ethernet, at: 0 }; MAX_HEADERS],
+        depth: 0,
+        network: None,
+        protocol: 0,
+        fragment: false,
+        upper: 0,
+        payload: 0,
+        end: 0,
+    };
+}
+
+impl core::fmt::Debug for Headers {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Headers").field("stack", &self.stack()).field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+/// What is done with the length fields of headers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lengths {
+    Checked,
+    Ignored,
+}
+
+/// Where the TCP or UDP header of a frame is, and its payload. Offsets are in bytes from the frame's start.
+///
+/// See [`Headers`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// The version of IP in front of it.
+    pub version: Version,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Where the IP header starts.
+    pub network: usize,
+    /// Where the transport header starts.
+    pub header: usize,
+    /// Where the payload starts.
+    pub payload: usize,
+    /// Where the payload ends. A short frame is padded behind it.
+    pub end: usize,
+}
+
+impl Transport {
+    /// Bytes of payload.
+    pub const fn payload_len(&self) -> usize {
+        self.end - self.payload
+    }
+
+    /// Source and destination address, one behind the other, as the frame has them.
+    pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        let ip = &frame[self.network..];
+        match self.version {
+            Version::Four => &ip[12..20],
+            Version::Six => &ip[8..40],
+        }
+    }
+
+    /// Where the transport's checksum is.
+    pub const fn checksum(&self) -> usize {
+        self.header
+            + match self.protocol {
+                Protocol::Tcp => 16,
+                Protocol::Udp => 6,
+            }
+    }
+
+    /// The flow as the receiver of the frame sees it.
+    pub fn flow_of_receiver(&self, frame: &[u8]) -> FlowKey {
+        let port = |at: usize| u16::from_be_bytes([frame[self.header + at], frame[self.header + at + 1]]);
+        let (source, destination): (IpAddr, IpAddr) = match self.addresses(frame) {
+            [a, b, c, d, e, f, g, h] => (Ipv4Addr::new(*a, *b, *c, *d).into(), Ipv4Addr::new(*e, *f, *g, *h).into()),
+            both => {
+                let address = |from: usize| {
+                    let mut octets = [0; 16];
+                    octets.copy_from_slice(&both[from..from + 16]);
+                    Ipv6Addr::from_octets(octets).into()
+                };
+                (address(0), address(16))
+            }
+        };
+        FlowKey { protocol: self.protocol, local: (destination, port(2)).into(), remote: (source, port(0)).into() }
+    }
+
+    /// The sequence number of the first payload byte of a TCP segment. Of UDP this is no meaningful value.
+    pub fn seq(&self, frame: &[u8]) -> Seq {
+        let at = self.header + 4;
+        Seq(u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]))
+    }
+}
+
+/// Ethernet, two VLAN tags, IP, UDP, VXLAN; within it Ethernet, two tags, IP, TCP: eleven.
+const MAX_HEADERS: usize = 12;
+/// Bytes of Ethernet's addresses and EtherType.
+pub const ETHERNET_BYTES: usize = 14;
+/// Where Ethernet says what it carries.
+const ETHER_TYPE: usize = 12;
+const VLAN_BYTES: usize = 4;
+/// IEEE 802.1Q.
+const VLAN: u16 = 0x8100;
+/// IEEE 802.1ad.
+const SERVICE_VLAN: u16 = 0x88a8;
+/// A service tag and a customer tag.
+const MAX_TAGS: u8 = 2;
+/// The number of TCP.
+pub const TCP: u8 = 6;
+/// The number of UDP.
+pub const UDP: u8 = 17;
+/// The number of GRE.
+pub const GRE: u8 = 47;
+/// The number of ESP.
+pub const ESP: u8 = 50;
+const TCP_BYTES: usize = 20;
+const TCP_DATA_OFFSET: usize = 12;
+const UDP_BYTES: usize = 8;
+const UDP_LENGTH: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smoltcp::phy::ChecksumCapabilities;
+    use smoltcp::wire::{IpAddress, IpProtocol, IpRepr, UdpPacket, UdpRepr};
+
+    /// A datagram as smoltcp makes it, behind `tags` of Ethernet and IPv6's `extensions`, and padding behind it.
+    fn datagram(six: bool, tags: usize, next: IpProtocol, extensions: &[u8], port: u16, data: &[u8]) -> Vec<u8> {
+        let [source, destination] = match six {
+            true => [IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 1), IpAddress::v6(0xfd00, 0, 0, 0, 0, 0, 0, 2)],
+            false => [IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2)],
+        };
+        let udp = UdpRepr { src_port: 53, dst_port: port };
+        let udp_bytes = udp.header_len() + data.len();
+        let ip = IpRepr::new(source, destination, next, extensions.len() + udp_bytes, 64);
+        let mut frame = vec![0; 12];
+        for tag in 0..tags {
+            frame.extend_from_slice(&[if tag == 0 { 0x88 } else { 0x81 }, if tag == 0 { 0xa8 } else { 0 }, 0, 7]);
+        }
+        frame.extend_from_slice(&if six { [0x86, 0xdd] } else { [8, 0] });
+        let network = frame.len();
+        frame.resize(network + ip.header_len(), 0);
+        let all = ChecksumCapabilities::default();
+        ip.emit(&mut frame[network..], &all);
+        frame.extend_from_slice(extensions);
+        let at = frame.len();
+        frame.resize(at + udp_bytes, 0);
+        let mut packet = UdpPacket::new_unchecked(&mut frame[at..]);
+        udp.emit(&mut packet, &source, &destination, data.len(), |payload| payload.copy_from_slice(data), &all);
+        frame.extend_from_slice(&[0xaa; 7]);
+        frame
+    }
+
+    fn kinds(headers: &Headers) -> Vec<Kind> {
+        headers.stack().iter().map(|header| header.kind).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_datagrams_checksum_is_found_right_and_made_as_smoltcp_does(
+            data in prop::collection::vec(any::<u8>(), 0..1500),
+            six: bool,
+            tags in 0..=2usize,
+            bit: prop::sample::Index,
+        ) {
+            let frame = datagram(six, tags, IpProtocol::Udp, &[], 4000, &data);
+            let headers = Headers::parse(&frame);
+            prop_assert_eq!(headers.depth(), 3 + tags);
+            let udp = headers.transport().unwrap();
+            prop_assert_eq!((udp.protocol, udp.payload_len(), udp.network), (Protocol::Udp, data.len(), 14 + 4 * tags));
+            prop_assert_eq!(udp.are_checksums_right(&frame), Some(true));
+            let mut filled = frame.clone();
+            filled[udp.checksum()] ^= 0x55;
+            udp.fill_checksums(&mut filled);
+            prop_assert!(filled == frame);
+            // A bit of the datagram, its checksum and its lengths apart, which would be another question.
+            let bit = bit.index((udp.end - udp.header) * 8);
+            if !(32..64).contains(&bit) {
+                filled[udp.header + bit / 8] ^= 1 << (bit % 8);
+                prop_assert_eq!(udp.are_checksums_right(&filled), Some(false));
+            }
+            filled[udp.checksum()..udp.checksum() + 2].fill(0);
+            prop_assert_eq!(udp.are_checksums_right(&filled), None);
+        }
+
+        #[test]
+        fn offsets_lie_in_the_frame_whatever_it_holds(
+            mut frame in prop::collection::vec(any::<u8>(), 0..200),
+            start in prop::sample::select(vec![0, 12]),
+            six: bool,
+            next in prop::sample::select(vec![TCP, UDP, GRE, ESP, 44, 60]),
+        ) {
+            // Mostly garbage would never get beyond Ethernet.
+            if start == 12 && frame.len() > 60 {
+                frame[12..15].copy_from_slice(if six { &[0x86, 0xdd, 0x60] } else { &[8, 0, 0x45] });
+                let (length, protocol) = if six { (18, 20) } else { (16, 23) };
+                let bytes = (frame.len() - if six { 54 } else { 14 }) as u16;
+                frame[length..length + 2].copy_from_slice(&bytes.to_be_bytes());
+                frame[protocol] = next;
+            }
+            let mut headers = Headers::parse(&frame);
+            loop {
+                prop_assert!(headers.end() <= frame.len());
+                prop_assert!(headers.stack().is_sorted_by(|one, next| one.at < next.at));
+                prop_assert!(headers.stack().iter().all(|header| usize::from(header.at) < frame.len()));
+                if let Some(transport) = headers.transport() {
+                    prop_assert!(transport.network < transport.header && transport.header < transport.payload);
+                    prop_assert!(transport.payload <= transport.end && transport.end <= frame.len());
+                    transport.flow_of_receiver(&frame);
+                    transport.are_checksums_right(&frame);
+                }
+                Headers::parse_unfinished(&frame);
+                match headers.enter(&frame) {
+                    Some(inner) => headers = inner,
+                    None => break,
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn extensions_are_passed_and_what_a_host_refuses_ends_the_stack() {
+        let found = |next, extensions: &[u8]| {
+            Headers::parse(&datagram(true, 0, next, extensions, 4000, b"data")).transport().map(|udp| udp.header)
+        };
+        let options = [17, 0, 1, 4, 0, 0, 0, 0];
+        assert_eq!(found(IpProtocol::HopByHop, &options), Some(62));
+        assert_eq!(found(IpProtocol::Ipv6Opts, &options), Some(62));
+        assert_eq!(found(IpProtocol::Ipv6Route, &[17, 0, 4, 0, 0, 0, 0, 0]), Some(62));
+        assert_eq!(found(IpProtocol::Ipv6Route, &[17, 0, 4, 1, 0, 0, 0, 0]), None, "to be routed on");
+        assert_eq!(found(IpProtocol::Ipv6Opts, &[17, 0, 0x81, 4, 0, 0, 0, 0]), None, "an option to be refused");
+        assert_eq!(found(IpProtocol::Ipv6Frag, &[17, 0, 0, 1, 0, 0, 0, 0]), None, "a fragment");
+        assert_eq!(found(IpProtocol::Icmpv6, &[]), None);
+        let mut frame = datagram(false, 0, IpProtocol::Udp, &[], 4000, b"data");
+        frame[20] = 0x20; // more fragments
+        let fragment = Headers::parse(&frame);
+        assert!(fragment.is_fragment() && fragment.transport().is_none());
+        assert_eq!(fragment.upper(), Some((UDP, 34)));
+        frame[20] = 0;
+        frame[39] += 1; // a datagram longer than its packet
+        assert_eq!(kinds(&Headers::parse(&frame)), [Kind::Ethernet, Kind::Ipv4]);
+        frame[39] = 7; // shorter than its header
+        assert_eq!(kinds(&Headers::parse(&frame)), [Kind::Ethernet, Kind::Ipv4]);
+    }
+
+    #[test]
+    fn a_third_tag_is_no_tag() {
+        let frame = datagram(false, 3, IpProtocol::Udp, &[], 4000, b"data");
+        assert_eq!(kinds(&Headers::parse(&frame)), [Kind::Ethernet, Kind::Vlan, Kind::Vlan]);
+    }
+
+    #[test]
+    fn a_tunnel_is_entered_when_asked() {
+        let inner = datagram(true, 1, IpProtocol::Udp, &[], 4000, b"data");
+        let carried = [&Vxlan { network: 77 }.to_bytes()[..], &inner].concat();
+        let frame = datagram(false, 0, IpProtocol::Udp, &[], Vxlan::PORT, &carried);
+        let outer = Headers::parse(&frame);
+        assert_eq!(kinds(&outer), [Kind::Ethernet, Kind::Ipv4, Kind::Udp, Kind::Vxlan]);
+        assert_eq!(outer.transport().unwrap().payload, 42);
+        let both = outer.enter(&frame).unwrap();
+        assert_eq!(kinds(&both)[4..], [Kind::Ethernet, Kind::Vlan, Kind::Ipv6, Kind::Udp]);
+        let udp = both.transport().unwrap();
+        assert_eq!((&frame[udp.payload..udp.end], udp.version), (&b"data"[..], Version::Six));
+        assert_eq!(udp.are_checksums_right(&frame), Some(true));
+        assert_eq!(both.enter(&frame), None, "nothing is in it");
+        // The inner packet cannot be read: the tunnel's transport is not taken for its own.
+        let mut cut = frame.clone();
+        cut[50 + 18 + 4..50 + 18 + 6].copy_from_slice(&[0xff; 2]);
+        let both = Headers::parse(&cut).enter(&cut).unwrap();
+        assert_eq!(kinds(&both)[4..], [Kind::Ethernet, Kind::Vlan]);
+    }
+
+    #[test]
+    fn esp_is_found_bare_and_in_udp() {
+        let esp = [0, 0, 16, 1, 0, 0, 0, 7, 9, 9];
+        let frame = datagram(false, 0, IpProtocol::Udp, &[], 4500, &esp);
+        assert_eq!(Headers::parse(&frame).find(Kind::Esp), Some(42));
+        let exchange = datagram(false, 0, IpProtocol::Udp, &[], 4500, &[0; 10]);
+        assert_eq!(Headers::parse(&exchange).find(Kind::Esp), None);
+        let mut bare = frame;
+        bare[23] = ESP;
+        assert_eq!((Headers::parse(&bare).find(Kind::Esp), Headers::parse(&bare).transport()), (Some(34), None));
+    }
+}
