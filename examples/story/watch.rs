@@ -5,7 +5,6 @@ use crate::story::reading::{Moved, Reading};
 use crate::story::{Rebuilt, What};
 use core::task::Waker;
 use core::time::Duration;
-use offload_formats::IpHeaders;
 use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
@@ -15,6 +14,7 @@ use offload_api::{
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
+use offload_formats::IpHeaders;
 use std::collections::VecDeque;
 
 /// Whose driver it is.

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) where ESP touches it: IPv4 headers, UDP around ESP, and the transport checksum that
+//! The Internet checksum (RFC 1071) where ESP touches it: UDP around ESP, and the transport checksum that
 //! a stack left to a device which will only see it encrypted.
 
 use crate::ip::IpView;
@@ -6,43 +6,11 @@ use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
 use offload_formats::Sum;
 
-/// Fills in the checksum of the IPv4 header that `packet` starts with.
-///
-/// ```
-/// let mut header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-/// esp::checksum::fill_ipv4_header(&mut header);
-/// assert_eq!(header[10..12], [0x66, 0xb6]);
-/// ```
-pub fn fill_ipv4_header(packet: &mut [u8]) {
-    let header = usize::from(packet[0] & 0x0f) * 4;
-    packet[10..12].fill(0);
-    let mut sum = Sum::default();
-    sum.add(&packet[..header]);
-    packet[10..12].copy_from_slice(&sum.finish().to_be_bytes());
-}
-
-/// Whether the checksum of the IPv4 header that `packet` starts with is right.
-///
-/// ```
-/// let mut header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0x66, 0xb6, 10, 0, 0, 1, 10, 0, 0, 2];
-/// assert!(esp::checksum::is_ipv4_header_right(&header));
-/// header[1] = 3; // congestion that nobody met
-/// assert!(!esp::checksum::is_ipv4_header_right(&header));
-/// ```
-pub fn is_ipv4_header_right(packet: &[u8]) -> bool {
-    let length = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
-    packet.get(..length).is_some_and(|header| {
-        let mut sum = Sum::default();
-        sum.add(header);
-        sum.is_right()
-    })
-}
-
 /// Fills in the TCP or UDP checksum of a whole packet that `view` was read from, and that of its IPv4 header. Other
 /// protocols are left alone.
 pub fn fill(packet: &mut [u8], view: &IpView) {
     if !view.is_ipv6() {
-        fill_ipv4_header(packet);
+        offload_formats::checksum::fill_ipv4_header(packet);
     }
     if !view.fragment {
         fill_transport(&mut packet[view.header..view.total], view.protocol, view.source, view.destination);

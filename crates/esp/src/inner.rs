@@ -5,10 +5,11 @@ use crate::ip::{IpView, set_traffic_class};
 use crate::outer::ECN;
 use crate::{
     ESP_AND_IV, ETHERNET, ICV, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP,
-    UDP_ENCAPSULATION_PORT, checksum,
+    UDP_ENCAPSULATION_PORT,
 };
 use bytes::{Buf, BytesMut};
 use offload_api::{EspMode, SaParams};
+use offload_formats::frame::ip_packet;
 
 /// Where ESP is in a frame.
 ///
@@ -51,18 +52,6 @@ impl EspAt {
         let word = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
         Some(EspAt { ip, udp, esp, end, spi: word(esp), low: word(esp + 4) })
     }
-}
-
-/// The IP packet in a frame.
-pub fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
-    let packet = frame.get(ETHERNET..)?;
-    let version = packet.first()? >> 4;
-    let expected = match frame[12..14] {
-        [0x08, 0x00] => 4,
-        [0x86, 0xdd] => 6,
-        _ => return None,
-    };
-    (version == expected).then_some(packet)
 }
 
 /// What a packet is that UDP carries to the port of ESP in UDP, if it is no ESP (RFC 3948 2.2, 2.3).
@@ -141,7 +130,7 @@ pub fn unwrap(mut frame: BytesMut, at: &EspAt, trailer: &Trailer, sa: &SaParams)
                 packet[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
             } else {
                 packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-                checksum::fill_ipv4_header(packet);
+                offload_formats::checksum::fill_ipv4_header(packet);
             }
         }
         EspMode::Tunnel => {

@@ -4,9 +4,9 @@
 
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
+use offload_api::ipsec::Packet;
 use offload_formats::ip::is_extension;
 use offload_formats::{IpHeaders, Version};
-use offload_api::ipsec::Packet;
 
 /// Where things are in an IP packet.
 ///
@@ -118,7 +118,7 @@ impl IpView {
 pub fn set_traffic_class(packet: &mut [u8], class: u8) {
     if packet[0] >> 4 == 4 {
         packet[1] = class;
-        crate::checksum::fill_ipv4_header(packet);
+        offload_formats::checksum::fill_ipv4_header(packet);
     } else {
         packet[0] = packet[0] & 0xf0 | class >> 4;
         packet[1] = packet[1] & 0x0f | class << 4;

@@ -177,7 +177,7 @@ impl Outer {
             if self.tunnel {
                 packet[4..6].copy_from_slice(&(number as u16).to_be_bytes());
             }
-            checksum::fill_ipv4_header(packet);
+            offload_formats::checksum::fill_ipv4_header(packet);
         }
     }
 
@@ -278,7 +278,7 @@ pub fn keep_alive(sa: &SaParams, ethernet: &[u8; ETHERNET - 2]) -> Option<BytesM
     match IpView::parse(packet) {
         // RFC 8200 8.1: over IPv6, there must be a checksum.
         Some(view) if view.is_ipv6() => checksum::fill(packet, &view),
-        _ => checksum::fill_ipv4_header(packet),
+        _ => offload_formats::checksum::fill_ipv4_header(packet),
     }
     Some(frame)
 }

@@ -2,9 +2,9 @@
 
 use bytes::BytesMut;
 use core::net::IpAddr;
-use esp::inner::ip_packet;
-use esp::{Cipher, EspAt, IpView, OpenError, Outer, Trailer, UnwrapError, WrapError, checksum, unwrap};
+use esp::{Cipher, EspAt, IpView, OpenError, Outer, Trailer, UnwrapError, WrapError, unwrap};
 use offload_api::{Direction, DontFragment, EspKey, EspMode, EspSuite, SaParams, UdpEncapsulation};
+use offload_formats::frame::ip_packet;
 use proptest::prelude::*;
 use smoltcp::wire::{IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket};
 
@@ -35,7 +35,7 @@ fn plain_frame(v6: bool, class: u8, payload: &[u8]) -> Vec<u8> {
     }
     frame.extend_from_slice(payload);
     if !v6 {
-        checksum::fill_ipv4_header(&mut frame[14..]);
+        offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
     }
     frame
 }
@@ -172,7 +172,7 @@ fn ecn_and_dscp_come_out_as_the_sa_says() {
     let class = |sa: &SaParams, v6, inner, outer| {
         let frame = round_trip(sa, &plain_frame(v6, inner, b"12345678"), Some(outer)).unwrap();
         let packet = &frame[14..];
-        assert!(v6 || checksum::is_ipv4_header_right(packet));
+        assert!(v6 || offload_formats::checksum::is_ipv4_header_right(packet));
         IpView::parse(packet).unwrap().traffic_class
     };
     for v6 in [false, true] {

@@ -373,6 +373,25 @@ impl Transport {
     }
 }
 
+/// The IP packet in an untagged Ethernet frame, if EtherType and version agree that there is one.
+///
+/// ```
+/// use offload_formats::frame::ip_packet;
+///
+/// let mut frame = vec![2; 12];
+/// frame.extend([0x08, 0x00, 0x45, 0]);
+/// assert_eq!(ip_packet(&frame), Some(&[0x45, 0][..]));
+/// frame[14] = 0x65;
+/// assert_eq!(ip_packet(&frame), None);
+/// ```
+pub fn ip_packet(frame: &[u8]) -> Option<&[u8]> {
+    let packet = frame.get(ETHERNET_BYTES..)?;
+    match (number(frame, ETHER_TYPE)?, packet.first()? >> 4) {
+        (0x0800, 4) | (0x86dd, 6) => Some(packet),
+        _ => None,
+    }
+}
+
 /// Ethernet, two VLAN tags, IP, UDP, VXLAN; within it Ethernet, two tags, IP, TCP: eleven.
 const MAX_HEADERS: usize = 12;
 /// Bytes of Ethernet's addresses and EtherType.

@@ -3,10 +3,10 @@
 //! Invariant: put together again, the fragments are the packet, byte for byte; each but the last carries a multiple
 //! of eight bytes, and none is longer than the path takes.
 
-use offload_formats::ip::{FRAGMENT, HeaderError, IpHeaders, Version};
-use offload_formats::checksum::fill_ipv4_header;
 use bytes::Bytes;
 use offload_api::{Header, TxPacket};
+use offload_formats::checksum::fill_ipv4_header;
+use offload_formats::ip::{FRAGMENT, HeaderError, IpHeaders, Version};
 use smallvec::SmallVec;
 
 /// Why a packet cannot be cut.

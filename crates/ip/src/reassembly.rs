@@ -7,13 +7,13 @@
 //! Invariants: the pieces of a packet do not overlap, and none lies behind its end once that is known; what all of
 //! them take, with what it takes to keep them, is at most what the limits say, and so is the number of packets.
 
-use offload_formats::checksum::fill_ipv4_header;
-use offload_formats::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
 use bytes::{Bytes, BytesMut};
 use core::net::IpAddr;
 use core::time::Duration;
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_formats::checksum::fill_ipv4_header;
+use offload_formats::ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version, reaches_upper_layer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much waits at most for the rest of its packet, and how long.

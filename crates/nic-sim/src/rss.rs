@@ -4,11 +4,11 @@
 //! else in IP (ICMP, ESP) by addresses only; what is not IP has no hash. Source: Microsoft, "RSS hashing types" and
 //! "Verifying the RSS hash calculation", whose vectors are this module's tests.
 
-use crate::engine::layout::{IP, PROTOCOL_TCP, PROTOCOL_UDP, ip_packet};
 use core::net::IpAddr;
-use offload_formats::IpHeaders;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
+use offload_formats::IpHeaders;
+use offload_formats::frame::{TCP, UDP, ip_packet};
 use smallvec::SmallVec;
 
 /// The Toeplitz hash under a key: for each bit of the input that is set, the 32 bits of the key that begin at its place,
@@ -71,9 +71,9 @@ impl Toeplitz {
             _ => 8..40,
         };
         let mut input = Input::from_slice(packet.get(addresses)?);
-        let has_ports = headers.fragment.is_none() && matches!(headers.protocol, PROTOCOL_TCP | PROTOCOL_UDP);
+        let has_ports = headers.fragment.is_none() && matches!(headers.protocol, TCP | UDP);
         if has_ports {
-            input.extend_from_slice(frame.get(IP + headers.upper..IP + headers.upper + 4)?);
+            input.extend_from_slice(packet.get(headers.upper..headers.upper + 4)?);
         }
         Some(self.of(&input))
     }
@@ -111,6 +111,7 @@ const LONGEST_INPUT: usize = 36;
 mod tests {
     use super::*;
     use core::net::SocketAddr;
+    use offload_formats::frame::ETHERNET_BYTES;
 
     /// Destination, source, and the hash without and with ports: Microsoft, "Verifying the RSS hash calculation".
     const VECTORS: [(&str, &str, u32, u32); 8] = [
@@ -175,7 +176,7 @@ mod tests {
             assert_eq!(hash.of_flow(&FlowKey::tcp(destination, source)), ports);
             assert_eq!(hash.of_frame(&frame(source, destination, true)), Some(addresses), "a fragment has no ports");
             let mut other = whole;
-            other[if source.is_ipv4() { IP + 9 } else { IP + 6 }] = 50;
+            other[if source.is_ipv4() { ETHERNET_BYTES + 9 } else { ETHERNET_BYTES + 6 }] = 50;
             assert_eq!(hash.of_frame(&other), Some(addresses), "nor has ESP");
         }
         let mut arp = vec![0xff; 60];

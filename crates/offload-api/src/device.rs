@@ -1,6 +1,5 @@
 //! What a stack sees of a NIC.
 
-use offload_formats::FlowKey;
 use crate::ipsec::{IpsecDevice, Keying};
 use crate::nvme::NvmeTcpDevice;
 use crate::rss::RssDevice;
@@ -12,6 +11,7 @@ use crate::unit::Handle;
 use core::task::Waker;
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
+use offload_formats::FlowKey;
 
 /// What a path through a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,13 +31,13 @@ pub mod tx;
 pub mod unit;
 
 pub use device::{DeviceEvent, NetDevice, PathCaps};
-pub use offload_formats::{FlowKey, Protocol, flow};
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
 pub use nvme::{NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits};
+pub use offload_formats::{FlowKey, Protocol, flow};
 pub use record::RecordFormat;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};

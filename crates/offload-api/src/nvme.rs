@@ -3,11 +3,11 @@
 //! The shape is that of the ULP DDP series proposed for Linux: limits, a flow added and removed, buffers of commands
 //! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
 
-use offload_formats::FlowKey;
 use crate::rx::Piece;
 use crate::tls::Refused;
 use crate::unit::Handle;
 use offload_base::Seq;
+use offload_formats::FlowKey;
 
 /// What a device can do for NVMe/TCP.
 ///

@@ -10,6 +10,7 @@
 
 use crate::tls::{TlsSuite, TlsVersion};
 use core::ops::Deref;
+use offload_formats::tls::RecordHeader;
 
 /// The format of the records of a version and suite.
 ///
@@ -110,15 +111,15 @@ impl RecordFormat {
             TlsVersion::Tls12 => content_type,
             TlsVersion::Tls13 => APPLICATION_DATA,
         };
-        let [high, low] = ((self.explicit_nonce_len() + body + RECORD_TAG_LEN) as u16).to_be_bytes();
-        [outer, 3, 3, high, low]
+        let len = (self.explicit_nonce_len() + body + RECORD_TAG_LEN) as u16;
+        RecordHeader { content_type: outer, version: VERSION, len }.to_bytes()
     }
 
     /// Bytes of the body, if this is the header of a protected record.
     pub fn body_len(self, header: &[u8; RECORD_HEADER_LEN]) -> Option<usize> {
-        let [outer, 3, 3, high, low] = *header else { return None };
-        let length = usize::from(u16::from_be_bytes([high, low]));
-        let fits = self.has_outer_type(outer) && (self.shortest()..=self.longest()).contains(&length);
+        let RecordHeader { content_type, version: VERSION, len } = RecordHeader::parse(header) else { return None };
+        let length = usize::from(len);
+        let fits = self.has_outer_type(content_type) && (self.shortest()..=self.longest()).contains(&length);
         fits.then(|| length - self.explicit_nonce_len() - RECORD_TAG_LEN)
     }
 
@@ -161,8 +162,7 @@ impl RecordFormat {
             return RecordAad { bytes, len: RECORD_HEADER_LEN };
         }
         // RFC 5246 6.2.3.3: number, type, version, and the length of the content.
-        let length = u16::from_be_bytes([header[3], header[4]]);
-        let content = length.wrapping_sub((self.explicit_nonce_len() + RECORD_TAG_LEN) as u16);
+        let content = RecordHeader::parse(header).len.wrapping_sub((self.explicit_nonce_len() + RECORD_TAG_LEN) as u16);
         bytes[..8].copy_from_slice(&number.to_be_bytes());
         bytes[8..11].copy_from_slice(&header[..3]);
         bytes[11..].copy_from_slice(&content.to_be_bytes());
@@ -187,7 +187,9 @@ fn combine(iv: &[u8; NONCE_LEN], number: u64) -> [u8; NONCE_LEN] {
 }
 
 /// Bytes of a record's header.
-pub const RECORD_HEADER_LEN: usize = 5;
+pub const RECORD_HEADER_LEN: usize = RecordHeader::BYTES;
+/// What protected records say: RFC 8446 5.1, RFC 5246 6.2.1.
+const VERSION: u16 = 0x0303;
 /// Bytes of a record's tag.
 pub const RECORD_TAG_LEN: usize = 16;
 /// Most bytes of content in a record (RFC 8446 5.1, RFC 5246 6.2.1).

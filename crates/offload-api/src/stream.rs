@@ -1,13 +1,13 @@
 //! What a protocol sees of a transport.
 
 use crate::device::{DeviceEvent, NetDevice};
-use offload_formats::FlowKey;
 use crate::rx::RxSegment;
 use crate::source::Sealer;
 use crate::unit::{Handle, Layer, TxTag};
 use bytes::Bytes;
 use core::task::{Context, Poll};
 use offload_base::Seq;
+use offload_formats::FlowKey;
 use std::io;
 
 /// Payload bytes that a transport handed on, each time it did.

@@ -1,10 +1,10 @@
 //! The TLS face of a device.
 
-use offload_formats::FlowKey;
 use crate::record::RecordFormat;
 use crate::unit::Handle;
 use core::fmt;
 use offload_base::Seq;
+use offload_formats::FlowKey;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// Which half of a connection a context works on.

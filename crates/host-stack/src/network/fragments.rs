@@ -7,10 +7,10 @@ use super::{ETHERNET_BYTES, Network};
 use crate::counters::{HostCounters, Ip};
 use bytes::BytesMut;
 use ip_packets::{Limits, Reassembler, Taken, fragment};
-use offload_formats::{IpHeaders, Problem, Report, Version};
 use offload_api::{Protection, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Rng};
+use offload_formats::{IpHeaders, Problem, Report, Version};
 
 /// What waits for the rest of its packet, of each IP.
 #[derive(Debug)]

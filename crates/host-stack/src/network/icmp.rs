@@ -8,10 +8,10 @@ use super::{Arrival, ETHERNET_BYTES, ICMP, Network, Why};
 use crate::counters::HostCounters;
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
-use offload_formats::{IpHeaders, Sum, Version};
 use offload_api::{Header, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::{SmallVec, smallvec};
 use smoltcp::wire::{Icmpv4Message, Icmpv4Packet};
 

@@ -10,9 +10,9 @@ use super::icmp::{ICMP_BYTES, IcmpHeader, Refusal};
 use super::{Arrival, ICMPV6, Network, Why};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
-use offload_formats::{IpHeaders, Sum, Version};
 use offload_api::Protection;
 use offload_base::Instant;
+use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::smallvec;
 use smoltcp::wire::{Icmpv6Message, Ipv6Packet};
 

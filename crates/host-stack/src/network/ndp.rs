@@ -10,9 +10,9 @@ use super::icmp_six::{ethernet_of, fill_checksum};
 use super::{ETHERNET_BYTES, ICMPV6, Network};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
-use offload_formats::{IpHeaders, Version};
 use offload_api::{Header, TxAsk, TxPacket};
 use offload_base::Instant;
+use offload_formats::{IpHeaders, Version};
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message, Ipv6Packet};
 

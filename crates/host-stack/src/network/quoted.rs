@@ -1,9 +1,9 @@
 //! What an ICMP error quotes: the beginning of a packet that this host has sent.
 
 use super::Network;
-use offload_formats::IpHeaders;
 use offload_api::{FlowKey, Protocol};
 use offload_base::Seq;
+use offload_formats::IpHeaders;
 
 /// A report that a packet of this host did not get through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use super::six::{AdvertisedPrefix, DueSix};
 use crate::counters::HostCounters;
 use core::net::{IpAddr, Ipv6Addr};
 use core::time::Duration;
-use offload_formats::IpHeaders;
 use offload_base::Instant;
+use offload_formats::IpHeaders;
 use smallvec::SmallVec;
 use smoltcp::wire::{EthernetAddress, EthernetFrame, Icmpv6Message};
 

@@ -7,10 +7,10 @@ use crate::udp::SendError;
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
-use offload_formats::{IpHeaders, Sum, Version};
 use offload_api::rx::Checksums;
 use offload_api::{Header, PathCaps, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
+use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::smallvec;
 use smoltcp::wire::UdpPacket;
 

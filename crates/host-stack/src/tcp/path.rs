@@ -6,9 +6,9 @@ use super::recv_queue::ReceiveQueue;
 use super::report::ConnectionError;
 use super::segment::{HEADER_BYTES, Segment, TIMESTAMPS_BYTES};
 use super::state::State;
-use offload_formats::Version;
 use offload_api::{FlowKey, PathCaps};
 use offload_base::Seq;
+use offload_formats::Version;
 
 impl Connection {
     /// Learns from the peer's SYN.

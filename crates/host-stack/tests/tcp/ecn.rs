@@ -5,8 +5,8 @@ use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
 use host_stack::{Ecn, TcpConfig};
-use offload_formats::IpHeaders;
 use offload_base::{Seed, Seq};
+use offload_formats::IpHeaders;
 use smoltcp::wire::TcpPacket;
 use std::sync::{Arc, Mutex};
 

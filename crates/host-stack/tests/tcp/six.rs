@@ -6,8 +6,8 @@ use crate::transfer::pattern;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 use ip_packets::{Limits, Reassembler, Taken};
-use offload_formats::Version;
 use offload_base::Seed;
+use offload_formats::Version;
 use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,8 @@
 //! A wire in both directions, with what can go wrong on one.
 
 use core::time::Duration;
-use offload_formats::{IpHeaders, Version};
 use offload_base::{Instant, Rng, Seed};
+use offload_formats::{IpHeaders, Version};
 use smoltcp::wire::Ipv4Packet;
 use std::collections::BTreeMap;
 

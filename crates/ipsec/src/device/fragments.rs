@@ -9,11 +9,11 @@
 use super::SecureDevice;
 use esp::IpView;
 use ip_packets::{Limits, Reassembler, Taken};
-use offload_formats::Version;
 use offload_api::ipsec::Packet;
 use offload_api::{Direction, Protection, SaId};
 use offload_base::Instant;
 use offload_base::time::earliest;
+use offload_formats::Version;
 
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]

@@ -8,9 +8,9 @@
 use super::SecureDevice;
 use crate::sad::{PathMtu, Sa, Sequence};
 use esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
-use offload_formats::Sum;
 use offload_api::SaId;
 use offload_base::Instant;
+use offload_formats::Sum;
 
 impl SecureDevice {
     /// Whether a packet is about an ESP packet that was too big. It has done its work then.

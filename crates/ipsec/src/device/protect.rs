@@ -258,7 +258,7 @@ fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: 
     let _stack = cost::work(Work::Stack);
     let transport = protected_at + view.header - outer.taken();
     if outer.taken() == 0 && !view.is_ipv6() {
-        checksum::fill_ipv4_header(&mut frame[protected_at..]);
+        offload_formats::checksum::fill_ipv4_header(&mut frame[protected_at..]);
     }
     checksum::fill_transport(&mut frame[transport..], view.protocol, view.source, view.destination);
 }

@@ -15,14 +15,15 @@ use super::{By, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
-use esp::checksum::is_ipv4_header_right;
-use esp::inner::{NotEsp, ip_packet, shares_port};
+use esp::inner::{NotEsp, shares_port};
 use esp::{ETHERNET, EspAt, IpView, OpenError, ReplayWindow, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_formats::checksum::is_ipv4_header_right;
+use offload_formats::frame::ip_packet;
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.

@@ -8,16 +8,16 @@ use super::{By, Decision, SecureDevice};
 use crate::sad::Sa;
 use bytes::BytesMut;
 use core::net::SocketAddr;
-use esp::inner::ip_packet;
 use esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};
 use ip_packets::Taken;
-use offload_formats::IpHeaders;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
     RecordSource, SaId, SaParams, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
+use offload_formats::IpHeaders;
+use offload_formats::frame::ip_packet;
 
 impl SecureDevice {
     /// What a flow can have whose packets are protected.
@@ -248,7 +248,7 @@ fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
     packet.fragments.iter().for_each(|piece| frame.extend_from_slice(piece));
     let (ip, transport) = frame[ETHERNET..].split_at_mut(view.header);
     if !view.is_ipv6() {
-        checksum::fill_ipv4_header(ip);
+        offload_formats::checksum::fill_ipv4_header(ip);
     }
     checksum::fill_transport(transport, view.protocol, view.source, view.destination);
     let header = frame.split_to(packet.header.len())[..].into();

@@ -49,7 +49,7 @@ fn packet(ipv6: bool, protocol: u8, text: Vec<u8>) -> TxPacket {
     let mut packet = datagram(ipv6, 9, &vec![0; text.len() - 8], u16::MAX).remove(0);
     packet.header[if ipv6 { 20 } else { 23 }] = protocol;
     if !ipv6 {
-        esp::checksum::fill_ipv4_header(&mut packet.header[14..]);
+        offload_formats::checksum::fill_ipv4_header(&mut packet.header[14..]);
     }
     packet.fragments = [Bytes::from(text)].into_iter().collect();
     packet

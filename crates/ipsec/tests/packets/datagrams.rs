@@ -175,7 +175,7 @@ fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
     let mut packet = crate::rig::datagram(ipv6, 53, &vec![b'S'; bytes], u16::MAX).remove(0);
     packet.header[if ipv6 { 20 } else { 23 }] = protocol;
     if !ipv6 {
-        esp::checksum::fill_ipv4_header(&mut packet.header[14..]);
+        offload_formats::checksum::fill_ipv4_header(&mut packet.header[14..]);
     }
     let mut message = packet.fragments[0].to_vec();
     message[..8].copy_from_slice(&[if ipv6 { 128 } else { 8 }, 0, 0, 0, 0, 1, 0, 1]);

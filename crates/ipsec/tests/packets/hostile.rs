@@ -3,9 +3,9 @@
 use crate::rig::{End, address, pair, payload, sa, tcp};
 use crate::{KINDS, MODES};
 use bytes::BytesMut;
-use offload_formats::Sum;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, OffloadKind, SaParams, UdpEncapsulation};
+use offload_formats::Sum;
 use proptest::prelude::*;
 
 /// What happens to a frame on its way.
@@ -113,7 +113,7 @@ proptest! {
                 frame.extend_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
                 frame.extend_from_slice(&[0, 1, if kind == 4 { 0x20 } else { 0 }, 0, 64, if kind == 4 { 50 } else { protocol }]);
                 frame.extend_from_slice(&[0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-                esp::checksum::fill_ipv4_header(&mut frame[14..]);
+                offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
                 // Often the SPI that there is.
                 if bytes.len() > 4 && bytes[0] > 100 {
                     bytes[..4].copy_from_slice(&0x1001u32.to_be_bytes());
@@ -189,7 +189,7 @@ fn esp_in_udp_ends_where_its_datagram_does() {
         let total = u16::from_be_bytes([longer[at], longer[at + 1]]) + 8;
         longer[at..at + 2].copy_from_slice(&total.to_be_bytes());
         if !ipv6 {
-            esp::checksum::fill_ipv4_header(&mut longer[14..]);
+            offload_formats::checksum::fill_ipv4_header(&mut longer[14..]);
         }
         assert_eq!(to.receive([longer.into()]).len(), 1, "{what}");
         for (which, length) in [(1, told(&sent[1]) + 1), (2, told(&sent[2]) - 1), (3, 7)] {

@@ -168,7 +168,7 @@ fn whatever_differs_keeps_packets_apart() {
     let hops: Change = |frames, at| {
         frames[at] = changed(&frames[at], |frame| {
             frame[22] -= 1;
-            esp::checksum::fill_ipv4_header(&mut frame[14..]);
+            offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
         });
     };
     for (what, change, lost, apart) in [
@@ -202,7 +202,7 @@ fn in_crypto_offload_outer_headers_count() {
         let mut frames = from.send(tcp(false, &stream(10_000), Some(MSS)));
         frames[4] = changed(&frames[4], |frame| {
             frame[22] -= 1;
-            esp::checksum::fill_ipv4_header(&mut frame[14..]);
+            offload_formats::checksum::fill_ipv4_header(&mut frame[14..]);
         });
         assert_eq!(receive(&mut to, frames).len(), packets, "{receiver:?}");
     }

@@ -5,12 +5,12 @@ use crate::rig::{End, NOW, datagram, sa, tcp};
 use crate::{KINDS, MODES};
 use core::time::Duration;
 use esp::EspAt;
-use esp::inner::ip_packet;
 use nic_sim::wire::Port;
 use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, KeyingError, Lifetime, Limits, NetDevice, NoRecords, OffloadKind,
     Policy, SaId, SaParams, Selector, Template,
 };
+use offload_formats::frame::ip_packet;
 use proptest::prelude::*;
 use std::collections::HashSet;
 

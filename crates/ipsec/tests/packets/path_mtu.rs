@@ -3,9 +3,9 @@
 use crate::rig::{End, NOW, address, sa, tcp};
 use crate::{KINDS, MODES};
 use core::time::Duration;
-use offload_formats::Sum;
 use nic_sim::frame::Frame;
 use offload_api::{Direction, EspMode, FlowKey, NetDevice, OffloadKind, SaParams, Sent};
+use offload_formats::Sum;
 
 /// "Fragmentation needed", or "packet too big" about `frame`, from a router in between.
 pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
@@ -15,7 +15,7 @@ pub(crate) fn too_big(frame: &[u8], mtu: u16) -> Frame {
         told.extend_from_slice(&[8, 0, 0x45, 0]);
         told.extend_from_slice(&(20 + message.len() as u16).to_be_bytes());
         told.extend_from_slice(&[0, 1, 0, 0, 64, 1, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1]);
-        esp::checksum::fill_ipv4_header(&mut told[14..]);
+        offload_formats::checksum::fill_ipv4_header(&mut told[14..]);
         told.extend_from_slice(&message);
     } else {
         let (router, to) = (address(true, 9), address(true, 1));

@@ -177,7 +177,7 @@ pub(crate) fn datagram(ipv6: bool, port: u16, payload: &[u8], mtu: u16) -> Vec<T
     } else {
         header[16..18].copy_from_slice(&(20 + length).to_be_bytes());
         header[23] = 17;
-        esp::checksum::fill_ipv4_header(&mut header[14..]);
+        offload_formats::checksum::fill_ipv4_header(&mut header[14..]);
     }
     let mut text = [5000u16.to_be_bytes(), port.to_be_bytes(), length.to_be_bytes(), [0; 2]].concat();
     text.extend_from_slice(payload);

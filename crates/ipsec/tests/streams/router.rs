@@ -1,10 +1,10 @@
 //! A router between two hosts, behind which packets must be smaller.
 
 use core::task::Waker;
-use offload_formats::Sum;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_base::Instant;
+use offload_formats::Sum;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -5,13 +5,13 @@ use crate::dma;
 use crate::engine::coalesce::Within;
 use crate::engine::esp_rx::{self, Received, Why};
 use crate::engine::esp_tx::EspDrop;
-use crate::engine::layout::Layout;
 use crate::packet::{ControlCompletion, IpsecCommand};
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::rx::Checksums;
 use offload_api::{EspVerdict, RxMeta};
 use offload_base::Instant;
+use offload_formats::{Headers, Transport};
 
 /// A frame to be handed up, or none.
 pub(super) enum EspOutcome {
@@ -33,7 +33,7 @@ pub(super) struct Opened {
     /// In crypto offload, the packet in the frame, as it would be without ESP.
     pub(super) inner: Option<(BytesMut, Within)>,
     /// Of the packet without ESP, if others may join it: its checksums are right.
-    pub(super) layout: Option<Layout>,
+    pub(super) transport: Option<Transport>,
 }
 
 impl Opened {
@@ -114,26 +114,26 @@ impl Device {
                 } += 1;
             }
         }
-        let (frame, inner, verdict, (checksums, layout)) = match received {
+        let (frame, inner, verdict, (checksums, transport)) = match received {
             Received::Untouched(verdict) => return EspOutcome::Untouched(verdict),
             Received::UdpFragment => return EspOutcome::UdpFragment,
             Received::Dropped(_) => return EspOutcome::Dropped,
             Received::Decrypted { frame, inner, verdict, new } => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));
-                let (checksums, layout) = looked.unwrap_or((Checksums::Unchecked, None));
+                let (checksums, transport) = looked.unwrap_or((Checksums::Unchecked, None));
                 // Joined, what the host will refuse would take others with it.
-                (frame, inner, verdict, (checksums, layout.filter(|_| new)))
+                (frame, inner, verdict, (checksums, transport.filter(|_| new)))
             }
             Received::Unwrapped { inner, verdict, translated } => {
                 // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
                 let looked = match translated {
-                    true => (Checksums::Good, Layout::of_frame(&inner)),
+                    true => (Checksums::Good, Headers::parse(&inner).transport()),
                     false => self.look_at(&inner),
                 };
                 (inner, None, verdict, looked)
             }
         };
         let meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
-        EspOutcome::Opened(Opened { frame, meta, inner, layout })
+        EspOutcome::Opened(Opened { frame, meta, inner, transport })
     }
 }

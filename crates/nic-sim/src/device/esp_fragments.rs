@@ -7,11 +7,10 @@
 //!
 //! Invariant: no more than [`MOST_PACKETS`] are remembered, each once.
 
-use crate::engine::layout::IP;
 use core::net::IpAddr;
-use esp::inner::ip_packet;
 use esp::{PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT};
 use offload_formats::IpHeaders;
+use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
 use std::collections::VecDeque;
 
 /// Packets of which the first fragment came, the latest at the end, with the queues they go to.
@@ -63,7 +62,7 @@ impl EspFragments {
 
 /// The SPI in the first fragment of an ESP packet, or of one in UDP.
 fn spi_of_first(frame: &[u8], headers: &IpHeaders) -> Option<u32> {
-    let upper = frame.get(IP + headers.upper..)?;
+    let upper = frame.get(ETHERNET_BYTES + headers.upper..)?;
     let esp = match headers.protocol {
         PROTOCOL_ESP => upper,
         PROTOCOL_UDP if upper.get(2..4)? == UDP_ENCAPSULATION_PORT.to_be_bytes() => upper.get(UDP_BYTES..)?,
@@ -95,7 +94,7 @@ mod tests {
             frame.extend_from_slice(&[0x11, 0x94, 0x11, 0x94, 1, 0, 0, 0]);
         }
         frame.extend_from_slice(&spi.to_be_bytes());
-        frame.resize(IP + 36, 0);
+        frame.resize(ETHERNET_BYTES + 36, 0);
         frame
     }
 

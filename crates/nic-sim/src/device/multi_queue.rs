@@ -15,7 +15,6 @@ use super::esp_fragments::EspFragments;
 use super::transmit::line_time;
 use crate::config::NicConfig;
 use crate::dma::DmaBytes;
-use crate::engine::layout::Layout;
 use crate::frame::Frame;
 use crate::rss::{Toeplitz, entry_of, first_queue};
 use crate::wire::Port;
@@ -25,6 +24,7 @@ use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
+use offload_formats::Headers;
 
 /// An offload NIC with several queue pairs, seen from its port. Made by [`multi_queue_nic`](crate::multi_queue_nic).
 ///
@@ -112,7 +112,7 @@ impl MultiQueueDevice {
         if self.queues.iter().all(Device::follows_nothing) {
             return None;
         }
-        let flow = Layout::of_frame(frame)?.flow_of_receiver(frame);
+        let flow = Headers::parse(frame).transport()?.flow_of_receiver(frame);
         self.queues.iter().position(|queue| queue.follows(&flow))
     }
 

@@ -4,13 +4,13 @@
 //! was given, and so sends them home.
 
 use crate::device::Device;
-use crate::engine::layout::Layout;
 use crate::engine::nvme::{NvmeReceive, NvmeTransmit, Placement, Received};
 use crate::engine::tls_rx::Shown;
 use crate::steering::Steering;
 use bytes::BytesMut;
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{FlowKey, Handle, Placements, RxMeta};
+use offload_formats::Transport;
 use std::collections::BTreeMap;
 
 /// All NVMe/TCP contexts of a device, on the NIC.
@@ -88,16 +88,16 @@ impl Device {
     pub(super) fn append_pdus(
         &mut self,
         data: &[u8],
-        layout: &Layout,
+        transport: &Transport,
         buffer: &mut BytesMut,
         meta: &mut RxMeta,
     ) -> Placements {
-        let payload = &data[layout.payload..layout.end];
-        let Some(context) = self.nvme.following(&layout.flow_of_receiver(data), false) else {
+        let payload = &data[transport.payload..transport.end];
+        let Some(context) = self.nvme.following(&transport.flow_of_receiver(data), false) else {
             buffer.extend_from_slice(payload);
             return Placements::new();
         };
-        let received = context.engine.receive(layout.seq(data), payload, &mut context.placement);
+        let received = context.engine.receive(transport.seq(data), payload, &mut context.placement);
         let placed = self.note_pdus(received, meta);
         let (start, mut at) = (buffer.len(), 0);
         buffer.resize(start + payload.len(), 0);
@@ -114,18 +114,18 @@ impl Device {
     pub(super) fn show_content(
         &mut self,
         data: &[u8],
-        layout: &Layout,
+        transport: &Transport,
         shown: &Shown,
         plain: &[u8],
         meta: &mut RxMeta,
     ) -> Placements {
-        let Some(context) = self.nvme.following(&layout.flow_of_receiver(data), true) else {
+        let Some(context) = self.nvme.following(&transport.flow_of_receiver(data), true) else {
             return Placements::new();
         };
-        let seq = layout.seq(data);
+        let seq = transport.seq(data);
         let received = match meta.tls {
             TlsVerdict::Decrypted => context.engine.receive_content(seq, &shown.parts, plain, &mut context.placement),
-            _ => context.engine.pass_over(shown, seq + (layout.end - layout.payload) as u32, plain),
+            _ => context.engine.pass_over(shown, seq + (transport.payload_len()) as u32, plain),
         };
         self.note_pdus(received, meta)
     }

@@ -15,9 +15,7 @@ use crate::context::TlsEngine;
 use crate::device::esp::EspOutcome;
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
-use crate::engine::checksum;
 use crate::engine::coalesce::{Joint, Within, Wrapping};
-use crate::engine::layout::Layout;
 use crate::engine::tls_rx::Shown;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
@@ -25,6 +23,7 @@ use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
 use offload_api::{EspVerdict, Placements, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
+use offload_formats::{Headers, Transport};
 use std::collections::VecDeque;
 
 /// The receive side's state.
@@ -134,12 +133,12 @@ impl Device {
             EspOutcome::Opened(opened) => return self.take_opened(data, opened, due),
             EspOutcome::Dropped => return self.note_received(data),
         };
-        let (checksums, layout) = self.look_at(data);
-        if let Some(layout) = &layout
-            && let Some(place) = self.session_of(data, layout)
+        let (checksums, transport) = self.look_at(data);
+        if let Some(transport) = &transport
+            && let Some(place) = self.session_of(data, transport)
         {
-            if self.joins(place, data, layout, due) {
-                self.join(place, data, layout, due);
+            if self.joins(place, data, transport, due) {
+                self.join(place, data, transport, due);
                 return;
             }
             self.close(place);
@@ -152,15 +151,15 @@ impl Device {
         self.dma.rx_payload += data.len() as u64;
         let mut meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
         let mut placed = Placements::new();
-        match &layout {
-            Some(layout) => {
-                buffer.extend_from_slice(&data[..layout.payload]);
-                self.append_payload(data, layout, &mut buffer, &mut meta, &mut placed);
-                buffer.extend_from_slice(&data[layout.end..]);
+        match &transport {
+            Some(transport) => {
+                buffer.extend_from_slice(&data[..transport.payload]);
+                self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
+                buffer.extend_from_slice(&data[transport.end..]);
             }
             None => buffer.extend_from_slice(data),
         }
-        self.begin(data, layout.as_ref(), Contents { buffer, meta, placed, within: None }, due);
+        self.begin(data, transport.as_ref(), Contents { buffer, meta, placed, within: None }, due);
     }
 
     /// Shows the host what has reached its memory by `now`.
@@ -200,44 +199,48 @@ impl Device {
     }
 
     /// Checksums, and where the headers are in a packet whose checksums are right.
-    pub(super) fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Layout>) {
-        let layout = if self.config.checksum_offload { Layout::of_frame(data) } else { None };
-        let checksums = layout.as_ref().map_or(Checksums::Unchecked, |layout| checksum::check(data, layout));
+    pub(super) fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Transport>) {
+        let transport = if self.config.checksum_offload { Headers::parse(data).transport() } else { None };
+        let checksums = match transport.and_then(|transport| transport.are_checksums_right(data)) {
+            None => Checksums::Unchecked,
+            Some(true) => Checksums::Good,
+            Some(false) => Checksums::Bad,
+        };
         match checksums {
             Checksums::Good => self.counters.rx_csum_unnecessary += 1,
             Checksums::Bad => self.counters.rx_csum_bad += 1,
             Checksums::Unchecked => self.counters.rx_csum_none += 1,
         }
-        (checksums, layout.filter(|_| checksums == Checksums::Good))
+        (checksums, transport.filter(|_| checksums == Checksums::Good))
     }
 
     /// The session of the flow that a frame belongs to.
-    fn session_of(&self, data: &[u8], layout: &Layout) -> Option<usize> {
-        self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, layout))
+    fn session_of(&self, data: &[u8], transport: &Transport) -> Option<usize> {
+        self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, transport))
     }
 
     /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
-    fn joins(&self, place: usize, data: &[u8], layout: &Layout, due: Instant) -> bool {
+    fn joins(&self, place: usize, data: &[u8], transport: &Transport, due: Instant) -> bool {
         let session = &self.receive.open[place];
         due <= session.closes_at
             && session.meta.esp == EspVerdict::None
             && self.has_place_for_packet()
             // With headers of its own, should it need them.
-            && session.buffer.len() + layout.end <= session.buffer.capacity()
-            && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, layout)
+            && session.buffer.len() + transport.end <= session.buffer.capacity()
+            && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, transport)
     }
 
     /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
     /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
     /// records end, their headers say, which are in the stream.
-    fn join(&mut self, place: usize, data: &[u8], layout: &Layout, due: Instant) {
+    fn join(&mut self, place: usize, data: &[u8], transport: &Transport, due: Instant) {
         self.note_received(data);
-        self.dma.rx_payload += (layout.end - layout.payload) as u64;
+        self.dma.rx_payload += (transport.payload_len()) as u64;
         let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
         let joined_bytes = buffer.len();
         let mut meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
         let mut placed = Placements::new();
-        self.append_payload(data, layout, &mut buffer, &mut meta, &mut placed);
+        self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
         let session = &mut self.receive.open[place];
         if meta == session.meta && may_be_joined(&meta) {
             // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
@@ -245,7 +248,7 @@ impl Device {
             if !placed.is_empty() {
                 session.add_placed(joined_bytes, placed);
             }
-            session.joint.add(data, layout);
+            session.joint.add(data, transport);
             session.last_due = due;
             session.buffer = buffer;
             if session.joint.is_complete() {
@@ -256,20 +259,21 @@ impl Device {
         // The rest of the buffer goes with the segment, which needs headers of its own.
         let mut packet = buffer.split_off(joined_bytes);
         session.buffer = buffer;
-        let (header, payload_bytes) = (&data[..layout.payload], packet.len());
+        let (header, payload_bytes) = (&data[..transport.payload], packet.len());
         packet.resize(header.len() + payload_bytes, 0);
         packet.copy_within(..payload_bytes, header.len());
         packet[..header.len()].copy_from_slice(header);
         self.dma.rx_payload += header.len() as u64;
         self.close_without_rest(place);
-        self.begin(data, Some(layout), Contents { buffer: packet, meta, placed, within: None }, due);
+        self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, due);
     }
 
     /// A packet that stands in `buffer`, and is `data` without ESP: others may join it, or it is on its way to the host.
-    fn begin(&mut self, data: &[u8], layout: Option<&Layout>, contents: Contents, due: Instant) {
+    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
         let Contents { mut buffer, meta, placed, within } = contents;
-        let joint = layout.filter(|_| self.config.lro && may_be_joined(&meta));
-        let Some((joint, layout)) = joint.and_then(|layout| Some((Joint::begin(data, layout)?, layout))) else {
+        let joint = transport.filter(|_| self.config.lro && may_be_joined(&meta));
+        let Some((joint, transport)) = joint.and_then(|transport| Some((Joint::begin(data, transport)?, transport)))
+        else {
             let (frame, ends_buffer) = self.cut_off(buffer);
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
             return;
@@ -285,7 +289,7 @@ impl Device {
             false => interrupt.unwrap_or(due + self.config.delays.interrupt),
         };
         let (first_due, last_due) = (due, due);
-        let wrapping = within.map(|within| Wrapping::begin(data, layout, within, &mut buffer));
+        let wrapping = within.map(|within| Wrapping::begin(data, transport, within, &mut buffer));
         self.receive.open.push(Session {
             joint,
             meta,
@@ -374,17 +378,17 @@ impl Device {
     fn append_payload(
         &mut self,
         data: &[u8],
-        layout: &Layout,
+        transport: &Transport,
         buffer: &mut BytesMut,
         meta: &mut RxMeta,
         placed: &mut Placements,
     ) {
-        let payload = &data[layout.payload..layout.end];
+        let payload = &data[transport.payload..transport.end];
         let start = buffer.len();
         if !payload.is_empty() && !self.steering.is_empty() {
-            let shown = self.decrypt(data, layout, buffer, meta);
+            let shown = self.decrypt(data, transport, buffer, meta);
             if let Some(shown) = shown {
-                *placed = self.show_content(data, layout, &shown, &buffer[start..], meta);
+                *placed = self.show_content(data, transport, &shown, &buffer[start..], meta);
             }
         }
         if meta.tls == TlsVerdict::Decrypted {
@@ -392,7 +396,7 @@ impl Device {
         }
         buffer.truncate(start);
         if meta.context.is_none() && !payload.is_empty() && !self.nvme.is_empty() {
-            *placed = self.append_pdus(data, layout, buffer, meta);
+            *placed = self.append_pdus(data, transport, buffer, meta);
             return;
         }
         buffer.extend_from_slice(payload);
@@ -400,15 +404,21 @@ impl Device {
 
     /// Runs the payload through the flow's receive engine, if it has one; what that saw of content, if an engine for a
     /// protocol over TLS may want to know.
-    fn decrypt(&mut self, data: &[u8], layout: &Layout, buffer: &mut BytesMut, meta: &mut RxMeta) -> Option<Shown> {
-        let flow = layout.flow_of_receiver(data);
+    fn decrypt(
+        &mut self,
+        data: &[u8],
+        transport: &Transport,
+        buffer: &mut BytesMut,
+        meta: &mut RxMeta,
+    ) -> Option<Shown> {
+        let flow = transport.flow_of_receiver(data);
         let handle = self.steering.find(&flow)?;
         let has_protocol_above = !self.nvme.is_empty() && self.nvme.following(&flow, true).is_some();
         let context = self.contexts.get_mut(handle, &mut self.dma)?;
         let TlsEngine::Receive(engine) = context.engine else { return None };
-        let payload = &data[layout.payload..layout.end];
+        let payload = &data[transport.payload..transport.end];
         let start = buffer.len();
-        let (seq, standing) = (layout.seq(data), if has_protocol_above { engine.standing() } else { None });
+        let (seq, standing) = (transport.seq(data), if has_protocol_above { engine.standing() } else { None });
         let received = engine.receive(context.key, seq, payload, buffer);
         let shown = standing.and_then(|standing| engine.shown(standing, seq, &received, &buffer[start..]));
         meta.tls = received.verdict;

@@ -11,7 +11,6 @@ use crate::device::{Device, NVME_HANDLES};
 use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
 use crate::engine::esp_tx::{EspDrop, Wrapper};
-use crate::engine::layout::Layout;
 use crate::engine::nvme::NvmeTransmit;
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
@@ -23,6 +22,7 @@ use core::time::Duration;
 use offload_api::{FlowKey, Handle, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
+use offload_formats::Headers;
 use resumable_aead::Key;
 
 /// The transmit side's state.
@@ -310,7 +310,8 @@ impl Device {
                 if !paced && shaper.is_empty() {
                     return None;
                 }
-                let flow = Layout::of_headers(&packet.header)?.flow_of_receiver(&packet.header).reversed();
+                let flow =
+                    Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed();
                 (paced || shaper.holds(&flow)).then_some(flow)
             }
             SendDescriptor::TlsStatic { handle, .. }
@@ -437,7 +438,7 @@ impl Device {
             self.counters.tx_tls_encrypted_bytes += worked.body_bytes;
         }
         self.counters.tx_nvmeotcp_digests += worked.digests;
-        if ask.checksum && segmenter.has_layout() {
+        if ask.checksum && segmenter.has_transport() {
             self.counters.tx_csum_partial += 1;
         }
         self.counters.tx_packets += 1;

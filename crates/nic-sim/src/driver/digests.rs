@@ -8,11 +8,11 @@
 //! Invariant: no packet with a digest in it leaves but through the context, in step, or with the digest made.
 
 use crate::driver::Driver;
-use crate::engine::nvme::DATA_DIGEST_FLAG;
 use crate::packet::SendDescriptor;
 use bytes::Bytes;
 use offload_api::{DropReason, Handle, Layer, Lookup, RecordSource, Sent, TxPacket, Unit};
 use offload_base::Seq;
+use offload_formats::nvme::PduHeader;
 
 impl Driver {
     /// Posts a packet of an NVMe/TCP transmit context, for which there is room.
@@ -89,7 +89,7 @@ fn first_digest(seq: Seq, end: Seq, source: &dyn RecordSource) -> Result<Option<
 
 /// Whether the flags in a PDU's header say that a data digest ends it.
 pub(super) fn has_digest(unit: Unit, source: &dyn RecordSource) -> bool {
-    let mut first = [0; FLAGS_AT + 1];
+    let mut first = [0; PduHeader::BYTES];
     // Mostly the first bytes are in one piece; in records they may not be.
     for end in [unit.start + first.len() as u32, unit.end] {
         let mut at = 0;
@@ -102,9 +102,7 @@ pub(super) fn has_digest(unit: Unit, source: &dyn RecordSource) -> bool {
             break;
         }
     }
-    first[FLAGS_AT] & DATA_DIGEST_FLAG != 0
+    PduHeader::parse(&first).has_data_digest()
 }
 
 pub(super) const DIGEST_BYTES: u32 = 4;
-/// NVMe/TCP Transport Specification 1.0, 3.6.1: flags in the common header.
-const FLAGS_AT: usize = 1;

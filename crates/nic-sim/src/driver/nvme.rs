@@ -8,10 +8,10 @@
 
 use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
-use crate::engine::layout::Layout;
 use crate::packet::ControlCommand;
 use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, UnitPlace};
 use offload_base::Seq;
+use offload_formats::Headers;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// All contexts, by place. Looked up, never walked.
@@ -187,7 +187,7 @@ impl NvmeContexts {
 impl Driver {
     /// Asks the device where it thinks a PDU starts, after the packet in `frame`.
     pub(super) fn query_nvme_resync(&mut self, frame: &[u8]) {
-        let flow = Layout::of_frame(frame).map(|layout| layout.flow_of_receiver(frame));
+        let flow = Headers::parse(frame).transport().map(|transport| transport.flow_of_receiver(frame));
         if let Some(handle) = flow.and_then(|flow| self.nvme.by_flow.get(&flow).copied()) {
             self.give(Waiting::Query(handle));
         }

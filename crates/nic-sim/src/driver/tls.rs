@@ -8,10 +8,10 @@
 
 use crate::device::{NVME_HANDLES, knows};
 use crate::driver::Driver;
-use crate::engine::layout::Layout;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
+use offload_formats::Headers;
 use std::collections::VecDeque;
 
 /// All contexts, by place.
@@ -300,10 +300,10 @@ impl Driver {
         self.counters.rx_tls_resync_req_start += 1;
         self.ring_doorbell();
         if self.config.tls_resync == TlsResync::Asynchronous
-            && let Some(layout) = Layout::of_frame(frame)
+            && let Some(transport) = Headers::parse(frame).transport()
         {
-            let from = layout.seq(frame);
-            let to = from + (layout.end - layout.payload) as u32;
+            let from = transport.seq(frame);
+            let to = from + (transport.payload_len()) as u32;
             self.events.push_back(DeviceEvent::ResyncStarted { flow, handle, from, to });
         }
     }

@@ -8,12 +8,12 @@ use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
 use crate::driver::ipsec::SaChange;
 use crate::driver::resync::descriptors_at_most;
-use crate::engine::layout::Layout;
 use crate::packet::{SendDescriptor, SendEntry};
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use offload_api::{DropReason, FlowKey, Handle, Protocol, RecordSource, Sent, TxPacket};
 use offload_base::Instant;
+use offload_formats::Headers;
 use std::collections::HashMap;
 
 /// What is on its way to the device.
@@ -284,7 +284,7 @@ impl Driver {
 
 /// The flow of a packet, as its sender sees it, if the device can tell.
 fn sender(packet: &TxPacket) -> Option<FlowKey> {
-    Some(Layout::of_headers(&packet.header)?.flow_of_receiver(&packet.header).reversed())
+    Some(Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed())
 }
 
 /// Packets that ask for a rate, of one flow in the device: one that leaves and one behind it. More if both together are

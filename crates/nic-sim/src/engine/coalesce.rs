@@ -10,17 +10,17 @@
 //!
 //! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
-use crate::engine::layout::{IP, Layout};
 use bytes::BytesMut;
 use esp::{ESP_AND_IV, ETHERNET, EspAt};
-use offload_formats::Version;
 use offload_api::{EspMode, Protocol};
 use offload_base::Seq;
+use offload_formats::Transport;
+use offload_formats::Version;
 
 /// What segments that are being joined have in common, and what comes next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Joint {
-    layout: Layout,
+    transport: Transport,
     /// Payload bytes of each segment but the last.
     segment_bytes: usize,
     payload_bytes: usize,
@@ -32,18 +32,18 @@ pub(crate) struct Joint {
 
 impl Joint {
     /// Begins with `frame`, if others may follow it.
-    pub(crate) fn begin(frame: &[u8], layout: &Layout) -> Option<Joint> {
-        let payload_bytes = layout.end - layout.payload;
-        let first = layout.protocol == Protocol::Tcp
-            && layout.transport == IP + layout.version.header_bytes()
-            && flags(frame, layout) & !ECE == ACK
+    pub(crate) fn begin(frame: &[u8], transport: &Transport) -> Option<Joint> {
+        let payload_bytes = transport.payload_len();
+        let first = transport.protocol == Protocol::Tcp
+            && transport.header == transport.network + transport.version.header_bytes()
+            && flags(frame, transport) & !ECE == ACK
             && payload_bytes > 0
-            && layout.end == frame.len();
+            && transport.end == frame.len();
         first.then(|| Joint {
-            layout: Layout { end: layout.payload, ..*layout },
+            transport: Transport { end: transport.payload, ..*transport },
             segment_bytes: payload_bytes,
             payload_bytes,
-            next: layout.seq(frame) + payload_bytes as u32,
+            next: transport.seq(frame) + payload_bytes as u32,
             segments: 1,
             last_flags: 0,
         })
@@ -51,38 +51,38 @@ impl Joint {
 
     /// Bytes of the headers of the first segment, which are those of all.
     pub(crate) fn headers(&self) -> usize {
-        self.layout.payload
+        self.transport.payload
     }
 
     /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
-    pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
+    pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
         let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
-        layout.protocol == Protocol::Tcp
-            && layout.version == self.layout.version
-            && ports(frame, layout.transport) == ports(first, self.layout.transport)
-            && layout.addresses(frame) == self.layout.addresses(first)
+        transport.protocol == Protocol::Tcp
+            && transport.version == self.transport.version
+            && ports(frame, transport.header) == ports(first, self.transport.header)
+            && transport.addresses(frame) == self.transport.addresses(first)
     }
 
     /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
-    pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], layout: &Layout) -> bool {
-        let bytes = layout.end - layout.payload;
-        let whole = self.layout.payload - IP + self.payload_bytes + bytes;
+    pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
+        let bytes = transport.payload_len();
+        let whole = self.transport.payload - self.transport.network + self.payload_bytes + bytes;
         self.last_flags == 0
             && self.payload_bytes.is_multiple_of(self.segment_bytes)
             && (1..=self.segment_bytes).contains(&bytes)
             && whole <= most
-            && layout.seq(frame) == self.next
-            && Layout { end: layout.payload, ..*layout } == self.layout
+            && transport.seq(frame) == self.next
+            && Transport { end: transport.payload, ..*transport } == self.transport
             && self.says_the_same(first, frame)
     }
 
     /// Adds `frame`, which was found to be the next segment.
-    pub(crate) fn add(&mut self, frame: &[u8], layout: &Layout) {
-        let bytes = layout.end - layout.payload;
+    pub(crate) fn add(&mut self, frame: &[u8], transport: &Transport) {
+        let bytes = transport.payload_len();
         self.payload_bytes += bytes;
         self.next += bytes as u32;
         self.segments += 1;
-        self.last_flags = flags(frame, layout) & LAST_ONLY;
+        self.last_flags = flags(frame, transport) & LAST_ONLY;
     }
 
     /// Whether nothing can follow.
@@ -102,25 +102,29 @@ impl Joint {
         if self.segments == 1 {
             return;
         }
-        set_ip_length(headers, self.layout.payload - IP + self.payload_bytes);
-        headers[self.layout.transport + TCP_FLAGS] |= self.last_flags;
+        set_ip_length(
+            headers,
+            self.transport.network,
+            self.transport.payload - self.transport.network + self.payload_bytes,
+        );
+        headers[self.transport.header + TCP_FLAGS] |= self.last_flags;
     }
 
     fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
-        let network = match self.layout.version {
+        let (ip, tcp) = (self.transport.network, self.transport.header);
+        let network = match self.transport.version {
             // But for length, identification and checksum.
-            Version::Four => same(IP, IP + 2) && same(IP + 6, IP + 10),
+            Version::Four => same(ip, ip + 2) && same(ip + 6, ip + 10),
             // But for the length.
-            Version::Six => same(IP, IP + 4) && same(IP + 6, IP + 8),
+            Version::Six => same(ip, ip + 4) && same(ip + 6, ip + 8),
         };
-        let tcp = self.layout.transport;
         // But for sequence number, checksum, and flags of the last.
         let transport = same(tcp + 8, tcp + TCP_FLAGS)
             && first[tcp + TCP_FLAGS] == frame[tcp + TCP_FLAGS] & !LAST_ONLY
             && same(tcp + TCP_FLAGS + 1, tcp + TCP_CHECKSUM)
-            && same(tcp + TCP_CHECKSUM + 2, self.layout.payload);
-        same(0, IP) && network && transport
+            && same(tcp + TCP_CHECKSUM + 2, self.transport.payload);
+        same(0, ip) && network && transport
     }
 }
 
@@ -161,11 +165,11 @@ pub(crate) struct Wrapping {
 
 impl Wrapping {
     /// Takes what is behind the payload off `frame`, so that others can be joined.
-    pub(crate) fn begin(plain: &[u8], layout: &Layout, within: Within, frame: &mut BytesMut) -> Wrapping {
-        let end = within.shifted(layout.end);
+    pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> Wrapping {
+        let end = within.shifted(transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
-        Wrapping { plain: plain[..layout.payload].into(), within, tail }
+        Wrapping { plain: plain[..transport.payload].into(), within, tail }
     }
 
     /// The headers of the first segment, as they are without ESP.
@@ -173,21 +177,21 @@ impl Wrapping {
         &self.plain
     }
 
-    /// Payload of `frame`, whose plain packet has `layout`, and what is behind it.
-    pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], layout: &Layout) -> (&'a [u8], &'a [u8]) {
-        frame[within.shifted(layout.payload)..].split_at(layout.end - layout.payload)
+    /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
+    pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
+        frame[within.shifted(transport.payload)..].split_at(transport.payload_len())
     }
 
     /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
     pub(crate) fn takes(&self, first: &[u8], frame: &[u8], within: Within) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
-        let own = match first[IP] >> 4 {
+        let own = match first[ETHERNET] >> 4 {
             // Length, identification and checksum.
-            4 => same(IP, IP + 2) && same(IP + 6, IP + 10) && same(IP + 12, within.esp),
+            4 => same(ETHERNET, ETHERNET + 2) && same(ETHERNET + 6, ETHERNET + 10) && same(ETHERNET + 12, within.esp),
             // The length.
-            _ => same(IP, IP + 4) && same(IP + 6, within.esp),
+            _ => same(ETHERNET, ETHERNET + 4) && same(ETHERNET + 6, within.esp),
         };
-        within == self.within && same(0, IP) && own
+        within == self.within && same(0, ETHERNET) && own
     }
 
     /// What is behind the payload is this from now on.
@@ -206,19 +210,19 @@ impl Wrapping {
         let headers = &self.plain[self.within.in_front..];
         let protected = self.within.esp + ESP_AND_IV;
         frame[protected..protected + headers.len()].copy_from_slice(headers);
-        let bytes = frame.len() - IP;
-        set_ip_length(frame, bytes);
+        let bytes = frame.len() - ETHERNET;
+        set_ip_length(frame, ETHERNET, bytes);
     }
 }
 
 /// Writes the length of a whole packet to its IP header.
-fn set_ip_length(frame: &mut [u8], bytes: usize) {
-    let version = if frame[IP] >> 4 == 4 { Version::Four } else { Version::Six };
-    version.set_length(&mut frame[IP..], bytes);
+fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
+    let version = if frame[network] >> 4 == 4 { Version::Four } else { Version::Six };
+    version.set_length(&mut frame[network..], bytes);
 }
 
-fn flags(frame: &[u8], layout: &Layout) -> u8 {
-    frame[layout.transport + TCP_FLAGS]
+fn flags(frame: &[u8], transport: &Transport) -> u8 {
+    frame[transport.header + TCP_FLAGS]
 }
 
 const TCP_FLAGS: usize = 13;

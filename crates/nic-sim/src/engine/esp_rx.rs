@@ -5,12 +5,11 @@
 
 use crate::engine::coalesce::Within;
 use crate::engine::esp::{EspTable, Numbers};
-use crate::engine::layout::{IP, PROTOCOL_TCP};
 use bytes::BytesMut;
-use esp::checksum::is_ipv4_header_right;
-use esp::inner::ip_packet;
 use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UnwrapError, unwrap};
 use offload_api::{EspMode, EspVerdict};
+use offload_formats::checksum::is_ipv4_header_right;
+use offload_formats::frame::{TCP, ip_packet};
 
 /// What became of a received frame.
 #[derive(Debug)]
@@ -102,9 +101,9 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
 /// Whether TCP follows IP's header at once, as in most packets: then there is no need to look for ESP.
 fn is_plain_tcp(frame: &[u8]) -> bool {
     let protocol = match frame.get(12..14) {
-        Some([0x08, 0x00]) => frame.get(IP + 9),
-        Some([0x86, 0xdd]) => frame.get(IP + 6),
+        Some([0x08, 0x00]) => frame.get(ETHERNET + 9),
+        Some([0x86, 0xdd]) => frame.get(ETHERNET + 6),
         _ => None,
     };
-    protocol == Some(&PROTOCOL_TCP)
+    protocol == Some(&TCP)
 }

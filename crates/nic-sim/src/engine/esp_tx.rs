@@ -6,9 +6,9 @@
 
 use crate::engine::esp::{EspTable, Numbers};
 use bytes::BytesMut;
-use esp::inner::ip_packet;
 use esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
 use offload_api::{EspAsk, EspMode, Handle, TxPacket};
+use offload_formats::frame::ip_packet;
 
 /// What turns the segments of one packet into ESP.
 #[derive(Debug)]

@@ -1,7 +1,5 @@
 //! The engines of the device: pure functions and small state machines over bytes.
 //!
-//! - [`layout`](self): where the headers of a packet are (`layout.rs`);
-//! - `checksum`: the Internet checksum, made and checked;
 //! - `coalesce`: which segments may be one packet for the host (LRO);
 //! - `esp`: security associations and policies; `esp_tx`, `esp_rx`: what each direction makes of them;
 //! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked;
@@ -12,12 +10,11 @@
 //!
 //! Stream engines see the payload of one flow in sequence order and keep a state of constant size.
 
-pub(crate) mod checksum;
 pub(crate) mod coalesce;
 pub(crate) mod esp;
 pub(crate) mod esp_rx;
 pub(crate) mod esp_tx;
-pub(crate) mod layout;
+
 pub(crate) mod nvme;
 pub(crate) mod pacing;
 pub(crate) mod segmentation;

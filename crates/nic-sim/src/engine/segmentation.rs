@@ -5,18 +5,17 @@
 //! fragments straight into the frame. How much payload there is, the fragments tell: the length in the packet's IP header is
 //! never read, and means nothing in one of more than 64 KiB.
 
-use crate::engine::checksum;
-use crate::engine::layout::{IP, Layout};
 use bytes::BytesMut;
-use offload_formats::Version;
 use offload_api::{Protocol, TxPacket};
 use offload_base::{BufferPool, Seq};
+use offload_formats::Version;
+use offload_formats::{Headers, Transport};
 
 /// A packet being sent, and how far.
 #[derive(Debug)]
 pub(crate) struct Segmenter {
     packet: TxPacket,
-    layout: Option<Layout>,
+    transport: Option<Transport>,
     payload_bytes: usize,
     sent: usize,
     segments: u32,
@@ -28,7 +27,7 @@ impl Segmenter {
     /// Starts on a packet.
     pub(crate) fn new(packet: TxPacket) -> Segmenter {
         Segmenter {
-            layout: Layout::of_headers(&packet.header),
+            transport: Headers::parse_unfinished(&packet.header).transport(),
             payload_bytes: packet.payload_len(),
             packet,
             sent: 0,
@@ -43,8 +42,8 @@ impl Segmenter {
     }
 
     /// Whether it has headers that this device knows how to fix.
-    pub(crate) fn has_layout(&self) -> bool {
-        self.layout.is_some()
+    pub(crate) fn has_transport(&self) -> bool {
+        self.transport.is_some()
     }
 
     /// Whether every byte has gone out.
@@ -92,55 +91,55 @@ impl Segmenter {
 
     /// Gives the segment its own length, identification, sequence number, flags and checksums.
     fn fix_headers(&self, frame: &mut [u8]) {
-        let Some(layout) = self.layout else { return };
-        let layout = Layout { end: frame.len(), ..layout };
+        let Some(transport) = self.transport else { return };
+        let transport = Transport { end: frame.len(), ..transport };
         if self.packet.ask.mss.is_some() {
-            self.fix_network(frame, &layout);
-            match layout.protocol {
-                Protocol::Tcp => self.fix_tcp(frame, &layout),
-                Protocol::Udp => fix_udp(frame, &layout),
+            self.fix_network(frame, &transport);
+            match transport.protocol {
+                Protocol::Tcp => self.fix_tcp(frame, &transport),
+                Protocol::Udp => fix_udp(frame, &transport),
                 _ => {}
             }
         }
         if self.packet.ask.checksum {
-            checksum::fill(frame, &layout);
+            transport.fill_checksums(frame);
         }
     }
 
-    fn fix_network(&self, frame: &mut [u8], layout: &Layout) {
-        let bytes = (frame.len() - IP) as u16;
-        match layout.version {
+    fn fix_network(&self, frame: &mut [u8], transport: &Transport) {
+        let bytes = (frame.len() - transport.network) as u16;
+        let ip = &mut frame[transport.network..];
+        match transport.version {
             Version::Four => {
-                frame[IP + 2..IP + 4].copy_from_slice(&bytes.to_be_bytes());
-                let identification =
-                    u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]).wrapping_add(self.segments as u16);
-                frame[IP + 4..IP + 6].copy_from_slice(&identification.to_be_bytes());
+                ip[2..4].copy_from_slice(&bytes.to_be_bytes());
+                let identification = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(self.segments as u16);
+                ip[4..6].copy_from_slice(&identification.to_be_bytes());
             }
             // RFC 8200 3: of what is behind the header, extension headers included.
             Version::Six => {
-                let payload = bytes - layout.version.header_bytes() as u16;
-                frame[IP + 4..IP + 6].copy_from_slice(&payload.to_be_bytes());
+                let payload = bytes - transport.version.header_bytes() as u16;
+                ip[4..6].copy_from_slice(&payload.to_be_bytes());
             }
         }
     }
 
-    fn fix_tcp(&self, frame: &mut [u8], layout: &Layout) {
+    fn fix_tcp(&self, frame: &mut [u8], transport: &Transport) {
         let seq = self.packet.ask.seq + self.sent as u32;
-        frame[layout.transport + 4..layout.transport + 8].copy_from_slice(&seq.0.to_be_bytes());
-        let is_last = self.sent + (frame.len() - layout.payload) == self.payload_bytes;
+        frame[transport.header + 4..transport.header + 8].copy_from_slice(&seq.0.to_be_bytes());
+        let is_last = self.sent + (frame.len() - transport.payload) == self.payload_bytes;
         if !is_last {
-            frame[layout.transport + 13] &= !(FIN | PSH);
+            frame[transport.header + 13] &= !(FIN | PSH);
         }
         if self.segments > 0 {
-            frame[layout.transport + 13] &= !CWR;
+            frame[transport.header + 13] &= !CWR;
         }
     }
 }
 
 /// RFC 768: a datagram says how long it is.
-fn fix_udp(frame: &mut [u8], layout: &Layout) {
-    let bytes = (layout.end - layout.transport) as u16;
-    frame[layout.transport + 4..layout.transport + 6].copy_from_slice(&bytes.to_be_bytes());
+fn fix_udp(frame: &mut [u8], transport: &Transport) {
+    let bytes = (transport.end - transport.header) as u16;
+    frame[transport.header + 4..transport.header + 6].copy_from_slice(&bytes.to_be_bytes());
 }
 
 const FIN: u8 = 0x01;
@@ -154,7 +153,6 @@ mod tests {
     use bytes::Bytes;
     use core::convert::Infallible;
     use offload_api::TxAsk;
-    use offload_api::rx::Checksums;
     use proptest::prelude::*;
     use smoltcp::phy::ChecksumCapabilities;
     use smoltcp::wire::{
@@ -258,11 +256,11 @@ mod tests {
                 prop_assert_eq!(tcp.seq_number().0 as u32, seq.wrapping_add(received.len() as u32));
                 prop_assert_eq!(tcp.fin(), number + 1 == frames.len());
                 received.extend_from_slice(tcp.payload());
-                let layout = Layout::of_frame(frame).unwrap();
-                prop_assert_eq!(checksum::check(frame, &layout), Checksums::Good);
-                let flow = layout.flow_of_receiver(frame);
+                let transport = Headers::parse(frame).transport().unwrap();
+                prop_assert_eq!(transport.are_checksums_right(frame), Some(true));
+                let flow = transport.flow_of_receiver(frame);
                 prop_assert_eq!((flow.local.ip(), flow.remote.ip()), (destination.into(), source.into()));
-                prop_assert_eq!((flow.local.port(), flow.remote.port(), layout.seq(frame)), (5000, 443, Seq(tcp.seq_number().0 as u32)));
+                prop_assert_eq!((flow.local.port(), flow.remote.port(), transport.seq(frame)), (5000, 443, Seq(tcp.seq_number().0 as u32)));
             }
             prop_assert_eq!(received, payload);
         }
@@ -347,7 +345,7 @@ mod tests {
                     prop_assert_eq!(udp.payload().len(), usize::from(mss));
                 }
                 received.extend_from_slice(udp.payload());
-                prop_assert_eq!(checksum::check(frame, &Layout::of_frame(frame).unwrap()), Checksums::Good);
+                prop_assert_eq!(Headers::parse(frame).transport().unwrap().are_checksums_right(frame), Some(true));
             }
             prop_assert_eq!(received, payload);
         }
@@ -364,9 +362,9 @@ mod tests {
                 ask: TxAsk { mss: Some(mss), checksum: true, ..TxAsk::default() },
             };
             segments_of(packet);
-            if let Some(layout) = Layout::of_frame(&bytes) {
-                checksum::check(&bytes, &layout);
-                layout.flow_of_receiver(&bytes);
+            if let Some(transport) = Headers::parse(&bytes).transport() {
+                transport.are_checksums_right(&bytes);
+                transport.flow_of_receiver(&bytes);
             }
         }
     }

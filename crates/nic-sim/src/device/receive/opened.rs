@@ -10,19 +10,20 @@ use super::Contents;
 use crate::device::Device;
 use crate::device::esp::Opened;
 use crate::engine::coalesce::Wrapping;
-use crate::engine::layout::{IP, Layout};
 use offload_api::{EspVerdict, Handle, Placements, RxMeta};
 use offload_base::Instant;
+use offload_formats::Transport;
+use offload_formats::frame::ETHERNET_BYTES;
 
 impl Device {
     /// Takes what was made of an ESP packet, which was `data` on the wire.
     pub(super) fn take_opened(&mut self, data: &[u8], opened: Opened, due: Instant) {
-        if let Some(layout) = &opened.layout
-            && let Some(place) = self.session_of(opened.plain(), layout)
+        if let Some(transport) = &opened.transport
+            && let Some(place) = self.session_of(opened.plain(), transport)
         {
-            if self.joins_opened(place, &opened, layout, due) {
+            if self.joins_opened(place, &opened, transport, due) {
                 self.note_received(data);
-                self.join_opened(place, &opened, layout, due);
+                self.join_opened(place, &opened, transport, due);
                 return;
             }
             self.close(place);
@@ -37,7 +38,7 @@ impl Device {
         buffer.extend_from_slice(&opened.frame);
         let within = opened.inner.as_ref().map(|(_, within)| *within);
         let contents = Contents { buffer, meta: opened.meta, placed: Placements::new(), within };
-        self.begin(opened.plain(), opened.layout.as_ref(), contents, due);
+        self.begin(opened.plain(), opened.transport.as_ref(), contents, due);
     }
 
     /// Ends what waits for more packets under ESP: a fragment is none that the device can tell the SA of.
@@ -55,12 +56,12 @@ impl Device {
     }
 
     /// Whether a packet may be the next segment of a session.
-    fn joins_opened(&self, place: usize, opened: &Opened, layout: &Layout, due: Instant) -> bool {
+    fn joins_opened(&self, place: usize, opened: &Opened, transport: &Transport, due: Instant) -> bool {
         let session = &self.receive.open[place];
         let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
-            (None, None) => (layout.end - layout.payload, true),
+            (None, None) => (transport.payload_len(), true),
             (Some((_, within)), Some(wrapping)) => {
-                let (payload, tail) = Wrapping::parts(*within, &opened.frame, layout);
+                let (payload, tail) = Wrapping::parts(*within, &opened.frame, transport);
                 (payload.len() + tail.len(), wrapping.takes(&session.buffer, &opened.frame, *within))
             }
             _ => return false,
@@ -71,24 +72,24 @@ impl Device {
         due <= session.closes_at
             && wrapped_alike
             && whole <= session.buffer.capacity()
-            && whole - IP <= most
+            && whole - ETHERNET_BYTES <= most
             && follows(&session.meta, &opened.meta)
-            && session.joint.takes(most, session.first(), opened.plain(), layout)
+            && session.joint.takes(most, session.first(), opened.plain(), transport)
     }
 
     /// Writes the payload of the next segment behind the others of its session.
-    fn join_opened(&mut self, place: usize, opened: &Opened, layout: &Layout, due: Instant) {
+    fn join_opened(&mut self, place: usize, opened: &Opened, transport: &Transport, due: Instant) {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {
             (Some((_, within)), Some(wrapping)) => {
-                let (payload, tail) = Wrapping::parts(*within, &opened.frame, layout);
+                let (payload, tail) = Wrapping::parts(*within, &opened.frame, transport);
                 wrapping.set_tail(tail);
                 payload
             }
-            _ => &opened.frame[layout.payload..layout.end],
+            _ => &opened.frame[transport.payload..transport.end],
         };
         session.buffer.extend_from_slice(payload);
-        session.joint.add(opened.plain(), layout);
+        session.joint.add(opened.plain(), transport);
         session.last_due = due;
         if let EspVerdict::Decrypted { packets, .. } | EspVerdict::Unwrapped { packets, .. } = &mut session.meta.esp {
             *packets += 1;

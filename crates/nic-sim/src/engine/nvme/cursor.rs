@@ -2,9 +2,10 @@
 //!
 //! Invariant: what a cursor knows depends on the bytes that passed only, never on how they were cut.
 
-use super::framing::{COMMON_HEADER, DIGEST, HEADER, Shape};
+use super::framing::{DIGEST, HEADER, Shape};
 use offload_api::NvmeTcpConfig;
 use offload_base::Seq;
+use offload_formats::nvme::PduHeader;
 
 /// Where in a PDU the stream stands.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +47,10 @@ impl Cursor {
         Cursor { at: 0, shape: None, head: [0; HEADER as usize + DIGEST as usize], sum: Some(0), trailer: [0; 4] };
 
     /// Behind the first bytes of a PDU.
-    pub(super) fn behind(common: &[u8; COMMON_HEADER], config: &NvmeTcpConfig) -> Option<Cursor> {
-        let mut cursor = Cursor { shape: Some(Shape::of(common, config)?), at: COMMON_HEADER as u32, ..Cursor::START };
-        cursor.head[..COMMON_HEADER].copy_from_slice(common);
+    pub(super) fn behind(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Cursor> {
+        let mut cursor =
+            Cursor { shape: Some(Shape::of(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
+        cursor.head[..PduHeader::BYTES].copy_from_slice(common);
         Some(cursor)
     }
 
@@ -88,8 +90,8 @@ impl Cursor {
         while done < bytes.len() {
             let rest = &bytes[done..];
             let Some(shape) = self.shape else {
-                done += self.gather(rest, COMMON_HEADER as u32);
-                if self.at == COMMON_HEADER as u32 {
+                done += self.gather(rest, PduHeader::BYTES as u32);
+                if self.at == PduHeader::BYTES as u32 {
                     let common = self.head.first_chunk().ok_or(NoPdu)?;
                     self.shape = Some(Shape::of(common, config).ok_or(NoPdu)?);
                 }

@@ -3,6 +3,7 @@
 //! NVMe/TCP Transport Specification 1.0, 3.6: only PDUs of a controller, after the connection was opened.
 
 use offload_api::NvmeTcpConfig;
+use offload_formats::nvme::PduHeader;
 
 /// Where the parts of a PDU are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +22,15 @@ pub(super) struct Shape {
 
 impl Shape {
     /// What `common`, the first bytes of a PDU, say; `None`: they are none of a controller's.
-    pub(super) fn of(common: &[u8; COMMON_HEADER], config: &NvmeTcpConfig) -> Option<Shape> {
-        let [kind, flags, header, data_offset, length @ ..] = *common;
-        let length = u32::from_le_bytes(length);
-        if header != HEADER {
+    pub(super) fn of(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Shape> {
+        let pdu = PduHeader::parse(common);
+        let PduHeader { kind, data_offset, len: length, .. } = pdu;
+        if pdu.header_len != HEADER {
             return None;
         }
         let digested = config.header_digest && kind != TERMINATION;
         let header_end = u32::from(HEADER) + if digested { DIGEST } else { 0 };
-        if kind != TERMINATION && (flags & HEADER_DIGEST_FLAG != 0) != digested {
+        if kind != TERMINATION && pdu.has_header_digest() != digested {
             return None;
         }
         let plain = Shape {
@@ -48,7 +49,7 @@ impl Shape {
                 let data_start = u32::from(data_offset);
                 let trailer = if config.data_digest { DIGEST } else { 0 };
                 let alignment = (u32::from(config.alignment) + 1) * 4;
-                let fits = (flags & DATA_DIGEST_FLAG != 0) == config.data_digest
+                let fits = pdu.has_data_digest() == config.data_digest
                     && data_start >= header_end
                     && data_start.is_multiple_of(alignment)
                     && length > data_start + trailer
@@ -61,7 +62,6 @@ impl Shape {
     }
 }
 
-pub(super) const COMMON_HEADER: usize = 8;
 /// HLEN of everything a controller sends once the connection is open.
 pub(super) const HEADER: u8 = 24;
 pub(super) const DIGEST: u32 = 4;
@@ -69,9 +69,6 @@ const TERMINATION: u8 = 0x03;
 const RESPONSE: u8 = 0x05;
 const DATA: u8 = 0x07;
 const REQUEST: u8 = 0x09;
-const HEADER_DIGEST_FLAG: u8 = 1 << 0;
-/// DDGSTF.
-pub(crate) const DATA_DIGEST_FLAG: u8 = 1 << 1;
 /// Longer ones are taken for none: what looks like a header may be data.
 const LONGEST: u32 = 1 << 28;
 

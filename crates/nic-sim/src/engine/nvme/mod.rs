@@ -15,7 +15,6 @@ mod placement;
 mod receive;
 mod transmit;
 
-pub(crate) use framing::DATA_DIGEST_FLAG;
 pub(crate) use placement::Placement;
 pub(crate) use receive::{NvmeReceive, Received};
 pub(crate) use transmit::NvmeTransmit;

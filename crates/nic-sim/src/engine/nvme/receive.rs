@@ -16,12 +16,12 @@
 //! Invariant: nothing is held back, changed or dropped; a packet from the past passes by. The state is of constant size.
 
 use super::cursor::{Cursor, Data};
-use super::framing::COMMON_HEADER;
 use super::placement::Placement;
 use crate::engine::tls_rx::Shown;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{NvmeTcpConfig, Placements};
 use offload_base::Seq;
+use offload_formats::nvme::PduHeader;
 
 /// A receive context's state.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ enum Place {
     /// `next` is the next byte of the stream, and the cursor stands there.
     Known { next: Seq, cursor: Cursor },
     /// Somewhere: looking for what may be a header.
-    Searching { end: Seq, have: u8, bytes: [u8; COMMON_HEADER] },
+    Searching { end: Seq, have: u8, bytes: [u8; PduHeader::BYTES] },
     /// Following lengths from what may be a header.
     Tracking { asked: Seq, next: Seq, cursor: Cursor },
 }
@@ -139,7 +139,7 @@ impl NvmeReceive {
     /// Content was missed that may have hidden a header. True if the place was known.
     fn lose_content(&mut self) -> bool {
         let known = matches!(self.place, Place::Known { .. });
-        self.place = Place::Searching { end: Seq(0), have: 0, bytes: [0; COMMON_HEADER] };
+        self.place = Place::Searching { end: Seq(0), have: 0, bytes: [0; PduHeader::BYTES] };
         known
     }
 
@@ -170,7 +170,7 @@ impl NvmeReceive {
             cursor.forget_sum();
             Place::Known { next, cursor }
         } else {
-            Place::Searching { end: next, have: 0, bytes: [0; COMMON_HEADER] }
+            Place::Searching { end: next, have: 0, bytes: [0; PduHeader::BYTES] }
         };
         is_header
     }
@@ -218,7 +218,7 @@ impl NvmeReceive {
                 received
             }
             Err(_) => {
-                self.place = Place::Searching { end, have: 0, bytes: [0; COMMON_HEADER] };
+                self.place = Place::Searching { end, have: 0, bytes: [0; PduHeader::BYTES] };
                 Received { verdict: NvmeVerdict::NotChecked, lost: true, ..received }
             }
         }
@@ -226,7 +226,7 @@ impl NvmeReceive {
 
     /// A header was missed.
     fn lose(&mut self, seq: Seq, payload: &[u8]) -> Received {
-        self.place = Place::Searching { end: seq, have: 0, bytes: [0; COMMON_HEADER] };
+        self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
         Received { lost: true, ..self.search(seq, payload) }
     }
 
@@ -239,9 +239,9 @@ impl NvmeReceive {
         let packet_end = seq + payload.len() as u32;
         for (offset, byte) in payload.iter().enumerate() {
             bytes.rotate_left(1);
-            bytes[COMMON_HEADER - 1] = *byte;
-            have = (have + 1).min(COMMON_HEADER as u8);
-            if usize::from(have) < COMMON_HEADER {
+            bytes[PduHeader::BYTES - 1] = *byte;
+            have = (have + 1).min(PduHeader::BYTES as u8);
+            if usize::from(have) < PduHeader::BYTES {
                 continue;
             }
             let Some(mut cursor) = Cursor::behind(&bytes, &self.config) else { continue };
@@ -264,7 +264,7 @@ impl NvmeReceive {
         let gap = seq.distance_from(next);
         let leads_on = (gap == 0 || cursor.skip(gap)) && cursor.pass(&self.config, payload, &mut |_| ()).is_ok();
         if !leads_on {
-            self.place = Place::Searching { end: seq, have: 0, bytes: [0; COMMON_HEADER] };
+            self.place = Place::Searching { end: seq, have: 0, bytes: [0; PduHeader::BYTES] };
             return self.search(seq, payload);
         }
         self.place = Place::Tracking { asked, next: seq + payload.len() as u32, cursor };

@@ -9,10 +9,11 @@
 //!
 //! Source: NVMe/TCP Transport Specification 1.0, 3.3.1.1 and 3.6; Pismenny et al., ASPLOS 2021, 4.1.
 
-use super::framing::{COMMON_HEADER, DATA_DIGEST_FLAG, DIGEST};
+use super::framing::DIGEST;
 use crate::engine::OutOfStep;
 use bytes::BytesMut;
 use offload_base::Seq;
+use offload_formats::nvme::PduHeader;
 
 /// A transmit context's state.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +32,7 @@ struct Position {
 struct Pdu {
     /// Bytes of it passed.
     at: u32,
-    common: [u8; COMMON_HEADER],
+    common: [u8; PduHeader::BYTES],
     /// CRC32C of the data so far.
     sum: u32,
 }
@@ -83,9 +84,9 @@ impl Pdu {
         let (mut done, mut digests) = (0, 0);
         while done < bytes.len() {
             let rest = &mut bytes[done..];
-            if (self.at as usize) < COMMON_HEADER {
+            if (self.at as usize) < PduHeader::BYTES {
                 let at = self.at as usize;
-                let taken = rest.len().min(COMMON_HEADER - at);
+                let taken = rest.len().min(PduHeader::BYTES - at);
                 self.common[at..at + taken].copy_from_slice(&rest[..taken]);
                 self.at += taken as u32;
                 done += taken;
@@ -117,17 +118,17 @@ impl Pdu {
 
 impl Parts {
     /// What `common`, the first bytes of a PDU, say. `None`: they are those of none.
-    fn of(common: &[u8; COMMON_HEADER]) -> Option<Parts> {
-        let [_, flags, header, data_offset, length @ ..] = *common;
-        let length = u32::from_le_bytes(length);
-        if u32::from(header) < COMMON_HEADER as u32 || length < u32::from(header) {
+    fn of(common: &[u8; PduHeader::BYTES]) -> Option<Parts> {
+        let pdu = PduHeader::parse(common);
+        let (header_len, len) = (u32::from(pdu.header_len), pdu.len);
+        if header_len < PduHeader::BYTES as u32 || len < header_len {
             return None;
         }
-        if flags & DATA_DIGEST_FLAG == 0 {
-            return Some(Parts { data_start: length, data_end: length, end: length });
+        if !pdu.has_data_digest() {
+            return Some(Parts { data_start: len, data_end: len, end: len });
         }
-        let (data_start, data_end) = (u32::from(data_offset), length - DIGEST);
-        (header <= data_offset && data_start < data_end).then_some(Parts { data_start, data_end, end: length })
+        let (data_start, data_end) = (u32::from(pdu.data_offset), len - DIGEST);
+        (header_len <= data_start && data_start < data_end).then_some(Parts { data_start, data_end, end: len })
     }
 }
 
@@ -141,7 +142,7 @@ mod tests {
         let digested = !data.is_empty();
         let start = if digested { 24 + padding } else { 0 };
         let length = if digested { usize::from(start) + data.len() + 4 } else { 24 };
-        let mut bytes = vec![0x07, if digested { DATA_DIGEST_FLAG } else { 0 }, 24, start];
+        let mut bytes = vec![0x07, if digested { PduHeader::DATA_DIGEST } else { 0 }, 24, start];
         bytes.extend((length as u32).to_le_bytes());
         bytes.resize(if digested { start.into() } else { length }, 0x11);
         bytes.extend(data);

@@ -5,12 +5,13 @@
 //! flow leave in the order they came. So nothing is joined that differs in anything but its place in the flow, and
 //! nothing whose checksums are not right: a frame that was corrupted on the wire stays one.
 
-use super::headers::{ACK, FIN, Headers, PROTOCOL_TCP, PSH, TCP_CHECKSUM, TCP_FLAGS, Version, number, set_number};
+use super::headers::{ACK, FIN, Headers, PROTOCOL_TCP, PSH, TCP_CHECKSUM, TCP_FLAGS, number, set_number};
 use super::vnet_header::{Gso, GsoKind, PartialChecksum, VnetHeader};
-use crate::engine::checksum::Sum;
 use crate::frame::Frame;
 use bytes::Bytes;
 use offload_base::Seq;
+use offload_formats::Version;
+use offload_formats::checksum::is_ipv4_header_right;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -196,16 +197,12 @@ impl Segment {
     fn is_right(&self) -> bool {
         let right_network = match self.headers.version {
             Version::Six => true,
-            Version::Four => {
-                let mut sum = Sum::default();
-                sum.add(self.network());
-                sum.finish() == 0xffff && number(self.network(), 10) != 0xffff
-            }
+            Version::Four => is_ipv4_header_right(self.network()) && number(self.network(), 10) != 0xffff,
         };
         let transport = &self.frame.data[self.headers.transport..];
         let mut sum = self.headers.pseudo_sum(&self.frame.data, PROTOCOL_TCP, transport.len());
         sum.add(transport);
-        right_network && sum.finish() == 0xffff && number(transport, TCP_CHECKSUM) != 0xffff
+        right_network && sum.is_right() && number(transport, TCP_CHECKSUM) != 0xffff
     }
 }
 
@@ -263,7 +260,7 @@ impl Growing {
         let mut header: SmallVec<[u8; 128]> = SmallVec::from_slice(&frame.data[..headers.payload]);
         headers.set_network(&mut header, packet_bytes, headers.identification(&frame.data));
         header[headers.transport + TCP_FLAGS] |= self.last_flags;
-        let pseudo = headers.pseudo_sum(&header, PROTOCOL_TCP, packet_bytes - headers.transport).finish();
+        let pseudo = !headers.pseudo_sum(&header, PROTOCOL_TCP, packet_bytes - headers.transport).finish();
         set_number(&mut header, headers.transport + TCP_CHECKSUM, pseudo);
         let kind = match headers.version {
             Version::Four => GsoKind::Tcp4,

@@ -2,7 +2,8 @@
 //!
 //! Invariant: the offsets of a `Headers` lie in the packet it was read from.
 
-use crate::engine::checksum::Sum;
+use offload_formats::checksum::fill_ipv4_header;
+use offload_formats::{Sum, Version};
 
 /// Offsets into an Ethernet frame that carries IP, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +15,6 @@ pub(super) struct Headers {
     pub(super) transport: usize,
     /// Where the payload starts.
     pub(super) payload: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    Four,
-    Six,
 }
 
 /// A transport protocol.
@@ -86,10 +81,7 @@ impl Headers {
             Version::Four => {
                 set_number(ip, 2, ip_bytes as u16);
                 set_number(ip, 4, identification);
-                set_number(ip, 10, 0);
-                let mut sum = Sum::default();
-                sum.add(ip);
-                set_number(ip, 10, !sum.finish());
+                fill_ipv4_header(ip);
             }
             Version::Six => set_number(ip, 4, (ip_bytes - IPV6_BYTES) as u16),
         }

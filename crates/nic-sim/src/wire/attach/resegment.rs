@@ -7,16 +7,15 @@
 //! the segments are.
 
 use super::headers::{
-    CWR, FIN, Headers, PROTOCOL_TCP, PROTOCOL_UDP, PSH, TCP_CHECKSUM, TCP_FLAGS, Transport, UDP_CHECKSUM, Version,
-    set_number,
+    CWR, FIN, Headers, PROTOCOL_TCP, PROTOCOL_UDP, PSH, TCP_CHECKSUM, TCP_FLAGS, Transport, UDP_CHECKSUM, set_number,
 };
 use super::vnet_header::{Gso, GsoKind, InvalidVnetHeader, PartialChecksum, VnetHeader};
-use crate::engine::checksum::Sum;
 use crate::frame::Frame;
 use bytes::BytesMut;
 use core::fmt;
 use offload_base::BufferPool;
 use offload_base::cost::{self, Work};
+use offload_formats::{Sum, Version};
 
 /// Cuts packets into frames, one packet at a time.
 ///
@@ -222,7 +221,7 @@ fn complete(frame: &mut [u8], PartialChecksum { start, offset }: PartialChecksum
 
 /// RFC 768: a checksum of zero says that there is none, so one that comes to zero is sent as all ones.
 fn finished(sum: Sum, is_udp: bool) -> u16 {
-    match !sum.finish() {
+    match sum.finish() {
         0 if is_udp => 0xffff,
         checksum => checksum,
     }

@@ -1,10 +1,10 @@
 //! Congestion as a router with ECN reports it (RFC 3168 5): packets that may be marked are, others are lost.
 
 use super::{Crossing, Impairment, Share};
-use crate::engine::checksum::Sum;
 use bytes::{Bytes, BytesMut};
 use offload_base::Rng;
 use offload_base::counters::Counters;
+use offload_formats::Sum;
 
 offload_base::counters! {
     /// What marking counts.
@@ -77,7 +77,7 @@ fn marked(frame: &Bytes) -> Option<BytesMut> {
     data[IP + 1] |= CE;
     let mut sum = Sum::default();
     sum.add(&[!data[IP + 10], !data[IP + 11], !word[0], !word[1], data[IP], data[IP + 1]]);
-    let check = !sum.finish();
+    let check = sum.finish();
     data[IP + 10..IP + 12].copy_from_slice(&check.to_be_bytes());
     Some(data)
 }

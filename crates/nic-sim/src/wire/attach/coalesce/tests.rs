@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::wire::attach::Resegmenter;
+use offload_formats::Sum;
 use proptest::prelude::*;
 
 /// What a segment is made from.
@@ -236,7 +237,7 @@ fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
     let mut sum = Sum::default();
     sum.add(&second[end..]);
     sum.add(&second[50..52]);
-    let word = sum.finish();
+    let word = !sum.finish();
     set_number(&mut second, end, word);
     for (zero, packets) in [(0, 1), (0xffff, 2)] {
         set_number(&mut second, 50, zero);
