@@ -96,7 +96,7 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     headers.set_network(&mut bytes, packet_bytes, flow.identification);
     let mut sum = headers.pseudo_sum(&bytes, PROTOCOL_TCP, tcp.len());
     sum.add(&bytes[transport..]);
-    set_number(&mut bytes, transport + TCP_CHECKSUM, !sum.finish());
+    set_number(&mut bytes, transport + TCP_CHECKSUM, sum.finish());
     if plan.corrupt {
         let at = packet_bytes - 1;
         bytes[at] ^= 1;

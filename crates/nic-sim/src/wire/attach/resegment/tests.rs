@@ -50,7 +50,7 @@ fn half_done(packet: &mut [u8], transport: usize, kind: Transport) {
         Transport::Tcp => (PROTOCOL_TCP, TCP_CHECKSUM),
         Transport::Udp => (PROTOCOL_UDP, UDP_CHECKSUM),
     };
-    let sum = headers.pseudo_sum(packet, protocol, packet.len() - transport).finish();
+    let sum = !headers.pseudo_sum(packet, protocol, packet.len() - transport).finish();
     set_number(packet, transport + field, sum);
 }
 
