@@ -105,3 +105,76 @@ fn mul(left: u64, right: u64) -> u128 {
 
 /// RFC 8439 2.5: the bits of the multiplier that are kept.
 const CLAMP: [u64; 2] = [0x0fff_fffc_0fff_ffff, 0x0fff_fffc_0fff_fffc];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use poly1305::universal_hash::KeyInit;
+    use proptest::prelude::*;
+
+    fn tag_of(key: &[u8; 32], blocks: &[u8]) -> [u8; TAG_LEN] {
+        let mut poly = Poly1305::new(key);
+        poly.absorb(blocks);
+        poly.tag()
+    }
+
+    /// A multiplier and a mask as a key has them.
+    fn key(multiplier: u128, mask: u128) -> [u8; 32] {
+        let mut key = [0; 32];
+        key[..16].copy_from_slice(&multiplier.to_le_bytes());
+        key[16..].copy_from_slice(&mask.to_le_bytes());
+        key
+    }
+
+    fn bytes(blocks: &[u128]) -> Vec<u8> {
+        blocks.iter().flat_map(|block| block.to_le_bytes()).collect()
+    }
+
+    /// Those of a sum at or just below the prime, and of sums that carry as far as they can.
+    #[test]
+    fn rfc_8439_a_3_vectors_7_to_9() {
+        let vectors = [(0, u128::MAX, 3), (u128::MAX, 2, 3), (0, u128::MAX - 2, u128::MAX - 5)];
+        for (mask, block, tag) in vectors {
+            assert_eq!(tag_of(&key(2, mask), &bytes(&[block])), u128::to_le_bytes(tag));
+        }
+    }
+
+    /// Mostly numbers beside which a carry or the prime lies.
+    fn extreme() -> impl Strategy<Value = u128> {
+        let edge = prop_oneof![
+            Just(0u128),
+            Just(u128::MAX),
+            Just(1 << 64),
+            Just((1 << 64) - 1),
+            Just(1 << 127),
+            any::<u128>()
+        ];
+        (edge, -6i8..=6).prop_map(|(edge, beside)| edge.wrapping_add_signed(beside.into()))
+    }
+
+    proptest! {
+        #[test]
+        fn tags_are_those_of_another_implementation(
+            multiplier in extreme(),
+            mask in extreme(),
+            blocks in prop::collection::vec(extreme(), 0..6),
+        ) {
+            let (key, blocks) = (key(multiplier, mask), bytes(&blocks));
+            let theirs = poly1305::Poly1305::new(&key.into()).compute_unpadded(&blocks);
+            prop_assert_eq!(&tag_of(&key, &blocks)[..], &theirs[..]);
+        }
+
+        /// The last step alone: an accumulator within the invariant, beside the prime, its double and five times 2^128.
+        #[test]
+        fn an_accumulator_is_reduced_once(low in extreme(), high in 0u64..=4) {
+            let poly = Poly1305 { accumulator: [low as u64, (low >> 64) as u64, high], multiplier: [0; 2], mask: [0; 2] };
+            // 2^130 is 5 modulo the prime.
+            let (above, kept) = (u128::from(high >> 2), u128::from(high & 3));
+            let (sum, carry) = low.overflowing_add(5 * above);
+            let high = kept + u128::from(carry);
+            let is_prime_or_more = high == 3 && sum >= u128::MAX - 4;
+            let expected = if is_prime_or_more { sum.wrapping_add(5) } else { sum };
+            prop_assert_eq!(poly.tag(), expected.to_le_bytes());
+        }
+    }
+}
