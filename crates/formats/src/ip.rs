@@ -141,7 +141,17 @@ pub struct IpHeaders {
 
 /// Which part of a packet a fragment is.
 ///
-/// See [`Reassembler`](crate::Reassembler) for an example.
+/// ```
+/// use offload_formats::{Fragment, IpHeaders};
+///
+/// let mut packet = [0x45; 28];
+/// packet[2..4].copy_from_slice(&[0, 28]);
+/// packet[4..8].copy_from_slice(&[0, 9, 0x20, 3]);
+/// packet[9] = 17;
+/// let headers = IpHeaders::parse(&packet)?;
+/// assert_eq!(headers.fragment, Some(Fragment { identification: 9, offset: 24, more: true }));
+/// # Ok::<(), offload_formats::HeaderError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Which packet, of those between two hosts.
