@@ -13,7 +13,8 @@ use core::time::Duration;
 use esp::{Cipher, Meter, Outer, QuickHash, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Direction, EspKey, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Template, UdpEncapsulation,
+    Direction, EspKey, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Slots, Template,
+    UdpEncapsulation,
 };
 use offload_base::Instant;
 use offload_base::time::earliest;
@@ -180,8 +181,7 @@ impl Sa {
 /// ```
 #[derive(Debug, Default)]
 pub struct Sad {
-    places: Vec<Place>,
-    free: Vec<u32>,
+    slots: Slots<Box<Sa>>,
     /// Transmitting: which SAs a template asks for, the newest last. Each is there under its own reqid and under 0.
     wanted: HashMap<Wanted, SmallVec<[SaId; 2]>, QuickHash>,
     received: HashMap<Received, SaId, QuickHash>,
@@ -193,12 +193,6 @@ pub struct Sad {
     deadlines: BTreeSet<(Instant, SaId)>,
     /// How many SAs send and receive under each key and salt, by hashes that nobody can guess. Looked up, never walked.
     keys: HashMap<u64, [u32; 2]>,
-}
-
-#[derive(Debug, Default)]
-struct Place {
-    generation: u32,
-    sa: Option<Box<Sa>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -239,7 +233,8 @@ impl Sad {
             return Err(KeyingError::KeyOfOtherDirection);
         }
         users[params.direction as usize] += 1;
-        let id = self.occupy(Sa::new(now, params));
+        let sa = Box::new(Sa::new(now, params));
+        let id = SaId(self.slots.insert(sa).expect("memory ends before 2^32 SAs"));
         self.connect(id);
         self.note_deadline(id);
         Ok(id)
@@ -247,15 +242,13 @@ impl Sad {
 
     /// The SA of this name.
     pub fn find(&self, id: SaId) -> Option<&Sa> {
-        let place = self.places.get(id.0.index as usize).filter(|place| place.generation == id.0.generation)?;
-        place.sa.as_deref()
+        self.slots.get(id.0).map(|sa| &**sa)
     }
 
     /// The SA of this name, to be changed. After a change of what it has to do of its own accord, see
     /// [`note_deadline`](Self::note_deadline).
     pub fn find_mut(&mut self, id: SaId) -> Option<&mut Sa> {
-        let place = self.places.get_mut(id.0.index as usize).filter(|place| place.generation == id.0.generation)?;
-        place.sa.as_deref_mut()
+        self.slots.get_mut(id.0).map(|sa| &mut **sa)
     }
 
     /// Takes an SA out.
@@ -271,10 +264,7 @@ impl Sad {
             self.disown(sent.1);
         }
         self.retire(id);
-        let place = &mut self.places[id.0.index as usize];
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(id.0.index);
-        let sa = place.sa.take()?;
+        let sa = self.slots.remove(id.0)?;
         let hash = self.hash(&sa.params.key);
         if let Entry::Occupied(mut users) = self.keys.entry(hash) {
             users.get_mut()[sa.params.direction as usize] -= 1;
@@ -345,7 +335,7 @@ impl Sad {
 
     /// How many SAs there are.
     pub fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len()
     }
 
     /// Whether there are none.
@@ -377,23 +367,12 @@ impl Sad {
 
     /// The names of all SAs, in the order of their places.
     pub fn ids(&self) -> impl Iterator<Item = SaId> + '_ {
-        let places = self.places.iter().enumerate().filter(|(_, place)| place.sa.is_some());
-        places.map(|(index, place)| SaId(Handle { index: index as u32, generation: place.generation }))
+        self.slots.handles().map(SaId)
     }
 
     /// Of all that nonces and key streams depend on.
     fn hash(&self, key: &EspKey) -> u64 {
         self.keys.hasher().hash_one((key.key(), key.salt()))
-    }
-
-    fn occupy(&mut self, sa: Sa) -> SaId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() as u32 - 1
-        });
-        let place = &mut self.places[index as usize];
-        place.sa = Some(Box::new(sa));
-        SaId(Handle { index, generation: place.generation })
     }
 
     fn disown(&mut self, address: IpAddr) {

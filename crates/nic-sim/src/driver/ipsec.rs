@@ -11,28 +11,20 @@ use esp::trailer_len;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused, Selector,
-    TxPacket,
+    Slots, TxPacket,
 };
 use std::collections::VecDeque;
 
 /// All SAs in the device, by place.
 #[derive(Debug)]
 pub(super) struct DeviceSas {
-    places: Vec<Place>,
-    free: Vec<u32>,
-    limit: u32,
+    slots: Slots<Shadow>,
     policies: u32,
     /// Commands on the ring whose end somebody waits for.
     under_way: usize,
     /// What there was no room for; each SA and policy is given up only once.
     waiting: VecDeque<IpsecCommand>,
     events: VecDeque<DeviceSaEvent>,
-}
-
-#[derive(Debug)]
-struct Place {
-    generation: u32,
-    sa: Option<Shadow>,
 }
 
 /// What the driver remembers of an SA.
@@ -63,9 +55,7 @@ impl SaChange {
 impl DeviceSas {
     pub(super) fn new(limit: u32) -> DeviceSas {
         DeviceSas {
-            places: Vec::new(),
-            free: Vec::new(),
-            limit,
+            slots: Slots::new(0..limit),
             policies: 0,
             under_way: 0,
             waiting: VecDeque::new(),
@@ -91,8 +81,7 @@ impl DeviceSas {
                 }
             }
             SaChange::Removed(handle) => {
-                if self.shadow(handle).is_some() {
-                    self.vacate(handle.index);
+                if self.slots.remove(handle).is_some() {
                     self.events.push_back(DeviceSaEvent::Removed(handle));
                 }
             }
@@ -106,12 +95,10 @@ impl DeviceSas {
 
     /// The device has none any more.
     pub(super) fn vacate_all(&mut self) {
-        for index in 0..self.places.len() as u32 {
-            let Place { generation, sa } = &self.places[index as usize];
-            if sa.is_some() {
-                self.events.push_back(DeviceSaEvent::Lost(Handle { index, generation: *generation }));
-                self.vacate(index);
-            }
+        let all: Vec<Handle> = self.slots.handles().collect();
+        for handle in all {
+            self.slots.remove(handle);
+            self.events.push_back(DeviceSaEvent::Lost(handle));
         }
         self.policies = 0;
         self.under_way = 0;
@@ -119,29 +106,7 @@ impl DeviceSas {
     }
 
     fn shadow(&self, handle: Handle) -> Option<&Shadow> {
-        let place = self.places.get(handle.index as usize)?;
-        if place.generation == handle.generation { place.sa.as_ref() } else { None }
-    }
-
-    fn occupy(&mut self, sa: Shadow) -> Option<Handle> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if (self.places.len() as u32) < self.limit => {
-                self.places.push(Place { generation: 0, sa: None });
-                self.places.len() as u32 - 1
-            }
-            None => return None,
-        };
-        let place = &mut self.places[index as usize];
-        place.sa = Some(sa);
-        Some(Handle { index, generation: place.generation })
-    }
-
-    fn vacate(&mut self, index: u32) {
-        let place = &mut self.places[index as usize];
-        place.sa = None;
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(index);
+        self.slots.get(handle)
     }
 }
 
@@ -211,7 +176,7 @@ impl IpsecDevice for Driver {
             return Err(SaRefused::Busy);
         }
         let shadow = Shadow { direction: sa.direction, kind: sa.offload, leaving: false };
-        let handle = self.sas.occupy(shadow).ok_or(SaRefused::NoSpace)?;
+        let handle = self.sas.slots.insert(shadow).map_err(|_| SaRefused::NoSpace)?;
         self.post_command(IpsecCommand::AddSa { handle, sa: Box::new(sa.clone()) });
         self.ring_doorbell();
         Ok(handle)
@@ -235,8 +200,7 @@ impl IpsecDevice for Driver {
     }
 
     fn remove_sa(&mut self, sa: Handle) {
-        let place = self.sas.places.get_mut(sa.index as usize).filter(|place| place.generation == sa.generation);
-        let Some(shadow) = place.and_then(|place| place.sa.as_mut()) else { return };
+        let Some(shadow) = self.sas.slots.get_mut(sa) else { return };
         if !core::mem::replace(&mut shadow.leaving, true) {
             self.post_or_wait(IpsecCommand::RemoveSa { handle: sa });
         }

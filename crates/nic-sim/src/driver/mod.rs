@@ -92,7 +92,7 @@ impl Driver {
             send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(config.tls_contexts),
             sas: DeviceSas::new(config.ipsec_sas),
-            nvme: NvmeContexts::default(),
+            nvme: NvmeContexts::new(config.nvme_contexts),
             rss: RssQueue::new(&config, queue),
             events: VecDeque::new(),
             buffers_out: 0,

@@ -9,16 +9,15 @@
 use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
 use crate::packet::ControlCommand;
-use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, UnitPlace};
+use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots, UnitPlace};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// All contexts, by place. Looked up, never walked.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct NvmeContexts {
-    places: Vec<Place>,
-    free: Vec<u32>,
+    slots: Slots<Context>,
     by_flow: HashMap<FlowKey, Handle>,
     /// For when the control ring has room; each once.
     waiting: VecDeque<Waiting>,
@@ -36,12 +35,6 @@ enum Waiting {
     Answer(Handle),
     Unplace(Handle, u16),
     Destroy(Handle),
-}
-
-#[derive(Debug, Default)]
-struct Place {
-    generation: u32,
-    context: Option<Context>,
 }
 
 #[derive(Debug)]
@@ -68,13 +61,23 @@ pub(super) struct Transmit {
 }
 
 impl NvmeContexts {
+    pub(super) fn new(limit: u32) -> NvmeContexts {
+        NvmeContexts {
+            slots: Slots::new(NVME_HANDLES..NVME_HANDLES.saturating_add(limit)),
+            by_flow: HashMap::new(),
+            waiting: VecDeque::new(),
+            waits: HashSet::new(),
+            leaving: 0,
+        }
+    }
+
     pub(super) fn flow(&self, handle: Handle) -> Option<FlowKey> {
         self.context(handle).map(|context| context.flow)
     }
 
     /// Whether no flow has had a context yet, so that nothing queued can ask for one.
     pub(super) fn was_never_used(&self) -> bool {
-        self.places.is_empty()
+        self.slots.was_never_used()
     }
 
     /// The transmit context, if packets may name it.
@@ -105,21 +108,16 @@ impl NvmeContexts {
     }
 
     fn context(&self, handle: Handle) -> Option<&Context> {
-        let place = self.places.get(handle.index.checked_sub(NVME_HANDLES)? as usize)?;
-        place.context.as_ref().filter(|_| place.generation == handle.generation)
+        self.slots.get(handle)
     }
 
     fn context_mut(&mut self, handle: Handle) -> Option<&mut Context> {
-        let place = self.places.get_mut(handle.index.checked_sub(NVME_HANDLES)? as usize)?;
-        place.context.as_mut().filter(|_| place.generation == handle.generation)
+        self.slots.get_mut(handle)
     }
 
     /// The device has given the context up, or never had it.
     pub(super) fn vacate(&mut self, handle: Handle) -> Option<FlowKey> {
-        let Context { flow, .. } = *self.context(handle)?;
-        let place = &mut self.places[(handle.index - NVME_HANDLES) as usize];
-        *place = Place { generation: place.generation.wrapping_add(1), context: None };
-        self.free.push(handle.index - NVME_HANDLES);
+        let Context { flow, .. } = self.slots.remove(handle)?;
         if self.by_flow.get(&flow) == Some(&handle) {
             self.by_flow.remove(&flow);
         }
@@ -127,9 +125,9 @@ impl NvmeContexts {
     }
 
     pub(super) fn vacate_all(&mut self) {
-        for index in 0..self.places.len() as u32 {
-            let generation = self.places[index as usize].generation;
-            self.vacate(Handle { index: index + NVME_HANDLES, generation });
+        let all: Vec<Handle> = self.slots.handles().collect();
+        for handle in all {
+            self.vacate(handle);
         }
         self.waiting.clear();
         self.waits.clear();
@@ -165,21 +163,12 @@ impl NvmeContexts {
         })
     }
 
-    fn occupy(&mut self, context: Context, limit: u32) -> Option<Handle> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if (self.places.len() as u32) < limit => {
-                self.places.push(Place::default());
-                self.places.len() as u32 - 1
-            }
-            None => return None,
-        };
-        let place = &mut self.places[index as usize];
-        let handle = Handle { index: index + NVME_HANDLES, generation: place.generation };
-        if context.transmit.is_none() {
-            self.by_flow.insert(context.flow, handle);
+    fn occupy(&mut self, context: Context) -> Option<Handle> {
+        let of_receiver = context.transmit.is_none().then_some(context.flow);
+        let handle = self.slots.insert(context).ok()?;
+        if let Some(flow) = of_receiver {
+            self.by_flow.insert(flow, handle);
         }
-        place.context = Some(context);
         Some(handle)
     }
 }
@@ -210,7 +199,7 @@ impl Driver {
         if !self.has_room_for_control() {
             return Err(Refused::Busy);
         }
-        let handle = self.nvme.occupy(context, self.config.nvme_contexts).ok_or(Refused::NoSpace)?;
+        let handle = self.nvme.occupy(context).ok_or(Refused::NoSpace)?;
         let given = self.command(command(handle)).inspect_err(|_| {
             self.nvme.vacate(handle);
         });

@@ -9,7 +9,7 @@
 use crate::device::{NVME_HANDLES, knows};
 use crate::driver::Driver;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
-use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, TlsDevice, TlsKey, TlsResync};
+use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::VecDeque;
@@ -17,11 +17,9 @@ use std::collections::VecDeque;
 /// All contexts, by place.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    places: Vec<Place>,
-    free: Vec<u32>,
+    slots: Slots<Shadow>,
     /// Places where the device keeps a context without a key, for transmission.
-    pool: Vec<u32>,
-    limit: u32,
+    pool: Vec<Handle>,
     /// How many contexts are to be given up when their last descriptor is done.
     leaving: usize,
     /// Contexts that nothing uses any more, to be given up as soon as a command fits.
@@ -33,12 +31,6 @@ pub(super) struct Contexts {
 
 /// What software says about the header at a place: the number of its record, or that there is none.
 type Answer = (Handle, Seq, Option<u64>);
-
-#[derive(Debug)]
-struct Place {
-    generation: u32,
-    shadow: Option<Shadow>,
-}
 
 /// What the driver remembers of a context.
 #[derive(Debug)]
@@ -57,10 +49,8 @@ struct Shadow {
 impl Contexts {
     pub(super) fn new(limit: u32) -> Contexts {
         Contexts {
-            places: Vec::new(),
-            free: Vec::new(),
+            slots: Slots::new(0..limit),
             pool: Vec::new(),
-            limit,
             leaving: 0,
             left: VecDeque::new(),
             commands_under_way: 0,
@@ -125,67 +115,54 @@ impl Contexts {
     }
 
     fn shadow(&self, handle: Handle) -> Option<&Shadow> {
-        let place = self.places.get(handle.index as usize)?;
-        if place.generation == handle.generation { place.shadow.as_ref() } else { None }
+        self.slots.get(handle)
     }
 
     fn shadow_mut(&mut self, handle: Handle) -> Option<&mut Shadow> {
-        let place = self.places.get_mut(handle.index as usize)?;
-        if place.generation == handle.generation { place.shadow.as_mut() } else { None }
+        self.slots.get_mut(handle)
     }
 
     /// Takes a place: for a transmit context one from the pool, if there is any, for others only if there is no other.
     /// True if it came from there.
     fn occupy(&mut self, shadow: Shadow) -> Option<(Handle, bool)> {
-        let pooled = |contexts: &mut Contexts| contexts.pool.pop().map(|index| (index, true));
-        let fresh = |contexts: &mut Contexts| contexts.fresh_place().map(|index| (index, false));
-        let (index, from_pool) = match shadow.direction {
-            Direction::Transmit => pooled(self).or_else(|| fresh(self))?,
-            Direction::Receive => fresh(self).or_else(|| pooled(self))?,
+        let shadow = match shadow.direction {
+            Direction::Receive => match self.slots.insert(shadow) {
+                Ok(handle) => return Some((handle, false)),
+                Err(shadow) => shadow,
+            },
+            Direction::Transmit => shadow,
         };
-        let place = &mut self.places[index as usize];
-        place.shadow = Some(shadow);
-        Some((Handle { index, generation: place.generation }, from_pool))
-    }
-
-    /// A place at which the device has nothing.
-    fn fresh_place(&mut self) -> Option<u32> {
-        self.free.pop().or_else(|| {
-            let index = self.places.len() as u32;
-            (index < self.limit).then(|| self.places.push(Place { generation: 0, shadow: None }))?;
-            Some(index)
-        })
+        match self.pool.pop() {
+            Some(handle) => self.slots.fill(handle, shadow).ok().map(|()| (handle, true)),
+            None => self.slots.insert(shadow).ok().map(|handle| (handle, false)),
+        }
     }
 
     /// Empties a place; it is used again under the next generation.
     fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
-        let shadow = self.empty(handle)?;
-        self.free.push(handle.index);
+        let shadow = self.slots.remove(handle)?;
+        self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         Some(shadow)
     }
 
     /// The same, and the device keeps a context there.
     fn park(&mut self, handle: Handle) -> Option<Shadow> {
-        let shadow = self.empty(handle)?;
-        self.pool.push(handle.index);
-        Some(shadow)
-    }
-
-    fn empty(&mut self, handle: Handle) -> Option<Shadow> {
-        let shadow = self.shadow(handle)?;
+        let (shadow, next) = self.slots.reserve(handle)?;
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
-        let place = &mut self.places[handle.index as usize];
-        place.generation = place.generation.wrapping_add(1);
-        place.shadow.take()
+        self.pool.push(next);
+        Some(shadow)
     }
 
     /// Empties all places: a reset is the one thing that costs as much as there are contexts.
     fn vacate_all(&mut self) {
-        for index in 0..self.places.len() as u32 {
-            let generation = self.places[index as usize].generation;
-            self.vacate(Handle { index, generation });
+        let all: Vec<Handle> = self.slots.handles().collect();
+        for handle in all {
+            self.slots.remove(handle);
         }
-        self.free.append(&mut self.pool);
+        for parked in self.pool.drain(..) {
+            self.slots.release(parked);
+        }
+        self.leaving = 0;
         self.left.clear();
         self.answers.clear();
         self.commands_under_way = 0;
