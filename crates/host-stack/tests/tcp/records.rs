@@ -220,8 +220,8 @@ proptest! {
             pair.run_for(Duration::from_secs(200));
             prop_assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
         } else {
-            pair.run_for(Duration::from_secs(1));
-            prop_assert_eq!(pair.stacks[0].state(ids[0]), State::FinWait2);
+            // Its acknowledgment may be lost several times.
+            pair.run_until(|pair| pair.stacks[0].state(ids[0]) == State::FinWait2);
         }
     }
 }
