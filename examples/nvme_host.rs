@@ -7,9 +7,10 @@ use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ktls_offload::TokioSegments;
-use nvme_tcp::nvme::log::DiscoveryEntry;
-use nvme_tcp::shell::Exercise;
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity, Task, discover};
+use nvme_tcp::exercise::Exercise;
+use nvme_tcp::host::{Task, discover};
+use nvme_tcp::wire::DiscoveryEntry;
+use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity};
 use offload_api::SegmentStream;
 use offload_base::{RandomSource, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
@@ -360,7 +361,7 @@ async fn identify(host: &Host) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn verify(exercise: Exercise, host: &Host, disk: &nvme_tcp::shell::host::Disk) -> Result<(), Box<dyn Error>> {
+async fn verify(exercise: Exercise, host: &Host, disk: &Disk) -> Result<(), Box<dyn Error>> {
     let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")?;
     let bar = if io::stderr().is_terminal() { ProgressBar::new(exercise.bytes) } else { ProgressBar::hidden() };
     let bar = bar.with_style(style);

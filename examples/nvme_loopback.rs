@@ -10,11 +10,10 @@ use futures_util::stream::FuturesUnordered;
 use host_stack::{TcpConfig, TcpListener};
 use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
-use nvme_tcp::controller::{Target, TargetConfig};
-use nvme_tcp::host::Buffer;
-use nvme_tcp::namespace::{MemoryStorage, Namespace, Storage};
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity, Offload};
-use nvme_tcp::shell::{Server, Threads};
+use nvme_tcp::{
+    Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
+    Target, TargetConfig, Threads,
+};
 use offload_api::SegmentStream;
 use offload_base::Seed;
 use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};

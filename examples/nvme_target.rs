@@ -6,9 +6,8 @@
 use bytesize::ByteSize;
 use clap::Parser;
 use ktls_offload::TokioSegments;
-use nvme_tcp::controller::{Target, TargetConfig, TransportConfig, derived_serial};
-use nvme_tcp::namespace::{FileStorage, Namespace, Storage};
-use nvme_tcp::shell::{Server, Threads};
+use nvme_tcp::target::{TransportConfig, derived_serial};
+use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads};
 use offload_bench::options::WireOptions;
 use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};

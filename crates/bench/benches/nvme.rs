@@ -24,12 +24,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ktls_offload::TokioSegments;
 use nic_sim::NicConfig;
-use nvme_tcp::controller::{Target, TargetConfig};
-use nvme_tcp::namespace::{FileStorage, MemoryStorage, Namespace, Storage};
-use nvme_tcp::pdu::{DataHeader, Limits, Side};
-use nvme_tcp::shell::host::{Disk, Host, HostConfig, HostIdentity};
-use nvme_tcp::shell::{Server, Threads};
-use nvme_tcp::{Digest, Framing, Pdu, Received, Receiver};
+use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
+use nvme_tcp::{
+    Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
+    Threads,
+};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Seed, Seq};
 use offload_bench::bulk::Mode;

@@ -4,10 +4,9 @@
 use crate::connection::Mode;
 use host_stack::{TcpListener, TcpStream};
 use ktls_offload::KtlsStream;
-use nvme_tcp::controller::{Target, TargetConfig};
-use nvme_tcp::namespace::{MemoryStorage, Namespace};
-use nvme_tcp::shell::host::{Connecting, Connector, Disk, Host, HostConfig};
-use nvme_tcp::shell::{Server, Threads};
+use nvme_tcp::{
+    Connecting, Connector, Disk, Host, HostConfig, MemoryStorage, Namespace, Server, Target, TargetConfig, Threads,
+};
 use offload_api::SegmentStream;
 use offload_base::Seed;
 use std::io;

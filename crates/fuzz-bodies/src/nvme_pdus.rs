@@ -1,12 +1,9 @@
 //! Any bytes as the stream of a host into a controller, and of a controller into a host: an end of the connection at
 //! worst. The connection is opened first, so that what follows gets somewhere.
 use bytes::{Bytes, BytesMut};
-use nvme_tcp::controller::{Target, TargetConfig};
-use nvme_tcp::host::{Buffer, Payload, Queue, QueueConfig, Submission, commands};
-use nvme_tcp::namespace::{MemoryStorage, Namespace};
-use nvme_tcp::nvme::fabrics::ConnectData;
-use nvme_tcp::pdu::{InitializeRequest, InitializeResponse};
-use nvme_tcp::{Framing, IoOpcode, Pdu, Sgl};
+use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission};
+use nvme_tcp::wire::{ConnectData, Framing, InitializeRequest, InitializeResponse, IoOpcode, Pdu, Sgl, commands};
+use nvme_tcp::{Buffer, MemoryStorage, Namespace, Target, TargetConfig};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
 use std::sync::Arc;

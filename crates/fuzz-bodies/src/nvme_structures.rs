@@ -1,8 +1,6 @@
 //! Any bytes as what controllers tell: identify structures, the discovery log, Connect's data. Parsed, written and parsed
 //! again they are the same.
-use nvme_tcp::nvme::fabrics::ConnectData;
-use nvme_tcp::nvme::identify::{ControllerData, NamespaceData, parse_namespace_list};
-use nvme_tcp::nvme::log::DiscoveryLog;
+use nvme_tcp::wire::{ConnectData, ControllerData, DiscoveryLog, NamespaceData, parse_namespace_list};
 
 /// One input.
 pub fn run(input: &[u8]) {

@@ -7,10 +7,8 @@ use core::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use made_by_hand::{Act, Faulty, is_io, with};
-use nvme_tcp::host::{Buffer, commands};
-use nvme_tcp::nvme::identify::NamespaceData;
-use nvme_tcp::shell::host::{CommandError, Host, HostEvent};
-use nvme_tcp::{AdminOpcode, Command, IoOpcode, Status};
+use nvme_tcp::host::{Buffer, CommandError, Host, HostEvent};
+use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Status, commands};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

@@ -4,24 +4,16 @@
 mod rig;
 
 use core::time::Duration;
-use nvme_tcp::controller::TransportConfig;
-use nvme_tcp::nvme::fabrics::{DISCOVERY_NQN, property};
-use nvme_tcp::nvme::identify::{ControllerData, NamespaceData};
-use nvme_tcp::nvme::log::{DiscoveryEntry, DiscoveryLog};
-use nvme_tcp::pdu::{DataHeader, InitializeRequest, ReadyToTransfer, Termination};
-use nvme_tcp::{AdminOpcode, Command, FabricsType, FatalStatus, IoOpcode, Pdu, Sgl, Status};
+use nvme_tcp::target::TransportConfig;
+use nvme_tcp::wire::{
+    AdminOpcode, Command, ControllerData, DISCOVERY_NQN, DataHeader, DiscoveryEntry, DiscoveryLog, FabricsType,
+    FatalStatus, InitializeRequest, IoOpcode, NamespaceData, Pdu, ReadyToTransfer, Sgl, Status, Termination, property,
+};
 use offload_base::Instant;
 use rig::{Came, DISK, Wire, connect_command, host_data, target, termination};
 
 /// Sends `pdu`; expects the connection to end with this FES and FEI, and the header to come back.
-fn ends(
-    wire: &mut Wire,
-    target: &mut nvme_tcp::controller::Target,
-    pdu: &Pdu,
-    data: &[u8],
-    fes: FatalStatus,
-    fei: u32,
-) {
+fn ends(wire: &mut Wire, target: &mut nvme_tcp::target::Target, pdu: &Pdu, data: &[u8], fes: FatalStatus, fei: u32) {
     let came = wire.send(target, pdu, data);
     let (termination, header) = termination(&came);
     assert_eq!(termination.fatal_status(), Some(fes), "{pdu:?}");
@@ -69,7 +61,7 @@ fn a_second_icreq_and_anything_before_the_first() {
 }
 
 /// A queue that has asked for the data of a write of 8 blocks.
-fn asked(target: &mut nvme_tcp::controller::Target) -> (Wire, Wire, ReadyToTransfer) {
+fn asked(target: &mut nvme_tcp::target::Target) -> (Wire, Wire, ReadyToTransfer) {
     let (mut wire, admin) = Wire::io(target, false);
     let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1).with_u32(12, 7).with_sgl(Sgl::transport(4096));
     let came = wire.send(target, &Pdu::Command(write), &[]);
@@ -239,21 +231,11 @@ fn connects_that_cannot_be() {
         (command, nvme(&good, "", DISK), parameters, in_data(512)),
         (command, nvme(&good, &good.host, "nqn.2026-01.test:none"), parameters, in_data(256)),
         (command, nvme(&good, &good.host, "nqn.2026-01.test:private"), Status::CONNECT_INVALID_HOST, 0),
-        (command, nvme_tcp::nvme::fabrics::ConnectData { controller: 1, ..good.clone() }, parameters, in_data(16)),
+        (command, nvme_tcp::wire::ConnectData { controller: 1, ..good.clone() }, parameters, in_data(16)),
         (io_command.with_u32(10, 999 << 16), io_good.clone(), parameters, 42),
-        (
-            io_command,
-            nvme_tcp::nvme::fabrics::ConnectData { controller: 99, ..io_good.clone() },
-            parameters,
-            in_data(16),
-        ),
+        (io_command, nvme_tcp::wire::ConnectData { controller: 99, ..io_good.clone() }, parameters, in_data(16)),
         (io_command, nvme(&io_good, "nqn.2026-01.test:other", DISK), parameters, in_data(512)),
-        (
-            io_command,
-            nvme_tcp::nvme::fabrics::ConnectData { host_id: [8; 16], ..io_good.clone() },
-            parameters,
-            in_data(0),
-        ),
+        (io_command, nvme_tcp::wire::ConnectData { host_id: [8; 16], ..io_good.clone() }, parameters, in_data(0)),
     ];
     for (command, data, status, result) in rows {
         let completion = Wire::open(&mut target, false).command(&mut target, command, &data.to_bytes());
@@ -271,16 +253,12 @@ fn connects_that_cannot_be() {
     assert_eq!(Wire::open(&mut target, false).command(&mut target, early, &[]).status, Status::COMMAND_SEQUENCE_ERROR);
 }
 
-fn nvme(
-    good: &nvme_tcp::nvme::fabrics::ConnectData,
-    host: &str,
-    subsystem: &str,
-) -> nvme_tcp::nvme::fabrics::ConnectData {
-    nvme_tcp::nvme::fabrics::ConnectData { host: host.into(), subsystem: subsystem.into(), ..good.clone() }
+fn nvme(good: &nvme_tcp::wire::ConnectData, host: &str, subsystem: &str) -> nvme_tcp::wire::ConnectData {
+    nvme_tcp::wire::ConnectData { host: host.into(), subsystem: subsystem.into(), ..good.clone() }
 }
 
 /// Reads by an admin command.
-fn read(wire: &mut Wire, target: &mut nvme_tcp::controller::Target, command: Command, length: u32) -> Vec<u8> {
+fn read(wire: &mut Wire, target: &mut nvme_tcp::target::Target, command: Command, length: u32) -> Vec<u8> {
     let command = command.with_sgl(Sgl::transport(length));
     let mut came = wire.send(target, &Pdu::Command(command), &[]);
     let last = came.pop().unwrap();
@@ -306,7 +284,7 @@ fn what_identify_tells_is_what_linux_insists_on() {
     let namespace = NamespaceData::parse(&read(&mut wire, &mut target, identify(0).with_namespace(1), 4096)).unwrap();
     assert_eq!((namespace.blocks, namespace.block_shift), (2112, 9));
     let list = read(&mut wire, &mut target, identify(2), 4096);
-    assert_eq!(nvme_tcp::nvme::identify::parse_namespace_list(&list), [1]);
+    assert_eq!(nvme_tcp::wire::parse_namespace_list(&list), [1]);
     for cns in [0x03, 0x05, 0x06, 0x08, 0x10, 0x11, 0x12, 0x13, 0x1c] {
         assert_eq!(read(&mut wire, &mut target, identify(cns).with_namespace(1), 4096).len(), 4096, "CNS {cns:#x}");
     }
@@ -338,7 +316,7 @@ fn an_event_is_told_once_until_its_log_is_read() {
     assert_eq!((completion.command, completion.result), (10, 0x04_0002));
     assert!(wire.send(&mut target, &wait(11), &[]).is_empty(), "not again before the log was read");
     let changed = read(&mut wire, &mut target, log(0x04, 4096), 4096);
-    assert_eq!(nvme_tcp::nvme::identify::parse_namespace_list(&changed), [2, 3]);
+    assert_eq!(nvme_tcp::wire::parse_namespace_list(&changed), [2, 3]);
     assert_eq!(read(&mut wire, &mut target, log(0x04, 4096), 4096), [0; 4096], "reading clears it");
     target.remove_namespace(DISK, 2).unwrap();
     wire.connection.handle_wakeup(&mut target);

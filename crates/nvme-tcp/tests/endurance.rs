@@ -5,11 +5,13 @@ mod rig;
 
 use bytes::Bytes;
 use core::time::Duration;
-use nvme_tcp::controller::{Done, Job, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::core::controller::{Done, Job};
 use nvme_tcp::namespace::{MemoryStorage, Namespace, Pieces, Storage};
-use nvme_tcp::nvme::fabrics::{ConnectData, DISCOVERY_NQN, property};
-use nvme_tcp::nvme::log::page;
-use nvme_tcp::{AdminOpcode, Command, FabricsType, FatalStatus, IoOpcode, Pdu, Sgl, Status};
+use nvme_tcp::target::{Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{
+    AdminOpcode, Command, ConnectData, DISCOVERY_NQN, FabricsType, FatalStatus, IoOpcode, Pdu, Sgl, Status, page,
+    property,
+};
 use offload_base::Instant;
 use rig::{Came, DISK, HOST, Wire, connect_command, host_data, segment, target, termination};
 use std::io;

@@ -5,10 +5,8 @@ mod made_by_hand;
 use core::time::Duration;
 use futures_util::future::{join, join_all};
 use made_by_hand::{Act, Faulty, is_io, with};
-use nvme_tcp::host::{Buffer, commands};
-use nvme_tcp::nvme::identify::NamespaceData;
-use nvme_tcp::shell::host::{CommandError, Failed, HostError, HostEvent};
-use nvme_tcp::{AdminOpcode, FabricsType, IoOpcode, Status};
+use nvme_tcp::host::{Buffer, CommandError, Failed, HostError, HostEvent};
+use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, commands};
 use std::sync::{Arc, Mutex};
 
 #[test]

@@ -9,9 +9,8 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_util::future::{join3, select};
 use made_by_hand::{Act, Faulty, with};
-use nvme_tcp::host::commands;
-use nvme_tcp::shell::host::{CommandError, Disk, Done, Failed, Host, HostError};
-use nvme_tcp::{AdminOpcode, Command, IoOpcode, Status};
+use nvme_tcp::host::{CommandError, Disk, Done, Failed, Host, HostError};
+use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

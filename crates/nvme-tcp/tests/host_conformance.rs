@@ -4,10 +4,12 @@
 use bytes::{Bytes, BytesMut};
 use core::task::Waker;
 use core::time::Duration;
-use nvme_tcp::host::{Abandoned, Buffer, Payload, Queue, QueueConfig, QueueError, Submission, commands};
-use nvme_tcp::pdu::{DataHeader, InitializeResponse, ReadyToTransfer, Termination};
-use nvme_tcp::pdu::{Limits, Side};
-use nvme_tcp::{Command, Completion, FatalStatus, Framing, IoOpcode, Pdu, Received, Receiver, SglKind, Status};
+use nvme_tcp::core::queue::{Abandoned, Payload, Queue, QueueConfig, QueueError, Submission};
+use nvme_tcp::host::Buffer;
+use nvme_tcp::wire::{
+    Command, Completion, DataHeader, FatalStatus, Framing, InitializeResponse, IoOpcode, Limits, Pdu, ReadyToTransfer,
+    Received, Receiver, SglKind, Side, Status, Termination, commands,
+};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
 

@@ -8,10 +8,12 @@ mod rig;
 use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
 use nic_sim::NicConfig;
-use nvme_tcp::controller::{Job, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::core::controller::Job;
 use nvme_tcp::namespace::{Namespace, Pieces, Storage};
-use nvme_tcp::pdu::{DataHeader, InitializeRequest, ReadyToTransfer};
-use nvme_tcp::{Command, FabricsType, Framing, IoOpcode, Pdu, Sgl, Status};
+use nvme_tcp::target::{Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{
+    Command, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, ReadyToTransfer, Sgl, Status,
+};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{BufferPool, Instant, Seq};
 use rig::{Came, DISK, Wire, connect_command, host_data, segment, target};

@@ -5,12 +5,13 @@ mod bed;
 
 use bed::{Bed, Layers};
 use bytes::{Bytes, BytesMut};
-use nvme_tcp::controller::{Connection, Job, Target, TargetConfig, TransportConfig};
-use nvme_tcp::host::{Buffer, Payload, Queue, QueueConfig, Submission, commands};
+use nvme_tcp::core::controller::{Connection, Job};
+use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission};
+use nvme_tcp::exercise::Exercise;
+use nvme_tcp::host::Buffer;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
-use nvme_tcp::nvme::fabrics::{ConnectData, property};
-use nvme_tcp::shell::Exercise;
-use nvme_tcp::{Command, IoOpcode, Status};
+use nvme_tcp::target::{Target, TargetConfig, TransportConfig};
+use nvme_tcp::wire::{Command, ConnectData, IoOpcode, Status, commands, property};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Rng, Seed, Seq};
 use proptest::prelude::*;

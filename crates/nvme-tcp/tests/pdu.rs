@@ -1,9 +1,9 @@
 //! PDUs through a stream that is cut anywhere, and every check of the receiver.
 
 use bytes::{Bytes, BytesMut};
-use nvme_tcp::pdu::{DataHeader, InitializeRequest, InitializeResponse, Limits, ReadyToTransfer, Side, Termination};
-use nvme_tcp::{
-    Command, Completion, FatalError, FatalStatus, Framing, IoOpcode, Pdu, Received, Receiver, Sgl, Status, WirePdu,
+use nvme_tcp::wire::{
+    Command, Completion, DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, IoOpcode,
+    Limits, Pdu, ReadyToTransfer, Received, Receiver, Sgl, Side, Status, Termination, WirePdu,
 };
 use offload_api::rx::NvmeVerdict;
 use offload_api::{RxMeta, RxSegment};

@@ -9,11 +9,10 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use ktls_offload::TokioSegments;
-use nvme_tcp::controller::{Job, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::core::controller::Job;
 use nvme_tcp::namespace::{Namespace, Pieces, Storage};
-use nvme_tcp::pdu::InitializeRequest;
-use nvme_tcp::shell::{Blocking, ServeError, Server};
-use nvme_tcp::{Command, FabricsType, Framing, IoOpcode, Pdu, Sgl};
+use nvme_tcp::target::{Blocking, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{Command, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, Sgl};
 use offload_base::{Alarm, Clock, Instant, Timers};
 use rig::{DISK, Wire, connect_command, segment};
 use std::io;
@@ -224,7 +223,7 @@ struct Starved {
     served: Served,
     other: Wire,
     next: u16,
-    held: Vec<nvme_tcp::pdu::WirePdu>,
+    held: Vec<nvme_tcp::wire::WirePdu>,
 }
 
 impl Starved {

@@ -4,9 +4,9 @@
 mod bed;
 
 use bed::Bed;
-use nvme_tcp::controller::TransportConfig;
-use nvme_tcp::shell::Exercise;
-use nvme_tcp::shell::host::Offload;
+use nvme_tcp::exercise::Exercise;
+use nvme_tcp::host::Offload;
+use nvme_tcp::target::TransportConfig;
 use offload_base::Seed;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::PathBuf;

@@ -23,7 +23,7 @@ pub(crate) use identity::fnv1a;
 pub use identity::random_uuid;
 pub use memory::MemoryStorage;
 
-use crate::nvme::Status;
+use crate::wire::Status;
 use bytes::Bytes;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -7,11 +7,11 @@ use core::time::Duration;
 use host_stack::TcpConfig;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nvme_tcp::nvme::fabrics::property;
-use nvme_tcp::nvme::identify::{ControllerData, NamespaceData};
-use nvme_tcp::pdu::{DataHeader, InitializeResponse, Limits, Side};
-use nvme_tcp::shell::host::{Connecting, Connector, Host, HostConfig, HostIdentity};
-use nvme_tcp::{AdminOpcode, Command, Completion, FabricsType, Framing, IoOpcode, Pdu, Received, Receiver, Status};
+use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity};
+use nvme_tcp::wire::{
+    AdminOpcode, Command, Completion, ControllerData, DataHeader, FabricsType, Framing, InitializeResponse, IoOpcode,
+    Limits, NamespaceData, Pdu, Received, Receiver, Side, Status, property,
+};
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Seed;
 use std::sync::Arc;

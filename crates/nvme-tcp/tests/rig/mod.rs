@@ -3,11 +3,13 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use bytes::{Bytes, BytesMut};
-use nvme_tcp::controller::{Connection, Target, TargetConfig, TransportConfig};
+use nvme_tcp::core::controller::Connection;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
-use nvme_tcp::nvme::fabrics::{ConnectData, property};
-use nvme_tcp::pdu::{DataHeader, InitializeRequest, Limits, ReadyToTransfer, Side, Termination};
-use nvme_tcp::{Command, Completion, FabricsType, Framing, Pdu, Received, Receiver, Sgl};
+use nvme_tcp::target::{Target, TargetConfig, TransportConfig};
+use nvme_tcp::wire::{
+    Command, Completion, ConnectData, DataHeader, FabricsType, Framing, InitializeRequest, Limits, Pdu,
+    ReadyToTransfer, Received, Receiver, Sgl, Side, Termination, property,
+};
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
 use std::sync::Arc;

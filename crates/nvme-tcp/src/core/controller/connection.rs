@@ -1,0 +1,588 @@
+//! One connection of a controller, which is one queue: PDUs in, PDUs and work out.
+//!
+//! Invariants: a command identifier is in use from its capsule to its completion. Data are taken only where they were
+//! asked for: every H2CData byte lies where the next byte of an outstanding request does. What a host can make the
+//! connection hold is bounded: commands by the queue's entries, their data by the budget and the capsule size, answers
+//! it does not take by the budget and one answer. What all hosts together can make the target hold is bounded by its
+//! memory. When a Disconnect is answered, nothing is under way for the queue; when a Connect is, nothing of the queue's
+//! earlier connections.
+//!
+//! - `data`: what hosts send for their commands; `gathered`: how it is kept; `execution`: commands whose data are here.
+
+mod data;
+mod execution;
+mod gathered;
+
+use super::fabrics::Queue;
+use super::job::{Done, Job};
+use super::memory::{Account, Charge};
+use super::work::{AllUnderWay, Work};
+use super::{Target, TransportConfig, admin, io};
+use crate::namespace::Outcome;
+use crate::wire::{
+    AdminOpcode, Command, ConnectData, FabricsType, FatalError, FatalStatus, Framing, InitializeRequest,
+    InitializeResponse, IoOpcode, Limits, Pdu, Received, Receiver, SglKind, Side, Status, Transfer, WirePdu,
+};
+use bytes::Bytes;
+use core::time::Duration;
+use gathered::Gathered;
+use offload_api::RxSegment;
+use offload_base::{Instant, time};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Names a connection of a [`Target`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(super) u64);
+
+/// The state machine of one connection.
+///
+/// ```
+/// use nvme_tcp::target::{Target, TargetConfig};
+/// use nvme_tcp::wire::{Framing, InitializeRequest, Pdu};
+/// use offload_api::{RxMeta, RxSegment};
+/// use offload_base::{Instant, Seq};
+///
+/// let mut target = Target::new(TargetConfig::default()).unwrap();
+/// let mut connection = target.accept(Instant::ZERO);
+/// let request = Pdu::InitializeRequest(InitializeRequest::default());
+/// for piece in Framing::default().frame(&request, []).into_pieces() {
+///     let segment = RxSegment { seq: Seq(0), data: piece.try_into_mut().unwrap().into(), meta: RxMeta::default() };
+///     connection.handle_segment(Instant::ZERO, segment, &mut target);
+/// }
+/// let answer = connection.poll_transmit().unwrap();
+/// assert_eq!((answer.head[0], answer.len()), (0x01, 128));
+/// ```
+#[derive(Debug)]
+pub struct Connection {
+    id: ConnectionId,
+    config: TransportConfig,
+    account: Arc<Account>,
+    receiver: Receiver,
+    framing: Framing,
+    state: State,
+    /// There was no memory for it.
+    refused: bool,
+    /// When the host has to have connected.
+    deadline: Option<Instant>,
+    /// Requests to transfer a command may have outstanding.
+    requests_each: u32,
+    queue: Option<Queue>,
+    commands: BTreeMap<u16, Incoming>,
+    /// By TTAG, up to the greatest that was in use.
+    requests: Vec<Option<Request>>,
+    free_tags: Vec<u16>,
+    /// Commands whose data are still to be asked for, in the order they came.
+    unasked: VecDeque<u16>,
+    /// Bytes of all commands that were asked for data.
+    asked_bytes: usize,
+    /// Where the data being received go.
+    receiving: Option<Receiving>,
+    /// Bytes of data received so far.
+    received: u64,
+    jobs: VecDeque<Job>,
+    /// An I/O queue's: what it has under way.
+    work: Option<Arc<Work>>,
+    /// Jobs given out that are not back.
+    jobs_out: usize,
+    /// A Connect that is answered when what earlier connections of the queue left under way is over.
+    connecting: Option<(u16, AllUnderWay)>,
+    /// Bytes being read, and read but not sent.
+    read_bytes: usize,
+    out: VecDeque<WirePdu>,
+    /// Of all in `out`.
+    out_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Waits for ICReq.
+    Opening,
+    Open,
+    /// A Disconnect, the command named, waits for what runs.
+    Disconnecting(u16),
+    /// Sends what is left, then closes.
+    Closing,
+}
+
+/// A command without its completion.
+#[derive(Debug)]
+struct Incoming {
+    command: Command,
+    /// How many came to the queue before it.
+    number: u64,
+    /// What is wrong with it already.
+    refused: Option<Status>,
+    data: Gathered,
+    /// The memory that its data take.
+    charge: Option<Charge>,
+    /// Bytes expected, asked for, and received.
+    total: u32,
+    asked: u32,
+    received: u32,
+    outstanding: u32,
+    admitted: bool,
+    /// At work: everything is there.
+    started: bool,
+}
+
+/// An R2T that is being answered.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    command: u16,
+    next: u32,
+    end: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Receiving {
+    /// `None`: of a PDU whose data nobody wants.
+    command: Option<u16>,
+    offset: u32,
+    /// Where what was asked for ends.
+    end: u32,
+    /// The request these data answer.
+    tag: Option<u16>,
+}
+
+impl Connection {
+    pub(super) fn new(id: ConnectionId, now: Instant, config: TransportConfig, account: Arc<Account>) -> Connection {
+        let limits = Limits { max_in_capsule: config.in_capsule.max(ADMIN_CAPSULE), ..Limits::default() };
+        Connection {
+            id,
+            config,
+            account,
+            receiver: Receiver::new(Side::Controller, Limits { max_data: config.max_data, ..limits }),
+            framing: Framing::default(),
+            state: State::Opening,
+            refused: false,
+            deadline: Some(now + CONNECT_TIME),
+            requests_each: 1,
+            queue: None,
+            commands: BTreeMap::new(),
+            requests: Vec::new(),
+            free_tags: Vec::new(),
+            unasked: VecDeque::new(),
+            asked_bytes: 0,
+            receiving: None,
+            received: 0,
+            jobs: VecDeque::new(),
+            work: None,
+            jobs_out: 0,
+            connecting: None,
+            read_bytes: 0,
+            out: VecDeque::new(),
+            out_bytes: 0,
+        }
+    }
+
+    /// One that there is no room for: it closes at once.
+    pub(super) fn refused(self) -> Connection {
+        Connection { state: State::Closing, refused: true, ..self }
+    }
+
+    /// Whether there was no memory for it: there is nothing to be told to its host, and its stream is best reset.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Whether its host was asked for data that have not come.
+    pub fn expects_data(&self) -> bool {
+        self.state == State::Open && self.free_tags.len() < self.requests.len()
+    }
+
+    /// Bytes of data that its host has sent so far.
+    pub fn data_received(&self) -> u64 {
+        self.received
+    }
+
+    /// By which [`Target::take_wakeups`] names it.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// Takes the next range of the stream. What is in it after [`wants_input`](Self::wants_input) has become false is
+    /// heeded by [`resume`](Self::resume).
+    pub fn handle_segment(&mut self, now: Instant, segment: RxSegment, target: &mut Target) {
+        if matches!(self.state, State::Disconnecting(_) | State::Closing) {
+            return;
+        }
+        self.receiver.push(segment);
+        self.resume(now, target);
+    }
+
+    /// Goes on with what was received, once answers have gone that it waited for.
+    pub fn resume(&mut self, now: Instant, target: &mut Target) {
+        while self.wants_input() {
+            match self.receiver.poll().and_then(|received| self.handle_received(now, received, target)) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    let data = error.header.clone();
+                    self.queue_pdu(&error.pdu(Side::Controller), [data]);
+                    self.close(target);
+                }
+            }
+        }
+    }
+
+    /// The stream has ended, or was lost.
+    pub fn handle_end(&mut self, target: &mut Target) {
+        self.close(target);
+        self.out.clear();
+        self.out_bytes = 0;
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant, target: &mut Target) {
+        if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
+            && let Some(session) = target.sessions.get_mut(&queue.controller)
+        {
+            session.watch(now);
+        }
+        if self.next_event(target).is_some_and(|due| due <= now) {
+            self.close(target);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    pub fn next_event(&self, target: &Target) -> Option<Instant> {
+        if self.state == State::Closing {
+            return None;
+        }
+        let admin = self.queue.filter(|queue| queue.id == 0);
+        let alive = admin.and_then(|queue| target.sessions.get(&queue.controller)?.alive_until());
+        time::earliest(self.deadline, alive)
+    }
+
+    /// Something happened to the target that concerns this connection.
+    pub fn handle_wakeup(&mut self, target: &mut Target) {
+        let Some(queue) = self.queue else { return };
+        let session = target.sessions.get_mut(&queue.controller);
+        let Some(session) = session.filter(|session| match queue.id {
+            0 => session.admin() == self.id,
+            id => session.has_queue(id, self.id),
+        }) else {
+            self.close(target);
+            return;
+        };
+        let mut events = SmallVec::<[(u16, u64); 4]>::new();
+        if queue.id == 0 {
+            events.extend(core::iter::from_fn(|| session.poll_event()));
+        }
+        for (command, result) in events {
+            self.complete_with(command, Status::SUCCESS, result, target);
+        }
+        self.finish_connect(target);
+        self.abort_some(target);
+        self.ask();
+        if self.unasked.is_empty() && self.jobs.is_empty() {
+            // What it waited for is over.
+            self.account.stop_waiting();
+        }
+    }
+
+    /// The next PDU to send.
+    pub fn poll_transmit(&mut self) -> Option<WirePdu> {
+        let pdu = self.out.pop_front()?;
+        self.out_bytes -= pdu.len() as usize;
+        self.read_bytes -= pdu.data.iter().map(Bytes::len).sum::<usize>().min(self.read_bytes);
+        Some(pdu)
+    }
+
+    /// The next piece of work; it comes back by [`complete`](Self::complete).
+    pub fn poll_job(&mut self) -> Option<Job> {
+        let reads = self.jobs.front()?.reads;
+        // Others want to use the storage, too.
+        if self.jobs_out >= JOBS_OUT {
+            return None;
+        }
+        // A host that does not take what it reads is not read for; but one read is always possible.
+        if self.read_bytes > 0 && self.read_bytes + reads > self.config.budget {
+            return None;
+        }
+        let charge = if reads > 0 { Some(self.account.take_or_wait(reads)?) } else { None };
+        let command = self.jobs.front()?.command;
+        let running = match self.work.as_ref().map(|work| work.begin(command)) {
+            // The controller is gone, as this connection is about to hear.
+            Some(None) => {
+                self.jobs.clear();
+                return None;
+            }
+            running => running.flatten(),
+        };
+        self.read_bytes += reads;
+        self.jobs_out += 1;
+        self.jobs.pop_front().map(|job| Job { running, charge: charge.or(job.charge), ..job })
+    }
+
+    /// Takes work back.
+    pub fn complete(&mut self, now: Instant, done: Done, target: &mut Target) {
+        let _later = now;
+        self.jobs_out = self.jobs_out.saturating_sub(1);
+        self.read_bytes -= done.reads.min(self.read_bytes);
+        if self.state == State::Closing {
+            return;
+        }
+        let Outcome { status, data } = done.outcome;
+        if let Some(queue) = self.queue.filter(|queue| queue.id == 0)
+            && let Some(session) = target.sessions.get_mut(&queue.controller)
+        {
+            // What an admin queue does to namespaces is to flush them at a shutdown. If that fails, the command's status
+            // tells; it would fail again, so there is nothing for a host to wait for.
+            session.shut_down();
+        }
+        if status.is_success() && !data.is_empty() {
+            self.send_data(done.command, data, target);
+        } else {
+            self.complete_with(done.command, status, 0, target);
+        }
+        self.finish_disconnect(target);
+    }
+
+    /// Nothing more is received; once [`poll_transmit`](Self::poll_transmit) has nothing left, the stream can go.
+    pub fn is_closing(&self) -> bool {
+        self.state == State::Closing
+    }
+
+    /// Whether everything was taken by [`poll_transmit`](Self::poll_transmit).
+    pub fn is_drained(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
+    pub fn wants_input(&self) -> bool {
+        let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
+        let is_io = self.work.is_some();
+        let most = if is_io { self.config.budget } else { ADMIN_ANSWERS.min(self.config.budget) };
+        listens && self.out.len() < OUT_PDUS && self.out_bytes <= most
+    }
+
+    /// Returns whether there may be more.
+    fn handle_received(
+        &mut self,
+        now: Instant,
+        received: Option<Received>,
+        target: &mut Target,
+    ) -> Result<bool, FatalError> {
+        match received {
+            None => return Ok(false),
+            Some(Received::Header { pdu, data }) => match (self.state, pdu) {
+                (State::Opening, Pdu::InitializeRequest(request)) => self.initialize(&request, target)?,
+                (State::Open, Pdu::Command(command)) => self.handle_command(now, command, data, target)?,
+                (State::Open, Pdu::HostData(header)) => self.handle_data(&header)?,
+                (_, Pdu::HostTermination(_)) => self.close(target),
+                _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
+            },
+            Some(Received::Data(segment)) => self.take_data(segment),
+            Some(Received::DataEnd { intact }) => self.end_data(now, intact, target),
+        }
+        Ok(true)
+    }
+
+    fn initialize(&mut self, request: &InitializeRequest, target: &mut Target) -> Result<(), FatalError> {
+        if request.version != 0 {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        }
+        if request.alignment > MAX_ALIGNMENT {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
+        }
+        if !self.account.promise(STREAM_BYTES, STREAM_DATA) {
+            target.refused_connections += 1;
+            self.refused = true;
+            self.close(target);
+            return Ok(());
+        }
+        let header_digest = request.header_digest && self.config.header_digest;
+        let data_digest = request.data_digest && self.config.data_digest;
+        let response = InitializeResponse {
+            version: 0,
+            alignment: self.config.alignment,
+            header_digest,
+            data_digest,
+            max_data: self.config.max_data,
+        };
+        self.queue_pdu(&Pdu::InitializeResponse(response), []);
+        self.framing = Framing { header_digest, data_digest, alignment: request.alignment };
+        let limits = self.receiver.limits();
+        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
+        self.requests_each = request.max_requests.saturating_add(1).min(self.config.requests.max(1));
+        self.state = State::Open;
+        Ok(())
+    }
+
+    fn handle_command(
+        &mut self,
+        now: Instant,
+        command: Command,
+        data: u32,
+        target: &mut Target,
+    ) -> Result<(), FatalError> {
+        let entries = self.queue.map_or(1, |queue| usize::from(queue.entries));
+        if self.commands.len() >= entries {
+            // More than the queue has room for.
+            return Err(self.fatal(FatalStatus::SequenceError, 0));
+        }
+        let sgl = command.sgl();
+        let in_capsule = sgl.kind() == Some(SglKind::InCapsule);
+        if command.transfer() != Transfer::None && sgl.kind().is_none() && sgl.length > 0 {
+            return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 39));
+        }
+        if data > 0 || (in_capsule && command.transfer() == Transfer::ToController) {
+            if !in_capsule {
+                return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 39));
+            }
+            if sgl.address != 0 {
+                return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 24));
+            }
+            if sgl.length > self.receiver.limits().max_in_capsule {
+                return Err(self.fatal(FatalStatus::LimitExceeded, 8 + 32));
+            }
+            if sgl.length != data {
+                return Err(self.fatal(FatalStatus::UnsupportedParameter, 8 + 32));
+            }
+        }
+        if let Some(queue) = self.queue.as_mut() {
+            queue.head = (queue.head + 1) % queue.entries;
+        }
+        let id = command.identifier();
+        if self.commands.contains_key(&id) {
+            let completion = self.completion(id, Status::COMMAND_ID_CONFLICT, 0);
+            self.queue_pdu(&Pdu::Response(completion), []);
+            self.receiving = Some(Receiving { command: None, offset: 0, end: data, tag: None });
+            return Ok(());
+        }
+        let expected = self.expected_data(now, &command, target);
+        let wanted = command.transfer() == Transfer::ToController;
+        let refused = match expected {
+            Err(status) => Some(status),
+            // NVMe over Fabrics knows no PRPs.
+            Ok(_) if command.flags() & DATA_POINTER != SGL => Some(Status::INVALID_FIELD),
+            Ok(expected) if wanted && expected != sgl.length => Some(Status::INVALID_SGL_LENGTH),
+            Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
+            Ok(_) => None,
+        };
+        // What comes in capsules comes unasked: there is room for as many as the queue has entries.
+        let charge = (data > 0).then(|| self.account.keep());
+        let number = self.work.as_ref().map_or(0, |work| work.receive());
+        let total = if data > 0 || refused.is_some() || !wanted { data } else { sgl.length };
+        let incoming = Incoming {
+            command,
+            number,
+            refused,
+            data: Gathered::default(),
+            charge,
+            total,
+            asked: data,
+            received: 0,
+            outstanding: 0,
+            admitted: false,
+            started: false,
+        };
+        self.commands.insert(id, incoming);
+        if data > 0 {
+            self.receiving = Some(Receiving { command: Some(id), offset: 0, end: data, tag: None });
+        } else if total > 0 {
+            self.unasked.push_back(id);
+            self.ask();
+        } else {
+            self.start(now, id, target);
+        }
+        Ok(())
+    }
+
+    /// Bytes of data the command has to come with, or what is wrong with it.
+    fn expected_data(&self, now: Instant, command: &Command, target: &mut Target) -> Result<u32, Status> {
+        if command.opcode() == AdminOpcode::Fabrics as u8 {
+            return match FabricsType::from_u8(command.fabrics_type()) {
+                Some(FabricsType::Connect) => Ok(ConnectData::LEN as u32),
+                Some(_) => Ok(0),
+                None => Err(Status::INVALID_FIELD),
+            };
+        }
+        let queue = self.queue.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+        let session = target.sessions.get_mut(&queue.controller).ok_or(Status::INTERNAL_ERROR)?;
+        if queue.id > 0 {
+            session.note_use(now);
+        }
+        if !session.is_ready() {
+            return Err(Status::COMMAND_SEQUENCE_ERROR);
+        }
+        if command.flags() & FUSED != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        if queue.id == 0 {
+            return admin::data_len(command);
+        }
+        if IoOpcode::from_u8(command.opcode()) == Some(IoOpcode::Flush) {
+            return Ok(0);
+        }
+        let namespace = self.namespace(command.namespace(), target)?;
+        io::check(command, &namespace, self.config.max_transfer_bytes())
+    }
+
+    fn queue_pdu(&mut self, pdu: &Pdu, data: impl IntoIterator<Item = Bytes>) {
+        let pdu = self.framing.frame(pdu, data);
+        self.out_bytes += pdu.len() as usize;
+        self.out.push_back(pdu);
+    }
+
+    /// Ends the connection once what is queued was sent, and the controller if this is its admin queue.
+    fn close(&mut self, target: &mut Target) {
+        if self.state == State::Closing {
+            return;
+        }
+        self.state = State::Closing;
+        self.commands.clear();
+        self.jobs.clear();
+        self.unasked.clear();
+        self.account.stop_waiting();
+        if let Some(queue) = self.queue {
+            match target.sessions.get_mut(&queue.controller) {
+                Some(session) if queue.id == 0 && session.admin() == self.id => target.end_session(queue.controller),
+                Some(session) => session.remove_queue(queue.id, self.id),
+                None => {}
+            }
+        }
+    }
+
+    /// An error about the field at `offset` of the PDU received last.
+    fn fatal(&self, status: FatalStatus, offset: u32) -> FatalError {
+        FatalError::new(status, offset, self.receiver.header())
+    }
+}
+
+/// Memory that the entries of an I/O queue take at most: their commands and answers, and the data in their capsules.
+pub(super) const fn queue_bytes(entries: u16, in_capsule: u32) -> usize {
+    QUEUE_BYTES + entries as usize * (ENTRY_BYTES + in_capsule as usize)
+}
+
+/// What a stream costs before its host has sent an ICReq.
+pub(super) const OPENING_BYTES: usize = 8 << 10;
+/// What a connection costs at most from then on: the buffer it is received in, and answers that its host has not taken.
+pub(super) const STREAM_BYTES: usize = 128 << 10;
+/// Data of a command on a queue that is no I/O queue, twice over.
+pub(super) const STREAM_DATA: usize = 16 << 10;
+/// What an I/O queue costs beside its entries: answers that its host has not taken, requests for data.
+const QUEUE_BYTES: usize = 128 << 10;
+/// What an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job or its
+/// answer.
+const ENTRY_BYTES: usize = 2 * (size_of::<Incoming>() + size_of::<Job>()) + 64;
+/// Admin and Fabrics commands may always have this much data in their capsule (3.3.2.1).
+const ADMIN_CAPSULE: u32 = 8192;
+/// HPDA and CPDA go up to here.
+const MAX_ALIGNMENT: u8 = 31;
+/// In which a host has to send ICReq and Connect.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Jobs of a queue under way at a time.
+const JOBS_OUT: usize = 128;
+/// PDUs queued at which no more is received.
+const OUT_PDUS: usize = 256;
+/// Bytes of answers that a host has not taken at which no more is received from it, but on an I/O queue.
+const ADMIN_ANSWERS: usize = 64 << 10;
+/// FUSE, bits 1:0 of byte 1.
+const FUSED: u8 = 0b11;
+/// PSDT, bits 7:6 of byte 1; 01b: an SGL, and no metadata of their own.
+const DATA_POINTER: u8 = 0b11 << 6;
+const SGL: u8 = 0b01 << 6;

@@ -1,0 +1,124 @@
+//! Data that hosts send: asked for as far as budget and tags go, and taken where they were asked for.
+
+use super::{Connection, Receiving, Request};
+use crate::core::controller::Target;
+use crate::wire::{DataHeader, FatalError, FatalStatus, Pdu, ReadyToTransfer, Status};
+use offload_api::RxSegment;
+use offload_base::Instant;
+
+impl Connection {
+    /// Asks for data of commands that wait, as far as budget and tags go.
+    pub(super) fn ask(&mut self) {
+        while let Some(&id) = self.unasked.front() {
+            let Some(incoming) = self.commands.get_mut(&id) else {
+                self.unasked.pop_front();
+                continue;
+            };
+            let total = incoming.total as usize;
+            if !incoming.admitted {
+                if self.asked_bytes > 0 && self.asked_bytes + total > self.config.budget {
+                    return;
+                }
+                let Some(charge) = self.account.take_or_wait(total) else { return };
+                incoming.charge = Some(charge);
+                incoming.admitted = true;
+                self.asked_bytes += total;
+            }
+            while incoming.asked < incoming.total && incoming.outstanding < self.requests_each {
+                let Some(tag) = self.free_tags.pop().or_else(|| {
+                    let tag = u16::try_from(self.requests.len()).ok().filter(|tag| *tag < TAGS)?;
+                    self.requests.push(None);
+                    Some(tag)
+                }) else {
+                    return;
+                };
+                // All but the last end at a multiple of 4 bytes.
+                let length = (self.config.request_bytes & !3).max(4).min(incoming.total - incoming.asked);
+                let offset = incoming.asked;
+                self.requests[usize::from(tag)] = Some(Request { command: id, next: offset, end: offset + length });
+                incoming.asked += length;
+                incoming.outstanding += 1;
+                let request = ReadyToTransfer { command: id, tag, offset, length };
+                let pdu = self.framing.frame(&Pdu::ReadyToTransfer(request), []);
+                self.out_bytes += pdu.len() as usize;
+                self.out.push_back(pdu);
+            }
+            // The rest, if any, when a request of it is answered.
+            self.unasked.pop_front();
+        }
+    }
+
+    pub(super) fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
+        if header.tag >= TAGS {
+            return Err(self.fatal(FatalStatus::SequenceError, 10));
+        }
+        let Some(Some(request)) = self.requests.get(usize::from(header.tag)).copied() else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
+        };
+        if request.command != header.command {
+            return Err(self.fatal(FatalStatus::SequenceError, 8));
+        }
+        if header.offset != request.next {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        }
+        if header.length > request.end - request.next {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
+        }
+        if header.last != (request.next + header.length == request.end) {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
+        }
+        self.receiving = Some(Receiving {
+            command: Some(header.command),
+            offset: header.offset,
+            end: request.end,
+            tag: Some(header.tag),
+        });
+        Ok(())
+    }
+
+    pub(super) fn take_data(&mut self, segment: RxSegment) {
+        let Some(receiving) = self.receiving.as_mut() else { return };
+        let length = segment.data.len() as u32;
+        let (offset, end) = (receiving.offset, receiving.end);
+        receiving.offset += length;
+        self.received += u64::from(length);
+        if let Some(incoming) = receiving.command.and_then(|id| self.commands.get_mut(&id)) {
+            incoming.received += length;
+            if incoming.refused.is_none() {
+                let charge = &mut incoming.charge;
+                let keep = |more| charge.as_mut().is_some_and(|charge| charge.grow(more));
+                incoming.data.take(offset, end, segment.data, self.config.receive_buffer, keep);
+            }
+        }
+    }
+
+    pub(super) fn end_data(&mut self, now: Instant, intact: bool, target: &mut Target) {
+        let Some(Receiving { command: Some(id), offset, tag, .. }) = self.receiving.take() else { return };
+        let Some(incoming) = self.commands.get_mut(&id) else { return };
+        if !intact && incoming.refused.is_none() {
+            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
+            incoming.refused = Some(Status::TRANSIENT_TRANSPORT_ERROR);
+            incoming.data.clear();
+        }
+        if let Some(tag) = tag
+            && let Some(Some(request)) = self.requests.get_mut(usize::from(tag))
+        {
+            request.next = offset;
+            if request.next == request.end {
+                self.requests[usize::from(tag)] = None;
+                self.free_tags.push(tag);
+                incoming.outstanding -= 1;
+                if incoming.asked < incoming.total {
+                    self.unasked.push_front(id);
+                }
+            }
+        }
+        if incoming.received == incoming.total {
+            self.start(now, id, target);
+        }
+        self.ask();
+    }
+}
+
+/// Transfer tags of a connection.
+const TAGS: u16 = 1024;

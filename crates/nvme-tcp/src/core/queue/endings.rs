@@ -1,0 +1,68 @@
+//! The ends of commands: answered, all that was asked for sent, and the buffer back from the device.
+
+use super::{Active, INDEX_MASK, Queue};
+use crate::core::queue::{Finished, Order, Payload, Submission};
+use crate::wire::{Completion, Status};
+
+impl Queue {
+    /// Asks the device for the rest of a buffer, and waits for it.
+    pub(super) fn send_home(&mut self, id: u16) {
+        self.orders.push_back(Order::Release { command: id });
+        self.homing.push(id);
+    }
+
+    /// Goes on with a command that waited for its buffer.
+    pub(super) fn finish_if_home(&mut self, id: u16) {
+        if self.active(id).is_none() {
+            return;
+        }
+        if self.land(id) {
+            self.finish_if_done(id);
+        } else {
+            self.homing.push(id);
+        }
+    }
+
+    /// Takes a buffer in that is back; whoever gave the command up gets it now. False: a device has some of it.
+    pub(super) fn land(&mut self, id: u16) -> bool {
+        let Some(active) = self.active(id) else { return true };
+        let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {
+            return active.landing.is_none();
+        };
+        active.submission.payload = Payload::Read(landing.finish());
+        if active.abandoned {
+            let payload = core::mem::take(&mut active.submission.payload);
+            let submission = Submission { command: active.submission.command, payload };
+            let completion = Completion { command: id, status: Status::ABORTED_BY_HOST, ..Completion::default() };
+            self.finished.push_back(Finished { id, completion, submission });
+        }
+        true
+    }
+
+    /// Hands the command out if it is answered, all data that were asked for have left, and its buffer is back.
+    pub(super) fn finish_if_done(&mut self, id: u16) {
+        let done = |active: &&mut Active| active.response.is_some() && active.outstanding == 0;
+        if self.active(id).filter(done).is_none() {
+            return;
+        }
+        if !self.land(id) {
+            if !self.homing.contains(&id) {
+                self.send_home(id);
+            }
+            return;
+        }
+        let index = id & INDEX_MASK;
+        let slot = &mut self.slots[usize::from(index)];
+        let Some(active) = slot.active.take() else { return };
+        self.free.push(index);
+        let Some(mut completion) = active.response.filter(|_| !active.abandoned) else { return };
+        let reads = matches!(active.submission.payload, Payload::Read(_));
+        if completion.status.is_success() && active.damaged {
+            // NVMe/TCP Transport Specification 1.0, 3.3.1.1.2: not fatal to the connection, but to the command.
+            completion.status = Status::TRANSIENT_TRANSPORT_ERROR;
+        } else if completion.status.is_success() && reads && active.received < active.total {
+            completion.status = Status::DATA_TRANSFER_ERROR;
+        }
+        self.finished.push_back(Finished { id, completion, submission: active.submission });
+    }
+}

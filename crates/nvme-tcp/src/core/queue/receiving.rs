@@ -1,0 +1,175 @@
+//! What controllers send: each PDU checked against the command it is for.
+
+use super::{Queue, Receiving, State};
+use crate::core::queue::{Payload, QueueError};
+use crate::namespace::Pieces;
+use crate::wire::{
+    Completion, DataHeader, FatalError, FatalStatus, Framing, InitializeResponse, Limits, Pdu, ReadyToTransfer,
+    Received,
+};
+use offload_api::RxSegment;
+
+impl Queue {
+    /// Returns whether there may be more.
+    pub(super) fn handle_received(&mut self, received: Option<Received>) -> Result<bool, FatalError> {
+        match received {
+            None => return Ok(false),
+            Some(Received::Header { pdu, .. }) => match (self.state, pdu) {
+                (State::Opening, Pdu::InitializeResponse(response)) => self.initialize(&response)?,
+                (State::Open, Pdu::Response(completion)) => self.handle_response(completion)?,
+                (State::Open, Pdu::ControllerData(header)) => self.handle_data(&header)?,
+                (State::Open, Pdu::ReadyToTransfer(request)) => self.handle_request(&request)?,
+                (_, Pdu::ControllerTermination(termination)) => {
+                    self.out.clear();
+                    self.close(QueueError::Terminated(termination));
+                }
+                _ => return Err(self.fatal(FatalStatus::SequenceError, 0)),
+            },
+            Some(Received::Data(segment)) => self.take_data(segment),
+            Some(Received::DataEnd { intact }) => self.end_data(intact),
+        }
+        Ok(true)
+    }
+
+    fn initialize(&mut self, response: &InitializeResponse) -> Result<(), FatalError> {
+        if response.version != 0 {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        }
+        if response.alignment > MAX_ALIGNMENT {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 10));
+        }
+        let (header_digest, data_digest) = (response.header_digest, response.data_digest);
+        if (header_digest && !self.config.header_digest) || (data_digest && !self.config.data_digest) {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 11));
+        }
+        // NVMe/TCP Transport Specification 1.0, 3.6.2.3: MAXH2CDATA is at least 4096, and a multiple of 4.
+        if response.max_data < LEAST_MAX_DATA || !response.max_data.is_multiple_of(4) {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 12));
+        }
+        self.framing = Framing { header_digest, data_digest, alignment: response.alignment };
+        let limits = self.receiver.limits();
+        self.receiver.set_limits(Limits { header_digest, data_digest, alignment: self.config.alignment, ..limits });
+        self.max_data = response.max_data;
+        self.state = State::Open;
+        Ok(())
+    }
+
+    fn handle_response(&mut self, completion: Completion) -> Result<(), FatalError> {
+        let Some(active) = self.active(completion.command).filter(|active| active.response.is_none()) else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8 + 12));
+        };
+        active.response = Some(completion);
+        self.finish_if_done(completion.command);
+        Ok(())
+    }
+
+    fn handle_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
+        let Some(active) = self.active(header.command).filter(|active| active.response.is_none()) else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        };
+        let reads = matches!(active.submission.payload, Payload::Read(_)) || active.abandoned;
+        let (received, total) = (active.received, active.total);
+        if !reads || header.offset != received {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        }
+        if header.length > total - received {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
+        }
+        if header.success && !header.last {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 1));
+        }
+        self.receiving = Some(Receiving { id: header.command, offset: header.offset, success: header.success });
+        Ok(())
+    }
+
+    fn take_data(&mut self, segment: RxSegment) {
+        let Some(mut receiving) = self.receiving else { return };
+        let emulated = self.emulation && segment.data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC);
+        let Some(active) = self.active(receiving.id) else { return };
+        let length = segment.data.len() as u32;
+        match (&mut active.landing, &mut active.submission.payload) {
+            (Some(landing), _) => landing.take(receiving.offset, segment.data),
+            (None, Payload::Read(_)) if emulated => {}
+            (None, Payload::Read(buffer)) => buffer.put(receiving.offset as usize, &segment.data),
+            (None, Payload::None | Payload::Write(_)) => {}
+        }
+        active.received += length;
+        receiving.offset += length;
+        self.receiving = Some(receiving);
+    }
+
+    fn end_data(&mut self, intact: bool) {
+        let Some(receiving) = self.receiving.take() else { return };
+        let Some(active) = self.active(receiving.id) else { return };
+        active.damaged |= !intact;
+        if receiving.success {
+            active.response = Some(Completion { command: receiving.id, ..Completion::default() });
+            self.finish_if_done(receiving.id);
+        }
+    }
+
+    fn handle_request(&mut self, request: &ReadyToTransfer) -> Result<(), FatalError> {
+        let (requests, max_data) = (self.config.requests.max(1), self.max_data);
+        let Some(active) = self.active(request.command).filter(|active| active.response.is_none()) else {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 8));
+        };
+        let Payload::Write(pieces) = &active.submission.payload else {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        };
+        let end = request.offset.checked_add(request.length).filter(|end| *end <= active.total);
+        let (asked, outstanding) = (active.asked, active.outstanding);
+        if request.length == 0 {
+            return Err(self.fatal(FatalStatus::InvalidHeaderField, 16));
+        }
+        if request.offset < asked {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 12));
+        }
+        let Some(end) = end else {
+            return Err(self.fatal(FatalStatus::DataOutOfRange, 16));
+        };
+        if outstanding >= requests {
+            return Err(self.fatal(FatalStatus::LimitExceeded, 0));
+        }
+        let pieces = slice(pieces, request.offset as usize, request.length as usize);
+        active.asked = end;
+        active.outstanding += 1;
+        let mut offset = request.offset;
+        while offset < end {
+            let length = (end - offset).min(max_data);
+            let last = offset + length == end;
+            let header =
+                DataHeader { command: request.command, tag: request.tag, offset, length, last, success: false };
+            let data = slice(&pieces, (offset - request.offset) as usize, length as usize);
+            self.send(&Pdu::HostData(header), data, last.then_some(request.command));
+            offset += length;
+        }
+        Ok(())
+    }
+}
+
+/// `length` bytes of `pieces` from `offset` on, shared.
+fn slice(pieces: &Pieces, offset: usize, length: usize) -> Pieces {
+    let (mut skip, mut left) = (offset, length);
+    let mut taken = Pieces::new();
+    for piece in pieces {
+        if left == 0 {
+            break;
+        }
+        if skip >= piece.len() {
+            skip -= piece.len();
+            continue;
+        }
+        let part = piece.slice(skip..piece.len().min(skip + left));
+        (skip, left) = (0, left - part.len());
+        taken.push(part);
+    }
+    taken
+}
+
+/// What stands for data that a device would have placed, and how much of it is looked at.
+const MAGIC: u8 = 0xcc;
+const MAGIC_BYTES: usize = 8;
+/// HPDA and CPDA go up to here.
+const MAX_ALIGNMENT: u8 = 31;
+/// The least MAXH2CDATA.
+const LEAST_MAX_DATA: u32 = 4096;

@@ -1,0 +1,123 @@
+//! Commands on their way into a queue and out of it, and what else callers of one deal with.
+
+use super::Buffer;
+use crate::namespace::Pieces;
+use crate::wire::{Command, Completion, FatalError, Termination};
+use core::time::Duration;
+use offload_api::Piece;
+
+/// How a connection is opened and used.
+///
+/// See [`Queue`](super::Queue) for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Commands at a time, 1 to 4095.
+    pub depth: u16,
+    /// Asks for header digests. A controller that does not agree is not insisted with.
+    pub header_digest: bool,
+    /// Asks for data digests.
+    pub data_digest: bool,
+    /// HPDA: the controller begins data at a multiple of `(alignment + 1) * 4` bytes.
+    pub alignment: u8,
+    /// Requests to transfer (R2T) that a command may have outstanding, at least one.
+    pub requests: u32,
+    /// Most data that go along in a command's capsule.
+    pub in_capsule: u32,
+    /// In which a command has to be answered. A connection on which one is not is given up.
+    pub command_timeout: Duration,
+}
+
+/// What a command brings along.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// No data.
+    #[default]
+    None,
+    /// Data for the controller.
+    Write(Pieces),
+    /// Where data from the controller go.
+    Read(Buffer),
+}
+
+/// A command for a [`Queue`](super::Queue).
+#[derive(Debug)]
+pub struct Submission {
+    /// The command; identifier and SGL are filled in.
+    pub command: Command,
+    /// Its data, or the room for them.
+    pub payload: Payload,
+}
+
+/// A command that has come to its end.
+#[derive(Debug)]
+pub struct Finished {
+    /// The identifier it had.
+    pub id: u16,
+    /// What the controller answered.
+    pub completion: Completion,
+    /// The command, as it was submitted.
+    pub submission: Submission,
+}
+
+/// What a device is to do for a queue, before the next PDU is sent.
+#[derive(Debug)]
+pub enum Order {
+    /// Take the buffer of a command.
+    Place {
+        /// The command.
+        command: u16,
+        /// Its buffer.
+        buffer: Vec<Piece>,
+    },
+    /// Send home what is left of it.
+    Release {
+        /// The command.
+        command: u16,
+    },
+}
+
+/// What became of a command that was given up.
+#[derive(Debug)]
+pub enum Abandoned {
+    /// Here is its payload; it will not finish.
+    Now(Payload),
+    /// A device has its buffer: it will finish, with [`Status::ABORTED_BY_HOST`](crate::Status::ABORTED_BY_HOST).
+    Later,
+    /// It fills no buffer, and may be carried out yet: it will finish, with what the controller answers. Until then a
+    /// command about the same blocks may be overtaken by it.
+    Unanswered,
+    /// It has finished.
+    Finished,
+}
+
+/// Why a connection is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// The controller's fault, and it was told so.
+    #[error(transparent)]
+    Misbehaved(#[from] FatalError),
+    /// The controller says that the fault is the host's.
+    #[error("the controller ended the connection with error status {}", .0.status)]
+    Terminated(Termination),
+    /// The controller closed the connection.
+    #[error("the controller closed the connection")]
+    Closed,
+    /// No answer in time.
+    #[error("the controller does not answer")]
+    TimedOut,
+}
+
+impl Default for QueueConfig {
+    fn default() -> QueueConfig {
+        QueueConfig {
+            depth: 128,
+            header_digest: false,
+            data_digest: false,
+            alignment: 0,
+            requests: 1,
+            in_capsule: 8192,
+            command_timeout: Duration::from_secs(30),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Where streams to a controller come from.
+
+use core::future::Future;
+use core::pin::Pin;
+use offload_api::SegmentStream;
+use std::io;
+
+/// A stream that is being opened.
+pub type Connecting = Pin<Box<dyn Future<Output = io::Result<Box<dyn SegmentStream>>> + Send>>;
+
+/// Opens streams to one controller: one for each queue, and again after each loss. A closure that gives a future of a
+/// stream is one.
+///
+/// ```
+/// use nvme_tcp::host::Connector;
+/// use offload_api::SegmentStream;
+///
+/// fn by<S: SegmentStream + 'static>(open: fn() -> std::future::Ready<std::io::Result<S>>) -> impl Connector {
+///     open
+/// }
+/// ```
+pub trait Connector: Send + Sync {
+    /// Opens a stream.
+    fn connect(&self) -> Connecting;
+}
+
+impl<F, R, S> Connector for F
+where
+    F: Fn() -> R + Send + Sync,
+    R: Future<Output = io::Result<S>> + Send + 'static,
+    S: SegmentStream + 'static,
+{
+    fn connect(&self) -> Connecting {
+        let opening = self();
+        Box::pin(async move { Ok(Box::new(opening.await?) as Box<dyn SegmentStream>) })
+    }
+}

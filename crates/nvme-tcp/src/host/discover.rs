@@ -1,0 +1,75 @@
+//! What there is to connect to.
+
+use super::connector::Connector;
+use super::error::HostError;
+use super::link::Link;
+use super::{HostConfig, session};
+use crate::core::queue::{Buffer, Payload};
+use crate::wire::{DISCOVERY_NQN, DiscoveryEntry, DiscoveryLog, commands, page};
+use core::time::Duration;
+use offload_base::Timers;
+use std::sync::Arc;
+
+/// Asks a discovery controller; `config` says who asks, and with which digests.
+///
+/// ```
+/// use nvme_tcp::host::{Connector, HostConfig, HostIdentity, discover};
+/// use offload_base::Timers;
+/// use std::sync::Arc;
+///
+/// async fn names(
+///     connector: &dyn Connector,
+///     timers: &Arc<dyn Timers>,
+///     identity: HostIdentity,
+/// ) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+///     let log = discover(connector, timers, &HostConfig::new("", identity)).await?;
+///     Ok(log.entries.into_iter().map(|entry| entry.subsystem).collect())
+/// }
+/// ```
+///
+/// # Errors
+/// The controller cannot be reached, refuses, or its log does not stay the same for long enough to be read.
+pub async fn discover(
+    connector: &dyn Connector,
+    timers: &Arc<dyn Timers>,
+    config: &HostConfig,
+) -> Result<DiscoveryLog, HostError> {
+    let subsystem = DISCOVERY_NQN.to_owned();
+    let config = HostConfig { subsystem, keep_alive: Duration::ZERO, ..config.clone() };
+    let (mut link, _) = session::open_admin(connector, timers, &config).await?;
+    for _ in 0..ATTEMPTS {
+        let mut log = read(&mut link, 0, DiscoveryLog::HEADER as u32).await?;
+        let (generation, count) = DiscoveryLog::parse_header(&log).ok_or(UNREADABLE)?;
+        let count = usize::try_from(count).ok().filter(|count| *count <= MAX_ENTRIES).ok_or(UNREADABLE)?;
+        let mut left = count * DiscoveryEntry::LEN;
+        while left > 0 {
+            let part = left.min(PART);
+            log.extend(read(&mut link, log.len() as u64, part as u32).await?);
+            left -= part;
+        }
+        // It may have changed meanwhile.
+        let again = read(&mut link, 0, DiscoveryLog::HEADER as u32).await?;
+        if DiscoveryLog::parse_header(&again) == Some((generation, count as u64)) {
+            link.finish(true).await;
+            return DiscoveryLog::parse(&log).ok_or(UNREADABLE);
+        }
+    }
+    Err(HostError::TimedOut("a discovery log that stays the same"))
+}
+
+async fn read(link: &mut Link, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
+    let command = commands::log_page(page::DISCOVERY, offset, bytes).with_namespace(0);
+    let buffer = Payload::Read(Buffer::zeroed(bytes as usize));
+    match link.execute("the discovery log", command, buffer).await?.submission.payload {
+        Payload::Read(buffer) => Ok(buffer.to_vec()),
+        Payload::None | Payload::Write(_) => Err(UNREADABLE),
+    }
+}
+
+const UNREADABLE: HostError = HostError::Unsuitable("its discovery log makes no sense");
+/// Bytes read at a time.
+const PART: usize = 16 << 10;
+/// What a log may have.
+const MAX_ENTRIES: usize = 4096;
+/// How often a log is read that changes.
+const ATTEMPTS: usize = 8;

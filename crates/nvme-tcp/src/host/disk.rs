@@ -1,0 +1,172 @@
+//! One namespace, by block.
+
+use super::error::CommandError;
+use super::known::Known;
+use super::lane::{Done, Pending, Read};
+use super::{Host, write_payload};
+use crate::core::queue::{Buffer, Payload};
+use crate::wire::{Command, IoOpcode, NamespaceData, NamespaceIds, commands};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A namespace of a controller. Commands are under way from the call on, whether or not the future is polled.
+///
+/// Commands that are under way at the same time may be carried out in any order. A command whose future was
+/// [cancelled](Done::cancel) or dropped may still be carried out, but not after one that is submitted later and is about
+/// some of the same blocks: that one waits. (A host without a [keep-alive](super::HostConfig::keep_alive) that loses a
+/// silent controller cannot wait: the command ends with [`CommandError::Uncertain`], and may still be carried out after that.)
+///
+/// The disk is the namespace that was looked at, not its number: if there is another behind a new connection, or the
+/// controller tells that it has changed, [`Host::disk`] has to be asked again.
+///
+/// ```
+/// use bytes::Bytes;
+/// use nvme_tcp::host::{CommandError, Disk};
+///
+/// async fn replace(disk: &Disk, old: Bytes, new: Bytes) -> Result<(), CommandError> {
+///     // Dropped at once: it may be carried out, or not.
+///     drop(disk.write(0, [old]));
+///     // Whichever it was, this comes after it.
+///     disk.write(0, [new]).await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// See [`Host`] for an example of how to come by one.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    host: Host,
+    known: Arc<Known>,
+    max_transfer: u32,
+}
+
+impl Disk {
+    pub(super) fn new(host: Host, known: Arc<Known>, max_transfer: u32) -> Disk {
+        Disk { host, known, max_transfer }
+    }
+
+    /// The namespace's number.
+    pub fn id(&self) -> u32 {
+        self.known.id
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> u64 {
+        self.known.data.blocks
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        1 << self.known.data.block_shift
+    }
+
+    /// What the controller said.
+    pub fn data(&self) -> &NamespaceData {
+        &self.known.data
+    }
+
+    /// By what the namespace is known wherever it is.
+    pub fn ids(&self) -> &NamespaceIds {
+        &self.known.ids
+    }
+
+    /// Most bytes that a command moves.
+    pub fn max_transfer(&self) -> u32 {
+        self.max_transfer.min(self.block_size() << 16)
+    }
+
+    /// A new buffer for `blocks` blocks.
+    pub fn buffer(&self, blocks: u32) -> Buffer {
+        Buffer::zeroed(blocks as usize * self.block_size() as usize)
+    }
+
+    /// Fills `buffer`, in whole blocks, with those from `first` on.
+    pub fn read(&self, first: u64, buffer: Buffer) -> Read {
+        match self.blocks_of(buffer.len()) {
+            Ok(blocks) => {
+                let command = commands::range(IoOpcode::Read, self.id(), first, blocks);
+                Read(self.submit(command, Payload::Read(buffer)))
+            }
+            Err(error) => Read(Pending::refused(error, Payload::Read(buffer))),
+        }
+    }
+
+    /// Writes `data`, whole blocks, from block `first` on. The bytes are let go of when the command has ended.
+    pub fn write(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+        self.with_data(IoOpcode::Write, first, data)
+    }
+
+    /// Compares `data`, whole blocks, with those from `first` on. A difference is
+    /// [`Status::COMPARE_FAILURE`](crate::Status::COMPARE_FAILURE).
+    pub fn compare(&self, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+        self.with_data(IoOpcode::Compare, first, data)
+    }
+
+    /// Makes durable what was written.
+    pub fn flush(&self) -> Done {
+        Done(self.submit(commands::flush(self.id()), Payload::None))
+    }
+
+    /// Sets `blocks` blocks, 1 to 65536, to zero.
+    pub fn write_zeroes(&self, first: u64, blocks: u32) -> Done {
+        self.without_data(IoOpcode::WriteZeroes, first, blocks)
+    }
+
+    /// Makes `blocks` blocks, 1 to 65536, unreadable.
+    pub fn write_uncorrectable(&self, first: u64, blocks: u32) -> Done {
+        self.without_data(IoOpcode::WriteUncorrectable, first, blocks)
+    }
+
+    /// Has the controller read `blocks` blocks, 1 to 65536, and keep the data.
+    pub fn verify(&self, first: u64, blocks: u32) -> Done {
+        self.without_data(IoOpcode::Verify, first, blocks)
+    }
+
+    /// Says of `ranges` (first block, blocks), 1 to 256 of them, that their data are not needed any more.
+    pub fn deallocate(&self, ranges: &[(u64, u32)]) -> Done {
+        if !(1..=256).contains(&ranges.len()) {
+            return Done(Pending::refused(CommandError::Invalid("1 to 256 ranges"), Payload::None));
+        }
+        let (command, data) = commands::deallocate(self.id(), ranges);
+        Done(self.submit(command, write_payload([Bytes::from(data)])))
+    }
+
+    fn with_data(&self, opcode: IoOpcode, first: u64, data: impl IntoIterator<Item = Bytes>) -> Done {
+        let payload = write_payload(data);
+        let len = match &payload {
+            Payload::Write(pieces) => pieces.iter().map(Bytes::len).sum(),
+            Payload::None | Payload::Read(_) => 0,
+        };
+        match (self.blocks_of(len), payload) {
+            (Ok(blocks), payload @ Payload::Write(_)) => {
+                Done(self.submit(commands::range(opcode, self.id(), first, blocks), payload))
+            }
+            (Ok(_), payload) => Done(Pending::refused(NO_BLOCKS, payload)),
+            (Err(error), payload) => Done(Pending::refused(error, payload)),
+        }
+    }
+
+    fn without_data(&self, opcode: IoOpcode, first: u64, blocks: u32) -> Done {
+        if !(1..=1 << 16).contains(&blocks) {
+            return Done(Pending::refused(NO_BLOCKS, Payload::None));
+        }
+        Done(self.submit(commands::range(opcode, self.id(), first, blocks), Payload::None))
+    }
+
+    fn submit(&self, command: Command, payload: Payload) -> Pending {
+        self.host.submit_io(command, payload, Some(self.known.clone()))
+    }
+
+    fn blocks_of(&self, bytes: usize) -> Result<u32, CommandError> {
+        let block = self.block_size() as usize;
+        if bytes == 0 || !bytes.is_multiple_of(block) {
+            return Err(NO_BLOCKS);
+        }
+        if bytes > self.max_transfer() as usize {
+            return Err(CommandError::Invalid("more than a command moves"));
+        }
+        Ok((bytes / block) as u32)
+    }
+}
+
+const NO_BLOCKS: CommandError = CommandError::Invalid("1 to 65536 whole blocks");

@@ -1,0 +1,190 @@
+//! One stream and the queue on it.
+
+use super::Offload;
+use super::connector::Connector;
+use super::error::HostError;
+use super::offloading::Offloading;
+use crate::core::queue::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
+use crate::sending::Sending;
+use crate::wire::Command;
+use core::future::poll_fn;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use offload_api::SegmentStream;
+use offload_base::{Alarm, Instant, Timers, time};
+use std::sync::Arc;
+
+pub(super) struct Link {
+    stream: Box<dyn SegmentStream>,
+    pub(super) queue: Queue,
+    timers: Arc<dyn Timers>,
+    alarm: Box<dyn Alarm>,
+    room: usize,
+    offload: Offloading,
+    sending: Sending,
+}
+
+impl Link {
+    /// Opens a stream, and the connection on it.
+    pub(super) async fn open(
+        connector: &dyn Connector,
+        timers: &Arc<dyn Timers>,
+        config: QueueConfig,
+        timeout: Duration,
+    ) -> Result<Link, HostError> {
+        let mut connecting = connector.connect();
+        let mut alarm = timers.alarm();
+        let deadline = timers.now() + timeout;
+        let stream = poll_fn(|cx| match connecting.as_mut().poll(cx) {
+            Poll::Ready(stream) => Poll::Ready(stream.map_err(HostError::from)),
+            Poll::Pending => alarm.poll(cx, Some(deadline)).map(|()| Err(HostError::TimedOut("opening a stream"))),
+        })
+        .await?;
+        let queue = Queue::new(timers.now(), config);
+        let (offload, sending) = (Offloading::default(), Sending::default());
+        let mut link = Link { stream, queue, timers: timers.clone(), alarm, room: 0, offload, sending };
+        link.until(|queue| queue.is_open().then_some(())).await?;
+        Ok(link)
+    }
+
+    /// Carries out a command on a queue that has no others; an error status is an error.
+    pub(super) async fn execute(
+        &mut self,
+        name: &'static str,
+        command: Command,
+        payload: Payload,
+    ) -> Result<Finished, HostError> {
+        self.execute_among(name, command, payload, drop).await
+    }
+
+    /// The same on a queue that has others, which are handed to `settle` as they end.
+    pub(super) async fn execute_among(
+        &mut self,
+        name: &'static str,
+        command: Command,
+        payload: Payload,
+        mut settle: impl FnMut(Finished),
+    ) -> Result<Finished, HostError> {
+        let submission = Submission { command, payload };
+        let now = self.timers.now();
+        let Ok(id) = self.queue.submit(now, submission) else {
+            return Err(HostError::Unsuitable("a queue without room for one command"));
+        };
+        let finished = self
+            .until(|queue| {
+                loop {
+                    match queue.poll_finished()? {
+                        finished if finished.id == id => return Some(finished),
+                        other => settle(other),
+                    }
+                }
+            })
+            .await?;
+        let completion = finished.completion;
+        if completion.status.is_success() {
+            Ok(finished)
+        } else {
+            Err(HostError::Refused { command: name, status: completion.status, result: completion.result })
+        }
+    }
+
+    /// Does what can be done, and false if nothing could; at `also`, too, somebody wants to be woken.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
+        self.queue.handle_timeout(self.timers.now());
+        let mut progress = self.offload.poll(cx, &mut *self.stream, &mut self.queue, &mut self.sending);
+        self.queue.poll_home(cx.waker());
+        for _ in 0..SEGMENTS {
+            if self.queue.error().is_some() {
+                break;
+            }
+            let Poll::Ready(segment) = self.stream.poll_segment(cx)? else { break };
+            progress = true;
+            match segment {
+                Some(mut segment) => {
+                    self.stream.consume(segment.data.len());
+                    self.offload.emulate(&mut segment.meta);
+                    self.queue.handle_segment(segment);
+                }
+                None => self.queue.handle_end(),
+            }
+        }
+        self.offload.carry_out(&mut *self.stream, &mut self.queue);
+        progress |= self.transmit(cx)?;
+        if let Some(error) = self.queue.error() {
+            return Err(error.clone().into());
+        }
+        let due = time::earliest(self.queue.next_event(), also);
+        progress |= self.alarm.poll(cx, due).is_ready();
+        Ok(progress)
+    }
+
+    /// Has the device do its part, if there is one that can.
+    pub(super) fn offload(&mut self, offload: Offload) {
+        self.offload.want(offload);
+        self.sending.want_device(offload == Offload::PlaceAndCheck);
+        self.queue.set_emulation(offload == Offload::Emulate);
+    }
+
+    /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back. Without
+    /// `last_words` nothing that waits in the stream leaves any more: it is to be sent again elsewhere.
+    pub(super) async fn finish(mut self, last_words: bool) -> Queue {
+        self.offload.end(&mut *self.stream);
+        self.sending.end(&mut *self.stream);
+        if last_words {
+            self.stream.finish();
+        } else {
+            self.stream.abort();
+        }
+        let deadline = self.timers.now() + FINISH_TIME;
+        poll_fn(|cx| match self.stream.poll_committed(cx) {
+            Poll::Ready(_) => Poll::Ready(()),
+            Poll::Pending => self.alarm.poll(cx, Some(deadline)),
+        })
+        .await;
+        self.queue
+    }
+
+    /// Works until `ready` gives something.
+    async fn until<T>(&mut self, mut ready: impl FnMut(&mut Queue) -> Option<T>) -> Result<T, HostError> {
+        poll_fn(|cx| {
+            loop {
+                if let Some(value) = ready(&mut self.queue) {
+                    return Poll::Ready(Ok(value));
+                }
+                match self.poll(cx, None) {
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Pending,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+        })
+        .await
+    }
+
+    fn transmit(&mut self, cx: &mut Context<'_>) -> Result<bool, HostError> {
+        let mut progress = false;
+        loop {
+            // A last word is short, and there is no later.
+            let last_word = matches!(self.queue.error(), Some(QueueError::Misbehaved(_)));
+            if self.room == 0 && !last_word {
+                match self.stream.poll_room(cx)? {
+                    Poll::Ready(room) => self.room = room,
+                    Poll::Pending => break,
+                }
+            }
+            let Some(pdu) = self.queue.poll_transmit() else { break };
+            progress = true;
+            self.room = self.room.saturating_sub(pdu.len() as usize);
+            self.sending.send(&mut *self.stream, pdu);
+        }
+        if progress {
+            self.stream.flush();
+        }
+        Ok(progress)
+    }
+}
+
+/// Segments received before anything is sent.
+const SEGMENTS: usize = 32;
+/// How long a stream may take to send what it has.
+const FINISH_TIME: Duration = Duration::from_secs(2);

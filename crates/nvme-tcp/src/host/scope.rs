@@ -1,0 +1,217 @@
+//! What a command may do, and to what: whether it may be sent twice, and which others must not overtake it.
+//!
+//! NVM Express Base Specification 2.0, 5 and 7; NVM Command Set Specification 1.0, 3. A command that is not known here
+//! may do anything.
+
+use crate::core::queue::Payload;
+use crate::wire::{AdminOpcode, Command, FabricsType, IoOpcode, u32_at, u64_at};
+use bytes::Bytes;
+
+/// What a command may do, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scope {
+    pub(super) effect: Effect,
+    pub(super) reach: Reach,
+}
+
+/// What a command may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// Nothing that another command could see.
+    None,
+    /// It changes something; carried out twice, it comes to the same.
+    Repeatable,
+    /// It must not be carried out twice, for all that is known here.
+    Once,
+}
+
+/// What a command is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Nothing that another command could see.
+    Nothing,
+    /// Blocks of a namespace, `end` not included.
+    Blocks {
+        /// FFFFFFFFh: of all.
+        namespace: u32,
+        first: u64,
+        end: u64,
+    },
+    /// What a controller tells, or is told, by its admin queue.
+    Settings,
+    /// All of it.
+    Everything,
+}
+
+impl Scope {
+    /// Of something that is never sent.
+    pub(super) const NOTHING: Scope = Scope { effect: Effect::None, reach: Reach::Nothing };
+
+    /// Of a command of an I/O queue.
+    pub(super) fn of_io(command: &Command, payload: &Payload) -> Scope {
+        let namespace = command.namespace();
+        let first = command.u64(10);
+        // NLB: one less than there are.
+        let blocks = u64::from(command.u32(12) & 0xffff) + 1;
+        let range = Reach::Blocks { namespace, first, end: first.saturating_add(blocks) };
+        let all = Reach::Blocks { namespace, first: 0, end: u64::MAX };
+        let (effect, reach) = match IoOpcode::from_u8(command.opcode()) {
+            // Half of a pair that compares and writes.
+            _ if command.flags() & FUSED != 0 => (Effect::Once, all),
+            Some(IoOpcode::Flush) => (Effect::None, Reach::Nothing),
+            Some(IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify) => (Effect::None, range),
+            Some(IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::WriteUncorrectable) => (Effect::Repeatable, range),
+            Some(IoOpcode::DatasetManagement) => {
+                let (first, end) = hull(command, payload).unwrap_or((0, u64::MAX));
+                (Effect::Repeatable, Reach::Blocks { namespace, first, end })
+            }
+            None if command.opcode() == RESERVATION_REPORT => (Effect::None, all),
+            // Copy names blocks of other namespaces, and what vendors have may name anything.
+            None => (Effect::Once, Reach::Everything),
+        };
+        Scope { effect, reach }
+    }
+
+    /// Of a command of the admin queue.
+    pub(super) fn of_admin(command: &Command) -> Scope {
+        let (effect, reach) = match AdminOpcode::from_u8(command.opcode()) {
+            Some(AdminOpcode::GetLogPage | AdminOpcode::Identify | AdminOpcode::GetFeatures) => {
+                (Effect::None, Reach::Settings)
+            }
+            Some(AdminOpcode::KeepAlive | AdminOpcode::AsyncEventRequest) => (Effect::None, Reach::Nothing),
+            Some(AdminOpcode::Fabrics) if command.fabrics_type() == FabricsType::PropertyGet as u8 => {
+                (Effect::None, Reach::Settings)
+            }
+            Some(AdminOpcode::SetFeatures) => (Effect::Repeatable, Reach::Everything),
+            // It names a command of this connection, and must not wait for the one that it is about.
+            Some(AdminOpcode::Abort) => (Effect::Once, Reach::Nothing),
+            Some(AdminOpcode::Fabrics) | None => (Effect::Once, Reach::Everything),
+        };
+        Scope { effect, reach }
+    }
+
+    /// Whether it may change anything.
+    pub(super) fn changes(self) -> bool {
+        self.effect != Effect::None
+    }
+
+    /// Whether it is about a namespace.
+    pub(super) fn is_about_blocks(self) -> bool {
+        matches!(self.reach, Reach::Blocks { .. })
+    }
+}
+
+impl Reach {
+    /// Whether two commands may be about the same.
+    pub(super) fn overlaps(self, other: Reach) -> bool {
+        match (self, other) {
+            (Reach::Nothing, _) | (_, Reach::Nothing) => false,
+            (Reach::Everything, _) | (_, Reach::Everything) => true,
+            (Reach::Settings, other) | (other, Reach::Settings) => other == Reach::Settings,
+            (
+                Reach::Blocks { namespace, first, end },
+                Reach::Blocks { namespace: other, first: other_first, end: other_end },
+            ) => {
+                let same = namespace == other || namespace == u32::MAX || other == u32::MAX;
+                same && first < other_end && other_first < end
+            }
+        }
+    }
+}
+
+/// From the first to the last block of all ranges that go with a Dataset Management command.
+fn hull(command: &Command, payload: &Payload) -> Option<(u64, u64)> {
+    let Payload::Write(pieces) = payload else { return None };
+    let ranges = (command.u32(10) & 0xff) as usize + 1;
+    let data = match &pieces[..] {
+        [piece] => piece.clone(),
+        pieces => Bytes::from(pieces.concat()),
+    };
+    let ranges = data.get(..ranges * RANGE)?.chunks_exact(RANGE);
+    let bounds = ranges.map(|range| (u64_at(range, 8), u64_at(range, 8).saturating_add(u32_at(range, 4).into())));
+    bounds.reduce(|(first, end), (other, other_end)| (first.min(other), end.max(other_end)))
+}
+
+/// FUSE, in the byte behind the opcode.
+const FUSED: u8 = 0b11;
+/// Tells of reservations.
+const RESERVATION_REPORT: u8 = 0x0e;
+/// Bytes of a range of Dataset Management.
+const RANGE: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{commands, property};
+
+    fn blocks(namespace: u32, first: u64, end: u64) -> Reach {
+        Reach::Blocks { namespace, first, end }
+    }
+
+    #[test]
+    fn commands_may_be_repeated_if_they_are_known_to_come_to_the_same() {
+        let io = |opcode: u8| Scope::of_io(&Command::new(opcode, 0).with_namespace(1), &Payload::None).effect;
+        for opcode in 0..=u8::MAX {
+            let expected = match opcode {
+                0x00 | 0x02 | 0x05 | 0x0c | 0x0e => Effect::None,
+                0x01 | 0x04 | 0x08 | 0x09 => Effect::Repeatable,
+                // Reservations, Copy, Zone Append, and what vendors have.
+                _ => Effect::Once,
+            };
+            assert_eq!(io(opcode), expected, "I/O opcode {opcode:#x}");
+        }
+        for opcode in 0..=u8::MAX {
+            let expected = match opcode {
+                0x02 | 0x06 | 0x0a | 0x0c | 0x18 => Effect::None,
+                0x09 => Effect::Repeatable,
+                // Namespace Management, Format, Firmware, Abort, Property Set ..
+                _ => Effect::Once,
+            };
+            assert_eq!(Scope::of_admin(&Command::new(opcode, 0)).effect, expected, "admin opcode {opcode:#x}");
+        }
+        assert_eq!(Scope::of_admin(&commands::property_get(property::CSTS, false)).effect, Effect::None);
+        let fused = Command::new(IoOpcode::Write as u8, 0).with_u32(0, 0x01 | 0b10 << 8);
+        assert_eq!(Scope::of_io(&fused, &Payload::None).effect, Effect::Once);
+    }
+
+    #[test]
+    fn commands_reach_the_blocks_they_name() {
+        let write = commands::range(IoOpcode::Write, 3, 100, 8);
+        assert_eq!(Scope::of_io(&write, &Payload::None).reach, blocks(3, 100, 108));
+        let last = commands::range(IoOpcode::Write, 3, u64::MAX, 65_536);
+        assert_eq!(Scope::of_io(&last, &Payload::None).reach, blocks(3, u64::MAX, u64::MAX));
+        let (deallocate, ranges) = commands::deallocate(3, &[(50, 2), (7, 3), (20, 1)]);
+        for cut in [0, 5, 16, 40] {
+            let pieces = [Bytes::copy_from_slice(&ranges[..cut]), Bytes::copy_from_slice(&ranges[cut..])];
+            let payload = Payload::Write(pieces.into_iter().collect());
+            assert_eq!(Scope::of_io(&deallocate, &payload).reach, blocks(3, 7, 52));
+        }
+        let short = Payload::Write([Bytes::copy_from_slice(&ranges[1..])].into_iter().collect());
+        assert_eq!(Scope::of_io(&deallocate, &short).reach, blocks(3, 0, u64::MAX), "who knows");
+        for opcode in [0x19, 0x80] {
+            let unknown = Command::new(opcode, 0).with_namespace(3);
+            assert_eq!(Scope::of_io(&unknown, &Payload::None).reach, Reach::Everything);
+        }
+    }
+
+    #[test]
+    fn what_overlaps_overlaps_both_ways() {
+        let all = [blocks(1, 0, 8), blocks(1, 7, 9), blocks(1, 8, 9), blocks(2, 0, 8), blocks(u32::MAX, 0, 1)];
+        let rows = [
+            (all[0], [true, true, false, false, true]),
+            (all[1], [true, true, true, false, false]),
+            (all[2], [false, true, true, false, false]),
+            (all[3], [false, false, false, true, true]),
+            (all[4], [true, false, false, true, true]),
+            (Reach::Everything, [true; 5]),
+            (Reach::Settings, [false; 5]),
+            (Reach::Nothing, [false; 5]),
+        ];
+        for (reach, expected) in rows {
+            assert_eq!(all.map(|other| reach.overlaps(other)), expected, "{reach:?}");
+            assert_eq!(all.map(|other| other.overlaps(reach)), expected, "{reach:?}");
+        }
+        assert!(Reach::Settings.overlaps(Reach::Settings) && Reach::Settings.overlaps(Reach::Everything));
+        assert!(!Reach::Nothing.overlaps(Reach::Everything));
+    }
+}

@@ -1,0 +1,347 @@
+//! One queue's work: commands from its lane to the controller, and their ends back.
+
+use super::Shared;
+use super::error::{CommandError, HostError};
+use super::events::{Events, Heard, HostEvent};
+use super::lane::{Entry, Lane, Mail, News, Owed, Passing, Tries};
+use super::link::Link;
+use super::lock;
+use super::looking::Looking;
+use super::scope::Effect;
+use crate::core::queue::{Abandoned, Finished, Payload, QueueError, Submission};
+use crate::wire::{Command, Status, commands};
+use core::future::poll_fn;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use offload_base::{Instant, time};
+use std::collections::BTreeMap;
+
+/// Why a queue is served no longer.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The host is to be closed.
+    Wanted,
+    /// The connections of this controller are given up.
+    Cut,
+    /// This one failed.
+    Failed(HostError),
+}
+
+/// What a queue is for beside the commands of its lane.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// Says so often that the host is alive.
+    pub(super) keep_alive: Option<Duration>,
+    /// Asks for events.
+    pub(super) events: bool,
+    /// Looks at namespaces again.
+    pub(super) looking: Option<Looking>,
+}
+
+/// Serves the lane `number` on `link` until that ends, and with it the controller, if the queue failed. What had not finished
+/// by then waits in the lane again.
+pub(super) async fn serve(shared: &Shared, number: usize, generation: u64, mut link: Link, upkeep: Upkeep) -> Ended {
+    let lane = &shared.lanes[number];
+    let mut serving = Serving {
+        shared,
+        lane,
+        generation,
+        may_retry: number > 0,
+        jobs: BTreeMap::new(),
+        keep_alive: upkeep.keep_alive.map(|every| KeepAlive {
+            every,
+            due: shared.timers.now() + every,
+            outstanding: None,
+        }),
+        events: if upkeep.events { Events::Asking } else { Events::Off },
+        looking: upkeep.looking,
+    };
+    let ended = poll_fn(|cx| serving.poll(&mut link, cx)).await;
+    if number == 0 && matches!(ended, Ended::Wanted) {
+        serving.say_goodbye(&mut link).await;
+    }
+    let mut jobs = serving.jobs;
+    if let Ended::Failed(error) = &ended {
+        // Before any command ends for it: what is submitted then must not be overtaken by that command on another queue.
+        shared.lose(generation, error, number == 0 && error.is_final());
+    }
+    let mut unfinished = Vec::new();
+    let last_words = matches!(ended, Ended::Wanted | Ended::Failed(HostError::Queue(QueueError::Misbehaved(_))));
+    let mut queue = link.finish(last_words).await;
+    let error = match &ended {
+        Ended::Failed(error) => error.clone(),
+        Ended::Wanted | Ended::Cut => shared.loss().error,
+    };
+    for (id, submission) in poll_fn(|cx| match queue.poll_unfinished(cx.waker()) {
+        Some(unfinished) => Poll::Ready(unfinished),
+        None => Poll::Pending,
+    })
+    .await
+    {
+        let Some((ticket, mut tries)) = jobs.remove(&id) else { continue };
+        tries.replays += 1;
+        let entry = Entry { submission, ticket, tries, was_sent: true };
+        // A host that is closed sends nothing again.
+        let refusal = if matches!(ended, Ended::Wanted) { None } else { shared.no_replay(&entry, &error) };
+        match refusal {
+            Some(refusal) => entry.settle(refusal),
+            None => unfinished.push(entry),
+        }
+    }
+    let replays = unfinished.iter().filter(|entry| !entry.ticket.is_cancelled()).count();
+    if replays > 0 && !matches!(ended, Ended::Wanted) {
+        lock(&shared.central).stats.replays += replays as u64;
+    }
+    lane.put_back(unfinished);
+    ended
+}
+
+impl Shared {
+    /// Why a command under which a connection was lost by `error` is not sent again.
+    fn no_replay(&self, entry: &Entry, error: &HostError) -> Option<CommandError> {
+        let scope = entry.ticket.scope();
+        if scope.changes() && self.never_given_up(error) {
+            return Some(CommandError::Uncertain(error.clone()));
+        }
+        if entry.ticket.is_cancelled() {
+            return None; // it waits for the next connection, and ends
+        }
+        // An unknown namespace may be another behind the next connection.
+        if scope.effect == Effect::Once || (scope.is_about_blocks() && scope.changes() && !entry.ticket.is_of_known()) {
+            return Some(CommandError::Uncertain(error.clone()));
+        }
+        // It may well be this command that no connection survives.
+        (entry.tries.replays > self.config.replays).then(|| CommandError::Lost(error.clone()))
+    }
+
+    /// Whether a controller lost by `error` may carry out what it was sent at any later time: it was not told of the loss,
+    /// and no keep-alive tells it.
+    fn never_given_up(&self, error: &HostError) -> bool {
+        error.is_silence() && self.config.keep_alive.is_zero()
+    }
+}
+
+struct Serving<'a> {
+    shared: &'a Shared,
+    lane: &'a Lane,
+    generation: u64,
+    may_retry: bool,
+    /// By identifier.
+    jobs: BTreeMap<u16, (Owed, Tries)>,
+    keep_alive: Option<KeepAlive>,
+    events: Events,
+    looking: Option<Looking>,
+}
+
+struct KeepAlive {
+    every: Duration,
+    due: Instant,
+    outstanding: Option<u16>,
+}
+
+impl Serving<'_> {
+    fn poll(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Poll<Ended> {
+        for _ in 0..ROUNDS {
+            match self.round(link, cx) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(ended) => return Poll::Ready(ended),
+            }
+        }
+        // Others want to run, too.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Does what can be done; false if nothing could.
+    fn round(&mut self, link: &mut Link, cx: &mut Context<'_>) -> Result<bool, Ended> {
+        // Places are kept for the keep-alive, for what comes next about events, and for the next look at a namespace.
+        let looks = self.looking.as_ref().is_some_and(Looking::wants_place);
+        let kept = usize::from(self.keep_alive.is_some()) + usize::from(self.events.wants_place()) + usize::from(looks);
+        let room = link.queue.room().saturating_sub(kept);
+        let now = self.shared.timers.now();
+        let Mail { news, entries, cancelled, rested } = self.lane.take_mail(cx, room, now);
+        let mut progress = !entries.is_empty();
+        let mut unsent = Vec::new();
+        for entry in entries {
+            if let Some(refusal) = entry.refusal() {
+                entry.settle(refusal);
+                continue;
+            }
+            if entry.is_in_doubt() {
+                self.lane.rest(None, entry);
+                continue;
+            }
+            let Entry { submission, ticket, tries, was_sent } = entry;
+            match link.queue.submit(now, submission) {
+                Ok(id) => {
+                    ticket.enter(id);
+                    self.jobs.insert(id, (ticket, tries));
+                }
+                Err(submission) => unsent.push(Entry { submission, ticket, tries, was_sent }),
+            }
+        }
+        if !unsent.is_empty() {
+            self.lane.put_back(unsent);
+        }
+        for ticket in cancelled {
+            let Some(id) = ticket.id().filter(|id| self.jobs.get(id).is_some_and(|(job, _)| job.is(&ticket))) else {
+                continue;
+            };
+            let payload = match link.queue.abandon(id) {
+                Abandoned::Now(payload) => payload,
+                // It changes nothing, so nobody has to wait for it.
+                Abandoned::Unanswered => Payload::None,
+                Abandoned::Later | Abandoned::Finished => continue,
+            };
+            if let Some((ticket, _)) = self.jobs.remove(&id) {
+                ticket.settle(Err(CommandError::Cancelled), payload);
+            }
+        }
+        match news {
+            Some(News::End) => return Err(Ended::Wanted),
+            Some(News::Cut) => return Err(Ended::Cut),
+            Some(News::Open(association)) => {
+                // The cut before it was overtaken.
+                self.lane.tell(News::Open(association));
+                return Err(Ended::Cut);
+            }
+            None => {}
+        }
+        self.stay_alive(link, now)?;
+        self.events.go_on(&mut link.queue, now);
+        let mut due = time::earliest(self.keep_alive.as_ref().map(|keep_alive| keep_alive.due), rested);
+        if let Some(looking) = &mut self.looking {
+            looking.go_on(&mut link.queue, now);
+            due = time::earliest(due, looking.next_event());
+        }
+        let worked = link.poll(cx, due);
+        while let Some(finished) = link.queue.poll_finished() {
+            self.settle(finished);
+            progress = true;
+        }
+        progress |= worked.map_err(Ended::Failed)?;
+        Ok(progress)
+    }
+
+    fn stay_alive(&mut self, link: &mut Link, now: Instant) -> Result<(), Ended> {
+        let Some(keep_alive) = &mut self.keep_alive else { return Ok(()) };
+        if now < keep_alive.due {
+            return Ok(());
+        }
+        if keep_alive.outstanding.is_some() {
+            return Err(Ended::Failed(HostError::TimedOut("a keep-alive")));
+        }
+        let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
+        keep_alive.outstanding = link.queue.submit(now, submission).ok();
+        keep_alive.due = now + keep_alive.every;
+        Ok(())
+    }
+
+    /// Shuts the controller down, as far as it still answers. What ends meanwhile ends as it would have before.
+    async fn say_goodbye(&mut self, link: &mut Link) {
+        if link.queue.is_open() {
+            let shutdown: Command = commands::property_set(crate::wire::property::CC, SHUTDOWN);
+            // Whatever it answers, this is the end.
+            let _answer = link.execute_among("shutdown", shutdown, Payload::None, |other| self.settle(other)).await;
+        }
+        // What came with the answer, or with the end of the connection.
+        while let Some(finished) = link.queue.poll_finished() {
+            self.settle(finished);
+        }
+    }
+
+    fn settle(&mut self, finished: Finished) {
+        let finished = match self.events.finish(finished) {
+            Ok(heard) => return self.hear(heard),
+            Err(finished) => finished,
+        };
+        let finished = match &mut self.looking {
+            Some(looking) => match looking.finish(self.shared.timers.now(), finished) {
+                Ok(None) => return,
+                Ok(Some(found)) => return self.shared.decide(found),
+                Err(finished) => finished,
+            },
+            None => finished,
+        };
+        let Finished { id, completion, submission } = finished;
+        if let Some(keep_alive) = &mut self.keep_alive
+            && keep_alive.outstanding == Some(id)
+        {
+            keep_alive.outstanding = None;
+            return;
+        }
+        let Some((ticket, mut tries)) = self.jobs.remove(&id) else { return };
+        let status = completion.status;
+        if ticket.is_cancelled() {
+            ticket.settle(Err(CommandError::Cancelled), submission.payload);
+        } else if status.is_success() {
+            ticket.settle(Ok(completion), submission.payload);
+        } else if let Some(pause) = self.pause_before_retry(&ticket, status, &mut tries) {
+            lock(&self.shared.central).stats.retries += 1;
+            let entry = Entry { submission, ticket, tries, was_sent: false };
+            if pause.is_zero() {
+                self.lane.put_back(vec![entry]);
+            } else {
+                self.lane.rest(Some(self.shared.timers.now() + pause), entry);
+            }
+        } else {
+            ticket.settle(Err(CommandError::Status(status)), submission.payload);
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Nothing => {}
+            Heard::NamespacesMayDiffer => {
+                let known = self.shared.doubt();
+                if let Some(looking) = &mut self.looking {
+                    looking.doubt(known);
+                }
+            }
+            Heard::Event(event) => {
+                if let Some(looking) = &mut self.looking {
+                    looking.name(if let HostEvent::NamespacesChanged(namespaces) = &event { namespaces } else { &[] });
+                    self.shared.wake_lanes();
+                }
+                lock(&self.shared.central).untold.keep(event);
+            }
+        }
+    }
+
+    /// How long a command waits before it is sent again that ended with `status`; `None`: it is not sent again.
+    fn pause_before_retry(&self, ticket: &Owed, status: Status, tries: &mut Tries) -> Option<Duration> {
+        let config = &self.shared.config;
+        // Damaged data are told by the host itself: the command was carried out.
+        if !self.may_retry || status.do_not_retry() || ticket.scope().effect == Effect::Once {
+            return None;
+        }
+        if status.is_same_as(Status::ANA_PERSISTENT_LOSS) {
+            return None; // this controller will not have the namespace again
+        }
+        if !status.is_passing() {
+            tries.passing = None;
+            tries.retries += 1;
+            return (tries.retries <= config.retries).then_some(Duration::ZERO);
+        }
+        let (now, generation) = (self.shared.timers.now(), self.generation);
+        let before = tries.passing.filter(|passing| passing.generation == generation);
+        let passing = before.unwrap_or(Passing { generation, since: now, times: 0 });
+        tries.passing = Some(Passing { times: passing.times.saturating_add(1), ..passing });
+        let pause = pause(passing.times);
+        (now + pause <= passing.since + config.path_wait).then_some(pause)
+    }
+}
+
+/// How long to wait before something is tried again that has failed so often and one time more.
+pub(super) fn pause(times: u32) -> Duration {
+    (FIRST_PAUSE * (1 << times.min(16))).min(LONGEST_PAUSE)
+}
+
+/// CC: enabled, entries of 64 and 16 bytes, SHN 01b: a normal shutdown.
+const SHUTDOWN: u32 = 1 | 6 << 16 | 4 << 20 | 1 << 14;
+/// Before a command is sent again that cannot be carried out now; each time twice as long, but no longer than the second.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Rounds before others get their turn.
+const ROUNDS: usize = 16;

@@ -1,0 +1,453 @@
+//! The tasks of a host: one keeps the admin queue, and with it the controller; the others keep an I/O queue each.
+//!
+//! ```text
+//!   admin task:  connect, enable, identify -> tell the others -> serve -> lost -> cut the others -> back off -> again
+//!   I/O task:    wait to be told -> connect -> serve -> lost -> have the admin task begin again
+//! ```
+
+use super::error::{CommandError, HostError};
+use super::events::HostEvent;
+use super::known::Known;
+use super::lane::News;
+use super::link::Link;
+use super::looking::{Found, Looking};
+use super::serving::{Ended, Upkeep, serve};
+use super::{Association, HostConfig, Shared, events, lock};
+use crate::core::queue::{Buffer, Payload};
+use crate::wire::{CC_ENABLE, CSTS_READY, ConnectData, ControllerData, DISCOVERY_NQN, commands, identify, property};
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::sync::atomic::Ordering;
+use core::task::Poll;
+use core::time::Duration;
+use offload_base::{Instant, Timers};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What does a part of a host's work: to be spawned, and left alone. If one is dropped before it ends, or panics, the
+/// host ends.
+pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// One task for each lane.
+pub(super) fn tasks(shared: &Arc<Shared>) -> Vec<Task> {
+    let task = || HasTask(shared.clone());
+    let io = (1..shared.lanes.len()).map(|number| Box::pin(keep_queue(task(), number)) as Task);
+    core::iter::once(Box::pin(keep_controller(task())) as Task).chain(io).collect()
+}
+
+/// Part of each task: with it, whether it ended, was dropped or has panicked, the host ends, and nobody waits for it.
+struct HasTask(Arc<Shared>);
+
+impl Drop for HasTask {
+    fn drop(&mut self) {
+        self.0.end(&HostError::TaskLost);
+    }
+}
+
+async fn keep_controller(task: HasTask) {
+    let shared = &task.0;
+    let mut delay = Duration::ZERO;
+    loop {
+        let generation = shared.begin();
+        let ended = match shared.unless_closed(open_controller(shared, generation)).await {
+            Ok((link, association, events)) => {
+                let version = association.data.version;
+                let known = shared.publish(Arc::new(association));
+                // Half the time it may take, so that one may be lost.
+                let keep_alive = (!shared.config.keep_alive.is_zero()).then(|| shared.config.keep_alive / 2);
+                let looking = Some(Looking::new(version, shared.config.path_wait, known));
+                serve(shared, 0, generation, link, Upkeep { keep_alive, events, looking }).await
+            }
+            Err(HostError::Closed) => Ended::Wanted,
+            Err(error) => {
+                shared.lose(generation, &error, error.is_final());
+                Ended::Failed(error)
+            }
+        };
+        if let Ended::Wanted = ended {
+            return shared.end(&HostError::Closed);
+        }
+        let loss = shared.loss();
+        let too_long = shared.timers.now() - loss.since > shared.config.give_up_after;
+        if !loss.was_live || loss.is_final || too_long {
+            return shared.end(&loss.error);
+        }
+        // From a connection that lasted to the next, each failure doubles the delay.
+        let lasted = loss.lived.is_some_and(|lived| lived >= shared.config.reconnect_delay_max);
+        delay = if lasted { Duration::ZERO } else { delay * 2 };
+        delay = delay.max(shared.config.reconnect_delay).min(shared.config.reconnect_delay_max);
+        let mut wait = delay.max(loss.wait);
+        while !wait.is_zero() {
+            if shared.back_off(wait).await {
+                return shared.end(&HostError::Closed);
+            }
+            // Another queue may have fallen silent meanwhile.
+            wait = shared.loss().wait;
+        }
+    }
+}
+
+async fn keep_queue(task: HasTask, number: usize) {
+    let shared = &task.0;
+    loop {
+        let Some(association) = shared.wait_for_controller(number).await else { return };
+        if number > usize::from(association.queues) {
+            if shared.hand_over(number).await { continue } else { return }
+        }
+        match open_queue(shared, &association, number as u16).await {
+            Ok(link) => {
+                shared.connected(&association);
+                if let Ended::Wanted = serve(shared, number, association.generation, link, Upkeep::default()).await {
+                    return;
+                }
+            }
+            // The controller may just be gone: only its admin queue can tell that there is no way back.
+            Err(error) => shared.lose(association.generation, &error, false),
+        }
+    }
+}
+
+/// What became of a controller.
+pub(super) struct Loss {
+    pub(super) error: HostError,
+    /// Trying again would come to the same.
+    is_final: bool,
+    /// The host was connected at least once.
+    was_live: bool,
+    /// Since when it has not been.
+    since: Instant,
+    /// How long the last connection lasted, if there was one.
+    lived: Option<Duration>,
+    /// How long until its controller is certain to be gone.
+    wait: Duration,
+}
+
+impl Shared {
+    fn begin(&self) -> u64 {
+        let mut central = lock(&self.central);
+        central.generation += 1;
+        (central.connected, central.live_since) = (0, None);
+        let now = self.timers.now();
+        central.lost_since.get_or_insert(now);
+        central.generation
+    }
+
+    /// There is a controller: the other tasks may connect. Returns the namespaces that are in doubt with that.
+    fn publish(&self, association: Arc<Association>) -> Vec<Arc<Known>> {
+        let queues = usize::from(association.queues);
+        self.queues.store(queues.max(1), Ordering::Relaxed);
+        // Told under the lock, so that a cut is not overtaken by what is newer.
+        let mut central = lock(&self.central);
+        central.association = Some(association.clone());
+        let in_doubt = central.doubt();
+        self.note_if_live(&mut central);
+        for lane in self.lanes.iter().skip(1) {
+            lane.tell(News::Open(association.clone()));
+        }
+        in_doubt
+    }
+
+    fn connected(&self, association: &Association) {
+        let mut central = lock(&self.central);
+        if central.generation == association.generation && central.association.is_some() {
+            central.connected += 1;
+            self.note_if_live(&mut central);
+        }
+    }
+
+    fn note_if_live(&self, central: &mut super::Central) {
+        if central.is_live() {
+            central.was_live = true;
+            central.lost_since = None;
+            central.live_since = Some(self.timers.now());
+            central.stats.connects += 1;
+            central.wake();
+        }
+    }
+
+    /// A queue of the controller is lost, and so all are. What is submitted from now on is sent to none of them.
+    pub(super) fn lose(&self, generation: u64, error: &HostError, is_final: bool) {
+        let mut central = lock(&self.central);
+        if central.generation != generation {
+            return;
+        }
+        let now = self.timers.now();
+        let is_first = central.lost != generation;
+        let was_there = central.association.take().is_some();
+        if (was_there || !is_first) && error.is_silence() {
+            // NVM Express Base Specification 2.1, 9.6: a command is not sent again while the controller may still
+            // carry out what it was sent, and one that has not heard of the end goes on until its keep-alive expires.
+            let seconds = self.config.keep_alive.as_millis().div_ceil(1000) as u64;
+            central.quiet_until = Some(now + Duration::from_secs(seconds));
+        }
+        if !is_first {
+            return;
+        }
+        central.lost = generation;
+        central.lost_since.get_or_insert(now);
+        (central.last_error, central.is_final) = (Some(error.clone()), is_final);
+        self.lanes.iter().for_each(|lane| lane.tell(News::Cut));
+    }
+
+    pub(super) fn loss(&self) -> Loss {
+        let (central, now) = (lock(&self.central), self.timers.now());
+        Loss {
+            error: central.last_error.clone().unwrap_or(HostError::Closed),
+            is_final: central.is_final,
+            was_live: central.was_live,
+            since: central.lost_since.unwrap_or(now),
+            lived: central.live_since.map(|live| central.lost_since.unwrap_or(now) - live),
+            wait: central.quiet_until.map_or(Duration::ZERO, |until| until - now),
+        }
+    }
+
+    /// For good. The first reason is the one that is told.
+    fn end(&self, error: &HostError) {
+        let error = {
+            let mut central = lock(&self.central);
+            central.association = None;
+            central.ended.get_or_insert_with(|| error.clone()).clone()
+        };
+        let held = self.given_up.end();
+        self.lanes.iter().for_each(|lane| lane.end(&error));
+        held.into_iter().for_each(|entry| entry.settle(CommandError::Lost(error.clone())));
+        lock(&self.central).wake();
+    }
+
+    /// Waits; true if the host was closed meanwhile.
+    async fn back_off(&self, delay: Duration) -> bool {
+        let mut alarm = self.timers.alarm();
+        let until = self.timers.now() + delay;
+        poll_fn(|cx| match self.lanes[0].take_news(cx) {
+            Some(News::End) => Poll::Ready(true),
+            _ => alarm.poll(cx, Some(until)).map(|()| false),
+        })
+        .await
+    }
+
+    /// Works on `opening`, unless the host is closed meanwhile.
+    async fn unless_closed<T>(&self, opening: impl Future<Output = Result<T, HostError>>) -> Result<T, HostError> {
+        let mut opening = core::pin::pin!(opening);
+        poll_fn(|cx| match self.lanes[0].take_news(cx) {
+            Some(News::End) => Poll::Ready(Err(HostError::Closed)),
+            _ => opening.as_mut().poll(cx),
+        })
+        .await
+    }
+
+    /// The controller has no queue for this lane: until there is another controller, the first takes what comes. False:
+    /// the host is closed.
+    async fn hand_over(&self, number: usize) -> bool {
+        poll_fn(|cx| match self.lanes[number].hand_over(cx, &self.lanes[1]) {
+            None => Poll::Pending,
+            Some(News::End) => Poll::Ready(false),
+            Some(News::Cut) => Poll::Ready(true),
+            Some(News::Open(association)) => {
+                // The cut before it was overtaken.
+                self.lanes[number].tell(News::Open(association));
+                Poll::Ready(true)
+            }
+        })
+        .await
+    }
+
+    /// `None`: the host is closed.
+    async fn wait_for_controller(&self, number: usize) -> Option<Arc<Association>> {
+        poll_fn(|cx| {
+            loop {
+                match self.lanes[number].take_news(cx) {
+                    Some(News::End) => return Poll::Ready(None),
+                    Some(News::Open(association)) => return Poll::Ready(Some(association)),
+                    Some(News::Cut) => {}
+                    None => return Poll::Pending,
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// A controller that is ready for I/O queues, and whether it tells events.
+async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Association, bool), HostError> {
+    let config = &shared.config;
+    let (mut link, Controller { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
+    if data.command_capsule < 4 || data.response_capsule < 1 {
+        return Err(HostError::Unsuitable("its capsules are too small for commands"));
+    }
+    if data.sgl_support & 3 == 0 {
+        return Err(HostError::Unsuitable("it does not know SGLs"));
+    }
+    if data.in_capsule_offset != 0 {
+        return Err(HostError::Unsuitable("data in its capsules do not follow the command"));
+    }
+    if entries == 0 {
+        return Err(HostError::Unsuitable("its queues have no room"));
+    }
+    let wanted = events::of_interest(&data);
+    let events = match wanted {
+        0 => false,
+        _ => match link.execute("events", commands::enable_events(wanted), Payload::None).await {
+            Ok(_) => true,
+            // It can be lived without.
+            Err(HostError::Refused { .. }) => false,
+            Err(error) => return Err(error),
+        },
+    };
+    let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
+    let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
+    let queues = submission.min(completion).saturating_add(1).min(config.queues);
+    // MAXCMD, 0: not told. A queue has an entry more than it has commands.
+    let commands = data.max_commands.checked_sub(1).unwrap_or(MAX_DEPTH);
+    let framing = link.queue.framing();
+    let association = Association {
+        generation,
+        digests: (framing.header_digest, framing.data_digest),
+        queues,
+        depth: config.depth.min(entries).min(commands).clamp(1, MAX_DEPTH),
+        in_capsule: (data.command_capsule - 4).saturating_mul(16),
+        max_transfer: match data.max_transfer {
+            0 => MAX_TRANSFER,
+            shift => 4096u32.checked_shl(shift.into()).filter(|bytes| *bytes > 0).unwrap_or(MAX_TRANSFER),
+        },
+        data,
+    };
+    Ok((link, association, events))
+}
+
+impl Shared {
+    /// Puts all namespaces in doubt: nothing is sent about them until they were looked at again.
+    pub(super) fn doubt(&self) -> Vec<Arc<Known>> {
+        lock(&self.central).doubt()
+    }
+
+    /// A namespace was looked at. If it is the one that it was, what waits for it goes on; if not, it fails.
+    pub(super) fn decide(&self, Found { known, now, is_told }: Found) {
+        {
+            let mut central = lock(&self.central);
+            // It may have been seen to have grown meanwhile.
+            let latest = central.known.get(&known.id).filter(|latest| latest.is_one_with(&known)).unwrap_or(&known);
+            if now.is_some_and(|(data, ids)| latest.is(&data, &ids)) {
+                known.trust();
+            } else if !known.is_gone() {
+                known.take_away();
+                if !is_told {
+                    central.untold.keep(HostEvent::NamespacesChanged(vec![known.id]));
+                }
+            }
+        }
+        self.wake_lanes();
+    }
+
+    /// What waits for namespaces in doubt may go on.
+    pub(super) fn wake_lanes(&self) {
+        self.lanes.iter().for_each(|lane| lane.wake());
+    }
+}
+
+/// A controller that is ready.
+pub(super) struct Controller {
+    data: ControllerData,
+    /// How many entries its queues have at most, less one.
+    entries: u16,
+}
+
+/// Connects an admin queue, and brings the controller up.
+pub(super) async fn open_admin(
+    connector: &dyn super::Connector,
+    timers: &Arc<dyn Timers>,
+    config: &HostConfig,
+) -> Result<(Link, Controller), HostError> {
+    let queue_config = config.queue_config(ADMIN_DEPTH, ADMIN_CAPSULE);
+    let mut link = Link::open(connector, timers, queue_config, config.connect_timeout).await?;
+    let id = connect(&mut link, config, 0, ADMIN_DEPTH, 0xffff).await?;
+    let discovery = config.subsystem == DISCOVERY_NQN;
+    let capabilities = property_get(&mut link, property::CAP, true).await?;
+    link.execute("to be enabled", commands::property_set(property::CC, ENABLE), Payload::None).await?;
+    // CAP.TO@24, in units of 500 ms.
+    let ready_by = timers.now() + Duration::from_millis(500) * ((capabilities >> 24) as u8 as u32 + 1);
+    loop {
+        let status = property_get(&mut link, property::CSTS, false).await? as u32;
+        if status & CSTS_READY != 0 {
+            break;
+        }
+        if status & FATAL != 0 {
+            return Err(HostError::Unsuitable("it has failed"));
+        }
+        if timers.now() >= ready_by {
+            return Err(HostError::TimedOut("the controller's start"));
+        }
+        sleep(timers, READY_POLL).await;
+    }
+    let buffer = Payload::Read(Buffer::zeroed(identify::LEN));
+    let finished = link.execute("Identify", commands::identify(CONTROLLER, 0), buffer).await?;
+    let Payload::Read(buffer) = finished.submission.payload else {
+        return Err(HostError::Unsuitable("it does not tell what it is"));
+    };
+    let data = ControllerData::parse(&buffer.to_vec()).ok_or(HostError::Unsuitable("it does not tell what it is"))?;
+    if data.controller != id {
+        return Err(HostError::Unsuitable("it is another than the one that was connected to"));
+    }
+    if data.keep_alive == 0 && !discovery && !config.keep_alive.is_zero() {
+        return Err(HostError::Unsuitable("it knows no keep-alive"));
+    }
+    Ok((link, Controller { data, entries: capabilities as u16 }))
+}
+
+async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Result<Link, HostError> {
+    let config = &shared.config;
+    // Connect's own data may always go along; the rest as the controller says.
+    let queue_config = config.queue_config(association.depth, ADMIN_CAPSULE.max(association.in_capsule));
+    let mut link = Link::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
+    connect(&mut link, config, id, association.depth, association.data.controller).await?;
+    link.queue.set_in_capsule(association.in_capsule);
+    link.offload(config.offload);
+    Ok(link)
+}
+
+/// The Connect command; returns the controller's identifier.
+async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, controller: u16) -> Result<u16, HostError> {
+    let data = ConnectData {
+        host_id: config.host_id,
+        controller,
+        subsystem: config.subsystem.clone(),
+        host: config.host.clone(),
+    };
+    let command = commands::connect(id, depth, config.keep_alive);
+    let payload = Payload::Write(SmallVec::from_iter([data.to_bytes().into()]));
+    let finished = link.execute("a connection", command, payload).await?;
+    let result = finished.completion.result;
+    if result & AUTHENTICATION_REQUIRED != 0 {
+        return Err(HostError::Unsuitable("it asks for authentication"));
+    }
+    Ok(result as u16)
+}
+
+async fn property_get(link: &mut Link, offset: u32, wide: bool) -> Result<u64, HostError> {
+    let finished = link.execute("a property", commands::property_get(offset, wide), Payload::None).await?;
+    Ok(finished.completion.result)
+}
+
+async fn sleep(timers: &Arc<dyn Timers>, span: Duration) {
+    let mut alarm = timers.alarm();
+    let until = timers.now() + span;
+    poll_fn(|cx| alarm.poll(cx, Some(until))).await;
+}
+
+/// Commands in the admin queue at a time.
+const ADMIN_DEPTH: u16 = 31;
+/// Admin and Fabrics commands may always have this much data in their capsule (NVMe/TCP 3.3.2.1).
+const ADMIN_CAPSULE: u32 = 8192;
+/// CC: enabled, I/O queue entries of 64 and 16 bytes.
+const ENABLE: u32 = CC_ENABLE | 6 << 16 | 4 << 20;
+/// CSTS.CFS.
+const FATAL: u32 = 1 << 1;
+/// CNS.
+const CONTROLLER: u8 = 0x01;
+/// ATR and ASCR of Connect's result.
+const AUTHENTICATION_REQUIRED: u64 = 0b11 << 17;
+/// How often a controller that is not ready is asked.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// Of a controller that knows no limit.
+const MAX_TRANSFER: u32 = 1 << 30;
+/// Of a queue here.
+const MAX_DEPTH: u16 = 4095;

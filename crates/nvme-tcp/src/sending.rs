@@ -1,0 +1,160 @@
+//! PDUs on their way into a stream, with digests by the CPU or by the device below.
+//!
+//! Invariant: the wire shows the same bytes either way. From the moment there is a context, every PDU is queued with it,
+//! so that the device can follow; and the transport has a sealer for what no device will do.
+
+use crate::wire::{COMMON_HEADER, DIGEST_LEN, Digest, WirePdu, flag, u32_at};
+use bytes::{Bytes, BytesMut};
+use offload_api::{DeviceEvent, Handle, Layer, Refused, SealError, Sealer, SegmentStream, TxTag, Unit, UnitTag};
+use offload_base::cost::{self, Work};
+
+/// One stream's way of sending PDUs.
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    /// The device is to fill digests in.
+    wanted: bool,
+    context: Option<Handle>,
+    has_sealer: bool,
+    pdus: u64,
+}
+
+impl Sending {
+    /// Whether the device is to fill digests in, if there is one that can.
+    pub(super) fn want_device(&mut self, wanted: bool) {
+        self.wanted = wanted;
+    }
+
+    /// Whether device events matter.
+    pub(super) fn uses_device(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// Hears what happened to the device.
+    pub(super) fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream) {
+        match event {
+            // The news may be older than the context: then the device still has it.
+            DeviceEvent::Reset => self.end(stream),
+            DeviceEvent::Removed { handle, .. } if self.context == Some(*handle) => {
+                // Refused by the device itself: it would be again.
+                (self.context, self.wanted) = (None, false);
+            }
+            _ => {}
+        }
+    }
+
+    /// Queues a PDU.
+    pub(super) fn send(&mut self, stream: &mut dyn SegmentStream, pdu: WirePdu) {
+        if self.wanted && self.context.is_none() && pdu.data_digest {
+            self.ask(stream);
+        }
+        let Some(context) = self.context else {
+            // At once: over TLS they share records.
+            stream.send_pieces(&mut pdu.into_pieces().map(|piece| (piece, TxTag::PLAIN)));
+            return;
+        };
+        let (number, len, mut at) = (self.pdus, pdu.len(), 0);
+        self.pdus += 1;
+        stream.send_pieces(&mut pdu.into_pieces_for_device().map(|piece| {
+            let tag = TxTag::device(context, Layer::NvmeTcp, UnitTag { number, at, len });
+            at += piece.len() as u32;
+            (piece, tag)
+        }));
+    }
+
+    /// Gives the context up once everything queued with it has arrived.
+    pub(super) fn end(&mut self, stream: &mut dyn SegmentStream) {
+        if let Some(context) = self.context.take() {
+            stream.release(Layer::NvmeTcp, context);
+        }
+    }
+
+    fn ask(&mut self, stream: &mut dyn SegmentStream) {
+        let mut added = None;
+        stream.control(&mut |flow, device| added = device.nvme().map(|device| device.add_transmit(&flow)));
+        match added {
+            Some(Ok(context)) => self.context = Some(context),
+            // Later, maybe.
+            Some(Err(Refused::Busy | Refused::Resetting)) => return,
+            Some(Err(_)) | None => self.wanted = false,
+        }
+        if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
+            stream.install(Layer::NvmeTcp, Box::new(DigestSealer));
+        }
+    }
+}
+
+/// Makes the digest of a PDU that a device was to make. Twice makes the same.
+struct DigestSealer;
+
+impl Sealer for DigestSealer {
+    fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
+        let malformed = SealError::Malformed { number: unit.number };
+        let length: usize = plain.iter().map(Bytes::len).sum();
+        let mut pdu = BytesMut::with_capacity(length);
+        {
+            let _copy = cost::work(Work::Copy);
+            plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
+        }
+        if length < COMMON_HEADER || u32_at(&pdu, 4) as usize != length || length != unit.len() as usize {
+            return Err(malformed);
+        }
+        if pdu[1] & flag::DATA_DIGEST != 0 {
+            let start = usize::from(pdu[3]);
+            let end = length.checked_sub(DIGEST_LEN).filter(|end| start < *end).ok_or(malformed)?;
+            let (data, digest) = pdu.split_at_mut(end);
+            digest.copy_from_slice(&Digest::of(&data[start..]).wire());
+        }
+        Ok(pdu.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{DataHeader, Framing, Pdu};
+    use offload_base::Seq;
+    use proptest::prelude::*;
+
+    fn unit(length: usize) -> Unit {
+        Unit { layer: Layer::NvmeTcp, number: 3, start: Seq(u32::MAX), end: Seq(u32::MAX) + length as u32 }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_left_to_a_device_is_sealed_to_what_software_sends(
+            data in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 0..5),
+            header_digest: bool,
+            alignment in 0u8..9,
+        ) {
+            let framing = Framing { header_digest, data_digest: true, alignment };
+            let length: usize = data.iter().map(Vec::len).sum();
+            let header =
+                DataHeader { command: 7, tag: 1, offset: 0, length: length as u32, last: true, success: false };
+            let pdu = framing.frame(&Pdu::ControllerData(header), data.into_iter().map(Bytes::from));
+            let software: Vec<u8> = pdu.clone().into_pieces().flatten().collect();
+            let pieces: Vec<Bytes> = pdu.into_pieces_for_device().collect();
+            let queued = pieces.concat();
+            prop_assert_eq!(queued.len(), software.len());
+            if length > 0 {
+                prop_assert_eq!(&queued[..queued.len() - 4], &software[..queued.len() - 4]);
+            }
+            let sealed = DigestSealer.seal(unit(queued.len()), &pieces).unwrap();
+            prop_assert_eq!(&sealed[..], &software[..]);
+            prop_assert_eq!(DigestSealer.seal(unit(queued.len()), core::slice::from_ref(&sealed)).unwrap(), sealed);
+        }
+    }
+
+    #[test]
+    fn what_is_no_pdu_is_not_sealed() {
+        let header = DataHeader { command: 7, tag: 1, offset: 0, length: 9, last: true, success: false };
+        let framing = Framing { data_digest: true, ..Framing::default() };
+        let pdu: Vec<u8> =
+            framing.frame(&Pdu::HostData(header), [Bytes::from(vec![1; 9])]).into_pieces().flatten().collect();
+        let malformed = Err(SealError::Malformed { number: 3 });
+        assert_eq!(DigestSealer.seal(unit(pdu.len()), &[Bytes::copy_from_slice(&pdu[1..])]), malformed);
+        assert_eq!(DigestSealer.seal(unit(pdu.len() + 1), &[Bytes::copy_from_slice(&pdu)]), malformed);
+        let mut wrong = pdu;
+        wrong[3] = 200;
+        assert_eq!(DigestSealer.seal(unit(wrong.len()), &[Bytes::from(wrong)]), malformed);
+    }
+}

@@ -1,0 +1,451 @@
+//! Serves a target on streams.
+
+use super::blocking::Blocking;
+use crate::core::controller::{Connection, ConnectionId, Done, Job, Target};
+use crate::lock;
+use crate::sending::Sending;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use offload_api::SegmentStream;
+use offload_base::cost::{self, Work};
+use offload_base::{Alarm, Instant, Timers, time};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// A target, its connections and what drives them. Clones serve the same target.
+///
+/// ```
+/// use nvme_tcp::target::{Server, Target, TargetConfig, Threads};
+/// use offload_base::Timers;
+/// use std::sync::Arc;
+///
+/// fn listen(timers: Arc<dyn Timers>) -> std::io::Result<Server> {
+///     let server = Server::new(Target::new(TargetConfig::default()).unwrap(), timers, Arc::new(Threads::new(4)?));
+///     // For each stream accepted: spawn(server.serve(stream)).
+///     Ok(server)
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Server {
+    shared: Arc<Shared>,
+    digests_by_device: bool,
+}
+
+struct Shared {
+    target: Mutex<Target>,
+    mailboxes: Arc<Mailboxes>,
+    timers: Arc<dyn Timers>,
+    blocking: Arc<dyn Blocking>,
+}
+
+/// Those of all connections.
+#[derive(Default)]
+struct Mailboxes {
+    inner: Mutex<BTreeMap<ConnectionId, Arc<Mailbox>>>,
+}
+
+/// What comes to a connection from elsewhere.
+#[derive(Default)]
+struct Mailbox {
+    inner: Mutex<Mail>,
+}
+
+#[derive(Default)]
+struct Mail {
+    done: VecDeque<Done>,
+    wakeup: bool,
+    waker: Option<Waker>,
+}
+
+/// A connection ended otherwise than by its host.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The stream was lost.
+    #[error("the stream was lost: {0}")]
+    Stream(#[from] io::Error),
+}
+
+impl Server {
+    /// Serves `target`; storage that may wait is waited for by `blocking`.
+    pub fn new(mut target: Target, timers: Arc<dyn Timers>, blocking: Arc<dyn Blocking>) -> Server {
+        let mailboxes = Arc::<Mailboxes>::default();
+        let called = mailboxes.clone();
+        target.listen(move |connections| called.wake(connections));
+        let target = Mutex::new(target);
+        Server { shared: Arc::new(Shared { target, mailboxes, timers, blocking }), digests_by_device: false }
+    }
+
+    /// Has the devices below streams served from now on fill in data digests. What a device does not do, or there is
+    /// none to do, the CPU does.
+    pub fn with_digests_by_device(self) -> Server {
+        Server { digests_by_device: true, ..self }
+    }
+
+    /// Looks at the target, or changes it; connections that it concerns are told.
+    pub fn with_target<R>(&self, change: impl FnOnce(&mut Target) -> R) -> R {
+        let mut target = lock(&self.shared.target);
+        let result = change(&mut target);
+        self.shared.wake(&mut target);
+        result
+    }
+
+    /// Serves one stream, until its host closes it or misbehaves. A host that takes nothing of what is sent to it, or gives
+    /// nothing of what it was asked for, holds memory that others could use: its stream is reset after five minutes.
+    pub fn serve<S: SegmentStream>(&self, stream: S) -> impl Future<Output = Result<(), ServeError>> + Send + use<S> {
+        let now = self.shared.timers.now();
+        let connection = lock(&self.shared.target).accept(now);
+        let mailbox = Arc::<Mailbox>::default();
+        lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
+        let alarm = self.shared.timers.alarm();
+        let mut sending = Sending::default();
+        sending.want_device(self.digests_by_device);
+        Serve {
+            shared: self.shared.clone(),
+            connection,
+            stream,
+            sending,
+            mailbox,
+            alarm,
+            room: 0,
+            sent: 0,
+            taken: 0,
+            mark: None,
+            phase: Phase::Serving,
+            closes_by: None,
+        }
+    }
+}
+
+impl core::fmt::Debug for Server {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Passes on what the target has to tell connections.
+    fn wake(&self, target: &mut Target) {
+        let wakeups = target.take_wakeups();
+        if !wakeups.is_empty() {
+            self.mailboxes.wake(&wakeups);
+        }
+    }
+}
+
+impl Mailboxes {
+    fn wake(&self, connections: &[ConnectionId]) {
+        let mailboxes: Vec<Arc<Mailbox>> = {
+            let inner = lock(&self.inner);
+            connections.iter().filter_map(|id| inner.get(id).cloned()).collect()
+        };
+        for mailbox in mailboxes {
+            mailbox.put(|mail| mail.wakeup = true);
+        }
+    }
+}
+
+impl Mailbox {
+    fn put(&self, change: impl FnOnce(&mut Mail)) {
+        let waker = {
+            let mut mail = lock(&self.inner);
+            change(&mut mail);
+            mail.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+struct Serve<S: SegmentStream> {
+    shared: Arc<Shared>,
+    connection: Connection,
+    stream: S,
+    sending: Sending,
+    mailbox: Arc<Mailbox>,
+    alarm: Box<dyn Alarm>,
+    room: usize,
+    /// Bytes handed to the stream, and how many of them its host has taken as far as anybody has looked.
+    sent: u64,
+    taken: u64,
+    mark: Option<Mark>,
+    phase: Phase,
+    /// Set once the connection closes: when the host has to have taken what is left.
+    closes_by: Option<Instant>,
+}
+
+/// What a host has to have done by some time.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Taken so many bytes.
+    sent: u64,
+    /// Sent more data than these, if it was asked for some.
+    received: Option<u64>,
+    until: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Everything is handed to the stream.
+    Finishing,
+    /// Waits until the host has closed too, so that what it was told last is not lost with the connection.
+    Lingering {
+        until: Instant,
+    },
+}
+
+impl<S: SegmentStream> Future for Serve<S> {
+    type Output = Result<(), ServeError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        match this.poll_all(cx) {
+            Poll::Ready(Err(error)) => {
+                this.connection.handle_end(&mut lock(&this.shared.target));
+                Poll::Ready(Err(error.into()))
+            }
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: SegmentStream> Serve<S> {
+    fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        for _ in 0..ROUNDS {
+            if self.connection.is_refused() {
+                self.stream.abort();
+                return Poll::Ready(Ok(()));
+            }
+            let progress = match self.phase {
+                Phase::Serving => self.serve_once(cx)?,
+                Phase::Finishing => match self.stream.poll_committed(cx)? {
+                    Poll::Ready(()) => {
+                        self.phase = Phase::Lingering { until: self.shared.timers.now() + LINGER };
+                        true
+                    }
+                    Poll::Pending => self.gives_up(cx)?,
+                },
+                Phase::Lingering { until } if self.alarm.poll(cx, Some(until)).is_ready() => {
+                    return Poll::Ready(Ok(()));
+                }
+                Phase::Lingering { .. } => match self.stream.poll_segment(cx) {
+                    Poll::Ready(Ok(Some(segment))) => {
+                        self.stream.consume(segment.data.len());
+                        true
+                    }
+                    Poll::Ready(_) => return Poll::Ready(Ok(())),
+                    Poll::Pending => false,
+                },
+            };
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        // Others want to run, too.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Does what can be done; false if nothing could.
+    fn serve_once(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        {
+            let mut target = lock(&self.shared.target);
+            let now = self.shared.timers.now();
+            self.connection.handle_timeout(now, &mut target);
+            self.connection.resume(now, &mut target);
+            self.shared.wake(&mut target);
+        }
+        let mut progress = self.take_mail(cx);
+        progress |= self.watch_device(cx);
+        progress |= self.receive(cx)?;
+        progress |= self.work();
+        progress |= self.transmit(cx)?;
+        if self.connection.is_closing() {
+            return Ok(progress | self.gives_up(cx)?);
+        }
+        if !self.connection.wants_input() {
+            // With nothing to receive and nothing to send nobody would see that the stream goes on, or is lost. A byte that
+            // is still to come has not been taken.
+            let _later = self.stream.poll_acked(cx, self.sent + 1)?;
+        }
+        let due = self.connection.next_event(&lock(&self.shared.target));
+        let looks = self.set_mark();
+        if self.alarm.poll(cx, time::earliest(due, looks)).is_pending() {
+            return Ok(progress);
+        }
+        self.look_at_mark(cx)?;
+        Ok(true)
+    }
+
+    /// When to look whether the host does something of what it has to, if it has to.
+    fn set_mark(&mut self) -> Option<Instant> {
+        if self.mark.is_none() && (self.sent > self.taken || self.connection.expects_data()) {
+            let received = self.connection.expects_data().then(|| self.connection.data_received());
+            self.mark = Some(Mark { sent: self.sent, received, until: self.shared.timers.now() + STALL_TIME });
+        }
+        self.mark.map(|mark| mark.until)
+    }
+
+    /// Ends the connection of a host that has done nothing for long.
+    fn look_at_mark(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let Some(mark) = self.mark.take_if(|mark| mark.until <= self.shared.timers.now()) else { return Ok(()) };
+        let has_given = mark
+            .received
+            .is_none_or(|received| received < self.connection.data_received() || !self.connection.expects_data());
+        if has_given && self.stream.poll_acked(cx, mark.sent)?.is_ready() {
+            self.taken = mark.sent;
+            return Ok(());
+        }
+        lock(&self.shared.target).note_stalled();
+        self.stream.abort();
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    /// A host that does not even take its last words is not waited for: an error once their time is over.
+    fn gives_up(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let until = *self.closes_by.get_or_insert_with(|| self.shared.timers.now() + CLOSE_TIME);
+        match self.alarm.poll(cx, Some(until)) {
+            Poll::Ready(()) => {
+                self.stream.abort();
+                Err(io::ErrorKind::TimedOut.into())
+            }
+            Poll::Pending => Ok(false),
+        }
+    }
+
+    fn take_mail(&mut self, cx: &mut Context<'_>) -> bool {
+        let (done, wakeup) = {
+            let mut mail = lock(&self.mailbox.inner);
+            mail.waker = Some(cx.waker().clone());
+            (core::mem::take(&mut mail.done), core::mem::take(&mut mail.wakeup))
+        };
+        if done.is_empty() && !wakeup {
+            return false;
+        }
+        let now = self.shared.timers.now();
+        let mut target = lock(&self.shared.target);
+        for done in done {
+            self.connection.complete(now, done, &mut target);
+        }
+        if wakeup {
+            self.connection.handle_wakeup(&mut target);
+        }
+        self.shared.wake(&mut target);
+        true
+    }
+
+    fn watch_device(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while self.sending.uses_device()
+            && let Poll::Ready(event) = self.stream.poll_device_event(cx)
+        {
+            self.sending.hear(&event, &mut self.stream);
+            progress = true;
+        }
+        progress
+    }
+
+    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        for _ in 0..SEGMENTS {
+            if !self.connection.wants_input() {
+                break;
+            }
+            let Poll::Ready(segment) = self.stream.poll_segment(cx)? else { break };
+            progress = true;
+            let now = self.shared.timers.now();
+            let mut target = lock(&self.shared.target);
+            match segment {
+                Some(segment) => {
+                    self.stream.consume(segment.data.len());
+                    self.connection.handle_segment(now, segment, &mut target);
+                }
+                None => self.connection.handle_end(&mut target),
+            }
+            self.shared.wake(&mut target);
+        }
+        Ok(progress)
+    }
+
+    fn work(&mut self) -> bool {
+        let mut progress = false;
+        while let Some(job) = self.connection.poll_job() {
+            progress = true;
+            if job.may_block() {
+                advance(job, self.shared.blocking.clone(), self.mailbox.clone());
+            } else {
+                let _scope = cost::work(Work::Application);
+                let done = job.run();
+                drop(_scope);
+                let now = self.shared.timers.now();
+                self.connection.complete(now, done, &mut lock(&self.shared.target));
+            }
+        }
+        progress
+    }
+
+    fn transmit(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        loop {
+            if self.room == 0 {
+                match self.stream.poll_room(cx)? {
+                    Poll::Ready(room) => self.room = room,
+                    Poll::Pending => break,
+                }
+            }
+            let Some(pdu) = self.connection.poll_transmit() else { break };
+            progress = true;
+            self.room = self.room.saturating_sub(pdu.len() as usize);
+            self.sent += u64::from(pdu.len());
+            self.sending.send(&mut self.stream, pdu);
+        }
+        if progress {
+            self.stream.flush();
+        }
+        if self.connection.is_closing() && self.connection.is_drained() {
+            self.stream.finish();
+            self.phase = Phase::Finishing;
+            progress = true;
+        }
+        Ok(progress)
+    }
+}
+
+/// Has `job` carried out part by part, so that many go on beside each other; its end is put into `mailbox`.
+fn advance(job: Job, blocking: Arc<dyn Blocking>, mailbox: Arc<Mailbox>) {
+    let others = blocking.clone();
+    blocking.run(Box::new(move || {
+        let later = mailbox.clone();
+        if let Some(done) = job.advance(move |job| advance(job, others, later)) {
+            mailbox.put(|mail| mail.done.push_back(done));
+        }
+    }));
+}
+
+impl<S: SegmentStream> Drop for Serve<S> {
+    fn drop(&mut self) {
+        self.sending.end(&mut self.stream);
+        // Its mail is dropped when the mailboxes are free again: dropping mail may wake others.
+        let _mailbox = lock(&self.shared.mailboxes.inner).remove(&self.connection.id());
+        let mut target = lock(&self.shared.target);
+        self.connection.handle_end(&mut target);
+        self.shared.wake(&mut target);
+    }
+}
+
+/// Segments received before answers are sent.
+const SEGMENTS: usize = 32;
+/// Rounds before others get their turn.
+const ROUNDS: usize = 16;
+/// How long a host may take to receive what is left for it.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
+/// How long a host may do nothing of what it has to. Looked at as often, so that it is twice as long at most.
+const STALL_TIME: Duration = Duration::from_secs(150);
+/// How long a host may take to close.
+const LINGER: Duration = Duration::from_secs(2);

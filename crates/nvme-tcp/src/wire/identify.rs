@@ -1,0 +1,356 @@
+//! Identify data structures, as far as hosts look at them.
+//!
+//! NVM Express Base Specification 2.0, 5.17, and NVM Command Set Specification 1.0, 4.1.5: each is 4096 bytes.
+
+use super::{put, u16_at, u32_at, u64_at};
+
+/// What a controller says of itself (CNS 01h).
+///
+/// ```
+/// use nvme_tcp::wire::ControllerData;
+///
+/// let data = ControllerData { controller: 7, model: "Emulated".into(), namespaces: 4, ..ControllerData::default() };
+/// assert_eq!(ControllerData::parse(&data.to_bytes()), Some(data));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ControllerData {
+    /// Serial number, at most 20 characters.
+    pub serial: String,
+    /// Model, at most 40 characters.
+    pub model: String,
+    /// Firmware revision, at most 8 characters.
+    pub firmware: String,
+    /// MDTS: a command moves at most `4096 << max_transfer` bytes; 0: no limit.
+    pub max_transfer: u8,
+    /// CNTLID.
+    pub controller: u16,
+    /// VER: the version of the specification, as the VS property has it.
+    pub version: u32,
+    /// OAES: events it may notify of.
+    pub events: u32,
+    /// CNTRLTYPE: 1 I/O, 2 discovery.
+    pub kind: u8,
+    /// AERL: Asynchronous Event Requests at a time, less one.
+    pub event_requests: u8,
+    /// LPA: log page attributes.
+    pub log_attributes: u8,
+    /// ELPE: entries of the error log, less one.
+    pub error_entries: u8,
+    /// KAS: keep-alive granularity in units of 100 ms; 0: no keep alive.
+    pub keep_alive: u16,
+    /// MAXCMD: commands at a time in a queue.
+    pub max_commands: u16,
+    /// NN: the greatest namespace identifier.
+    pub namespaces: u32,
+    /// ONCS: optional I/O commands.
+    pub optional_commands: u16,
+    /// VWC bit 0: there is a volatile write cache.
+    pub volatile_cache: bool,
+    /// SGLS.
+    pub sgl_support: u32,
+    /// SUBNQN.
+    pub subsystem: String,
+    /// IOCCSZ: bytes of an I/O queue's command capsule, in units of 16.
+    pub command_capsule: u32,
+    /// ICDOFF: where data in a capsule begin, in units of 16 bytes after the command.
+    pub in_capsule_offset: u16,
+    /// IORCSZ: bytes of a response capsule, in units of 16.
+    pub response_capsule: u32,
+    /// OFCS bit 0: Disconnect is supported.
+    pub disconnect: bool,
+}
+
+impl ControllerData {
+    /// As it is transferred.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        put_text(&mut bytes[4..24], &self.serial, b' ');
+        put_text(&mut bytes[24..64], &self.model, b' ');
+        put_text(&mut bytes[64..72], &self.firmware, b' ');
+        if self.kind == KIND_IO {
+            bytes[76] = SEVERAL_CONTROLLERS;
+        }
+        bytes[77] = self.max_transfer;
+        put(&mut bytes, 78, &self.controller.to_le_bytes());
+        put(&mut bytes, 80, &self.version.to_le_bytes());
+        put(&mut bytes, 92, &self.events.to_le_bytes());
+        bytes[111] = self.kind;
+        bytes[258] = ABORT_LIMIT;
+        bytes[259] = self.event_requests;
+        bytes[260] = FIRMWARE_UPDATES;
+        bytes[261] = self.log_attributes;
+        bytes[262] = self.error_entries;
+        put(&mut bytes, 266, &WARNING_TEMPERATURE.to_le_bytes());
+        put(&mut bytes, 268, &CRITICAL_TEMPERATURE.to_le_bytes());
+        put(&mut bytes, 320, &self.keep_alive.to_le_bytes());
+        if self.kind == KIND_IO {
+            // Entries of 64 and 16 bytes, neither more nor less.
+            (bytes[512], bytes[513]) = (0x66, 0x44);
+        }
+        put(&mut bytes, 514, &self.max_commands.to_le_bytes());
+        put(&mut bytes, 516, &self.namespaces.to_le_bytes());
+        put(&mut bytes, 520, &self.optional_commands.to_le_bytes());
+        // VWC bits 2:1, 11b: Flush with namespace FFFFFFFFh flushes all.
+        bytes[525] = if self.volatile_cache { 0b111 } else { 0 };
+        put(&mut bytes, 536, &self.sgl_support.to_le_bytes());
+        put(&mut bytes, 540, &self.namespaces.to_le_bytes());
+        put_text(&mut bytes[768..1024], &self.subsystem, 0);
+        put(&mut bytes, 1792, &self.command_capsule.to_le_bytes());
+        put(&mut bytes, 1796, &self.response_capsule.to_le_bytes());
+        put(&mut bytes, 1800, &self.in_capsule_offset.to_le_bytes());
+        bytes[1803] = 1; // MSDBD: one SGL descriptor
+        bytes[1804] = u8::from(self.disconnect);
+        bytes
+    }
+
+    /// Reads it; `None` if there are less than 4096 bytes.
+    pub fn parse(bytes: &[u8]) -> Option<ControllerData> {
+        let bytes = bytes.get(..LEN)?;
+        Some(ControllerData {
+            serial: text(&bytes[4..24]),
+            model: text(&bytes[24..64]),
+            firmware: text(&bytes[64..72]),
+            max_transfer: bytes[77],
+            controller: u16_at(bytes, 78),
+            version: u32_at(bytes, 80),
+            events: u32_at(bytes, 92),
+            kind: bytes[111],
+            event_requests: bytes[259],
+            log_attributes: bytes[261],
+            error_entries: bytes[262],
+            keep_alive: u16_at(bytes, 320),
+            max_commands: u16_at(bytes, 514),
+            namespaces: u32_at(bytes, 516),
+            optional_commands: u16_at(bytes, 520),
+            volatile_cache: bytes[525] & 1 != 0,
+            sgl_support: u32_at(bytes, 536),
+            subsystem: text(&bytes[768..1024]),
+            command_capsule: u32_at(bytes, 1792),
+            response_capsule: u32_at(bytes, 1796),
+            in_capsule_offset: u16_at(bytes, 1800),
+            disconnect: bytes[1804] & 1 != 0,
+        })
+    }
+}
+
+/// What is said of a namespace (CNS 00h).
+///
+/// ```
+/// use nvme_tcp::wire::NamespaceData;
+///
+/// let data = NamespaceData { blocks: 2048, block_shift: 12, nguid: [7; 16] };
+/// assert_eq!(NamespaceData::parse(&data.to_bytes()), Some(data));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceData {
+    /// NSZE: how many blocks.
+    pub blocks: u64,
+    /// LBADS of the format in use: a block has `1 << block_shift` bytes.
+    pub block_shift: u8,
+    /// NGUID.
+    pub nguid: [u8; 16],
+}
+
+impl NamespaceData {
+    /// As it is transferred.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        for at in [0, 8, 16] {
+            put(&mut bytes, at, &self.blocks.to_le_bytes()); // NSZE, NCAP, NUSE
+        }
+        bytes[30] = 1; // NMIC: several controllers may use it
+        bytes[33] = 0b1001; // DLFEAT: deallocated blocks read zeros; Write Zeroes may deallocate
+        put(&mut bytes, 104, &self.nguid);
+        bytes[130] = self.block_shift;
+        bytes
+    }
+
+    /// Reads it; `None` if there are less than 4096 bytes, or the format in use makes no sense.
+    pub fn parse(bytes: &[u8]) -> Option<NamespaceData> {
+        let bytes = bytes.get(..LEN)?;
+        // FLBAS: bits 3:0, and 6:5 above them.
+        let format = usize::from(bytes[26] & 0xf) | usize::from(bytes[26] >> 5 & 3) << 4;
+        let block_shift = bytes[128 + format * 4 + 2];
+        let nguid = bytes[104..120].try_into().ok()?;
+        // A namespace that is not there is all zeros.
+        (block_shift == 0 || (9..=16).contains(&block_shift)).then(|| NamespaceData {
+            blocks: u64_at(bytes, 0),
+            block_shift,
+            nguid,
+        })
+    }
+}
+
+/// By what a namespace is known wherever it is; all zeros: it has no identifier of that kind.
+///
+/// NVM Express Base Specification 2.0, 4.5.1.
+///
+/// ```
+/// use nvme_tcp::wire::{NamespaceData, NamespaceIds};
+///
+/// let data = NamespaceData { blocks: 2048, block_shift: 12, nguid: [7; 16] };
+/// // NIDT 3: a UUID of 16 bytes.
+/// let descriptors = [&[3, 16, 0, 0][..], &[5; 16]].concat();
+/// let ids = NamespaceIds::parse(&data.to_bytes(), &descriptors);
+/// assert_eq!(ids, NamespaceIds { eui64: [0; 8], nguid: [7; 16], uuid: [5; 16] });
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceIds {
+    /// EUI64.
+    pub eui64: [u8; 8],
+    /// NGUID.
+    pub nguid: [u8; 16],
+    /// UUID.
+    pub uuid: [u8; 16],
+}
+
+impl NamespaceIds {
+    /// From what is said of a namespace (CNS 00h) and its list of descriptors (CNS 03h), either of which may be empty. What
+    /// the descriptors say counts more.
+    pub fn parse(namespace: &[u8], descriptors: &[u8]) -> NamespaceIds {
+        let mut ids = NamespaceIds::default();
+        if let Some(fields) = namespace.get(104..128) {
+            ids.nguid.copy_from_slice(&fields[..16]);
+            ids.eui64.copy_from_slice(&fields[16..]);
+        }
+        let mut rest = descriptors;
+        while let Some(([kind, length, _, _], value)) = rest.split_first_chunk() {
+            let Some((value, others)) = value.split_at_checked(usize::from(*length)).filter(|_| *length > 0) else {
+                break;
+            };
+            match (kind, value.len()) {
+                (1, 8) => ids.eui64.copy_from_slice(value),
+                (2, 16) => ids.nguid.copy_from_slice(value),
+                (3, 16) => ids.uuid.copy_from_slice(value),
+                _ => {}
+            }
+            rest = others;
+        }
+        ids
+    }
+
+    /// Whether there is an identifier of any kind.
+    pub fn is_some(&self) -> bool {
+        *self != NamespaceIds::default()
+    }
+}
+
+/// CNS 02h, 10h: namespaces in ascending order, those above `after`.
+pub(crate) fn namespace_list(namespaces: impl Iterator<Item = u32>, after: u32) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    for (entry, id) in bytes.chunks_exact_mut(4).zip(namespaces.filter(|id| *id > after)) {
+        entry.copy_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+/// Reads a namespace list.
+pub fn parse_namespace_list(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).take(LEN / 4).map(|entry| u32_at(entry, 0)).take_while(|id| *id != 0).collect()
+}
+
+/// CNS 12h, 13h: controllers in ascending order, from `from` on.
+pub(crate) fn controller_list(controllers: impl Iterator<Item = u16>, from: u16) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    let mut count = 0u16;
+    for (entry, id) in bytes[2..].chunks_exact_mut(2).zip(controllers.filter(|id| *id >= from)) {
+        entry.copy_from_slice(&id.to_le_bytes());
+        count += 1;
+    }
+    put(&mut bytes, 0, &count.to_le_bytes());
+    bytes
+}
+
+/// CNS 03h: NGUID, UUID and command set.
+pub(crate) fn namespace_descriptors(uuid: &[u8; 16]) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    let mut at = 0;
+    for (kind, value) in [(2u8, &uuid[..]), (3, &uuid[..]), (4, &[0][..])] {
+        put(&mut bytes, at, &[kind, value.len() as u8, 0, 0]);
+        put(&mut bytes, at + 4, value);
+        at += 4 + value.len();
+    }
+    bytes
+}
+
+/// CNS 05h for the NVM command set: no protection information, so zeros.
+pub(crate) fn nvm_namespace() -> Vec<u8> {
+    vec![0; LEN]
+}
+
+/// CNS 06h for the NVM command set: limits of commands without data. DSM: 256 ranges (DMRL 0: no limit told).
+pub(crate) fn nvm_controller() -> Vec<u8> {
+    vec![0; LEN]
+}
+
+/// CNS 08h: what does not depend on the command set.
+pub(crate) fn independent_namespace() -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    bytes[1] = 1; // NMIC, as in CNS 00h
+    bytes[14] = 1; // NSTAT: ready
+    bytes
+}
+
+/// CNS 1Ch: one combination of command sets, NVM alone.
+pub(crate) fn command_sets() -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    bytes[0] = 1;
+    bytes
+}
+
+/// Puts ASCII text, what is left filled with `fill`.
+pub(crate) fn put_text(field: &mut [u8], value: &str, fill: u8) {
+    field.fill(fill);
+    for (byte, character) in field.iter_mut().zip(value.bytes()) {
+        *byte = character;
+    }
+}
+
+/// Reads ASCII text up to its padding; what is no text becomes a replacement character.
+pub(crate) fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).trim_end().to_owned()
+}
+
+/// Bytes of every structure here.
+pub(crate) const LEN: usize = 4096;
+/// CNTRLTYPE of an I/O controller.
+pub(crate) const KIND_IO: u8 = 1;
+/// CNTRLTYPE of a discovery controller.
+pub(crate) const KIND_DISCOVERY: u8 = 2;
+/// CMIC bit 1: the subsystem may have several controllers. Linux connects to a second only if all say so.
+const SEVERAL_CONTROLLERS: u8 = 1 << 1;
+/// ACL: Abort commands at a time, less one.
+const ABORT_LIMIT: u8 = 3;
+/// FRMW: one slot, read-only.
+const FIRMWARE_UPDATES: u8 = 0b11;
+/// WCTEMP and CCTEMP, in kelvins.
+const WARNING_TEMPERATURE: u16 = 343;
+const CRITICAL_TEMPERATURE: u16 = 353;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_of_a_namespace_are_read_as_far_as_they_make_sense() {
+        let mut namespace = vec![0; LEN];
+        namespace[104..120].fill(1);
+        namespace[120..128].fill(2);
+        let ids = NamespaceIds { eui64: [2; 8], nguid: [1; 16], uuid: [0; 16] };
+        assert_eq!(NamespaceIds::parse(&namespace, &[]), ids);
+        let uuid = [&[3, 16, 0, 0][..], &[7; 16]].concat();
+        let with_uuid = NamespaceIds { uuid: [7; 16], ..ids };
+        for (before, after) in [(&[][..], &[][..]), (&[9, 3, 0, 0, 5, 5, 5], &[0; 40]), (&[4, 1, 0, 0, 0], &[2, 16, 0])]
+        {
+            assert_eq!(NamespaceIds::parse(&namespace, &[before, &uuid, after].concat()), with_uuid);
+        }
+        // A length of zero, one that is wrong, and a descriptor that is cut short.
+        assert_eq!(NamespaceIds::parse(&namespace, &[&[2, 0, 0, 0][..], &uuid].concat()), ids);
+        assert_eq!(NamespaceIds::parse(&namespace, &[3, 4, 0, 0, 7, 7, 7, 7]), ids);
+        assert_eq!(NamespaceIds::parse(&namespace, &uuid[..19]), ids);
+        assert!(!NamespaceIds::parse(&[0; 100], &[]).is_some());
+        let told = [&[1, 8, 0, 0][..], &[8; 8], &[2, 16, 0, 0], &[9; 16]].concat();
+        assert_eq!(NamespaceIds::parse(&namespace, &told), NamespaceIds { eui64: [8; 8], nguid: [9; 16], ..ids });
+    }
+}

@@ -1,0 +1,54 @@
+//! What crosses the wire: the structures of NVMe, and the PDUs of NVMe/TCP that carry them.
+//!
+//! - [`Command`], [`Completion`], [`Status`]: queue entries; [`commands`]: commands made from what they are to do;
+//! - [`ConnectData`], [`property`]: NVMe over Fabrics; [`ControllerData`], [`NamespaceData`], [`DiscoveryLog`], [`page`]:
+//!   what controllers say of themselves;
+//! - [`Pdu`]: a PDU's header, typed; [`Framing`]: PDUs made ready to be sent; [`Receiver`]: PDUs taken from a stream,
+//!   however it is cut; [`Digest`]: CRC32C, over headers and data.
+
+mod command;
+pub mod commands;
+mod completion;
+mod digest;
+mod fabrics;
+pub(crate) mod identify;
+pub(crate) mod log;
+mod pdu;
+mod status;
+
+pub use command::{AdminOpcode, Command, FabricsType, IoOpcode, Sgl, SglKind, Transfer};
+pub use completion::Completion;
+pub use digest::{DIGEST_LEN, Digest};
+pub(crate) use fabrics::{
+    CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, NO_FLOW_CONTROL, VERSION,
+};
+pub use fabrics::{ConnectData, DISCOVERY_NQN, property};
+pub use identify::{ControllerData, NamespaceData, NamespaceIds, parse_namespace_list};
+pub use log::{DiscoveryEntry, DiscoveryLog, page};
+pub(crate) use log::{ErrorEntry, Smart};
+pub(crate) use pdu::{COMMON_HEADER, flag};
+pub use pdu::{
+    DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, PduType,
+    ReadyToTransfer, Received, Receiver, Side, Termination, WirePdu,
+};
+pub use status::Status;
+
+/// The little-endian number of 2 bytes at `at`.
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The little-endian number of 4 bytes at `at`.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The little-endian number of 8 bytes at `at`.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
+}
+
+/// Puts `value` at `at`.
+pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    bytes[at..at + value.len()].copy_from_slice(value);
+}

@@ -1,0 +1,96 @@
+//! What ends a connection, and how the peer is told.
+//!
+//! NVMe/TCP Transport Specification 1.0, 3.5 and 3.6.2.3: whoever finds a fatal error sends a TermReq with a status
+//! (FES), information about it (FEI) and up to 128 bytes of the header it is about, and closes the connection.
+
+use super::{MAX_HEADER, Pdu, Side};
+use bytes::Bytes;
+
+/// The peer did what ends a connection.
+///
+/// ```
+/// use nvme_tcp::wire::{FatalError, FatalStatus};
+///
+/// let error = FatalError::new(FatalStatus::InvalidHeaderField, 2, &[0x04, 0, 73]);
+/// assert_eq!(error.information, [2, 0, 0, 0]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer sent {status}, information {}", u32::from_le_bytes(*.information))]
+pub struct FatalError {
+    /// What kind of error.
+    pub status: FatalStatus,
+    /// FEI: the offset of the field in question, or the digest that was received.
+    pub information: [u8; 4],
+    /// The header in question, as far as it was received.
+    pub header: Bytes,
+}
+
+impl FatalError {
+    /// An error about the field at `offset` of `header`.
+    pub fn new(status: FatalStatus, offset: u32, header: &[u8]) -> FatalError {
+        let header = Bytes::copy_from_slice(&header[..header.len().min(MAX_HEADER)]);
+        FatalError { status, information: offset.to_le_bytes(), header }
+    }
+
+    /// A header whose digest is not the `received` one.
+    pub fn header_digest(received: [u8; 4], header: &[u8]) -> FatalError {
+        FatalError { information: received, ..FatalError::new(FatalStatus::HeaderDigest, 0, header) }
+    }
+
+    /// The PDU that tells the peer; [`header`](Self::header) goes along as its data.
+    pub fn pdu(&self, found_by: Side) -> Pdu {
+        let termination = Termination { status: self.status as u16, information: self.information };
+        match found_by {
+            Side::Host => Pdu::HostTermination(termination),
+            Side::Controller => Pdu::ControllerTermination(termination),
+        }
+    }
+}
+
+/// What H2CTermReq and C2HTermReq say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Termination {
+    /// FES, as it came.
+    pub status: u16,
+    /// FEI.
+    pub information: [u8; 4],
+}
+
+impl Termination {
+    /// The status, if it is one of those defined.
+    pub fn fatal_status(&self) -> Option<FatalStatus> {
+        Some(match self.status {
+            1 => FatalStatus::InvalidHeaderField,
+            2 => FatalStatus::SequenceError,
+            3 => FatalStatus::HeaderDigest,
+            4 => FatalStatus::DataOutOfRange,
+            5 => FatalStatus::LimitExceeded,
+            6 => FatalStatus::UnsupportedParameter,
+            _ => return None,
+        })
+    }
+}
+
+/// Fatal error status (FES).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[repr(u16)]
+pub enum FatalStatus {
+    /// A field of a header has a value it cannot have.
+    #[error("an invalid header field")]
+    InvalidHeaderField = 1,
+    /// A PDU came when it may not come.
+    #[error("a PDU out of sequence")]
+    SequenceError = 2,
+    /// A header and its digest differ.
+    #[error("a header that its digest does not match")]
+    HeaderDigest = 3,
+    /// Data beyond, or not next in, what was asked for.
+    #[error("data out of range")]
+    DataOutOfRange = 4,
+    /// More data, or requests for data, than allowed.
+    #[error("more than the limit of data or requests")]
+    LimitExceeded = 5,
+    /// A parameter that is not supported.
+    #[error("an unsupported parameter")]
+    UnsupportedParameter = 6,
+}

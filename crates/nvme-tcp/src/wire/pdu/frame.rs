@@ -1,0 +1,118 @@
+//! PDUs made ready for the wire.
+
+use super::{Pdu, PduType, flag};
+use crate::wire::{DIGEST_LEN, Digest};
+use bytes::{BufMut, Bytes, BytesMut};
+use offload_base::cost::{self, Work};
+use smallvec::SmallVec;
+
+/// How PDUs in one direction are framed, as the two ends agreed.
+///
+/// ```
+/// use bytes::Bytes;
+/// use nvme_tcp::wire::{Command, Framing, IoOpcode, Pdu, Sgl};
+///
+/// let framing = Framing { header_digest: true, data_digest: true, alignment: 0 };
+/// let write = Command::new(IoOpcode::Write as u8, 1).with_sgl(Sgl::in_capsule(512));
+/// let pdu = framing.frame(&Pdu::Command(write), [Bytes::from(vec![0; 512])]);
+/// assert_eq!(pdu.len(), 72 + 4 + 512 + 4);
+/// assert_eq!(pdu.into_pieces().map(|piece| piece.len()).collect::<Vec<_>>(), [76, 512, 4]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Framing {
+    /// Headers carry digests.
+    pub header_digest: bool,
+    /// Data carry digests.
+    pub data_digest: bool,
+    /// HPDA or CPDA of the receiver: data begin at a multiple of `(alignment + 1) * 4` bytes.
+    pub alignment: u8,
+}
+
+impl Framing {
+    /// `pdu` with `data` behind it, its digest still to be made.
+    ///
+    /// # Panics
+    /// If the PDU would not fit the 32 bits of PLEN.
+    pub fn frame(&self, pdu: &Pdu, data: impl IntoIterator<Item = Bytes>) -> WirePdu {
+        let _scope = cost::work(Work::Framing);
+        let data: SmallVec<[Bytes; 4]> = data.into_iter().filter(|piece| !piece.is_empty()).collect();
+        let data_len: usize = data.iter().map(Bytes::len).sum();
+        let kind = pdu.kind();
+        let header_len = kind.header_len();
+        let digested = self.header_digest && !kind.never_digested();
+        let data_digest = self.data_digest && kind.carries_data() && data_len > 0;
+        let mut start = header_len + if digested { DIGEST_LEN } else { 0 };
+        let header_end = start;
+        if kind.carries_data() && data_len > 0 {
+            start = start.next_multiple_of(alignment_bytes(self.alignment));
+        }
+        let len = start + data_len + if data_digest { DIGEST_LEN } else { 0 };
+        let mut header = pdu.header();
+        header[1] |= if digested { flag::HEADER_DIGEST } else { 0 } | if data_digest { flag::DATA_DIGEST } else { 0 };
+        header[3] = if kind.carries_data() && data_len > 0 { start as u8 } else { 0 };
+        header[4..8].copy_from_slice(&u32::try_from(len).expect("PLEN has 32 bits").to_le_bytes());
+        let mut head = BytesMut::with_capacity(start);
+        head.extend_from_slice(&header[..header_len]);
+        if digested {
+            head.extend_from_slice(&Digest::of(&header[..header_len]).wire());
+        }
+        head.put_bytes(0, start - header_end);
+        WirePdu { kind, head: head.freeze(), data, data_digest, len: len as u32 }
+    }
+}
+
+/// A PDU in the pieces it is sent in.
+///
+/// See [`Framing`] for an example.
+#[derive(Clone, Debug)]
+pub struct WirePdu {
+    /// Its type.
+    pub kind: PduType,
+    /// Header, header digest, padding.
+    pub head: Bytes,
+    /// The data.
+    pub data: SmallVec<[Bytes; 4]>,
+    /// A data digest follows the data.
+    pub data_digest: bool,
+    len: u32,
+}
+
+impl WirePdu {
+    /// PLEN: bytes on the wire, the data digest included.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Never: a PDU has a header.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where in the PDU the data begin.
+    pub fn data_start(&self) -> u32 {
+        self.head.len() as u32
+    }
+
+    /// Everything as it belongs on the wire, the data digest computed here.
+    pub fn into_pieces(self) -> impl Iterator<Item = Bytes> {
+        let trailer = self.data_digest.then(|| {
+            let mut digest = Digest::default();
+            for piece in &self.data {
+                digest.update(piece);
+            }
+            Bytes::copy_from_slice(&digest.wire())
+        });
+        core::iter::once(self.head).chain(self.data).chain(trailer)
+    }
+
+    /// The same, with the data digest, if there is one, left to a device: zeros are in its place.
+    pub fn into_pieces_for_device(self) -> impl Iterator<Item = Bytes> {
+        let trailer = self.data_digest.then(|| Bytes::from_static(&[0; DIGEST_LEN]));
+        core::iter::once(self.head).chain(self.data).chain(trailer)
+    }
+}
+
+/// What HPDA or CPDA stands for, in bytes.
+pub(crate) const fn alignment_bytes(alignment: u8) -> usize {
+    (alignment as usize + 1) * 4
+}

@@ -1,0 +1,307 @@
+//! The PDUs of NVMe/TCP.
+//!
+//! - [`Pdu`]: a PDU's header, typed; its data travel beside it;
+//! - `frame`: a PDU made ready for the wire: digests, padding;
+//! - `receive`: PDUs taken from a stream, checked, their data handed on without a copy;
+//! - `fatal`: what ends a connection, and how the peer is told.
+//!
+//! NVMe/TCP Transport Specification 1.0, 3.6. Everything is little-endian. A common header begins each PDU: type@0,
+//! flags@1, HLEN@2 (without the digest), PDO@3 (where data begin), PLEN@4 (all of it).
+
+mod fatal;
+mod frame;
+mod receive;
+
+pub use fatal::{FatalError, FatalStatus, Termination};
+pub use frame::{Framing, WirePdu};
+pub use receive::{Limits, Received, Receiver, Side};
+
+use crate::wire::{Command, Completion, put, u16_at, u32_at};
+
+/// A PDU's header. Data, if it has any, come beside it.
+///
+/// ```
+/// use nvme_tcp::wire::{Pdu, ReadyToTransfer};
+///
+/// let ask = Pdu::ReadyToTransfer(ReadyToTransfer { command: 3, tag: 9, offset: 0, length: 8192 });
+/// let mut header = ask.header();
+/// assert_eq!((header[0], header[2]), (0x09, 24));
+/// assert_eq!(Pdu::parse(&header), Some(ask));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pdu {
+    /// 00: the host opens the connection.
+    InitializeRequest(InitializeRequest),
+    /// 01: the controller's answer.
+    InitializeResponse(InitializeResponse),
+    /// 02: the host gives the connection up.
+    HostTermination(Termination),
+    /// 03: the controller gives the connection up.
+    ControllerTermination(Termination),
+    /// 04: a command; its in-capsule data are the PDU's.
+    Command(Command),
+    /// 05: a completion.
+    Response(Completion),
+    /// 06: data the controller asked for.
+    HostData(DataHeader),
+    /// 07: data the host asked for.
+    ControllerData(DataHeader),
+    /// 09: the controller asks for data.
+    ReadyToTransfer(ReadyToTransfer),
+}
+
+/// ICReq.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InitializeRequest {
+    /// PDU format version: 0.
+    pub version: u16,
+    /// HPDA: data in PDUs to the host begin at a multiple of `(alignment + 1) * 4` bytes.
+    pub alignment: u8,
+    /// The host asks for header digests.
+    pub header_digest: bool,
+    /// The host asks for data digests.
+    pub data_digest: bool,
+    /// MAXR2T: how many requests to transfer a command may have outstanding, less one.
+    pub max_requests: u32,
+}
+
+/// ICResp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InitializeResponse {
+    /// PDU format version: 0.
+    pub version: u16,
+    /// CPDA: data in PDUs to the controller begin at a multiple of `(alignment + 1) * 4` bytes.
+    pub alignment: u8,
+    /// Header digests are used.
+    pub header_digest: bool,
+    /// Data digests are used.
+    pub data_digest: bool,
+    /// MAXH2CDATA: most data bytes in one H2CData PDU.
+    pub max_data: u32,
+}
+
+/// H2CData and C2HData.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHeader {
+    /// CCCID: the command they belong to.
+    pub command: u16,
+    /// TTAG: the request they answer; reserved in C2HData.
+    pub tag: u16,
+    /// DATAO: where in the command's buffer they begin.
+    pub offset: u32,
+    /// DATAL: bytes.
+    pub length: u32,
+    /// LAST_PDU.
+    pub last: bool,
+    /// SUCCESS: the command is complete, no response follows. C2HData only.
+    pub success: bool,
+}
+
+/// R2T.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToTransfer {
+    /// CCCID: whose data.
+    pub command: u16,
+    /// TTAG: what the data PDUs are to carry.
+    pub tag: u16,
+    /// R2TO: where in the command's buffer to begin.
+    pub offset: u32,
+    /// R2TL: bytes.
+    pub length: u32,
+}
+
+impl Pdu {
+    /// The header with the common header's type, flags (without those of digests) and HLEN; PDO and PLEN are the
+    /// framing's. Shorter headers are followed by zeros: HLEN counts.
+    pub fn header(&self) -> [u8; MAX_HEADER] {
+        let mut bytes = [0; MAX_HEADER];
+        bytes[0] = self.kind() as u8;
+        bytes[2] = self.kind().header_len() as u8;
+        match self {
+            Pdu::InitializeRequest(request) => {
+                put(&mut bytes, 8, &request.version.to_le_bytes());
+                bytes[10] = request.alignment;
+                bytes[11] = digest_bits(request.header_digest, request.data_digest);
+                put(&mut bytes, 12, &request.max_requests.to_le_bytes());
+            }
+            Pdu::InitializeResponse(response) => {
+                put(&mut bytes, 8, &response.version.to_le_bytes());
+                bytes[10] = response.alignment;
+                bytes[11] = digest_bits(response.header_digest, response.data_digest);
+                put(&mut bytes, 12, &response.max_data.to_le_bytes());
+            }
+            Pdu::HostTermination(termination) | Pdu::ControllerTermination(termination) => {
+                put(&mut bytes, 8, &termination.status.to_le_bytes());
+                put(&mut bytes, 10, &termination.information);
+            }
+            Pdu::Command(command) => put(&mut bytes, 8, command.as_bytes()),
+            Pdu::Response(completion) => put(&mut bytes, 8, &completion.to_bytes()),
+            Pdu::HostData(data) | Pdu::ControllerData(data) => {
+                bytes[1] = if data.last { flag::LAST } else { 0 } | if data.success { flag::SUCCESS } else { 0 };
+                put(&mut bytes, 8, &data.command.to_le_bytes());
+                put(&mut bytes, 10, &data.tag.to_le_bytes());
+                put(&mut bytes, 12, &data.offset.to_le_bytes());
+                put(&mut bytes, 16, &data.length.to_le_bytes());
+            }
+            Pdu::ReadyToTransfer(request) => {
+                put(&mut bytes, 8, &request.command.to_le_bytes());
+                put(&mut bytes, 10, &request.tag.to_le_bytes());
+                put(&mut bytes, 12, &request.offset.to_le_bytes());
+                put(&mut bytes, 16, &request.length.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads a header of a known type; `None` if the type is unknown or the header too short for it.
+    pub fn parse(header: &[u8]) -> Option<Pdu> {
+        let kind = PduType::from_u8(*header.first()?)?;
+        let header = header.get(..kind.header_len())?;
+        let data = || DataHeader {
+            command: u16_at(header, 8),
+            tag: u16_at(header, 10),
+            offset: u32_at(header, 12),
+            length: u32_at(header, 16),
+            last: header[1] & flag::LAST != 0,
+            success: header[1] & flag::SUCCESS != 0,
+        };
+        let termination =
+            || Termination { status: u16_at(header, 8), information: [header[10], header[11], header[12], header[13]] };
+        Some(match kind {
+            PduType::InitializeRequest => Pdu::InitializeRequest(InitializeRequest {
+                version: u16_at(header, 8),
+                alignment: header[10],
+                header_digest: header[11] & 1 != 0,
+                data_digest: header[11] & 2 != 0,
+                max_requests: u32_at(header, 12),
+            }),
+            PduType::InitializeResponse => Pdu::InitializeResponse(InitializeResponse {
+                version: u16_at(header, 8),
+                alignment: header[10],
+                header_digest: header[11] & 1 != 0,
+                data_digest: header[11] & 2 != 0,
+                max_data: u32_at(header, 12),
+            }),
+            PduType::HostTermination => Pdu::HostTermination(termination()),
+            PduType::ControllerTermination => Pdu::ControllerTermination(termination()),
+            PduType::Command => Pdu::Command(Command::from_bytes(header[8..].try_into().ok()?)),
+            PduType::Response => Pdu::Response(Completion::from_bytes(header[8..].try_into().ok()?)),
+            PduType::HostData => Pdu::HostData(data()),
+            PduType::ControllerData => Pdu::ControllerData(data()),
+            PduType::ReadyToTransfer => Pdu::ReadyToTransfer(ReadyToTransfer {
+                command: u16_at(header, 8),
+                tag: u16_at(header, 10),
+                offset: u32_at(header, 12),
+                length: u32_at(header, 16),
+            }),
+        })
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> PduType {
+        match self {
+            Pdu::InitializeRequest(_) => PduType::InitializeRequest,
+            Pdu::InitializeResponse(_) => PduType::InitializeResponse,
+            Pdu::HostTermination(_) => PduType::HostTermination,
+            Pdu::ControllerTermination(_) => PduType::ControllerTermination,
+            Pdu::Command(_) => PduType::Command,
+            Pdu::Response(_) => PduType::Response,
+            Pdu::HostData(_) => PduType::HostData,
+            Pdu::ControllerData(_) => PduType::ControllerData,
+            Pdu::ReadyToTransfer(_) => PduType::ReadyToTransfer,
+        }
+    }
+}
+
+/// PDU types, by their value on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PduType {
+    /// ICReq.
+    InitializeRequest = 0x00,
+    /// ICResp.
+    InitializeResponse = 0x01,
+    /// H2CTermReq.
+    HostTermination = 0x02,
+    /// C2HTermReq.
+    ControllerTermination = 0x03,
+    /// CapsuleCmd.
+    Command = 0x04,
+    /// CapsuleResp.
+    Response = 0x05,
+    /// H2CData.
+    HostData = 0x06,
+    /// C2HData.
+    ControllerData = 0x07,
+    /// R2T.
+    ReadyToTransfer = 0x09,
+}
+
+impl PduType {
+    /// The type with this value.
+    pub fn from_u8(value: u8) -> Option<PduType> {
+        Some(match value {
+            0x00 => PduType::InitializeRequest,
+            0x01 => PduType::InitializeResponse,
+            0x02 => PduType::HostTermination,
+            0x03 => PduType::ControllerTermination,
+            0x04 => PduType::Command,
+            0x05 => PduType::Response,
+            0x06 => PduType::HostData,
+            0x07 => PduType::ControllerData,
+            0x09 => PduType::ReadyToTransfer,
+            _ => return None,
+        })
+    }
+
+    /// HLEN: bytes of the header, its digest not counted.
+    pub const fn header_len(self) -> usize {
+        match self {
+            PduType::InitializeRequest | PduType::InitializeResponse => 128,
+            PduType::Command => 72,
+            _ => 24,
+        }
+    }
+
+    /// The host sends it.
+    pub const fn from_host(self) -> bool {
+        matches!(self, PduType::InitializeRequest | PduType::HostTermination | PduType::Command | PduType::HostData)
+    }
+
+    /// It may carry data.
+    pub const fn carries_data(self) -> bool {
+        matches!(self, PduType::Command | PduType::HostData | PduType::ControllerData)
+    }
+
+    /// Header digests never cover it: it opens the connection, or ends it.
+    pub const fn never_digested(self) -> bool {
+        matches!(
+            self,
+            PduType::InitializeRequest
+                | PduType::InitializeResponse
+                | PduType::HostTermination
+                | PduType::ControllerTermination
+        )
+    }
+}
+
+/// Flags of the common header.
+pub(crate) mod flag {
+    /// HDGSTF: a header digest follows the header.
+    pub(crate) const HEADER_DIGEST: u8 = 1 << 0;
+    /// DDGSTF: a data digest follows the data.
+    pub(crate) const DATA_DIGEST: u8 = 1 << 1;
+    /// LAST_PDU: the last data of a request or command.
+    pub(crate) const LAST: u8 = 1 << 2;
+    /// SUCCESS: no response follows.
+    pub(crate) const SUCCESS: u8 = 1 << 3;
+}
+
+fn digest_bits(header: bool, data: bool) -> u8 {
+    u8::from(header) | u8::from(data) << 1
+}
+
+/// Bytes of the longest header.
+pub(crate) const MAX_HEADER: usize = 128;
+/// Bytes of the common header.
+pub(crate) const COMMON_HEADER: usize = 8;

@@ -1,0 +1,479 @@
+//! PDUs taken from a stream.
+//!
+//! Invariants: what is said of a PDU does not depend on how the stream was cut. Data are handed on in the pieces they
+//! came in, with what the device said about them. The digest over data is computed by the CPU as they pass, or not at
+//! all: as long as the device vouches for all bytes of a PDU, its data are kept back until it is known whether the
+//! device vouches for the digest too.
+
+use super::fatal::{FatalError, FatalStatus};
+use super::frame::alignment_bytes;
+use super::{COMMON_HEADER, MAX_HEADER, Pdu, PduType, flag};
+use crate::wire::{DIGEST_LEN, Digest, u32_at};
+use offload_api::RxSegment;
+use offload_api::rx::NvmeVerdict;
+use offload_base::Seq;
+use offload_base::cost::{self, Work};
+use std::collections::VecDeque;
+
+/// Which end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that sends commands.
+    Host,
+    /// The one that carries them out.
+    Controller,
+}
+
+/// What the receiver holds PDUs to. The two ends agree on it when they open the connection.
+///
+/// See [`Receiver`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Headers carry digests.
+    pub header_digest: bool,
+    /// Data carry digests.
+    pub data_digest: bool,
+    /// Our HPDA or CPDA: data must begin at a multiple of `(alignment + 1) * 4` bytes.
+    pub alignment: u8,
+    /// Most data bytes in a command's capsule.
+    pub max_in_capsule: u32,
+    /// Most data bytes in a data PDU.
+    pub max_data: u32,
+}
+
+/// What was received.
+#[derive(Debug)]
+pub enum Received {
+    /// A header, whole and checked. If it carries data, they follow.
+    Header {
+        /// What it says.
+        pdu: Pdu,
+        /// Data bytes that follow; with none, neither [`Data`](Received::Data) nor [`DataEnd`](Received::DataEnd) do.
+        data: u32,
+    },
+    /// The next data of the PDU.
+    Data(RxSegment),
+    /// All data of the PDU were handed out.
+    DataEnd {
+        /// The digest matches, or there is none.
+        intact: bool,
+    },
+}
+
+/// Takes PDUs from the stream of one connection.
+///
+/// ```
+/// use bytes::{Bytes, BytesMut};
+/// use nvme_tcp::wire::{Framing, InitializeRequest, Limits, Pdu, Received, Receiver, Side};
+/// use offload_api::{RxMeta, RxSegment};
+/// use offload_base::Seq;
+///
+/// let request = Pdu::InitializeRequest(InitializeRequest::default());
+/// let bytes: Vec<Bytes> = Framing::default().frame(&request, []).into_pieces().collect();
+/// let mut receiver = Receiver::new(Side::Controller, Limits::default());
+/// for byte in bytes.concat() {
+///     receiver.push(RxSegment { seq: Seq(0), data: BytesMut::from(&[byte][..]).into(), meta: RxMeta::default() });
+/// }
+/// let Ok(Some(Received::Header { pdu, data: 0 })) = receiver.poll() else { panic!() };
+/// assert_eq!(pdu, request);
+/// ```
+#[derive(Debug)]
+pub struct Receiver {
+    side: Side,
+    limits: Limits,
+    input: VecDeque<RxSegment>,
+    state: State,
+    header: [u8; MAX_HEADER + DIGEST_LEN],
+    have: usize,
+    /// Bytes of PDUs taken from the input so far.
+    taken: u64,
+    /// Where the last PDUs began, if anybody wants to know.
+    starts: Option<VecDeque<Seq>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Header,
+    Padding {
+        left: u32,
+        data: u32,
+    },
+    Data {
+        left: u32,
+        digest: Sum,
+    },
+    DataDigest {
+        have: usize,
+        bytes: [u8; DIGEST_LEN],
+        digest: Sum,
+    },
+    /// Data that were kept back, and how they ended.
+    Release {
+        pieces: VecDeque<RxSegment>,
+        then: After,
+    },
+    Failed(FatalError),
+}
+
+/// How a data digest is found out.
+#[derive(Debug)]
+enum Sum {
+    /// There is none.
+    Off,
+    /// The device vouched for everything so far; the pieces wait.
+    Device(VecDeque<RxSegment>),
+    /// The CPU computes it.
+    Software(Digest),
+}
+
+#[derive(Debug)]
+enum After {
+    /// More data.
+    Data { left: u32, digest: Digest },
+    /// The data digest, `have` bytes of which are here.
+    DataDigest { have: usize, bytes: [u8; DIGEST_LEN], digest: Digest },
+    /// The end of the PDU.
+    End,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { header_digest: false, data_digest: false, alignment: 0, max_in_capsule: 8192, max_data: 1 << 20 }
+    }
+}
+
+impl Receiver {
+    /// A receiver for `side`.
+    pub fn new(side: Side, limits: Limits) -> Receiver {
+        Receiver {
+            side,
+            limits,
+            input: VecDeque::new(),
+            state: State::Header,
+            header: [0; MAX_HEADER + DIGEST_LEN],
+            have: 0,
+            taken: 0,
+            starts: None,
+        }
+    }
+
+    /// Holds PDUs to other limits from the next one on. Meant for when the ends have just agreed on them, between PDUs.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// What PDUs are held to.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Takes the next range of the stream.
+    pub fn push(&mut self, segment: RxSegment) {
+        if !segment.data.is_empty() && !matches!(self.state, State::Failed(_)) {
+            self.input.push_back(segment);
+        }
+    }
+
+    /// Whether the stream may end here: between PDUs.
+    pub fn is_between_pdus(&self) -> bool {
+        matches!(self.state, State::Header) && self.have == 0 && self.input.is_empty()
+    }
+
+    /// The header given last, without its digest.
+    pub fn header(&self) -> &[u8] {
+        let length = PduType::from_u8(self.header[0]).map_or(COMMON_HEADER, PduType::header_len);
+        &self.header[..length]
+    }
+
+    /// Remembers where PDUs begin, from the next one on.
+    pub fn log_starts(&mut self) {
+        self.starts.get_or_insert_default();
+    }
+
+    /// Whether a PDU began at `seq`, one of the last of them; `None`: none has begun there or behind it yet.
+    pub fn began_at(&self, seq: Seq) -> Option<bool> {
+        let starts = self.starts.as_ref()?;
+        let last = starts.back()?;
+        if last.before(seq) { None } else { Some(starts.contains(&seq)) }
+    }
+
+    /// Bytes of the stream worked off so far.
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The next thing received, if all of it is here.
+    ///
+    /// # Errors
+    /// What ends the connection: the same at each later call.
+    pub fn poll(&mut self) -> Result<Option<Received>, FatalError> {
+        let _scope = cost::work(Work::Framing);
+        loop {
+            let step = match &mut self.state {
+                State::Header => self.header_step(),
+                State::Padding { .. } => self.padding_step(),
+                State::Data { .. } => self.data_step(),
+                State::DataDigest { .. } => self.digest_step(),
+                State::Release { .. } => self.release_step(),
+                State::Failed(error) => return Err(error.clone()),
+            };
+            match step {
+                Ok(Step::Give(received)) => return Ok(Some(received)),
+                Ok(Step::Again) => {}
+                Ok(Step::Starved) => return Ok(None),
+                Err(error) => {
+                    self.input.clear();
+                    self.state = State::Failed(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn header_step(&mut self) -> Result<Step, FatalError> {
+        if !self.fill_header(COMMON_HEADER) {
+            return Ok(Step::Starved);
+        }
+        // Before more than the common header is waited for, for a wrong length must not be waited for.
+        let kind = self.check_common()?;
+        let digested = self.limits.header_digest && !kind.never_digested();
+        let header_len = kind.header_len();
+        let whole = header_len + if digested { DIGEST_LEN } else { 0 };
+        if !self.fill_header(whole) {
+            return Ok(Step::Starved);
+        }
+        if digested {
+            let received = self.header[header_len..whole].try_into().unwrap_or_default();
+            if Digest::of(&self.header[..header_len]).wire() != received {
+                return Err(FatalError::header_digest(received, &self.header[..header_len]));
+            }
+        }
+        let header = &self.header[..header_len];
+        let Some(pdu) = Pdu::parse(header) else {
+            return Err(FatalError::new(FatalStatus::InvalidHeaderField, 0, header));
+        };
+        let plen = u32_at(header, 4);
+        let data_start = if self.has_data(kind, plen) { u32::from(header[3]) } else { whole as u32 };
+        let trailer = if self.has_data(kind, plen) && self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
+        let data = plen - data_start - trailer;
+        if let Pdu::HostData(announced) | Pdu::ControllerData(announced) = &pdu
+            && announced.length != data
+        {
+            return Err(FatalError::new(FatalStatus::InvalidHeaderField, 4, header));
+        }
+        self.have = 0;
+        self.state = State::Padding { left: data_start - whole as u32, data };
+        Ok(Step::Give(Received::Header { pdu, data }))
+    }
+
+    /// Checks type, flags, HLEN, PDO and PLEN.
+    fn check_common(&self) -> Result<PduType, FatalError> {
+        let header = &self.header[..self.have.min(MAX_HEADER)];
+        let wrong = |offset| Err(FatalError::new(FatalStatus::InvalidHeaderField, offset, header));
+        let kind = match PduType::from_u8(header[0]) {
+            Some(kind) if kind.from_host() == (self.side == Side::Controller) => kind,
+            _ => return wrong(0),
+        };
+        if usize::from(header[2]) != kind.header_len() {
+            return wrong(2);
+        }
+        let plen = u32_at(header, 4);
+        let digested = self.limits.header_digest && !kind.never_digested();
+        if !kind.never_digested() && (header[1] & flag::HEADER_DIGEST != 0) != digested {
+            return wrong(1);
+        }
+        let header_end = (kind.header_len() + if digested { DIGEST_LEN } else { 0 }) as u32;
+        if plen < header_end {
+            return wrong(4);
+        }
+        match kind {
+            // Up to 128 bytes of the header in question.
+            PduType::HostTermination | PduType::ControllerTermination => {
+                if plen > header_end + MAX_HEADER as u32 {
+                    return wrong(4);
+                }
+            }
+            _ if !self.has_data(kind, plen) => {
+                if plen != header_end || matches!(kind, PduType::HostData | PduType::ControllerData) {
+                    return wrong(4);
+                }
+            }
+            _ => {
+                let start = u32::from(header[3]);
+                if start < header_end || !start.is_multiple_of(alignment_bytes(self.limits.alignment) as u32) {
+                    return wrong(3);
+                }
+                if (header[1] & flag::DATA_DIGEST != 0) != self.limits.data_digest {
+                    return wrong(1);
+                }
+                let trailer = if self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
+                let Some(data) = plen.checked_sub(start + trailer).filter(|data| *data > 0) else {
+                    return wrong(4);
+                };
+                let limit = if kind == PduType::Command { self.limits.max_in_capsule } else { self.limits.max_data };
+                if data > limit {
+                    return Err(FatalError::new(FatalStatus::LimitExceeded, 4, header));
+                }
+            }
+        }
+        Ok(kind)
+    }
+
+    /// Whether a PDU of `kind` and `plen` bytes has data.
+    fn has_data(&self, kind: PduType, plen: u32) -> bool {
+        let digest = if self.limits.header_digest { DIGEST_LEN } else { 0 };
+        kind.carries_data() && plen as usize > kind.header_len() + digest
+    }
+
+    fn padding_step(&mut self) -> Result<Step, FatalError> {
+        let State::Padding { left, data } = self.state else { return Ok(Step::Again) };
+        if left > 0 {
+            let Some(skipped) = self.take(left) else { return Ok(Step::Starved) };
+            self.state = State::Padding { left: left - skipped.data.len() as u32, data };
+            return Ok(Step::Again);
+        }
+        if data == 0 {
+            self.state = State::Header;
+            return Ok(Step::Again);
+        }
+        let digested = self.limits.data_digest && self.header[1] & flag::DATA_DIGEST != 0;
+        let kind = PduType::from_u8(self.header[0]);
+        let digest = match kind {
+            Some(kind) if digested && kind.carries_data() => Sum::Device(VecDeque::new()),
+            _ => Sum::Off,
+        };
+        self.state = State::Data { left: data, digest };
+        Ok(Step::Again)
+    }
+
+    fn data_step(&mut self) -> Result<Step, FatalError> {
+        let State::Data { left, .. } = self.state else { return Ok(Step::Again) };
+        let Some(segment) = self.take(left) else { return Ok(Step::Starved) };
+        let State::Data { left, digest } = core::mem::replace(&mut self.state, State::Header) else {
+            return Ok(Step::Again);
+        };
+        let left = left - segment.data.len() as u32;
+        let (digest, give) = match digest {
+            Sum::Off => (Sum::Off, Some(segment)),
+            Sum::Device(mut pieces) if segment.meta.nvme == NvmeVerdict::Good => {
+                pieces.push_back(segment);
+                (Sum::Device(pieces), None)
+            }
+            Sum::Device(mut pieces) => {
+                pieces.push_back(segment);
+                let digest = sum(&pieces);
+                let then = match left {
+                    0 => After::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
+                    left => After::Data { left, digest },
+                };
+                self.state = State::Release { pieces, then };
+                return Ok(Step::Again);
+            }
+            Sum::Software(mut digest) => {
+                digest.update(&segment.data);
+                (Sum::Software(digest), Some(segment))
+            }
+        };
+        self.state = match (left, digest) {
+            (0, Sum::Off) => State::Release { pieces: VecDeque::new(), then: After::End },
+            (0, digest) => State::DataDigest { have: 0, bytes: [0; DIGEST_LEN], digest },
+            (left, digest) => State::Data { left, digest },
+        };
+        Ok(give.map_or(Step::Again, |segment| Step::Give(Received::Data(segment))))
+    }
+
+    fn digest_step(&mut self) -> Result<Step, FatalError> {
+        let State::DataDigest { have, .. } = self.state else { return Ok(Step::Again) };
+        let Some(segment) = self.take((DIGEST_LEN - have) as u32) else { return Ok(Step::Starved) };
+        let State::DataDigest { have, mut bytes, digest } = core::mem::replace(&mut self.state, State::Header) else {
+            return Ok(Step::Again);
+        };
+        bytes[have..have + segment.data.len()].copy_from_slice(&segment.data);
+        let have = have + segment.data.len();
+        let vouched = segment.meta.nvme == NvmeVerdict::Good;
+        match digest {
+            Sum::Device(pieces) if vouched && have == DIGEST_LEN => {
+                self.state = State::Release { pieces, then: After::End };
+                Ok(Step::Again)
+            }
+            Sum::Device(pieces) if vouched => {
+                self.state = State::DataDigest { have, bytes, digest: Sum::Device(pieces) };
+                Ok(Step::Again)
+            }
+            Sum::Device(pieces) => {
+                let digest = sum(&pieces);
+                self.state = State::Release { pieces, then: After::DataDigest { have, bytes, digest } };
+                Ok(Step::Again)
+            }
+            digest if have < DIGEST_LEN => {
+                self.state = State::DataDigest { have, bytes, digest };
+                Ok(Step::Again)
+            }
+            Sum::Software(digest) => Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes })),
+            Sum::Off => Ok(Step::Give(Received::DataEnd { intact: true })),
+        }
+    }
+
+    fn release_step(&mut self) -> Result<Step, FatalError> {
+        let State::Release { pieces, .. } = &mut self.state else { return Ok(Step::Again) };
+        if let Some(segment) = pieces.pop_front() {
+            return Ok(Step::Give(Received::Data(segment)));
+        }
+        let State::Release { then, .. } = core::mem::replace(&mut self.state, State::Header) else {
+            return Ok(Step::Again);
+        };
+        match then {
+            After::Data { left, digest } => self.state = State::Data { left, digest: Sum::Software(digest) },
+            After::DataDigest { have: DIGEST_LEN, bytes, digest } => {
+                return Ok(Step::Give(Received::DataEnd { intact: digest.wire() == bytes }));
+            }
+            After::DataDigest { have, bytes, digest } => {
+                self.state = State::DataDigest { have, bytes, digest: Sum::Software(digest) };
+            }
+            After::End => return Ok(Step::Give(Received::DataEnd { intact: true })),
+        }
+        Ok(Step::Again)
+    }
+
+    /// Gathers the first `wanted` bytes of a PDU; false if they are not all here.
+    fn fill_header(&mut self, wanted: usize) -> bool {
+        while self.have < wanted {
+            let Some(segment) = self.take((wanted - self.have) as u32) else { return false };
+            if let (0, Some(starts)) = (self.have, &mut self.starts) {
+                if starts.len() == STARTS {
+                    starts.pop_front();
+                }
+                starts.push_back(segment.seq);
+            }
+            self.header[self.have..self.have + segment.data.len()].copy_from_slice(&segment.data);
+            self.have += segment.data.len();
+        }
+        true
+    }
+
+    /// The next bytes of the input, `most` at most and from one segment.
+    fn take(&mut self, most: u32) -> Option<RxSegment> {
+        let first = self.input.front_mut()?;
+        let taken =
+            if first.data.len() > most as usize { first.split_to(most as usize) } else { self.input.pop_front()? };
+        self.taken += taken.data.len() as u64;
+        Some(taken)
+    }
+}
+
+enum Step {
+    Give(Received),
+    Again,
+    Starved,
+}
+
+/// Starts of PDUs that are remembered.
+const STARTS: usize = 64;
+
+fn sum(pieces: &VecDeque<RxSegment>) -> Digest {
+    let mut digest = Digest::default();
+    for piece in pieces {
+        digest.update(&piece.data);
+    }
+    digest
+}
