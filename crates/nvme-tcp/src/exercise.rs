@@ -1,5 +1,7 @@
 //! A disk put to the test: seeded random writes, and reads of what was written.
 //!
+//! Only with the feature `measure`.
+//!
 //! Invariant: what a block has to hold is known without being kept: it follows from the seed, the block's number, and
 //! how often the block was written.
 

@@ -122,7 +122,7 @@ impl Link {
     pub(super) fn offload(&mut self, offload: Offload) {
         self.offload.want(offload);
         self.sending.want_device(offload == Offload::PlaceAndCheck);
-        self.queue.set_emulation(offload == Offload::Emulate);
+        self.queue.set_emulation(offload.is_emulation());
     }
 
     /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back. Without

@@ -139,8 +139,11 @@ pub enum Offload {
     Place,
     /// It checks data digests, too, and fills in those of what is sent.
     PlaceAndCheck,
-    /// Nothing; but data made of nothing but the magic byte CCh are neither copied nor checked, as if it had done both:
-    /// what an offload would save, estimated without one. For measurements only: the buffers stay as they were.
+    /// Nothing, but the host spends as little as if the NIC had placed and checked: an estimate of what an offload would
+    /// save, for measurements only. Received digests are not checked at all. Data of a read are not copied if the
+    /// segment they come in begins with eight bytes CCh, or is shorter and all of it is CCh; what follows in the segment
+    /// is not looked at. So the target should serve blocks full of CCh, and buffers stay as they were.
+    #[cfg(feature = "measure")]
     Emulate,
 }
 
@@ -241,6 +244,22 @@ struct Association {
     depth: u16,
     in_capsule: u32,
     max_transfer: u32,
+}
+
+impl Offload {
+    fn asks_a_device(self) -> bool {
+        matches!(self, Offload::Place | Offload::PlaceAndCheck)
+    }
+
+    #[cfg(feature = "measure")]
+    fn is_emulation(self) -> bool {
+        self == Offload::Emulate
+    }
+
+    #[cfg(not(feature = "measure"))]
+    fn is_emulation(self) -> bool {
+        false
+    }
 }
 
 impl HostConfig {

@@ -33,7 +33,7 @@ impl Offloading {
         queue: &mut Queue,
         sending: &mut Sending,
     ) -> bool {
-        let wanted = !matches!(self.wanted, Offload::None | Offload::Emulate);
+        let wanted = self.wanted.asks_a_device();
         if !wanted && !sending.uses_device() {
             return false;
         }
@@ -68,7 +68,7 @@ impl Offloading {
 
     /// In an emulation, data count as checked.
     pub(super) fn emulate(&self, meta: &mut RxMeta) {
-        if self.wanted == Offload::Emulate {
+        if self.wanted.is_emulation() {
             meta.nvme = NvmeVerdict::Good;
         }
     }

@@ -342,9 +342,8 @@ impl Queue {
         }
     }
 
-    /// From now on, data of nothing but the magic byte are not copied: a measurement, see
-    /// [`Offload::Emulate`](crate::host::Offload::Emulate).
-    pub fn set_emulation(&mut self, emulation: bool) {
+    /// From now on, data of segments that begin with the magic byte are not copied: `Offload::Emulate`, a measurement.
+    pub(crate) fn set_emulation(&mut self, emulation: bool) {
         self.emulation = emulation;
     }
 

@@ -84,7 +84,7 @@ impl Queue {
 
     fn take_data(&mut self, segment: RxSegment) {
         let Some(mut receiving) = self.receiving else { return };
-        let emulated = self.emulation && segment.data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC);
+        let emulated = self.is_emulated(&segment.data);
         let Some(active) = self.active(receiving.id) else { return };
         let length = segment.data.len() as u32;
         match (&mut active.landing, &mut active.submission.payload) {
@@ -96,6 +96,11 @@ impl Queue {
         active.received += length;
         receiving.offset += length;
         self.receiving = Some(receiving);
+    }
+
+    /// Whether a measurement takes these data for placed.
+    fn is_emulated(&self, data: &[u8]) -> bool {
+        self.emulation && data.iter().take(MAGIC_BYTES).all(|byte| *byte == MAGIC)
     }
 
     fn end_data(&mut self, intact: bool) {
