@@ -125,6 +125,14 @@ mod tests {
     }
 
     #[test]
+    fn marks_that_last_from_one_second_to_four_are_as_far_ahead_as_the_last() {
+        let mut marks = Marks { ahead: 16, ..Marks::at(0) };
+        marks.note(at(0), 1);
+        let lasted = |milliseconds| marks.next_ahead(at(milliseconds));
+        assert_eq!([999, 1000, 3999, 4000, 8000].map(lasted), [32, 16, 16, 8, 4]);
+    }
+
+    #[test]
     fn no_mark_of_a_receiver_is_behind_where_a_sender_goes_on() {
         for number in [1, STEP - 1, STEP, STEP + 1, 5 * STEP - 3] {
             let mut marks = Marks::at(0);

@@ -158,3 +158,19 @@ fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is behind it changes as a whole, or not at all.
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::{EspSuite, KeyingError};
+
+    #[test]
+    fn layers_with_real_peers_know_each_others_keys_and_number_packets_from_anywhere() {
+        let [one, another] = [KeyMemory::of_process(), KeyMemory::of_process()];
+        let key = EspKey::new(EspSuite::Aes128Gcm, b"of the whole process").unwrap();
+        assert_eq!(one.used().begin(&key), Ok(()));
+        assert_eq!(another.used().begin(&key), Err(KeyingError::KeyReused));
+        assert_ne!(one.first_identification(), another.first_identification(), "nobody guesses where it begins");
+        assert!(!one.has_store());
+    }
+}

@@ -166,6 +166,8 @@ fn a_process_goes_on_behind_what_the_last_one_may_have_sent() {
         end.key(&[transmitting(kind)]);
         assert_eq!(number_of(&send_one(&mut end)), STEP + 1, "killed");
         end.keying().write_numbers();
+        let written: Vec<u64> = disk.content().marks.values().copied().collect();
+        assert_eq!(written, [STEP + 1], "{kind:?}: as far as it sent, before the layer ends");
         assert_eq!(number_of(&send_one(&mut end)), STEP + 2);
         drop(end);
         let mut end = begin(1, &disk);

@@ -158,6 +158,27 @@ fn tls_below_esp_is_masked() {
 }
 
 #[test]
+fn tls_that_passes_leaves_the_device_when_it_is_given_up() {
+    let mut end = End::new(1);
+    end.keying().set_default(Direction::Receive, true);
+    end.keying().set_default(Direction::Transmit, true);
+    let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
+    let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
+    let handle = end.secure.tls().unwrap().add(&flow, Direction::Receive, Seq(7), 0, &key).unwrap();
+    let contexts = |end: &mut End| {
+        for _ in 0..4 {
+            end.device.process(NOW);
+            assert!(end.device.poll_frame(NOW).is_none());
+            while end.secure.poll_event().is_some() {}
+        }
+        end.device.contexts()
+    };
+    assert_eq!(contexts(&mut end), 1);
+    end.secure.tls().unwrap().remove(handle);
+    assert_eq!(contexts(&mut end), 0);
+}
+
+#[test]
 fn what_stops_to_be_keyed_stops() {
     for kind in KINDS {
         let mut from = End::new(1);

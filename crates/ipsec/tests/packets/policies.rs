@@ -110,3 +110,21 @@ fn no_tunnel_but_the_one_that_a_policy_names_lets_in_what_it_carries() {
         }
     }
 }
+
+#[test]
+fn protection_that_nobody_asked_for_is_no_harm_but_tunnels_bring_only_what_they_are_for() {
+    for (kind, mode) in KINDS.into_iter().flat_map(|kind| [(kind, EspMode::Transport), (kind, EspMode::Tunnel)]) {
+        let mut from = End::new(1);
+        from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, false)]);
+        let mut to = End::new(2);
+        let policy =
+            Policy { direction: Direction::Receive, selector: Selector::ANY, priority: 0, action: Action::Bypass };
+        to.keying().add_policy(policy).unwrap();
+        to.keying().add_sa(NOW, sa(Direction::Receive, kind, mode, false)).unwrap();
+        to.settle();
+        let came = to.receive(from.send(tcp(false, b"more than was asked for", None))).len();
+        let passes = mode == EspMode::Transport;
+        assert_eq!(came, usize::from(passes), "{kind:?}, {mode:?}");
+        assert_eq!(to.counted("XfrmInTmplMismatch"), u64::from(!passes), "{kind:?}, {mode:?}");
+    }
+}
