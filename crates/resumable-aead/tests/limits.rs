@@ -236,6 +236,19 @@ fn bytes_that_no_state_has_are_refused() {
 }
 
 #[test]
+fn a_state_at_the_end_of_its_message_is_kept_and_none_beyond() {
+    for algorithm in Algorithm::ALL {
+        let key = Key::new(algorithm, &vec![5; algorithm.key_len()]).unwrap();
+        let end = algorithm.message_len_max();
+        let state = state_at(&key, &[6; 12], end);
+        assert_eq!(state.position(), end);
+        let mut bytes = state.to_bytes();
+        bytes[24..32].copy_from_slice(&(end + 16).to_le_bytes());
+        assert_eq!(State::from_bytes(&bytes).map(|_| ()), Err(StateBytesError::Invalid("position")));
+    }
+}
+
+#[test]
 fn a_state_is_small_and_secrets_are_not_printed() {
     assert_eq!(size_of::<State>(), 128); // of the 208 that an engine has for a flow
     const { assert!(State::BYTES <= 208 - 64) };
