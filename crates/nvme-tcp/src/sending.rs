@@ -3,10 +3,11 @@
 //! Invariant: the wire shows the same bytes either way. From the moment there is a context, every PDU is queued with it,
 //! so that the device can follow; and the transport has a sealer for what no device will do.
 
-use crate::wire::{COMMON_HEADER, DIGEST_LEN, Digest, WirePdu, flag, u32_at};
+use crate::wire::{DIGEST_LEN, Digest, WirePdu};
 use bytes::{Bytes, BytesMut};
 use offload_api::{DeviceEvent, Handle, Layer, Refused, SealError, Sealer, SegmentStream, TxTag, Unit, UnitTag};
 use offload_base::cost::{self, Work};
+use offload_formats::nvme::PduHeader;
 
 /// One stream's way of sending PDUs.
 #[derive(Debug, Default)]
@@ -95,11 +96,12 @@ impl Sealer for DigestSealer {
             let _copy = cost::work(Work::Copy);
             plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
         }
-        if length < COMMON_HEADER || u32_at(&pdu, 4) as usize != length || length != unit.len() as usize {
+        let header = PduHeader::parse(pdu.first_chunk().ok_or(malformed)?);
+        if header.len as usize != length || length != unit.len() as usize {
             return Err(malformed);
         }
-        if pdu[1] & flag::DATA_DIGEST != 0 {
-            let start = usize::from(pdu[3]);
+        if header.has_data_digest() {
+            let start = usize::from(header.data_offset);
             let end = length.checked_sub(DIGEST_LEN).filter(|end| start < *end).ok_or(malformed)?;
             let (data, digest) = pdu.split_at_mut(end);
             digest.copy_from_slice(&Digest::of(&data[start..]).wire());

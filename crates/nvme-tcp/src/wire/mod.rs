@@ -26,7 +26,6 @@ pub use fabrics::{ConnectData, DISCOVERY_NQN, property};
 pub use identify::{ControllerData, NamespaceData, NamespaceIds, parse_namespace_list};
 pub use log::{DiscoveryEntry, DiscoveryLog, page};
 pub(crate) use log::{ErrorEntry, Smart};
-pub(crate) use pdu::{COMMON_HEADER, flag};
 pub use pdu::{
     DataHeader, FatalError, FatalStatus, Framing, InitializeRequest, InitializeResponse, Limits, Pdu, PduType,
     ReadyToTransfer, Received, Receiver, Side, Termination, WirePdu,

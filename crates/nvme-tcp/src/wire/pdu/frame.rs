@@ -1,9 +1,10 @@
 //! PDUs made ready for the wire.
 
-use super::{Pdu, PduType, flag};
+use super::{Pdu, PduType};
 use crate::wire::{DIGEST_LEN, Digest};
 use bytes::{BufMut, Bytes, BytesMut};
 use offload_base::cost::{self, Work};
+use offload_formats::nvme::PduHeader;
 use smallvec::SmallVec;
 
 /// How PDUs in one direction are framed, as the two ends agreed.
@@ -48,16 +49,19 @@ impl Framing {
         }
         let len = start + data_len + if data_digest { DIGEST_LEN } else { 0 };
         let mut header = pdu.header();
-        header[1] |= if digested { flag::HEADER_DIGEST } else { 0 } | if data_digest { flag::DATA_DIGEST } else { 0 };
-        header[3] = if kind.carries_data() && data_len > 0 { start as u8 } else { 0 };
-        header[4..8].copy_from_slice(&u32::try_from(len).expect("PLEN has 32 bits").to_le_bytes());
+        let mut common = pdu.common();
+        common.flags |= if digested { PduHeader::HEADER_DIGEST } else { 0 };
+        common.flags |= if data_digest { PduHeader::DATA_DIGEST } else { 0 };
+        common.data_offset = if kind.carries_data() && data_len > 0 { start as u8 } else { 0 };
+        common.len = u32::try_from(len).expect("PLEN has 32 bits");
+        header[..PduHeader::BYTES].copy_from_slice(&common.to_bytes());
         let mut head = BytesMut::with_capacity(start);
         head.extend_from_slice(&header[..header_len]);
         if digested {
             head.extend_from_slice(&Digest::of(&header[..header_len]).wire());
         }
         head.put_bytes(0, start - header_end);
-        WirePdu { kind, head: head.freeze(), data, data_digest, len: len as u32 }
+        WirePdu { kind, head: head.freeze(), data, data_digest, len: common.len }
     }
 }
 

@@ -5,8 +5,7 @@
 //! - `receive`: PDUs taken from a stream, checked, their data handed on without a copy;
 //! - `fatal`: what ends a connection, and how the peer is told.
 //!
-//! NVMe/TCP Transport Specification 1.0, 3.6. Everything is little-endian. A common header begins each PDU: type@0,
-//! flags@1, HLEN@2 (without the digest), PDO@3 (where data begin), PLEN@4 (all of it).
+//! NVMe/TCP Transport Specification 1.0, 3.6. Everything is little-endian. A [`PduHeader`] begins each PDU.
 
 mod fatal;
 mod frame;
@@ -17,6 +16,7 @@ pub use frame::{Framing, WirePdu};
 pub use receive::{Limits, Received, Receiver, Side};
 
 use crate::wire::{Command, Completion, put, u16_at, u32_at};
+use offload_formats::nvme::PduHeader;
 
 /// A PDU's header. Data, if it has any, come beside it.
 ///
@@ -115,8 +115,7 @@ impl Pdu {
     /// framing's. Shorter headers are followed by zeros: HLEN counts.
     pub fn header(&self) -> [u8; MAX_HEADER] {
         let mut bytes = [0; MAX_HEADER];
-        bytes[0] = self.kind() as u8;
-        bytes[2] = self.kind().header_len() as u8;
+        put(&mut bytes, 0, &self.common().to_bytes());
         match self {
             Pdu::InitializeRequest(request) => {
                 put(&mut bytes, 8, &request.version.to_le_bytes());
@@ -137,7 +136,6 @@ impl Pdu {
             Pdu::Command(command) => put(&mut bytes, 8, command.as_bytes()),
             Pdu::Response(completion) => put(&mut bytes, 8, &completion.to_bytes()),
             Pdu::HostData(data) | Pdu::ControllerData(data) => {
-                bytes[1] = if data.last { flag::LAST } else { 0 } | if data.success { flag::SUCCESS } else { 0 };
                 put(&mut bytes, 8, &data.command.to_le_bytes());
                 put(&mut bytes, 10, &data.tag.to_le_bytes());
                 put(&mut bytes, 12, &data.offset.to_le_bytes());
@@ -153,6 +151,18 @@ impl Pdu {
         bytes
     }
 
+    /// The common header, as in [`Pdu::header`].
+    fn common(&self) -> PduHeader {
+        let flags = match self {
+            Pdu::HostData(data) | Pdu::ControllerData(data) => {
+                (if data.last { LAST } else { 0 }) | if data.success { SUCCESS } else { 0 }
+            }
+            _ => 0,
+        };
+        let kind = self.kind();
+        PduHeader { kind: kind as u8, flags, header_len: kind.header_len() as u8, data_offset: 0, len: 0 }
+    }
+
     /// Reads a header of a known type; `None` if the type is unknown or the header too short for it.
     pub fn parse(header: &[u8]) -> Option<Pdu> {
         let kind = PduType::from_u8(*header.first()?)?;
@@ -162,8 +172,8 @@ impl Pdu {
             tag: u16_at(header, 10),
             offset: u32_at(header, 12),
             length: u32_at(header, 16),
-            last: header[1] & flag::LAST != 0,
-            success: header[1] & flag::SUCCESS != 0,
+            last: header[1] & LAST != 0,
+            success: header[1] & SUCCESS != 0,
         };
         let termination =
             || Termination { status: u16_at(header, 8), information: [header[10], header[11], header[12], header[13]] };
@@ -285,23 +295,13 @@ impl PduType {
     }
 }
 
-/// Flags of the common header.
-pub(crate) mod flag {
-    /// HDGSTF: a header digest follows the header.
-    pub(crate) const HEADER_DIGEST: u8 = 1 << 0;
-    /// DDGSTF: a data digest follows the data.
-    pub(crate) const DATA_DIGEST: u8 = 1 << 1;
-    /// LAST_PDU: the last data of a request or command.
-    pub(crate) const LAST: u8 = 1 << 2;
-    /// SUCCESS: no response follows.
-    pub(crate) const SUCCESS: u8 = 1 << 3;
-}
-
 fn digest_bits(header: bool, data: bool) -> u8 {
     u8::from(header) | u8::from(data) << 1
 }
 
 /// Bytes of the longest header.
-pub(crate) const MAX_HEADER: usize = 128;
-/// Bytes of the common header.
-pub(crate) const COMMON_HEADER: usize = 8;
+const MAX_HEADER: usize = 128;
+/// LAST_PDU, of data in FLAGS: the last of a request or command.
+const LAST: u8 = 1 << 2;
+/// SUCCESS, of data in FLAGS: no response follows.
+const SUCCESS: u8 = 1 << 3;

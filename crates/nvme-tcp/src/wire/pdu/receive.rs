@@ -7,12 +7,13 @@
 
 use super::fatal::{FatalError, FatalStatus};
 use super::frame::alignment_bytes;
-use super::{COMMON_HEADER, MAX_HEADER, Pdu, PduType, flag};
-use crate::wire::{DIGEST_LEN, Digest, u32_at};
+use super::{MAX_HEADER, Pdu, PduType};
+use crate::wire::{DIGEST_LEN, Digest};
 use offload_api::RxSegment;
 use offload_api::rx::NvmeVerdict;
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
+use offload_formats::nvme::PduHeader;
 use std::collections::VecDeque;
 
 /// Which end of a connection.
@@ -181,7 +182,7 @@ impl Receiver {
 
     /// The header given last, without its digest.
     pub fn header(&self) -> &[u8] {
-        let length = PduType::from_u8(self.header[0]).map_or(COMMON_HEADER, PduType::header_len);
+        let length = PduType::from_u8(self.common().kind).map_or(PduHeader::BYTES, PduType::header_len);
         &self.header[..length]
     }
 
@@ -231,7 +232,7 @@ impl Receiver {
     }
 
     fn header_step(&mut self) -> Result<Step, FatalError> {
-        if !self.fill_header(COMMON_HEADER) {
+        if !self.fill_header(PduHeader::BYTES) {
             return Ok(Step::Starved);
         }
         // Before more than the common header is waited for, for a wrong length must not be waited for.
@@ -252,8 +253,8 @@ impl Receiver {
         let Some(pdu) = Pdu::parse(header) else {
             return Err(FatalError::new(FatalStatus::InvalidHeaderField, 0, header));
         };
-        let plen = u32_at(header, 4);
-        let data_start = if self.has_data(kind, plen) { u32::from(header[3]) } else { whole as u32 };
+        let PduHeader { data_offset, len: plen, .. } = self.common();
+        let data_start = if self.has_data(kind, plen) { u32::from(data_offset) } else { whole as u32 };
         let trailer = if self.has_data(kind, plen) && self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
         let data = plen - data_start - trailer;
         if let Pdu::HostData(announced) | Pdu::ControllerData(announced) = &pdu
@@ -270,16 +271,17 @@ impl Receiver {
     fn check_common(&self) -> Result<PduType, FatalError> {
         let header = &self.header[..self.have.min(MAX_HEADER)];
         let wrong = |offset| Err(FatalError::new(FatalStatus::InvalidHeaderField, offset, header));
-        let kind = match PduType::from_u8(header[0]) {
+        let common = self.common();
+        let kind = match PduType::from_u8(common.kind) {
             Some(kind) if kind.from_host() == (self.side == Side::Controller) => kind,
             _ => return wrong(0),
         };
-        if usize::from(header[2]) != kind.header_len() {
+        if usize::from(common.header_len) != kind.header_len() {
             return wrong(2);
         }
-        let plen = u32_at(header, 4);
+        let plen = common.len;
         let digested = self.limits.header_digest && !kind.never_digested();
-        if !kind.never_digested() && (header[1] & flag::HEADER_DIGEST != 0) != digested {
+        if !kind.never_digested() && common.has_header_digest() != digested {
             return wrong(1);
         }
         let header_end = (kind.header_len() + if digested { DIGEST_LEN } else { 0 }) as u32;
@@ -299,11 +301,11 @@ impl Receiver {
                 }
             }
             _ => {
-                let start = u32::from(header[3]);
+                let start = u32::from(common.data_offset);
                 if start < header_end || !start.is_multiple_of(alignment_bytes(self.limits.alignment) as u32) {
                     return wrong(3);
                 }
-                if (header[1] & flag::DATA_DIGEST != 0) != self.limits.data_digest {
+                if common.has_data_digest() != self.limits.data_digest {
                     return wrong(1);
                 }
                 let trailer = if self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
@@ -317,6 +319,12 @@ impl Receiver {
             }
         }
         Ok(kind)
+    }
+
+    /// What the common header says, as far as it is there.
+    fn common(&self) -> PduHeader {
+        let [a, b, c, d, e, f, g, h, ..] = self.header;
+        PduHeader::parse(&[a, b, c, d, e, f, g, h])
     }
 
     /// Whether a PDU of `kind` and `plen` bytes has data.
@@ -336,8 +344,8 @@ impl Receiver {
             self.state = State::Header;
             return Ok(Step::Again);
         }
-        let digested = self.limits.data_digest && self.header[1] & flag::DATA_DIGEST != 0;
-        let kind = PduType::from_u8(self.header[0]);
+        let digested = self.limits.data_digest && self.common().has_data_digest();
+        let kind = PduType::from_u8(self.common().kind);
         let digest = match kind {
             Some(kind) if digested && kind.carries_data() => Sum::Device(VecDeque::new()),
             _ => Sum::Off,
