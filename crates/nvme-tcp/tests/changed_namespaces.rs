@@ -6,28 +6,17 @@ mod made_by_hand;
 use core::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use made_by_hand::{Act, Faulty, is_io, with};
-use nvme_tcp::host::{Buffer, CommandError, Host, HostEvent};
+use made_by_hand::{Act, Faulty, WAS, is_gone, is_identify, is_io, with};
+use nvme_tcp::host::{Buffer, Host, HostEvent};
 use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Status, commands};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-const WAS: NamespaceData = NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] };
 const IS: NamespaceData = NamespaceData { nguid: [8; 16], ..WAS };
 /// OAES: namespaces that change are told.
 const NAMESPACE_NOTICES: u32 = 1 << 8;
 /// A log page.
 const HEALTH: u8 = 2;
-
-fn is_identify(queue: u16, command: &Command, cns: u32, namespace: u32) -> bool {
-    queue == 0
-        && command.opcode() == AdminOpcode::Identify as u8
-        && (command.u32(10), command.namespace()) == (cns, namespace)
-}
-
-fn is_gone<T>(ended: &Result<T, CommandError>) -> bool {
-    matches!(ended, Err(CommandError::NamespaceChanged { namespace: 1 }))
-}
 
 /// With the answer to this the controller of a test answers a request for events.
 async fn have_events_told(host: &Host) {

@@ -1,74 +1,24 @@
-//! What hosts cannot make a controller do, whether they mean it or not: hold more than its share, do what is over, say
-//! that data are safe that are not.
+//! Controllers that run for long: hosts come, stay, fall silent and come again, and keep no other host out; connections
+//! end with their work, and what is over is not done.
 
 mod rig;
 
 use bytes::Bytes;
 use core::time::Duration;
-use nvme_tcp::core::controller::{Done, Job};
-use nvme_tcp::namespace::{MemoryStorage, Namespace, Pieces, Storage};
+use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Target, TargetConfig, TargetError, TransportConfig};
 use nvme_tcp::wire::{
     AdminOpcode, Command, ConnectData, DISCOVERY_NQN, FabricsType, FatalStatus, IoOpcode, Pdu, Sgl, Status, page,
     property,
 };
 use offload_base::Instant;
-use rig::{Came, DISK, HOST, Wire, connect_command, host_data, segment, target, termination};
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
-/// A disk that counts what is asked of it.
-#[derive(Default)]
-struct Counting {
-    writes: AtomicU64,
-    flushes: AtomicU64,
-    /// Nothing can be flushed any more.
-    is_broken: AtomicBool,
-}
-
-impl Storage for Counting {
-    fn capacity(&self) -> u64 {
-        1 << 20
-    }
-
-    fn read(&self, _: u64, _: usize) -> io::Result<Pieces> {
-        panic!("a disk that cannot be read")
-    }
-
-    fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-        if self.is_broken.load(Ordering::Relaxed) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
-    }
-
-    fn may_block(&self) -> bool {
-        true
-    }
-}
-
-fn counting_target() -> (Target, Arc<Counting>) {
-    let (mut target, storage) = (Target::new(TargetConfig::default()).unwrap(), Arc::<Counting>::default());
-    target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
-    (target, storage)
-}
-
-fn property_set(value: u32) -> Command {
-    Command::fabrics(FabricsType::PropertySet, 20).with_u32(11, property::CC).with_u32(12, value)
-}
-
-fn property_get(offset: u32) -> Command {
-    Command::fabrics(FabricsType::PropertyGet, 21).with_u32(11, offset)
-}
+use rig::storage::{Counting, counting_target};
+use rig::{
+    Came, DISK, HOST, Wire, connect_command, first_block, property_get, property_set, segment, send_only, statuses,
+    target, termination, two_queues,
+};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// An admin queue of the discovery controller.
 fn discovery(target: &mut Target) -> Wire {
@@ -259,69 +209,6 @@ fn a_reset_waits_for_what_is_under_way() {
 }
 
 #[test]
-fn a_host_is_told_of_a_shutdown_when_all_is_durable() {
-    let (mut target, storage) = counting_target();
-    let (mut wire, _) = Wire::admin(&mut target);
-    let pdu = Pdu::Command(property_set(0x0046_4001));
-    let capsule = wire.framing.frame(&pdu, []).into_pieces().collect::<Vec<_>>().concat();
-    wire.connection.handle_segment(wire.now, segment(&capsule), &mut target);
-    assert!(wire.collect().is_empty(), "not before the flush");
-    let flush = wire.connection.poll_job().expect("a flush");
-    wire.connection.complete(wire.now, flush.run(), &mut target);
-    assert_eq!(storage.flushes.load(Ordering::Relaxed), 1);
-    assert!(matches!(wire.collect()[..], [Came(Pdu::Response(completion), _)] if completion.status.is_success()));
-    assert_eq!(wire.command(&mut target, property_get(property::CSTS), &[]).result, 1 | 0b10 << 2);
-}
-
-#[test]
-fn a_shutdown_whose_flush_fails_is_over_too() {
-    let (mut target, storage) = counting_target();
-    let (mut wire, _) = Wire::admin(&mut target);
-    storage.is_broken.store(true, Ordering::Relaxed);
-    let status = wire.command(&mut target, property_set(0x0046_4001), &[]).status;
-    assert!(!status.is_success(), "what was written may not be durable");
-    assert_eq!(storage.flushes.load(Ordering::Relaxed), 1);
-    assert_eq!(wire.command(&mut target, property_get(property::CSTS), &[]).result, 1 | 0b10 << 2);
-}
-
-#[test]
-fn what_is_to_be_durable_is_before_it_is_complete() {
-    let (mut target, storage) = counting_target();
-    let (mut wire, mut admin) = Wire::io(&mut target, false);
-    let io = |opcode: IoOpcode| Command::new(opcode as u8, 5).with_namespace(1);
-    let unit_access = 1 << 30;
-    let mut range = [0; 16];
-    range[4] = 1;
-    let deallocate = io(IoOpcode::DatasetManagement).with_u32(11, 1 << 2);
-    for (cache, command, data, flushes) in [
-        (1, io(IoOpcode::Flush), &[][..], 1),
-        (1, io(IoOpcode::Write), &[1; 512][..], 0),
-        (1, io(IoOpcode::Write).with_u32(12, unit_access), &[1; 512][..], 1),
-        (1, io(IoOpcode::WriteZeroes).with_u32(12, unit_access), &[][..], 1),
-        (1, deallocate, &range[..], 0),
-        (0, io(IoOpcode::Write), &[1; 512][..], 1),
-        (0, io(IoOpcode::WriteZeroes), &[][..], 1),
-        (0, deallocate, &range[..], 1),
-    ] {
-        let set = Command::new(AdminOpcode::SetFeatures as u8, 1).with_u32(10, 0x06).with_u32(11, cache);
-        assert!(admin.command(&mut target, set, &[]).status.is_success());
-        let before = storage.flushes.load(Ordering::Relaxed);
-        assert!(wire.command(&mut target, command, data).status.is_success(), "{command:?}");
-        assert_eq!(storage.flushes.load(Ordering::Relaxed) - before, flushes, "cache {cache}: {command:?}");
-    }
-}
-
-#[test]
-fn storage_that_panics_fails_its_command_alone() {
-    let (mut target, _) = counting_target();
-    let (mut wire, _admin) = Wire::io(&mut target, false);
-    let read = Command::new(IoOpcode::Read as u8, 5).with_namespace(1).with_sgl(Sgl::transport(512));
-    assert_eq!(wire.command(&mut target, read, &[]).status, Status::INTERNAL_ERROR);
-    let write = Command::new(IoOpcode::Write as u8, 5).with_namespace(1);
-    assert!(wire.command(&mut target, write, &[1; 512]).status.is_success());
-}
-
-#[test]
 fn io_queues_take_what_the_controller_says() {
     let mut target = target(TransportConfig { in_capsule: 4096, ..TransportConfig::default() });
     let (mut wire, _admin) = Wire::io(&mut target, false);
@@ -394,36 +281,6 @@ fn hosts_tell_namespaces_of_different_subsystems_apart() {
     assert_eq!(first, describe("nqn.2026-01.test:one"), "the same in every run");
     let second = describe("nqn.2026-01.test:two");
     assert!(first.0 != second.0 && first.1 != second.1);
-}
-
-/// Two I/O queues of one controller, and its admin queue.
-fn two_queues(target: &mut Target) -> (Wire, [Wire; 2], u16) {
-    let (admin, controller) = Wire::admin(target);
-    let queues = [1, 2].map(|queue| {
-        let mut wire = Wire::open(target, false);
-        assert!(wire.connect(target, queue, controller).status.is_success());
-        wire
-    });
-    (admin, queues, controller)
-}
-
-/// Sends a PDU without doing the work that it makes.
-fn send_only(wire: &mut Wire, target: &mut Target, pdu: &Pdu, data: &[u8]) {
-    let bytes = wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
-    wire.connection.handle_segment(wire.now, segment(&bytes), target);
-}
-
-fn statuses(came: &[Came]) -> Vec<(u16, Status)> {
-    let status = |came: &Came| match came.0 {
-        Pdu::Response(completion) => (completion.command, completion.status),
-        _ => panic!("{came:?}"),
-    };
-    came.iter().map(status).collect()
-}
-
-fn first_block(wire: &mut Wire, target: &mut Target) -> u8 {
-    let read = Command::new(IoOpcode::Read as u8, 77).with_namespace(1).with_sgl(Sgl::transport(512));
-    wire.send(target, &Pdu::Command(read), &[])[0].1[0]
 }
 
 #[test]
@@ -630,195 +487,6 @@ fn a_queue_that_nobody_uses_keeps_no_host_out() {
     assert_eq!(ended, [true, false, false]);
 }
 
-/// A disk that does something else first when it is written to or flushed, and counts flushes.
-struct Hooked(MemoryStorage, Mutex<Option<Hook>>, AtomicU64);
-
-type Hook = Box<dyn FnOnce() + Send>;
-
-impl Storage for Hooked {
-    fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-
-    fn read(&self, offset: u64, bytes: usize) -> io::Result<Pieces> {
-        self.0.read(offset, bytes)
-    }
-
-    fn write(&self, offset: u64, data: &[Bytes]) -> io::Result<()> {
-        let hook = self.1.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
-        self.0.write(offset, data)
-    }
-
-    fn zero(&self, offset: u64, bytes: u64) -> io::Result<()> {
-        self.0.zero(offset, bytes)
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        self.2.fetch_add(1, Ordering::Relaxed);
-        let hook = self.1.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
-        Ok(())
-    }
-
-    fn may_block(&self) -> bool {
-        true
-    }
-}
-
-fn hooked_target() -> (Target, Arc<Hooked>) {
-    let storage = Arc::new(Hooked(MemoryStorage::new(64 << 20), Mutex::default(), AtomicU64::new(0)));
-    let mut target = Target::new(TargetConfig::default()).unwrap();
-    target.add_subsystem(DISK, None).unwrap();
-    target.add_namespace(DISK, Namespace::new(1, 512, storage.clone()).unwrap()).unwrap();
-    (target, storage)
-}
-
-/// Jobs that are to be advanced again.
-type Later = Arc<Mutex<Vec<Job>>>;
-
-fn advance(job: Job, later: &Later) -> Option<Done> {
-    let later = later.clone();
-    job.advance(move |job| later.lock().unwrap().push(job))
-}
-
-/// Advances it until it is done or waits for others; `later` gets it then, when its turn comes.
-fn advance_far(mut job: Job, later: &Later) -> Option<Done> {
-    loop {
-        if let Some(done) = advance(job, later) {
-            return Some(done);
-        }
-        let more = later.lock().unwrap().pop();
-        job = more?;
-    }
-}
-
-#[test]
-fn what_has_to_wait_for_its_place_or_a_flush_occupies_no_thread() {
-    let (mut target, storage) = hooked_target();
-    let (_admin, [mut first, mut second], _) = two_queues(&mut target);
-    let write = |id, block: u64, value: u8, wire: &mut Wire, target: &mut Target, durable: u32| {
-        let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u64(10, block).with_u32(12, durable);
-        send_only(wire, target, &Pdu::Command(write.with_sgl(Sgl::in_capsule(512))), &[value; 512]);
-        wire.connection.poll_job().unwrap()
-    };
-    let flush = |wire: &mut Wire, target: &mut Target| {
-        send_only(wire, target, &Pdu::Command(Command::new(IoOpcode::Flush as u8, 8).with_namespace(1)), &[]);
-        wire.connection.poll_job().unwrap()
-    };
-    let durable = 1 << 30;
-    // While the slow one holds its thread, writing or flushing, another thread gets the others.
-    for is_flushing in [false, true] {
-        let (later, done) = (Later::default(), Arc::<Mutex<Vec<Done>>>::default());
-        let mut slow = write(5, 0, 0xaa, &mut first, &mut target, durable);
-        if is_flushing {
-            assert!(advance(slow, &later).is_none(), "it is to be made durable");
-            slow = later.lock().unwrap().pop().unwrap();
-        }
-        let same_place = write(6, 0, 0xbb, &mut second, &mut target, 0);
-        let beside = write(7, 9, 0xcc, &mut second, &mut target, durable);
-        let flush = flush(&mut second, &mut target);
-        let (in_hook, done_there) = (later.clone(), done.clone());
-        let flushes = storage.2.load(Ordering::Relaxed);
-        *storage.1.lock().unwrap() = Some(Box::new(move || {
-            let ended = [same_place, flush, beside].map(|job| advance_far(job, &in_hook));
-            let have_ended = ended.each_ref().map(Option::is_some);
-            // What is written before a flush began is made durable by it: that of the others is enough for the slow one.
-            assert_eq!(have_ended, if is_flushing { [true, false, false] } else { [false, true, true] });
-            done_there.lock().unwrap().extend(ended.into_iter().flatten());
-            assert!(in_hook.lock().unwrap().is_empty(), "nobody is called before its turn");
-        }));
-        let ended = match advance(slow, &later) {
-            Some(ended) => ended,
-            None => {
-                let slow = later.lock().unwrap().pop().unwrap();
-                advance_far(slow, &later).expect("nobody flushes")
-            }
-        };
-        first.connection.complete(first.now, ended, &mut target);
-        loop {
-            let called = later.lock().unwrap().pop();
-            let Some(called) = called else { break };
-            done.lock().unwrap().extend(advance_far(called, &later));
-        }
-        let flushed = storage.2.load(Ordering::Relaxed) - flushes;
-        // While one flush is under way, what comes waits for the next, and that one is enough for all.
-        assert_eq!(flushed, if is_flushing { 2 } else { 3 });
-        let done = core::mem::take(&mut *done.lock().unwrap());
-        assert_eq!(done.len(), 3);
-        done.into_iter().for_each(|done| second.connection.complete(second.now, done, &mut target));
-        let came = [statuses(&first.collect()), statuses(&second.collect())].concat();
-        assert!(came.iter().all(|(_, status)| status.is_success()), "{came:?}");
-        assert_eq!(first_block(&mut second, &mut target), 0xbb, "in the order they came");
-    }
-}
-
-#[test]
-fn long_work_goes_on_in_parts_and_ends_when_it_is_aborted() {
-    let (mut target, _storage) = hooked_target();
-    let (mut admin, [mut queue, _], _) = two_queues(&mut target);
-    let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1).with_u32(12, 0xffff));
-    let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
-    let later = Later::default();
-    send_only(&mut queue, &mut target, &zero(5), &[]);
-    let mut job = queue.connection.poll_job().unwrap();
-    let mut parts = 1;
-    let done = loop {
-        if let Some(done) = advance(job, &later) {
-            break done;
-        }
-        job = later.lock().unwrap().pop().unwrap();
-        parts += 1;
-    };
-    queue.connection.complete(queue.now, done, &mut target);
-    assert_eq!((parts, &statuses(&queue.collect())[..]), (32, &[(5, Status::SUCCESS)][..]), "1 MiB each");
-    // One that is under way, one that is not, one whose data are still to come, and one whose data are on their way.
-    send_only(&mut queue, &mut target, &zero(6), &[]);
-    let job = queue.connection.poll_job().unwrap();
-    assert!(advance(job, &later).is_none());
-    send_only(&mut queue, &mut target, &zero(7), &[]);
-    let write = Command::new(IoOpcode::Write as u8, 8).with_namespace(1).with_sgl(Sgl::transport(512));
-    send_only(&mut queue, &mut target, &Pdu::Command(write), &[]);
-    let came = queue.collect();
-    let [Came(Pdu::ReadyToTransfer(request), _)] = came[..] else { panic!("{came:?}") };
-    for id in [6, 7, 8] {
-        assert_eq!(admin.command(&mut target, abort(id), &[]).result, 1, "not at once");
-    }
-    assert!(target.take_wakeups().contains(&queue.connection.id()));
-    queue.connection.handle_wakeup(&mut target);
-    assert_eq!(statuses(&queue.collect()), [(7, Status::ABORTED_BY_REQUEST)]);
-    let job = later.lock().unwrap().pop().unwrap();
-    let done = advance(job, &later).expect("no further part");
-    queue.connection.complete(queue.now, done, &mut target);
-    assert_eq!(statuses(&queue.collect()), [(6, Status::ABORTED_BY_REQUEST)]);
-    let came = queue.send(&mut target, &Pdu::HostData(host_data(&request)), &[7; 512]);
-    assert_eq!(statuses(&came), [(8, Status::ABORTED_BY_REQUEST)]);
-    assert_eq!(first_block(&mut queue, &mut target), 0, "nothing was written");
-}
-
-#[test]
-fn an_abort_is_about_the_command_that_was_there() {
-    let (mut target, _storage) = hooked_target();
-    let (mut admin, [mut queue, _], _) = two_queues(&mut target);
-    let abort = |command: u32| Command::new(AdminOpcode::Abort as u8, 11).with_u32(10, 1 | command << 16);
-    let zero = |id| Pdu::Command(Command::new(IoOpcode::WriteZeroes as u8, id).with_namespace(1));
-    send_only(&mut queue, &mut target, &zero(5), &[]);
-    // One that is there, and one that is not yet, when they are named; all that before their connection looks.
-    assert_eq!(admin.command(&mut target, abort(5), &[]).result, 1);
-    assert_eq!(admin.command(&mut target, abort(6), &[]).result, 1);
-    send_only(&mut queue, &mut target, &zero(6), &[]);
-    queue.connection.handle_wakeup(&mut target);
-    assert_eq!(statuses(&queue.collect()), [(5, Status::ABORTED_BY_REQUEST)]);
-    while let Some(job) = queue.connection.poll_job() {
-        queue.connection.complete(queue.now, job.run(), &mut target);
-    }
-    assert_eq!(statuses(&queue.collect()), [(6, Status::SUCCESS)]);
-}
-
 #[test]
 fn a_disconnect_asks_for_nothing_that_it_ends() {
     let transport = TransportConfig { budget: 4096, ..TransportConfig::default() };
@@ -838,24 +506,6 @@ fn a_disconnect_asks_for_nothing_that_it_ends() {
     let ended = Status::ABORTED_QUEUE_DELETED;
     assert_eq!(statuses(&came), [(5, ended), (6, ended), (7, ended), (9, Status::SUCCESS)]);
     assert_eq!(came.len(), 4, "no requests for data: {came:?}");
-}
-
-#[test]
-fn one_queue_does_not_fill_the_storage_with_its_work() {
-    let (mut target, _storage) = hooked_target();
-    let (_admin, controller) = Wire::admin(&mut target);
-    let mut wire = Wire::open(&mut target, false);
-    let (command, data) = connect_command(1, controller);
-    let answer = wire.command(&mut target, command.with_u32(11, 1023 - 1), &data.to_bytes());
-    assert!(answer.status.is_success());
-    let flush = |id| Pdu::Command(Command::new(IoOpcode::Flush as u8, id).with_namespace(1));
-    (0..1000).for_each(|id| send_only(&mut wire, &mut target, &flush(id), &[]));
-    let jobs: Vec<Job> = core::iter::from_fn(|| wire.connection.poll_job()).collect();
-    assert_eq!(jobs.len(), 128);
-    for job in jobs {
-        wire.connection.complete(wire.now, job.run(), &mut target);
-    }
-    assert!(wire.connection.poll_job().is_some());
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod made_by_hand;
 
 use core::time::Duration;
 use futures_util::future::{join, join_all};
-use made_by_hand::{Act, Faulty, is_io, with};
+use made_by_hand::{Act, Faulty, WAS, is_gone, is_io, with};
 use nvme_tcp::host::{Buffer, CommandError, Failed, HostError, HostEvent};
 use nvme_tcp::wire::{AdminOpcode, FabricsType, IoOpcode, NamespaceData, Status, commands};
 use std::sync::{Arc, Mutex};
@@ -377,8 +377,6 @@ fn uuid(byte: u8) -> Vec<u8> {
     [&[3, 16, 0, 0][..], &[byte; 16]].concat()
 }
 
-const WAS: NamespaceData = NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] };
-
 #[test]
 fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first() {
     let rows: [(&str, Said, bool); 7] = [
@@ -417,7 +415,6 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                 let later = [disk.write(1, block()), disk.write(2, block())];
                 later[1].cancel();
                 let ended = join_all(under_way.into_iter().chain(later)).await;
-                let gone = |ended: &Result<_, _>| matches!(ended, Err(CommandError::NamespaceChanged { namespace: 1 }));
                 assert!(matches!(ended[3], Err(CommandError::Cancelled)));
                 if is_same {
                     assert!(ended[..3].iter().all(Result::is_ok), "{name}: {ended:?}");
@@ -426,10 +423,10 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                     assert_eq!(*written.lock().unwrap(), 3, "{name}");
                     return;
                 }
-                assert!(ended[..3].iter().all(gone), "{name}: {ended:?}");
-                assert!(gone(&flush.await));
-                assert!(gone(&disk.write(0, block()).await));
-                assert!(gone(&host.io(commands::range(IoOpcode::Write, 1, 0, 1), block()).await));
+                assert!(ended[..3].iter().all(is_gone), "{name}: {ended:?}");
+                assert!(is_gone(&flush.await));
+                assert!(is_gone(&disk.write(0, block()).await));
+                assert!(is_gone(&host.io(commands::range(IoOpcode::Write, 1, 0, 1), block()).await));
                 let Err(Failed { error: CommandError::NamespaceChanged { .. }, .. }) =
                     disk.read(0, disk.buffer(1)).await
                 else {
@@ -440,7 +437,7 @@ fn a_namespace_that_is_another_after_a_loss_gets_nothing_that_was_for_the_first(
                 // Looked at anew, it can be used. The disk from before stays gone.
                 let again = host.disk(1).await.unwrap();
                 again.flush().await.unwrap();
-                assert!(gone(&disk.flush().await));
+                assert!(is_gone(&disk.flush().await));
             },
         );
     }

@@ -9,16 +9,16 @@ use bytes::{Bytes, BytesMut};
 use core::cell::Cell;
 use nic_sim::NicConfig;
 use nvme_tcp::core::controller::Job;
-use nvme_tcp::namespace::{Namespace, Pieces, Storage};
+use nvme_tcp::namespace::Namespace;
 use nvme_tcp::target::{Target, TargetConfig, TargetError, TransportConfig};
 use nvme_tcp::wire::{
     Command, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, ReadyToTransfer, Sgl, Status,
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{BufferPool, Instant, Seq};
+use rig::storage::File;
 use rig::{Came, DISK, Wire, connect_command, host_data, segment, target};
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::io;
 use std::sync::Arc;
 
 /// Counts what this thread has allocated and not freed: tests run beside each other.
@@ -115,35 +115,6 @@ fn a_byte_does_not_keep_the_buffer_it_came_in() {
     }
     let held = HELD.get() - before;
     assert!(held < MIB as isize, "{held} bytes of heap for 512 of payload");
-}
-
-/// Storage whose reads take memory of their own, as those of a file do.
-struct File;
-
-impl Storage for File {
-    fn capacity(&self) -> u64 {
-        1 << 30
-    }
-
-    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
-        Ok(Pieces::from_iter([Bytes::from(vec![1; bytes])]))
-    }
-
-    fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn may_block(&self) -> bool {
-        true
-    }
 }
 
 /// Does all work that there is; returns what was handed to the stream, which lets nothing go.

@@ -10,12 +10,12 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use ktls_offload::TokioSegments;
 use nvme_tcp::core::controller::Job;
-use nvme_tcp::namespace::{Namespace, Pieces, Storage};
+use nvme_tcp::namespace::Namespace;
 use nvme_tcp::target::{Blocking, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
 use nvme_tcp::wire::{Command, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, Sgl};
 use offload_base::{Alarm, Clock, Instant, Timers};
+use rig::storage::File;
 use rig::{DISK, Wire, connect_command, segment};
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -24,35 +24,6 @@ const MIB: usize = 1 << 20;
 /// What a PDU has beside 64 KiB of data.
 const HEADER: usize = 24;
 const PIECE: usize = (64 << 10) + HEADER;
-
-/// A disk that only flushes wait for.
-struct File;
-
-impl Storage for File {
-    fn capacity(&self) -> u64 {
-        1 << 30
-    }
-
-    fn read(&self, _: u64, bytes: usize) -> io::Result<Pieces> {
-        Ok(Pieces::from_iter([Bytes::from(vec![1; bytes])]))
-    }
-
-    fn write(&self, _: u64, _: &[Bytes]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn zero(&self, _: u64, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn may_block(&self) -> bool {
-        true
-    }
-}
 
 /// Time that the test moves on.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use core::time::Duration;
 use host_stack::TcpConfig;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
-use nvme_tcp::host::{Connecting, Connector, Host, HostConfig, HostIdentity};
+use nvme_tcp::host::{CommandError, Connecting, Connector, Host, HostConfig, HostIdentity};
 use nvme_tcp::wire::{
     AdminOpcode, Command, Completion, ControllerData, DataHeader, FabricsType, Framing, InitializeResponse, IoOpcode,
     Limits, NamespaceData, Pdu, Received, Receiver, Side, Status, property,
@@ -245,6 +245,20 @@ pub(crate) fn is_io(queue: u16, command: &Command, opcode: IoOpcode) -> bool {
     queue > 0 && command.opcode() == opcode as u8
 }
 
+/// An Identify command for this structure of this namespace.
+pub(crate) fn is_identify(queue: u16, command: &Command, cns: u32, namespace: u32) -> bool {
+    queue == 0
+        && command.opcode() == AdminOpcode::Identify as u8
+        && (command.u32(10), command.namespace()) == (cns, namespace)
+}
+
+/// What ends so was for namespace 1, which is another now.
+pub(crate) fn is_gone<T>(ended: &Result<T, CommandError>) -> bool {
+    matches!(ended, Err(CommandError::NamespaceChanged { namespace: 1 }))
+}
+
+/// A namespace as it was at first.
+pub(crate) const WAS: NamespaceData = NamespaceData { blocks: 1000, block_shift: 12, nguid: [7; 16] };
 /// Of an Asynchronous Event Request: a notice, of namespaces, about the log page of those that have changed.
 const NAMESPACES_CHANGED: u64 = 0x04_00_02;
 const CHANGED_NAMESPACES: u8 = 4;

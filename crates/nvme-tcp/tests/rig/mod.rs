@@ -2,13 +2,15 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod storage;
+
 use bytes::{Bytes, BytesMut};
 use nvme_tcp::core::controller::Connection;
 use nvme_tcp::namespace::{MemoryStorage, Namespace};
 use nvme_tcp::target::{Target, TargetConfig, TransportConfig};
 use nvme_tcp::wire::{
-    Command, Completion, ConnectData, DataHeader, FabricsType, Framing, InitializeRequest, Limits, Pdu,
-    ReadyToTransfer, Received, Receiver, Sgl, Side, Termination, property,
+    Command, Completion, ConnectData, DataHeader, FabricsType, Framing, InitializeRequest, IoOpcode, Limits, Pdu,
+    ReadyToTransfer, Received, Receiver, Sgl, Side, Status, Termination, property,
 };
 use offload_api::{RxMeta, RxSegment};
 use offload_base::{Instant, Seq};
@@ -161,4 +163,42 @@ pub(crate) fn termination(came: &[Came]) -> (Termination, &[u8]) {
         [.., Came(Pdu::ControllerTermination(termination), header)] => (*termination, header),
         _ => panic!("no C2HTermReq: {came:?}"),
     }
+}
+
+pub(crate) fn property_set(value: u32) -> Command {
+    Command::fabrics(FabricsType::PropertySet, 20).with_u32(11, property::CC).with_u32(12, value)
+}
+
+pub(crate) fn property_get(offset: u32) -> Command {
+    Command::fabrics(FabricsType::PropertyGet, 21).with_u32(11, offset)
+}
+
+/// Two I/O queues of one controller, and its admin queue.
+pub(crate) fn two_queues(target: &mut Target) -> (Wire, [Wire; 2], u16) {
+    let (admin, controller) = Wire::admin(target);
+    let queues = [1, 2].map(|queue| {
+        let mut wire = Wire::open(target, false);
+        assert!(wire.connect(target, queue, controller).status.is_success());
+        wire
+    });
+    (admin, queues, controller)
+}
+
+/// Sends a PDU without doing the work that it makes.
+pub(crate) fn send_only(wire: &mut Wire, target: &mut Target, pdu: &Pdu, data: &[u8]) {
+    let bytes = wire.framing.frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat();
+    wire.connection.handle_segment(wire.now, segment(&bytes), target);
+}
+
+pub(crate) fn statuses(came: &[Came]) -> Vec<(u16, Status)> {
+    let status = |came: &Came| match came.0 {
+        Pdu::Response(completion) => (completion.command, completion.status),
+        _ => panic!("{came:?}"),
+    };
+    came.iter().map(status).collect()
+}
+
+pub(crate) fn first_block(wire: &mut Wire, target: &mut Target) -> u8 {
+    let read = Command::new(IoOpcode::Read as u8, 77).with_namespace(1).with_sgl(Sgl::transport(512));
+    wire.send(target, &Pdu::Command(read), &[])[0].1[0]
 }
