@@ -60,6 +60,56 @@ impl Meter {
         self.dead = false;
     }
 
+    /// Bytes of what [`save`](Self::save) makes.
+    pub const SAVED_LEN: usize = 1 + 6 * 8;
+
+    /// All of its state but for what concerns time: of a device that has no clock.
+    ///
+    /// ```
+    /// use esp::Meter;
+    /// use offload_api::{Lifetime, Limits};
+    /// use offload_base::Instant;
+    ///
+    /// let hard = Limits { bytes: Some(100), ..Limits::default() };
+    /// let mut meter = Meter::new(Instant::ZERO, Lifetime { hard, ..Lifetime::default() });
+    /// meter.spend(1, 60);
+    /// let mut restored = Meter::restore(&meter.save());
+    /// assert_eq!((restored.bytes(), restored.packets()), (60, 1));
+    /// assert!(restored.spend(1, 40).is_some(), "the limit is known");
+    /// ```
+    pub fn save(&self) -> [u8; Meter::SAVED_LEN] {
+        let Lifetime { soft, hard } = self.lifetime;
+        let limits = [soft.bytes, soft.packets, hard.bytes, hard.packets];
+        let mut flags = u8::from(self.soft_told) | u8::from(self.dead) << 1;
+        let mut image = [0; Meter::SAVED_LEN];
+        let values = limits.map(Option::unwrap_or_default).into_iter().chain([self.bytes, self.packets]);
+        for (place, value) in image[1..].chunks_exact_mut(8).zip(values) {
+            place.copy_from_slice(&value.to_le_bytes());
+        }
+        for (bit, _) in limits.iter().enumerate().filter(|(_, limit)| limit.is_some()) {
+            flags |= 4 << bit;
+        }
+        image[0] = flags;
+        image
+    }
+
+    /// Reads back what [`save`](Self::save) made.
+    pub fn restore(image: &[u8; Meter::SAVED_LEN]) -> Meter {
+        let flags = image[0];
+        let value = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| image[1 + 8 * at + byte]));
+        let limit = |at: usize| (flags & 4 << at != 0).then(|| value(at));
+        let soft = Limits { bytes: limit(0), packets: limit(1), time: None };
+        let hard = Limits { bytes: limit(2), packets: limit(3), time: None };
+        Meter {
+            lifetime: Lifetime { soft, hard },
+            added: Instant::ZERO,
+            bytes: value(4),
+            packets: value(5),
+            soft_told: flags & 1 != 0,
+            dead: flags & 2 != 0,
+        }
+    }
+
     /// Whether the SA is used up.
     pub fn is_dead(&self) -> bool {
         self.dead

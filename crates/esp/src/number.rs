@@ -45,6 +45,11 @@ impl SendNumber {
         self.last = self.last.max(last);
     }
 
+    /// Whether numbers go up to 2^64 - 1.
+    pub fn is_extended(&self) -> bool {
+        self.limit == limit(true)
+    }
+
     /// The last number used; 0: none was.
     pub fn last(&self) -> u64 {
         self.last
@@ -80,6 +85,8 @@ pub struct NotNew;
 pub struct ReplayWindow {
     top: u64,
     size: u32,
+    /// How far behind the top numbers are told apart; `size` at most.
+    memory: u32,
     esn: bool,
     /// One bit a number, in a ring of words with one more word than the window has, so that whole words can be cleared
     /// as the window moves (RFC 6479).
@@ -89,9 +96,24 @@ pub struct ReplayWindow {
 impl ReplayWindow {
     /// A window of `size` numbers that ends at `top`; all in it count as seen if `top` is not 0.
     pub fn new(size: u32, esn: bool, top: u64) -> ReplayWindow {
-        let words = (size.div_ceil(64) as usize + 1).next_power_of_two();
+        ReplayWindow::remembering(size, size, esn, top)
+    }
+
+    /// A window that remembers only the last `memory` numbers of its `size`, and takes older ones for seen: of a device that
+    /// has to find whole numbers, and leaves it to the host to look at each.
+    ///
+    /// ```
+    /// use esp::ReplayWindow;
+    ///
+    /// let mut window = ReplayWindow::remembering(4096, 64, true, 0);
+    /// assert!(window.accept(1000) && window.accept(990));
+    /// assert!(!window.is_new(900), "not known any more");
+    /// assert_eq!(window.whole(900), Ok(900));
+    /// ```
+    pub fn remembering(size: u32, memory: u32, esn: bool, top: u64) -> ReplayWindow {
+        let memory = memory.min(size);
         let seen = if top == 0 { 0 } else { u64::MAX };
-        let mut window = ReplayWindow { top, size, esn, words: vec![seen; words].into() };
+        let mut window = ReplayWindow { top, size, memory, esn, words: vec![seen; words_of(memory)].into() };
         // Bits ahead of the top in its own word are of numbers to come.
         for ahead in 1..64 - (top % 64) {
             window.set(top + ahead, false);
@@ -105,6 +127,52 @@ impl ReplayWindow {
         let mut window = ReplayWindow::new(size, esn, top);
         window.words.fill(0);
         window
+    }
+
+    /// Bytes of what [`save`](Self::save) writes for a window that remembers `memory` numbers.
+    pub const fn saved_len(memory: u32) -> usize {
+        HEAD_BYTES + 8 * words_of(memory)
+    }
+
+    /// Appends all of its state to `image`.
+    ///
+    /// ```
+    /// use esp::ReplayWindow;
+    ///
+    /// let mut window = ReplayWindow::new(64, true, 0);
+    /// window.accept(7);
+    /// let mut image = Vec::new();
+    /// window.save(&mut image);
+    /// assert_eq!(image.len(), ReplayWindow::saved_len(64));
+    /// let (restored, rest) = ReplayWindow::restore(&image).unwrap();
+    /// assert!(!restored.is_new(7) && restored.is_new(8) && rest.is_empty());
+    /// ```
+    pub fn save(&self, image: &mut Vec<u8>) {
+        image.extend_from_slice(&self.top.to_le_bytes());
+        image.extend_from_slice(&self.size.to_le_bytes());
+        image.extend_from_slice(&self.memory.to_le_bytes());
+        image.push(u8::from(self.esn));
+        self.words.iter().for_each(|word| image.extend_from_slice(&word.to_le_bytes()));
+    }
+
+    /// Reads back what [`save`](Self::save) wrote, and gives back what is behind it. `None`: it is none of those.
+    pub fn restore(image: &[u8]) -> Option<(ReplayWindow, &[u8])> {
+        let (top, image) = image.split_first_chunk()?;
+        let (size, image) = image.split_first_chunk()?;
+        let (memory, image) = image.split_first_chunk()?;
+        let (esn, mut image) = image.split_first()?;
+        let (size, memory) = (u32::from_le_bytes(*size), u32::from_le_bytes(*memory));
+        if memory > size {
+            return None;
+        }
+        let mut words = Vec::with_capacity(words_of(memory).min(image.len() / 8));
+        for _ in 0..words_of(memory) {
+            let (word, rest) = image.split_first_chunk()?;
+            words.push(u64::from_le_bytes(*word));
+            image = rest;
+        }
+        let (top, esn, words) = (u64::from_le_bytes(*top), *esn != 0, words.into());
+        Some((ReplayWindow { top, size, memory, esn, words }, image))
     }
 
     /// The highest number accepted.
@@ -129,7 +197,7 @@ impl ReplayWindow {
         if number > self.top {
             return true;
         }
-        self.top - number < u64::from(self.size) && !self.get(number)
+        self.top - number < u64::from(self.memory) && !self.get(number)
     }
 
     /// Takes note of a packet that is authentic. False: it was there before, or is too old.
@@ -188,6 +256,14 @@ impl ReplayWindow {
     }
 }
 
+/// Words of a window that remembers so many numbers.
+const fn words_of(memory: u32) -> usize {
+    (memory.div_ceil(64) as usize + 1).next_power_of_two()
+}
+
+/// The top, two sizes, and a flag.
+const HEAD_BYTES: usize = 8 + 4 + 4 + 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +304,9 @@ mod tests {
                 let guessed = window.check(number as u32);
                 prop_assert_eq!(guessed == Ok(number), window.is_new(number), "{} at {}", number, window.top());
                 prop_assert_eq!(window.accept(number), oracle.accept(number), "{} at {}", number, window.top());
+                let mut image = Vec::new();
+                window.save(&mut image);
+                window = ReplayWindow::restore(&image).unwrap().0;
                 at = at.max(number);
             }
         }

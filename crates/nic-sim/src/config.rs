@@ -62,7 +62,7 @@ pub struct NicConfig {
     /// IPsec security associations there is room for, and as many policies; 0: the device has no IPsec face. Of several
     /// queues, each has room for its share, rounded up: a NIC that has IPsec at all has it at each of them.
     pub ipsec_sas: u32,
-    /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face. They stay on the NIC.
+    /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face.
     pub nvme_contexts: u32,
     /// Commands that move fewer bytes are not worth placing.
     pub nvme_io_threshold: usize,

@@ -118,9 +118,9 @@ offload_base::counters! {
         /// Data digests filled in and sent.
         pub tx_nvmeotcp_digests: "tx_nvmeotcp_digests",
         /// Contexts fetched from host memory.
-        pub ctx_fetched: "tls_ctx_fetched",
+        pub ctx_fetched: "ctx_fetched",
         /// Contexts written to host memory to make room for others.
-        pub ctx_evicted: "tls_ctx_evicted",
+        pub ctx_evicted: "ctx_evicted",
         /// Interrupts raised.
         pub interrupts: "ch_events",
         /// Times the device was reset.

@@ -1,50 +1,197 @@
-//! Steering: from a received packet's 5-tuple to the context that works on it. Exact matches only.
+//! Steering: from what a received packet shows to the contexts that work on it. Exact matches only.
+//!
+//! Keys are open: a flow, whose contexts work on it one above the other, or whatever an engine finds packets by. A context
+//! can come and go at its layer while those above and below stay.
+//!
+//! Invariant: what is found for a key was steered there, and has not been taken away since.
 
 use core::cell::RefCell;
+use core::net::IpAddr;
+use esp::QuickHash;
+use offload_api::unit::LAYERS;
 use offload_api::{FlowKey, Handle};
 use std::collections::HashMap;
+
+/// What finds contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Key {
+    /// The flow, as its receiver sees it, and the layer there.
+    Flow(FlowKey, usize),
+    /// An engine's own.
+    Engine(u8, KeyBytes),
+}
+
+/// What an engine finds packets by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct KeyBytes {
+    len: u8,
+    bytes: [u8; KeyBytes::MAX],
+}
+
+/// The contexts of a flow, the lowest layer first.
+pub(crate) type Followers = [Option<Handle>; LAYERS];
 
 /// The steering table. It is looked up, never walked, so its order cannot matter.
 #[derive(Debug, Default)]
 pub(crate) struct Steering {
-    flows: HashMap<FlowKey, Handle>,
+    /// By a keyed hash: peers choose flows.
+    flows: HashMap<FlowKey, Followers>,
     /// What was looked up last, and found or not: packets come in trains.
-    last: RefCell<Option<(FlowKey, Option<Handle>)>>,
+    last: RefCell<Option<(FlowKey, Followers)>>,
+    /// Keys of engines, which nobody hostile chooses.
+    engines: HashMap<(u8, KeyBytes), Handle, QuickHash>,
+}
+
+impl KeyBytes {
+    /// As many as there can be.
+    pub(crate) const MAX: usize = 39;
+
+    /// Made of `parts`, one behind the other.
+    ///
+    /// # Panics
+    /// If they are more than [`MAX`](Self::MAX).
+    pub(crate) fn of(parts: &[&[u8]]) -> KeyBytes {
+        let mut key = KeyBytes { len: 0, bytes: [0; KeyBytes::MAX] };
+        for part in parts {
+            let at = usize::from(key.len);
+            key.bytes[at..at + part.len()].copy_from_slice(part);
+            key.len += part.len() as u8;
+        }
+        key
+    }
+
+    /// Two addresses and a number, such as a security parameters index.
+    pub(crate) fn of_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                KeyBytes::of(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
+            }
+            (source, destination) => {
+                let octets = |address| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                    IpAddr::V6(address) => address.octets(),
+                };
+                KeyBytes::of(&[&number.to_be_bytes(), &octets(source), &octets(destination)])
+            }
+        }
+    }
 }
 
 impl Steering {
-    /// Has packets of `flow` go to `handle` from now on.
-    pub(crate) fn insert(&mut self, flow: FlowKey, handle: Handle) {
-        *self.last.get_mut() = None;
-        self.flows.insert(flow, handle);
+    /// Has packets with `key` go to `handle` from now on.
+    pub(crate) fn insert(&mut self, key: Key, handle: Handle) {
+        match key {
+            Key::Flow(flow, layer) => {
+                *self.last.get_mut() = None;
+                self.flows.entry(flow).or_default()[layer] = Some(handle);
+            }
+            Key::Engine(engine, key) => {
+                self.engines.insert((engine, key), handle);
+            }
+        }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether it has no flow.
+    pub(crate) fn follows_nothing(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// The context for packets of `flow`.
-    pub(crate) fn find(&self, flow: &FlowKey) -> Option<Handle> {
+    /// Whether it has no engine's key.
+    pub(crate) fn opens_nothing(&self) -> bool {
+        self.engines.is_empty()
+    }
+
+    /// The contexts for packets of `flow`.
+    pub(crate) fn followers(&self, flow: &FlowKey) -> Followers {
         if let Some((last, found)) = &*self.last.borrow()
             && last == flow
         {
             return *found;
         }
-        let found = self.flows.get(flow).copied();
+        let found = self.flows.get(flow).copied().unwrap_or_default();
         *self.last.borrow_mut() = Some((*flow, found));
         found
     }
 
-    /// Forgets `flow` if it goes to `handle`: a newer context may have taken its place.
-    pub(crate) fn remove(&mut self, flow: &FlowKey, handle: Handle) {
-        if self.find(flow) == Some(handle) {
-            *self.last.get_mut() = None;
-            self.flows.remove(flow);
+    /// The context for packets with a key of an engine.
+    pub(crate) fn opener(&self, engine: u8, key: KeyBytes) -> Option<Handle> {
+        self.engines.get(&(engine, key)).copied()
+    }
+
+    /// Forgets `key` if it goes to `handle`: a newer context may have taken its place.
+    pub(crate) fn remove(&mut self, key: Key, handle: Handle) {
+        match key {
+            Key::Flow(flow, layer) => {
+                *self.last.get_mut() = None;
+                let Some(followers) = self.flows.get_mut(&flow) else { return };
+                if followers[layer] == Some(handle) {
+                    followers[layer] = None;
+                }
+                if followers.iter().all(Option::is_none) {
+                    self.flows.remove(&flow);
+                }
+            }
+            Key::Engine(engine, key) => {
+                if self.engines.get(&(engine, key)) == Some(&handle) {
+                    self.engines.remove(&(engine, key));
+                }
+            }
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        *self.last.get_mut() = None;
-        self.flows.clear();
+        *self = Steering::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BELOW: Handle = Handle { index: 1, generation: 0 };
+    const ABOVE: Handle = Handle { index: Handle::PLACES, generation: 0 };
+    const NEWER: Handle = Handle { index: 2, generation: 0 };
+
+    fn flow() -> FlowKey {
+        FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
+    }
+
+    #[test]
+    fn a_context_comes_and_goes_at_its_layer_alone() {
+        let mut steering = Steering::default();
+        assert_eq!(steering.followers(&flow()), [None, None]);
+        steering.insert(Key::Flow(flow(), 0), BELOW);
+        steering.insert(Key::Flow(flow(), 1), ABOVE);
+        assert_eq!(steering.followers(&flow()), [Some(BELOW), Some(ABOVE)]);
+        // A new key: another context below.
+        steering.insert(Key::Flow(flow(), 0), NEWER);
+        steering.remove(Key::Flow(flow(), 0), BELOW);
+        assert_eq!(steering.followers(&flow()), [Some(NEWER), Some(ABOVE)]);
+        steering.remove(Key::Flow(flow(), 0), NEWER);
+        assert_eq!(steering.followers(&flow()), [None, Some(ABOVE)]);
+        assert!(!steering.follows_nothing());
+        steering.remove(Key::Flow(flow(), 1), ABOVE);
+        assert!(steering.follows_nothing());
+    }
+
+    #[test]
+    fn keys_of_engines_are_their_own_and_go_with_their_context() {
+        let mut steering = Steering::default();
+        let address = |text: &str| text.parse().unwrap();
+        let key = KeyBytes::of_addresses(0x1001, address("10.0.0.1"), address("10.0.0.2"));
+        steering.insert(Key::Engine(1, key), BELOW);
+        assert_eq!(steering.opener(1, key), Some(BELOW));
+        assert_eq!(steering.opener(2, key), None);
+        for other in [
+            KeyBytes::of_addresses(0x1002, address("10.0.0.1"), address("10.0.0.2")),
+            KeyBytes::of_addresses(0x1001, address("10.0.0.2"), address("10.0.0.1")),
+            KeyBytes::of_addresses(0x1001, address("::ffff:10.0.0.1"), address("::ffff:10.0.0.2")),
+        ] {
+            assert_eq!(steering.opener(1, other), None, "{other:?}");
+        }
+        steering.remove(Key::Engine(1, key), NEWER);
+        assert_eq!(steering.opener(1, key), Some(BELOW));
+        steering.remove(Key::Engine(1, key), BELOW);
+        assert!(steering.opens_nothing());
     }
 }

@@ -14,7 +14,7 @@ use offload_base::Seq;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
-    /// Place in the device's table.
+    /// The engine, in the upper bits, and the place in the device's table of its contexts ([`PLACES`](Self::PLACES)).
     pub index: u32,
     /// How many contexts the place held before.
     pub generation: u32,
@@ -24,11 +24,40 @@ impl Handle {
     /// A context that no device has. What is queued for it, software works on when its turn comes: a driver that is
     /// asked for it answers [`NeedsSoftware`](crate::Sent::NeedsSoftware), as for one that is gone.
     pub const NO_DEVICE: Handle = Handle { index: i32::MAX as u32, generation: u32::MAX };
+
+    /// How many contexts an engine can have.
+    pub const PLACES: u32 = 1 << 24;
+
+    /// Indices of the first `places` contexts of an engine.
+    ///
+    /// ```
+    /// use offload_api::Handle;
+    ///
+    /// let indices = Handle::indices(2, 100);
+    /// let last = Handle { index: indices.end - 1, generation: 0 };
+    /// assert_eq!((last.engine(), last.place()), (2, 99));
+    /// ```
+    pub const fn indices(engine: u8, places: u32) -> core::ops::Range<u32> {
+        let first = engine as u32 * Handle::PLACES;
+        // The last place of the last engine would end where numbers do.
+        let places = if places < Handle::PLACES { places } else { Handle::PLACES - 1 };
+        first..first + places
+    }
+
+    /// The engine whose context it is, as the device numbers them.
+    pub const fn engine(self) -> u8 {
+        (self.index / Handle::PLACES) as u8
+    }
+
+    /// Its place among the contexts of the engine.
+    pub const fn place(self) -> u32 {
+        self.index % Handle::PLACES
+    }
 }
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "context {}.{}", self.index, self.generation)
+        write!(f, "context {}:{}.{}", self.engine(), self.place(), self.generation)
     }
 }
 

@@ -41,6 +41,25 @@ fn every_suite_and_mode_carries_a_stream() {
 }
 
 #[test]
+fn sas_that_lie_in_host_memory_put_the_same_on_the_wire() {
+    for offload in KINDS {
+        let run = |cached: usize| {
+            let link = lossy(0.01, 0.01, 0.01, 0.002);
+            Pair { offload, esn: true, window: 256, last_number: 0xffff_ff00, cached, link, ..Pair::default() }
+                .run(500_000)
+        };
+        let [here, there] = [64, 1].map(run);
+        arrived(&there, &format!("{offload:?}"));
+        let frames =
+            |outcome: &Outcome| -> Vec<_> { outcome.seen.iter().map(|seen| seen.frame.data.clone()).collect() };
+        assert!(frames(&here) == frames(&there), "{offload:?}");
+        assert_eq!(here.counters.value("ctx_evicted"), 0, "{offload:?}");
+        let (evicted, fetched) = (there.counters.value("ctx_evicted"), there.counters.value("ctx_fetched"));
+        assert!(evicted > 20 && fetched > 20, "{evicted} and {fetched}, {offload:?}");
+    }
+}
+
+#[test]
 fn a_bad_wire_is_no_obstacle() {
     for kind in KINDS {
         for (esn, window) in [(false, 32), (true, 64), (true, 256)] {

@@ -40,6 +40,8 @@ pub(crate) struct Pair {
     pub(crate) router: Option<u16>,
     /// SAs that each NIC has room for.
     pub(crate) sas: u32,
+    /// SAs whose state each NIC has room for; that of the others is in host memory.
+    pub(crate) cached: usize,
     /// Of each NIC.
     pub(crate) queues: u16,
     pub(crate) link: LinkConfig,
@@ -68,6 +70,7 @@ impl Default for Pair {
             outer_ipv6: false,
             router: None,
             sas: 64,
+            cached: 64,
             queues: 1,
             link: LinkConfig::default(),
             keys_after: None,
@@ -199,7 +202,13 @@ impl Pair {
 
     pub(crate) fn run(&self, bytes: usize) -> Outcome {
         let recorder = Recorder::default();
-        let nic = NicConfig { mtu: self.mtu, ipsec_sas: self.sas, queues: self.queues, ..NicConfig::default() };
+        let nic = NicConfig {
+            mtu: self.mtu,
+            ipsec_sas: self.sas,
+            context_cache_bytes: self.cached * CONTEXT_BYTES * usize::from(self.queues),
+            queues: self.queues,
+            ..NicConfig::default()
+        };
         let bed = Testbed::builder(Seed(self.seed))
             .host("server", nic.clone(), TcpConfig::default())
             .layer(SecureDevice::of_queues)
@@ -290,6 +299,8 @@ pub(crate) async fn testbed_sleep(runtime: &dyn testbed::Runtime, span: Duration
 
 /// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
 pub(crate) const ENOUGH: Duration = Duration::from_secs(3600);
+/// Of a context on a NIC.
+const CONTEXT_BYTES: usize = 208;
 /// How often somebody looks after the keys.
 const TICK: Duration = Duration::from_micros(10);
 

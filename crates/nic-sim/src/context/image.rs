@@ -2,9 +2,6 @@
 //!
 //! Invariant: what was written is read back the same. The driver never reads or writes an image.
 
-use super::TlsEngine;
-use crate::engine::tls_rx::TlsReceive;
-use crate::engine::tls_tx::TlsTransmit;
 use core::fmt;
 use offload_base::Seq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
@@ -19,31 +16,19 @@ impl ContextImage {
     /// Bytes of a flow's context (Pismenny et al., ASPLOS 2021).
     pub(crate) const BYTES: usize = 208;
 
-    /// Writes a state out.
-    pub(crate) fn of(engine: &TlsEngine) -> ContextImage {
+    /// What `write` writes.
+    ///
+    /// # Panics
+    /// If that is more than an image holds.
+    pub(crate) fn of(write: impl FnOnce(&mut ImageWriter<'_>)) -> ContextImage {
         let mut image = ContextImage { bytes: [0; ContextImage::BYTES] };
-        let mut writer = ImageWriter { rest: &mut image.bytes };
-        match engine {
-            TlsEngine::Transmit(engine) => {
-                writer.put_u8(TRANSMIT);
-                engine.write(&mut writer);
-            }
-            TlsEngine::Receive(engine) => {
-                writer.put_u8(RECEIVE);
-                engine.write(&mut writer);
-            }
-        }
+        write(&mut ImageWriter { rest: &mut image.bytes });
         image
     }
 
-    /// Reads it back; `None` if it is no image, which only a broken invariant can make.
-    pub(crate) fn read(&self) -> Option<TlsEngine> {
-        let mut reader = ImageReader { rest: &self.bytes };
-        match reader.take_u8()? {
-            TRANSMIT => TlsTransmit::read(&mut reader).map(TlsEngine::Transmit),
-            RECEIVE => TlsReceive::read(&mut reader).map(TlsEngine::Receive),
-            _ => None,
-        }
+    /// What `read` makes of it.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&mut ImageReader<'_>) -> Option<T>) -> Option<T> {
+        read(&mut ImageReader { rest: &self.bytes })
     }
 }
 
@@ -70,6 +55,10 @@ impl ImageWriter<'_> {
     }
 
     pub(crate) fn put_u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
+    }
+
+    pub(crate) fn put_u32(&mut self, value: u32) {
         self.put(&value.to_le_bytes());
     }
 
@@ -102,6 +91,15 @@ impl ImageReader<'_> {
         self.take().map(u16::from_le_bytes)
     }
 
+    pub(crate) fn take_u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    /// What is left.
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.rest
+    }
+
     pub(crate) fn take_u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
@@ -110,6 +108,3 @@ impl ImageReader<'_> {
         self.take().map(u32::from_le_bytes).map(Seq)
     }
 }
-
-const TRANSMIT: u8 = 1;
-const RECEIVE: u8 = 2;

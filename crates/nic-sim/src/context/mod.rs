@@ -1,41 +1,67 @@
-//! Contexts: what the device keeps for each flow it works on, found by handle.
+//! Contexts: what the device keeps for each flow or security association that it works on, found by handle.
 //!
-//! The engines' state of as many flows as the NIC's memory holds is on the NIC; that of the others lies in host
-//! memory as an image of constant size, and is fetched when a packet of the flow comes, in place of one that was
-//! not used for a while. Keys are referred to, not part of the state.
+//! An engine's contexts have a state of constant size and what that refers to, such as keys and buffers. The state of as
+//! many contexts as the NIC's memory holds is on the NIC, whichever engines they are of; that of the others lies in host
+//! memory as an image, and is fetched when a packet needs it, in place of one that was not used for a while.
 //!
 //! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
 //! there are never more contexts on the NIC than fit.
 
 mod image;
+mod slab;
 
 use crate::dma::DmaBytes;
-use crate::engine::tls_rx::TlsReceive;
-use crate::engine::tls_tx::TlsTransmit;
+use crate::engine::esp::Esp;
+use crate::engine::nvme::NvmeTcp;
+use crate::engine::tls::Tls;
+use crate::steering::Key;
+use core::fmt;
 pub(crate) use image::{ContextImage, ImageReader, ImageWriter};
 use offload_api::{FlowKey, Handle};
-use resumable_aead::Key;
+use slab::Circled;
+pub(crate) use slab::Slab;
 
-/// One TLS context, while it is on the NIC.
-#[derive(Debug)]
-pub(crate) struct TlsContext<'a> {
-    pub(crate) key: &'a Key,
-    pub(crate) engine: &'a mut TlsEngine,
+/// A kind of context.
+pub(crate) trait Engine: Sized + fmt::Debug + 'static {
+    /// As handles name it.
+    const ID: u8;
+    /// What is written to host memory: 208 bytes at most.
+    type State: fmt::Debug;
+    /// What a state refers to, such as keys and buffers. It stays where it is.
+    type Held: fmt::Debug;
+
+    /// Writes a state out.
+    fn save(state: &Self::State, image: &mut ImageWriter<'_>);
+
+    /// Reads back what [`save`](Self::save) wrote; `None`: it is none of that.
+    fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
+
+    /// Its contexts.
+    fn slab(slabs: &mut Slabs) -> &mut Slab<Self>;
 }
 
-/// The engine state of a context, by direction.
+/// A context, while it is on the NIC.
 #[derive(Debug)]
-pub(crate) enum TlsEngine {
-    Transmit(TlsTransmit),
-    Receive(TlsReceive),
+pub(crate) struct Context<'a, E: Engine> {
+    pub(crate) state: &'a mut E::State,
+    pub(crate) held: &'a mut E::Held,
+}
+
+/// What a context is about.
+#[derive(Debug, Default)]
+pub(crate) struct Subject {
+    /// The flow, of one that follows a flow's bytes.
+    pub(crate) flow: Option<FlowKey>,
+    /// By what received packets find it.
+    pub(crate) keys: Vec<Key>,
 }
 
 /// All contexts of a device.
 #[derive(Debug)]
-pub(crate) struct ContextTable {
-    places: Vec<Option<Entry>>,
-    /// Places whose state is on the NIC, in a circle.
-    on_nic: Vec<u32>,
+pub(crate) struct ContextStore {
+    slabs: Slabs,
+    /// Those whose state is on the NIC, in a circle.
+    on_nic: Vec<Handle>,
     /// Where the circle is looked at next for one to evict.
     hand: usize,
     fits: usize,
@@ -43,28 +69,15 @@ pub(crate) struct ContextTable {
     counters: CacheCounters,
 }
 
-#[derive(Debug)]
-struct Entry {
-    generation: u32,
-    flow: FlowKey,
-    key: Key,
-    state: Stored,
-    /// Used since the hand last came by.
-    used: bool,
+/// Contexts by engine.
+#[derive(Debug, Default)]
+pub(crate) struct Slabs {
+    pub(crate) tls: Slab<Tls>,
+    pub(crate) esp: Slab<Esp>,
+    pub(crate) nvme: Slab<NvmeTcp>,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the NIC's memory is made for states that lie in it, not behind a pointer"
-)]
-#[derive(Debug)]
-enum Stored {
-    /// With its place in the circle.
-    OnNic(TlsEngine, usize),
-    InHost(Box<ContextImage>),
-}
-
-/// What the table counted.
+/// What the store counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheCounters {
     /// Contexts fetched from host memory.
@@ -73,15 +86,26 @@ pub(crate) struct CacheCounters {
     pub(crate) evicted: u64,
 }
 
-impl ContextTable {
-    /// A table for a NIC with `cache_bytes` bytes for contexts; one fits always.
-    pub(crate) fn new(cache_bytes: usize) -> ContextTable {
-        ContextTable {
-            places: Vec::new(),
+impl Slabs {
+    fn of(&mut self, handle: Handle) -> Option<&mut dyn Circled> {
+        match handle.engine() {
+            Tls::ID => Some(&mut self.tls),
+            Esp::ID => Some(&mut self.esp),
+            NvmeTcp::ID => Some(&mut self.nvme),
+            _ => None,
+        }
+    }
+}
+
+impl ContextStore {
+    /// A store for a NIC with `cache_bytes` bytes for contexts; one fits always.
+    pub(crate) fn new(cache_bytes: usize) -> ContextStore {
+        ContextStore {
+            slabs: Slabs::default(),
             on_nic: Vec::new(),
             hand: 0,
-            contexts: 0,
             fits: (cache_bytes / ContextImage::BYTES).max(1),
+            contexts: 0,
             counters: CacheCounters::default(),
         }
     }
@@ -95,104 +119,96 @@ impl ContextTable {
         self.contexts
     }
 
-    /// Puts a context in its handle's place; what was there is gone.
-    pub(crate) fn insert(&mut self, handle: Handle, flow: FlowKey, key: Key, engine: TlsEngine, dma: &mut DmaBytes) {
-        let index = handle.index as usize;
-        if index >= self.places.len() {
-            self.places.resize_with(index + 1, || None);
-        }
-        self.forget(handle.index);
-        let state = self.enter_circle(handle.index, engine, dma);
-        self.places[index] = Some(Entry { generation: handle.generation, flow, key, state, used: true });
+    /// Puts a context in its handle's place. What was there is gone; what it was about is told.
+    pub(crate) fn insert<E: Engine>(
+        &mut self,
+        handle: Handle,
+        subject: Subject,
+        state: E::State,
+        held: E::Held,
+        dma: &mut DmaBytes,
+    ) -> Option<Subject> {
+        debug_assert_eq!(handle.engine(), E::ID);
+        let before = E::slab(&mut self.slabs).in_place(handle.place()).and_then(|before| self.remove(before));
+        self.make_room(dma);
+        E::slab(&mut self.slabs).insert(handle, subject, state, held, self.on_nic.len());
+        self.on_nic.push(handle);
         self.contexts += 1;
+        before
     }
 
     /// The context, on the NIC.
-    pub(crate) fn get_mut(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<TlsContext<'_>> {
-        let place = self.places.get(handle.index as usize)?.as_ref();
-        let entry = place.filter(|entry| entry.generation == handle.generation)?;
-        if matches!(entry.state, Stored::InHost(_)) {
-            self.fetch(handle.index, dma);
+    pub(crate) fn get<E: Engine>(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<Context<'_, E>> {
+        if handle.engine() != E::ID || !E::slab(&mut self.slabs).is_there(handle)? && !self.fetch::<E>(handle, dma) {
+            return None;
         }
-        let entry = self.places[handle.index as usize].as_mut()?;
-        entry.used = true;
-        match &mut entry.state {
-            Stored::OnNic(engine, _) => Some(TlsContext { key: &entry.key, engine }),
-            Stored::InHost(_) => None,
-        }
+        E::slab(&mut self.slabs).get(handle)
+    }
+
+    /// What the state of a context refers to, wherever that is.
+    pub(crate) fn held<E: Engine>(&mut self, handle: Handle) -> Option<&mut E::Held> {
+        if handle.engine() == E::ID { E::slab(&mut self.slabs).held(handle) } else { None }
     }
 
     /// The flow of a context.
     pub(crate) fn flow_of(&self, handle: Handle) -> Option<FlowKey> {
-        let place = self.places.get(handle.index as usize)?.as_ref();
-        Some(place.filter(|entry| entry.generation == handle.generation)?.flow)
+        let subject = match handle.engine() {
+            Tls::ID => self.slabs.tls.subject(handle),
+            NvmeTcp::ID => self.slabs.nvme.subject(handle),
+            _ => None,
+        };
+        subject?.flow
     }
 
-    /// Gives up a context, and tells its flow.
-    pub(crate) fn remove(&mut self, handle: Handle) -> Option<FlowKey> {
-        let flow = self.flow_of(handle)?;
-        self.forget(handle.index);
-        Some(flow)
+    /// Gives up a context, and tells what it was about.
+    pub(crate) fn remove(&mut self, handle: Handle) -> Option<Subject> {
+        let (subject, at) = self.slabs.of(handle)?.remove(handle)?;
+        self.contexts -= 1;
+        if let Some(at) = at {
+            self.leave_circle(at);
+        }
+        Some(subject)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.places.clear();
+        self.slabs = Slabs::default();
         self.on_nic.clear();
         self.contexts = 0;
     }
 
-    fn forget(&mut self, index: u32) {
-        let Some(entry) = self.places[index as usize].take() else { return };
-        self.contexts -= 1;
-        if let Stored::OnNic(_, at) = entry.state {
-            self.leave_circle(at);
-        }
-    }
-
     /// Brings a context from host memory.
-    fn fetch(&mut self, index: u32, dma: &mut DmaBytes) {
-        let Some(Entry { state: Stored::InHost(image), .. }) = &self.places[index as usize] else { return };
-        let Some(engine) = image.read() else { return };
-        let state = self.enter_circle(index, engine, dma);
-        if let Some(entry) = &mut self.places[index as usize] {
-            entry.state = state;
+    fn fetch<E: Engine>(&mut self, handle: Handle, dma: &mut DmaBytes) -> bool {
+        self.make_room(dma);
+        if !E::slab(&mut self.slabs).read_back(handle, self.on_nic.len()) {
+            return false;
         }
+        self.on_nic.push(handle);
         self.counters.fetched += 1;
         dma.context += ContextImage::BYTES as u64;
+        true
     }
 
-    /// Puts a context on the NIC, where it takes another's place if there is no room for one more.
-    fn enter_circle(&mut self, index: u32, engine: TlsEngine, dma: &mut DmaBytes) -> Stored {
+    /// Makes room on the NIC for one context more: writes others to host memory, but those that were used since the hand
+    /// last came by.
+    fn make_room(&mut self, dma: &mut DmaBytes) {
         while self.on_nic.len() >= self.fits {
-            self.evict_or_pass(dma);
-        }
-        self.on_nic.push(index);
-        Stored::OnNic(engine, self.on_nic.len() - 1)
-    }
-
-    /// Moves the hand on, and writes the context there to host memory unless it was used since the hand last came by.
-    fn evict_or_pass(&mut self, dma: &mut DmaBytes) {
-        self.hand = (self.hand + 1) % self.on_nic.len();
-        let Some(entry) = &mut self.places[self.on_nic[self.hand] as usize] else { return };
-        if core::mem::take(&mut entry.used) {
-            return;
-        }
-        if let Stored::OnNic(engine, at) = &entry.state {
-            let at = *at;
-            entry.state = Stored::InHost(Box::new(ContextImage::of(engine)));
-            self.leave_circle(at);
-            self.counters.evicted += 1;
-            dma.context += ContextImage::BYTES as u64;
+            self.hand = (self.hand + 1) % self.on_nic.len();
+            let handle = self.on_nic[self.hand];
+            if self.slabs.of(handle).is_some_and(|slab| slab.write_out_if_unused(handle)) {
+                self.leave_circle(self.hand);
+                self.counters.evicted += 1;
+                dma.context += ContextImage::BYTES as u64;
+            }
         }
     }
 
     /// Takes a place out of the circle; the last one moves there.
     fn leave_circle(&mut self, at: usize) {
         self.on_nic.swap_remove(at);
-        if let Some(moved) = self.on_nic.get(at)
-            && let Some(Entry { state: Stored::OnNic(_, place), .. }) = &mut self.places[*moved as usize]
+        if let Some(moved) = self.on_nic.get(at).copied()
+            && let Some(slab) = self.slabs.of(moved)
         {
-            *place = at;
+            slab.moved(moved, at);
         }
     }
 }

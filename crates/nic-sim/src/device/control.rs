@@ -1,16 +1,18 @@
 //! The control ring: contexts come and go; and reset, which takes them all.
 
-use crate::context::TlsEngine;
-use crate::device::{Device, NVME_HANDLES};
+use crate::context::{Context, Engine, Subject};
+use crate::device::Device;
 use crate::dma;
-use crate::engine::nvme::NvmeReceive;
+use crate::engine::nvme::{NvmeReceive, NvmeState, NvmeTcp, NvmeTransmit, Placement};
+use crate::engine::tls::{Tls, TlsState};
 use crate::engine::tls_record::Protection;
 use crate::engine::tls_rx::TlsReceive;
 use crate::engine::tls_tx::TlsTransmit;
 use crate::packet::{ControlCommand, ControlCompletion};
+use crate::steering::Key;
 use offload_api::{Direction, FlowKey, Handle, TlsKey, TlsResync, TlsSuite, TlsVersion};
 use offload_base::{Instant, Seq};
-use resumable_aead::{Algorithm, Key};
+use resumable_aead::Algorithm;
 
 impl Device {
     /// Resets the device: every context is gone, what was on the send ring is thrown away, and the driver is
@@ -19,7 +21,6 @@ impl Device {
         self.contexts.clear();
         self.steering.clear();
         self.esp.clear();
-        self.nvme.clear();
         self.flush_send_ring();
         self.counters.resets += 1;
         self.show_sent(now);
@@ -70,7 +71,7 @@ impl Device {
                     ControlCompletion::Done(handle)
                 }
                 ControlCommand::ParkTls { handle } => {
-                    self.contexts.remove(handle);
+                    self.give_up_context(handle);
                     if !report {
                         continue;
                     }
@@ -89,41 +90,34 @@ impl Device {
                     ControlCompletion::Answered(handle)
                 }
                 ControlCommand::CreateNvme { handle, flow, start, config } => {
-                    if handle.index.wrapping_sub(NVME_HANDLES) < self.config.nvme_contexts {
-                        self.nvme.insert(handle, flow, NvmeReceive::new(config, start));
-                        ControlCompletion::Created(handle)
-                    } else {
-                        ControlCompletion::Refused(handle)
-                    }
+                    let keys = vec![Key::Flow(flow, usize::from(config.over_tls))];
+                    let engine = NvmeState::Receive(NvmeReceive::new(config, start));
+                    self.create_nvme(handle, Subject { flow: Some(flow), keys }, engine)
                 }
                 ControlCommand::CreateNvmeTransmit { handle, flow } => {
-                    if handle.index.wrapping_sub(NVME_HANDLES) < self.config.nvme_contexts {
-                        self.nvme.insert_transmit(handle, flow);
-                        ControlCompletion::Created(handle)
-                    } else {
-                        ControlCompletion::Refused(handle)
-                    }
+                    let engine = NvmeState::Transmit(NvmeTransmit::default());
+                    self.create_nvme(handle, Subject { flow: Some(flow), keys: Vec::new() }, engine)
                 }
                 ControlCommand::Place { handle, command, buffer } => {
                     // Without a context the buffer is dropped, and so goes home.
-                    if let Some(context) = self.nvme.get_mut(handle) {
-                        context.placement.insert(command, buffer);
+                    if let Some(placement) = self.contexts.held::<NvmeTcp>(handle) {
+                        placement.insert(command, buffer);
                     }
                     ControlCompletion::Answered(handle)
                 }
                 ControlCommand::Unplace { handle, command } => {
-                    if let Some(context) = self.nvme.get_mut(handle) {
-                        context.placement.remove(command);
+                    if let Some(placement) = self.contexts.held::<NvmeTcp>(handle) {
+                        placement.remove(command);
                     }
                     ControlCompletion::Answered(handle)
                 }
                 ControlCommand::QueryNvmeResync { handle } => {
-                    let header = self.nvme.get_mut(handle).and_then(|context| context.engine.question());
+                    let header = self.nvme_receive(handle).and_then(|(engine, _)| engine.question());
                     ControlCompletion::Resync { handle, header }
                 }
                 ControlCommand::AnswerNvmeResync { handle, header, is_header } => {
-                    let context = self.nvme.get_mut(handle);
-                    let found = context.is_some_and(|context| context.engine.answer(header, is_header));
+                    let context = self.nvme_receive(handle);
+                    let found = context.is_some_and(|(engine, _)| engine.answer(header, is_header));
                     self.counters.rx_nvmeotcp_resync += u64::from(found);
                     ControlCompletion::Answered(handle)
                 }
@@ -131,14 +125,8 @@ impl Device {
                     self.new_indirection = Some(table);
                     ControlCompletion::IndirectionSet
                 }
-                ControlCommand::Destroy { handle } if handle.index >= NVME_HANDLES => {
-                    self.nvme.remove(handle);
-                    ControlCompletion::Destroyed(handle)
-                }
                 ControlCommand::Destroy { handle } => {
-                    if let Some(flow) = self.contexts.remove(handle) {
-                        self.steering.remove(&flow, handle);
-                    }
+                    self.give_up_context(handle);
                     ControlCompletion::Destroyed(handle)
                 }
             };
@@ -156,9 +144,36 @@ impl Device {
     }
 
     fn receive_engine(&mut self, handle: Handle) -> Option<&mut TlsReceive> {
-        match self.contexts.get_mut(handle, &mut self.dma)?.engine {
-            TlsEngine::Receive(engine) => Some(engine),
-            TlsEngine::Transmit(_) => None,
+        match self.contexts.get::<Tls>(handle, &mut self.dma)? {
+            Context { state: TlsState::Receive(engine), .. } => Some(engine),
+            Context { state: TlsState::Transmit(_), .. } => None,
+        }
+    }
+
+    /// Gives up a context: nothing is steered to it any more.
+    fn give_up_context(&mut self, handle: Handle) {
+        if let Some(subject) = self.contexts.remove(handle) {
+            self.unsteer(handle, subject);
+        }
+    }
+
+    fn unsteer(&mut self, handle: Handle, subject: Subject) {
+        subject.keys.into_iter().for_each(|key| self.steering.remove(key, handle));
+    }
+
+    fn create_nvme(&mut self, handle: Handle, subject: Subject, engine: NvmeState) -> ControlCompletion {
+        if handle.engine() != NvmeTcp::ID || handle.place() >= self.config.nvme_contexts {
+            return ControlCompletion::Refused(handle);
+        }
+        self.add_context::<NvmeTcp>(handle, subject, engine, Placement::default());
+        ControlCompletion::Created(handle)
+    }
+
+    /// Puts a context in its place, and steers to it what it is about.
+    fn add_context<E: Engine>(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held) {
+        subject.keys.iter().for_each(|key| self.steering.insert(*key, handle));
+        if let Some(before) = self.contexts.insert::<E>(handle, subject, state, held, &mut self.dma) {
+            self.unsteer(handle, before);
         }
     }
 
@@ -170,19 +185,19 @@ impl Device {
         (start, number): (Seq, u64),
         key: &TlsKey,
     ) -> Option<()> {
-        if handle.index >= self.config.tls_contexts || !knows(key) {
+        if handle.engine() != Tls::ID || handle.place() >= self.config.tls_contexts || !knows(key) {
             return None;
         }
-        let expanded = Key::new(algorithm(key.suite())?, key.key()).ok()?;
-        let engine = match direction {
-            Direction::Transmit => TlsEngine::Transmit(TlsTransmit::new(Protection::of(key))),
+        let expanded = resumable_aead::Key::new(algorithm(key.suite())?, key.key()).ok()?;
+        let (engine, keys) = match direction {
+            Direction::Transmit => (TlsState::Transmit(TlsTransmit::new(Protection::of(key))), Vec::new()),
             Direction::Receive => {
-                self.steering.insert(flow, handle);
                 let asks = self.config.tls_resync != TlsResync::CoreHint;
-                TlsEngine::Receive(TlsReceive::new(Protection::of(key), start, number, asks))
+                let engine = TlsReceive::new(Protection::of(key), start, number, asks);
+                (TlsState::Receive(engine), vec![Key::Flow(flow, 0)])
             }
         };
-        self.contexts.insert(handle, flow, expanded, engine, &mut self.dma);
+        self.add_context::<Tls>(handle, Subject { flow: Some(flow), keys }, engine, expanded);
         Some(())
     }
 

@@ -1,11 +1,14 @@
 //! ESP on its way through the device: what the engines make of it, and what is counted.
 
+use crate::context::Engine;
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::coalesce::Within;
+use crate::engine::esp::{Esp, Sas};
 use crate::engine::esp_rx::{self, Received, Why};
 use crate::engine::esp_tx::EspDrop;
 use crate::packet::{ControlCompletion, IpsecCommand};
+use crate::steering::KeyBytes;
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::rx::Checksums;
@@ -48,18 +51,25 @@ impl Device {
     pub(super) fn run_ipsec(&mut self, epoch: u64, command: IpsecCommand) {
         self.dma.tx_parameters += dma::IPSEC_DESCRIPTOR;
         if epoch == self.counters.resets {
-            self.esp.carry_out(command);
+            self.sas().carry_out(command);
         }
     }
 
     /// Whether it has the SA that a received packet came by.
     pub(super) fn opens(&self, spi: u32, source: IpAddr, destination: IpAddr) -> bool {
-        self.esp.find_received(spi, source, destination).is_some()
+        let key = KeyBytes::of_addresses(spi, source, destination);
+        self.steering.opener(Esp::ID, key).is_some()
     }
 
     /// Whether it has no SA for received packets.
     pub(super) fn opens_nothing(&self) -> bool {
-        self.esp.receives_nothing()
+        self.steering.opens_nothing()
+    }
+
+    /// What the ESP engines work with.
+    pub(super) fn sas(&mut self) -> Sas<'_> {
+        let Device { esp: table, contexts, steering, dma, .. } = self;
+        Sas { table, contexts, steering, dma }
     }
 
     /// Tells the host what happened to SAs, as far as there is room.
@@ -95,7 +105,7 @@ impl Device {
 
     /// Runs a received frame through the ESP engine.
     pub(super) fn receive_esp(&mut self, data: &[u8]) -> EspOutcome {
-        let received = esp_rx::receive(&mut self.esp, data);
+        let received = esp_rx::receive(&mut self.sas(), data);
         match &received {
             Received::Decrypted { .. } | Received::Unwrapped { .. } => {
                 self.counters.ipsec_rx_pkts += 1;

@@ -3,7 +3,7 @@
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
 //! - `esp`: ESP both ways, beside those two;
-//! - `nvme`: NVMe/TCP contexts and what they make of a packet;
+//! - `nvme`: what NVMe/TCP contexts make of a packet;
 //! - `control`: contexts created and given up, reset;
 //! - `multi_queue`: several of those, one for each queue pair, behind one port.
 //!
@@ -18,7 +18,7 @@ mod receive;
 mod transmit;
 
 use crate::config::NicConfig;
-use crate::context::ContextTable;
+use crate::context::ContextStore;
 use crate::dma::DmaBytes;
 use crate::engine::esp::EspTable;
 use crate::frame::Frame;
@@ -32,8 +32,6 @@ pub(crate) use control::knows;
 use core::task::Waker;
 use core::time::Duration;
 pub use multi_queue::MultiQueueDevice;
-pub(crate) use nvme::NVME_HANDLES;
-use nvme::NvmeContexts;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
@@ -73,10 +71,9 @@ pub(crate) struct DeviceRings {
 pub struct Device {
     config: NicConfig,
     rings: DeviceRings,
-    contexts: ContextTable,
+    contexts: ContextStore,
     steering: Steering,
     esp: EspTable,
-    nvme: NvmeContexts,
     transmit: TransmitSide,
     receive: ReceiveSide,
     frames: BufferPool,
@@ -95,12 +92,11 @@ impl Device {
         let frame_bytes = (usize::from(config.mtu) + ETHERNET_HEADER).next_multiple_of(64);
         Device {
             frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
-            contexts: ContextTable::new(config.context_cache_bytes),
+            contexts: ContextStore::new(config.context_cache_bytes),
             config,
             rings,
             steering: Steering::default(),
             esp: EspTable::default(),
-            nvme: NvmeContexts::default(),
             transmit: TransmitSide::default(),
             receive: ReceiveSide::default(),
             interrupt: Interrupt::default(),
@@ -135,12 +131,12 @@ impl Device {
 
     /// Whether one of its contexts follows the packets of `flow` that are received.
     fn follows(&self, flow: &FlowKey) -> bool {
-        self.steering.find(flow).is_some() || self.nvme.follows(flow)
+        self.steering.followers(flow).iter().any(Option::is_some)
     }
 
     /// Whether it has no receive contexts.
     fn follows_nothing(&self) -> bool {
-        self.steering.is_empty() && self.nvme.is_empty()
+        self.steering.follows_nothing()
     }
 
     /// When something else than a frame is due.

@@ -1,84 +1,24 @@
-//! NVMe/TCP contexts, and what they make of a packet.
-//!
-//! Invariants: a handle finds its context only while that very context lives; a context that goes drops the buffers it
-//! was given, and so sends them home.
+//! What NVMe/TCP contexts make of a packet.
 
+use crate::context::{Context, ContextStore};
 use crate::device::Device;
-use crate::engine::nvme::{NvmeReceive, NvmeTransmit, Placement, Received};
+use crate::dma::DmaBytes;
+use crate::engine::nvme::{NvmeReceive, NvmeState, NvmeTcp, NvmeTransmit, Placement, Received};
 use crate::engine::tls_rx::Shown;
-use crate::steering::Steering;
 use bytes::BytesMut;
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
-use offload_api::{FlowKey, Handle, Placements, RxMeta};
+use offload_api::{Handle, Placements, RxMeta};
 use offload_formats::Transport;
-use std::collections::BTreeMap;
 
-/// All NVMe/TCP contexts of a device, on the NIC.
-#[derive(Debug, Default)]
-pub(super) struct NvmeContexts {
-    contexts: BTreeMap<Handle, NvmeContext>,
-    steering: Steering,
-    /// Those for what leaves, with their flows.
-    transmits: BTreeMap<Handle, (FlowKey, NvmeTransmit)>,
-}
-
-/// One of them, for what arrives.
-#[derive(Debug)]
-pub(super) struct NvmeContext {
-    flow: FlowKey,
-    pub(super) engine: NvmeReceive,
-    pub(super) placement: Placement,
-}
-
-impl NvmeContexts {
-    pub(super) fn insert(&mut self, handle: Handle, flow: FlowKey, engine: NvmeReceive) {
-        self.steering.insert(flow, handle);
-        self.contexts.insert(handle, NvmeContext { flow, engine, placement: Placement::default() });
-    }
-
-    pub(super) fn insert_transmit(&mut self, handle: Handle, flow: FlowKey) {
-        self.transmits.insert(handle, (flow, NvmeTransmit::default()));
-    }
-
-    pub(super) fn transmit_mut(&mut self, handle: Handle) -> Option<&mut NvmeTransmit> {
-        self.transmits.get_mut(&handle).map(|(_, engine)| engine)
-    }
-
-    /// The flow of a transmit context.
-    pub(super) fn transmit_flow(&self, handle: Handle) -> Option<FlowKey> {
-        self.transmits.get(&handle).map(|(flow, _)| *flow)
-    }
-
-    pub(super) fn get_mut(&mut self, handle: Handle) -> Option<&mut NvmeContext> {
-        self.contexts.get_mut(&handle)
-    }
-
-    /// The context that follows what arrives of a flow, over TLS or not.
-    pub(super) fn following(&mut self, flow: &FlowKey, over_tls: bool) -> Option<&mut NvmeContext> {
-        let context = self.contexts.get_mut(&self.steering.find(flow)?)?;
-        (context.engine.is_over_tls() == over_tls).then_some(context)
-    }
-
-    pub(super) fn remove(&mut self, handle: Handle) {
-        if let Some(context) = self.contexts.remove(&handle) {
-            self.steering.remove(&context.flow, handle);
-        }
-        self.transmits.remove(&handle);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.contexts.clear();
-        self.transmits.clear();
-        self.steering.clear();
-    }
-
-    pub(super) fn follows(&self, flow: &FlowKey) -> bool {
-        self.steering.find(flow).is_some()
-    }
-
-    /// Whether no flow is followed as it arrives.
-    pub(super) fn is_empty(&self) -> bool {
-        self.contexts.is_empty()
+/// The engine of a context for what leaves.
+pub(super) fn transmit_engine<'a>(
+    contexts: &'a mut ContextStore,
+    handle: Handle,
+    dma: &mut DmaBytes,
+) -> Option<&'a mut NvmeTransmit> {
+    match contexts.get::<NvmeTcp>(handle, dma)?.state {
+        NvmeState::Transmit(engine) => Some(engine),
+        NvmeState::Receive(_) => None,
     }
 }
 
@@ -93,11 +33,12 @@ impl Device {
         meta: &mut RxMeta,
     ) -> Placements {
         let payload = &data[transport.payload..transport.end];
-        let Some(context) = self.nvme.following(&transport.flow_of_receiver(data), false) else {
+        let [follower, _] = self.steering.followers(&transport.flow_of_receiver(data));
+        let Some((engine, placement)) = follower.and_then(|handle| self.nvme_receive(handle)) else {
             buffer.extend_from_slice(payload);
             return Placements::new();
         };
-        let received = context.engine.receive(transport.seq(data), payload, &mut context.placement);
+        let received = engine.receive(transport.seq(data), payload, placement);
         let placed = self.note_pdus(received, meta);
         let (start, mut at) = (buffer.len(), 0);
         buffer.resize(start + payload.len(), 0);
@@ -119,15 +60,24 @@ impl Device {
         plain: &[u8],
         meta: &mut RxMeta,
     ) -> Placements {
-        let Some(context) = self.nvme.following(&transport.flow_of_receiver(data), true) else {
+        let [_, follower] = self.steering.followers(&transport.flow_of_receiver(data));
+        let Some((engine, placement)) = follower.and_then(|handle| self.nvme_receive(handle)) else {
             return Placements::new();
         };
         let seq = transport.seq(data);
         let received = match meta.tls {
-            TlsVerdict::Decrypted => context.engine.receive_content(seq, &shown.parts, plain, &mut context.placement),
-            _ => context.engine.pass_over(shown, seq + (transport.payload_len()) as u32, plain),
+            TlsVerdict::Decrypted => engine.receive_content(seq, &shown.parts, plain, placement),
+            _ => engine.pass_over(shown, seq + (transport.payload_len()) as u32, plain),
         };
         self.note_pdus(received, meta)
+    }
+
+    /// The engine of a context for what arrives, and the buffers of commands.
+    pub(super) fn nvme_receive(&mut self, handle: Handle) -> Option<(&mut NvmeReceive, &mut Placement)> {
+        match self.contexts.get::<NvmeTcp>(handle, &mut self.dma)? {
+            Context { state: NvmeState::Receive(engine), held } => Some((engine, held)),
+            Context { state: NvmeState::Transmit(_), .. } => None,
+        }
     }
 
     fn note_pdus(&mut self, received: Received, meta: &mut RxMeta) -> Placements {
@@ -140,6 +90,3 @@ impl Device {
         placed
     }
 }
-
-/// NVMe/TCP contexts are numbered from here on, so that no two contexts of a device have the same handle.
-pub(crate) const NVME_HANDLES: u32 = 1 << 31;

@@ -11,11 +11,12 @@
 
 mod opened;
 
-use crate::context::TlsEngine;
+use crate::context::Context;
 use crate::device::esp::EspOutcome;
 use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::coalesce::{Joint, Within, Wrapping};
+use crate::engine::tls::{Tls, TlsState};
 use crate::engine::tls_rx::Shown;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
@@ -385,7 +386,7 @@ impl Device {
     ) {
         let payload = &data[transport.payload..transport.end];
         let start = buffer.len();
-        if !payload.is_empty() && !self.steering.is_empty() {
+        if !payload.is_empty() && !self.steering.follows_nothing() {
             let shown = self.decrypt(data, transport, buffer, meta);
             if let Some(shown) = shown {
                 *placed = self.show_content(data, transport, &shown, &buffer[start..], meta);
@@ -395,7 +396,7 @@ impl Device {
             return;
         }
         buffer.truncate(start);
-        if meta.context.is_none() && !payload.is_empty() && !self.nvme.is_empty() {
+        if meta.context.is_none() && !payload.is_empty() && !self.steering.follows_nothing() {
             *placed = self.append_pdus(data, transport, buffer, meta);
             return;
         }
@@ -412,14 +413,17 @@ impl Device {
         meta: &mut RxMeta,
     ) -> Option<Shown> {
         let flow = transport.flow_of_receiver(data);
-        let handle = self.steering.find(&flow)?;
-        let has_protocol_above = !self.nvme.is_empty() && self.nvme.following(&flow, true).is_some();
-        let context = self.contexts.get_mut(handle, &mut self.dma)?;
-        let TlsEngine::Receive(engine) = context.engine else { return None };
+        let [below, above] = self.steering.followers(&flow);
+        let handle = below?;
+        let Context { state: TlsState::Receive(engine), held: key } =
+            self.contexts.get::<Tls>(handle, &mut self.dma)?
+        else {
+            return None;
+        };
         let payload = &data[transport.payload..transport.end];
         let start = buffer.len();
-        let (seq, standing) = (transport.seq(data), if has_protocol_above { engine.standing() } else { None });
-        let received = engine.receive(context.key, seq, payload, buffer);
+        let (seq, standing) = (transport.seq(data), above.and_then(|_| engine.standing()));
+        let received = engine.receive(key, seq, payload, buffer);
         let shown = standing.and_then(|standing| engine.shown(standing, seq, &received, &buffer[start..]));
         meta.tls = received.verdict;
         meta.context = Some(handle);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::driver::DriverRings;
+use crate::engine::tls::{Tls, TlsState};
 use crate::nic::rings;
 use crate::packet::{ControlCommand, IpsecCommand, SendDescriptor};
 use crate::{Delays, NicConfig};
@@ -100,9 +101,9 @@ fn an_old_generation_names_no_receive_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Receive);
     // Behind a gap that hides a header, the context searches, and finds what may be one.
-    let key = rig.device.contexts.get_mut(NEW, &mut DmaBytes::default()).expect("it is there");
-    let crate::context::TlsEngine::Receive(engine) = key.engine else { panic!("it receives") };
-    engine.receive(key.key, Seq(100), RECORD, &mut bytes::BytesMut::new());
+    let context = rig.device.contexts.get::<Tls>(NEW, &mut DmaBytes::default()).expect("it is there");
+    let TlsState::Receive(engine) = context.state else { panic!("it receives") };
+    engine.receive(context.held, Seq(100), RECORD, &mut bytes::BytesMut::new());
     for handle in OTHERS {
         let nothing = ControlCompletion::Resync { handle, header: None };
         assert_eq!(rig.command(ControlCommand::QueryResync { handle }), Some(nothing));
@@ -112,9 +113,9 @@ fn an_old_generation_names_no_receive_context() {
     }
     let asked = ControlCompletion::Resync { handle: NEW, header: Some(Seq(100)) };
     assert_eq!(rig.command(ControlCommand::QueryResync { handle: NEW }), Some(asked));
-    assert_eq!((rig.device.contexts(), rig.device.steering.find(&flow())), (1, Some(NEW)));
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [Some(NEW), None]));
     rig.command(ControlCommand::Destroy { handle: NEW });
-    assert_eq!((rig.device.contexts(), rig.device.steering.find(&flow())), (0, None));
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn an_old_generation_names_no_sa() {
     let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
     let params = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
     let sa = Box::new(SaParams { offload: OffloadKind::Crypto, ..params });
-    rig.send(SendDescriptor::Ipsec { epoch: 0, command: IpsecCommand::AddSa { handle: NEW, sa } });
+    rig.send(SendDescriptor::Ipsec { epoch: 0, command: IpsecCommand::AddSa { handle: NEW_SA, sa } });
     let ask = |sa| {
         let mut header = vec![0u8; 14];
         header[12] = 8;
@@ -133,15 +134,18 @@ fn an_old_generation_names_no_sa() {
         let ask = TxAsk { esp, ..TxAsk::default() };
         SendDescriptor::Packet(TxPacket { header: header.into(), ask, ..TxPacket::default() })
     };
-    for handle in OTHERS {
+    for handle in OTHER_SAS {
         assert!(rig.send(ask(handle)).is_empty());
         rig.send(SendDescriptor::Ipsec { epoch: 0, command: IpsecCommand::RemoveSa { handle } });
     }
     assert_eq!(rig.device.counters.ipsec_tx_drop_no_state, 2);
-    assert_eq!(rig.send(ask(NEW)).len(), 1, "it is still there");
+    assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
 }
 
 /// What has the place, and what had it or will.
+const NEW_SA: Handle = Handle { index: Handle::PLACES, ..NEW };
+const OTHER_SAS: [Handle; 2] =
+    [Handle { index: Handle::PLACES, ..OTHERS[0] }, Handle { index: Handle::PLACES, ..OTHERS[1] }];
 const NEW: Handle = Handle { index: 0, generation: 7 };
 const OTHERS: [Handle; 2] = [Handle { index: 0, generation: 6 }, Handle { index: 0, generation: 8 }];
 /// A record's header, and the first bytes of its body.

@@ -5,15 +5,15 @@
 //! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
-use crate::context::{ContextTable, TlsContext, TlsEngine};
-use crate::device::nvme::NvmeContexts;
-use crate::device::{Device, NVME_HANDLES};
+use crate::context::{Context, ContextStore, Engine};
+use crate::device::Device;
+use crate::device::nvme::transmit_engine;
 use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
 use crate::engine::esp_tx::{EspDrop, Wrapper};
-use crate::engine::nvme::NvmeTransmit;
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
+use crate::engine::tls::{Tls, TlsState};
 use crate::engine::tls_tx::TlsTransmit;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
@@ -79,15 +79,14 @@ impl TransmitSide {
     }
 }
 
-/// What works on a packet's payload as it leaves.
-enum Engine<'a> {
-    /// Encrypts records; before that, `digests` fills in those of PDUs that are in them.
-    Tls {
-        engine: &'a mut TlsTransmit,
-        key: &'a Key,
-        digests: Option<&'a mut NvmeTransmit>,
-    },
-    Nvme(&'a mut NvmeTransmit),
+/// What works on a packet's payload as it leaves, one engine after the other. They are called by handle: while one works,
+/// the others' contexts may lie in host memory.
+#[derive(Clone, Copy)]
+struct Stages {
+    /// Encrypts records, or fills in the digests of PDUs that are in none.
+    last: Handle,
+    /// Before that, fills in the digests of PDUs that are in the records.
+    digests: Option<Handle>,
 }
 
 /// What an engine did.
@@ -107,55 +106,51 @@ struct Source<'a> {
     is_content: bool,
 }
 
-impl<'a> Engine<'a> {
-    /// The transmit engine of a context, with that of the context `digests` before it, if they have one.
-    fn of(
-        contexts: &'a mut ContextTable,
-        nvme: &'a mut NvmeContexts,
-        dma: &mut DmaBytes,
-        handle: Handle,
-        digests: Option<Handle>,
-    ) -> Option<Self> {
-        if handle.index >= NVME_HANDLES {
-            return nvme.transmit_mut(handle).map(Engine::Nvme);
-        }
-        let (engine, key) = transmit_context(contexts.get_mut(handle, dma))?;
-        let digests = match digests {
-            Some(digests) => Some(nvme.transmit_mut(digests)?),
-            None => None,
-        };
-        Some(Engine::Tls { engine, key, digests })
+impl Stages {
+    /// Of a packet or DUMP.
+    fn of(last: Handle, digests: Option<Handle>) -> Stages {
+        Stages { last, digests }
     }
 
-    fn expects(&self, seq: Seq) -> bool {
-        match self {
-            Engine::Tls { engine, .. } => engine.expects(seq),
-            Engine::Nvme(engine) => engine.expects(seq),
+    fn is_tls(&self) -> bool {
+        self.last.engine() == Tls::ID
+    }
+
+    /// Whether its contexts expect the byte at `seq`; `None`: there are no such contexts.
+    fn expect(&self, contexts: &mut ContextStore, dma: &mut DmaBytes, seq: Seq) -> Option<bool> {
+        if let Some(digests) = self.digests {
+            transmit_engine(contexts, digests, dma)?;
+        }
+        match self.is_tls() {
+            true => transmit_context(contexts, self.last, dma).map(|(engine, _)| engine.expects(seq)),
+            false => transmit_engine(contexts, self.last, dma).map(|engine| engine.expects(seq)),
         }
     }
 
     /// Makes of `source` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
     fn work(
-        &mut self,
+        &self,
+        contexts: &mut ContextStore,
+        dma: &mut DmaBytes,
         source: &Source<'_>,
         scratch: &mut Vec<u8>,
         destination: &mut BytesMut,
     ) -> Result<Worked, OutOfStep> {
         let Source { seq, bytes, is_content } = *source;
-        match self {
-            Engine::Tls { engine, key, digests } => {
-                let (mut filled, mut plain) = (0, bytes);
-                if let Some(filler) = digests.as_mut().filter(|_| is_content) {
-                    scratch.clear();
-                    scratch.extend_from_slice(bytes);
-                    filled = filler.fill_content(scratch)?;
-                    plain = scratch;
-                }
-                let walked = engine.encrypt(key, seq, plain, destination).map_err(|_| OutOfStep)?;
-                Ok(Worked { body_bytes: walked.body_bytes, digests: filled })
-            }
-            Engine::Nvme(engine) => Ok(Worked { body_bytes: 0, digests: engine.fill(seq, bytes, destination)? }),
+        if !self.is_tls() {
+            let engine = transmit_engine(contexts, self.last, dma).ok_or(OutOfStep)?;
+            return Ok(Worked { body_bytes: 0, digests: engine.fill(seq, bytes, destination)? });
         }
+        let (mut filled, mut plain) = (0, bytes);
+        if let Some(digests) = self.digests.filter(|_| is_content) {
+            scratch.clear();
+            scratch.extend_from_slice(bytes);
+            filled = transmit_engine(contexts, digests, dma).ok_or(OutOfStep)?.fill_content(scratch)?;
+            plain = scratch;
+        }
+        let (engine, key) = transmit_context(contexts, self.last, dma).ok_or(OutOfStep)?;
+        let walked = engine.encrypt(key, seq, plain, destination).map_err(|_| OutOfStep)?;
+        Ok(Worked { body_bytes: walked.body_bytes, digests: filled })
     }
 }
 
@@ -321,7 +316,7 @@ impl Device {
             | SendDescriptor::DumpContent { handle, .. } => {
                 let flow = match shaper.is_empty() {
                     true => None,
-                    false => self.contexts.flow_of(*handle).or_else(|| self.nvme.transmit_flow(*handle)),
+                    false => self.contexts.flow_of(*handle),
                 };
                 flow.filter(|flow| shaper.holds(flow))
             }
@@ -347,7 +342,7 @@ impl Device {
             }
             SendDescriptor::NvmeProgress { handle, start } => {
                 self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
-                match self.nvme.transmit_mut(handle) {
+                match transmit_engine(&mut self.contexts, handle, &mut self.dma) {
                     Some(engine) => engine.set_progress(start),
                     None => self.counters.tx_stale_parameters += 1,
                 }
@@ -374,15 +369,15 @@ impl Device {
         }
         if let Some(handle) = ask.context {
             let digests = ask.digests.map(|digests| digests.context);
-            match Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests) {
+            match Stages::of(handle, digests).expect(&mut self.contexts, &mut self.dma, ask.seq) {
                 None => return self.give_up(slot, GivenUp::UnknownContext),
-                Some(engine) if !engine.expects(ask.seq) => return self.give_up(slot, GivenUp::OutOfSync),
-                Some(_) => {}
+                Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
+                Some(true) => {}
             }
         }
         let mut esp = None;
         if let Some(asked) = ask.esp {
-            match Wrapper::new(&mut self.esp, asked, &mut packet) {
+            match Wrapper::new(&mut self.sas(), asked, &mut packet) {
                 Ok(wrapper) => esp = Some(Box::new(wrapper)),
                 Err(why) => return self.give_up(slot, GivenUp::Esp(why)),
             }
@@ -396,25 +391,21 @@ impl Device {
         let Job { slot, segmenter, esp } = &mut *job;
         let slot = *slot;
         let ask = segmenter.packet().ask;
-        let mut engine = None;
-        if let Some(handle) = ask.context {
-            let digests = ask.digests.map(|digests| digests.context);
-            engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests);
-            if engine.is_none() {
-                return (None, self.give_up(slot, GivenUp::UnknownContext));
-            }
+        let stages = ask.context.map(|handle| Stages::of(handle, ask.digests.map(|digests| digests.context)));
+        if stages.is_some_and(|stages| stages.expect(&mut self.contexts, &mut self.dma, ask.seq).is_none()) {
+            return (None, self.give_up(slot, GivenUp::UnknownContext));
         }
-        let is_tls = matches!(engine, Some(Engine::Tls { .. }));
+        let is_tls = stages.is_some_and(|stages| stages.is_tls());
         let mut worked = Worked::default();
-        let scratch = &mut self.transmit.scratch;
-        let made = segmenter.next_frame(&mut self.frames, |seq, fragment, bytes, frame| match &mut engine {
+        let Device { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
+        let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| match &stages {
             None => {
                 frame.extend_from_slice(bytes);
                 Ok(())
             }
-            Some(engine) => {
+            Some(stages) => {
                 let is_content = ask.digests.is_some_and(|digests| digests.is_content(fragment));
-                let part = engine.work(&Source { seq, bytes, is_content }, scratch, frame)?;
+                let part = stages.work(contexts, dma, &Source { seq, bytes, is_content }, scratch, frame)?;
                 worked.body_bytes += part.body_bytes;
                 worked.digests += part.digests;
                 Ok::<(), OutOfStep>(())
@@ -426,7 +417,7 @@ impl Device {
         };
         if let Some(wrapper) = esp {
             let longest = self.longest_frame();
-            frame = match wrapper.wrap(&mut self.esp, &frame, longest) {
+            frame = match wrapper.wrap(&mut self.sas(), &frame, longest) {
                 Ok(wrapped) => wrapped,
                 Err(why) => return (None, self.give_up(slot, GivenUp::Esp(why))),
             };
@@ -463,7 +454,7 @@ impl Device {
     }
 
     fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut TlsTransmit)) {
-        match transmit_context(self.contexts.get_mut(handle, &mut self.dma)) {
+        match transmit_context(&mut self.contexts, handle, &mut self.dma) {
             Some((engine, _)) => set(engine),
             None => self.counters.tx_stale_parameters += 1,
         }
@@ -471,11 +462,9 @@ impl Device {
 
     fn run_dump(&mut self, handle: Handle, digests: Option<Handle>, source: &Source<'_>) {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + source.bytes.len() as u64;
-        let TransmitSide { scratch, nowhere, .. } = &mut self.transmit;
+        let Device { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
-        let engine = Engine::of(&mut self.contexts, &mut self.nvme, &mut self.dma, handle, digests);
-        let worked = engine.map(|mut engine| engine.work(source, scratch, nowhere));
-        if !matches!(worked, Some(Ok(_))) {
+        if Stages::of(handle, digests).work(contexts, dma, source, scratch, nowhere).is_err() {
             self.counters.tx_stale_parameters += 1;
         }
     }
@@ -485,7 +474,8 @@ impl Device {
         let scratch = &mut self.transmit.scratch;
         scratch.clear();
         scratch.extend_from_slice(bytes);
-        let filled = self.nvme.transmit_mut(handle).map(|engine| engine.fill_content(scratch));
+        let engine = transmit_engine(&mut self.contexts, handle, &mut self.dma);
+        let filled = engine.map(|engine| engine.fill_content(scratch));
         if !matches!(filled, Some(Ok(_))) {
             self.counters.tx_stale_parameters += 1;
         }
@@ -500,10 +490,14 @@ pub(super) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
     })
 }
 
-/// The transmit engine and key of a context, if it has one.
-fn transmit_context(context: Option<TlsContext<'_>>) -> Option<(&mut TlsTransmit, &Key)> {
-    match context? {
-        TlsContext { engine: TlsEngine::Transmit(engine), key, .. } => Some((engine, key)),
-        TlsContext { engine: TlsEngine::Receive(_), .. } => None,
+/// The engine and key of a context for what leaves.
+fn transmit_context<'a>(
+    contexts: &'a mut ContextStore,
+    handle: Handle,
+    dma: &mut DmaBytes,
+) -> Option<(&'a mut TlsTransmit, &'a Key)> {
+    match contexts.get::<Tls>(handle, dma)? {
+        Context { state: TlsState::Transmit(engine), held } => Some((engine, held)),
+        Context { state: TlsState::Receive(_), .. } => None,
     }
 }

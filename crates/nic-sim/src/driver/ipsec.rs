@@ -6,7 +6,7 @@
 //! Invariant: the driver names no SA to the device that it has not told it of.
 
 use crate::driver::Driver;
-use crate::packet::{IpsecCommand, SendDescriptor};
+use crate::packet::{IpsecCommand, SendDescriptor, engines};
 use esp::trailer_len;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
@@ -55,7 +55,7 @@ impl SaChange {
 impl DeviceSas {
     pub(super) fn new(limit: u32) -> DeviceSas {
         DeviceSas {
-            slots: Slots::new(0..limit),
+            slots: Slots::new(Handle::indices(engines::ESP, limit)),
             policies: 0,
             under_way: 0,
             waiting: VecDeque::new(),

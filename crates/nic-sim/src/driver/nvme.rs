@@ -6,9 +6,8 @@
 //!
 //! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and commands of theirs.
 
-use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
-use crate::packet::ControlCommand;
+use crate::packet::{ControlCommand, engines};
 use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots, UnitPlace};
 use offload_base::Seq;
 use offload_formats::Headers;
@@ -63,7 +62,7 @@ pub(super) struct Transmit {
 impl NvmeContexts {
     pub(super) fn new(limit: u32) -> NvmeContexts {
         NvmeContexts {
-            slots: Slots::new(NVME_HANDLES..NVME_HANDLES.saturating_add(limit)),
+            slots: Slots::new(Handle::indices(engines::NVME_TCP, limit)),
             by_flow: HashMap::new(),
             waiting: VecDeque::new(),
             waits: HashSet::new(),

@@ -6,9 +6,9 @@
 //! device forgets its key and keeps its place, and the next flow's key goes there, in the order of the control ring,
 //! with nothing to wait for.
 
-use crate::device::{NVME_HANDLES, knows};
+use crate::device::knows;
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
+use crate::packet::{ControlCommand, ControlCompletion, ControlEntry, engines};
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
 use offload_formats::Headers;
@@ -49,7 +49,7 @@ struct Shadow {
 impl Contexts {
     pub(super) fn new(limit: u32) -> Contexts {
         Contexts {
-            slots: Slots::new(0..limit),
+            slots: Slots::new(Handle::indices(engines::TLS, limit)),
             pool: Vec::new(),
             leaving: 0,
             left: VecDeque::new(),
@@ -186,7 +186,7 @@ impl Driver {
                         self.events.push_back(DeviceEvent::Ready { flow: shadow.flow, handle });
                     }
                 }
-                ControlCompletion::Resync { handle, header } if handle.index >= NVME_HANDLES => {
+                ControlCompletion::Resync { handle, header } if handle.engine() == engines::NVME_TCP => {
                     if let (Some(flow), Some(header)) = (self.nvme.flow(handle), header) {
                         self.events.push_back(DeviceEvent::ResyncRequested { flow, handle, header });
                     }

@@ -4,11 +4,10 @@
 //! starts there is posted as it is; what any other takes is in `resync`.
 
 use crate::config::NicConfig;
-use crate::device::NVME_HANDLES;
 use crate::driver::Driver;
 use crate::driver::ipsec::SaChange;
 use crate::driver::resync::descriptors_at_most;
-use crate::packet::{SendDescriptor, SendEntry};
+use crate::packet::{SendDescriptor, SendEntry, engines};
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use offload_api::{DropReason, FlowKey, Handle, Protocol, RecordSource, Sent, TxPacket};
@@ -175,7 +174,7 @@ impl Driver {
             self.post(SendDescriptor::Packet(packet));
             return Sent::Posted;
         };
-        if handle.index >= NVME_HANDLES {
+        if handle.engine() == engines::NVME_TCP {
             return self.post_digested(handle, packet, source);
         }
         let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
@@ -212,7 +211,7 @@ impl Driver {
                     self.nvme.note_done(handle);
                 }
                 match done {
-                    Some(Posted { context: Some(handle), .. }) if handle.index >= NVME_HANDLES => {
+                    Some(Posted { context: Some(handle), .. }) if handle.engine() == engines::NVME_TCP => {
                         self.nvme.note_done(handle);
                     }
                     Some(Posted { context: Some(handle), .. }) => self.contexts.note_done(handle),
@@ -275,7 +274,7 @@ impl Driver {
             self.nvme.note_posted(handle);
         }
         match context {
-            Some(handle) if handle.index >= NVME_HANDLES => self.nvme.note_posted(handle),
+            Some(handle) if handle.engine() == engines::NVME_TCP => self.nvme.note_posted(handle),
             Some(handle) => self.contexts.note_posted(handle),
             None => {}
         }

@@ -1,160 +1,221 @@
 //! Security associations and policies in the device (RFC 4301 4.4).
 //!
+//! An SA is a context: its numbers and what it counts are the state, parameters and keys what that refers to. Policies
+//! and events are the engine's own.
+//!
 //! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
 //! happens to an SA is noted once, to be told when there is room.
 
-use crate::packet::IpsecCommand;
+use crate::context::{Context, ContextStore, Engine, ImageReader, ImageWriter, Slab, Slabs, Subject};
+use crate::dma::DmaBytes;
+use crate::packet::{IpsecCommand, engines};
+use crate::steering::{Key, KeyBytes, Steering};
 use core::net::IpAddr;
-use esp::{Cipher, Meter, QuickHash, Reached, ReplayWindow, SelectorTable, SendNumber};
+use esp::{Cipher, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
 use offload_api::ipsec::{DeviceSaEvent, Packet};
 use offload_api::{Direction, Handle, Lifetime, OffloadKind, SaParams};
 use offload_base::Instant;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-/// An SA in the device.
+/// Contexts for ESP.
 #[derive(Debug)]
-pub(crate) struct DeviceSa {
-    pub(crate) params: SaParams,
-    pub(crate) cipher: Cipher,
+pub(crate) struct Esp;
+
+/// Where an SA stands.
+#[derive(Debug)]
+pub(crate) struct SaState {
     pub(crate) numbers: Numbers,
     /// Bytes and packets; time is the host's.
     pub(crate) meter: Meter,
     exhaustion_told: bool,
 }
 
-/// Where an SA stands.
+/// What an SA is.
+#[derive(Debug)]
+pub(crate) struct SaHeld {
+    pub(crate) params: SaParams,
+    pub(crate) cipher: Cipher,
+}
+
+/// The numbers of an SA.
 #[derive(Debug)]
 pub(crate) enum Numbers {
     Send(SendNumber),
-    /// In crypto offload it only tells the upper half of a number.
+    /// In crypto offload it only tells the upper half of a number, and what may be joined.
     Receive(ReplayWindow),
 }
 
-/// All SAs and policies of a device.
+impl Engine for Esp {
+    const ID: u8 = engines::ESP;
+    type State = SaState;
+    type Held = SaHeld;
+
+    fn save(state: &SaState, image: &mut ImageWriter<'_>) {
+        image.put_u8(u8::from(state.exhaustion_told));
+        image.put(&state.meter.save());
+        match &state.numbers {
+            Numbers::Send(numbers) => {
+                image.put_u8(SEND);
+                image.put_u64(numbers.last());
+                image.put_u8(u8::from(numbers.is_extended()));
+            }
+            Numbers::Receive(window) => {
+                image.put_u8(RECEIVE);
+                let mut bytes = Vec::with_capacity(ReplayWindow::saved_len(MAX_REMEMBERED));
+                window.save(&mut bytes);
+                image.put(&bytes);
+            }
+        }
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<SaState> {
+        let (exhaustion_told, meter) = (image.take_u8()? != 0, Meter::restore(&image.take()?));
+        let numbers = match image.take_u8()? {
+            SEND => Numbers::Send(SendNumber::new(image.take_u64()?, image.take_u8()? != 0)),
+            RECEIVE => Numbers::Receive(ReplayWindow::restore(image.rest())?.0),
+            _ => return None,
+        };
+        Some(SaState { numbers, meter, exhaustion_told })
+    }
+
+    fn slab(slabs: &mut Slabs) -> &mut Slab<Esp> {
+        &mut slabs.esp
+    }
+}
+
+/// Policies, and what happened to SAs.
 #[derive(Debug, Default)]
 pub(crate) struct EspTable {
-    places: Vec<Option<(u32, Box<DeviceSa>)>>,
-    /// Receiving ones.
-    by_spi: HashMap<(u32, IpAddr, IpAddr), Handle, QuickHash>,
     policies: SelectorTable<Handle>,
     /// What the host has not been told.
     events: VecDeque<DeviceSaEvent>,
 }
 
 impl EspTable {
-    /// Does what the host asks for.
-    pub(crate) fn carry_out(&mut self, command: IpsecCommand) {
-        match command {
-            IpsecCommand::AddSa { handle, sa } => self.add(handle, *sa),
-            IpsecCommand::UpdateSa { handle, lifetime } => {
-                if let Some(sa) = self.get_mut(handle) {
-                    sa.meter.renew(Instant::ZERO, untimed(lifetime));
-                }
-            }
-            IpsecCommand::AdvanceSa { handle, last } => {
-                if let Some(DeviceSa { numbers: Numbers::Send(numbers), .. }) = self.get_mut(handle) {
-                    numbers.go_on_after(last);
-                }
-            }
-            IpsecCommand::RemoveSa { handle } => self.remove(handle),
-            IpsecCommand::SetPolicy { selector, rank, sa } => {
-                self.policies.replace(selector, rank, sa);
-            }
-            IpsecCommand::RemovePolicy { selector, rank } => {
-                self.policies.remove(&selector, rank);
-            }
-        }
-    }
-
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         *self = EspTable::default();
-    }
-
-    /// The SA of this name.
-    pub(crate) fn get_mut(&mut self, handle: Handle) -> Option<&mut DeviceSa> {
-        let place = self.places.get_mut(handle.index as usize)?.as_mut();
-        place.filter(|(generation, _)| *generation == handle.generation).map(|(_, sa)| &mut **sa)
-    }
-
-    /// The SA of a received packet.
-    pub(crate) fn find_received(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<Handle> {
-        self.by_spi.get(&(spi, source, destination)).copied()
-    }
-
-    /// Whether there is no SA for received packets.
-    pub(crate) fn receives_nothing(&self) -> bool {
-        self.by_spi.is_empty()
-    }
-
-    /// The SA that a packet is to be protected by.
-    pub(crate) fn find_policy(&self, packet: &Packet) -> Option<Handle> {
-        self.policies.find(packet).copied()
     }
 
     /// What the host is to be told next.
     pub(crate) fn pop_event(&mut self) -> Option<DeviceSaEvent> {
         self.events.pop_front()
     }
+}
+
+/// What the ESP engines work with.
+pub(crate) struct Sas<'a> {
+    pub(crate) table: &'a mut EspTable,
+    pub(crate) contexts: &'a mut ContextStore,
+    pub(crate) steering: &'a mut Steering,
+    pub(crate) dma: &'a mut DmaBytes,
+}
+
+impl Sas<'_> {
+    /// Does what the host asks for.
+    pub(crate) fn carry_out(&mut self, command: IpsecCommand) {
+        match command {
+            IpsecCommand::AddSa { handle, sa } => self.add(handle, *sa),
+            IpsecCommand::UpdateSa { handle, lifetime } => {
+                if let Some(sa) = self.get(handle) {
+                    sa.state.meter.renew(Instant::ZERO, untimed(lifetime));
+                }
+            }
+            IpsecCommand::AdvanceSa { handle, last } => {
+                if let Some(Context { state: SaState { numbers: Numbers::Send(numbers), .. }, .. }) = self.get(handle) {
+                    numbers.go_on_after(last);
+                }
+            }
+            IpsecCommand::RemoveSa { handle } => {
+                if let Some(subject) = self.contexts.remove(handle) {
+                    self.unsteer(handle, subject);
+                }
+            }
+            IpsecCommand::SetPolicy { selector, rank, sa } => {
+                self.table.policies.replace(selector, rank, sa);
+            }
+            IpsecCommand::RemovePolicy { selector, rank } => {
+                self.table.policies.remove(&selector, rank);
+            }
+        }
+    }
+
+    /// The SA of this name.
+    pub(crate) fn get(&mut self, handle: Handle) -> Option<Context<'_, Esp>> {
+        self.contexts.get(handle, self.dma)
+    }
+
+    /// What the SA of this name is.
+    pub(crate) fn held(&mut self, handle: Handle) -> Option<&SaHeld> {
+        self.contexts.held::<Esp>(handle).map(|held| &*held)
+    }
+
+    /// The SA of a received packet.
+    pub(crate) fn find_received(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<Handle> {
+        self.steering.opener(Esp::ID, KeyBytes::of_addresses(spi, source, destination))
+    }
+
+    /// The SA that a packet is to be protected by.
+    pub(crate) fn find_policy(&self, packet: &Packet) -> Option<Handle> {
+        self.table.policies.find(packet).copied()
+    }
 
     /// Counts a packet of an SA whose numbers and lifetime are the device's, now that it has `number`.
     pub(crate) fn spend(&mut self, handle: Handle, before: u64, number: u64, bytes: u64) {
-        let Some(sa) = self.get_mut(handle) else { return };
-        let reached = sa.meter.spend(1, bytes);
+        let Some(sa) = self.get(handle) else { return };
+        let reached = sa.state.meter.spend(1, bytes);
         // Of a window that moved at once over many numbers, both edges may have been crossed: the last one is told.
-        let crossed = sa.params.esn && number > before && before >> 31 != number >> 31;
+        let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
+        let events = &mut self.table.events;
         match reached {
-            Some(Reached::Soft(limit)) => self.events.push_back(DeviceSaEvent::SoftLimit(handle, limit)),
-            Some(Reached::Hard(limit)) => self.events.push_back(DeviceSaEvent::HardLimit(handle, limit)),
+            Some(Reached::Soft(limit)) => events.push_back(DeviceSaEvent::SoftLimit(handle, limit)),
+            Some(Reached::Hard(limit)) => events.push_back(DeviceSaEvent::HardLimit(handle, limit)),
             None => {}
         }
         if crossed {
-            self.events.push_back(DeviceSaEvent::Crossed(handle, number));
+            events.push_back(DeviceSaEvent::Crossed(handle, number));
         }
     }
 
     /// All numbers of an SA are used.
     pub(crate) fn note_exhausted(&mut self, handle: Handle) {
-        let Some(sa) = self.get_mut(handle) else { return };
-        if !core::mem::replace(&mut sa.exhaustion_told, true) {
-            self.events.push_back(DeviceSaEvent::SequenceExhausted(handle));
+        let Some(sa) = self.get(handle) else { return };
+        if !core::mem::replace(&mut sa.state.exhaustion_told, true) {
+            self.table.events.push_back(DeviceSaEvent::SequenceExhausted(handle));
         }
     }
 
     fn add(&mut self, handle: Handle, params: SaParams) {
-        let index = handle.index as usize;
-        if index >= self.places.len() {
-            self.places.resize_with(index + 1, || None);
-        }
-        let numbers = match params.direction {
-            Direction::Transmit => Numbers::Send(SendNumber::new(params.last_number, params.esn)),
+        let SaParams { replay_window: size, esn, last_number: top, .. } = params;
+        let (numbers, keys) = match params.direction {
+            Direction::Transmit => (Numbers::Send(SendNumber::new(top, esn)), Vec::new()),
             Direction::Receive => {
-                self.by_spi.insert((params.spi, params.source, params.destination), handle);
-                let new = match params.offload {
+                let window = match params.offload {
                     // The host knows what came before it gave the SA away, and looks at every number.
-                    OffloadKind::Packet => ReplayWindow::without_history,
-                    OffloadKind::Crypto | OffloadKind::None => ReplayWindow::new,
+                    OffloadKind::Packet => ReplayWindow::without_history(size, esn, top),
+                    OffloadKind::Crypto | OffloadKind::None => {
+                        ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)
+                    }
                 };
-                Numbers::Receive(new(params.replay_window, params.esn, params.last_number))
+                let key = Key::Engine(Esp::ID, KeyBytes::of_addresses(params.spi, params.source, params.destination));
+                (Numbers::Receive(window), vec![key])
             }
         };
+        keys.iter().for_each(|key| self.steering.insert(*key, handle));
         let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
-        let sa = DeviceSa { params, cipher, numbers, meter, exhaustion_told: false };
-        self.places[index] = Some((handle.generation, Box::new(sa)));
+        let state = SaState { numbers, meter, exhaustion_told: false };
+        let subject = Subject { flow: None, keys };
+        if let Some(before) = self.contexts.insert::<Esp>(handle, subject, state, SaHeld { params, cipher }, self.dma) {
+            self.unsteer(handle, before);
+        }
     }
 
-    fn remove(&mut self, handle: Handle) {
-        let Some(sa) = self.get_mut(handle) else { return };
-        let key = (sa.params.spi, sa.params.source, sa.params.destination);
-        self.places[handle.index as usize] = None;
-        // Another may have come to have the same SPI.
-        if self.by_spi.get(&key) == Some(&handle) {
-            self.by_spi.remove(&key);
-        }
+    fn unsteer(&mut self, handle: Handle, subject: Subject) {
+        subject.keys.into_iter().for_each(|key| self.steering.remove(key, handle));
     }
 }
 
-impl DeviceSa {
+impl SaHeld {
     /// Whether the device does all of it.
     pub(crate) fn is_whole(&self) -> bool {
         self.params.offload == OffloadKind::Packet
@@ -166,4 +227,71 @@ fn untimed(mut lifetime: Lifetime) -> Lifetime {
     lifetime.soft.time = None;
     lifetime.hard.time = None;
     lifetime
+}
+
+/// Numbers that a window on the NIC remembers: the largest that packet offload is offered with.
+const MAX_REMEMBERED: u32 = 256;
+
+const SEND: u8 = 1;
+const RECEIVE: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::ContextImage;
+    use offload_api::Limits;
+    use proptest::prelude::*;
+
+    /// What a state does from here on: which numbers it gives or takes, and what it reports.
+    fn course(state: &mut SaState, steps: &[(i16, u16)]) -> Vec<String> {
+        let step = |(step, bytes): &(i16, u16)| {
+            let told = state.meter.spend(1, (*bytes).into());
+            let number = match &mut state.numbers {
+                Numbers::Send(numbers) => {
+                    let number = numbers.peek(1);
+                    number.iter().for_each(|_| numbers.take(1));
+                    number
+                }
+                Numbers::Receive(window) => {
+                    let number = window.top().saturating_add_signed((*step).into());
+                    let whole = window.whole(number as u32).ok();
+                    whole.filter(|number| window.accept(*number))
+                }
+            };
+            format!("{number:?} {told:?} {}", state.meter.is_dead())
+        };
+        steps.iter().map(step).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn an_sa_that_was_in_host_memory_goes_on_as_if_it_had_not_been(
+            before in prop::collection::vec((-400i16..400, any::<u16>()), 0..40),
+            after in prop::collection::vec((-400i16..400, any::<u16>()), 1..40),
+            (sends, esn, is_whole) in any::<(bool, bool, bool)>(),
+            top in prop::sample::select(vec![0, 1, 300, 0x7fff_ffff, 0xffff_fff0]),
+            size in prop::sample::select(vec![32u32, 64, 256, 4096]),
+            [soft, hard] in any::<[Option<u32>; 2]>(),
+            packets in prop::option::of(1u64..60),
+        ) {
+            let state = || {
+                let numbers = match (sends, is_whole) {
+                    (true, _) => Numbers::Send(SendNumber::new(top, esn)),
+                    (false, true) => Numbers::Receive(ReplayWindow::without_history(size.min(256), esn, top)),
+                    (false, false) => Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)),
+                };
+                let soft = Limits { bytes: soft.map(u64::from), ..Limits::default() };
+                let hard = Limits { bytes: hard.map(u64::from), packets, ..Limits::default() };
+                let meter = Meter::new(Instant::ZERO, Lifetime { soft, hard });
+                let mut state = SaState { numbers, meter, exhaustion_told: packets.is_some() };
+                course(&mut state, &before);
+                state
+            };
+            let mut stayed = state();
+            let image = ContextImage::of(|image| Esp::save(&state(), image));
+            let mut came_back = image.read(Esp::load).unwrap();
+            prop_assert_eq!(came_back.exhaustion_told, stayed.exhaustion_told);
+            prop_assert_eq!(course(&mut came_back, &after), course(&mut stayed, &after));
+        }
+    }
 }

@@ -3,8 +3,9 @@
 //! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
+use crate::context::Context;
 use crate::engine::coalesce::Within;
-use crate::engine::esp::{EspTable, Numbers};
+use crate::engine::esp::{Numbers, SaState, Sas};
 use bytes::BytesMut;
 use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UnwrapError, unwrap};
 use offload_api::{EspMode, EspVerdict};
@@ -41,7 +42,7 @@ pub(crate) enum Why {
 }
 
 /// Works on a frame, if it is ESP of an SA that the device has.
-pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
+pub(crate) fn receive(sas: &mut Sas<'_>, data: &[u8]) -> Received {
     if is_plain_tcp(data) {
         return Received::Untouched(EspVerdict::None);
     }
@@ -53,18 +54,20 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
             _ => Received::Untouched(EspVerdict::None),
         };
     };
-    let Some(handle) = table.find_received(at.spi, at.ip.source, at.ip.destination) else {
+    let Some(handle) = sas.find_received(at.spi, at.ip.source, at.ip.destination) else {
         return Received::Untouched(EspVerdict::None);
     };
-    let Some(sa) = table.get_mut(handle) else { return Received::Untouched(EspVerdict::None) };
-    let whole = sa.is_whole();
-    let Numbers::Receive(window) = &mut sa.numbers else { return Received::Untouched(EspVerdict::None) };
-    if sa.params.encapsulation.is_some() != at.udp {
+    let Some(Context { state, held }) = sas.get(handle) else { return Received::Untouched(EspVerdict::None) };
+    let whole = held.is_whole();
+    let SaState { numbers: Numbers::Receive(window), meter, .. } = state else {
+        return Received::Untouched(EspVerdict::None);
+    };
+    if held.params.encapsulation.is_some() != at.udp {
         return Received::Untouched(EspVerdict::None);
     }
     let number = if whole { window.check(at.low) } else { window.whole(at.low) };
     let number = match number {
-        Ok(number) if !whole || sa.meter.allows(1) => number,
+        Ok(number) if !whole || meter.allows(1) => number,
         Ok(_) => return Received::Dropped(Why::Expired),
         Err(_) if whole => return Received::Dropped(Why::Replay),
         Err(_) => return Received::Untouched(EspVerdict::None),
@@ -74,20 +77,20 @@ pub(crate) fn receive(table: &mut EspTable, data: &[u8]) -> Received {
         return Received::Untouched(EspVerdict::None);
     }
     let mut frame = BytesMut::from(data);
-    let Ok(trailer) = sa.cipher.open(&mut frame, &at, number) else {
+    let Ok(trailer) = held.cipher.open(&mut frame, &at, number) else {
         return Received::Untouched(EspVerdict::Failed);
     };
     let before = window.top();
     let new = window.accept(number);
     if !whole {
-        let inner = unwrap(frame.clone(), &at, &trailer, &sa.params).ok();
-        let inner = inner.map(|inner| (inner, Within::of(&at, sa.params.mode)));
+        let inner = unwrap(frame.clone(), &at, &trailer, &held.params).ok();
+        let inner = inner.map(|inner| (inner, Within::of(&at, held.params.mode)));
         let verdict = EspVerdict::Decrypted { sa: handle, number, packets: 1 };
         return Received::Decrypted { frame, inner, verdict, new };
     }
-    let translated = at.udp && sa.params.mode == EspMode::Transport;
-    let unwrapped = unwrap(frame, &at, &trailer, &sa.params);
-    table.spend(handle, before, number, trailer.payload as u64);
+    let translated = at.udp && held.params.mode == EspMode::Transport;
+    let unwrapped = unwrap(frame, &at, &trailer, &held.params);
+    sas.spend(handle, before, number, trailer.payload as u64);
     match unwrapped {
         Ok(inner) => {
             let verdict = EspVerdict::Unwrapped { sa: handle, number, packets: 1 };

@@ -4,7 +4,8 @@
 //! all of it. Either way a packet is cut first, as if it were to leave plain, and each segment wrapped then, under a number
 //! of its own. So TSO and checksums are the same as without ESP.
 
-use crate::engine::esp::{EspTable, Numbers};
+use crate::context::Context;
+use crate::engine::esp::{Numbers, SaState, Sas};
 use bytes::BytesMut;
 use esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
 use offload_api::{EspAsk, EspMode, Handle, TxPacket};
@@ -36,10 +37,10 @@ pub(crate) enum EspDrop {
 
 impl Wrapper {
     /// Looks up what `ask` means for `packet`, and takes the ESP header out of it if there is one.
-    pub(crate) fn new(table: &mut EspTable, ask: EspAsk, packet: &mut TxPacket) -> Result<Wrapper, EspDrop> {
+    pub(crate) fn new(sas: &mut Sas<'_>, ask: EspAsk, packet: &mut TxPacket) -> Result<Wrapper, EspDrop> {
         match ask {
             EspAsk::Finish { sa, at, number, next_header } => {
-                let params = &table.get_mut(sa).ok_or(EspDrop::NoState)?.params;
+                let params = &sas.held(sa).ok_or(EspDrop::NoState)?.params;
                 let at = usize::from(at);
                 let outer = Outer::of_headers(&packet.header, at, params, next_header).ok_or(EspDrop::NotIp)?;
                 take_out(packet, at, &outer, params.mode).ok_or(EspDrop::NotIp)?;
@@ -49,10 +50,10 @@ impl Wrapper {
                 let ip = ip_packet(&packet.header).ok_or(EspDrop::NotIp)?;
                 let view = IpView::parse_headers(ip).ok_or(EspDrop::NotIp)?;
                 // The host counts the numbers of the SA that it names: those of another would be used twice.
-                if !view.may_hide_ports() && table.find_policy(&view.selectors(ip)) != Some(sa) {
+                if !view.may_hide_ports() && sas.find_policy(&view.selectors(ip)) != Some(sa) {
                     return Err(EspDrop::NoState);
                 }
-                let params = &table.get_mut(sa).filter(|sa| sa.is_whole()).ok_or(EspDrop::NoState)?.params;
+                let params = &sas.held(sa).filter(|sa| sa.is_whole()).ok_or(EspDrop::NoState)?.params;
                 let outer = Outer::for_packet(params, ip).map_err(|_| EspDrop::NotIp)?;
                 Ok(Wrapper { sa, outer, number: None })
             }
@@ -60,30 +61,30 @@ impl Wrapper {
     }
 
     /// Wraps the next segment into a frame of at most `longest` bytes. A number is used only if that comes about.
-    pub(crate) fn wrap(&mut self, table: &mut EspTable, plain: &[u8], longest: usize) -> Result<BytesMut, EspDrop> {
+    pub(crate) fn wrap(&mut self, sas: &mut Sas<'_>, plain: &[u8], longest: usize) -> Result<BytesMut, EspDrop> {
         let total = IpView::parse(&plain[ETHERNET..]).ok_or(EspDrop::NotIp)?.total;
         let wrapped = ETHERNET + self.outer.wrapped_len(total);
         if wrapped > longest {
             return Err(EspDrop::Trailer);
         }
-        let sa = table.get_mut(self.sa).ok_or(EspDrop::NoState)?;
+        let Context { state, held } = sas.get(self.sa).ok_or(EspDrop::NoState)?;
         let mut frame = BytesMut::with_capacity(wrapped);
         if let Some(number) = self.number {
-            self.outer.wrap(&sa.cipher, plain, number, &mut frame);
+            self.outer.wrap(&held.cipher, plain, number, &mut frame);
             self.number = number.checked_add(1);
             return Ok(frame);
         }
-        let Numbers::Send(numbers) = &mut sa.numbers else { return Err(EspDrop::NoState) };
-        if !sa.meter.allows(1) {
+        let SaState { numbers: Numbers::Send(numbers), meter, .. } = state else { return Err(EspDrop::NoState) };
+        if !meter.allows(1) {
             return Err(EspDrop::Expired);
         }
         let Some(number) = numbers.peek(1) else {
-            table.note_exhausted(self.sa);
+            sas.note_exhausted(self.sa);
             return Err(EspDrop::Exhausted);
         };
         numbers.take(1);
-        self.outer.wrap(&sa.cipher, plain, number, &mut frame);
-        table.spend(self.sa, number - 1, number, (total - self.outer.taken()) as u64);
+        self.outer.wrap(&held.cipher, plain, number, &mut frame);
+        sas.spend(self.sa, number - 1, number, (total - self.outer.taken()) as u64);
         Ok(frame)
     }
 }

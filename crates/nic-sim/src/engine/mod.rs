@@ -5,7 +5,7 @@
 //! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked;
 //! - `pacing`: lanes in which packets wait for their time;
 //! - `segmentation`: one packet in, segments out (TSO);
-//! - `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
+//! - `tls`: its kind of context; `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
 //! - `tls_tx`, `tls_rx`: what each direction makes of it.
 //!
 //! Stream engines see the payload of one flow in sequence order and keep a state of constant size.
@@ -18,6 +18,7 @@ pub(crate) mod esp_tx;
 pub(crate) mod nvme;
 pub(crate) mod pacing;
 pub(crate) mod segmentation;
+pub(crate) mod tls;
 pub(crate) mod tls_record;
 pub(crate) mod tls_rx;
 pub(crate) mod tls_tx;

@@ -167,11 +167,14 @@ proptest! {
         lengths in prop::collection::vec(prop_oneof![3 => 1usize..6000, 1 => Just(0), 1 => 40_000usize..120_000], 1..8),
         start: u32,
         next_record: bool,
+        cached in 1usize..4,
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40),
     ) {
         let mut stream = Stream::new(Seq(start), &lengths);
         let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        let (mut device, mut driver) = pair(NicConfig { tls_transmit_resync, ..NicConfig::default() });
+        let context_cache_bytes = cached * 208;
+        let config = NicConfig { tls_transmit_resync, context_cache_bytes, ..NicConfig::default() };
+        let (mut device, mut driver) = pair(config);
         let mut handle = context(&mut driver);
         let mut reached = 0;
         for (index, bytes, fate) in sends {

@@ -267,13 +267,16 @@ proptest! {
         cuts in prop::collection::vec(prop_oneof![1usize..60, 100usize..3_000, Just(16_384)], 1..6),
         start: u32,
         next_record: bool,
+        cached in 1usize..4,
         sends in prop::collection::vec((any::<prop::sample::Index>(), 1usize..30_000, 0u8..24), 1..40),
     ) {
         // Not so many records that a case takes for ever.
         let least = lengths.iter().sum::<usize>() / 400;
         let cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.max(least)).collect();
         let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
-        let (mut device, mut driver) = pair(NicConfig { tls_transmit_resync, ..NicConfig::default() });
+        let context_cache_bytes = cached * 208;
+        let config = NicConfig { tls_transmit_resync, context_cache_bytes, ..NicConfig::default() };
+        let (mut device, mut driver) = pair(config);
         let handles = contexts(&mut driver, cipher, Seq(start));
         let mut queue = Queue::new(cipher, Seq(start), &lengths, &cuts, handles);
         let mut reached = 0;

@@ -3,6 +3,7 @@
 //! Invariant: what a cursor knows depends on the bytes that passed only, never on how they were cut.
 
 use super::framing::{DIGEST, HEADER, Shape};
+use crate::context::{ImageReader, ImageWriter};
 use offload_api::NvmeTcpConfig;
 use offload_base::Seq;
 use offload_formats::nvme::PduHeader;
@@ -52,6 +53,27 @@ impl Cursor {
             Cursor { shape: Some(Shape::of(common, config)?), at: PduHeader::BYTES as u32, ..Cursor::START };
         cursor.head[..PduHeader::BYTES].copy_from_slice(common);
         Some(cursor)
+    }
+
+    /// Writes it out.
+    pub(super) fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put_u32(self.at);
+        image.put(&self.head);
+        image.put_u8(u8::from(self.sum.is_some()));
+        image.put_u32(self.sum.unwrap_or_default());
+        image.put(&self.trailer);
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(super) fn read(image: &mut ImageReader<'_>, config: &NvmeTcpConfig) -> Option<Cursor> {
+        let (at, head) = (image.take_u32()?, image.take()?);
+        let (is_summed, sum) = (image.take_u8()? != 0, image.take_u32()?);
+        let cursor = Cursor { at, shape: None, head, sum: is_summed.then_some(sum), trailer: image.take()? };
+        if (at as usize) < PduHeader::BYTES {
+            return Some(cursor);
+        }
+        // The first bytes tell it, and they were looked at before.
+        Some(Cursor { shape: Some(Shape::of(head.first_chunk()?, config)?), ..cursor })
     }
 
     /// Bytes until the next PDU; `None` while that is not known.

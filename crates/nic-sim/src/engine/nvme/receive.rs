@@ -17,6 +17,7 @@
 
 use super::cursor::{Cursor, Data};
 use super::placement::Placement;
+use crate::context::{ImageReader, ImageWriter};
 use crate::engine::tls_rx::Shown;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{NvmeTcpConfig, Placements};
@@ -57,9 +58,56 @@ impl NvmeReceive {
         NvmeReceive { config, place: Place::Known { next: start, cursor: Cursor::START }, shown_to: None }
     }
 
-    /// Whether PDUs come as the content of TLS records.
-    pub(crate) fn is_over_tls(&self) -> bool {
-        self.config.over_tls
+    /// Writes the state out.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        let NvmeTcpConfig { header_digest, data_digest, alignment, check, over_tls } = self.config;
+        let flags = [header_digest, data_digest, check, over_tls, self.shown_to.is_some()];
+        image.put_u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
+        image.put_u8(alignment);
+        image.put_seq(self.shown_to.unwrap_or(Seq(0)));
+        match &self.place {
+            Place::Known { next, cursor } => {
+                image.put_u8(KNOWN);
+                image.put_seq(*next);
+                cursor.write(image);
+            }
+            Place::Searching { end, have, bytes } => {
+                image.put_u8(SEARCHING);
+                image.put_seq(*end);
+                image.put_u8(*have);
+                image.put(bytes);
+            }
+            Place::Tracking { asked, next, cursor } => {
+                image.put_u8(TRACKING);
+                image.put_seq(*asked);
+                image.put_seq(*next);
+                cursor.write(image);
+            }
+        }
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<NvmeReceive> {
+        let bits = image.take_u8()?;
+        let flag = |bit: u8| bits >> bit & 1 == 1;
+        let config = NvmeTcpConfig {
+            header_digest: flag(0),
+            data_digest: flag(1),
+            check: flag(2),
+            over_tls: flag(3),
+            alignment: image.take_u8()?,
+        };
+        let shown_to = Some(image.take_seq()?).filter(|_| flag(4));
+        let place = match image.take_u8()? {
+            KNOWN => Place::Known { next: image.take_seq()?, cursor: Cursor::read(image, &config)? },
+            SEARCHING => Place::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? },
+            TRACKING => {
+                let (asked, next) = (image.take_seq()?, image.take_seq()?);
+                Place::Tracking { asked, next, cursor: Cursor::read(image, &config)? }
+            }
+            _ => return None,
+        };
+        Some(NvmeReceive { config, place, shown_to })
     }
 
     /// Works on the payload at `seq`.
@@ -291,12 +339,14 @@ fn place(placement: &mut Placement, bytes: &[u8], from: usize, data: Data, place
     }
 }
 
-/// As published for the offload of one flow.
-const _: () = assert!(size_of::<NvmeReceive>() <= 208);
+const KNOWN: u8 = 1;
+const SEARCHING: u8 = 2;
+const TRACKING: u8 = 3;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::ContextImage;
     use bytes::BytesMut;
     use offload_api::{Piece, PieceHome};
     use proptest::prelude::*;
@@ -383,6 +433,8 @@ mod tests {
                     _ => {}
                 }
                 for (at, packet) in arrivals {
+                    // Wherever it stands, it may be written to host memory and read back.
+                    engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
                     let received = engine.receive(start + at as u32, packet, &mut placement);
                     for (offset, piece) in &received.placed {
                         let mut placed = piece.len();

@@ -10,6 +10,7 @@
 //! Source: NVMe/TCP Transport Specification 1.0, 3.3.1.1 and 3.6; Pismenny et al., ASPLOS 2021, 4.1.
 
 use super::framing::DIGEST;
+use crate::context::{ImageReader, ImageWriter};
 use crate::engine::OutOfStep;
 use bytes::BytesMut;
 use offload_base::Seq;
@@ -46,6 +47,27 @@ struct Parts {
 }
 
 impl NvmeTransmit {
+    /// Writes the state out.
+    pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
+        image.put_u8(u8::from(self.position.is_some()));
+        if let Some(Position { next, pdu }) = &self.position {
+            image.put_seq(*next);
+            image.put_u32(pdu.at);
+            image.put(&pdu.common);
+            image.put_u32(pdu.sum);
+        }
+    }
+
+    /// Reads back what [`write`](Self::write) wrote.
+    pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<NvmeTransmit> {
+        if image.take_u8()? == 0 {
+            return Some(NvmeTransmit::default());
+        }
+        let next = image.take_seq()?;
+        let pdu = Pdu { at: image.take_u32()?, common: image.take()?, sum: image.take_u32()? };
+        Some(NvmeTransmit { position: Some(Position { next, pdu }) })
+    }
+
     /// A PDU begins at `start`, and is the next to come.
     pub(crate) fn set_progress(&mut self, start: Seq) {
         self.position = Some(Position { next: start, pdu: Pdu::default() });
@@ -135,6 +157,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::ContextImage;
     use proptest::prelude::*;
 
     /// A PDU whose digest is still to be made, and as it belongs on the wire. Without data it has no digest.
@@ -179,6 +202,8 @@ mod tests {
                 prop_assert!(engine.expects(seq));
                 filled += engine.fill(seq, &queued[at..end], &mut out).unwrap();
                 prop_assert_eq!(&out[..], &wire[at..end]);
+                // Wherever it stands, it may be written to host memory and read back.
+                engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
                 at = end;
                 if at == queued.len() {
                     break;

@@ -1,0 +1,135 @@
+//! The contexts of one engine, by place.
+//!
+//! Invariant: an entry has its state, and a place in the circle of those on the NIC; or an image.
+
+use super::{Context, ContextImage, Engine, Subject};
+use offload_api::Handle;
+
+/// All contexts of an engine.
+#[derive(Debug)]
+pub(crate) struct Slab<E: Engine> {
+    places: Vec<Option<Entry<E>>>,
+}
+
+#[derive(Debug)]
+struct Entry<E: Engine> {
+    handle: Handle,
+    subject: Subject,
+    state: Stored<E::State>,
+    held: E::Held,
+    /// Used since the hand last came by.
+    used: bool,
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the NIC's memory is made for states that lie in it, not behind a pointer"
+)]
+#[derive(Debug)]
+enum Stored<S> {
+    /// With its place in the circle.
+    OnNic(S, usize),
+    InHost(Box<ContextImage>),
+}
+
+/// What the circle of contexts needs to know of any engine's.
+pub(super) trait Circled {
+    /// Writes a state out, unless it was used since this was last asked. True: it is in host memory now.
+    fn write_out_if_unused(&mut self, handle: Handle) -> bool;
+
+    /// Its place in the circle is another.
+    fn moved(&mut self, handle: Handle, at: usize);
+
+    /// Gives up a context: what it was about, and its place in the circle.
+    fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)>;
+}
+
+impl<E: Engine> Default for Slab<E> {
+    fn default() -> Slab<E> {
+        Slab { places: Vec::new() }
+    }
+}
+
+impl<E: Engine> Slab<E> {
+    /// The context in a place.
+    pub(super) fn in_place(&self, place: u32) -> Option<Handle> {
+        Some(self.places.get(place as usize)?.as_ref()?.handle)
+    }
+
+    /// Puts a context in its handle's place, with its place in the circle.
+    pub(super) fn insert(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held, at: usize) {
+        let place = handle.place() as usize;
+        if place >= self.places.len() {
+            self.places.resize_with(place + 1, || None);
+        }
+        self.places[place] = Some(Entry { handle, subject, state: Stored::OnNic(state, at), held, used: true });
+    }
+
+    /// Whether the state of a context is on the NIC; `None`: there is no such context.
+    pub(super) fn is_there(&self, handle: Handle) -> Option<bool> {
+        Some(matches!(self.entry(handle)?.state, Stored::OnNic(..)))
+    }
+
+    /// The context, if it is on the NIC.
+    pub(super) fn get(&mut self, handle: Handle) -> Option<Context<'_, E>> {
+        let entry = self.entry_mut(handle)?;
+        entry.used = true;
+        match &mut entry.state {
+            Stored::OnNic(state, _) => Some(Context { state, held: &mut entry.held }),
+            Stored::InHost(_) => None,
+        }
+    }
+
+    pub(super) fn held(&mut self, handle: Handle) -> Option<&mut E::Held> {
+        self.entry_mut(handle).map(|entry| &mut entry.held)
+    }
+
+    pub(super) fn subject(&self, handle: Handle) -> Option<&Subject> {
+        self.entry(handle).map(|entry| &entry.subject)
+    }
+
+    /// Reads a state back from its image. False: there is none.
+    pub(super) fn read_back(&mut self, handle: Handle, at: usize) -> bool {
+        let Some(entry) = self.entry_mut(handle) else { return false };
+        let Stored::InHost(image) = &entry.state else { return false };
+        let Some(state) = image.read(E::load) else { return false };
+        entry.state = Stored::OnNic(state, at);
+        true
+    }
+
+    fn entry(&self, handle: Handle) -> Option<&Entry<E>> {
+        self.places.get(handle.place() as usize)?.as_ref().filter(|entry| entry.handle == handle)
+    }
+
+    fn entry_mut(&mut self, handle: Handle) -> Option<&mut Entry<E>> {
+        self.places.get_mut(handle.place() as usize)?.as_mut().filter(|entry| entry.handle == handle)
+    }
+}
+
+impl<E: Engine> Circled for Slab<E> {
+    fn write_out_if_unused(&mut self, handle: Handle) -> bool {
+        let Some(entry) = self.entry_mut(handle) else { return false };
+        if core::mem::take(&mut entry.used) {
+            return false;
+        }
+        let Stored::OnNic(state, _) = &entry.state else { return false };
+        entry.state = Stored::InHost(Box::new(ContextImage::of(|image| E::save(state, image))));
+        true
+    }
+
+    fn moved(&mut self, handle: Handle, at: usize) {
+        if let Some(Entry { state: Stored::OnNic(_, place), .. }) = self.entry_mut(handle) {
+            *place = at;
+        }
+    }
+
+    fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)> {
+        self.entry(handle)?;
+        let entry = self.places[handle.place() as usize].take()?;
+        let at = match entry.state {
+            Stored::OnNic(_, at) => Some(at),
+            Stored::InHost(_) => None,
+        };
+        Some((entry.subject, at))
+    }
+}
