@@ -216,6 +216,38 @@ fn a_cookie_opens_one_connection_for_whom_it_was_made_and_not_for_long() {
 }
 
 #[test]
+fn a_cookie_tells_the_largest_segment_size_that_is_not_above_the_clients() {
+    let sizes =
+        [(400, 256), (600, 536), (1300, 1220), (1400, 1360), (1450, 1400), (1480, 1440), (1500, 1460), (9000, 8960)];
+    for (mtu, size) in sizes {
+        let mut pair = Pair::new(&Setup { mtu, ..Setup::default() });
+        pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+        flood(&mut pair, 400);
+        let ids = connect(&mut pair);
+        assert_eq!(pair.stacks[1].counters().cookies_received, 1, "MTU {mtu}");
+        assert_eq!(pair.stacks[1].stats(ids[1]).segment_size, size - 12, "MTU {mtu}; timestamps take 12");
+    }
+}
+
+#[test]
+fn a_cookie_is_good_for_a_minute() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+    flood(&mut pair, 400);
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[34..]);
+        from == 0 && tcp.ack() && !tcp.syn()
+    }));
+    pair.run_for(SECOND * 60);
+    pair.wire.filter = None;
+    pair.stacks[0].send_copy(client, b"in time");
+    pair.run_for(SECOND);
+    assert_eq!(pair.stacks[0].error(client), None);
+    assert!(pair.stacks[1].accept(PORT).is_some());
+}
+
+#[test]
 fn cookies_expire() {
     let mut pair = Pair::new(&Setup::default());
     pair.stacks[1].listen(PORT, BACKLOG).unwrap();
