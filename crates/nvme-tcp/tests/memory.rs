@@ -129,7 +129,7 @@ fn work_and_transmit(wire: &mut Wire, target: &mut Target) -> Vec<Bytes> {
 fn what_all_hosts_together_hold_is_bounded() {
     // For 15 hosts' I/O queues, and one more stream.
     const STREAM: usize = 152 << 10;
-    let limit = least_memory() + 14 * (least_memory() - STREAM) + STREAM;
+    let limit = min_memory() + 14 * (min_memory() - STREAM) + STREAM;
     let mut target = target_with(limit, 4096);
     let before = HELD.get();
     let (admin, controller) = Wire::admin(&mut target);
@@ -185,7 +185,7 @@ fn what_all_hosts_together_hold_is_bounded() {
 }
 
 /// Memory for a host with one I/O queue, and no more.
-fn least_memory() -> usize {
+fn min_memory() -> usize {
     match Target::new(TargetConfig { memory: 0, ..TargetConfig::default() }) {
         Err(TargetError::Memory { memory: 0, needed }) => needed,
         other => panic!("{other:?}"),
@@ -201,7 +201,7 @@ fn target_with(memory: usize, block_bytes: u32) -> Target {
 
 #[test]
 fn a_target_without_memory_for_any_host_is_refused() {
-    let needed = least_memory();
+    let needed = min_memory();
     let error = Target::new(TargetConfig { memory: needed - 1, ..TargetConfig::default() }).unwrap_err();
     assert!(error.to_string().contains(&format!("needs {needed}: give the target more `memory`")), "{error}");
     let transport = TransportConfig { max_transfer: 20, ..TransportConfig::default() };
@@ -213,7 +213,7 @@ fn a_target_without_memory_for_any_host_is_refused() {
 /// While data are on their way, nothing of what comes before them can be left lying.
 #[test]
 fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
-    let mut target = target_with(least_memory(), 512);
+    let mut target = target_with(min_memory(), 512);
     let (mut wire, mut admin, request) = asked(&mut target);
     let write = |id| {
         let write = Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_u32(12, 15);
@@ -233,7 +233,7 @@ fn what_comes_in_capsules_has_room_whatever_a_host_was_asked_for() {
     let written = |came: &Came| matches!(came.0, Pdu::Response(written) if written.status.is_success());
     assert!(came.len() == 32 && came.iter().all(written), "{came:?}");
     // A stream that there is no room for is refused, and the admin queue goes on.
-    assert_eq!(target.stats().memory, least_memory());
+    assert_eq!(target.stats().memory, min_memory());
     assert!(target.accept(wire.now).is_refused());
     let disconnect = Command::fabrics(FabricsType::Disconnect, 9);
     assert_eq!(admin.command(&mut target, disconnect, &[]).status, Status::INVALID_QUEUE_TYPE);
@@ -270,7 +270,7 @@ fn a_piece_is_charged_with_the_buffer_of_the_nic_that_it_keeps() {
 
 #[test]
 fn streams_cost_little_before_their_hosts_have_said_anything() {
-    let mut target = target_with(least_memory() + 20 * (8 << 10), 512);
+    let mut target = target_with(min_memory() + 20 * (8 << 10), 512);
     let silent: Vec<_> = (0..20).map(|_| target.accept(Instant::ZERO)).collect();
     assert!(silent.iter().all(|connection| !connection.is_closing()));
     let (_wire, _admin, _) = asked(&mut target);
@@ -335,7 +335,7 @@ fn a_queue_takes_no_more_than_it_is_charged_for() {
 /// Pieces that are worth their buffers, as long as those can be charged; here they cannot.
 #[test]
 fn buffers_that_cannot_be_charged_are_not_kept() {
-    let mut target = target_with(least_memory(), 512);
+    let mut target = target_with(min_memory(), 512);
     let (mut wire, _admin, request) = asked(&mut target);
     let refused = Command::new(IoOpcode::Write as u8, 9).with_namespace(77).with_sgl(Sgl::in_capsule(8192));
     let refused = framed(&wire, &Pdu::Command(refused), &[0; 8192]);

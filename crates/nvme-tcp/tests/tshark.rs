@@ -25,7 +25,7 @@ fn tshark_finds_every_pdu_whole_and_every_digest_right() {
         let pdus = read(&file);
         let of = |kind: &str| pdus.iter().filter(|pdu| pdu.kind == kind).count();
         assert!(of("6") > 50 && of("7") > 200 && of("9") > 50, "H2CData, C2HData, R2T: {}", pdus.len());
-        assert!(most_requests_at_a_time(&pdus) > 1, "several requests to transfer at a time");
+        assert!(max_requests_at_a_time(&pdus) > 1, "several requests to transfer at a time");
         let digests = pdus.iter().filter(|pdu| pdu.data_digest == "1").count();
         assert!(digests >= of("6") + of("7"), "each with data has a digest: {digests}");
         for pdu in &pdus {
@@ -123,7 +123,7 @@ fn read(file: &TemporaryFile) -> Vec<Pdu> {
 }
 
 /// How many requests of one command were outstanding at most.
-fn most_requests_at_a_time(pdus: &[Pdu]) -> i32 {
+fn max_requests_at_a_time(pdus: &[Pdu]) -> i32 {
     let mut outstanding = std::collections::BTreeMap::<&str, i32>::new();
     let mut most = 0;
     for pdu in pdus {

@@ -40,7 +40,7 @@ pub(super) struct Untold {
     pub(super) waiting: Vec<Waker>,
 }
 
-/// What the end of a command comes to that was sent to learn of an event.
+/// The result of a command that was sent to learn of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Nothing that matters yet.

@@ -96,7 +96,7 @@ impl GivenUp {
         Some(state.held.remove(place).entry)
     }
 
-    /// Nobody waits here from now on. These did.
+    /// From now on nothing waits here: gives back all that did.
     pub(super) fn end(&self) -> Vec<Entry> {
         let mut state = lock(&self.state);
         state.ended = true;

@@ -66,7 +66,7 @@ impl Known {
         let _unless = self.standing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// What its commands end with when it is gone.
+    /// The error that its commands end with when it is gone.
     pub(super) fn error(&self) -> CommandError {
         CommandError::NamespaceChanged { namespace: self.id }
     }

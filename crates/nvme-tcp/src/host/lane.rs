@@ -44,7 +44,7 @@ pub(super) struct Lane {
 #[derive(Debug, Default)]
 struct LaneState {
     pending: VecDeque<Entry>,
-    /// What waits until then before it is sent again, or until its namespace is in doubt no longer.
+    /// Commands that wait until then before they are sent again, or until their namespace is in doubt no longer.
     resting: Vec<(Option<Instant>, Entry)>,
     cancelled: Vec<Arc<Ticket>>,
     news: Option<News>,
@@ -52,7 +52,7 @@ struct LaneState {
     waker: Option<Waker>,
 }
 
-/// What the task of a queue is told.
+/// News for the task of a queue.
 #[derive(Clone, Debug)]
 pub(super) enum News {
     /// There is a controller to connect to.
@@ -125,7 +125,7 @@ pub(super) struct Pending {
     lane: Option<Arc<Lane>>,
 }
 
-/// What the task of a queue has to do.
+/// Work for the task of a queue.
 #[derive(Debug, Default)]
 pub(super) struct Mail {
     pub(super) news: Option<News>,

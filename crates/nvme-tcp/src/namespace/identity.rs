@@ -36,7 +36,7 @@ pub(super) fn of_file(system: &dyn System, path: &Path) -> io::Result<[u8; 16]> 
     let path = system::with_suffix(path, ".identity");
     let about = |kind, reason: &str| io::Error::new(kind, format!("{}: {reason}", path.display()));
     let told = |error: io::Error| about(error.kind(), &error.to_string());
-    if let Some(content) = system.read(&path, MOST_BYTES).map_err(told)? {
+    if let Some(content) = system.read(&path, MAX_BYTES).map_err(told)? {
         let wrong = "it does not hold a UUID as it was kept: bring it back, or remove it for hosts to see another disk";
         return parse(&content).ok_or_else(|| about(io::ErrorKind::InvalidData, wrong));
     }
@@ -109,7 +109,7 @@ fn parse(content: &[u8]) -> Option<[u8; 16]> {
 }
 
 const FIRST_LINE: &str = "nvme-tcp: by what hosts recognise the blocks, version 1";
-const MOST_BYTES: u64 = 1024;
+const MAX_BYTES: u64 = 1024;
 
 #[cfg(test)]
 mod tests {

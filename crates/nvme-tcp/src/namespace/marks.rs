@@ -39,7 +39,7 @@ impl Marks {
     pub(super) fn with(&self, blocks: Range<u64>) -> Option<Vec<Range<u64>>> {
         let mut all = self.clone();
         all.insert(blocks);
-        let fits = all.blocks <= MOST_BLOCKS.max(self.blocks) && all.ranges.len() <= MOST_RANGES.max(self.ranges.len());
+        let fits = all.blocks <= MAX_BLOCKS.max(self.blocks) && all.ranges.len() <= MAX_RANGES.max(self.ranges.len());
         fits.then(|| all.list())
     }
 
@@ -59,7 +59,7 @@ impl Marks {
         let marked: Vec<Range<u64>> =
             self.touching(blocks.clone()).filter(|range| overlap(range, &blocks) > 0).collect();
         let splits = |range: &Range<u64>| range.start < blocks.start && blocks.end < range.end;
-        if self.ranges.len() >= MOST_RANGES && marked.iter().any(splits) {
+        if self.ranges.len() >= MAX_RANGES && marked.iter().any(splits) {
             return false;
         }
         for range in marked {
@@ -112,9 +112,9 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> u64 {
 }
 
 /// Blocks marked at a time: hosts are not to fill memory with holes between them. Sixteen of the largest commands.
-const MOST_BLOCKS: u64 = 1 << 20;
+const MAX_BLOCKS: u64 = 1 << 20;
 /// Ranges at a time: the list of them is less than 200 kB.
-const MOST_RANGES: usize = 4096;
+const MAX_RANGES: usize = 4096;
 
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)] // lists of one range
@@ -124,17 +124,17 @@ mod tests {
 
     #[test]
     fn no_more_are_marked_than_may_be() {
-        let mut marks = Marks::new([0..MOST_BLOCKS - 1]);
-        assert_eq!(marks.with(MOST_BLOCKS..MOST_BLOCKS + 2), None);
-        let all = [0..MOST_BLOCKS];
-        assert_eq!(marks.with(MOST_BLOCKS - 2..MOST_BLOCKS).unwrap(), all, "one of them is marked");
-        marks.insert(MOST_BLOCKS - 2..MOST_BLOCKS);
-        assert!(marks.contain(&(5..MOST_BLOCKS)) && marks.with(5..MOST_BLOCKS).is_some(), "all of them are");
-        assert_eq!(marks.with(MOST_BLOCKS..MOST_BLOCKS + 1), None);
+        let mut marks = Marks::new([0..MAX_BLOCKS - 1]);
+        assert_eq!(marks.with(MAX_BLOCKS..MAX_BLOCKS + 2), None);
+        let all = [0..MAX_BLOCKS];
+        assert_eq!(marks.with(MAX_BLOCKS - 2..MAX_BLOCKS).unwrap(), all, "one of them is marked");
+        marks.insert(MAX_BLOCKS - 2..MAX_BLOCKS);
+        assert!(marks.contain(&(5..MAX_BLOCKS)) && marks.with(5..MAX_BLOCKS).is_some(), "all of them are");
+        assert_eq!(marks.with(MAX_BLOCKS..MAX_BLOCKS + 1), None);
         assert_eq!(marks.take_changed(), None, "what was marked was kept before");
         assert!(marks.clear(7..8));
-        marks.insert(MOST_BLOCKS + 5..MOST_BLOCKS + 6);
-        assert_eq!(marks.take_changed().unwrap(), [0..7, 8..MOST_BLOCKS, MOST_BLOCKS + 5..MOST_BLOCKS + 6]);
+        marks.insert(MAX_BLOCKS + 5..MAX_BLOCKS + 6);
+        assert_eq!(marks.take_changed().unwrap(), [0..7, 8..MAX_BLOCKS, MAX_BLOCKS + 5..MAX_BLOCKS + 6]);
         assert_eq!(marks.take_changed(), None);
         assert!(marks.clear(7..8));
         assert_eq!(marks.take_changed(), None, "nothing was changed");
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn there_are_no_more_ranges_than_may_be() {
         let every_other = |count: u64| (0..count).map(|number| 10 * number..10 * number + 3);
-        let most = MOST_RANGES as u64;
+        let most = MAX_RANGES as u64;
         let mut marks = Marks::new(every_other(most));
         assert_eq!(marks.with(5..6), None);
-        assert_eq!(marks.with(3..4).map(|ranges| ranges.len()), Some(MOST_RANGES), "at the end of one");
+        assert_eq!(marks.with(3..4).map(|ranges| ranges.len()), Some(MAX_RANGES), "at the end of one");
         assert!(!marks.clear(1..2));
         assert!(marks.contain(&(0..3)), "as it was");
         assert!(marks.clear(1..11), "in none's middle");

@@ -31,7 +31,7 @@ impl SideFile {
 
     /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error that says where.
     pub(super) fn read(&self, capacity: u64) -> io::Result<Vec<Range<u64>>> {
-        let content = self.system.read(&self.path, MOST_BYTES + 1);
+        let content = self.system.read(&self.path, MAX_BYTES + 1);
         let Some(content) = content.map_err(|error| self.about(error.kind(), &error.to_string()))? else {
             return Ok(Vec::new());
         };
@@ -70,8 +70,8 @@ fn text(ranges: &[Range<u64>]) -> String {
 }
 
 fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, String> {
-    if text.len() as u64 > MOST_BYTES {
-        return Err(format!("more than {MOST_BYTES} bytes"));
+    if text.len() as u64 > MAX_BYTES {
+        return Err(format!("more than {MAX_BYTES} bytes"));
     }
     let mut lines = (1..).zip(text.lines());
     if lines.next() != Some((1, FIRST_LINE)) {
@@ -107,7 +107,7 @@ fn number_in(text: &str) -> Option<u64> {
 const FIRST_LINE: &str = "nvme-tcp: bytes that are not to be read, version 1";
 const LAST_LINE: &str = "end";
 /// Much more than the longest list takes.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {

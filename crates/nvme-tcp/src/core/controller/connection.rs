@@ -112,7 +112,7 @@ struct Incoming {
     command: Command,
     /// How many came to the queue before it.
     number: u64,
-    /// What is wrong with it already.
+    /// The error found before its data came.
     refused: Option<Status>,
     data: Gathered,
     /// The memory that its data take.
@@ -278,7 +278,7 @@ impl Connection {
         self.abort_some(target);
         self.ask();
         if self.unasked.is_empty() && self.jobs.is_empty() {
-            // What it waited for is over.
+            // The commands that it waited for are over.
             self.account.stop_waiting();
         }
     }
@@ -463,7 +463,7 @@ impl Connection {
             Ok(_) if command.transfer() == Transfer::ToHost && in_capsule => Some(Status::INVALID_SGL_TYPE),
             Ok(_) => None,
         };
-        // What comes in capsules comes unasked: there is room for as many as the queue has entries.
+        // Data in capsules come unasked: there is room for as many as the queue has entries.
         let charge = (data > 0).then(|| self.account.keep());
         let number = self.work.as_ref().map_or(0, |work| work.receive());
         let total = if data > 0 || refused.is_some() || !wanted { data } else { sgl.length };
@@ -558,15 +558,15 @@ pub(super) const fn queue_bytes(entries: u16, in_capsule: u32) -> usize {
     QUEUE_BYTES + entries as usize * (ENTRY_BYTES + in_capsule as usize)
 }
 
-/// What a stream costs before its host has sent an ICReq.
+/// Bytes that a stream costs before its host has sent an ICReq.
 pub(super) const OPENING_BYTES: usize = 8 << 10;
-/// What a connection costs at most from then on: the buffer it is received in, and answers that its host has not taken.
+/// Bytes that a connection costs at most from then on: the buffer it is received in, and answers that its host has not taken.
 pub(super) const STREAM_BYTES: usize = 128 << 10;
 /// Data of a command on a queue that is no I/O queue, twice over.
 pub(super) const STREAM_DATA: usize = 16 << 10;
-/// What an I/O queue costs beside its entries: answers that its host has not taken, requests for data.
+/// Bytes that an I/O queue costs beside its entries: answers that its host has not taken, requests for data.
 const QUEUE_BYTES: usize = 128 << 10;
-/// What an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job or its
+/// Bytes that an entry costs: a command with its place in a tree and a queue, which may both be half empty, and its job or its
 /// answer.
 const ENTRY_BYTES: usize = 2 * (size_of::<Incoming>() + size_of::<Job>()) + 64;
 /// Admin and Fabrics commands may always have this much data in their capsule (3.3.2.1).

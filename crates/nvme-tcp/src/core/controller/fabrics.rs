@@ -34,7 +34,7 @@ pub(super) struct Connected {
     pub(super) queue: Queue,
     /// An I/O queue's.
     pub(super) work: Option<Arc<Work>>,
-    /// What has to be over before anything is done for the queue.
+    /// Commands that have to be over before anything is done for the queue.
     pub(super) waits_for: AllUnderWay,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn property_get(target: &mut Target, id: u16, command: &Command, now:
     Ok(Reply::Result(value))
 }
 
-/// What there is to do when a property was written.
+/// The work that a written property makes.
 pub(super) struct PropertySet {
     /// Commands of the admin queue that are not answered any more.
     pub(super) given_up: Vec<u16>,

@@ -21,7 +21,7 @@ pub(super) struct Features {
     behaviour: Vec<u8>,
 }
 
-/// What a feature command comes to: double word 0 of the completion, and data.
+/// The answer to a feature command: double word 0 of the completion, and data.
 pub(super) type Answer = (u32, Vec<u8>);
 
 impl Default for Features {

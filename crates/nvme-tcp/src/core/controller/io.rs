@@ -6,7 +6,7 @@ use crate::namespace::{Namespace, Operation, Pieces};
 use crate::wire::{Command, IoOpcode, Status, u32_at, u64_at};
 use core::ops::Range;
 
-/// What `command` expects of its host: data of how many bytes.
+/// Bytes of data that `command` expects of its host.
 pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32) -> Result<u32, Status> {
     let opcode = IoOpcode::from_u8(command.opcode()).ok_or(Status::INVALID_OPCODE)?;
     match opcode {
@@ -41,7 +41,7 @@ pub(super) fn check(command: &Command, namespace: &Namespace, max_transfer: u32)
     }
 }
 
-/// What a command that passed [`check`] does, given its data.
+/// The operation of a command that passed [`check`], given its data.
 pub(super) fn operation(
     command: &Command,
     namespace: &Namespace,

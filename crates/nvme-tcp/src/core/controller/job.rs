@@ -90,7 +90,7 @@ impl Job {
             true => Some(Outcome { status: Status::ABORTED_BY_REQUEST, data: Pieces::new() }),
             false => self.step(),
         };
-        // Who waits for it goes on before this does.
+        // Jobs that wait for this one go on before it does.
         self.turn = None;
         match outcome {
             Some(outcome) => Some(self.done(outcome)),

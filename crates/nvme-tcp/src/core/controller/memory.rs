@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What all connections of a target share.
+/// The memory that all connections of a target share.
 #[derive(Debug)]
 pub(super) struct Memory {
     limit: usize,
@@ -30,7 +30,7 @@ struct Pool {
     free: usize,
     /// The line, by places.
     waiting: BTreeMap<usize, Waits>,
-    /// What those were called for that have not come yet, by the places they had.
+    /// Bytes kept for connections that were called and have not come yet, by the places they had.
     called: BTreeMap<usize, usize>,
     /// All of it.
     called_bytes: usize,
@@ -51,14 +51,14 @@ pub(super) struct Account {
     memory: Arc<Memory>,
     connection: ConnectionId,
     // Changed under the pool's lock only.
-    /// What the connection itself costs.
+    /// Bytes that the connection itself costs.
     fixed: AtomicUsize,
-    /// What it may hold whatever others do.
+    /// Bytes that it may hold whatever others do.
     promised: AtomicUsize,
     used: AtomicUsize,
     /// Its place in the line, which it keeps until it has what it waits for; 0: it has none.
     place: AtomicUsize,
-    /// What it waits for.
+    /// Bytes that it waits for.
     wanted: AtomicUsize,
 }
 
@@ -115,7 +115,7 @@ impl Pool {
         left.is_some()
     }
 
-    /// What is free and meant for nobody.
+    /// Free bytes that are kept for no connection.
     fn left(&self) -> usize {
         self.free.saturating_sub(self.called_bytes)
     }
@@ -138,7 +138,7 @@ impl Pool {
         self.called_bytes += bytes;
     }
 
-    /// Who had that place waits no more, or was called and has come.
+    /// The connection with that place waits no more, or was called and has come.
     fn forget(&mut self, place: usize) {
         self.waiting.remove(&place);
         self.called_bytes -= self.called.remove(&place).unwrap_or(0);
@@ -151,7 +151,7 @@ impl Account {
         self.memory.change(|pool| {
             let used = self.used.load(Relaxed);
             let promised = self.promised.load(Relaxed);
-            // What it holds beyond the old promise it has taken already.
+            // It has already taken what it holds beyond the old promise.
             let taken = used.saturating_sub(promised).min(more);
             if !pool.take(fixed + more - taken) {
                 return false;
@@ -196,7 +196,7 @@ impl Account {
         }
     }
 
-    /// What `bytes` more take that the promise does not cover.
+    /// The part of `bytes` more that the promise does not cover.
     fn beyond(&self, bytes: usize) -> usize {
         let (used, promised) = (self.used.load(Relaxed), self.promised.load(Relaxed));
         (used + bytes).saturating_sub(promised.max(used))
@@ -208,7 +208,7 @@ impl Account {
             let promised = self.promised.load(Relaxed);
             self.used.store(used - bytes, Relaxed);
             pool.free += used.saturating_sub(promised.max(used - bytes));
-            // What is not beyond the promise is of use to this connection alone.
+            // Only this connection can use what it was promised.
             let place = self.place.load(Relaxed);
             let Some(waits) = pool.waiting.get_mut(&place) else { return false };
             waits.bytes = self.beyond(self.wanted.load(Relaxed));
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(memory.used(), 0);
     }
 
-    /// Who wants much is not passed by those who want little.
+    /// A large want is not passed by small ones.
     #[test]
     fn who_waits_is_called_in_the_order_they_came() {
         let bell = Arc::<Bell>::default();

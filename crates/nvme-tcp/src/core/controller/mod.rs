@@ -108,7 +108,7 @@ pub struct TransportConfig {
     pub receive_buffer: usize,
 }
 
-/// What is served. Shared by all connections.
+/// Subsystems, their namespaces and controllers. All connections share it.
 ///
 /// ```
 /// use nvme_tcp::target::{Target, TargetConfig};
@@ -145,7 +145,7 @@ pub struct Target {
     unfinished: BTreeMap<HostKey, AllUnderWay>,
 }
 
-/// What a target holds, and what it had no room for.
+/// Counts of what a target holds, and of what it had no room for.
 ///
 /// ```
 /// use nvme_tcp::target::{Target, TargetConfig};
@@ -261,7 +261,7 @@ impl Target {
     /// If its memory is too little for any host.
     pub fn new(config: TargetConfig) -> Result<Target, TargetError> {
         let transport = &config.transport;
-        let queue = queue_bytes(LEAST_ENTRIES.min(config.max_queue_entries), transport.in_capsule);
+        let queue = queue_bytes(MIN_ENTRIES.min(config.max_queue_entries), transport.in_capsule);
         let streams = 2 * (OPENING_BYTES + STREAM_BYTES + STREAM_DATA);
         let needed = streams + queue + transport.max_transfer_bytes() as usize;
         if config.memory < needed {
@@ -354,7 +354,7 @@ impl Target {
         connection.refused()
     }
 
-    /// What it holds, and what it had no room for.
+    /// Counts of what it holds, and of what it had no room for.
     pub fn stats(&self) -> TargetStats {
         TargetStats {
             memory: self.memory.used(),
@@ -395,7 +395,7 @@ impl Target {
         self.subsystems.get_mut(name).ok_or_else(|| TargetError::NoSubsystem(name.to_owned()))
     }
 
-    /// What a host called `host` may connect to.
+    /// The subsystems that a host called `host` may connect to.
     fn discovery_log(&self, host: &str) -> DiscoveryLog {
         let visible = self.subsystems.iter().filter(|(_, subsystem)| subsystem.admits(host));
         let entries = visible
@@ -518,7 +518,7 @@ fn is_qualified_name(name: &str) -> bool {
 }
 
 /// Entries of a queue that there has to be memory for.
-const LEAST_ENTRIES: u16 = 32;
+const MIN_ENTRIES: u16 = 32;
 /// FFF0h and above are reserved.
 const MAX_CONTROLLER: u16 = 0xffef;
 

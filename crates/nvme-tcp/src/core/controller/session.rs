@@ -19,9 +19,9 @@ pub(super) struct Session {
     admin: ConnectionId,
     /// I/O queues by their number, and what each has under way.
     queues: BTreeMap<u16, (ConnectionId, Arc<Work>)>,
-    /// What connections that are gone left under way, by the number of their queue.
+    /// Commands that lost connections left under way, by the number of their queue.
     left_behind: BTreeMap<u16, AllUnderWay>,
-    /// What is under way of those before a reset, and of controllers that the host had before.
+    /// Commands under way from before a reset, and from controllers that the host had before.
     unfinished: AllUnderWay,
     configuration: u32,
     status: u32,
@@ -44,7 +44,7 @@ pub(super) struct Session {
     told_discovery: bool,
 }
 
-/// What a controller's host is expected to do.
+/// The next step that a controller expects of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// To enable it, or to go.
@@ -55,7 +55,7 @@ enum Stage {
     Active,
 }
 
-/// What ends by a reset.
+/// What a reset ends.
 #[derive(Debug, Default)]
 pub(super) struct Reset {
     /// I/O queues.
@@ -198,7 +198,7 @@ impl Session {
         reset
     }
 
-    /// What was to be flushed at a shutdown was, or cannot be.
+    /// The flushes of a shutdown are over, whether they succeeded or not.
     pub(super) fn shut_down(&mut self) {
         if self.status & CSTS_SHUTTING_DOWN != 0 {
             self.status = self.status & !CSTS_SHUTTING_DOWN | CSTS_SHUT_DOWN;
@@ -214,7 +214,7 @@ impl Session {
         &self.unfinished
     }
 
-    /// What is under way, whoever began it.
+    /// All commands under way, of all connections.
     pub(super) fn under_way(&self) -> AllUnderWay {
         let mut under_way = self.unfinished.clone();
         under_way.extend(self.queues.values().map(|(_, work)| work.so_far()));

@@ -18,7 +18,7 @@ use super::connection::ConnectionId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What one connection of an I/O queue has under way.
+/// The commands that one connection of an I/O queue has under way.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     state: Mutex<State>,
@@ -36,7 +36,7 @@ struct State {
     received: u64,
     /// Commands that an Abort named, and nobody has looked at since; each with how many had come then.
     aborts: BTreeMap<u16, u64>,
-    /// Who is to be called when nothing is left that began before a number.
+    /// Connections to call when nothing is left that began before a number.
     waiting: Vec<(u64, ConnectionId)>,
 }
 
@@ -57,11 +57,11 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Running(Arc<Work>, u64);
 
-/// What was under way at some moment.
+/// The commands that were under way at some moment.
 #[derive(Clone, Debug)]
 pub(super) struct UnderWay {
     work: Arc<Work>,
-    /// What has this number began later.
+    /// A command with this number or a greater one began later.
     until: u64,
 }
 
@@ -110,7 +110,7 @@ impl Work {
         core::mem::take(&mut self.state().aborts)
     }
 
-    /// What is under way now.
+    /// The commands that are under way now.
     pub(super) fn so_far(self: &Arc<Work>) -> UnderWay {
         UnderWay { work: self.clone(), until: self.state().next }
     }

@@ -68,7 +68,7 @@ pub struct Queue {
     receiving: Option<Receiving>,
     out: VecDeque<Outgoing>,
     finished: VecDeque<Finished>,
-    /// What a device does for the queue.
+    /// The limits of a device that places data for the queue.
     placement: Option<NvmeTcpLimits>,
     emulation: bool,
     orders: VecDeque<Order>,
@@ -148,7 +148,7 @@ impl Queue {
             data_digest: config.data_digest,
             max_requests: config.requests.max(1) - 1,
         };
-        // What a PDU may carry is found out by the command it is for.
+        // The command that a PDU is for limits the data it may carry.
         let limits = Limits { max_data: u32::MAX, ..Limits::default() };
         let pdu = Framing::default().frame(&Pdu::InitializeRequest(request), []);
         Queue {
@@ -347,7 +347,7 @@ impl Queue {
         self.emulation = emulation;
     }
 
-    /// What a device is to do before the next PDU is sent.
+    /// The next order for a device, to be carried out before the next PDU is sent.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }

@@ -43,7 +43,7 @@ impl Queue {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 11));
         }
         // NVMe/TCP Transport Specification 1.0, 3.6.2.3: MAXH2CDATA is at least 4096, and a multiple of 4.
-        if response.max_data < LEAST_MAX_DATA || !response.max_data.is_multiple_of(4) {
+        if response.max_data < MIN_MAX_DATA || !response.max_data.is_multiple_of(4) {
             return Err(self.fatal(FatalStatus::InvalidHeaderField, 12));
         }
         self.framing = Framing { header_digest, data_digest, alignment: response.alignment };
@@ -177,4 +177,4 @@ const MAGIC_BYTES: usize = 8;
 /// HPDA and CPDA go up to here.
 const MAX_ALIGNMENT: u8 = 31;
 /// The least MAXH2CDATA.
-const LEAST_MAX_DATA: u32 = 4096;
+const MIN_MAX_DATA: u32 = 4096;

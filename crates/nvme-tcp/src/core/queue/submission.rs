@@ -27,7 +27,7 @@ pub struct QueueConfig {
     pub command_timeout: Duration,
 }
 
-/// What a command brings along.
+/// The data of a command, or the memory for them.
 #[derive(Debug, Default)]
 pub enum Payload {
     /// No data.
@@ -53,13 +53,13 @@ pub struct Submission {
 pub struct Finished {
     /// The identifier it had.
     pub id: u16,
-    /// What the controller answered.
+    /// The answer of the controller.
     pub completion: Completion,
     /// The command, as it was submitted.
     pub submission: Submission,
 }
 
-/// What a device is to do for a queue, before the next PDU is sent.
+/// An order for a device, to be carried out before the next PDU is sent.
 #[derive(Debug)]
 pub enum Order {
     /// Take the buffer of a command.
@@ -76,7 +76,7 @@ pub enum Order {
     },
 }
 
-/// What became of a command that was given up.
+/// The state of a command that was given up.
 #[derive(Debug)]
 pub enum Abandoned {
     /// Here is its payload; it will not finish.
