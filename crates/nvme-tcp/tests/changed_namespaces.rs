@@ -8,13 +8,11 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use made_by_hand::{Act, Faulty, WAS, is_gone, is_identify, is_io, with};
 use nvme_tcp::host::{Buffer, Host, HostEvent};
-use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Status, commands};
+use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Notices, Status, commands};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const IS: NamespaceData = NamespaceData { nguid: [8; 16], ..WAS };
-/// OAES: namespaces that change are told.
-const NAMESPACE_NOTICES: u32 = 1 << 8;
 /// A log page.
 const HEALTH: u8 = 2;
 
@@ -57,7 +55,7 @@ fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_fir
             }
             Act::Answer
         });
-        (faulty.data.events, faulty.changed) = (NAMESPACE_NOTICES, named.to_vec());
+        (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, named.to_vec());
         let looked = counts.clone();
         faulty.namespace = Box::new(move |_| (if looked[1].load(Relaxed) > 1 { now.clone() } else { WAS }, Vec::new()));
         with(
@@ -104,7 +102,7 @@ fn what_was_told_of_a_namespace_before_it_changed_again_does_not_count() {
         }
         Act::Answer
     });
-    (faulty.data.events, faulty.changed) = (NAMESPACE_NOTICES, vec![1]);
+    (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, vec![1]);
     let looked = counts.clone();
     faulty.namespace = Box::new(move |_| (if looked[1].load(Relaxed) > 2 { IS } else { WAS }, Vec::new()));
     with(

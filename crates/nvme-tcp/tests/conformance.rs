@@ -6,8 +6,9 @@ mod rig;
 use core::time::Duration;
 use nvme_tcp::target::TransportConfig;
 use nvme_tcp::wire::{
-    AdminOpcode, Command, ControllerData, DISCOVERY_NQN, DataHeader, DiscoveryEntry, DiscoveryLog, FabricsType,
-    FatalStatus, InitializeRequest, IoOpcode, NamespaceData, Pdu, ReadyToTransfer, Sgl, Status, Termination, property,
+    AdminOpcode, Command, ControllerData, ControllerKind, DISCOVERY_NQN, DataHeader, DiscoveryEntry, DiscoveryLog,
+    FabricsType, FatalStatus, InitializeRequest, IoOpcode, NamespaceData, Pdu, ReadyToTransfer, Sgl, Status,
+    Termination, property,
 };
 use offload_base::Instant;
 use rig::{Came, DISK, Wire, connect_command, host_data, target, termination};
@@ -280,7 +281,7 @@ fn what_identify_tells_is_what_linux_insists_on() {
     assert_eq!(data.controller, controller);
     assert!(data.keep_alive != 0 && data.command_capsule >= 4 && data.response_capsule >= 1);
     assert!(data.sgl_support & 3 != 0);
-    assert_eq!((data.kind, data.version, data.subsystem.as_str()), (1, 0x20000, DISK));
+    assert_eq!((data.kind, data.version, data.subsystem.as_str()), (ControllerKind::Io, 0x20000, DISK));
     let namespace = NamespaceData::parse(&read(&mut wire, &mut target, identify(0).with_namespace(1), 4096)).unwrap();
     assert_eq!((namespace.blocks, namespace.block_shift), (2112, 9));
     let list = read(&mut wire, &mut target, identify(2), 4096);

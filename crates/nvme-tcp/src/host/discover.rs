@@ -1,7 +1,7 @@
 //! What there is to connect to.
 
 use super::connector::Connector;
-use super::error::HostError;
+use super::error::{HostError, Unsuitable};
 use super::link::Link;
 use super::{HostConfig, session};
 use crate::core::queue::{Buffer, Payload};
@@ -66,7 +66,7 @@ async fn read(link: &mut Link, offset: u64, bytes: u32) -> Result<Vec<u8>, HostE
     }
 }
 
-const UNREADABLE: HostError = HostError::Unsuitable("its discovery log makes no sense");
+const UNREADABLE: HostError = HostError::Unsuitable(Unsuitable::DiscoveryLog);
 /// Bytes read at a time.
 const PART: usize = 16 << 10;
 /// What a log may have.

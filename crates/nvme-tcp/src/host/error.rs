@@ -27,7 +27,7 @@ pub enum HostError {
     },
     /// The controller cannot be used by this host.
     #[error("the controller cannot be used: {0}")]
-    Unsuitable(&'static str),
+    Unsuitable(Unsuitable),
     /// It took too long.
     #[error("{0} took too long")]
     TimedOut(&'static str),
@@ -37,6 +37,42 @@ pub enum HostError {
     /// One of the host's tasks was dropped, or has panicked: nothing can be done any more.
     #[error("a task of the host is gone")]
     TaskLost,
+}
+
+/// Why a host cannot use a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsuitable {
+    /// IOCCSZ or IORCSZ.
+    #[error("its capsules are too small for commands")]
+    SmallCapsules,
+    /// SGLS.
+    #[error("it does not know SGLs")]
+    NoSgls,
+    /// ICDOFF.
+    #[error("data in its capsules do not follow the command")]
+    DataOffset,
+    /// CAP.MQES.
+    #[error("its queues have no room")]
+    NoRoom,
+    /// CSTS.CFS: it has to be reset by those who look after it.
+    #[error("it has failed")]
+    Failed,
+    /// Its answer to Identify is no structure of 4096 bytes.
+    #[error("it does not tell what it is")]
+    Unidentified,
+    /// CNTLID.
+    #[error("it is another than the one that was connected to")]
+    Another,
+    /// KAS.
+    #[error("it knows no keep-alive: set `HostConfig::keep_alive` to zero")]
+    NoKeepAlive,
+    /// AUTHREQ.
+    #[error("it asks for authentication, which this host does not know")]
+    Authentication,
+    /// A log page of another format, or shorter than it says.
+    #[error("its discovery log makes no sense")]
+    DiscoveryLog,
 }
 
 impl HostError {

@@ -7,7 +7,7 @@
 //! NVM Express Base Specification 2.0, 5.2: an event of a kind comes once, until its log page is read.
 
 use crate::core::queue::{Buffer, Finished, Payload, Queue, Submission};
-use crate::wire::{ControllerData, commands, page, parse_namespace_list};
+use crate::wire::{ControllerData, Notices, commands, page, parse_namespace_list};
 use core::task::Waker;
 use offload_base::Instant;
 use std::collections::VecDeque;
@@ -66,9 +66,9 @@ pub(super) enum Events {
     Reading(u16, u32),
 }
 
-/// Which events a controller has that a host takes an interest in: bits of OAES, and of the feature that turns them on.
-pub(super) fn of_interest(controller: &ControllerData) -> u32 {
-    controller.events & (NAMESPACES | DISCOVERY)
+/// Changes that a controller tells of, and that a host takes an interest in.
+pub(super) fn of_interest(controller: &ControllerData) -> Notices {
+    controller.notices.and(Notices(Notices::NAMESPACES.0 | Notices::DISCOVERY.0))
 }
 
 impl Untold {
@@ -164,9 +164,6 @@ fn event(result: u32, log: &[u8]) -> HostEvent {
     }
 }
 
-/// OAES: namespace attribute notices, and notices of discovery log changes.
-const NAMESPACES: u32 = 1 << 8;
-const DISCOVERY: u32 = 1 << 31;
 /// Asynchronous Event Type, and of that the information.
 const NOTICE: u8 = 2;
 const NAMESPACE_ATTRIBUTES: u8 = 0x00;

@@ -2,7 +2,7 @@
 
 use super::Offload;
 use super::connector::Connector;
-use super::error::HostError;
+use super::error::{HostError, Unsuitable};
 use super::offloading::Offloading;
 use crate::core::queue::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
 use crate::sending::Sending;
@@ -68,7 +68,7 @@ impl Link {
         let submission = Submission { command, payload };
         let now = self.timers.now();
         let Ok(id) = self.queue.submit(now, submission) else {
-            return Err(HostError::Unsuitable("a queue without room for one command"));
+            return Err(HostError::Unsuitable(Unsuitable::NoRoom));
         };
         let finished = self
             .until(|queue| {

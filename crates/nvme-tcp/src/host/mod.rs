@@ -36,7 +36,7 @@ mod session;
 pub use connector::{Connecting, Connector};
 pub use discover::discover;
 pub use disk::Disk;
-pub use error::{CommandError, Failed, HostError};
+pub use error::{CommandError, Failed, HostError, Unsuitable};
 pub use events::HostEvent;
 pub use identity::HostIdentity;
 pub use lane::{Done, Read};

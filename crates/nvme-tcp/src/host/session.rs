@@ -5,7 +5,7 @@
 //!   I/O task:    wait to be told -> connect -> serve -> lost -> have the admin task begin again
 //! ```
 
-use super::error::{CommandError, HostError};
+use super::error::{CommandError, HostError, Unsuitable};
 use super::events::HostEvent;
 use super::known::Known;
 use super::lane::News;
@@ -272,27 +272,25 @@ async fn open_controller(shared: &Shared, generation: u64) -> Result<(Link, Asso
     let config = &shared.config;
     let (mut link, Controller { data, entries }) = open_admin(&*shared.connector, &shared.timers, config).await?;
     if data.command_capsule < 4 || data.response_capsule < 1 {
-        return Err(HostError::Unsuitable("its capsules are too small for commands"));
+        return Err(HostError::Unsuitable(Unsuitable::SmallCapsules));
     }
     if data.sgl_support & 3 == 0 {
-        return Err(HostError::Unsuitable("it does not know SGLs"));
+        return Err(HostError::Unsuitable(Unsuitable::NoSgls));
     }
     if data.in_capsule_offset != 0 {
-        return Err(HostError::Unsuitable("data in its capsules do not follow the command"));
+        return Err(HostError::Unsuitable(Unsuitable::DataOffset));
     }
     if entries == 0 {
-        return Err(HostError::Unsuitable("its queues have no room"));
+        return Err(HostError::Unsuitable(Unsuitable::NoRoom));
     }
     let wanted = events::of_interest(&data);
-    let events = match wanted {
-        0 => false,
-        _ => match link.execute("events", commands::enable_events(wanted), Payload::None).await {
+    let events = !wanted.is_empty()
+        && match link.execute("events", commands::enable_notices(wanted), Payload::None).await {
             Ok(_) => true,
             // It can be lived without.
             Err(HostError::Refused { .. }) => false,
             Err(error) => return Err(error),
-        },
-    };
+        };
     let granted = link.execute("a number of queues", commands::number_of_queues(config.queues), Payload::None).await?;
     let (submission, completion) = (granted.completion.result as u16, (granted.completion.result >> 16) as u16);
     let queues = submission.min(completion).saturating_add(1).min(config.queues);
@@ -371,7 +369,7 @@ pub(super) async fn open_admin(
             break;
         }
         if status & FATAL != 0 {
-            return Err(HostError::Unsuitable("it has failed"));
+            return Err(HostError::Unsuitable(Unsuitable::Failed));
         }
         if timers.now() >= ready_by {
             return Err(HostError::TimedOut("the controller's start"));
@@ -381,14 +379,14 @@ pub(super) async fn open_admin(
     let buffer = Payload::Read(Buffer::zeroed(identify::LEN));
     let finished = link.execute("Identify", commands::identify(CONTROLLER, 0), buffer).await?;
     let Payload::Read(buffer) = finished.submission.payload else {
-        return Err(HostError::Unsuitable("it does not tell what it is"));
+        return Err(HostError::Unsuitable(Unsuitable::Unidentified));
     };
-    let data = ControllerData::parse(&buffer.to_vec()).ok_or(HostError::Unsuitable("it does not tell what it is"))?;
+    let data = ControllerData::parse(&buffer.to_vec()).ok_or(HostError::Unsuitable(Unsuitable::Unidentified))?;
     if data.controller != id {
-        return Err(HostError::Unsuitable("it is another than the one that was connected to"));
+        return Err(HostError::Unsuitable(Unsuitable::Another));
     }
     if data.keep_alive == 0 && !discovery && !config.keep_alive.is_zero() {
-        return Err(HostError::Unsuitable("it knows no keep-alive"));
+        return Err(HostError::Unsuitable(Unsuitable::NoKeepAlive));
     }
     Ok((link, Controller { data, entries: capabilities as u16 }))
 }
@@ -417,7 +415,7 @@ async fn connect(link: &mut Link, config: &HostConfig, id: u16, depth: u16, cont
     let finished = link.execute("a connection", command, payload).await?;
     let result = finished.completion.result;
     if result & AUTHENTICATION_REQUIRED != 0 {
-        return Err(HostError::Unsuitable("it asks for authentication"));
+        return Err(HostError::Unsuitable(Unsuitable::Authentication));
     }
     Ok(result as u16)
 }

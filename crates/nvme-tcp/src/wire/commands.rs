@@ -9,7 +9,7 @@
 //! assert_eq!((read.namespace(), read.u64(10), read.u32(12)), (1, 0x1000, 7));
 //! ```
 
-use crate::wire::{AdminOpcode, Command, FabricsType, IoOpcode, NO_FLOW_CONTROL, put};
+use crate::wire::{AdminOpcode, Command, FabricsType, IoOpcode, NO_FLOW_CONTROL, Notices, put};
 use core::time::Duration;
 
 /// An I/O command about `blocks` blocks, 1 to 65536, from `first` on.
@@ -59,9 +59,9 @@ pub fn event_request() -> Command {
     Command::new(AdminOpcode::AsyncEventRequest as u8, 0)
 }
 
-/// Turns notices on: bits as in OAES.
-pub fn enable_events(events: u32) -> Command {
-    Command::new(AdminOpcode::SetFeatures as u8, 0).with_u32(10, 0x0b).with_u32(11, events)
+/// Has the controller tell of these, and of nothing else.
+pub fn enable_notices(notices: Notices) -> Command {
+    Command::new(AdminOpcode::SetFeatures as u8, 0).with_u32(10, 0x0b).with_u32(11, notices.0)
 }
 
 /// Asks for `queues` I/O queues each way; the result is how many there may be, less one, in both its halves.

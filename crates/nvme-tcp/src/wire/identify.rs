@@ -26,10 +26,10 @@ pub struct ControllerData {
     pub controller: u16,
     /// VER: the version of the specification, as the VS property has it.
     pub version: u32,
-    /// OAES: events it may notify of.
-    pub events: u32,
-    /// CNTRLTYPE: 1 I/O, 2 discovery.
-    pub kind: u8,
+    /// OAES: changes that it may tell of.
+    pub notices: Notices,
+    /// CNTRLTYPE.
+    pub kind: ControllerKind,
     /// AERL: Asynchronous Event Requests at a time, less one.
     pub event_requests: u8,
     /// LPA: log page attributes.
@@ -60,6 +60,77 @@ pub struct ControllerData {
     pub disconnect: bool,
 }
 
+/// CNTRLTYPE: what a controller is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControllerKind {
+    /// It does not say, as controllers of versions before 1.4.
+    #[default]
+    Untold,
+    /// Commands on namespaces.
+    Io,
+    /// The discovery log.
+    Discovery,
+    /// Administration alone.
+    Administrative,
+    /// A reserved value.
+    Other(u8),
+}
+
+impl ControllerKind {
+    fn from_u8(value: u8) -> ControllerKind {
+        match value {
+            0 => ControllerKind::Untold,
+            1 => ControllerKind::Io,
+            2 => ControllerKind::Discovery,
+            3 => ControllerKind::Administrative,
+            other => ControllerKind::Other(other),
+        }
+    }
+
+    fn to_u8(self) -> u8 {
+        match self {
+            ControllerKind::Untold => 0,
+            ControllerKind::Io => 1,
+            ControllerKind::Discovery => 2,
+            ControllerKind::Administrative => 3,
+            ControllerKind::Other(value) => value,
+        }
+    }
+}
+
+/// Changes that a controller tells of: bits of OAES, and of the feature Asynchronous Event Configuration that turns them on.
+///
+/// ```
+/// use nvme_tcp::wire::Notices;
+///
+/// let told = Notices::NAMESPACES.and(Notices(0x0000_0900));
+/// assert!(told.has(Notices::NAMESPACES) && !told.has(Notices::DISCOVERY) && !told.is_empty());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notices(pub u32);
+
+impl Notices {
+    /// The attributes of namespaces.
+    pub const NAMESPACES: Notices = Notices(1 << 8);
+    /// The discovery log.
+    pub const DISCOVERY: Notices = Notices(1 << 31);
+
+    /// Those that are in both.
+    pub const fn and(self, other: Notices) -> Notices {
+        Notices(self.0 & other.0)
+    }
+
+    /// Whether all of `other` are among them.
+    pub const fn has(self, other: Notices) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl ControllerData {
     /// As it is transferred.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -67,14 +138,14 @@ impl ControllerData {
         put_text(&mut bytes[4..24], &self.serial, b' ');
         put_text(&mut bytes[24..64], &self.model, b' ');
         put_text(&mut bytes[64..72], &self.firmware, b' ');
-        if self.kind == KIND_IO {
+        if self.kind == ControllerKind::Io {
             bytes[76] = SEVERAL_CONTROLLERS;
         }
         bytes[77] = self.max_transfer;
         put(&mut bytes, 78, &self.controller.to_le_bytes());
         put(&mut bytes, 80, &self.version.to_le_bytes());
-        put(&mut bytes, 92, &self.events.to_le_bytes());
-        bytes[111] = self.kind;
+        put(&mut bytes, 92, &self.notices.0.to_le_bytes());
+        bytes[111] = self.kind.to_u8();
         bytes[258] = ABORT_LIMIT;
         bytes[259] = self.event_requests;
         bytes[260] = FIRMWARE_UPDATES;
@@ -83,7 +154,7 @@ impl ControllerData {
         put(&mut bytes, 266, &WARNING_TEMPERATURE.to_le_bytes());
         put(&mut bytes, 268, &CRITICAL_TEMPERATURE.to_le_bytes());
         put(&mut bytes, 320, &self.keep_alive.to_le_bytes());
-        if self.kind == KIND_IO {
+        if self.kind == ControllerKind::Io {
             // Entries of 64 and 16 bytes, neither more nor less.
             (bytes[512], bytes[513]) = (0x66, 0x44);
         }
@@ -113,8 +184,8 @@ impl ControllerData {
             max_transfer: bytes[77],
             controller: u16_at(bytes, 78),
             version: u32_at(bytes, 80),
-            events: u32_at(bytes, 92),
-            kind: bytes[111],
+            notices: Notices(u32_at(bytes, 92)),
+            kind: ControllerKind::from_u8(bytes[111]),
             event_requests: bytes[259],
             log_attributes: bytes[261],
             error_entries: bytes[262],
@@ -314,10 +385,6 @@ pub(crate) fn text(field: &[u8]) -> String {
 
 /// Bytes of every structure here.
 pub(crate) const LEN: usize = 4096;
-/// CNTRLTYPE of an I/O controller.
-pub(crate) const KIND_IO: u8 = 1;
-/// CNTRLTYPE of a discovery controller.
-pub(crate) const KIND_DISCOVERY: u8 = 2;
 /// CMIC bit 1: the subsystem may have several controllers. Linux connects to a second only if all say so.
 const SEVERAL_CONTROLLERS: u8 = 1 << 1;
 /// ACL: Abort commands at a time, less one.
@@ -331,6 +398,15 @@ const CRITICAL_TEMPERATURE: u16 = 353;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_controllers_are_written_as_they_are_read() {
+        assert!((0..=u8::MAX).all(|value| ControllerKind::from_u8(value).to_u8() == value));
+        assert_eq!(
+            (1..=3).map(ControllerKind::from_u8).collect::<Vec<_>>(),
+            [ControllerKind::Io, ControllerKind::Discovery, ControllerKind::Administrative]
+        );
+    }
 
     #[test]
     fn descriptors_of_a_namespace_are_read_as_far_as_they_make_sense() {

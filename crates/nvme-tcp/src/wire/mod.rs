@@ -23,7 +23,7 @@ pub(crate) use fabrics::{
     CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, NO_FLOW_CONTROL, VERSION,
 };
 pub use fabrics::{ConnectData, DISCOVERY_NQN, property};
-pub use identify::{ControllerData, NamespaceData, NamespaceIds, parse_namespace_list};
+pub use identify::{ControllerData, ControllerKind, NamespaceData, NamespaceIds, Notices, parse_namespace_list};
 pub use log::{DiscoveryEntry, DiscoveryLog, page};
 pub(crate) use log::{ErrorEntry, Smart};
 pub use pdu::{

@@ -2,10 +2,13 @@
 
 use super::features;
 use super::job::Reply;
-use super::session::{ERROR_ENTRIES, EVENT_DISCOVERY, EVENT_NAMESPACE, EVENT_REQUESTS, Session};
+use super::session::{ERROR_ENTRIES, EVENT_REQUESTS, Session};
 use super::{Subsystem, Target, derived_serial};
 use crate::namespace::{MAX_IDENTIFIER, Namespace, Pieces};
-use crate::wire::{AdminOpcode, Command, ControllerData, NamespaceData, Smart, Status, VERSION, identify, log, page};
+use crate::wire::{
+    AdminOpcode, Command, ControllerData, ControllerKind, NamespaceData, Notices, Smart, Status, VERSION, identify,
+    log, page,
+};
 use bytes::Bytes;
 use core::sync::atomic::Ordering::Relaxed;
 use offload_base::Instant;
@@ -137,16 +140,16 @@ fn controller_data(target: &Target, id: u16, session: &Session) -> ControllerDat
     };
     if session.is_discovery() {
         return ControllerData {
-            kind: identify::KIND_DISCOVERY,
-            events: EVENT_DISCOVERY,
+            kind: ControllerKind::Discovery,
+            notices: Notices::DISCOVERY,
             command_capsule: 4,
             ..common
         };
     }
     ControllerData {
-        kind: identify::KIND_IO,
+        kind: ControllerKind::Io,
         max_transfer: config.transport.max_transfer,
-        events: EVENT_NAMESPACE,
+        notices: Notices::NAMESPACES,
         // Also the effects log (bit 1).
         log_attributes: common.log_attributes | 1 << 1,
         error_entries: (ERROR_ENTRIES - 1) as u8,

@@ -3,7 +3,7 @@
 //! NVM Express Base Specification 2.0, 5.27. Nothing can be saved; a controller reset brings the defaults back.
 
 use super::session::Session;
-use crate::wire::{Command, Status, put};
+use crate::wire::{Command, Notices, Status, put};
 use core::time::Duration;
 use offload_base::Instant;
 
@@ -15,7 +15,7 @@ pub(super) struct Features {
     error_recovery: u32,
     write_cache: bool,
     atomicity: u32,
-    events: u32,
+    notices: Notices,
     /// Milliseconds, and when they were set.
     timestamp: Option<(u64, Instant)>,
     behaviour: Vec<u8>,
@@ -32,7 +32,7 @@ impl Default for Features {
             error_recovery: 0,
             write_cache: true,
             atomicity: 0,
-            events: 0,
+            notices: Notices::default(),
             timestamp: None,
             behaviour: vec![0; BEHAVIOUR_LEN],
         }
@@ -40,9 +40,9 @@ impl Default for Features {
 }
 
 impl Features {
-    /// Which events the host wants.
-    pub(super) fn events(&self) -> u32 {
-        self.events
+    /// The changes that the host wants to be told of.
+    pub(super) fn notices(&self) -> Notices {
+        self.notices
     }
 
     /// Writes may stay in a volatile cache.
@@ -75,7 +75,7 @@ pub(super) fn get(session: &Session, command: &Command, now: Instant, queues: u1
 
 fn current(session: &Session, features: &Features, feature: u8, now: Instant, queues: u16) -> Result<Answer, Status> {
     let value = match feature {
-        id::EVENTS => features.events,
+        id::EVENTS => features.notices.0,
         id::KEEP_ALIVE => u32::try_from(session.keep_alive().as_millis()).unwrap_or(u32::MAX),
         _ if session.is_discovery() => return Err(Status::INVALID_FIELD),
         id::ARBITRATION => features.arbitration,
@@ -114,7 +114,7 @@ pub(super) fn set(
     let (feature, value) = (command.u32(10) as u8, command.u32(11));
     let discovery = session.is_discovery();
     match feature {
-        id::EVENTS => session.features.events = value,
+        id::EVENTS => session.features.notices = Notices(value),
         id::KEEP_ALIVE => session.set_keep_alive(now, Duration::from_millis(u64::from(value))),
         _ if discovery => return Err(Status::INVALID_FIELD),
         id::ARBITRATION => session.features.arbitration = value,

@@ -4,7 +4,7 @@ use super::bell::Bell;
 use super::connection::ConnectionId;
 use super::work::{AllUnderWay, Work};
 use crate::wire::{
-    CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN, ErrorEntry, log,
+    CC_ENABLE, CC_SHUTDOWN, CSTS_READY, CSTS_SHUT_DOWN, CSTS_SHUTTING_DOWN, DISCOVERY_NQN, ErrorEntry, Notices, log,
 };
 use core::time::Duration;
 use offload_base::Instant;
@@ -354,10 +354,10 @@ impl Session {
 
     /// The next event to tell, and the request it answers.
     pub(super) fn poll_event(&mut self) -> Option<(u16, u64)> {
-        let enabled = self.features.events();
-        let event = if !self.told_namespaces && !self.changed.is_empty() && enabled & EVENT_NAMESPACE != 0 {
+        let enabled = self.features.notices();
+        let event = if !self.told_namespaces && !self.changed.is_empty() && enabled.has(Notices::NAMESPACES) {
             notice(0x00, log::page::CHANGED_NAMESPACES)
-        } else if !self.told_discovery && self.discovery_changed && enabled & EVENT_DISCOVERY != 0 {
+        } else if !self.told_discovery && self.discovery_changed && enabled.has(Notices::DISCOVERY) {
             notice(0xf0, log::page::DISCOVERY)
         } else {
             return None;
@@ -377,10 +377,6 @@ const fn notice(information: u8, page: u8) -> u64 {
     2 | (information as u64) << 8 | (page as u64) << 16
 }
 
-/// OAES and the events feature: namespace attributes.
-pub(super) const EVENT_NAMESPACE: u32 = 1 << 8;
-/// OAES and the events feature: the discovery log.
-pub(super) const EVENT_DISCOVERY: u32 = 1 << 31;
 /// AERL: Asynchronous Event Requests at a time, less one.
 pub(super) const EVENT_REQUESTS: u8 = 3;
 /// How long a host may leave a controller that is not enabled, or shut down, without a command; and one that it has not
