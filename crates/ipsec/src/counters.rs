@@ -55,6 +55,10 @@ offload_base::counters! {
         pub sa_exhausted: "ipsec_sa_exhausted",
         /// SAs that the device lost.
         pub sa_offload_lost: "ipsec_sa_offload_lost",
+        /// Times the device was asked again to take an SA that it had refused for the time being.
+        pub sa_offload_retried: "ipsec_sa_offload_retried",
+        /// SAs that it took then.
+        pub sa_offload_later: "ipsec_sa_offload_later",
         /// Received packets dropped: no header that makes sense.
         pub in_header_error: "XfrmInHdrError",
         /// Received packets dropped: the checksum of their IPv4 header is wrong.

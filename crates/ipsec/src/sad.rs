@@ -41,6 +41,8 @@ pub struct Sa {
     pub queue: usize,
     /// Its place in a device.
     pub offload: Option<InDevice>,
+    /// Its place in the line of those that the device has no room for.
+    pub waits_for_room: Option<u64>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
     pub retired: bool,
     /// How far its numbers are written down.
@@ -111,6 +113,7 @@ impl Sa {
             quiet: None,
             queue: 0,
             offload: None,
+            waits_for_room: None,
             retired: false,
             marks: Marks::NONE,
             deadline: None,

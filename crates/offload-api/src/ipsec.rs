@@ -484,7 +484,8 @@ pub struct SaAdded {
     pub sa: SaId,
     /// Its SPI.
     pub spi: u32,
-    /// Why no device does what was asked of it; the SA works in software then.
+    /// Why no device does what was asked of it; the SA works in software then. For want of space that is for the time
+    /// being: the device gets it when others have left.
     pub refused: Option<SaRefused>,
 }
 

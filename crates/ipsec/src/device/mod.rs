@@ -70,6 +70,8 @@ pub struct SecureDevice {
     events: Events,
     /// SAs that the device had no time for yet, the oldest first.
     waiting_for_device: VecDeque<SaId>,
+    /// How many SAs ever waited for room in the device.
+    waited_for_room: u64,
     /// What the device was told to protect, by the policies it came from.
     told: HashMap<(Selector, u32), Vec<Told>>,
     counters: IpsecCounters,
@@ -106,6 +108,7 @@ impl SecureDevice {
             events: Events::default(),
             told: HashMap::new(),
             waiting_for_device: VecDeque::new(),
+            waited_for_room: 0,
             counters: IpsecCounters::default(),
             epoch: 0,
             decided: Cell::new(None),

@@ -21,11 +21,15 @@ use offload_base::Instant;
 use smallvec::SmallVec;
 
 impl SecureDevice {
-    /// Gives an SA to the device, at once or when that has time for it; until then it is the host's.
+    /// Gives an SA to the device, at once or when that has time, or room, for it; until then it is the host's.
     pub(super) fn offer_to_device(&mut self, id: SaId) -> Option<SaRefused> {
         if self.waiting_for_device.is_empty() {
             match self.put_in_device(id) {
                 Err(SaRefused::Busy) => {}
+                Err(SaRefused::NoSpace) => {
+                    self.wait_for_room(id);
+                    return Some(SaRefused::NoSpace);
+                }
                 result => return result.err(),
             }
         }
@@ -36,14 +40,47 @@ impl SecureDevice {
     /// Gives the device those SAs that it had no time for.
     pub(super) fn offer_again(&mut self) {
         while let Some(id) = self.waiting_for_device.front().copied() {
-            let result = self.put_in_device(id);
-            match result {
+            self.counters.sa_offload_retried += 1;
+            match self.put_in_device(id) {
                 Err(SaRefused::Busy) => return,
+                Ok(()) => self.counters.sa_offload_later += 1,
                 // It was used up meanwhile, or is gone.
-                Ok(()) | Err(SaRefused::UnknownSa) => {}
-                Err(_) => self.tell(SaEvent::OffloadLost { sa: id }),
+                Err(SaRefused::UnknownSa) => {}
+                Err(refused) => {
+                    self.tell(SaEvent::OffloadLost { sa: id });
+                    if refused == SaRefused::NoSpace {
+                        self.wait_for_room(id);
+                    }
+                }
             }
             self.waiting_for_device.pop_front();
+            self.epoch += 1;
+        }
+    }
+
+    /// Puts an SA at the end of the line of those that the device has no room for at its queue.
+    fn wait_for_room(&mut self, id: SaId) {
+        let Some(sa) = self.sad.find_mut(id) else { return };
+        self.waited_for_room += 1;
+        sa.waits_for_room = Some(self.waited_for_room);
+        self.queues[sa.queue].waiting_for_room.insert(self.waited_for_room, id);
+    }
+
+    /// An SA left the device: gives it those that it had no room for at this queue, as far as there is some.
+    fn offer_room(&mut self, queue: usize) {
+        while let Some((place, id)) = self.queues[queue].waiting_for_room.first_key_value().map(|(at, id)| (*at, *id)) {
+            self.counters.sa_offload_retried += 1;
+            let refused = self.put_in_device(id).err();
+            if refused == Some(SaRefused::NoSpace) {
+                return;
+            }
+            self.queues[queue].waiting_for_room.remove(&place);
+            self.sad.find_mut(id).into_iter().for_each(|sa| sa.waits_for_room = None);
+            match refused {
+                None => self.counters.sa_offload_later += 1,
+                Some(SaRefused::Busy) => self.waiting_for_device.push_back(id),
+                Some(_) => {}
+            }
             self.epoch += 1;
         }
     }
@@ -65,6 +102,9 @@ impl SecureDevice {
     /// Takes an SA, and what the device was told to use it for, back.
     pub(super) fn take_from_device(&mut self, id: SaId) {
         let Some(sa) = self.sad.find_mut(id) else { return };
+        if let Some(place) = sa.waits_for_room.take() {
+            self.queues[sa.queue].waiting_for_room.remove(&place);
+        }
         let (Some(place), queue) = (sa.offload.take(), &mut self.queues[sa.queue]) else { return };
         queue.sas.remove(&place.handle);
         if let Some(device) = queue.inner.ipsec() {
@@ -159,7 +199,7 @@ impl SecureDevice {
 
     /// Takes note of what the device tells about SAs.
     pub(super) fn hear_device(&mut self, queue: usize) {
-        let mut lost = false;
+        let (mut lost, mut room) = (false, false);
         while let Some(event) = self.queues[queue].inner.ipsec().and_then(|device| device.poll_sa_event()) {
             let find = |handle| self.queues[queue].sas.get(&handle).copied();
             match event {
@@ -170,8 +210,9 @@ impl SecureDevice {
                     if let Some(id) = self.queues[queue].sas.remove(&handle) {
                         self.goes_on_in_software(id);
                     }
-                    lost = true;
+                    (lost, room) = (true, true);
                 }
+                DeviceSaEvent::Removed(_) => room = true,
                 DeviceSaEvent::SequenceExhausted(handle) => {
                     if let Some(id) = find(handle) {
                         self.sad.retire(id);
@@ -197,6 +238,9 @@ impl SecureDevice {
             });
         }
         self.offer_again();
+        if room {
+            self.offer_room(queue);
+        }
     }
 
     /// The device has limits reached as well as the host, and each is told once. The device may have counted more: what

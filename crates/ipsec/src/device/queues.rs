@@ -27,7 +27,7 @@ use offload_api::{
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A queue of the device, and what waits at it.
@@ -39,6 +39,8 @@ pub(super) struct Queue {
     pub(super) sas: HashMap<Handle, SaId, QuickHash>,
     /// SAs whose packets leave by it.
     pub(super) used: usize,
+    /// SAs that the device has no room for here, the oldest first: they are the host's until others leave the device.
+    pub(super) waiting_for_room: BTreeMap<u64, SaId>,
     /// Packets for the shard of this queue that were opened at another.
     opened: VecDeque<RxPacket>,
     /// Who serves it, and is to hear of new keys and of what others do here.
@@ -56,6 +58,7 @@ impl Queue {
             backlog: VecDeque::new(),
             sas: HashMap::default(),
             used: 0,
+            waiting_for_room: BTreeMap::new(),
             opened: VecDeque::new(),
             waker: None,
             awaited: Cell::new(None),

@@ -91,6 +91,38 @@ fn a_device_is_full_some_time() {
     }
 }
 
+/// Successors come before their predecessors go: where these fill the device, those get it a moment later.
+#[test]
+fn an_sa_that_found_the_device_full_gets_it_when_another_leaves() {
+    for kind in [OffloadKind::Crypto, OffloadKind::Packet] {
+        let params = sa(Direction::Transmit, kind, EspMode::Transport, false);
+        let (mut end, refused) = end(NicConfig { ipsec_sas: 1, ..NicConfig::default() }, &params);
+        assert_eq!(refused, None);
+        let first = end.keying().find_sa(Direction::Transmit, params.spi, params.source, params.destination).unwrap();
+        let add = |end: &mut End, number: u8| {
+            let key = EspKey::new(EspSuite::Aes128Gcm, &[number; 20]).unwrap();
+            let params = SaParams { spi: 0x2000 + u32::from(number), key, ..params.clone() };
+            let added = end.keying().add_sa(NOW, params).unwrap();
+            assert_eq!(added.refused, Some(SaRefused::NoSpace), "{kind:?}");
+            added.sa
+        };
+        let [gone, second, third] = [101, 102, 103].map(|number| add(&mut end, number));
+        end.keying().delete_sa(gone).unwrap();
+        for (leaves, gets, waits) in [(first, second, Some(third)), (second, third, None)] {
+            assert_eq!(end.secure.offloaded(gets), OffloadKind::None);
+            end.keying().delete_sa(leaves).unwrap();
+            end.settle();
+            assert_eq!(end.events(), []);
+            assert_eq!(end.secure.offloaded(gets), kind);
+            assert!(waits.is_none_or(|waits| end.secure.offloaded(waits) == OffloadKind::None));
+        }
+        end.settle();
+        assert_eq!(end.send(tcp(false, b"by the device", None)).len(), 1);
+        assert_eq!(end.counted("ipsec_sw_tx_pkts"), 0);
+        assert_eq!((end.counted("ipsec_sa_offload_later"), end.counted("ipsec_sa_offload_retried")), (2, 3));
+    }
+}
+
 #[test]
 fn parameters_that_do_not_go_together_are_refused() {
     let mut end = End::new(1);
