@@ -168,13 +168,6 @@ pub(crate) fn nic_on(clock: ClockKind, nic: &NicConfig) -> NicConfig {
     }
 }
 
-/// The same with a control ring for so many connections that all open at once, and ask for both directions of TLS. With a
-/// shorter one the device refuses some for being busy, and they stay in software.
-pub(crate) fn nic_for(connections: usize, clock: ClockKind, nic: &NicConfig) -> NicConfig {
-    let control_ring = nic.control_ring.max(COMMANDS_OF_A_CONNECTION * connections);
-    NicConfig { control_ring, ..nic_on(clock, nic) }
-}
-
 /// Packets that may wait for a host in real time. Where hosts share their threads with their NICs, they take turns, and
 /// few do. Else a host's thread may have to wait for a core, and that must not cost packets; but buffers are used in
 /// turn, and so many are in no cache, nor in memory that the system has handed out already.
@@ -183,8 +176,6 @@ fn real_receive_ring() -> usize {
     if cores <= FEWEST_HOSTS { NicConfig::default().receive_ring } else { 8192 }
 }
 
-/// A context each way, and a question about each.
-const COMMANDS_OF_A_CONNECTION: usize = 4;
 /// Hosts of a scenario, at least.
 const FEWEST_HOSTS: usize = 2;
 

@@ -9,7 +9,7 @@
 //! costs and bytes are of what came after it.
 
 use crate::bounded;
-use crate::connection::{Connection, Mode, nic_for, tcp};
+use crate::connection::{Connection, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
 use crate::measured::Measured;
@@ -116,7 +116,7 @@ impl Iperf {
     /// When the testbed cannot be set up or a connection fails.
     pub fn run(self) -> io::Result<IperfRun> {
         let meter = Meter::new();
-        let nic = nic_for(self.streams as usize, self.clock, &self.nic);
+        let nic = nic_on(self.clock, &self.nic);
         let mut bed = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)
@@ -406,6 +406,18 @@ mod tests {
             let all = with(Some(window), Duration::ZERO).unwrap();
             assert!(all.run.goodput_gbps < made.run.goodput_gbps, "slow start is left out");
         }
+    }
+
+    /// Those that find the control ring full ask again with their next record.
+    #[test]
+    fn however_many_streams_begin_at_once_all_get_the_device() {
+        let until = Until::Bytes(500_000);
+        let made = Iperf { streams: 256, until, message_size: 16_384, ..Iperf::new(Mode::TlsNic) }.run().unwrap();
+        assert!(made.run.sha256_ok && made.run.bytes == 256 * 500_000, "{made:?}");
+        let counted = |name| made.run.counters.get(name).copied().unwrap_or(0);
+        assert_eq!((counted("TlsTxDevice"), counted("TlsRxDevice")), (256, 256), "{:?}", made.run.counters);
+        assert_eq!(counted("TlsOffloadRefused"), counted("TlsOffloadLater"));
+        assert!(counted("TlsOffloadLater") > 0, "nobody found it full");
     }
 
     #[test]

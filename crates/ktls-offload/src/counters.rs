@@ -85,6 +85,10 @@ offload_base::counters! {
         pub rx_restored_bytes: "TlsRxRestoredBytes",
         /// Offload requests a device or its absence turned down.
         pub offload_refused: "TlsOffloadRefused",
+        /// Times a device was asked again for what it had refused for the time being.
+        pub offload_retried: "TlsOffloadRetried",
+        /// Directions that a device took after it had refused them for the time being.
+        pub offload_later: "TlsOffloadLater",
         /// Device resets seen.
         pub device_resets: "TlsDeviceResets",
     }
@@ -147,6 +151,8 @@ const LINES: &[&str] = &[
     "TlsRxRecordsDevice",
     "TlsRxRestoredBytes",
     "TlsOffloadRefused",
+    "TlsOffloadRetried",
+    "TlsOffloadLater",
     "TlsDeviceResets",
 ];
 

@@ -341,7 +341,7 @@ async fn flows_return_to_a_device_that_is_busy_at_first() {
     let refuse = |refusal| wire.lock().iter_mut().for_each(|half| half.device.as_mut().unwrap().refuse = refusal);
     let mut expected = Vec::new();
     for (refusal, on_device) in
-        [(Some(Refused::Busy), false), (None, true), (Some(Refused::NoSpace), false), (None, false)]
+        [(Some(Refused::Busy), false), (None, true), (Some(Refused::Unsupported), false), (None, false)]
     {
         refuse(refusal);
         if refusal.is_some() {

@@ -201,7 +201,7 @@ async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowl
     near.update_keys(false).unwrap();
     wire.lock()[0].hold = false;
     wire.pump(0, usize::MAX);
-    wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
+    wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::Unsupported);
     near.send_chunk("software".into()).await.unwrap();
     assert_eq!((near.counters().tx_rekey_sw, near.counters().curr_tx_sw), (2, 1));
     // One that waits when the direction ends is neither.
@@ -279,7 +279,7 @@ fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
         2 => Just(Turn::Offload(Offload::BOTH)),
         1 => ask,
         3 => Just(Turn::Read),
-        1 => prop::sample::select(vec![None, Some(Refused::NoSpace), Some(Refused::Busy)]).prop_map(Turn::Refuse),
+        1 => prop::sample::select(vec![None, Some(Refused::Unsupported), Some(Refused::NoSpace), Some(Refused::Busy)]).prop_map(Turn::Refuse),
         1 => Just(Turn::Reset),
         1 => any::<bool>().prop_map(Turn::Hold),
     ];

@@ -73,6 +73,76 @@ async fn a_device_that_is_busy_when_it_is_asked_takes_the_stream_later() {
 }
 
 #[tokio::test]
+async fn a_full_device_is_asked_less_and_less_often_and_takes_the_stream_when_there_is_room() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::NoSpace));
+    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (full, full));
+    exchange(&mut near, &mut far, 100).await;
+    for counters in [near.counters(), far.counters()] {
+        // With records 1, 3, 7, 15, 31, 63 and 95.
+        assert_eq!((counters.offload_refused, counters.offload_retried, counters.offload_later), (1, 7, 0));
+    }
+    refuse(&wire, None);
+    exchange(&mut near, &mut far, 26).await;
+    assert_eq!((near.transmit_context(), far.receive_context()), (None, None));
+    exchange(&mut near, &mut far, 2).await;
+    assert!(near.transmit_context().is_some() && far.receive_context().is_some());
+    for counters in [near.counters(), far.counters()] {
+        assert_eq!((counters.offload_refused, counters.offload_retried, counters.offload_later), (1, 8, 1));
+    }
+    assert_eq!((near.counters().tx_device, far.counters().rx_device), (1, 1));
+}
+
+/// Room is made by others, who may wait for this stream.
+#[tokio::test]
+async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    wire.lock()[1].tells_next = false;
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::NoSpace));
+    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    assert_eq!(far.offload(RX).rx, Outcome::Deferred);
+    near.send_chunk("first".into()).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(far.ready().await.unwrap(), full);
+    }
+    refuse(&wire, None);
+    assert!(far.ready().await.unwrap().handle().is_some());
+    assert_eq!((far.counters().offload_retried, far.counters().offload_later), (5, 1));
+}
+
+#[tokio::test]
+async fn what_a_device_will_never_take_is_not_asked_for_again() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::Unsupported));
+    let never = Outcome::Refused(NotOffloaded::Device(Refused::Unsupported));
+    assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (never, never));
+    refuse(&wire, None);
+    exchange(&mut near, &mut far, 100).await;
+    assert_eq!((near.transmit_context(), far.receive_context()), (None, None));
+    for counters in [near.counters(), far.counters()] {
+        assert_eq!((counters.offload_retried, counters.offload_later), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_reset_makes_room_for_those_that_wait() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::NoSpace));
+    near.offload(TX);
+    far.offload(RX);
+    exchange(&mut near, &mut far, 100).await;
+    refuse(&wire, None);
+    wire.reset(0);
+    exchange(&mut near, &mut far, 1).await;
+    assert!(near.transmit_context().is_some());
+}
+
+#[tokio::test]
 async fn many_key_updates_at_once_do_not_push_a_stream_off_its_device() {
     let wire = Wire::new(7).with_devices(0.0, 7);
     let (mut near, mut far) = offloaded(&wire).await;

@@ -11,6 +11,7 @@
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP and
 //!   IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
+//! - [`again`]: when a device that refused for the time being is asked again;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
 //! - [`stream`]: [`SegmentStream`], what a protocol sees of a transport.
 //!
@@ -18,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod again;
 pub mod device;
 pub mod ipsec;
 pub mod nvme;
@@ -31,6 +33,7 @@ pub mod tls;
 pub mod tx;
 pub mod unit;
 
+pub use again::AskAgain;
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,

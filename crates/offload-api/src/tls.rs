@@ -151,6 +151,22 @@ pub enum Refused {
     Resetting,
 }
 
+impl Refused {
+    /// Whether there may be room later: then the device is [asked again](crate::AskAgain).
+    ///
+    /// ```
+    /// use offload_api::Refused;
+    ///
+    /// assert!(Refused::NoSpace.passes() && !Refused::Unsupported.passes());
+    /// ```
+    pub fn passes(self) -> bool {
+        match self {
+            Refused::NoSpace | Refused::Busy | Refused::Resetting => true,
+            Refused::Unsupported => false,
+        }
+    }
+}
+
 /// What a TLS layer may ask of a device. Nothing here blocks: what takes time ends in a
 /// [`DeviceEvent`](crate::DeviceEvent).
 pub trait TlsDevice {

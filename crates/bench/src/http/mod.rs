@@ -9,7 +9,7 @@ mod files;
 pub use files::Files;
 
 use crate::bounded;
-use crate::connection::{Connection, GO, Mode, nic_for, tcp};
+use crate::connection::{Connection, GO, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
 use crate::latency::{Latencies, Latency, per_request};
@@ -87,7 +87,7 @@ impl Http {
     /// When the testbed cannot be set up, a connection fails, or an answer is none.
     pub fn run(self) -> io::Result<HttpRun> {
         let meter = Meter::new();
-        let nic = nic_for(self.connections as usize, self.clock, &self.nic);
+        let nic = nic_on(self.clock, &self.nic);
         let mut bed = Testbed::builder(self.seed)
             .clock(self.clock)
             .meter(&meter)

@@ -331,7 +331,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let mut without_content = 0;
         // News of a device take a lock to hear; while all is settled, what has arrived needs none.
-        let mut watched = self.rx.is_being_added() || self.returns.rx;
+        let mut watched = self.rx.is_being_added() || self.returns.rx.is_due();
         if watched {
             self.hear_news(cx);
         }
@@ -347,6 +347,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.note_record(&record);
                     let received = self.receive(record);
                     without_content += u32::from(self.plain.is_empty());
+                    self.returns.rx.note_unit();
                     self.add_deferred(cx);
                     received
                 }
@@ -379,7 +380,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Hears what happened to the device; whether the receive direction was to go back to it.
     fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
         self.watch_device(Task::Reader, cx);
-        let returns = self.returns.rx;
+        let returns = self.returns.rx.is_due();
         if returns {
             // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
             self.add_deferred(cx);

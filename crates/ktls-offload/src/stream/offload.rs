@@ -11,7 +11,7 @@ use crate::tasks::Task;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload_api::{DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TlsResync, TxTag};
+use offload_api::{AskAgain, DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TlsResync, TxTag};
 use offload_base::Seq;
 use std::io;
 
@@ -106,10 +106,13 @@ pub enum NotOffloaded {
 }
 
 impl NotOffloaded {
-    /// Whether the device may take it a moment later. Then it is asked again: with the next write, or with what arrives next.
+    /// Whether the device may take it later. Then it is [asked again](KtlsStream::offload).
     pub fn passes(self) -> bool {
-        let now = [Refused::Busy, Refused::Resetting].map(NotOffloaded::Device);
-        now.contains(&self) || matches!(self, NotOffloaded::Unread | NotOffloaded::KeyUpdates)
+        match self {
+            NotOffloaded::Device(refused) => refused.passes(),
+            NotOffloaded::Unread | NotOffloaded::KeyUpdates => true,
+            NotOffloaded::NoDevice | NotOffloaded::NoTls | NotOffloaded::Lost | NotOffloaded::Closed => false,
+        }
     }
 }
 
@@ -143,18 +146,23 @@ impl RxOffload {
     }
 }
 
-/// Which directions are to go to a device, or back to it after a reset, as soon as it takes them.
+/// Which directions are to go to a device, or back to it after a reset, and when it is asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Returns {
-    tx: bool,
-    pub(super) rx: bool,
+    tx: AskAgain,
+    pub(super) rx: AskAgain,
 }
 
 impl<S: SegmentStream> KtlsStream<S> {
     /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software. After a
     /// reset both go on in software and return by themselves: what this end sends with the next write, what it receives
-    /// as soon as it is known where the next record begins. So do directions that were refused for a reason that
-    /// [passes](NotOffloaded::passes). If the device refuses for good, ask again.
+    /// as soon as it is known where the next record begins.
+    ///
+    /// A direction that was refused for a reason that [passes](NotOffloaded::passes) is asked for again without further
+    /// ado, when it has a record for the device. For want of space that is with the next record, then with the second
+    /// after that, the fourth and so on, up to every 32nd; if the device is busy or being reset, with each. A stream that
+    /// is idle asks nothing. [`TlsCounters`](crate::TlsCounters) tell how often the device was asked again, and how many
+    /// directions it took then. If the device refuses for good, nobody asks but this function.
     ///
     /// Takes in what the transport has received.
     pub fn offload(&mut self, ask: Offload) -> Offloaded {
@@ -167,8 +175,14 @@ impl<S: SegmentStream> KtlsStream<S> {
         Offloaded { tx, rx }
     }
 
-    /// Waits until the receive direction is on the device, or is not going to be. The peer should hear that only now:
-    /// a record that it sends before has to be opened in software, and may cost the device its place.
+    /// Waits until it is answered whether the receive direction is on the device: until the device works, or has refused.
+    /// The peer should hear that only now: a record that it sends before has to be opened in software, and may cost the
+    /// device its place.
+    ///
+    /// It never waits for room, which others would have to make, and they may be waiting for this stream: a refusal is an
+    /// answer, also one that [passes](NotOffloaded::passes). The stream then begins in software, and goes to the device
+    /// later by itself, see [`offload`](Self::offload). Each call asks the device once more, if it refused for the time
+    /// being.
     ///
     /// # Errors
     /// None: what ended the connection is told to who reads, behind what had arrived by then.
@@ -184,6 +198,8 @@ impl<S: SegmentStream> KtlsStream<S> {
         loop {
             self.poll_events(Some(Task::Reader), cx);
             let before = self.rx;
+            // Somebody waits for the answer of now.
+            self.returns.rx.hurry();
             if let Some(reason) = self.add_deferred(cx) {
                 // Somebody waits, so a refusal is an answer, also one that passes.
                 return Poll::Ready(Ok(Outcome::Refused(reason)));
@@ -227,7 +243,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             Ok(handle) => Outcome::Device(handle),
             Err(reason) => {
                 self.counters.offload_refused += u64::from(reason != NotOffloaded::Closed);
-                self.returns.tx = reason.passes();
+                self.returns.tx.end();
+                self.note_transmit_refused(reason);
                 Outcome::Refused(reason)
             }
         }
@@ -241,6 +258,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         if self.write != Side::Open {
             return Err(NotOffloaded::Closed);
         }
+        self.counters.offload_retried += u64::from(self.returns.tx.was_refused());
         let KtlsStream { stream, sender, next, contexts, .. } = self;
         // Nothing sent tells where something would go.
         let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
@@ -251,7 +269,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         sender.hand_over(handle);
         self.policy.begin(stream.sent());
         self.counters.tx_device += 1;
-        self.returns.tx = false;
+        self.counters.offload_later += u64::from(self.returns.tx.end());
         self.note_transmit_key_on_device();
         self.note_places();
         Ok(handle)
@@ -259,7 +277,7 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Whether the transmit direction is to come to a device, or to come back to it.
     pub(super) fn waits_for_transmit_context(&self) -> bool {
-        self.returns.tx || self.waits_to_install() || self.policy.holds()
+        self.returns.tx.waits() || self.waits_to_install() || self.policy.holds()
     }
 
     /// Whether the receive direction is on a device, or on its way there.
@@ -288,6 +306,9 @@ impl<S: SegmentStream> KtlsStream<S> {
             return Outcome::Refused(reason);
         }
         self.rx = RxOffload::Deferred;
+        if self.returns.rx.waits() {
+            self.returns.rx.begin();
+        }
         if let Some(reason) = self.add_deferred(cx) {
             self.counters.offload_refused += 1;
             return Outcome::Refused(reason);
@@ -302,12 +323,13 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Adds the receive context, if one is waiting for the next record's place to be known, and it is. Gives the reason if
     /// it is refused for the time being.
     pub(super) fn add_deferred(&mut self, cx: &mut Context<'_>) -> Option<NotOffloaded> {
-        if self.rx != RxOffload::Deferred {
+        if self.rx != RxOffload::Deferred || (self.returns.rx.waits() && !self.returns.rx.is_due()) {
             return None;
         }
         let may_ask = self.rekeys.may_ask();
         if !may_ask || !self.receiver.has_room_for_context() {
-            self.returns.rx = true;
+            // Reading on changes that, not the device.
+            self.returns.rx.begin();
             return Some(if may_ask { NotOffloaded::Unread } else { NotOffloaded::KeyUpdates });
         }
         // What has arrived the device will not see again: its context has to begin behind all of it. The transport's
@@ -331,25 +353,26 @@ impl<S: SegmentStream> KtlsStream<S> {
                 return None;
             }
         };
+        self.counters.offload_retried += u64::from(self.returns.rx.was_refused());
         match self.contexts.add(&mut self.stream, Direction::Receive, start, number, self.receiver.key()) {
             Ok(handle) => {
                 self.receiver.add_context(handle);
                 self.rekeys.note_context();
                 self.rx = RxOffload::Adding(handle);
-                self.returns.rx = false;
+                self.counters.offload_later += u64::from(self.returns.rx.end());
                 let mut mode = TlsResync::default();
                 self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
                 self.resync = Resync::new(mode, start);
                 None
             }
             // After a reset every flow comes at once, more than the device takes at a time.
-            Err(reason) if reason.passes() => {
-                self.returns.rx = true;
-                Some(reason)
+            Err(NotOffloaded::Device(refused)) if refused.passes() => {
+                self.returns.rx.note_refused(refused);
+                Some(refused.into())
             }
             Err(reason) => {
                 self.counters.offload_refused += 1;
-                self.returns.rx = false;
+                self.returns.rx.end();
                 self.rx = RxOffload::Refused(reason);
                 self.keep_receive_key_in_software();
                 None
@@ -359,27 +382,52 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// There will be no next record for a context to begin with.
     fn give_up_deferred(&mut self) {
-        self.returns.rx = false;
+        self.returns.rx.end();
         self.rx = RxOffload::Refused(NotOffloaded::Closed);
         self.abort_receive_rekey();
     }
 
-    /// Hands the transmit direction to a device that was reset, if it had it before. Called before a record of data.
+    /// Hands the transmit direction to the device, if it is to get it and it is time to ask. Called before a record of
+    /// data.
     pub(super) fn return_to_device(&mut self) {
-        if !self.returns.tx {
+        if !self.returns.tx.waits() {
             return;
         }
-        if let Err(reason) = self.add_transmit_context()
-            && !reason.passes()
-        {
-            self.counters.offload_refused += 1;
-            self.returns.tx = false;
+        self.returns.tx.note_unit();
+        if !self.returns.tx.is_due() {
+            return;
+        }
+        if let Err(reason) = self.add_transmit_context() {
+            self.note_transmit_refused(reason);
+            if !reason.passes() {
+                self.counters.offload_refused += 1;
+                self.keep_transmit_key_in_software();
+            }
+        }
+    }
+
+    /// Whether the device is to be asked, now or later, to take the transmit direction.
+    pub(super) fn waits_to_ask(&self) -> bool {
+        self.returns.tx.waits()
+    }
+
+    /// The device is to get the transmit direction with the next record.
+    pub(super) fn want_transmit_context(&mut self) {
+        self.returns.tx.begin();
+    }
+
+    fn note_transmit_refused(&mut self, reason: NotOffloaded) {
+        match reason {
+            NotOffloaded::Device(refused) if refused.passes() => self.returns.tx.note_refused(refused),
+            _ => {
+                self.returns.tx.end();
+            }
         }
     }
 
     /// Acts on what happened to the device, if the stream has anything there.
     pub(super) fn watch_device(&mut self, task: Task, cx: &Context<'_>) {
-        let uses = self.sender.context().is_some() || self.waits_to_install() || self.returns.tx;
+        let uses = self.sender.context().is_some() || self.waits_to_install() || self.returns.tx.waits();
         if uses || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
             self.poll_events(Some(task), cx);
         }
@@ -439,13 +487,16 @@ impl<S: SegmentStream> KtlsStream<S> {
                 DeviceEvent::Reset => {
                     // The news may be older than the contexts: then the device still has them.
                     self.counters.device_resets += 1;
-                    self.returns.tx |= self.sender.context().is_some() || self.waits_to_install();
+                    // Its places are free.
+                    if self.returns.tx.waits() || self.waits_to_install() || self.sender.context().is_some() {
+                        self.returns.tx.begin();
+                    }
                     let had_receive = self.wants_receive_context();
                     self.lose_transmit();
                     self.lose_receive();
                     self.give_back_unused();
                     if had_receive {
-                        self.returns.rx = true;
+                        self.returns.rx.begin();
                         self.rx = RxOffload::Deferred;
                     }
                 }

@@ -162,16 +162,11 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
     }
 
-    /// Takes the new key to the device, if that is due. Called before a record of data.
+    /// The new key is to go to the device, once nothing is left that the old one's context is needed for. Called before a
+    /// record of data.
     pub(super) fn install_transmit_key(&mut self) {
-        if self.rekeys.transmit != Course::Due {
-            return;
-        }
-        if let Err(reason) = self.add_transmit_context()
-            && !reason.passes()
-        {
-            self.counters.offload_refused += 1;
-            self.keep_transmit_key_in_software();
+        if self.rekeys.transmit == Course::Due && !self.waits_to_ask() {
+            self.want_transmit_context();
         }
     }
 
