@@ -5,7 +5,7 @@ use crate::pair::{ADDRESS, PORT, Pair, Setup};
 use crate::transfer::{exchange, pattern};
 use crate::wire::WireConfig;
 use core::time::Duration;
-use host_stack::{ConnectionError, ConnectionId, OpenError, State, TcpConfig};
+use host_stack::{ConnectionError, ConnectionId, Ecn, OpenError, State, TcpConfig};
 use offload_base::Seed;
 use smoltcp::wire::{IpProtocol, Ipv4Packet, TcpPacket, TcpSeqNumber};
 
@@ -227,6 +227,26 @@ fn a_cookie_tells_the_largest_segment_size_that_is_not_above_the_clients() {
         assert_eq!(pair.stacks[1].counters().cookies_received, 1, "MTU {mtu}");
         assert_eq!(pair.stacks[1].stats(ids[1]).segment_size, size - 12, "MTU {mtu}; timestamps take 12");
     }
+}
+
+#[test]
+fn who_gets_a_cookie_is_promised_no_marks() {
+    let asks = TcpConfig { ecn: Ecn::Request, ..TcpConfig::default() };
+    let mut pair = Pair::new(&Setup { tcp: [asks, TcpConfig::default()], ..Setup::default() });
+    pair.stacks[1].listen(PORT, BACKLOG).unwrap();
+    flood(&mut pair, 400);
+    let answers = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = answers.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[34..]);
+        if from == 1 && tcp.syn() {
+            seen.lock().unwrap().push(tcp.ece());
+        }
+        false
+    }));
+    connect(&mut pair);
+    assert_eq!(pair.stacks[1].counters().cookies_received, 1);
+    assert_eq!(*answers.lock().unwrap(), [false], "a cookie does not keep that the client asked");
 }
 
 #[test]
