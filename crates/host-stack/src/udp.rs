@@ -4,27 +4,9 @@
 //! space is dropped and counted.
 
 use crate::stack::OpenError;
-use bytes::BytesMut;
-use core::net::SocketAddr;
+use offload_api::Datagram;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-
-/// A datagram that arrived.
-///
-/// ```
-/// use host_stack::Datagram;
-///
-/// fn answer_to(datagram: &Datagram) -> (std::net::SocketAddr, usize) {
-///     (datagram.from, datagram.data.len())
-/// }
-/// ```
-#[derive(Debug)]
-pub struct Datagram {
-    /// Who sent it.
-    pub from: SocketAddr,
-    /// What it says.
-    pub data: BytesMut,
-}
 
 /// Why a datagram was not sent.
 ///

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
-//! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device;
+//! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`datagram`]: a
+//!   datagram, with what was told of its packet;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP and
 //!   IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
 //! - [`again`]: when a device that refused for the time being is asked again;
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod again;
+pub mod datagram;
 pub mod device;
 pub mod ipsec;
 pub mod nvme;
@@ -34,6 +36,7 @@ pub mod tx;
 pub mod unit;
 
 pub use again::AskAgain;
+pub use datagram::{Datagram, EcnCodepoint};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,

@@ -234,7 +234,7 @@ mod tests {
         ];
         for (which, mut packet) in packets.into_iter().enumerate() {
             let (mut network, mut counters) = (network(), HostCounters::default());
-            if let Some(Arrival::Datagram { .. }) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
+            if let Some(Arrival::Datagram(_)) = network.receive(Instant::ZERO, &mut packet, &mut counters) {
                 network.refuse_datagram(Instant::ZERO, &packet.frame, packet.meta.protection, &mut counters);
             }
             let later = Instant::ZERO + Duration::from_secs(61);

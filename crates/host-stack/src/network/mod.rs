@@ -42,7 +42,9 @@ use icmp::Refusal;
 use identifications::Identifications;
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
-use offload_api::{DigestAsk, FlowKey, Handle, Header, PathCaps, Protocol, RxMeta, RxPacket, TxAsk, TxPacket};
+use offload_api::{
+    DigestAsk, EcnCodepoint, FlowKey, Handle, Header, PathCaps, Protocol, RxMeta, RxPacket, TxAsk, TxPacket,
+};
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::{HeaderError, IpHeaders, Sum, Version};
@@ -76,9 +78,20 @@ pub(crate) enum Arrival {
     /// A TCP segment.
     Tcp(Parsed),
     /// A datagram for `port`.
-    Datagram { port: u16, from: SocketAddr, payload: Range<usize> },
+    Datagram(ParsedDatagram),
     /// Word of a packet that did not get through.
     Undelivered(Undelivered),
+}
+
+/// A datagram found in a frame.
+#[derive(Debug)]
+pub(crate) struct ParsedDatagram {
+    pub(crate) from: SocketAddr,
+    /// The address and port of this host.
+    pub(crate) to: SocketAddr,
+    pub(crate) ecn: EcnCodepoint,
+    /// Where in the frame the payload lies.
+    pub(crate) payload: Range<usize>,
 }
 
 /// A TCP packet found in a frame.

@@ -1,14 +1,14 @@
 //! UDP headers, read and written (RFC 768; over IPv6, RFC 8200 8.1).
 
 use super::icmp::Refusal;
-use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, UDP};
+use super::{Arrival, ETHERNET_BYTES, Network, OUTBOX_PACKETS, ParsedDatagram, UDP};
 use crate::counters::HostCounters;
 use crate::udp::SendError;
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use offload_api::rx::Checksums;
-use offload_api::{Header, PathCaps, Protection, TxAsk, TxPacket};
+use offload_api::{EcnCodepoint, Header, PathCaps, Protection, TxAsk, TxPacket};
 use offload_base::Instant;
 use offload_formats::{IpHeaders, Sum, Version};
 use smallvec::smallvec;
@@ -46,11 +46,12 @@ impl Network {
             return None;
         }
         let start = ETHERNET_BYTES + headers.upper;
-        Some(Arrival::Datagram {
-            port: udp.dst_port(),
+        Some(Arrival::Datagram(ParsedDatagram {
             from: SocketAddr::new(source, udp.src_port()),
+            to: SocketAddr::new(headers.destination(packet), udp.dst_port()),
+            ecn: EcnCodepoint::of_bits(headers.ecn(packet)),
             payload: start + UDP_BYTES..start + bytes,
-        })
+        }))
     }
 
     /// Tells the sender of the datagram in `frame`, which came so protected, that nobody listens at its port.

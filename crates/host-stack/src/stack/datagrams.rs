@@ -3,12 +3,12 @@
 use super::opening::{PORTS_TRIED, random_port};
 use super::shards::may_choose;
 use super::{OpenError, Stack};
-use crate::udp::{Datagram, SendError};
+use crate::network::ParsedDatagram;
+use crate::udp::SendError;
 use bytes::{Buf, Bytes};
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
-use core::ops::Range;
-use offload_api::{FlowKey, NetDevice, Protocol, RxPacket};
+use offload_api::{Datagram, FlowKey, NetDevice, Protocol, RxPacket};
 use offload_base::Instant;
 
 impl Stack {
@@ -90,28 +90,24 @@ impl Stack {
         self.sockets.next_ready()
     }
 
-    pub(super) fn on_datagram(
-        &mut self,
-        now: Instant,
-        (port, from, payload): (u16, SocketAddr, Range<usize>),
-        packet: RxPacket,
-        left: Option<u16>,
-    ) {
+    pub(super) fn on_datagram(&mut self, now: Instant, parsed: ParsedDatagram, packet: RxPacket, left: Option<u16>) {
+        let port = parsed.to.port();
         if !self.sockets.is_bound(port) {
             let left = left.unwrap_or_else(|| self.shards_to_ask(false, true));
             if left > 0 {
-                return self.pass_datagram_on((port, from, payload), packet, left);
+                return self.pass_datagram_on(parsed, packet, left);
             }
             let mut frame = packet.frame;
             self.counters.udp_no_ports += 1;
-            frame.truncate(payload.end);
+            frame.truncate(parsed.payload.end);
             self.network.refuse_datagram(now, &frame, packet.meta.protection, &mut self.counters);
             return;
         }
-        let mut frame = packet.frame;
-        frame.truncate(payload.end);
-        frame.advance(payload.start);
-        if self.sockets.deliver(port, Datagram { from, data: frame }) {
+        let ParsedDatagram { from, to, ecn, payload } = parsed;
+        let RxPacket { frame: mut data, meta, joined, placed: _ } = packet;
+        data.truncate(payload.end);
+        data.advance(payload.start);
+        if self.sockets.deliver(port, Datagram { from, to, ecn, data, meta, joined }) {
             self.counters.udp_in_datagrams += 1;
         } else {
             self.counters.udp_receive_drops += 1;

@@ -153,9 +153,7 @@ impl Stack {
     pub fn receive(&mut self, now: Instant, mut packet: RxPacket, device: &mut dyn NetDevice) {
         match self.network.receive(now, &mut packet, &mut self.counters) {
             Some(Arrival::Tcp(parsed)) => self.on_segment(now, parsed, packet, None, device),
-            Some(Arrival::Datagram { port, from, payload }) => {
-                self.on_datagram(now, (port, from, payload), packet, None);
-            }
+            Some(Arrival::Datagram(parsed)) => self.on_datagram(now, parsed, packet, None),
             Some(Arrival::Undelivered(undelivered)) => {
                 self.share(&packet);
                 self.on_undelivered(now, &undelivered);

@@ -12,10 +12,8 @@
 
 use super::Stack;
 use crate::config::{Config, TcpConfig};
-use crate::network::{Arrival, Parsed, concerns_all_shards};
+use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
 use bytes::BytesMut;
-use core::net::SocketAddr;
-use core::ops::Range;
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{NetDevice, RxMeta, RxPacket};
 use offload_base::Instant;
@@ -42,11 +40,7 @@ pub(crate) struct Passed {
 #[derive(Debug)]
 enum What {
     Segment(Box<Parsed>),
-    Datagram {
-        port: u16,
-        from: SocketAddr,
-        payload: Range<usize>,
-    },
+    Datagram(ParsedDatagram),
     /// It was answered; the rest is for everybody.
     Overheard,
 }
@@ -87,7 +81,7 @@ impl Stack {
         let Passed { what, mut packet, left } = passed;
         match what {
             What::Segment(parsed) => self.on_segment(now, *parsed, packet, Some(left), device),
-            What::Datagram { port, from, payload } => self.on_datagram(now, (port, from, payload), packet, Some(left)),
+            What::Datagram(parsed) => self.on_datagram(now, parsed, packet, Some(left)),
             What::Overheard => {
                 if let Some(Arrival::Undelivered(undelivered)) = self.network.overhear(now, &mut packet) {
                     // Whoever received it has counted it, if it is nobody's.
@@ -135,13 +129,8 @@ impl Stack {
         self.pass_on(What::Segment(Box::new(parsed)), packet, left);
     }
 
-    pub(super) fn pass_datagram_on(
-        &mut self,
-        (port, from, payload): (u16, SocketAddr, Range<usize>),
-        packet: RxPacket,
-        left: u16,
-    ) {
-        self.pass_on(What::Datagram { port, from, payload }, packet, left);
+    pub(super) fn pass_datagram_on(&mut self, parsed: ParsedDatagram, packet: RxPacket, left: u16) {
+        self.pass_on(What::Datagram(parsed), packet, left);
     }
 
     fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {

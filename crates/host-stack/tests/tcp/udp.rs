@@ -7,7 +7,9 @@ use bytes::Bytes;
 use core::num::NonZeroU16;
 use host_stack::{OpenError, SendError};
 use offload_api::rx::Checksums;
+use offload_api::{EcnCodepoint, Protection, RxMeta, RxPacket};
 use offload_base::Seed;
+use offload_formats::Version;
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
 
@@ -150,6 +152,37 @@ fn a_socket_that_is_not_read_keeps_a_bounded_number() {
     pair.nics[1].port().deliver(&across(IpProtocol::Udp, &datagram(SERVICE, b"ham")));
     pair.run_now();
     assert_eq!(pair.stacks[1].take_datagram(SERVICE).unwrap().data[..], b"ham"[..]);
+}
+
+#[test]
+fn each_datagram_keeps_what_was_said_of_its_packet() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].bind_udp(Some(SERVICE)).unwrap();
+    let version = if crate::OVER_SIX { Version::Six } else { Version::Four };
+    let said = [
+        (EcnCodepoint::NotCapable, Protection::None, None),
+        (EcnCodepoint::Capable0, Protection::Secret, None),
+        (EcnCodepoint::CongestionExperienced, Protection::Secret, NonZeroU16::new(3)),
+        (EcnCodepoint::Capable1, Protection::Authentic, None),
+    ];
+    for (ecn, protection, joined) in said {
+        let mut frame = across(IpProtocol::Udp, &datagram(SERVICE, b"abcdefgh"));
+        version.set_ecn(&mut frame[14..], ecn.bits());
+        let meta = RxMeta { checksums: Checksums::Good, protection, ..RxMeta::default() };
+        let packet = RxPacket { joined, ..RxPacket::new(frame[..].into(), meta) };
+        pair.stacks[1].receive(pair.now, packet, &mut pair.nics[1]);
+    }
+    for (ecn, protection, joined) in said {
+        let datagram = pair.stacks[1].take_datagram(SERVICE).unwrap();
+        assert_eq!((datagram.from, datagram.to), ((ADDRESS[0], 1000).into(), (ADDRESS[1], SERVICE).into()));
+        assert_eq!((datagram.ecn, datagram.joined), (ecn, joined));
+        assert_eq!((datagram.meta.checksums, datagram.meta.protection), (Checksums::Good, protection));
+        let parts: Vec<_> = datagram.split().map(|part| (part.data, part.ecn, part.meta.protection)).collect();
+        let expected: &[&[u8]] = if joined.is_some() { &[b"abc", b"def", b"gh"] } else { &[b"abcdefgh"] };
+        let expected: Vec<_> = expected.iter().map(|data| ((*data).into(), ecn, protection)).collect();
+        assert_eq!(parts, expected);
+    }
+    assert!(pair.stacks[1].take_datagram(SERVICE).is_none());
 }
 
 #[test]
