@@ -21,7 +21,7 @@ struct Entry<E: Engine> {
     used: bool,
 }
 
-#[expect(
+#[allow(
     clippy::large_enum_variant,
     reason = "the NIC's memory is made for states that lie in it, not behind a pointer"
 )]
