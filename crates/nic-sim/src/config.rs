@@ -1,9 +1,9 @@
 //! What a NIC is built with.
 
-use crate::device::ETHERNET_HEADER;
 use crate::rss::Toeplitz;
 use core::time::Duration;
-use offload_api::TlsResync;
+use offload_api::{TlsKey, TlsResync, TlsSuite, TlsVersion};
+use offload_formats::frame::ETHERNET_BYTES;
 
 /// A NIC's size, speed and delays.
 ///
@@ -80,6 +80,12 @@ pub struct NicConfig {
 }
 
 impl NicConfig {
+    /// Whether the TLS engines know the version and suite of a key.
+    pub(crate) fn knows(&self, key: &TlsKey) -> bool {
+        matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13)
+            && matches!(key.suite(), TlsSuite::Aes128Gcm | TlsSuite::Aes256Gcm | TlsSuite::ChaCha20Poly1305)
+    }
+
     /// What each of the queues is built with. With several, the port is theirs together, and keeps the line's time.
     pub(crate) fn of_each_queue(&self) -> NicConfig {
         let share = u32::from(self.queues.max(1));
@@ -104,7 +110,7 @@ impl NicConfig {
     /// assert_eq!(joins_more.receive_buffer_bytes(), 512 << 10);
     /// ```
     pub fn receive_buffer_bytes(&self) -> usize {
-        let frame = (usize::from(self.mtu) + ETHERNET_HEADER).next_multiple_of(64);
+        let frame = (usize::from(self.mtu) + ETHERNET_BYTES).next_multiple_of(64);
         let joined = LRO_BUFFER_BYTES.max(2 * self.lro_max_bytes as usize);
         if self.lro { joined.max(frame) } else { frame }
     }
@@ -114,7 +120,7 @@ impl NicConfig {
         if !self.lro {
             return self.receive_ring;
         }
-        let bytes = self.receive_ring * (usize::from(self.mtu) + ETHERNET_HEADER);
+        let bytes = self.receive_ring * (usize::from(self.mtu) + ETHERNET_BYTES);
         // One is being filled while the host has the other.
         bytes.div_ceil(self.receive_buffer_bytes()).max(2).min(self.receive_ring)
     }

@@ -21,10 +21,7 @@ struct Entry<E: Engine> {
     used: bool,
 }
 
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the NIC's memory is made for states that lie in it, not behind a pointer"
-)]
+/// The NIC's memory is made for states that lie in it, not behind a pointer.
 #[derive(Debug)]
 enum Stored<S> {
     /// With its place in the circle.

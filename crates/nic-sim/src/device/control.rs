@@ -10,7 +10,7 @@ use crate::engine::tls_rx::TlsReceive;
 use crate::engine::tls_tx::TlsTransmit;
 use crate::packet::{ControlCommand, ControlCompletion};
 use crate::steering::Key;
-use offload_api::{Direction, FlowKey, Handle, TlsKey, TlsResync, TlsSuite, TlsVersion};
+use offload_api::{Direction, FlowKey, Handle, TlsKey, TlsResync, TlsSuite};
 use offload_base::{Instant, Seq};
 use resumable_aead::Algorithm;
 
@@ -185,7 +185,7 @@ impl Device {
         (start, number): (Seq, u64),
         key: &TlsKey,
     ) -> Option<()> {
-        if handle.engine() != Tls::ID || handle.place() >= self.config.tls_contexts || !knows(key) {
+        if handle.engine() != Tls::ID || handle.place() >= self.config.tls_contexts || !self.config.knows(key) {
             return None;
         }
         let expanded = resumable_aead::Key::new(algorithm(key.suite())?, key.key()).ok()?;
@@ -207,11 +207,6 @@ impl Device {
         self.interrupt(now);
         Ok(())
     }
-}
-
-/// Whether the engines know the version and suite.
-pub(crate) fn knows(key: &TlsKey) -> bool {
-    matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) && algorithm(key.suite()).is_some()
 }
 
 fn algorithm(suite: TlsSuite) -> Option<Algorithm> {

@@ -1,7 +1,7 @@
 //! ESP on its way through the device: what the engines make of it, and what is counted.
 
 use crate::context::Engine;
-use crate::device::{Device, ETHERNET_HEADER};
+use crate::device::Device;
 use crate::dma;
 use crate::engine::coalesce::Within;
 use crate::engine::esp::{Esp, Sas};
@@ -14,6 +14,7 @@ use core::net::IpAddr;
 use offload_api::rx::Checksums;
 use offload_api::{EspVerdict, RxMeta};
 use offload_base::Instant;
+use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
 
 /// A frame to be handed up, or none.
@@ -84,7 +85,7 @@ impl Device {
 
     /// The longest frame there is.
     pub(super) fn longest_frame(&self) -> usize {
-        usize::from(self.config.mtu) + ETHERNET_HEADER
+        usize::from(self.config.mtu) + ETHERNET_BYTES
     }
 
     pub(super) fn count_esp_drop(&mut self, why: EspDrop) {

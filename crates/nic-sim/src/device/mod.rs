@@ -28,7 +28,6 @@ use crate::signal::Signal;
 use crate::stats::DeviceCounters;
 use crate::steering::Steering;
 use crate::wire::Port;
-pub(crate) use control::knows;
 use core::task::Waker;
 use core::time::Duration;
 pub use multi_queue::MultiQueueDevice;
@@ -36,6 +35,7 @@ use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
+use offload_formats::frame::ETHERNET_BYTES;
 use receive::ReceiveSide;
 use transmit::TransmitSide;
 
@@ -89,7 +89,7 @@ pub struct Device {
 
 impl Device {
     pub(crate) fn new(config: NicConfig, rings: DeviceRings) -> Device {
-        let frame_bytes = (usize::from(config.mtu) + ETHERNET_HEADER).next_multiple_of(64);
+        let frame_bytes = (usize::from(config.mtu) + ETHERNET_BYTES).next_multiple_of(64);
         Device {
             frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
             contexts: ContextStore::new(config.context_cache_bytes),
@@ -222,7 +222,6 @@ impl Interrupt {
     }
 }
 
-pub(crate) const ETHERNET_HEADER: usize = 14;
 /// Memory for frames that leave: what takes turns is to stay in the nearer caches.
 const SLAB_BYTES: usize = 96 << 10;
 

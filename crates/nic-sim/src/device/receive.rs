@@ -12,8 +12,8 @@
 mod opened;
 
 use crate::context::Context;
+use crate::device::Device;
 use crate::device::esp::EspOutcome;
-use crate::device::{Device, ETHERNET_HEADER};
 use crate::dma;
 use crate::engine::coalesce::{Joint, Within, Wrapping};
 use crate::engine::tls::{Tls, TlsState};
@@ -24,6 +24,7 @@ use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
 use offload_api::{EspVerdict, Placements, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
+use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
 use std::collections::VecDeque;
 
@@ -115,7 +116,7 @@ impl Device {
             self.counters.rx_drop_address += 1;
             return;
         }
-        if data.len() > usize::from(self.config.mtu) + ETHERNET_HEADER {
+        if data.len() > usize::from(self.config.mtu) + ETHERNET_BYTES {
             self.counters.rx_oversize_pkts_phy += 1;
             return;
         }
@@ -367,7 +368,7 @@ impl Device {
     /// Cuts a packet off its buffer; the rest takes others, unless that is too little, which is said.
     fn cut_off(&mut self, mut buffer: BytesMut) -> (BytesMut, bool) {
         let end = buffer.len().next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity());
-        let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_HEADER;
+        let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_BYTES;
         if !ends_buffer {
             self.receive.buffers.push(buffer.split_off(end));
         }
@@ -454,7 +455,7 @@ fn may_be_joined(meta: &RxMeta) -> bool {
 
 /// Whether the frame is for this address: its own, or for all.
 fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
-    frame.len() >= ETHERNET_HEADER && (frame[..6] == mac || frame[0] & 1 == 1)
+    frame.len() >= ETHERNET_BYTES && (frame[..6] == mac || frame[0] & 1 == 1)
 }
 
 /// Packets being joined at a time, each of a flow of its own.

@@ -13,6 +13,7 @@ use offload_api::{
     Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused, Selector,
     Slots, TxPacket,
 };
+use offload_formats::frame::ETHERNET_BYTES;
 use std::collections::VecDeque;
 
 /// All SAs in the device, by place.
@@ -127,7 +128,7 @@ impl Driver {
                 });
                 let payload = packet.ask.mss.map_or(packet.payload_len(), usize::from);
                 let encrypted = (packet.header.len() + payload).checked_sub(usize::from(at) + esp::ESP_AND_IV);
-                let longest = usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER;
+                let longest = usize::from(self.config.mtu) + ETHERNET_BYTES;
                 known
                     && encrypted
                         .is_some_and(|encrypted| packet.header.len() + payload + trailer_len(encrypted) <= longest)

@@ -6,7 +6,6 @@
 //! device forgets its key and keeps its place, and the next flow's key goes there, in the order of the control ring,
 //! with nothing to wait for.
 
-use crate::device::knows;
 use crate::driver::Driver;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry, engines};
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsDevice, TlsKey, TlsResync};
@@ -336,7 +335,7 @@ impl TlsDevice for Driver {
         number: u64,
         key: &TlsKey,
     ) -> Result<Handle, Refused> {
-        if !knows(key) {
+        if !self.config.knows(key) {
             return Err(Refused::Unsupported);
         }
         let shadow = Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, under_way: 0 };

@@ -13,6 +13,7 @@ use core::num::NonZeroU64;
 use offload_api::{DropReason, FlowKey, Handle, Protocol, RecordSource, Sent, TxPacket};
 use offload_base::Instant;
 use offload_formats::Headers;
+use offload_formats::frame::ETHERNET_BYTES;
 use std::collections::HashMap;
 
 /// What is on its way to the device.
@@ -233,14 +234,14 @@ impl Driver {
         let payload = packet.payload_len();
         let frame = packet.header.len() + payload;
         let fits = match packet.ask.mss {
-            None => frame <= usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER,
+            None => frame <= usize::from(self.config.mtu) + ETHERNET_BYTES,
             Some(mss) => {
                 let segment = packet.header.len() + usize::from(mss);
                 mss > 0
                     && (self.config.udp_segmentation
                         || sender(packet).is_none_or(|flow| flow.protocol != Protocol::Udp))
                     && payload <= self.config.tso_max_bytes as usize
-                    && segment <= usize::from(self.config.mtu) + crate::device::ETHERNET_HEADER
+                    && segment <= usize::from(self.config.mtu) + ETHERNET_BYTES
             }
         };
         let paced = packet.ask.rate.is_none() || (self.config.pacing && sender(packet).is_some());

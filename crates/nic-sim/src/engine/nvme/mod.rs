@@ -26,7 +26,6 @@ pub(crate) use transmit::NvmeTransmit;
 pub(crate) struct NvmeTcp;
 
 /// Where a context stands, by direction.
-#[allow(clippy::large_enum_variant, reason = "most contexts are those that receive")]
 #[derive(Debug)]
 pub(crate) enum NvmeState {
     Transmit(NvmeTransmit),

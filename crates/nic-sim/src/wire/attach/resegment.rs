@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use core::fmt;
 use offload_base::BufferPool;
 use offload_base::cost::{self, Work};
+use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Sum, Version};
 
 /// Cuts packets into frames, one packet at a time.
@@ -249,7 +250,6 @@ impl fmt::Debug for Resegmenter {
 
 /// The longest IP packet, the headers before it, and a byte by which to know what is longer.
 const BUFFER_BYTES: usize = VnetHeader::LEN + ETHERNET_BYTES + 8 + u16::MAX as usize + 1;
-const ETHERNET_BYTES: usize = 14;
 /// Longer frames are rare enough for an allocation each.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;

@@ -4,7 +4,8 @@ use super::{Crossing, Impairment, Share};
 use bytes::{Bytes, BytesMut};
 use offload_base::Rng;
 use offload_base::counters::Counters;
-use offload_formats::Sum;
+use offload_formats::frame::ETHERNET_BYTES as IP;
+use offload_formats::{Sum, Version};
 
 offload_base::counters! {
     /// What marking counts.
@@ -64,8 +65,12 @@ impl Impairment for Mark {
 fn marked(frame: &Bytes) -> Option<BytesMut> {
     let kind = frame.get(12..14)?;
     let mut data = match kind {
-        IPV4 if frame.len() >= IP + IPV4_BYTES && frame[IP + 1] & CE != 0 => BytesMut::from(&frame[..]),
-        IPV6 if frame.len() >= IP + IPV6_BYTES && frame[IP + 1] & CE << 4 != 0 => BytesMut::from(&frame[..]),
+        IPV4 if frame.len() >= IP + Version::Four.header_bytes() && frame[IP + 1] & CE != 0 => {
+            BytesMut::from(&frame[..])
+        }
+        IPV6 if frame.len() >= IP + Version::Six.header_bytes() && frame[IP + 1] & CE << 4 != 0 => {
+            BytesMut::from(&frame[..])
+        }
         _ => return None,
     };
     if kind == IPV6 {
@@ -82,11 +87,8 @@ fn marked(frame: &Bytes) -> Option<BytesMut> {
     Some(data)
 }
 
-const IP: usize = 14;
 const IPV4: &[u8] = &[0x08, 0x00];
 const IPV6: &[u8] = &[0x86, 0xdd];
-const IPV4_BYTES: usize = 20;
-const IPV6_BYTES: usize = 40;
 /// Both bits; an ECN-capable packet has one of them (RFC 3168 5).
 const CE: u8 = 0b11;
 
