@@ -5,7 +5,7 @@
 //! memory as an image, and is fetched when a packet needs it, in place of one that was not used for a while.
 //!
 //! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
-//! there are never more contexts on the NIC than fit.
+//! there are never more contexts on the NIC than fit; nothing is steered to a context that is gone.
 
 mod image;
 mod slab;
@@ -14,7 +14,7 @@ use crate::dma::DmaBytes;
 use crate::engine::esp::Esp;
 use crate::engine::nvme::NvmeTcp;
 use crate::engine::tls::Tls;
-use crate::steering::Key;
+use crate::steering::{Key, Steering};
 use core::fmt;
 pub(crate) use image::{ContextImage, ImageReader, ImageWriter};
 use offload_api::{FlowKey, Handle};
@@ -119,22 +119,24 @@ impl ContextStore {
         self.contexts
     }
 
-    /// Puts a context in its handle's place. What was there is gone; what it was about is told.
+    /// Puts a context in its handle's place, and steers to it what it is about. What was there is gone.
     pub(crate) fn insert<E: Engine>(
         &mut self,
         handle: Handle,
         subject: Subject,
-        state: E::State,
-        held: E::Held,
+        (state, held): (E::State, E::Held),
+        steering: &mut Steering,
         dma: &mut DmaBytes,
-    ) -> Option<Subject> {
+    ) {
         debug_assert_eq!(handle.engine(), E::ID);
-        let before = E::slab(&mut self.slabs).in_place(handle.place()).and_then(|before| self.remove(before));
+        if let Some(before) = E::slab(&mut self.slabs).in_place(handle.place()) {
+            self.remove(before, steering);
+        }
+        subject.keys.iter().for_each(|key| steering.insert(*key, handle));
         self.make_room(dma);
         E::slab(&mut self.slabs).insert(handle, subject, state, held, self.on_nic.len());
         self.on_nic.push(handle);
         self.contexts += 1;
-        before
     }
 
     /// The context, on the NIC.
@@ -160,14 +162,14 @@ impl ContextStore {
         subject?.flow
     }
 
-    /// Gives up a context, and tells what it was about.
-    pub(crate) fn remove(&mut self, handle: Handle) -> Option<Subject> {
-        let (subject, at) = self.slabs.of(handle)?.remove(handle)?;
+    /// Gives up a context, if it is there: nothing is steered to it any more.
+    pub(crate) fn remove(&mut self, handle: Handle, steering: &mut Steering) {
+        let Some((subject, at)) = self.slabs.of(handle).and_then(|slab| slab.remove(handle)) else { return };
         self.contexts -= 1;
         if let Some(at) = at {
             self.leave_circle(at);
         }
-        Some(subject)
+        subject.keys.into_iter().for_each(|key| steering.remove(key, handle));
     }
 
     pub(crate) fn clear(&mut self) {

@@ -71,7 +71,7 @@ impl Device {
                     ControlCompletion::Done(handle)
                 }
                 ControlCommand::ParkTls { handle } => {
-                    self.give_up_context(handle);
+                    self.contexts.remove(handle, &mut self.steering);
                     if !report {
                         continue;
                     }
@@ -126,7 +126,7 @@ impl Device {
                     ControlCompletion::IndirectionSet
                 }
                 ControlCommand::Destroy { handle } => {
-                    self.give_up_context(handle);
+                    self.contexts.remove(handle, &mut self.steering);
                     ControlCompletion::Destroyed(handle)
                 }
             };
@@ -150,31 +150,13 @@ impl Device {
         }
     }
 
-    /// Gives up a context: nothing is steered to it any more.
-    fn give_up_context(&mut self, handle: Handle) {
-        if let Some(subject) = self.contexts.remove(handle) {
-            self.unsteer(handle, subject);
-        }
-    }
-
-    fn unsteer(&mut self, handle: Handle, subject: Subject) {
-        subject.keys.into_iter().for_each(|key| self.steering.remove(key, handle));
-    }
-
     fn create_nvme(&mut self, handle: Handle, subject: Subject, engine: NvmeState) -> ControlCompletion {
         if handle.engine() != NvmeTcp::ID || handle.place() >= self.config.nvme_contexts {
             return ControlCompletion::Refused(handle);
         }
-        self.add_context::<NvmeTcp>(handle, subject, engine, Placement::default());
+        let Device { contexts, steering, dma, .. } = self;
+        contexts.insert::<NvmeTcp>(handle, subject, (engine, Placement::default()), steering, dma);
         ControlCompletion::Created(handle)
-    }
-
-    /// Puts a context in its place, and steers to it what it is about.
-    fn add_context<E: Engine>(&mut self, handle: Handle, subject: Subject, state: E::State, held: E::Held) {
-        subject.keys.iter().for_each(|key| self.steering.insert(*key, handle));
-        if let Some(before) = self.contexts.insert::<E>(handle, subject, state, held, &mut self.dma) {
-            self.unsteer(handle, before);
-        }
     }
 
     fn create(
@@ -197,7 +179,8 @@ impl Device {
                 (TlsState::Receive(engine), vec![Key::Flow(flow, 0)])
             }
         };
-        self.add_context::<Tls>(handle, Subject { flow: Some(flow), keys }, engine, expanded);
+        let Device { contexts, steering, dma, .. } = self;
+        contexts.insert::<Tls>(handle, Subject { flow: Some(flow), keys }, (engine, expanded), steering, dma);
         Some(())
     }
 

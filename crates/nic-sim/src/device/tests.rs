@@ -118,6 +118,19 @@ fn an_old_generation_names_no_receive_context() {
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));
 }
 
+/// A driver of ours gives a context up before another has its place.
+#[test]
+fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Receive);
+    let [_, next] = OTHERS;
+    rig.create(next, Direction::Receive);
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [Some(next), None]));
+    rig.create(NEW, Direction::Transmit);
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [None, None]));
+    assert!(rig.device.follows_nothing());
+}
+
 #[test]
 fn an_old_generation_names_no_sa() {
     let mut rig = Rig::new();

@@ -126,11 +126,7 @@ impl Sas<'_> {
                     numbers.go_on_after(last);
                 }
             }
-            IpsecCommand::RemoveSa { handle } => {
-                if let Some(subject) = self.contexts.remove(handle) {
-                    self.unsteer(handle, subject);
-                }
-            }
+            IpsecCommand::RemoveSa { handle } => self.contexts.remove(handle, self.steering),
             IpsecCommand::SetPolicy { selector, rank, sa } => {
                 self.table.policies.replace(selector, rank, sa);
             }
@@ -201,17 +197,10 @@ impl Sas<'_> {
                 (Numbers::Receive(window), vec![key])
             }
         };
-        keys.iter().for_each(|key| self.steering.insert(*key, handle));
         let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
         let state = SaState { numbers, meter, exhaustion_told: false };
         let subject = Subject { flow: None, keys };
-        if let Some(before) = self.contexts.insert::<Esp>(handle, subject, state, SaHeld { params, cipher }, self.dma) {
-            self.unsteer(handle, before);
-        }
-    }
-
-    fn unsteer(&mut self, handle: Handle, subject: Subject) {
-        subject.keys.into_iter().for_each(|key| self.steering.remove(key, handle));
+        self.contexts.insert::<Esp>(handle, subject, (state, SaHeld { params, cipher }), self.steering, self.dma);
     }
 }
 
