@@ -479,8 +479,12 @@ mod tests {
         assert_eq!(engine.receive(Seq(0), &bytes[..200], &mut placement).verdict, NvmeVerdict::Good);
         let behind = engine.receive(Seq(400), &bytes[400..500], &mut placement);
         assert_eq!((behind.verdict, behind.placed[0].1.offset()), (NvmeVerdict::NotChecked, 400 - 32));
-        // To the end of that PDU; then the next is whole.
-        assert_eq!(engine.receive(Seq(500), &bytes[500..636], &mut placement).verdict, NvmeVerdict::NotChecked);
+        // So it stays to the end of that PDU, wherever the state was meanwhile; then the next is whole.
+        engine = ContextImage::of(|image| engine.write(image)).read(NvmeReceive::read).unwrap();
+        for (from, to) in [(500, 600), (600, 636)] {
+            let received = engine.receive(Seq(from as u32), &bytes[from..to], &mut placement);
+            assert_eq!(received.verdict, NvmeVerdict::NotChecked);
+        }
         assert_eq!(engine.receive(Seq(636), &bytes[636..], &mut placement).verdict, NvmeVerdict::Good);
         assert!(engine.receive(Seq(200), &bytes[200..400], &mut placement).placed.is_empty(), "from the past");
     }
