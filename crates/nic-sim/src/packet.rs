@@ -3,13 +3,11 @@
 //! Each entry is a typed value that cannot be malformed; what it weighs on the bus is in [`crate::dma`].
 
 use bytes::{Bytes, BytesMut};
+use core::any::Any;
 use core::num::NonZeroU16;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{
-    Direction, FlowKey, Handle, Lifetime, NvmeTcpConfig, Piece, Placements, RxMeta, SaParams, Selector, TlsKey,
-    TxPacket,
-};
+use offload_api::{Direction, FlowKey, Handle, Lifetime, Piece, Placements, RxMeta, SaParams, Selector, TxPacket};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -29,25 +27,18 @@ pub struct SendEntry {
 pub enum SendDescriptor {
     /// Send a packet.
     Packet(TxPacket),
-    /// Static parameters of a TLS context: the record number that counting starts from.
-    TlsStatic {
+    /// Static parameters of a context: the unit number that counting starts from.
+    StaticParameters {
         /// The context.
         handle: Handle,
-        /// Number of the record that the next progress parameters point at.
+        /// Number of the unit that the next progress parameters point at.
         number: u64,
     },
-    /// Progress parameters: a record starts at this sequence number, and it is the next to come.
-    TlsProgress {
+    /// Progress parameters: a unit starts at this sequence number, and it is the next to come.
+    ProgressParameters {
         /// The context.
         handle: Handle,
-        /// Where the record starts.
-        start: Seq,
-    },
-    /// Progress parameters of an NVMe/TCP context: a PDU starts at this sequence number, and it is the next to come.
-    NvmeProgress {
-        /// The context.
-        handle: Handle,
-        /// Where the PDU starts.
+        /// Where the unit starts.
         start: Seq,
     },
     /// Go on only after everything before has taken effect.
@@ -188,101 +179,70 @@ pub struct ControlEntry {
     pub command: ControlCommand,
 }
 
+/// What an engine makes a context from: of a type that the engine says.
+pub type Spec = Box<dyn Any + Send>;
+
 /// What the control ring asks for.
 #[derive(Debug)]
 pub enum ControlCommand {
-    /// Create a TLS context.
-    CreateTls {
+    /// Create a context.
+    Create {
         /// What it will be called.
         handle: Handle,
         /// The flow, as the host sees it.
         flow: FlowKey,
         /// Which half of it.
         direction: Direction,
-        /// Where the first record starts. (A transmit context learns it from parameters on its send ring.)
-        start: Seq,
-        /// The first record's number.
-        number: u64,
-        /// Keys.
-        key: Box<TlsKey>,
+        /// How many other contexts of the flow work below it.
+        layer: usize,
+        /// What its engine makes it from.
+        spec: Spec,
     },
-    /// Tell where a receive context thinks a record starts.
-    QueryResync {
+    /// Make a transmit context of one that was parked, in the same place. It cannot fail, and is reported only if the entry
+    /// asks for that.
+    Reuse {
+        /// What it will be called.
+        handle: Handle,
+        /// The flow, as the host sees it.
+        flow: FlowKey,
+        /// What its engine makes it from.
+        spec: Spec,
+    },
+    /// Take the key from a transmit context, and keep its place for [`Reuse`](Self::Reuse). It is reported only if the entry
+    /// asks for that.
+    Park {
         /// Which one.
         handle: Handle,
     },
-    /// Tell a receive context whether a record starts where it thinks.
-    AnswerResync {
+    /// Tell where a receive context thinks a unit starts.
+    Query {
+        /// Which one.
+        handle: Handle,
+    },
+    /// Tell a receive context whether a unit starts where it thinks.
+    Answer {
         /// Which one.
         handle: Handle,
         /// Where it was asked about.
         header: Seq,
-        /// The number of the record that starts there; `None`: none does.
+        /// The number of the unit that starts there, zero where units have none; `None`: none does.
         number: Option<u64>,
     },
-    /// Make a context of one that was parked, in the same place. It cannot fail, and is reported only if the entry asks
-    /// for that.
-    ReuseTls {
-        /// What it will be called.
-        handle: Handle,
-        /// The flow, as the host sees it.
-        flow: FlowKey,
-        /// Keys.
-        key: Box<TlsKey>,
-    },
-    /// Take the key from a transmit context, and keep its place for [`ReuseTls`](Self::ReuseTls). It is reported only if
-    /// the entry asks for that.
-    ParkTls {
-        /// Which one.
-        handle: Handle,
-    },
-    /// Create an NVMe/TCP receive context.
-    CreateNvme {
-        /// What it will be called.
-        handle: Handle,
-        /// The flow, as the host sees it.
-        flow: FlowKey,
-        /// Where the next PDU starts.
-        start: Seq,
-        /// How PDUs are framed.
-        config: NvmeTcpConfig,
-    },
-    /// Create an NVMe/TCP transmit context. It learns where PDUs start from parameters on its send ring.
-    CreateNvmeTransmit {
-        /// What it will be called.
-        handle: Handle,
-        /// The flow, as the host sees it.
-        flow: FlowKey,
-    },
-    /// Take the buffer of a command, and place the command's data there.
+    /// Take a buffer, and place there what is meant for it.
     Place {
         /// The flow's context.
         handle: Handle,
-        /// The command.
-        command: u16,
-        /// Its buffer. Whoever drops a piece sends it home.
-        buffer: Vec<Piece>,
+        /// What the buffer is called: the command whose data belong there, say.
+        buffer: u64,
+        /// Its pieces, in order. Whoever drops one sends it home.
+        pieces: Vec<Piece>,
     },
-    /// Send home what is left of the buffer of a command.
+    /// Send home what is left of a buffer.
     Unplace {
         /// The flow's context.
         handle: Handle,
-        /// The command.
-        command: u16,
-    },
-    /// Tell where an NVMe/TCP context thinks a PDU starts.
-    QueryNvmeResync {
-        /// Which one.
-        handle: Handle,
-    },
-    /// Tell an NVMe/TCP context whether a PDU starts where it thinks.
-    AnswerNvmeResync {
-        /// Which one.
-        handle: Handle,
-        /// Where it was asked about.
-        header: Seq,
-        /// Whether one does.
-        is_header: bool,
+        /// The buffer.
+        buffer: u64,
     },
     /// Spread received packets over the queues by another table.
     SetIndirection {
@@ -303,7 +263,7 @@ pub enum ControlCompletion {
     Created(Handle),
     /// The context could not be created.
     Refused(Handle),
-    /// Where the context thinks a record starts; `None`: it does not wait for an answer any more.
+    /// Where the context thinks a unit starts; `None`: it does not wait for an answer any more.
     Resync {
         /// The context.
         handle: Handle,

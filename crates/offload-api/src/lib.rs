@@ -43,7 +43,7 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
-pub use nvme::{NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits};
+pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use record::RecordFormat;
 pub use rss::RssDevice;
@@ -51,6 +51,6 @@ pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use slots::Slots;
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
-pub use tls::{Direction, Refused, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
+pub use tls::{Direction, Refused, TlsContext, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
 pub use tx::{DigestAsk, DropReason, Header, Sent, TxAsk, TxPacket};
 pub use unit::{Handle, Layer, TxTag, Unit, UnitPlace, UnitTag};

@@ -54,6 +54,28 @@ pub struct NvmeTcpConfig {
     pub over_tls: bool,
 }
 
+/// What an NVMe/TCP context is made from.
+///
+/// ```
+/// use offload_api::{NvmeTcpConfig, NvmeTcpContext};
+/// use offload_base::Seq;
+///
+/// let receives = NvmeTcpContext::Receive { start: Seq(1000), config: NvmeTcpConfig::default() };
+/// assert_ne!(receives, NvmeTcpContext::Transmit);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvmeTcpContext {
+    /// It follows what arrives.
+    Receive {
+        /// Where the next PDU starts.
+        start: Seq,
+        /// How PDUs are framed.
+        config: NvmeTcpConfig,
+    },
+    /// It works on what leaves, and learns where PDUs start from parameters on its send ring.
+    Transmit,
+}
+
 /// What an NVMe/TCP host may ask of a device. Nothing here blocks: what takes time ends in a
 /// [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.
 pub trait NvmeTcpDevice {

@@ -112,6 +112,26 @@ impl fmt::Debug for TlsKey {
     }
 }
 
+/// What a TLS context is made from.
+///
+/// ```
+/// use offload_api::{TlsContext, TlsKey, TlsSuite, TlsVersion};
+/// use offload_base::Seq;
+///
+/// let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
+/// let context = TlsContext { start: Seq(1000), number: 0, key };
+/// assert!(!format!("{context:?}").contains("[7"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct TlsContext {
+    /// Where the first record starts. (A transmit context learns it from parameters on its send ring.)
+    pub start: Seq,
+    /// The first record's number.
+    pub number: u64,
+    /// Keys.
+    pub key: TlsKey,
+}
+
 /// How a receive context that lost its place finds it again: the three ways of Linux' tls-offload.
 ///
 /// ```

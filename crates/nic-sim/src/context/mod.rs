@@ -7,45 +7,20 @@
 //! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
 //! there are never more contexts on the NIC than fit; nothing is steered to a context that is gone.
 
+mod hosted;
 mod image;
 mod slab;
 
 use crate::dma::DmaBytes;
-use crate::engine::esp::Esp;
-use crate::engine::nvme::NvmeTcp;
-use crate::engine::tls::Tls;
+use crate::engine::{Context, Engine};
+use crate::packet::Spec;
+use crate::stats::DeviceCounters;
 use crate::steering::{Key, Steering};
-use core::fmt;
+use hosted::{AnyEngine, Hosted};
+pub(crate) use hosted::{AnyStream, Installed};
 pub(crate) use image::{ContextImage, ImageReader, ImageWriter};
-use offload_api::{FlowKey, Handle};
-use slab::Circled;
-pub(crate) use slab::Slab;
-
-/// A kind of context.
-pub(crate) trait Engine: Sized + fmt::Debug + 'static {
-    /// As handles name it.
-    const ID: u8;
-    /// What is written to host memory: 208 bytes at most.
-    type State: fmt::Debug;
-    /// What a state refers to, such as keys and buffers. It stays where it is.
-    type Held: fmt::Debug;
-
-    /// Writes a state out.
-    fn save(state: &Self::State, image: &mut ImageWriter<'_>);
-
-    /// Reads back what [`save`](Self::save) wrote; `None`: it is none of that.
-    fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
-
-    /// Its contexts.
-    fn slab(slabs: &mut Slabs) -> &mut Slab<Self>;
-}
-
-/// A context, while it is on the NIC.
-#[derive(Debug)]
-pub(crate) struct Context<'a, E: Engine> {
-    pub(crate) state: &'a mut E::State,
-    pub(crate) held: &'a mut E::Held,
-}
+use offload_api::{Direction, FlowKey, Handle, Piece};
+use offload_base::Seq;
 
 /// What a context is about.
 #[derive(Debug, Default)]
@@ -59,7 +34,8 @@ pub(crate) struct Subject {
 /// All contexts of a device.
 #[derive(Debug)]
 pub(crate) struct ContextStore {
-    slabs: Slabs,
+    /// By the numbers that handles name them by.
+    engines: Vec<Installed>,
     /// Those whose state is on the NIC, in a circle.
     on_nic: Vec<Handle>,
     /// Where the circle is looked at next for one to evict.
@@ -67,14 +43,6 @@ pub(crate) struct ContextStore {
     fits: usize,
     contexts: usize,
     counters: CacheCounters,
-}
-
-/// Contexts by engine.
-#[derive(Debug, Default)]
-pub(crate) struct Slabs {
-    pub(crate) tls: Slab<Tls>,
-    pub(crate) esp: Slab<Esp>,
-    pub(crate) nvme: Slab<NvmeTcp>,
 }
 
 /// What the store counted.
@@ -86,22 +54,11 @@ pub(crate) struct CacheCounters {
     pub(crate) evicted: u64,
 }
 
-impl Slabs {
-    fn of(&mut self, handle: Handle) -> Option<&mut dyn Circled> {
-        match handle.engine() {
-            Tls::ID => Some(&mut self.tls),
-            Esp::ID => Some(&mut self.esp),
-            NvmeTcp::ID => Some(&mut self.nvme),
-            _ => None,
-        }
-    }
-}
-
 impl ContextStore {
-    /// A store for a NIC with `cache_bytes` bytes for contexts; one fits always.
-    pub(crate) fn new(cache_bytes: usize) -> ContextStore {
+    /// A store for a NIC with these engines and `cache_bytes` bytes for contexts; one fits always.
+    pub(crate) fn new(engines: Vec<Installed>, cache_bytes: usize) -> ContextStore {
         ContextStore {
-            slabs: Slabs::default(),
+            engines,
             on_nic: Vec::new(),
             hand: 0,
             fits: (cache_bytes / ContextImage::BYTES).max(1),
@@ -119,52 +76,93 @@ impl ContextStore {
         self.contexts
     }
 
-    /// Puts a context in its handle's place, and steers to it what it is about. What was there is gone.
-    pub(crate) fn insert<E: Engine>(
+    /// Has the context's engine make it, and steers to it what it is about; what was in its place is gone. False: the engine
+    /// cannot, and nothing has changed.
+    pub(crate) fn create(
         &mut self,
         handle: Handle,
+        direction: Direction,
+        spec: Spec,
         subject: Subject,
-        (state, held): (E::State, E::Held),
         steering: &mut Steering,
         dma: &mut DmaBytes,
-    ) {
-        debug_assert_eq!(handle.engine(), E::ID);
-        if let Some(before) = E::slab(&mut self.slabs).in_place(handle.place()) {
-            self.remove(before, steering);
+    ) -> bool {
+        let made = self.engine_mut(handle).is_some_and(|engine| engine.make(handle, direction, spec));
+        if made {
+            self.put(handle, subject, steering, dma);
         }
-        subject.keys.iter().for_each(|key| steering.insert(*key, handle));
-        self.make_room(dma);
-        E::slab(&mut self.slabs).insert(handle, subject, state, held, self.on_nic.len());
-        self.on_nic.push(handle);
-        self.contexts += 1;
+        made
     }
 
     /// The context, on the NIC.
     pub(crate) fn get<E: Engine>(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<Context<'_, E>> {
-        if handle.engine() != E::ID || !E::slab(&mut self.slabs).is_there(handle)? && !self.fetch::<E>(handle, dma) {
-            return None;
+        self.bring(handle, dma)?;
+        self.hosted::<E>(handle)?.slab.get(handle)
+    }
+
+    /// The engine of a context that follows a flow, for a call about that: the context is on the NIC.
+    pub(crate) fn stream(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyStream> {
+        self.bring(handle, dma)?;
+        match self.engines.get_mut(usize::from(handle.engine()))? {
+            Installed::Stream(engine) => Some(&mut **engine),
+            Installed::Other(_) => None,
         }
-        E::slab(&mut self.slabs).get(handle)
+    }
+
+    /// A frame leaves on which the context's engine did so much.
+    pub(crate) fn note_sent(&self, handle: Handle, worked: u64, counters: &mut DeviceCounters) {
+        if let Some(Installed::Stream(engine)) = self.engines.get(usize::from(handle.engine())) {
+            engine.note_sent(worked, counters);
+        }
     }
 
     /// What the state of a context refers to, wherever that is.
     pub(crate) fn held<E: Engine>(&mut self, handle: Handle) -> Option<&mut E::Held> {
-        if handle.engine() == E::ID { E::slab(&mut self.slabs).held(handle) } else { None }
+        self.hosted::<E>(handle)?.slab.held(handle)
+    }
+
+    /// Where a context thinks a unit starts, if it waits to be told.
+    pub(crate) fn question(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<Seq> {
+        self.bring(handle, dma)?;
+        self.engine_mut(handle)?.question(handle)
+    }
+
+    /// Tells a context what software says about a header.
+    pub(crate) fn answer(
+        &mut self,
+        handle: Handle,
+        answer: (Seq, Option<u64>),
+        dma: &mut DmaBytes,
+        counters: &mut DeviceCounters,
+    ) {
+        self.bring(handle, dma);
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.answer(handle, answer, counters);
+        }
+    }
+
+    /// Gives a context a buffer.
+    pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>) {
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.place(handle, buffer, pieces);
+        }
+    }
+
+    /// Takes a buffer from a context.
+    pub(crate) fn unplace(&mut self, handle: Handle, buffer: u64) {
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.unplace(handle, buffer);
+        }
     }
 
     /// The flow of a context.
     pub(crate) fn flow_of(&self, handle: Handle) -> Option<FlowKey> {
-        let subject = match handle.engine() {
-            Tls::ID => self.slabs.tls.subject(handle),
-            NvmeTcp::ID => self.slabs.nvme.subject(handle),
-            _ => None,
-        };
-        subject?.flow
+        self.engines.get(usize::from(handle.engine()))?.any().subject(handle)?.flow
     }
 
     /// Gives up a context, if it is there: nothing is steered to it any more.
     pub(crate) fn remove(&mut self, handle: Handle, steering: &mut Steering) {
-        let Some((subject, at)) = self.slabs.of(handle).and_then(|slab| slab.remove(handle)) else { return };
+        let Some((subject, at)) = self.engine_mut(handle).and_then(|engine| engine.remove(handle)) else { return };
         self.contexts -= 1;
         if let Some(at) = at {
             self.leave_circle(at);
@@ -173,15 +171,45 @@ impl ContextStore {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.slabs = Slabs::default();
+        self.engines.iter_mut().for_each(|engine| engine.any_mut().clear());
         self.on_nic.clear();
         self.contexts = 0;
     }
 
-    /// Brings a context from host memory.
-    fn fetch<E: Engine>(&mut self, handle: Handle, dma: &mut DmaBytes) -> bool {
+    fn engine_mut(&mut self, handle: Handle) -> Option<&mut dyn AnyEngine> {
+        Some(self.engines.get_mut(usize::from(handle.engine()))?.any_mut())
+    }
+
+    fn hosted<E: Engine>(&mut self, handle: Handle) -> Option<&mut Hosted<E>> {
+        self.engine_mut(handle)?.as_any().downcast_mut()
+    }
+
+    /// Puts the context that an engine made in its place.
+    fn put(&mut self, handle: Handle, subject: Subject, steering: &mut Steering, dma: &mut DmaBytes) {
+        if let Some(before) = self.engine_mut(handle).and_then(|engine| engine.in_place(handle.place())) {
+            self.remove(before, steering);
+        }
+        subject.keys.iter().for_each(|key| steering.insert(*key, handle));
         self.make_room(dma);
-        if !E::slab(&mut self.slabs).read_back(handle, self.on_nic.len()) {
+        let at = self.on_nic.len();
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.put(handle, subject, at);
+            self.on_nic.push(handle);
+            self.contexts += 1;
+        }
+    }
+
+    /// Sees to it that a context is on the NIC; `None`: there is no such context.
+    fn bring(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<()> {
+        let is_there = self.engines.get(usize::from(handle.engine()))?.any().is_there(handle)?;
+        (is_there || self.fetch(handle, dma)).then_some(())
+    }
+
+    /// Brings a context from host memory.
+    fn fetch(&mut self, handle: Handle, dma: &mut DmaBytes) -> bool {
+        self.make_room(dma);
+        let at = self.on_nic.len();
+        if !self.engine_mut(handle).is_some_and(|engine| engine.read_back(handle, at)) {
             return false;
         }
         self.on_nic.push(handle);
@@ -196,7 +224,7 @@ impl ContextStore {
         while self.on_nic.len() >= self.fits {
             self.hand = (self.hand + 1) % self.on_nic.len();
             let handle = self.on_nic[self.hand];
-            if self.slabs.of(handle).is_some_and(|slab| slab.write_out_if_unused(handle)) {
+            if self.engine_mut(handle).is_some_and(|engine| engine.write_out_if_unused(handle)) {
                 self.leave_circle(self.hand);
                 self.counters.evicted += 1;
                 dma.context += ContextImage::BYTES as u64;
@@ -208,9 +236,9 @@ impl ContextStore {
     fn leave_circle(&mut self, at: usize) {
         self.on_nic.swap_remove(at);
         if let Some(moved) = self.on_nic.get(at).copied()
-            && let Some(slab) = self.slabs.of(moved)
+            && let Some(engine) = self.engine_mut(moved)
         {
-            slab.moved(moved, at);
+            engine.moved(moved, at);
         }
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! Invariant: an entry has its state, and a place in the circle of those on the NIC; or an image.
 
-use super::{Context, ContextImage, Engine, Subject};
+use super::{ContextImage, Subject};
+use crate::engine::{Context, Engine};
 use offload_api::Handle;
 
 /// All contexts of an engine.
 #[derive(Debug)]
-pub(crate) struct Slab<E: Engine> {
+pub(super) struct Slab<E: Engine> {
     places: Vec<Option<Entry<E>>>,
 }
 
@@ -27,18 +28,6 @@ enum Stored<S> {
     /// With its place in the circle.
     OnNic(S, usize),
     InHost(Box<ContextImage>),
-}
-
-/// What the circle of contexts needs to know of any engine's.
-pub(super) trait Circled {
-    /// Writes a state out, unless it was used since this was last asked. True: it is in host memory now.
-    fn write_out_if_unused(&mut self, handle: Handle) -> bool;
-
-    /// Its place in the circle is another.
-    fn moved(&mut self, handle: Handle, at: usize);
-
-    /// Gives up a context: what it was about, and its place in the circle.
-    fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)>;
 }
 
 impl<E: Engine> Default for Slab<E> {
@@ -72,7 +61,7 @@ impl<E: Engine> Slab<E> {
         let entry = self.entry_mut(handle)?;
         entry.used = true;
         match &mut entry.state {
-            Stored::OnNic(state, _) => Some(Context { state, held: &mut entry.held }),
+            Stored::OnNic(state, _) => Some(Context { handle, state, held: &mut entry.held }),
             Stored::InHost(_) => None,
         }
     }
@@ -101,10 +90,9 @@ impl<E: Engine> Slab<E> {
     fn entry_mut(&mut self, handle: Handle) -> Option<&mut Entry<E>> {
         self.places.get_mut(handle.place() as usize)?.as_mut().filter(|entry| entry.handle == handle)
     }
-}
 
-impl<E: Engine> Circled for Slab<E> {
-    fn write_out_if_unused(&mut self, handle: Handle) -> bool {
+    /// Writes a state out, unless it was used since this was last asked. True: it is in host memory now.
+    pub(super) fn write_out_if_unused(&mut self, handle: Handle) -> bool {
         let Some(entry) = self.entry_mut(handle) else { return false };
         if core::mem::take(&mut entry.used) {
             return false;
@@ -114,13 +102,15 @@ impl<E: Engine> Circled for Slab<E> {
         true
     }
 
-    fn moved(&mut self, handle: Handle, at: usize) {
+    /// Its place in the circle is another.
+    pub(super) fn moved(&mut self, handle: Handle, at: usize) {
         if let Some(Entry { state: Stored::OnNic(_, place), .. }) = self.entry_mut(handle) {
             *place = at;
         }
     }
 
-    fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)> {
+    /// Gives up a context: what it was about, and its place in the circle.
+    pub(super) fn remove(&mut self, handle: Handle) -> Option<(Subject, Option<usize>)> {
         self.entry(handle)?;
         let entry = self.places[handle.place() as usize].take()?;
         let at = match entry.state {

@@ -1,8 +1,8 @@
 //! ESP on its way through the device: what the engines make of it, and what is counted.
 
-use crate::context::Engine;
 use crate::device::Device;
 use crate::dma;
+use crate::engine::Engine;
 use crate::engine::coalesce::Within;
 use crate::engine::esp::{Esp, Sas};
 use crate::engine::esp_rx::{self, Received, Why};

@@ -3,7 +3,6 @@
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
 //! - `esp`: ESP both ways, beside those two;
-//! - `nvme`: what NVMe/TCP contexts make of a packet;
 //! - `control`: contexts created and given up, reset;
 //! - `multi_queue`: several of those, one for each queue pair, behind one port.
 //!
@@ -13,14 +12,13 @@ mod control;
 mod esp;
 mod esp_fragments;
 mod multi_queue;
-mod nvme;
 mod receive;
 mod transmit;
 
 use crate::config::NicConfig;
 use crate::context::ContextStore;
 use crate::dma::DmaBytes;
-use crate::engine::esp::EspTable;
+use crate::engine::{self, esp::EspTable};
 use crate::frame::Frame;
 use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
 use crate::ring::{Consumer, Producer};
@@ -92,7 +90,7 @@ impl Device {
         let frame_bytes = (usize::from(config.mtu) + ETHERNET_BYTES).next_multiple_of(64);
         Device {
             frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
-            contexts: ContextStore::new(config.context_cache_bytes),
+            contexts: ContextStore::new(engine::installed(&config), config.context_cache_bytes),
             config,
             rings,
             steering: Steering::default(),

@@ -11,13 +11,11 @@
 
 mod opened;
 
-use crate::context::Context;
 use crate::device::Device;
 use crate::device::esp::EspOutcome;
 use crate::dma;
 use crate::engine::coalesce::{Joint, Within, Wrapping};
-use crate::engine::tls::{Tls, TlsState};
-use crate::engine::tls_rx::Shown;
+use crate::engine::payload::Payload;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
 use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
@@ -375,8 +373,8 @@ impl Device {
         (buffer, ends_buffer)
     }
 
-    /// Appends the payload to `buffer`, decrypted if it can be, and says what was found out about it, and in `placed`,
-    /// which is empty, what of it is elsewhere.
+    /// Appends the payload to `buffer`, as the flow's engines make it, one above the other, and says what they found out about
+    /// it, and in `placed`, which is empty, what of it is elsewhere.
     fn append_payload(
         &mut self,
         data: &[u8],
@@ -386,60 +384,20 @@ impl Device {
         placed: &mut Placements,
     ) {
         let payload = &data[transport.payload..transport.end];
-        let start = buffer.len();
-        if !payload.is_empty() && !self.steering.follows_nothing() {
-            let shown = self.decrypt(data, transport, buffer, meta);
-            if let Some(shown) = shown {
-                *placed = self.show_content(data, transport, &shown, &buffer[start..], meta);
+        if payload.is_empty() || self.steering.follows_nothing() {
+            return buffer.extend_from_slice(payload);
+        }
+        let followers = self.steering.followers(&transport.flow_of_receiver(data));
+        let is_looked_at = followers[1..].iter().any(Option::is_some);
+        let mut payload = Payload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
+        for (layer, handle) in followers.into_iter().enumerate() {
+            // Without what the one below it saw, an engine has nothing to work on.
+            let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
+            if let Some(engine) = self.contexts.stream(handle, &mut self.dma) {
+                engine.receive(handle, &mut payload, meta, &mut self.counters);
             }
         }
-        if meta.tls == TlsVerdict::Decrypted {
-            return;
-        }
-        buffer.truncate(start);
-        if meta.context.is_none() && !payload.is_empty() && !self.steering.follows_nothing() {
-            *placed = self.append_pdus(data, transport, buffer, meta);
-            return;
-        }
-        buffer.extend_from_slice(payload);
-    }
-
-    /// Runs the payload through the flow's receive engine, if it has one; what that saw of content, if an engine for a
-    /// protocol over TLS may want to know.
-    fn decrypt(
-        &mut self,
-        data: &[u8],
-        transport: &Transport,
-        buffer: &mut BytesMut,
-        meta: &mut RxMeta,
-    ) -> Option<Shown> {
-        let flow = transport.flow_of_receiver(data);
-        let [below, above] = self.steering.followers(&flow);
-        let handle = below?;
-        let Context { state: TlsState::Receive(engine), held: key } =
-            self.contexts.get::<Tls>(handle, &mut self.dma)?
-        else {
-            return None;
-        };
-        let payload = &data[transport.payload..transport.end];
-        let start = buffer.len();
-        let (seq, standing) = (transport.seq(data), above.and_then(|_| engine.standing()));
-        let received = engine.receive(key, seq, payload, buffer);
-        let shown = standing.and_then(|standing| engine.shown(standing, seq, &received, &buffer[start..]));
-        meta.tls = received.verdict;
-        meta.context = Some(handle);
-        match received.verdict {
-            TlsVerdict::Decrypted => {
-                self.counters.rx_tls_decrypted_packets += 1;
-                self.counters.rx_tls_decrypted_bytes += received.walked.body_bytes;
-            }
-            TlsVerdict::Error => self.counters.rx_tls_err += 1,
-            TlsVerdict::ResyncRequested => self.counters.rx_tls_resync_req_pkt += 1,
-            TlsVerdict::NotDecrypted => {}
-        }
-        self.counters.rx_tls_lost += u64::from(received.lost);
-        self.counters.rx_tls_found += u64::from(received.found);
-        shown
+        payload.finish();
     }
 
     fn note_received(&mut self, data: &[u8]) {

@@ -8,7 +8,8 @@ use crate::packet::{ControlCommand, IpsecCommand, SendDescriptor};
 use crate::{Delays, NicConfig};
 use bytes::Bytes;
 use offload_api::{
-    Direction, EspAsk, EspKey, EspSuite, Handle, OffloadKind, SaParams, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket,
+    Direction, EspAsk, EspKey, EspSuite, Handle, OffloadKind, SaParams, TlsContext, TlsKey, TlsSuite, TlsVersion,
+    TxAsk, TxPacket,
 };
 use offload_base::Seq;
 
@@ -42,14 +43,8 @@ impl Rig {
 
     fn create(&mut self, handle: Handle, direction: Direction) {
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
-        let created = self.command(ControlCommand::CreateTls {
-            handle,
-            flow: flow(),
-            direction,
-            start: Seq(0),
-            number: 0,
-            key: Box::new(key),
-        });
+        let spec = Box::new(TlsContext { start: Seq(0), number: 0, key });
+        let created = self.command(ControlCommand::Create { handle, flow: flow(), direction, layer: 0, spec });
         assert_eq!(created, Some(ControlCompletion::Created(handle)));
     }
 }
@@ -76,17 +71,17 @@ fn an_old_generation_names_no_transmit_context() {
     let mut rig = Rig::new();
     rig.create(NEW, Direction::Transmit);
     for handle in OTHERS {
-        assert!(rig.send(SendDescriptor::TlsStatic { handle, number: 5 }).is_empty());
-        assert!(rig.send(SendDescriptor::TlsProgress { handle, start: Seq(0) }).is_empty());
+        assert!(rig.send(SendDescriptor::StaticParameters { handle, number: 5 }).is_empty());
+        assert!(rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(0) }).is_empty());
     }
     assert!(rig.send(packet(NEW)).is_empty(), "it has no parameters: those were another's");
     assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_out_of_sync), (4, 1));
-    rig.send(SendDescriptor::TlsProgress { handle: NEW, start: Seq(0) });
+    rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
     for handle in OTHERS {
         assert!(rig.send(packet(handle)).is_empty());
         let bytes = Bytes::from_static(RECORD);
         assert!(rig.send(SendDescriptor::Dump { handle, seq: Seq(0), bytes, digests: None }).is_empty());
-        assert_eq!(rig.command(ControlCommand::ParkTls { handle }), None);
+        assert_eq!(rig.command(ControlCommand::Park { handle }), None);
         let destroyed = rig.command(ControlCommand::Destroy { handle });
         assert_eq!(destroyed, Some(ControlCompletion::Destroyed(handle)), "it is gone, as it was before");
     }
@@ -106,13 +101,13 @@ fn an_old_generation_names_no_receive_context() {
     engine.receive(context.held, Seq(100), RECORD, &mut bytes::BytesMut::new());
     for handle in OTHERS {
         let nothing = ControlCompletion::Resync { handle, header: None };
-        assert_eq!(rig.command(ControlCommand::QueryResync { handle }), Some(nothing));
-        let no = ControlCommand::AnswerResync { handle, header: Seq(100), number: None };
+        assert_eq!(rig.command(ControlCommand::Query { handle }), Some(nothing));
+        let no = ControlCommand::Answer { handle, header: Seq(100), number: None };
         assert_eq!(rig.command(no), Some(ControlCompletion::Answered(handle)));
         rig.command(ControlCommand::Destroy { handle });
     }
     let asked = ControlCompletion::Resync { handle: NEW, header: Some(Seq(100)) };
-    assert_eq!(rig.command(ControlCommand::QueryResync { handle: NEW }), Some(asked));
+    assert_eq!(rig.command(ControlCommand::Query { handle: NEW }), Some(asked));
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [Some(NEW), None]));
     rig.command(ControlCommand::Destroy { handle: NEW });
     assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));

@@ -5,25 +5,22 @@
 //! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
-use crate::context::{Context, ContextStore, Engine};
+use crate::context::{AnyStream, ContextStore};
 use crate::device::Device;
-use crate::device::nvme::transmit_engine;
 use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
 use crate::engine::esp_tx::{EspDrop, Wrapper};
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
-use crate::engine::tls::{Tls, TlsState};
-use crate::engine::tls_tx::TlsTransmit;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
+use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::time::Duration;
 use offload_api::{FlowKey, Handle, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::Headers;
-use resumable_aead::Key;
 
 /// The transmit side's state.
 #[derive(Debug, Default)]
@@ -42,7 +39,7 @@ pub(super) struct TransmitSide {
     /// Where DUMPs go: through the engine and nowhere.
     nowhere: BytesMut,
     /// For what goes through one engine before another.
-    scratch: Vec<u8>,
+    scratch: BytesMut,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,18 +80,16 @@ impl TransmitSide {
 /// the others' contexts may lie in host memory.
 #[derive(Clone, Copy)]
 struct Stages {
-    /// Encrypts records, or fills in the digests of PDUs that are in none.
+    /// Works on all bytes.
     last: Handle,
-    /// Before that, fills in the digests of PDUs that are in the records.
+    /// Before that, works on those that are content of the units of `last`.
     digests: Option<Handle>,
 }
 
-/// What an engine did.
+/// How much each engine did, in its own measure.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worked {
-    /// Bytes of record bodies that it encrypted.
-    body_bytes: u64,
-    /// Data digests that it filled in.
+    last: u64,
     digests: u64,
 }
 
@@ -102,7 +97,7 @@ struct Worked {
 struct Source<'a> {
     seq: Seq,
     bytes: &'a [u8],
-    /// They are of PDUs in records.
+    /// They are content of units.
     is_content: bool,
 }
 
@@ -112,19 +107,12 @@ impl Stages {
         Stages { last, digests }
     }
 
-    fn is_tls(&self) -> bool {
-        self.last.engine() == Tls::ID
-    }
-
     /// Whether its contexts expect the byte at `seq`; `None`: there are no such contexts.
     fn expect(&self, contexts: &mut ContextStore, dma: &mut DmaBytes, seq: Seq) -> Option<bool> {
         if let Some(digests) = self.digests {
-            transmit_engine(contexts, digests, dma)?;
+            contexts.stream(digests, dma)?.expects(digests, seq)?;
         }
-        match self.is_tls() {
-            true => transmit_context(contexts, self.last, dma).map(|(engine, _)| engine.expects(seq)),
-            false => transmit_engine(contexts, self.last, dma).map(|engine| engine.expects(seq)),
-        }
+        contexts.stream(self.last, dma)?.expects(self.last, seq)
     }
 
     /// Makes of `source` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
@@ -133,24 +121,27 @@ impl Stages {
         contexts: &mut ContextStore,
         dma: &mut DmaBytes,
         source: &Source<'_>,
-        scratch: &mut Vec<u8>,
+        scratch: &mut BytesMut,
         destination: &mut BytesMut,
     ) -> Result<Worked, OutOfStep> {
-        let Source { seq, bytes, is_content } = *source;
-        if !self.is_tls() {
-            let engine = transmit_engine(contexts, self.last, dma).ok_or(OutOfStep)?;
-            return Ok(Worked { body_bytes: 0, digests: engine.fill(seq, bytes, destination)? });
-        }
-        let (mut filled, mut plain) = (0, bytes);
-        if let Some(digests) = self.digests.filter(|_| is_content) {
+        let (mut worked, mut bytes) = (Worked::default(), source.bytes);
+        if let Some(digests) = self.digests.filter(|_| source.is_content) {
             scratch.clear();
-            scratch.extend_from_slice(bytes);
-            filled = transmit_engine(contexts, digests, dma).ok_or(OutOfStep)?.fill_content(scratch)?;
-            plain = scratch;
+            let engine = contexts.stream(digests, dma).ok_or(OutOfStep)?;
+            worked.digests = engine.transmit(digests, None, bytes, scratch)?;
+            bytes = scratch;
         }
-        let (engine, key) = transmit_context(contexts, self.last, dma).ok_or(OutOfStep)?;
-        let walked = engine.encrypt(key, seq, plain, destination).map_err(|_| OutOfStep)?;
-        Ok(Worked { body_bytes: walked.body_bytes, digests: filled })
+        let engine = contexts.stream(self.last, dma).ok_or(OutOfStep)?;
+        worked.last = engine.transmit(self.last, Some(source.seq), bytes, destination)?;
+        Ok(worked)
+    }
+
+    /// A frame leaves on which so much was done.
+    fn note_sent(&self, worked: Worked, contexts: &ContextStore, counters: &mut DeviceCounters) {
+        contexts.note_sent(self.last, worked.last, counters);
+        if let Some(digests) = self.digests {
+            contexts.note_sent(digests, worked.digests, counters);
+        }
     }
 }
 
@@ -309,9 +300,8 @@ impl Device {
                     Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed();
                 (paced || shaper.holds(&flow)).then_some(flow)
             }
-            SendDescriptor::TlsStatic { handle, .. }
-            | SendDescriptor::TlsProgress { handle, .. }
-            | SendDescriptor::NvmeProgress { handle, .. }
+            SendDescriptor::StaticParameters { handle, .. }
+            | SendDescriptor::ProgressParameters { handle, .. }
             | SendDescriptor::Dump { handle, .. }
             | SendDescriptor::DumpContent { handle, .. } => {
                 let flow = match shaper.is_empty() {
@@ -332,20 +322,13 @@ impl Device {
         let SendEntry { slot, descriptor } = entry;
         match descriptor {
             SendDescriptor::Packet(packet) => return self.start_packet(slot, packet),
-            SendDescriptor::TlsStatic { handle, number } => {
+            SendDescriptor::StaticParameters { handle, number } => {
                 self.dma.tx_parameters += dma::STATIC_PARAMETERS_DESCRIPTOR;
-                self.set_parameters(handle, |engine| engine.set_static(number));
+                self.set_parameters(handle, |engine| engine.count_from(handle, number));
             }
-            SendDescriptor::TlsProgress { handle, start } => {
+            SendDescriptor::ProgressParameters { handle, start } => {
                 self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
-                self.set_parameters(handle, |engine| engine.set_progress(start));
-            }
-            SendDescriptor::NvmeProgress { handle, start } => {
-                self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
-                match transmit_engine(&mut self.contexts, handle, &mut self.dma) {
-                    Some(engine) => engine.set_progress(start),
-                    None => self.counters.tx_stale_parameters += 1,
-                }
+                self.set_parameters(handle, |engine| engine.begin(handle, start));
             }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
             SendDescriptor::Dump { handle, seq, bytes, digests } => {
@@ -395,7 +378,6 @@ impl Device {
         if stages.is_some_and(|stages| stages.expect(&mut self.contexts, &mut self.dma, ask.seq).is_none()) {
             return (None, self.give_up(slot, GivenUp::UnknownContext));
         }
-        let is_tls = stages.is_some_and(|stages| stages.is_tls());
         let mut worked = Worked::default();
         let Device { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
         let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| match &stages {
@@ -406,7 +388,7 @@ impl Device {
             Some(stages) => {
                 let is_content = ask.digests.is_some_and(|digests| digests.is_content(fragment));
                 let part = stages.work(contexts, dma, &Source { seq, bytes, is_content }, scratch, frame)?;
-                worked.body_bytes += part.body_bytes;
+                worked.last += part.last;
                 worked.digests += part.digests;
                 Ok::<(), OutOfStep>(())
             }
@@ -424,11 +406,9 @@ impl Device {
             self.counters.ipsec_tx_pkts += 1;
             self.counters.ipsec_tx_bytes += frame.len() as u64;
         }
-        if is_tls {
-            self.counters.tx_tls_encrypted_packets += 1;
-            self.counters.tx_tls_encrypted_bytes += worked.body_bytes;
+        if let Some(stages) = stages {
+            stages.note_sent(worked, &self.contexts, &mut self.counters);
         }
-        self.counters.tx_nvmeotcp_digests += worked.digests;
         if ask.checksum && segmenter.has_transport() {
             self.counters.tx_csum_partial += 1;
         }
@@ -453,10 +433,9 @@ impl Device {
         None
     }
 
-    fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut TlsTransmit)) {
-        match transmit_context(&mut self.contexts, handle, &mut self.dma) {
-            Some((engine, _)) => set(engine),
-            None => self.counters.tx_stale_parameters += 1,
+    fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut dyn AnyStream) -> bool) {
+        if !self.contexts.stream(handle, &mut self.dma).is_some_and(set) {
+            self.counters.tx_stale_parameters += 1;
         }
     }
 
@@ -471,12 +450,10 @@ impl Device {
 
     fn run_content_dump(&mut self, handle: Handle, bytes: &[u8]) {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
-        let scratch = &mut self.transmit.scratch;
-        scratch.clear();
-        scratch.extend_from_slice(bytes);
-        let engine = transmit_engine(&mut self.contexts, handle, &mut self.dma);
-        let filled = engine.map(|engine| engine.fill_content(scratch));
-        if !matches!(filled, Some(Ok(_))) {
+        let Device { contexts, dma, transmit: TransmitSide { nowhere, .. }, .. } = self;
+        nowhere.clear();
+        let engine = contexts.stream(handle, dma);
+        if !engine.is_some_and(|engine| engine.transmit(handle, None, bytes, nowhere).is_ok()) {
             self.counters.tx_stale_parameters += 1;
         }
     }
@@ -488,16 +465,4 @@ pub(super) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
         let nanos = frame.wire_len() as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     })
-}
-
-/// The engine and key of a context for what leaves.
-fn transmit_context<'a>(
-    contexts: &'a mut ContextStore,
-    handle: Handle,
-    dma: &mut DmaBytes,
-) -> Option<(&'a mut TlsTransmit, &'a Key)> {
-    match contexts.get::<Tls>(handle, dma)? {
-        Context { state: TlsState::Transmit(engine), held } => Some((engine, held)),
-        Context { state: TlsState::Receive(_), .. } => None,
-    }
 }

@@ -64,7 +64,7 @@ impl Driver {
         let Some(dumps) = self.dumps_of(handle, unit, seq, None, source) else { return false };
         self.counters.tx_nvmeotcp_dump_packets += dumps.len() as u64;
         self.counters.tx_nvmeotcp_dump_bytes += u64::from(seq.distance_from(unit.start));
-        self.post(SendDescriptor::NvmeProgress { handle, start: unit.start });
+        self.post(SendDescriptor::ProgressParameters { handle, start: unit.start });
         self.post(SendDescriptor::Fence);
         dumps.into_iter().for_each(|dump| self.post(dump));
         true

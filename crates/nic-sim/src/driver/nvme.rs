@@ -8,7 +8,10 @@
 
 use crate::driver::Driver;
 use crate::packet::{ControlCommand, engines};
-use offload_api::{FlowKey, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots, UnitPlace};
+use offload_api::{
+    Direction, FlowKey, Handle, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots,
+    UnitPlace,
+};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -152,12 +155,12 @@ impl NvmeContexts {
 
     fn spell_out(&self, command: Waiting) -> Option<ControlCommand> {
         Some(match command {
-            Waiting::Query(handle) => ControlCommand::QueryNvmeResync { handle },
+            Waiting::Query(handle) => ControlCommand::Query { handle },
             Waiting::Answer(handle) => {
                 let (header, is_header) = self.context(handle)?.answer?;
-                ControlCommand::AnswerNvmeResync { handle, header, is_header }
+                ControlCommand::Answer { handle, header, number: is_header.then_some(0) }
             }
-            Waiting::Unplace(handle, command) => ControlCommand::Unplace { handle, command },
+            Waiting::Unplace(handle, command) => ControlCommand::Unplace { handle, buffer: command.into() },
             Waiting::Destroy(handle) => ControlCommand::Destroy { handle },
         })
     }
@@ -227,7 +230,13 @@ impl NvmeTcpDevice for Driver {
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
         let context = Context { flow: *flow, transmit: None, answer: None };
         let (flow, config) = (*flow, *config);
-        let added = self.create(context, |handle| ControlCommand::CreateNvme { handle, flow, start, config });
+        let added = self.create(context, |handle| ControlCommand::Create {
+            handle,
+            flow,
+            direction: Direction::Receive,
+            layer: usize::from(config.over_tls),
+            spec: Box::new(NvmeTcpContext::Receive { start, config }),
+        });
         match added {
             Ok(_) => self.counters.rx_nvmeotcp_sk_add += 1,
             Err(_) => self.counters.rx_nvmeotcp_sk_add_fail += 1,
@@ -238,7 +247,13 @@ impl NvmeTcpDevice for Driver {
     fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
         let context = Context { flow: *flow, transmit: Some(Transmit::default()), answer: None };
         let flow = *flow;
-        let added = self.create(context, |handle| ControlCommand::CreateNvmeTransmit { handle, flow });
+        let added = self.create(context, |handle| ControlCommand::Create {
+            handle,
+            flow,
+            direction: Direction::Transmit,
+            layer: 0,
+            spec: Box::new(NvmeTcpContext::Transmit),
+        });
         match added {
             Ok(_) => self.counters.tx_nvmeotcp_sk_add += 1,
             Err(_) => self.counters.tx_nvmeotcp_sk_add_fail += 1,
@@ -252,7 +267,7 @@ impl NvmeTcpDevice for Driver {
             && buffer.len() <= MAX_PIECES
             && self.nvme.waiting.is_empty()
             && self.has_room_for_control()
-            && self.command(ControlCommand::Place { handle, command, buffer }).is_ok();
+            && self.command(ControlCommand::Place { handle, buffer: command.into(), pieces: buffer }).is_ok();
         if taken {
             self.counters.rx_nvmeotcp_ddp_setup += 1;
         } else {
@@ -334,9 +349,9 @@ mod tests {
         // A query and an answer had a place at once.
         let [_create, _query, _answer, rest @ ..] = &carried_out[..] else { panic!("{carried_out:?}") };
         let [
-            ControlCommand::Unplace { command: 7, .. },
-            ControlCommand::QueryNvmeResync { .. },
-            ControlCommand::AnswerNvmeResync { header: Seq(99_999), is_header: false, .. },
+            ControlCommand::Unplace { buffer: 7, .. },
+            ControlCommand::Query { .. },
+            ControlCommand::Answer { header: Seq(99_999), number: None, .. },
             ControlCommand::Destroy { .. },
         ] = rest
         else {

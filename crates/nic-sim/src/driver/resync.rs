@@ -109,10 +109,10 @@ impl Driver {
     /// Puts the context at the first byte of `unit`.
     fn post_parameters(&mut self, handle: Handle, unit: Unit) {
         if self.contexts.counts_from(handle) != Some(unit.number) {
-            self.post(SendDescriptor::TlsStatic { handle, number: unit.number });
+            self.post(SendDescriptor::StaticParameters { handle, number: unit.number });
             self.contexts.note_counts_from(handle, unit.number);
         }
-        self.post(SendDescriptor::TlsProgress { handle, start: unit.start });
+        self.post(SendDescriptor::ProgressParameters { handle, start: unit.start });
         self.post(SendDescriptor::Fence);
     }
 

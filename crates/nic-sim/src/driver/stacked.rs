@@ -91,7 +91,7 @@ impl Driver {
         self.counters.tx_nvmeotcp_ooo += u64::from(begun);
         self.counters.tx_nvmeotcp_dump_packets += dumps.len() as u64;
         self.counters.tx_nvmeotcp_dump_bytes += u64::from(first.tag.at);
-        self.post(SendDescriptor::NvmeProgress { handle: first.context, start: first.seq - first.tag.at });
+        self.post(SendDescriptor::ProgressParameters { handle: first.context, start: first.seq - first.tag.at });
         // If nothing of a PDU comes first, the fence behind the record's parameters is theirs, too.
         if record.is_none() || !dumps.is_empty() {
             self.post(SendDescriptor::Fence);

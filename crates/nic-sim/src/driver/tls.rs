@@ -8,7 +8,7 @@
 
 use crate::driver::Driver;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry, engines};
-use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsDevice, TlsKey, TlsResync};
+use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsContext, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::VecDeque;
@@ -237,7 +237,7 @@ impl Driver {
             self.counters.tx_tls_pool_free += u64::from(transmits);
             return Ok(());
         }
-        self.command_unreported(ControlCommand::ParkTls { handle })?;
+        self.command_unreported(ControlCommand::Park { handle })?;
         if let Some(shadow) = self.contexts.park(handle) {
             self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
             // Whoever serves interrupts may be asleep, and the device will not report this.
@@ -254,7 +254,7 @@ impl Driver {
         while let Some((handle, header, number)) = self.contexts.answers.front().copied() {
             if self.contexts.shadow(handle).is_none() {
                 self.counters.rx_tls_resync_req_skip += 1;
-            } else if self.command(ControlCommand::AnswerResync { handle, header, number }).is_err() {
+            } else if self.command(ControlCommand::Answer { handle, header, number }).is_err() {
                 break;
             }
             self.contexts.answers.pop_front();
@@ -266,7 +266,7 @@ impl Driver {
     pub(super) fn query_resync(&mut self, context: Option<Handle>, frame: &[u8]) {
         let flow = context.and_then(|handle| self.contexts.live_flow(handle));
         let asked = context.zip(flow).filter(|(handle, _)| {
-            let query = ControlCommand::QueryResync { handle: *handle };
+            let query = ControlCommand::Query { handle: *handle };
             self.command(query).is_ok()
         });
         let Some((handle, flow)) = asked else {
@@ -340,14 +340,14 @@ impl TlsDevice for Driver {
         }
         let shadow = Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, under_way: 0 };
         let (handle, from_pool) = self.contexts.occupy(shadow).ok_or(Refused::NoSpace)?;
-        let key = Box::new(key.clone());
+        let spec = Box::new(TlsContext { start, number, key: key.clone() });
         if from_pool && direction == Direction::Transmit {
-            if let Err(refused) = self.command_unreported(ControlCommand::ReuseTls { handle, flow: *flow, key }) {
+            if let Err(refused) = self.command_unreported(ControlCommand::Reuse { handle, flow: *flow, spec }) {
                 self.contexts.park(handle);
                 return Err(refused);
             }
         } else {
-            let command = ControlCommand::CreateTls { handle, flow: *flow, direction, start, number, key };
+            let command = ControlCommand::Create { handle, flow: *flow, direction, layer: 0, spec };
             if let Err(refused) = self.command(command) {
                 // What the device keeps there it keeps.
                 let _ = if from_pool { self.contexts.park(handle) } else { self.contexts.vacate(handle) };
@@ -373,7 +373,7 @@ impl TlsDevice for Driver {
             self.counters.rx_tls_resync_req_skip += 1;
             return;
         }
-        if self.command(ControlCommand::AnswerResync { handle, header, number }).is_ok() {
+        if self.command(ControlCommand::Answer { handle, header, number }).is_ok() {
             self.ring_doorbell();
             return;
         }

@@ -255,9 +255,9 @@ impl Driver {
                 (packet.payload_len() as u32, packet.ask.context, paced)
             }
             SendDescriptor::Dump { handle, bytes, .. } => (bytes.len() as u32, Some(*handle), None),
-            SendDescriptor::TlsStatic { handle, .. }
-            | SendDescriptor::TlsProgress { handle, .. }
-            | SendDescriptor::NvmeProgress { handle, .. } => (0, Some(*handle), None),
+            SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
+                (0, Some(*handle), None)
+            }
             SendDescriptor::DumpContent { handle, bytes } => (bytes.len() as u32, Some(*handle), None),
             SendDescriptor::Fence | SendDescriptor::Ipsec { .. } => (0, None, None),
         };

@@ -6,7 +6,8 @@
 //! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
 //! happens to an SA is noted once, to be told when there is room.
 
-use crate::context::{Context, ContextStore, Engine, ImageReader, ImageWriter, Slab, Slabs, Subject};
+use super::{Context, Engine};
+use crate::context::{ContextStore, ImageReader, ImageWriter, Subject};
 use crate::dma::DmaBytes;
 use crate::packet::{IpsecCommand, engines};
 use crate::steering::{Key, KeyBytes, Steering};
@@ -17,7 +18,7 @@ use offload_api::{Direction, Handle, Lifetime, OffloadKind, SaParams};
 use offload_base::Instant;
 use std::collections::VecDeque;
 
-/// Contexts for ESP.
+/// Makes and opens ESP packets.
 #[derive(Debug)]
 pub(crate) struct Esp;
 
@@ -47,8 +48,25 @@ pub(crate) enum Numbers {
 
 impl Engine for Esp {
     const ID: u8 = engines::ESP;
+    type Spec = SaParams;
     type State = SaState;
     type Held = SaHeld;
+
+    fn create(&mut self, _: Direction, params: SaParams) -> Option<(SaState, SaHeld)> {
+        let SaParams { replay_window: size, esn, last_number: top, .. } = params;
+        let numbers = match (params.direction, params.offload) {
+            (Direction::Transmit, _) => Numbers::Send(SendNumber::new(top, esn)),
+            // The host knows what came before it gave the SA away, and looks at every number.
+            (Direction::Receive, OffloadKind::Packet) => {
+                Numbers::Receive(ReplayWindow::without_history(size, esn, top))
+            }
+            (Direction::Receive, OffloadKind::Crypto | OffloadKind::None) => {
+                Numbers::Receive(ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top))
+            }
+        };
+        let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
+        Some((SaState { numbers, meter, exhaustion_told: false }, SaHeld { params, cipher }))
+    }
 
     fn save(state: &SaState, image: &mut ImageWriter<'_>) {
         image.put_u8(u8::from(state.exhaustion_told));
@@ -76,10 +94,6 @@ impl Engine for Esp {
             _ => return None,
         };
         Some(SaState { numbers, meter, exhaustion_told })
-    }
-
-    fn slab(slabs: &mut Slabs) -> &mut Slab<Esp> {
-        &mut slabs.esp
     }
 }
 
@@ -115,7 +129,7 @@ impl Sas<'_> {
     /// Does what the host asks for.
     pub(crate) fn carry_out(&mut self, command: IpsecCommand) {
         match command {
-            IpsecCommand::AddSa { handle, sa } => self.add(handle, *sa),
+            IpsecCommand::AddSa { handle, sa } => self.add(handle, sa),
             IpsecCommand::UpdateSa { handle, lifetime } => {
                 if let Some(sa) = self.get(handle) {
                     sa.state.meter.renew(Instant::ZERO, untimed(lifetime));
@@ -181,26 +195,18 @@ impl Sas<'_> {
         }
     }
 
-    fn add(&mut self, handle: Handle, params: SaParams) {
-        let SaParams { replay_window: size, esn, last_number: top, .. } = params;
-        let (numbers, keys) = match params.direction {
-            Direction::Transmit => (Numbers::Send(SendNumber::new(top, esn)), Vec::new()),
+    fn add(&mut self, handle: Handle, params: Box<SaParams>) {
+        let direction = params.direction;
+        let keys = match direction {
+            Direction::Transmit => Vec::new(),
             Direction::Receive => {
-                let window = match params.offload {
-                    // The host knows what came before it gave the SA away, and looks at every number.
-                    OffloadKind::Packet => ReplayWindow::without_history(size, esn, top),
-                    OffloadKind::Crypto | OffloadKind::None => {
-                        ReplayWindow::remembering(size, MAX_REMEMBERED, esn, top)
-                    }
-                };
-                let key = Key::Engine(Esp::ID, KeyBytes::of_addresses(params.spi, params.source, params.destination));
-                (Numbers::Receive(window), vec![key])
+                let key = KeyBytes::of_addresses(params.spi, params.source, params.destination);
+                vec![Key::Engine(Esp::ID, key)]
             }
         };
-        let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
-        let state = SaState { numbers, meter, exhaustion_told: false };
         let subject = Subject { flow: None, keys };
-        self.contexts.insert::<Esp>(handle, subject, (state, SaHeld { params, cipher }), self.steering, self.dma);
+        // Without an SA its packets are dropped, and counted.
+        let _made = self.contexts.create(handle, direction, params, subject, self.steering, self.dma);
     }
 }
 

@@ -3,7 +3,7 @@
 //! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
-use crate::context::Context;
+use super::Context;
 use crate::engine::coalesce::Within;
 use crate::engine::esp::{Numbers, SaState, Sas};
 use bytes::BytesMut;
@@ -57,7 +57,7 @@ pub(crate) fn receive(sas: &mut Sas<'_>, data: &[u8]) -> Received {
     let Some(handle) = sas.find_received(at.spi, at.ip.source, at.ip.destination) else {
         return Received::Untouched(EspVerdict::None);
     };
-    let Some(Context { state, held }) = sas.get(handle) else { return Received::Untouched(EspVerdict::None) };
+    let Some(Context { state, held, .. }) = sas.get(handle) else { return Received::Untouched(EspVerdict::None) };
     let whole = held.is_whole();
     let SaState { numbers: Numbers::Receive(window), meter, .. } = state else {
         return Received::Untouched(EspVerdict::None);

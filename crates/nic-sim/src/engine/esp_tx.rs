@@ -4,7 +4,7 @@
 //! all of it. Either way a packet is cut first, as if it were to leave plain, and each segment wrapped then, under a number
 //! of its own. So TSO and checksums are the same as without ESP.
 
-use crate::context::Context;
+use super::Context;
 use crate::engine::esp::{Numbers, SaState, Sas};
 use bytes::BytesMut;
 use esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
@@ -67,7 +67,7 @@ impl Wrapper {
         if wrapped > longest {
             return Err(EspDrop::Trailer);
         }
-        let Context { state, held } = sas.get(self.sa).ok_or(EspDrop::NoState)?;
+        let Context { state, held, .. } = sas.get(self.sa).ok_or(EspDrop::NoState)?;
         let mut frame = BytesMut::with_capacity(wrapped);
         if let Some(number) = self.number {
             self.outer.wrap(&held.cipher, plain, number, &mut frame);

@@ -1,28 +1,122 @@
-//! The engines of the device: pure functions and small state machines over bytes.
+//! The engines of the device: what works on packets, each with a state of constant size for every flow or association.
 //!
-//! - `coalesce`: which segments may be one packet for the host (LRO);
+//! An engine is a type that says how its contexts are made, written to host memory and read back ([`Engine`]), and what it
+//! does with the bytes of a flow ([`StreamEngine`]). The device knows engines by number, and calls them by handle: it names
+//! none of them but where it installs them (`installed`).
+//!
+//! - `payload`: a packet's payload, as it goes from engine to engine;
+//! - `tls`: TLS as an engine; `tls_record`: the walk over records that both directions share, a byte range at a time;
+//!   `tls_tx`, `tls_rx`: what each direction makes of it;
+//! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked and filled in;
 //! - `esp`: security associations and policies; `esp_tx`, `esp_rx`: what each direction makes of them;
-//! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked;
+//! - `coalesce`: which segments may be one packet for the host (LRO);
 //! - `pacing`: lanes in which packets wait for their time;
-//! - `segmentation`: one packet in, segments out (TSO);
-//! - `tls`: its kind of context; `tls_record`: the walk over TLS records that both TLS engines share, a byte range at a time;
-//! - `tls_tx`, `tls_rx`: what each direction makes of it.
+//! - `segmentation`: one packet in, segments out (TSO).
 //!
-//! Stream engines see the payload of one flow in sequence order and keep a state of constant size.
+//! Stream engines see the payload of one flow in sequence order.
 
 pub(crate) mod coalesce;
 pub(crate) mod esp;
 pub(crate) mod esp_rx;
 pub(crate) mod esp_tx;
-
 pub(crate) mod nvme;
 pub(crate) mod pacing;
+pub(crate) mod payload;
 pub(crate) mod segmentation;
 pub(crate) mod tls;
 pub(crate) mod tls_record;
 pub(crate) mod tls_rx;
 pub(crate) mod tls_tx;
 
+use crate::config::NicConfig;
+use crate::context::{ImageReader, ImageWriter, Installed};
+use crate::stats::DeviceCounters;
+use core::any::Any;
+use core::fmt;
+use offload_api::{Direction, Handle, Piece, RxMeta};
+use offload_base::Seq;
+use payload::Payload;
+
+/// An engine, with what it keeps for all of its contexts together.
+pub(crate) trait Engine: fmt::Debug + Send + Sized + 'static {
+    /// As handles name it.
+    const ID: u8;
+    /// What a context is made from.
+    type Spec: Any;
+    /// What is written to host memory: 208 bytes at most.
+    type State: fmt::Debug + Send;
+    /// What a state refers to, such as keys and buffers. It stays where it is.
+    type Held: fmt::Debug + Send;
+
+    /// A context; `None`: the engine cannot work by this.
+    fn create(&mut self, direction: Direction, spec: Self::Spec) -> Option<(Self::State, Self::Held)>;
+
+    /// Writes a state out.
+    fn save(state: &Self::State, image: &mut ImageWriter<'_>);
+
+    /// Reads back what [`save`](Self::save) wrote; `None`: it is none of that.
+    fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
+
+    /// Where software is to say whether a unit starts, if the context waits for that.
+    fn question(_: &Self::State) -> Option<Seq> {
+        None
+    }
+
+    /// What software says about the header at `header`: the number of the unit that starts there, or that none does. Without
+    /// a context it comes too late.
+    fn answer(&mut self, _: Option<Context<'_, Self>>, _: (Seq, Option<u64>), _: &mut DeviceCounters) {}
+
+    /// Takes a buffer. Pieces that are dropped go home.
+    fn place(_: &mut Self::Held, _: u64, _: Vec<Piece>) {}
+
+    /// Sends home what is left of a buffer.
+    fn unplace(_: &mut Self::Held, _: u64) {}
+}
+
+/// A context, while it is on the NIC.
+#[derive(Debug)]
+pub(crate) struct Context<'a, E: Engine> {
+    pub(crate) handle: Handle,
+    pub(crate) state: &'a mut E::State,
+    pub(crate) held: &'a mut E::Held,
+}
+
+/// An engine that follows the bytes of flows.
+pub(crate) trait StreamEngine: Engine {
+    /// Works on the payload of a received packet, and says in `meta` what it found.
+    fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, meta: &mut RxMeta, counters: &mut DeviceCounters);
+
+    /// The next unit that a transmit context is told of has this number. False: it is no transmit context.
+    fn count_from(context: Context<'_, Self>, number: u64) -> bool;
+
+    /// A unit starts at `start`, and is the next to come. False: it is no transmit context.
+    fn begin(context: Context<'_, Self>, start: Seq) -> bool;
+
+    /// Whether the byte at `seq` is the next of a transmit context; `None`: it is none.
+    fn expects(state: &Self::State, seq: Seq) -> Option<bool>;
+
+    /// Makes of `bytes` what belongs on the wire, and appends it to `out`, as many as they are. They are at `at`; `None`: they
+    /// are the next of the context's units, content of units below. Says how much it did, in the engine's own measure.
+    fn transmit(
+        context: Context<'_, Self>,
+        at: Option<Seq>,
+        bytes: &[u8],
+        out: &mut bytes::BytesMut,
+    ) -> Result<u64, OutOfStep>;
+
+    /// A frame leaves on which so much was done.
+    fn note_sent(worked: u64, counters: &mut DeviceCounters);
+}
+
 /// The bytes are not the next of an engine's stream, or not framed as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfStep;
+
+/// The engines of a NIC, in the order of their numbers.
+pub(crate) fn installed(config: &NicConfig) -> Vec<Installed> {
+    vec![
+        Installed::stream(tls::Tls::new(config), config.tls_contexts),
+        Installed::other(esp::Esp, Handle::PLACES),
+        Installed::stream(nvme::NvmeTcp, config.nvme_contexts),
+    ]
+}

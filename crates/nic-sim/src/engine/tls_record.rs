@@ -4,13 +4,13 @@
 //! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
 //! [`RecordFormat`] gives layout, nonce and additional data.
 
+use super::payload::Parts;
 use crate::context::{ImageReader, ImageWriter};
 use bytes::BytesMut;
 use core::fmt;
 use offload_api::record::EXPLICIT_NONCE_LEN;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::{Key, NONCE_LEN, State, TAG_LEN};
-use smallvec::SmallVec;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// What protects the records of a context, beside the key itself, which is referred to. The IV is not printed, and
@@ -125,9 +125,6 @@ pub(crate) struct Walked {
     /// Records that ended.
     pub(crate) records: u64,
 }
-
-/// Parts of a range of bytes: where each begins, and how long it is.
-pub(crate) type Parts = SmallVec<[(usize, usize); 2]>;
 
 impl RecordCursor {
     /// Where in `plain`, the bytes that come next in the stream, opened, content of records lies: bodies, but in TLS 1.3

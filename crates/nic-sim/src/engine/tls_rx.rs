@@ -23,7 +23,8 @@
 //! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
 
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::tls_record::{HEADER, Mode, Parts, Protection, RecordCursor, Walked};
+use crate::engine::payload::Content;
+use crate::engine::tls_record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use bytes::BytesMut;
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;
@@ -84,17 +85,6 @@ pub(crate) struct Received {
     pub(crate) lost: bool,
     /// The context found its place again with this packet, and works from the next on.
     pub(crate) found: bool,
-}
-
-/// Content of records that the engine saw in a packet, for the protocol above.
-#[derive(Debug)]
-pub(crate) struct Shown {
-    /// Where in the stream the engine stood before.
-    pub(crate) last: Seq,
-    /// Bytes of content from there on that it passed over.
-    pub(crate) skipped: u32,
-    /// Where content lies in what it opened then.
-    pub(crate) parts: Parts,
 }
 
 /// Where in the stream, and in which record, an engine stands.
@@ -223,16 +213,16 @@ impl TlsReceive {
 
     /// What a packet at `seq` showed of the content of records to the context that stood at `before`, was `received` so,
     /// and appended `plain`. `None`: nothing that could be set in relation to what was seen before.
-    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Shown> {
+    pub(crate) fn shown(&self, before: Standing, seq: Seq, received: &Received, plain: &[u8]) -> Option<Content> {
         let (last, cursor) = before;
         match received.verdict {
             TlsVerdict::Decrypted if last == seq => {
-                Some(Shown { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
+                Some(Content { last, skipped: 0, parts: cursor.content(&self.protection, plain) })
             }
             // It has been through the packet from the next header on, and `plain` begins there.
             TlsVerdict::NotDecrypted if received.found => {
                 let parts = RecordCursor::at_record(0).content(&self.protection, plain);
-                Some(Shown { last, skipped: cursor.content_left(&self.protection)?, parts })
+                Some(Content { last, skipped: cursor.content_left(&self.protection)?, parts })
             }
             _ => None,
         }

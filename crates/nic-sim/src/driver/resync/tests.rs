@@ -83,9 +83,7 @@ impl Rig {
         let entries = std::iter::from_fn(|| self.device.send.pop());
         entries
             .map(|entry| match entry.descriptor {
-                SendDescriptor::TlsStatic { .. }
-                | SendDescriptor::TlsProgress { .. }
-                | SendDescriptor::NvmeProgress { .. } => 'P',
+                SendDescriptor::StaticParameters { .. } | SendDescriptor::ProgressParameters { .. } => 'P',
                 SendDescriptor::Fence => 'F',
                 SendDescriptor::Dump { .. } | SendDescriptor::DumpContent { .. } => 'd',
                 SendDescriptor::Packet(_) => '.',

@@ -15,13 +15,20 @@ mod placement;
 mod receive;
 mod transmit;
 
-use crate::context::{Engine, ImageReader, ImageWriter, Slab, Slabs};
+use super::payload::Payload;
+use super::{Context, Engine, OutOfStep, StreamEngine};
+use crate::context::{ImageReader, ImageWriter};
 use crate::packet::engines;
-pub(crate) use placement::Placement;
-pub(crate) use receive::{NvmeReceive, Received};
-pub(crate) use transmit::NvmeTransmit;
+use crate::stats::DeviceCounters;
+use bytes::BytesMut;
+use offload_api::rx::NvmeVerdict;
+use offload_api::{Direction, NvmeTcpContext, Piece, RxMeta};
+use offload_base::Seq;
+use placement::Placement;
+use receive::{NvmeReceive, Received};
+use transmit::NvmeTransmit;
 
-/// Contexts for PDUs of NVMe/TCP.
+/// Follows PDUs of NVMe/TCP.
 #[derive(Debug)]
 pub(crate) struct NvmeTcp;
 
@@ -34,9 +41,18 @@ pub(crate) enum NvmeState {
 
 impl Engine for NvmeTcp {
     const ID: u8 = engines::NVME_TCP;
+    type Spec = NvmeTcpContext;
     type State = NvmeState;
     /// The buffers of commands; of a transmit context there are none.
     type Held = Placement;
+
+    fn create(&mut self, _: Direction, spec: NvmeTcpContext) -> Option<(NvmeState, Placement)> {
+        let state = match spec {
+            NvmeTcpContext::Receive { start, config } => NvmeState::Receive(NvmeReceive::new(config, start)),
+            NvmeTcpContext::Transmit => NvmeState::Transmit(NvmeTransmit::default()),
+        };
+        Some((state, Placement::default()))
+    }
 
     fn save(state: &NvmeState, image: &mut ImageWriter<'_>) {
         match state {
@@ -59,8 +75,94 @@ impl Engine for NvmeTcp {
         }
     }
 
-    fn slab(slabs: &mut Slabs) -> &mut Slab<NvmeTcp> {
-        &mut slabs.nvme
+    fn question(state: &NvmeState) -> Option<Seq> {
+        match state {
+            NvmeState::Receive(engine) => engine.question(),
+            NvmeState::Transmit(_) => None,
+        }
+    }
+
+    fn answer(
+        &mut self,
+        context: Option<Context<'_, NvmeTcp>>,
+        (header, number): (Seq, Option<u64>),
+        counters: &mut DeviceCounters,
+    ) {
+        if let Some(Context { state: NvmeState::Receive(engine), .. }) = context {
+            counters.rx_nvmeotcp_resync += u64::from(engine.answer(header, number.is_some()));
+        }
+    }
+
+    fn place(held: &mut Placement, command: u64, pieces: Vec<Piece>) {
+        // Commands have numbers of 16 bits: what says otherwise is for none.
+        if let Ok(command) = u16::try_from(command) {
+            held.insert(command, pieces);
+        }
+    }
+
+    fn unplace(held: &mut Placement, command: u64) {
+        if let Ok(command) = u16::try_from(command) {
+            held.remove(command);
+        }
+    }
+}
+
+impl StreamEngine for NvmeTcp {
+    fn receive(
+        context: Context<'_, NvmeTcp>,
+        payload: &mut Payload<'_>,
+        meta: &mut RxMeta,
+        counters: &mut DeviceCounters,
+    ) {
+        let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return };
+        let seq = payload.seq();
+        let received = match payload.content() {
+            None => engine.receive(seq, payload.wire(), placement),
+            Some(content) if payload.is_opened() => {
+                engine.receive_content(seq, &content.parts, payload.opened(), placement)
+            }
+            // The host gets it as it is on the wire: nothing is placed.
+            Some(content) => engine.pass_over(content, payload.end(), payload.opened()),
+        };
+        let Received { verdict, placed, lost } = received;
+        meta.nvme = verdict;
+        counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
+        counters.rx_nvmeotcp_drop += u64::from(lost);
+        counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());
+        counters.rx_nvmeotcp_bytes += placed.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
+        payload.place(placed);
+    }
+
+    /// PDUs have no numbers.
+    fn count_from(_: Context<'_, NvmeTcp>, _: u64) -> bool {
+        false
+    }
+
+    fn begin(context: Context<'_, NvmeTcp>, start: Seq) -> bool {
+        let NvmeState::Transmit(engine) = context.state else { return false };
+        engine.set_progress(start);
+        true
+    }
+
+    fn expects(state: &NvmeState, seq: Seq) -> Option<bool> {
+        match state {
+            NvmeState::Transmit(engine) => Some(engine.expects(seq)),
+            NvmeState::Receive(_) => None,
+        }
+    }
+
+    fn transmit(
+        context: Context<'_, NvmeTcp>,
+        at: Option<Seq>,
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<u64, OutOfStep> {
+        let NvmeState::Transmit(engine) = context.state else { return Err(OutOfStep) };
+        engine.fill(at, bytes, out)
+    }
+
+    fn note_sent(digests: u64, counters: &mut DeviceCounters) {
+        counters.tx_nvmeotcp_digests += digests;
     }
 }
 

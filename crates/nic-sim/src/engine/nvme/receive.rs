@@ -18,7 +18,7 @@
 use super::cursor::{Cursor, Data};
 use super::placement::Placement;
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::tls_rx::Shown;
+use crate::engine::payload::Content;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{NvmeTcpConfig, Placements};
 use offload_base::Seq;
@@ -166,17 +166,17 @@ impl NvmeReceive {
         all
     }
 
-    /// Goes on with what the TLS engine was shown of a packet up to `end` that is handed on as it is on the wire: nothing is
+    /// Goes on with what the TLS engine saw of a packet up to `end` that is handed on as it is on the wire: nothing is
     /// placed. `plain` is what it opened.
-    pub(crate) fn pass_over(&mut self, shown: &Shown, end: Seq, plain: &[u8]) -> Received {
-        let follows = self.shown_to == Some(shown.last);
+    pub(crate) fn pass_over(&mut self, content: &Content, end: Seq, plain: &[u8]) -> Received {
+        let follows = self.shown_to == Some(content.last);
         self.shown_to = Some(end);
         let config = self.config;
         let leads_on = match &mut self.place {
             Place::Known { cursor, .. } | Place::Tracking { cursor, .. } => {
-                let parts = || shown.parts.iter().map(|(at, length)| &plain[*at..at + length]);
+                let parts = || content.parts.iter().map(|(at, length)| &plain[*at..at + length]);
                 follows
-                    && (shown.skipped == 0 || cursor.skip(shown.skipped))
+                    && (content.skipped == 0 || cursor.skip(content.skipped))
                     && parts().all(|part| cursor.pass(&config, part, &mut |_| ()).is_ok())
             }
             Place::Searching { .. } => false,

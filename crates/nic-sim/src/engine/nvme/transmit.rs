@@ -78,23 +78,20 @@ impl NvmeTransmit {
         self.position.is_some_and(|position| position.next == seq)
     }
 
-    /// Appends the bytes at `seq` to `destination`, with digests in their places; tells how many digests ended. After an
-    /// error the context waits for parameters.
-    pub(crate) fn fill(&mut self, seq: Seq, source: &[u8], destination: &mut BytesMut) -> Result<u64, OutOfStep> {
-        let mut position = self.position.take().filter(|at| at.next == seq).ok_or(OutOfStep)?;
+    /// Appends the bytes to `destination`, with digests in their places; tells how many digests ended. They are at `seq`, or
+    /// else of PDUs in records, without what frames those: the next of all PDUs. After an error the context waits for
+    /// parameters.
+    pub(crate) fn fill(
+        &mut self,
+        seq: Option<Seq>,
+        source: &[u8],
+        destination: &mut BytesMut,
+    ) -> Result<u64, OutOfStep> {
+        let mut position = self.position.take().filter(|at| seq.is_none_or(|seq| at.next == seq)).ok_or(OutOfStep)?;
         let at = destination.len();
         destination.extend_from_slice(source);
         let digests = position.pdu.pass(&mut destination[at..])?;
         position.next += source.len() as u32;
-        self.position = Some(position);
-        Ok(digests)
-    }
-
-    /// The same for bytes of PDUs in records, where they are: they are the next of all PDUs.
-    pub(crate) fn fill_content(&mut self, bytes: &mut [u8]) -> Result<u64, OutOfStep> {
-        let mut position = self.position.take().ok_or(OutOfStep)?;
-        let digests = position.pdu.pass(bytes)?;
-        position.next += bytes.len() as u32;
         self.position = Some(position);
         Ok(digests)
     }
@@ -200,7 +197,7 @@ mod tests {
                 let mut out = BytesMut::new();
                 let seq = Seq(start) + at as u32;
                 prop_assert!(engine.expects(seq));
-                filled += engine.fill(seq, &queued[at..end], &mut out).unwrap();
+                filled += engine.fill(Some(seq), &queued[at..end], &mut out).unwrap();
                 prop_assert_eq!(&out[..], &wire[at..end]);
                 // Wherever it stands, it may be written to host memory and read back.
                 engine = ContextImage::of(|image| engine.write(image)).read(NvmeTransmit::read).unwrap();
@@ -218,14 +215,14 @@ mod tests {
         let (queued, _) = pdu(&[1; 100], 0);
         let mut out = BytesMut::new();
         let mut engine = NvmeTransmit::default();
-        assert_eq!(engine.fill(Seq(5), &queued, &mut out), Err(OutOfStep), "no parameters yet");
+        assert_eq!(engine.fill(Some(Seq(5)), &queued, &mut out), Err(OutOfStep), "no parameters yet");
         engine.set_progress(Seq(5));
-        assert_eq!(engine.fill(Seq(6), &queued, &mut out), Err(OutOfStep));
+        assert_eq!(engine.fill(Some(Seq(6)), &queued, &mut out), Err(OutOfStep));
         assert!(!engine.expects(Seq(5)), "it waits for parameters");
         for wrong in [[7, 2, 4, 24, 128, 0, 0, 0], [7, 2, 24, 20, 128, 0, 0, 0], [7, 2, 24, 24, 28, 0, 0, 0]] {
             engine.set_progress(Seq(5));
             let bytes = [wrong, [0; 8]].concat();
-            assert_eq!(engine.fill(Seq(5), &bytes, &mut out), Err(OutOfStep), "{wrong:?}");
+            assert_eq!(engine.fill(Some(Seq(5)), &bytes, &mut out), Err(OutOfStep), "{wrong:?}");
         }
     }
 }

@@ -1,0 +1,129 @@
+//! A packet's payload on its way through the stream engines of its flow: as it was on the wire, then in the buffer in which
+//! the host gets it.
+//!
+//! Invariant: whatever the engines did, the host gets as many bytes as there were on the wire: those an engine made of all of
+//! them, or else those of the wire. In place of what was put into buffers of its own, the latter have a hole.
+
+use bytes::BytesMut;
+use offload_api::{Piece, Placements};
+use offload_base::Seq;
+use smallvec::SmallVec;
+
+/// Parts of a range of bytes: where each begins, and how long it is.
+pub(crate) type Parts = SmallVec<[(usize, usize); 2]>;
+
+/// What an engine saw of its units' content in a packet, for the engine above.
+#[derive(Debug)]
+pub(crate) struct Content {
+    /// Where in the stream the engine stood before.
+    pub(crate) last: Seq,
+    /// Bytes of content from there on that it passed over.
+    pub(crate) skipped: u32,
+    /// Where content lies in what it opened then.
+    pub(crate) parts: Parts,
+}
+
+/// The payload of a received packet.
+pub(crate) struct Payload<'a> {
+    seq: Seq,
+    wire: &'a [u8],
+    buffer: &'a mut BytesMut,
+    /// Where in the buffer it begins.
+    start: usize,
+    is_opened: bool,
+    content: Option<Content>,
+    /// Whether there is an engine above to look at the content.
+    is_looked_at: bool,
+    placed: &'a mut Placements,
+}
+
+impl<'a> Payload<'a> {
+    /// The bytes `wire` at `seq`, which are to be appended to `buffer` one way or another; what is put elsewhere goes to
+    /// `placed`, which is empty.
+    pub(crate) fn new(
+        seq: Seq,
+        wire: &'a [u8],
+        buffer: &'a mut BytesMut,
+        placed: &'a mut Placements,
+        is_looked_at: bool,
+    ) -> Payload<'a> {
+        let start = buffer.len();
+        Payload { seq, wire, buffer, start, is_opened: false, content: None, is_looked_at, placed }
+    }
+
+    /// Sequence number of its first byte.
+    pub(crate) fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// Sequence number behind its last byte.
+    pub(crate) fn end(&self) -> Seq {
+        self.seq + self.wire.len() as u32
+    }
+
+    /// The bytes as they were on the wire.
+    pub(crate) fn wire(&self) -> &[u8] {
+        self.wire
+    }
+
+    /// What `open` appended, as a whole or in part.
+    pub(crate) fn opened(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    /// Whether the host gets what an engine made of it.
+    pub(crate) fn is_opened(&self) -> bool {
+        self.is_opened
+    }
+
+    /// Has `f` append what it makes of the bytes of the wire. It says whether that is to be handed on in their place; other
+    /// engines may look at it if not.
+    pub(crate) fn open<T>(&mut self, f: impl FnOnce(&[u8], &mut BytesMut) -> (bool, T)) -> T {
+        let (is_opened, result) = f(self.wire, self.buffer);
+        debug_assert!(!is_opened || self.buffer.len() == self.start + self.wire.len(), "bytes went missing");
+        self.is_opened = is_opened;
+        result
+    }
+
+    /// Whether there is an engine above that may want to know of content.
+    pub(crate) fn is_looked_at(&self) -> bool {
+        self.is_looked_at
+    }
+
+    /// What the engine below saw of content; `None`: nothing that could be set in relation to what was seen before, or there
+    /// is no such engine.
+    pub(crate) fn content(&self) -> Option<&Content> {
+        self.content.as_ref()
+    }
+
+    /// Shows the engine above this.
+    pub(crate) fn show(&mut self, content: Option<Content>) {
+        self.content = content;
+    }
+
+    /// Notes pieces that were filled with bytes of the payload, each with where it begins there, in order.
+    pub(crate) fn place(&mut self, pieces: Placements) {
+        if !pieces.is_empty() {
+            *self.placed = pieces;
+        }
+    }
+
+    /// The work is done: what no engine made goes to the buffer as it was.
+    pub(crate) fn finish(self) {
+        let Payload { wire, buffer, start, is_opened, placed, .. } = self;
+        if is_opened {
+            return;
+        }
+        buffer.truncate(start);
+        if placed.is_empty() {
+            return buffer.extend_from_slice(wire);
+        }
+        buffer.resize(start + wire.len(), 0);
+        let mut at = 0;
+        for (offset, piece) in placed.iter() {
+            buffer[start + at..start + offset].copy_from_slice(&wire[at..*offset]);
+            at = offset + Piece::len(piece);
+        }
+        buffer[start + at..].copy_from_slice(&wire[at..]);
+    }
+}
