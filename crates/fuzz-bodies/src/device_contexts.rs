@@ -179,8 +179,8 @@ impl Bed {
         self.device.process(Instant::ZERO);
         let packet = self.driver.receive(Instant::ZERO).expect("there are buffers");
         let stream = &self.receiving[which];
-        if packet.meta.tls == TlsVerdict::Decrypted {
-            assert_eq!(packet.meta.context, Some(stream.handle), "another's context");
+        if packet.meta.tls() == TlsVerdict::Decrypted {
+            assert_eq!(packet.meta.tls_context(), Some(stream.handle), "another's context");
             stream.check(at, &payload, &packet.frame[HEADERS..]);
         } else {
             assert!(packet.frame[HEADERS..] == payload, "what is not decrypted is as it came");

@@ -10,7 +10,7 @@ use ktls_offload::{KeySchedule, KtlsStream, Offload, ScheduleError, TrafficKeys}
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey, TlsSuite,
-    TlsVersion, TxTag,
+    TlsVersion, TxTag, Verdict,
 };
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
@@ -223,7 +223,7 @@ impl Transport {
                         let at = (start - 5) as u64;
                         aead(key).apply_keystream(&nonce(key, *number), at, body).expect("a short record");
                     }
-                    meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(*handle), ..meta };
+                    meta = meta.marked(*handle, Verdict::Done);
                 }
                 Some(_) => {}
                 // Nobody, or a context of a generation that there is not.
@@ -231,7 +231,7 @@ impl Transport {
                 None => {
                     let stale = contexts.first().map_or(0, |(handle, ..)| handle.index);
                     let handle = Handle { index: stale, generation: 1 };
-                    meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(handle), ..meta };
+                    meta = meta.marked(handle, Verdict::Done);
                 }
             }
             self.push(&bytes, meta);
@@ -256,7 +256,7 @@ impl Transport {
             // The word of a context that exists is the device's responsibility: only strangers' may be wrong.
             let known = handle.index < self.device.contexts;
             let tls = if known && tls == TlsVerdict::Decrypted { TlsVerdict::Error } else { tls };
-            self.push(segment, RxMeta { tls, context: Some(handle), ..RxMeta::default() });
+            self.push(segment, RxMeta::default().marked(handle, tls.into()));
         }
     }
 }

@@ -4,8 +4,7 @@
 mod rig;
 
 use ktls_offload::{AlertDescription, FixedKeys, KtlsStream, TlsError};
-use offload_api::rx::TlsVerdict;
-use offload_api::{Handle, RxMeta, TlsSuite, TlsVersion};
+use offload_api::{Handle, RxMeta, TlsSuite, TlsVersion, Verdict};
 use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, Counting, End, Wire, counted, data, record};
 use std::io;
@@ -255,8 +254,7 @@ async fn tickets_to_a_server_are_unexpected() {
 #[tokio::test]
 async fn a_strangers_word_about_decryption_counts_for_nothing() {
     let (wire, mut victim) = victim();
-    let stranger =
-        RxMeta { tls: TlsVerdict::Decrypted, context: Some(Handle { index: 9, generation: 9 }), ..RxMeta::default() };
+    let stranger = RxMeta::default().marked(Handle { index: 9, generation: 9 }, Verdict::Done);
     // Plaintext that somebody says was decrypted.
     let mut forged = vec![23, 3, 3, 0, 22];
     forged.extend_from_slice(b"evil!\x17");

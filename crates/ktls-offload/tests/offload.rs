@@ -526,7 +526,7 @@ async fn a_stream_of_segments_keeps_sequence_metadata_and_offsets() {
             expected += 22; // type and tag of one record, header of the next
         }
         assert_eq!(segment.seq, expected);
-        assert_eq!(segment.meta.context, handle);
+        assert_eq!(segment.meta.tls_context(), handle);
         expected = segment.end();
         content.extend_from_slice(&segment.data);
         far.consume(segment.data.len());

@@ -406,7 +406,7 @@ async fn the_device_may_have_the_next_key() {
         handles.push(handle);
         near.send_chunk(Bytes::from(data(round, 9_000))).await.unwrap();
         let segment = poll_fn(|cx| far.poll_segment(cx)).await.unwrap().unwrap();
-        assert_eq!(segment.meta.context, Some(handle));
+        assert_eq!(segment.meta.tls_context(), Some(handle));
         let mut rest = vec![0; 9_000 - segment.data.len()];
         far.consume(segment.data.len());
         far.read_exact(&mut rest).await.unwrap();

@@ -3,8 +3,7 @@
 mod rig;
 
 use ktls_offload::{KtlsStream, Offload};
-use offload_api::rx::TlsVerdict;
-use offload_api::{DeviceEvent, Handle, RxMeta, TlsResync, TlsSuite};
+use offload_api::{DeviceEvent, Handle, RxMeta, TlsResync, TlsSuite, Verdict};
 use offload_base::Seq;
 use rig::device::FLOW;
 use rig::{End, Wire, counted, data, record, streams};
@@ -234,7 +233,7 @@ async fn a_partial_record_costs_what_is_left_of_it() {
         let (wire, mut far) = (setup.wire, setup.far);
         let content = data(5, 1000);
         let sealed = record(&counted(TlsSuite::Aes128Gcm, 1), 0, 23, &content, 0);
-        let meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(setup.context), ..RxMeta::default() };
+        let meta = RxMeta::default().marked(setup.context, Verdict::Done);
         wire.inject(1, &[&sealed[..5], &content[..decrypted]].concat(), meta);
         wire.inject(1, &sealed[5 + decrypted..], RxMeta::default());
         let mut got = vec![0; 1000];

@@ -4,8 +4,8 @@
 mod rig;
 
 use ktls_offload::{KtlsStream, Offload, TlsError};
-use offload_api::rx::{NvmeVerdict, TlsVerdict};
-use offload_api::{Handle, RxMeta, RxSegment, SegmentStream, TlsKey, TlsSuite};
+use offload_api::rx::NvmeVerdict;
+use offload_api::{Handle, RxMeta, RxSegment, SegmentStream, TlsKey, TlsSuite, Verdict, engines};
 use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, End, SUITES, Wire, counted, device, record, streams};
 use std::task::{Context, Poll, Waker};
@@ -56,7 +56,7 @@ impl Victim {
             Piece::Second => self.contexts[1],
             Piece::Stranger => Handle { generation: self.contexts[1].generation - 1, ..self.contexts[1] },
         };
-        RxMeta { tls: TlsVerdict::Decrypted, context: Some(handle), ..RxMeta::default() }
+        RxMeta::default().marked(handle, Verdict::Done)
     }
 
     /// All that can be read, and how that ends.
@@ -190,9 +190,9 @@ fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_ve
                 bytes[at] ^= 0x10;
             }
             let (garbled, rest) = bytes.split_at(GARBLED);
-            let meta = RxMeta { nvme: NvmeVerdict::Good, ..victim.meta(Piece::Second) };
+            let meta = victim.meta(Piece::Second).marked(NVME, Verdict::Done);
             victim.inject(garbled, meta);
-            victim.inject(rest, RxMeta { nvme: NvmeVerdict::Good, ..RxMeta::default() });
+            victim.inject(rest, RxMeta::default().marked(NVME, Verdict::Done));
             let (ranges, error) = victim.read();
             if wrong.is_some() {
                 assert_eq!((ranges.len(), error), (0, Some(TlsError::BadRecordMac)));
@@ -201,7 +201,7 @@ fn what_was_decrypted_with_an_earlier_key_is_restored_checked_and_without_the_ve
             assert_eq!((bytes_of(&ranges), error), (vec![7; CONTENT], None));
             assert_eq!(victim.stream.counters().rx_restored_bytes, GARBLED as u64 - 5);
             // A digest that was right over other bytes says nothing about these.
-            assert!(ranges.iter().take(1).all(|range| range.meta.nvme == NvmeVerdict::NotChecked), "{ranges:?}");
+            assert!(ranges.iter().take(1).all(|range| range.meta.nvme() == NvmeVerdict::NotChecked), "{ranges:?}");
         }
     }
 }
@@ -232,3 +232,6 @@ fn keys_that_others_followed_go_when_the_device_has_the_next_and_all_is_read() {
     send(b"with the third");
     assert_eq!(read(&mut far), 1);
 }
+
+/// A context of PDUs in the records.
+const NVME: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };

@@ -149,24 +149,6 @@ pub struct ReceiveCompletion {
     pub ends_buffer: bool,
 }
 
-/// How handles name the engines whose contexts they are ([`Handle::engine`]).
-///
-/// ```
-/// use nic_sim::packet::engines;
-/// use offload_api::Handle;
-///
-/// let handle = Handle { index: Handle::indices(engines::NVME_TCP, 10).start, generation: 0 };
-/// assert_eq!(handle.engine(), engines::NVME_TCP);
-/// ```
-pub mod engines {
-    /// TLS records, both directions.
-    pub const TLS: u8 = 0;
-    /// ESP: security associations, both directions.
-    pub const ESP: u8 = 1;
-    /// NVMe/TCP PDUs, both directions.
-    pub const NVME_TCP: u8 = 2;
-}
-
 /// An entry of the control ring.
 #[derive(Debug)]
 pub struct ControlEntry {

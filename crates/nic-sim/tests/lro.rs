@@ -135,7 +135,7 @@ fn what_says_the_same_becomes_one_packet() {
         let [packet] = &packets[..] else { panic!("{} packets", packets.len()) };
         assert_eq!(Says::of(&packet.frame), Says { flags: ACK | PSH, payload: stream, ..segments[0].clone() });
         assert_eq!(packet.joined.map(|bytes| bytes.get()), Some(1000));
-        assert_eq!((packet.meta.checksums, packet.meta.tls), (Checksums::Good, TlsVerdict::NotDecrypted));
+        assert_eq!((packet.meta.checksums, packet.meta.tls()), (Checksums::Good, TlsVerdict::NotDecrypted));
         let counted = device.counters();
         assert_eq!((counted.rx_packets, counted.rx_lro_packets), (5, 1));
         assert_eq!(counted.rx_lro_bytes, packet.frame.len() as u64);
@@ -293,7 +293,7 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
     let frames: Vec<Frame> = (0..20).map(|number| cut(number * 401, number * 401 + 401)).collect();
     let packets = receive(&mut device, &mut driver, frames);
     let told: Vec<(TlsVerdict, usize)> =
-        packets.iter().map(|packet| (packet.meta.tls, Says::of(&packet.frame).payload.len())).collect();
+        packets.iter().map(|packet| (packet.meta.tls(), Says::of(&packet.frame).payload.len())).collect();
     assert_eq!(told, [(TlsVerdict::NotDecrypted, 4010), (TlsVerdict::Decrypted, 4010)]);
     assert_eq!(Says::of(&packets[0].frame).payload, wire[..4010]);
     let plain = Says::of(&packets[1].frame);

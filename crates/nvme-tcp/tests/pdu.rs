@@ -6,7 +6,7 @@ use nvme_tcp::wire::{
     Limits, Pdu, ReadyToTransfer, Received, Receiver, Sgl, Side, Status, Termination, WirePdu,
 };
 use offload_api::rx::NvmeVerdict;
-use offload_api::{RxMeta, RxSegment};
+use offload_api::{Handle, RxMeta, RxSegment, Verdict, engines};
 use offload_base::Seq;
 use proptest::prelude::*;
 
@@ -73,7 +73,13 @@ fn receive(receiver: &mut Receiver, all: &mut Vec<Whole>) -> Result<(), FatalErr
 }
 
 fn segment(seq: u32, data: &[u8], nvme: NvmeVerdict) -> RxSegment {
-    RxSegment { seq: Seq(seq), data: BytesMut::from(data).into(), meta: RxMeta { nvme, ..RxMeta::default() } }
+    let context = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
+    let meta = match nvme {
+        NvmeVerdict::NotChecked => RxMeta::default(),
+        NvmeVerdict::Good => RxMeta::default().marked(context, Verdict::Done),
+        NvmeVerdict::ResyncRequested => RxMeta::default().marked(context, Verdict::Asks),
+    };
+    RxSegment { seq: Seq(seq), data: BytesMut::from(data).into(), meta }
 }
 
 fn wire(pdu: WirePdu) -> Vec<u8> {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
-//! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`datagram`]: a
+//! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`mark`]: what its engines told; [`datagram`]: a
 //!   datagram, with what was told of its packet;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP and
 //!   IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
@@ -24,6 +24,7 @@ pub mod again;
 pub mod datagram;
 pub mod device;
 pub mod ipsec;
+pub mod mark;
 pub mod nvme;
 pub mod record;
 pub mod rss;
@@ -43,6 +44,7 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
+pub use mark::{Mark, Marks, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use record::RecordFormat;
@@ -53,4 +55,4 @@ pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
 pub use tls::{Direction, Refused, TlsContext, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
 pub use tx::{DigestAsk, DropReason, Header, Sent, TxAsk, TxPacket};
-pub use unit::{Handle, Layer, TxTag, Unit, UnitPlace, UnitTag};
+pub use unit::{Handle, Layer, TxTag, Unit, UnitPlace, UnitTag, engines};

@@ -1,7 +1,8 @@
 //! A packet on its way in, and a range of a stream with what the device said about it.
 
 use crate::ipsec::{EspVerdict, Protection};
-use crate::unit::Handle;
+use crate::mark::{Marks, Verdict};
+use crate::unit::{Handle, engines};
 use bytes::{Buf, Bytes, BytesMut};
 use core::fmt;
 use core::num::NonZeroU16;
@@ -57,22 +58,71 @@ pub enum NvmeVerdict {
 /// use offload_api::rx::{Checksums, TlsVerdict};
 ///
 /// let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-/// assert_eq!(meta.tls, TlsVerdict::NotDecrypted);
+/// assert_eq!(meta.tls(), TlsVerdict::NotDecrypted);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxMeta {
     /// Checksum verdict.
     pub checksums: Checksums,
-    /// TLS verdict.
-    pub tls: TlsVerdict,
-    /// The context that gave the TLS verdict.
-    pub context: Option<Handle>,
-    /// NVMe/TCP digest verdict.
-    pub nvme: NvmeVerdict,
+    /// What the engines said that follow the packet's flow.
+    pub marks: Marks,
     /// ESP verdict.
     pub esp: EspVerdict,
     /// What the SA did for it that it came by, as an IPsec layer found.
     pub protection: Protection,
+}
+
+impl RxMeta {
+    /// The same, and `context` says this.
+    ///
+    /// ```
+    /// use offload_api::rx::TlsVerdict;
+    /// use offload_api::{Handle, RxMeta, Verdict};
+    ///
+    /// let context = Handle { index: 3, generation: 0 };
+    /// let meta = RxMeta::default().marked(context, Verdict::Done);
+    /// assert_eq!((meta.tls(), meta.tls_context()), (TlsVerdict::Decrypted, Some(context)));
+    /// ```
+    #[must_use]
+    pub fn marked(mut self, context: Handle, verdict: Verdict) -> RxMeta {
+        self.marks.set(context, verdict);
+        self
+    }
+
+    /// What the TLS engine did.
+    pub fn tls(&self) -> TlsVerdict {
+        match self.marks.of(engines::TLS).map(|mark| mark.verdict) {
+            None | Some(Verdict::Untouched) => TlsVerdict::NotDecrypted,
+            Some(Verdict::Done) => TlsVerdict::Decrypted,
+            Some(Verdict::Asks) => TlsVerdict::ResyncRequested,
+            Some(Verdict::Failed) => TlsVerdict::Error,
+        }
+    }
+
+    /// The context that gave the TLS verdict.
+    pub fn tls_context(&self) -> Option<Handle> {
+        self.marks.of(engines::TLS).map(|mark| mark.context)
+    }
+
+    /// What the NVMe/TCP engine found out about digests.
+    pub fn nvme(&self) -> NvmeVerdict {
+        match self.marks.of(engines::NVME_TCP).map(|mark| mark.verdict) {
+            None | Some(Verdict::Untouched | Verdict::Failed) => NvmeVerdict::NotChecked,
+            Some(Verdict::Done) => NvmeVerdict::Good,
+            Some(Verdict::Asks) => NvmeVerdict::ResyncRequested,
+        }
+    }
+}
+
+impl From<TlsVerdict> for Verdict {
+    fn from(verdict: TlsVerdict) -> Verdict {
+        match verdict {
+            TlsVerdict::NotDecrypted => Verdict::Untouched,
+            TlsVerdict::Decrypted => Verdict::Done,
+            TlsVerdict::ResyncRequested => Verdict::Asks,
+            TlsVerdict::Error => Verdict::Failed,
+        }
+    }
 }
 
 /// A received packet as a driver hands it to the stack: all of it, Ethernet header first.

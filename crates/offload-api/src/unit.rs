@@ -61,6 +61,23 @@ impl fmt::Debug for Handle {
     }
 }
 
+/// How handles name the engines whose contexts they are ([`Handle::engine`]).
+///
+/// ```
+/// use offload_api::{Handle, engines};
+///
+/// let handle = Handle { index: Handle::indices(engines::NVME_TCP, 10).start, generation: 0 };
+/// assert_eq!(handle.engine(), engines::NVME_TCP);
+/// ```
+pub mod engines {
+    /// TLS records, both directions.
+    pub const TLS: u8 = 0;
+    /// ESP: security associations, both directions.
+    pub const ESP: u8 = 1;
+    /// NVMe/TCP PDUs, both directions.
+    pub const NVME_TCP: u8 = 2;
+}
+
 /// A protocol layer whose units a device may follow. The order is from the lowest to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Layer {

@@ -34,7 +34,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// /// Copies what arrives back to where it came from, and says what the device made of it.
 /// async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
 ///     while let Some(segment) = core::future::poll_fn(|cx| stream.poll_segment(cx)).await? {
-///         println!("{:?}: {:?}", segment.seq, segment.meta.tls);
+///         println!("{:?}: {:?}", segment.seq, segment.meta.tls());
 ///         let bytes = segment.data.len();
 ///         stream.send(segment.data.freeze(), TxTag::PLAIN);
 ///         stream.flush();

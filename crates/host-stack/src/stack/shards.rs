@@ -14,8 +14,8 @@ use super::Stack;
 use crate::config::{Config, TcpConfig};
 use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
 use bytes::BytesMut;
-use offload_api::rx::{NvmeVerdict, TlsVerdict};
-use offload_api::{NetDevice, RxMeta, RxPacket};
+use offload_api::rx::TlsVerdict;
+use offload_api::{Marks, NetDevice, RxPacket};
 use offload_base::Instant;
 
 /// A stack's place among the shards of its host.
@@ -135,13 +135,11 @@ impl Stack {
 
     fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {
         let Some(place) = &mut self.place else { return };
-        if packet.meta.tls == TlsVerdict::Decrypted || !packet.placed.is_empty() {
+        if packet.meta.tls() == TlsVerdict::Decrypted || !packet.placed.is_empty() {
             self.counters.shard_drops += 1;
             return;
         }
-        let meta =
-            RxMeta { tls: TlsVerdict::NotDecrypted, context: None, nvme: NvmeVerdict::NotChecked, ..packet.meta };
-        packet.meta = meta;
+        packet.meta.marks = Marks::default();
         self.counters.shard_passed += 1;
         place.outgoing.push(Passed { what, packet, left: left - 1 });
     }
@@ -162,8 +160,8 @@ mod tests {
     use core::time::Duration;
     use offload_api::rx::Checksums;
     use offload_api::{
-        DeviceEvent, FlowKey, IpsecDevice, Keying, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, Sent, TlsDevice,
-        TxPacket,
+        DeviceEvent, FlowKey, IpsecDevice, Keying, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxMeta, Sent,
+        TlsDevice, TxPacket,
     };
     use offload_base::counters::CounterSet;
     use offload_base::{Seed, Seq};

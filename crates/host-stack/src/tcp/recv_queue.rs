@@ -549,6 +549,7 @@ pub(super) const IDLE_BYTES: usize = IDLE_SEGMENTS * size_of::<Held>();
 mod tests {
     use super::*;
     use offload_api::rx::TlsVerdict;
+    use offload_api::{Handle, Verdict};
     use proptest::prelude::*;
 
     fn buffer(bytes: &[u8], capacity: usize) -> BytesMut {
@@ -574,14 +575,14 @@ mod tests {
     #[test]
     fn the_first_copy_stays_and_metadata_stay_with_their_bytes() {
         let mut queue = ReceiveQueue::new(Seq(99), 1 << 20, 1 << 20);
-        let decrypted = RxMeta { tls: TlsVerdict::Decrypted, ..RxMeta::default() };
+        let decrypted = RxMeta::default().marked(Handle { index: 0, generation: 0 }, Verdict::Done);
         assert_eq!(queue.insert(11, buffer(&[2; 10], 10), decrypted).out_of_order, 10);
         let received = queue.insert(6, buffer(&[3; 20], 20), RxMeta::default());
         assert_eq!((received.out_of_order, received.duplicate), (10, None));
         let received = queue.insert(1, buffer(&[1; 7], 7), RxMeta::default());
         assert_eq!((received.in_order, received.filled), (25, true));
         let taken: Vec<_> = core::iter::from_fn(|| queue.take())
-            .map(|segment| (segment.seq.0, segment.data.to_vec(), segment.meta.tls))
+            .map(|segment| (segment.seq.0, segment.data.to_vec(), segment.meta.tls()))
             .collect();
         let plain = TlsVerdict::NotDecrypted;
         assert_eq!(

@@ -202,8 +202,7 @@ fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
         protection: one.protection.min(other.protection),
         ..one
     };
-    let same = (one.tls, one.context, one.nvme) == (other.tls, other.context, other.nvme);
-    same.then_some(lesser)
+    (one.marks == other.marks).then_some(lesser)
 }
 
 /// Gives the memory of ranges back if there are none, but for that of a few.
@@ -223,8 +222,8 @@ const RANGES_KEPT: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::Protection;
     use offload_api::rx::TlsVerdict;
+    use offload_api::{Handle, Protection, Verdict};
 
     #[test]
     fn headers_are_found_and_ranges_cut_whatever_the_segments() {
@@ -310,14 +309,14 @@ mod tests {
 
     #[test]
     fn ranges_that_differ_stay_apart() {
-        let decrypted = RxMeta { tls: TlsVerdict::Decrypted, ..RxMeta::default() };
+        let decrypted = RxMeta::default().marked(Handle { index: 0, generation: 0 }, Verdict::Done);
         let mut inbox = Inbox::default();
         for (at, meta) in (0..).zip([decrypted, decrypted, RxMeta::default(), RxMeta::default(), decrypted]) {
             inbox.push(range(at, &[at as u8], meta));
         }
         inbox.push(range(5, &[5; SMALL], decrypted));
         inbox.push(range(5 + SMALL as u32, &[6], decrypted));
-        let runs: Vec<_> = inbox.runs(usize::MAX).map(|(bytes, meta)| (bytes, meta.tls)).collect();
+        let runs: Vec<_> = inbox.runs(usize::MAX).map(|(bytes, meta)| (bytes, meta.tls())).collect();
         let plain = TlsVerdict::NotDecrypted;
         let whole = TlsVerdict::Decrypted;
         assert_eq!(runs, [(2, whole), (2, plain), (1, whole), (SMALL, whole), (1, whole)]);

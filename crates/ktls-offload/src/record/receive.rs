@@ -10,8 +10,8 @@ use crate::counters::TlsCounters;
 use crate::error::TlsError;
 use crate::keys::{PieceKey, Prefix, RecordKey, TAG_LEN, UnsupportedKey};
 use bytes::BytesMut;
-use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
-use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion};
+use offload_api::rx::{Checksums, TlsVerdict};
+use offload_api::{Handle, RecordFormat, RxMeta, RxSegment, TlsKey, TlsVersion, engines};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
@@ -202,12 +202,12 @@ impl Receiver {
         let (body_start, body_end) = (self.key.format().prefix_len(), wire_len - TAG_LEN);
         let (mut at, mut pieces, mut changed_bytes) = (0, 0, 0);
         // The context that decrypted all of it: only one that saw all of it has checked the tag.
-        let mut by_one = self.inbox.runs(wire_len).next().and_then(|(_, meta)| meta.context);
+        let mut by_one = self.inbox.runs(wire_len).next().and_then(|(_, meta)| meta.tls_context());
         let mut device_has_key = false;
         for (run, meta) in self.inbox.runs(wire_len) {
             let side = self.side(meta);
             device_has_key |= matches!(side, Side::Plaintext);
-            if !matches!(side, Side::Plaintext) || meta.context != by_one {
+            if !matches!(side, Side::Plaintext) || meta.tls_context() != by_one {
                 by_one = None;
             }
             if !matches!(side, Side::Ciphertext) {
@@ -298,7 +298,7 @@ impl Receiver {
                     // Counter mode undoes itself: the same keystream again gives the bytes of the wire.
                     counters.rx_restored_bytes += data.len() as u64;
                     // What a device found out about them above TLS was about other bytes.
-                    range.meta.nvme = NvmeVerdict::NotChecked;
+                    range.meta.marks.keep(engines::TLS);
                     earlier
                         .apply_keystream(number, at, data)
                         .map_err(Into::into)
@@ -321,10 +321,10 @@ impl Receiver {
 
     /// How bytes with this `meta`, in the record at hand, relate to the wire.
     fn side(&self, meta: &RxMeta) -> Side<'_> {
-        if meta.tls != TlsVerdict::Decrypted {
+        if meta.tls() != TlsVerdict::Decrypted {
             return Side::Ciphertext;
         }
-        let context = self.contexts.iter().rev().find(|context| Some(context.handle) == meta.context);
+        let context = self.contexts.iter().rev().find(|context| Some(context.handle) == meta.tls_context());
         match context {
             Some(RxContext { stale: Some((key, shift)), .. }) => Side::Garbled(key, self.number.wrapping_add(*shift)),
             Some(context) if context.epoch == self.epoch => Side::Plaintext,
@@ -583,7 +583,7 @@ const WINDOW_MAX: u64 = 1 << 30;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::TlsSuite;
+    use offload_api::{TlsSuite, Verdict};
 
     const FIRST: Seq = Seq(u32::MAX - 10_000);
     const NUMBER: u64 = 7;
@@ -612,9 +612,9 @@ mod tests {
         let mut body = vec![23; 101];
         let tag = sealing.seal(number, &prefix, &mut body);
         let mut meta = RxMeta::default();
-        if context.is_some() {
+        if let Some(context) = context {
             body = vec![23; 101];
-            meta = RxMeta { tls: TlsVerdict::Decrypted, context, ..meta };
+            meta = meta.marked(context, Verdict::Done);
         }
         let bytes = [&prefix[..], &body, &tag].concat();
         let end = seq + bytes.len() as u32;

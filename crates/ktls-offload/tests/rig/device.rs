@@ -2,10 +2,9 @@
 //! tag of their record is known.
 
 use bytes::Bytes;
-use offload_api::rx::TlsVerdict;
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource,
-    Refused, RssDevice, RxMeta, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxPacket,
+    Refused, RssDevice, RxMeta, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxPacket, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seq};
@@ -133,9 +132,9 @@ impl MockDevice {
             }
             if right {
                 payload.copy_from_slice(&copy);
-                meta = RxMeta { tls: TlsVerdict::Decrypted, context: Some(*handle), ..meta };
+                meta = meta.marked(*handle, Verdict::Done);
             } else {
-                meta.tls = TlsVerdict::Error;
+                meta.marks.set(*handle, Verdict::Failed);
             }
         }
         meta

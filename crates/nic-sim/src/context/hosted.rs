@@ -1,7 +1,7 @@
 //! An engine with its contexts, whatever engine it is.
 
-use super::slab::Slab;
 use super::Subject;
+use super::slab::Slab;
 use crate::engine::payload::Payload;
 use crate::engine::{Context, Engine, OutOfStep, StreamEngine};
 use crate::packet::Spec;
@@ -9,7 +9,7 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
-use offload_api::{Direction, Handle, Piece, RxMeta};
+use offload_api::{Direction, Handle, Piece, Verdict};
 use offload_base::Seq;
 
 /// An engine, by what it can do.
@@ -184,7 +184,7 @@ impl<E: Engine> AnyEngine for Hosted<E> {
 /// What any engine can do that follows flows. Contexts are on the NIC.
 pub(crate) trait AnyStream: AnyEngine {
     /// [`StreamEngine::receive`]; nothing without a context.
-    fn receive(&mut self, handle: Handle, payload: &mut Payload<'_>, meta: &mut RxMeta, counters: &mut DeviceCounters);
+    fn receive(&mut self, handle: Handle, payload: &mut Payload<'_>, counters: &mut DeviceCounters) -> Option<Verdict>;
 
     /// [`StreamEngine::count_from`].
     fn count_from(&mut self, handle: Handle, number: u64) -> bool;
@@ -204,10 +204,8 @@ pub(crate) trait AnyStream: AnyEngine {
 }
 
 impl<E: StreamEngine> AnyStream for Hosted<E> {
-    fn receive(&mut self, handle: Handle, payload: &mut Payload<'_>, meta: &mut RxMeta, counters: &mut DeviceCounters) {
-        if let Some(context) = self.slab.get(handle) {
-            E::receive(context, payload, meta, counters);
-        }
+    fn receive(&mut self, handle: Handle, payload: &mut Payload<'_>, counters: &mut DeviceCounters) -> Option<Verdict> {
+        E::receive(self.slab.get(handle)?, payload, counters)
     }
 
     fn count_from(&mut self, handle: Handle, number: u64) -> bool {

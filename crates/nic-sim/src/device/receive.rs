@@ -18,7 +18,7 @@ use crate::engine::coalesce::{Joint, Within, Wrapping};
 use crate::engine::payload::Payload;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
-use offload_api::rx::{Checksums, NvmeVerdict, TlsVerdict};
+use offload_api::rx::Checksums;
 use offload_api::{EspVerdict, Placements, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
@@ -242,7 +242,7 @@ impl Device {
         let mut placed = Placements::new();
         self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
         let session = &mut self.receive.open[place];
-        if meta == session.meta && may_be_joined(&meta) {
+        if meta == session.meta && meta.marks.may_join() {
             // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
             // would wait until all of it is in memory.
             if !placed.is_empty() {
@@ -271,7 +271,7 @@ impl Device {
     /// A packet that stands in `buffer`, and is `data` without ESP: others may join it, or it is on its way to the host.
     fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
         let Contents { mut buffer, meta, placed, within } = contents;
-        let joint = transport.filter(|_| self.config.lro && may_be_joined(&meta));
+        let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
         let Some((joint, transport)) = joint.and_then(|transport| Some((Joint::begin(data, transport)?, transport)))
         else {
             let (frame, ends_buffer) = self.cut_off(buffer);
@@ -393,8 +393,9 @@ impl Device {
         for (layer, handle) in followers.into_iter().enumerate() {
             // Without what the one below it saw, an engine has nothing to work on.
             let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
-            if let Some(engine) = self.contexts.stream(handle, &mut self.dma) {
-                engine.receive(handle, &mut payload, meta, &mut self.counters);
+            let engine = self.contexts.stream(handle, &mut self.dma);
+            if let Some(verdict) = engine.and_then(|engine| engine.receive(handle, &mut payload, &mut self.counters)) {
+                meta.marks.set(handle, verdict);
             }
         }
         payload.finish();
@@ -404,11 +405,6 @@ impl Device {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += data.len() as u64;
     }
-}
-
-/// What asks for something is seen by itself.
-fn may_be_joined(meta: &RxMeta) -> bool {
-    matches!(meta.tls, TlsVerdict::NotDecrypted | TlsVerdict::Decrypted) && meta.nvme != NvmeVerdict::ResyncRequested
 }
 
 /// Whether the frame is for this address: its own, or for all.

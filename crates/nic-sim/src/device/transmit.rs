@@ -453,7 +453,7 @@ impl Device {
         let Device { contexts, dma, transmit: TransmitSide { nowhere, .. }, .. } = self;
         nowhere.clear();
         let engine = contexts.stream(handle, dma);
-        if !engine.is_some_and(|engine| engine.transmit(handle, None, bytes, nowhere).is_ok()) {
+        if engine.is_none_or(|engine| engine.transmit(handle, None, bytes, nowhere).is_err()) {
             self.counters.tx_stale_parameters += 1;
         }
     }

@@ -6,8 +6,9 @@
 //! Invariant: the driver names no SA to the device that it has not told it of.
 
 use crate::driver::Driver;
-use crate::packet::{IpsecCommand, SendDescriptor, engines};
+use crate::packet::{IpsecCommand, SendDescriptor};
 use esp::trailer_len;
+use offload_api::engines;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused, Selector,

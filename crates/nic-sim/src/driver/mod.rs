@@ -28,10 +28,9 @@ use crate::stats::DriverCounters;
 use core::task::Waker;
 use ipsec::DeviceSas;
 use nvme::NvmeContexts;
-use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxPacket,
-    Sent, TlsDevice, TxPacket,
+    Sent, TlsDevice, TxPacket, Verdict, engines,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -183,11 +182,11 @@ impl NetDevice for Driver {
         if self.buffers_out * 2 < self.config.receive_buffers() {
             self.post_buffers();
         }
-        if completion.meta.tls == TlsVerdict::ResyncRequested {
-            self.query_resync(completion.meta.context, &completion.frame);
-        }
-        if completion.meta.nvme == NvmeVerdict::ResyncRequested {
-            self.query_nvme_resync(&completion.frame);
+        for mark in completion.meta.marks.iter().filter(|mark| mark.verdict == Verdict::Asks) {
+            match mark.context.engine() {
+                engines::NVME_TCP => self.query_nvme_resync(mark.context),
+                _ => self.query_resync(mark.context, &completion.frame),
+            }
         }
         let ReceiveCompletion { frame, meta, joined, placed, .. } = completion;
         Some(RxPacket { frame, meta, joined, placed })

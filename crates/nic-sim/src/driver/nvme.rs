@@ -7,20 +7,19 @@
 //! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and commands of theirs.
 
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, engines};
+use crate::packet::ControlCommand;
+use offload_api::engines;
 use offload_api::{
     Direction, FlowKey, Handle, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots,
     UnitPlace,
 };
 use offload_base::Seq;
-use offload_formats::Headers;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 /// All contexts, by place. Looked up, never walked.
 #[derive(Debug)]
 pub(super) struct NvmeContexts {
     slots: Slots<Context>,
-    by_flow: HashMap<FlowKey, Handle>,
     /// For when the control ring has room; each once.
     waiting: VecDeque<Waiting>,
     /// What is in `waiting`.
@@ -66,7 +65,6 @@ impl NvmeContexts {
     pub(super) fn new(limit: u32) -> NvmeContexts {
         NvmeContexts {
             slots: Slots::new(Handle::indices(engines::NVME_TCP, limit)),
-            by_flow: HashMap::new(),
             waiting: VecDeque::new(),
             waits: HashSet::new(),
             leaving: 0,
@@ -119,11 +117,7 @@ impl NvmeContexts {
 
     /// The device has given the context up, or never had it.
     pub(super) fn vacate(&mut self, handle: Handle) -> Option<FlowKey> {
-        let Context { flow, .. } = self.slots.remove(handle)?;
-        if self.by_flow.get(&flow) == Some(&handle) {
-            self.by_flow.remove(&flow);
-        }
-        Some(flow)
+        self.slots.remove(handle).map(|context| context.flow)
     }
 
     pub(super) fn vacate_all(&mut self) {
@@ -166,20 +160,14 @@ impl NvmeContexts {
     }
 
     fn occupy(&mut self, context: Context) -> Option<Handle> {
-        let of_receiver = context.transmit.is_none().then_some(context.flow);
-        let handle = self.slots.insert(context).ok()?;
-        if let Some(flow) = of_receiver {
-            self.by_flow.insert(flow, handle);
-        }
-        Some(handle)
+        self.slots.insert(context).ok()
     }
 }
 
 impl Driver {
-    /// Asks the device where it thinks a PDU starts, after the packet in `frame`.
-    pub(super) fn query_nvme_resync(&mut self, frame: &[u8]) {
-        let flow = Headers::parse(frame).transport().map(|transport| transport.flow_of_receiver(frame));
-        if let Some(handle) = flow.and_then(|flow| self.nvme.by_flow.get(&flow).copied()) {
+    /// Asks the device where it thinks a PDU starts, after a packet with which a context asked for help.
+    pub(super) fn query_nvme_resync(&mut self, handle: Handle) {
+        if self.nvme.context(handle).is_some() {
             self.give(Waiting::Query(handle));
         }
     }
@@ -329,11 +317,8 @@ mod tests {
         let mut driver = Driver::new(config, 0, host);
         let flow = FlowKey::tcp("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:4420".parse().unwrap());
         let handle = NvmeTcpDevice::add(&mut driver, &flow, Seq(0), &NvmeTcpConfig::default()).unwrap();
-        let mut frame = vec![0xff; 12];
-        frame.extend([8, 0, 0x45, 0, 0, 41, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        frame.extend([0x11, 0x44, 0x13, 0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0, 7]);
         for round in 0..100_000 {
-            driver.query_nvme_resync(&frame);
+            driver.query_nvme_resync(handle);
             driver.answer_resync(handle, Seq(round), round % 2 == 0);
             driver.release(handle, 7);
         }

@@ -7,7 +7,8 @@
 //! with nothing to wait for.
 
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, ControlCompletion, ControlEntry, engines};
+use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
+use offload_api::engines;
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsContext, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
 use offload_formats::Headers;
@@ -263,13 +264,9 @@ impl Driver {
     }
 
     /// Asks the device where it thinks a record starts, after the packet in `frame`.
-    pub(super) fn query_resync(&mut self, context: Option<Handle>, frame: &[u8]) {
-        let flow = context.and_then(|handle| self.contexts.live_flow(handle));
-        let asked = context.zip(flow).filter(|(handle, _)| {
-            let query = ControlCommand::Query { handle: *handle };
-            self.command(query).is_ok()
-        });
-        let Some((handle, flow)) = asked else {
+    pub(super) fn query_resync(&mut self, handle: Handle, frame: &[u8]) {
+        let flow = self.contexts.live_flow(handle);
+        let Some(flow) = flow.filter(|_| self.command(ControlCommand::Query { handle }).is_ok()) else {
             self.counters.rx_tls_resync_req_skip += 1;
             return;
         };

@@ -9,10 +9,11 @@
 use super::{Context, Engine};
 use crate::context::{ContextStore, ImageReader, ImageWriter, Subject};
 use crate::dma::DmaBytes;
-use crate::packet::{IpsecCommand, engines};
+use crate::packet::IpsecCommand;
 use crate::steering::{Key, KeyBytes, Steering};
 use core::net::IpAddr;
 use esp::{Cipher, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_api::engines;
 use offload_api::ipsec::{DeviceSaEvent, Packet};
 use offload_api::{Direction, Handle, Lifetime, OffloadKind, SaParams};
 use offload_base::Instant;

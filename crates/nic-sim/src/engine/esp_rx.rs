@@ -57,7 +57,7 @@ pub(crate) fn receive(sas: &mut Sas<'_>, data: &[u8]) -> Received {
     let Some(handle) = sas.find_received(at.spi, at.ip.source, at.ip.destination) else {
         return Received::Untouched(EspVerdict::None);
     };
-    let Some(Context { state, held, .. }) = sas.get(handle) else { return Received::Untouched(EspVerdict::None) };
+    let Some(Context { state, held }) = sas.get(handle) else { return Received::Untouched(EspVerdict::None) };
     let whole = held.is_whole();
     let SaState { numbers: Numbers::Receive(window), meter, .. } = state else {
         return Received::Untouched(EspVerdict::None);

@@ -67,7 +67,7 @@ impl Wrapper {
         if wrapped > longest {
             return Err(EspDrop::Trailer);
         }
-        let Context { state, held, .. } = sas.get(self.sa).ok_or(EspDrop::NoState)?;
+        let Context { state, held } = sas.get(self.sa).ok_or(EspDrop::NoState)?;
         let mut frame = BytesMut::with_capacity(wrapped);
         if let Some(number) = self.number {
             self.outer.wrap(&held.cipher, plain, number, &mut frame);

@@ -33,7 +33,7 @@ use crate::context::{ImageReader, ImageWriter, Installed};
 use crate::stats::DeviceCounters;
 use core::any::Any;
 use core::fmt;
-use offload_api::{Direction, Handle, Piece, RxMeta};
+use offload_api::{Direction, Handle, Piece, Verdict};
 use offload_base::Seq;
 use payload::Payload;
 
@@ -76,15 +76,15 @@ pub(crate) trait Engine: fmt::Debug + Send + Sized + 'static {
 /// A context, while it is on the NIC.
 #[derive(Debug)]
 pub(crate) struct Context<'a, E: Engine> {
-    pub(crate) handle: Handle,
     pub(crate) state: &'a mut E::State,
     pub(crate) held: &'a mut E::Held,
 }
 
 /// An engine that follows the bytes of flows.
 pub(crate) trait StreamEngine: Engine {
-    /// Works on the payload of a received packet, and says in `meta` what it found.
-    fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, meta: &mut RxMeta, counters: &mut DeviceCounters);
+    /// Works on the payload of a received packet. `None`: it has nothing to say about it.
+    fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut DeviceCounters)
+    -> Option<Verdict>;
 
     /// The next unit that a transmit context is told of has this number. False: it is no transmit context.
     fn count_from(context: Context<'_, Self>, number: u64) -> bool;

@@ -7,11 +7,11 @@ use super::tls_tx::TlsTransmit;
 use super::{Context, Engine, OutOfStep, StreamEngine};
 use crate::config::NicConfig;
 use crate::context::{ImageReader, ImageWriter};
-use crate::packet::engines;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
+use offload_api::engines;
 use offload_api::rx::TlsVerdict;
-use offload_api::{Direction, RxMeta, TlsContext, TlsResync, TlsSuite};
+use offload_api::{Direction, TlsContext, TlsResync, TlsSuite, Verdict};
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
 
@@ -104,8 +104,8 @@ impl Engine for Tls {
 }
 
 impl StreamEngine for Tls {
-    fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, meta: &mut RxMeta, counters: &mut DeviceCounters) {
-        let Context { handle, state: TlsState::Receive(engine), held: key } = context else { return };
+    fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut DeviceCounters) -> Option<Verdict> {
+        let Context { state: TlsState::Receive(engine), held: key } = context else { return None };
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();
         let received = payload.open(|wire, buffer| {
@@ -114,8 +114,6 @@ impl StreamEngine for Tls {
         });
         let content = standing.and_then(|standing| engine.shown(standing, seq, &received, payload.opened()));
         payload.show(content);
-        meta.tls = received.verdict;
-        meta.context = Some(handle);
         match received.verdict {
             TlsVerdict::Decrypted => {
                 counters.rx_tls_decrypted_packets += 1;
@@ -127,6 +125,7 @@ impl StreamEngine for Tls {
         }
         counters.rx_tls_lost += u64::from(received.lost);
         counters.rx_tls_found += u64::from(received.found);
+        Some(received.verdict.into())
     }
 
     fn count_from(context: Context<'_, Tls>, number: u64) -> bool {
@@ -154,7 +153,7 @@ impl StreamEngine for Tls {
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep> {
-        let Context { state: TlsState::Transmit(engine), held: key, .. } = context else { return Err(OutOfStep) };
+        let Context { state: TlsState::Transmit(engine), held: key } = context else { return Err(OutOfStep) };
         // Records are in no other units.
         let walked = engine.encrypt(key, at.ok_or(OutOfStep)?, bytes, out).map_err(|_| OutOfStep)?;
         Ok(walked.body_bytes)

@@ -439,8 +439,8 @@ fn take(
     run(device);
     let packet = driver.receive(Instant::ZERO).unwrap();
     let length = frame.data.len() - HEADERS;
-    if packet.meta.tls != TlsVerdict::Decrypted {
-        assert!(packet.placed.is_empty() && packet.meta.nvme == NvmeVerdict::NotChecked);
+    if packet.meta.tls() != TlsVerdict::Decrypted {
+        assert!(packet.placed.is_empty() && packet.meta.nvme() == NvmeVerdict::NotChecked);
         assert_eq!(packet.frame[HEADERS..], frame.data[HEADERS..], "as it was on the wire");
         return (0, false);
     }
@@ -454,7 +454,7 @@ fn take(
         assert_eq!(piece.bytes_mut(), expected);
         bytes += piece.len();
     }
-    let good = packet.meta.nvme == NvmeVerdict::Good;
+    let good = packet.meta.nvme() == NvmeVerdict::Good;
     if let Some((start, data)) = spoilt.and_then(|spoilt| records.data.get(spoilt)).filter(|_| good) {
         let end = records.places[start + data + 3];
         assert!(!(at..at + length).contains(&end), "a wrong digest");

@@ -80,7 +80,7 @@ fn commands_from_before_a_reset_are_forgotten() {
     assert_eq!(driver.poll_event(), None);
     device.receive_frame(Instant::ZERO, segments(&stream, 1000).remove(0));
     device.process(Instant::ZERO);
-    assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls, TlsVerdict::NotDecrypted);
+    assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls(), TlsVerdict::NotDecrypted);
 }
 
 /// However many resets come before the driver looks, and however full the control ring is.

@@ -374,8 +374,8 @@ proptest! {
                     prop_assert!(corrupt.is_some());
                     prop_assert_eq!(&packet.frame[..], &frame.data[..]);
                 }
-                Checksums::Good if packet.meta.tls == TlsVerdict::Decrypted => {
-                    prop_assert_eq!(packet.meta.context, Some(context));
+                Checksums::Good if packet.meta.tls() == TlsVerdict::Decrypted => {
+                    prop_assert_eq!(packet.meta.tls_context(), Some(context));
                     prop_assert!(decrypted(&stream, at, payload));
                 }
                 Checksums::Good => {
@@ -424,7 +424,7 @@ proptest! {
                 receives.receive_frame(Instant::ZERO, frame.clone());
                 receives.process(Instant::ZERO);
                 let packet = receiver_driver.receive(Instant::ZERO).unwrap();
-                prop_assert_eq!(packet.meta.tls, TlsVerdict::Decrypted);
+                prop_assert_eq!(packet.meta.tls(), TlsVerdict::Decrypted);
                 prop_assert!(decrypted(stream, *at, &packet.frame[HEADERS..]));
                 *at += payload.len();
             }

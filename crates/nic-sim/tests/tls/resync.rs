@@ -121,7 +121,7 @@ impl Lossy {
     fn deliver(&mut self, number: usize) -> TlsVerdict {
         self.device.receive_frame(Instant::ZERO, self.frames[number].clone());
         self.device.process(Instant::ZERO);
-        self.driver.receive(Instant::ZERO).unwrap().meta.tls
+        self.driver.receive(Instant::ZERO).unwrap().meta.tls()
     }
 
     fn tell(&mut self, header: Seq, number: Option<u64>) {

@@ -21,7 +21,7 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
     let mut deliver = |frame: &Frame| {
         device.receive_frame(Instant::ZERO, frame.clone());
         device.process(Instant::ZERO);
-        driver.receive(Instant::ZERO).unwrap().meta.tls
+        driver.receive(Instant::ZERO).unwrap().meta.tls()
     };
     let [first, second] = &segments_cut_at(&stream, flow(5000), &[tag + split])[..] else { panic!("one cut") };
     assert_eq!(deliver(first), TlsVerdict::Decrypted, "so far nothing can be told");
@@ -66,7 +66,7 @@ fn a_tag_that_is_awaited_is_never_printed() {
     frames(&mut device);
     device.receive_frame(Instant::ZERO, segments_cut_at(&stream, sender(), &[tag])[0].clone());
     device.process(Instant::ZERO);
-    assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls, TlsVerdict::Decrypted);
+    assert_eq!(driver.receive(Instant::ZERO).unwrap().meta.tls(), TlsVerdict::Decrypted);
     let printed = format!("{device:?}");
     let bytes = stream.wire[tag..].iter().map(u8::to_string).collect::<Vec<_>>();
     assert!(printed.contains("Tag"), "it stands at the tag");

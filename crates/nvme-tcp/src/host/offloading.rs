@@ -6,9 +6,13 @@ use super::Offload;
 use crate::core::queue::{Order, Queue};
 use crate::sending::Sending;
 use core::task::{Context, Poll};
-use offload_api::rx::NvmeVerdict;
-use offload_api::{DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Refused, RxMeta, SegmentStream};
+use offload_api::{
+    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Refused, RxMeta, SegmentStream, Verdict, engines,
+};
 use offload_base::Seq;
+
+/// Who speaks for data in an emulation.
+const EMULATED: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: u32::MAX };
 
 /// One queue's context in a device.
 #[derive(Debug, Default)]
@@ -69,7 +73,7 @@ impl Offloading {
     /// In an emulation, data count as checked.
     pub(super) fn emulate(&self, meta: &mut RxMeta) {
         if self.wanted.is_emulation() {
-            meta.nvme = NvmeVerdict::Good;
+            meta.marks.set(EMULATED, Verdict::Done);
         }
     }
 

@@ -18,11 +18,11 @@ mod transmit;
 use super::payload::Payload;
 use super::{Context, Engine, OutOfStep, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
-use crate::packet::engines;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
+use offload_api::engines;
 use offload_api::rx::NvmeVerdict;
-use offload_api::{Direction, NvmeTcpContext, Piece, RxMeta};
+use offload_api::{Direction, NvmeTcpContext, Piece, Verdict};
 use offload_base::Seq;
 use placement::Placement;
 use receive::{NvmeReceive, Received};
@@ -111,10 +111,9 @@ impl StreamEngine for NvmeTcp {
     fn receive(
         context: Context<'_, NvmeTcp>,
         payload: &mut Payload<'_>,
-        meta: &mut RxMeta,
         counters: &mut DeviceCounters,
-    ) {
-        let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return };
+    ) -> Option<Verdict> {
+        let Context { state: NvmeState::Receive(engine), held: placement } = context else { return None };
         let seq = payload.seq();
         let received = match payload.content() {
             None => engine.receive(seq, payload.wire(), placement),
@@ -125,12 +124,16 @@ impl StreamEngine for NvmeTcp {
             Some(content) => engine.pass_over(content, payload.end(), payload.opened()),
         };
         let Received { verdict, placed, lost } = received;
-        meta.nvme = verdict;
         counters.rx_nvmeotcp_checked += u64::from(verdict == NvmeVerdict::Good);
         counters.rx_nvmeotcp_drop += u64::from(lost);
         counters.rx_nvmeotcp_packets += u64::from(!placed.is_empty());
         counters.rx_nvmeotcp_bytes += placed.iter().map(|(_, piece)| piece.len() as u64).sum::<u64>();
         payload.place(placed);
+        match verdict {
+            NvmeVerdict::NotChecked => None,
+            NvmeVerdict::Good => Some(Verdict::Done),
+            NvmeVerdict::ResyncRequested => Some(Verdict::Asks),
+        }
     }
 
     /// PDUs have no numbers.

@@ -363,7 +363,7 @@ impl Receiver {
         let left = left - segment.data.len() as u32;
         let (digest, give) = match digest {
             Sum::Off => (Sum::Off, Some(segment)),
-            Sum::Device(mut pieces) if segment.meta.nvme == NvmeVerdict::Good => {
+            Sum::Device(mut pieces) if segment.meta.nvme() == NvmeVerdict::Good => {
                 pieces.push_back(segment);
                 (Sum::Device(pieces), None)
             }
@@ -398,7 +398,7 @@ impl Receiver {
         };
         bytes[have..have + segment.data.len()].copy_from_slice(&segment.data);
         let have = have + segment.data.len();
-        let vouched = segment.meta.nvme == NvmeVerdict::Good;
+        let vouched = segment.meta.nvme() == NvmeVerdict::Good;
         match digest {
             Sum::Device(pieces) if vouched && have == DIGEST_LEN => {
                 self.state = State::Release { pieces, then: After::End };
