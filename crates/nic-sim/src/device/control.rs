@@ -1,4 +1,7 @@
 //! The control ring: contexts come and go; and reset, which takes them all.
+//!
+//! Commands are carried out a while after the doorbell, whether or not the port can take a frame; and before the next
+//! descriptor that is fetched, for it may depend on those that were given before it.
 
 use crate::context::Subject;
 use crate::device::Device;
@@ -24,8 +27,16 @@ impl Device {
         self.rings.doorbell.raise();
     }
 
+    /// Carries out what was given, if it is time.
+    pub(super) fn run_control_when_due(&mut self, now: Instant) {
+        if self.control_due.is_some_and(|due| due <= now) {
+            self.run_control(now);
+        }
+    }
+
     /// Carries out all commands given so far.
     pub(super) fn run_control(&mut self, now: Instant) {
+        self.control_due = None;
         while let Some(entry) = self.rings.control.pop() {
             self.dma.control += match &entry.command {
                 ControlCommand::Create { .. } | ControlCommand::Destroy { .. } => dma::CONTROL_COMMAND,

@@ -75,6 +75,8 @@ pub struct Device {
     transmit: TransmitSide,
     receive: ReceiveSide,
     frames: BufferPool,
+    /// When commands on the control ring are carried out, should no descriptor be fetched before.
+    control_due: Option<Instant>,
     interrupt: Interrupt,
     send_interrupt: Interrupt,
     /// For whoever spreads packets over the queues.
@@ -97,6 +99,7 @@ impl Device {
             esp: EspTable::default(),
             transmit: TransmitSide::default(),
             receive: ReceiveSide::default(),
+            control_due: None,
             interrupt: Interrupt::default(),
             send_interrupt: Interrupt::default(),
             new_indirection: None,
@@ -139,7 +142,8 @@ impl Device {
 
     /// When something else than a frame is due.
     fn next_other(&self) -> Option<Instant> {
-        earliest(self.receive.next_due(), earliest(self.interrupt.due, self.send_interrupt.due))
+        let interrupts = earliest(self.interrupt.due, self.send_interrupt.due);
+        earliest(earliest(self.receive.next_due(), self.control_due), interrupts)
     }
 
     /// Starts an interrupt if the host waits for one and none is under way.
@@ -171,6 +175,7 @@ impl Port for Device {
 
     fn process(&mut self, now: Instant) {
         self.notice_doorbell(now);
+        self.run_control_when_due(now);
         self.show_received(now);
         self.report_reset(now);
         self.report_sa_events(now);

@@ -129,7 +129,7 @@ impl MultiQueueDevice {
         }
     }
 
-    /// Takes the table that a queue's driver has set.
+    /// Takes the table that a queue's driver has set, if that was carried out, which is so on the way to a frame and without one.
     fn take_table(&mut self, queue: usize) {
         if let Some(table) = self.queues[queue].new_indirection.take() {
             self.table = *table;
@@ -155,7 +155,6 @@ impl Port for MultiQueueDevice {
             let queue = self.turn;
             self.turn = (queue + 1) % self.queues.len();
             let frame = self.queues[queue].poll_frame(now);
-            // Commands are carried out on the way to a frame.
             self.take_table(queue);
             if let Some(frame) = frame {
                 self.port_free_at = self.port_free_at.max(now) + line_time(&frame, self.line_rate);
@@ -166,7 +165,10 @@ impl Port for MultiQueueDevice {
     }
 
     fn process(&mut self, now: Instant) {
-        self.queues.iter_mut().for_each(|queue| queue.process(now));
+        for queue in 0..self.queues.len() {
+            self.queues[queue].process(now);
+            self.take_table(queue);
+        }
     }
 
     fn next_event(&self) -> Option<Instant> {

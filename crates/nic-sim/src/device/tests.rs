@@ -126,6 +126,39 @@ fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
     assert!(rig.device.follows_nothing());
 }
 
+/// A frame takes the line a tenth of a second; whoever wants a context need not wait for that.
+#[test]
+fn commands_do_not_wait_for_the_line() {
+    let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
+    let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
+    let (device, host) = rings(&config);
+    let mut rig = Rig { device: Device::new(config, device), host };
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    packet.ask.context = None;
+    for slot in 0..2 {
+        rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
+    }
+    let mut now = Instant::ZERO;
+    let mut step = |rig: &mut Rig| {
+        rig.device.process(now);
+        let frame = rig.device.poll_frame(now);
+        now = rig.device.next_event().unwrap_or(now);
+        (now, frame.is_some())
+    };
+    assert_eq!(step(&mut rig), (Instant::ZERO + delays.doorbell, false));
+    let (next, is_sent) = step(&mut rig);
+    assert!(is_sent && next > Instant::ZERO + Duration::from_millis(100), "{next:?}");
+    // While the port is busy with the first, and the second waits.
+    let command = ControlCommand::Destroy { handle: NEW };
+    rig.host.control.push(ControlEntry { epoch: 0, report: false, command }).unwrap();
+    rig.device.process(Instant::ZERO + delays.doorbell * 2);
+    assert_eq!(rig.device.next_event(), Some(Instant::ZERO + delays.doorbell * 3));
+    assert_eq!(rig.host.control_completions.pop(), None, "it takes the device a while");
+    rig.device.process(Instant::ZERO + delays.doorbell * 3);
+    assert_eq!(rig.host.control_completions.pop(), Some(ControlCompletion::Destroyed(NEW)));
+    assert_eq!(rig.device.next_event(), Some(next), "and now for the line");
+}
+
 #[test]
 fn an_old_generation_names_no_sa() {
     let mut rig = Rig::new();

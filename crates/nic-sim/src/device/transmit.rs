@@ -181,13 +181,20 @@ impl Device {
         frame
     }
 
-    /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work.
+    /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work, but for
+    /// commands, which wait for no packet.
     pub(super) fn notice_doorbell(&mut self, now: Instant) {
-        if !self.transmit.is_idle() || (self.rings.send.is_empty() && self.rings.control.is_empty()) {
-            return;
+        let (commands, delays) = (!self.rings.control.is_empty(), self.config.delays);
+        let until = match self.transmit.activity {
+            Activity::Fetching { until } => until,
+            Activity::Idle | Activity::Sending => now + delays.doorbell + delays.dma + delays.engine,
+        };
+        if self.transmit.is_idle() && (commands || !self.rings.send.is_empty()) {
+            self.transmit.activity = Activity::Fetching { until };
         }
-        let delays = self.config.delays;
-        self.transmit.activity = Activity::Fetching { until: now + delays.doorbell + delays.dma + delays.engine };
+        if commands && self.control_due.is_none() {
+            self.control_due = Some(until);
+        }
     }
 
     pub(super) fn next_transmit(&self) -> Option<Instant> {
