@@ -5,10 +5,9 @@
 //! none of them but where it installs them (`installed`).
 //!
 //! - `payload`: a packet's payload, as it goes from engine to engine;
-//! - `tls`: TLS as an engine; `tls_record`: the walk over records that both directions share, a byte range at a time;
-//!   `tls_tx`, `tls_rx`: what each direction makes of it;
+//! - `tls`: records encrypted, decrypted and followed;
 //! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked and filled in;
-//! - `esp`: security associations and policies; `esp_tx`, `esp_rx`: what each direction makes of them;
+//! - `esp`: packets protected and opened by security associations;
 //! - `coalesce`: which segments may be one packet for the host (LRO);
 //! - `pacing`: lanes in which packets wait for their time;
 //! - `segmentation`: one packet in, segments out (TSO).
@@ -17,16 +16,11 @@
 
 pub(crate) mod coalesce;
 pub(crate) mod esp;
-pub(crate) mod esp_rx;
-pub(crate) mod esp_tx;
 pub(crate) mod nvme;
 pub(crate) mod pacing;
 pub(crate) mod payload;
 pub(crate) mod segmentation;
 pub(crate) mod tls;
-pub(crate) mod tls_record;
-pub(crate) mod tls_rx;
-pub(crate) mod tls_tx;
 
 use crate::config::NicConfig;
 use crate::context::{ImageReader, ImageWriter, Installed};

@@ -24,7 +24,7 @@
 
 use crate::context::{ImageReader, ImageWriter};
 use crate::engine::payload::Content;
-use crate::engine::tls_record::{HEADER, Mode, Protection, RecordCursor, Walked};
+use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use bytes::BytesMut;
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;

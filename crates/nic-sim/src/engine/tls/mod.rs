@@ -1,9 +1,13 @@
 //! TLS as an engine: the state of one direction, and the key that it refers to.
+//!
+//! - `record`: the walk over records that both directions share, a byte range at a time;
+//! - `transmit`, `receive`: what each direction makes of it.
+
+mod receive;
+mod record;
+mod transmit;
 
 use super::payload::Payload;
-use super::tls_record::Protection;
-use super::tls_rx::TlsReceive;
-use super::tls_tx::TlsTransmit;
 use super::{Context, Engine, OutOfStep, StreamEngine};
 use crate::config::NicConfig;
 use crate::context::{ImageReader, ImageWriter};
@@ -13,7 +17,10 @@ use offload_api::engines;
 use offload_api::rx::TlsVerdict;
 use offload_api::{Direction, TlsContext, TlsResync, TlsSuite, Verdict};
 use offload_base::Seq;
+use receive::TlsReceive;
+use record::Protection;
 use resumable_aead::{Algorithm, Key};
+use transmit::TlsTransmit;
 
 /// Encrypts and decrypts records.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! rebuilds the state with parameters and DUMPs when they are not; a packet that breaks the promise is refused.
 
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::tls_record::{Mode, Protection, RecordCursor, RecordError, Walked};
+use super::record::{Mode, Protection, RecordCursor, RecordError, Walked};
 use bytes::BytesMut;
 use offload_base::Seq;
 use resumable_aead::Key;

@@ -4,7 +4,7 @@
 //! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
 //! [`RecordFormat`] gives layout, nonce and additional data.
 
-use super::payload::Parts;
+use crate::engine::payload::Parts;
 use crate::context::{ImageReader, ImageWriter};
 use bytes::BytesMut;
 use core::fmt;

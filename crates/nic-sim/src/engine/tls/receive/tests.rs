@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use resumable_aead::Algorithm;
 
 fn protection() -> Protection {
-    crate::engine::tls_record::tests::protection(TlsVersion::Tls13, TlsSuite::Aes128Gcm, [3; 12])
+    crate::engine::tls::record::tests::protection(TlsVersion::Tls13, TlsSuite::Aes128Gcm, [3; 12])
 }
 
 const START: Seq = Seq(u32::MAX - 500);
