@@ -6,8 +6,9 @@
 //!
 //! Terms: RFC 4301 (architecture), RFC 4303 (ESP).
 
+use crate::mark::PacketMark;
 use crate::tls::Direction;
-use crate::unit::Handle;
+use crate::unit::{Handle, engines};
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -735,6 +736,25 @@ pub enum EspVerdict {
     Failed,
     /// A fragment, which the device cannot work on.
     Fragment,
+}
+
+impl EspVerdict {
+    /// How [`PacketMark::Opened`] says that a packet was unwrapped, not just decrypted where it is.
+    pub const UNWRAPPED: u8 = 1;
+}
+
+impl From<PacketMark> for EspVerdict {
+    fn from(mark: PacketMark) -> EspVerdict {
+        match mark {
+            PacketMark::Opened { context, number, packets, code } if context.engine() == engines::ESP => match code {
+                EspVerdict::UNWRAPPED => EspVerdict::Unwrapped { sa: context, number, packets },
+                _ => EspVerdict::Decrypted { sa: context, number, packets },
+            },
+            PacketMark::Failed { context } if context.engine() == engines::ESP => EspVerdict::Failed,
+            PacketMark::Fragment { engine: engines::ESP } => EspVerdict::Fragment,
+            _ => EspVerdict::None,
+        }
+    }
 }
 
 /// Something that happened to an SA in a device.

@@ -44,7 +44,7 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
-pub use mark::{Mark, Marks, Verdict};
+pub use mark::{Mark, Marks, PacketMark, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use record::RecordFormat;

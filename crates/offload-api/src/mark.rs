@@ -31,39 +31,109 @@ pub struct Mark {
     pub verdict: Verdict,
 }
 
-/// What the contexts of a flow said of a packet, the lowest first.
+/// What an engine said that opens whole packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PacketMark {
+    /// Nothing: no packet of its kind, or no context for it.
+    #[default]
+    None,
+    /// It opened it.
+    Opened {
+        /// The context.
+        context: Handle,
+        /// The packet's number; of several that were joined, of the first.
+        number: u64,
+        /// Packets of consecutive numbers that this one was joined of; 1: it was not.
+        packets: u16,
+        /// How, in the engine's own words.
+        code: u8,
+    },
+    /// It is as it was on the wire, and something in it is wrong.
+    Failed {
+        /// The context.
+        context: Handle,
+    },
+    /// A fragment of a packet of the kind of the engine of this number, which nobody can work on before it is whole.
+    Fragment {
+        /// The engine.
+        engine: u8,
+    },
+}
+
+/// What the contexts of a flow said of a packet, the lowest first, and what the one did that opened it.
 ///
 /// ```
-/// use offload_api::mark::{Marks, Verdict};
+/// use offload_api::mark::{Marks, PacketMark, Verdict};
 /// use offload_api::{Handle, engines};
 ///
-/// let context = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
+/// let context = |engine| Handle { index: Handle::indices(engine, 1).start, generation: 0 };
 /// let mut marks = Marks::default();
-/// marks.set(context, Verdict::Done);
-/// assert_eq!(marks.of(engines::NVME_TCP).unwrap().context, context);
+/// marks.set(context(engines::NVME_TCP), Verdict::Done);
+/// assert_eq!(marks.of(engines::NVME_TCP).unwrap().context, context(engines::NVME_TCP));
 /// assert_eq!(marks.of(engines::TLS), None);
 /// marks.keep(engines::TLS);
 /// assert_eq!(marks, Marks::default());
+///
+/// let opened = PacketMark::Opened { context: context(engines::ESP), number: 1 << 40, packets: 3, code: 1 };
+/// marks.set_packet(opened);
+/// assert_eq!(marks.packet(), opened);
 /// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Marks([Option<Mark>; LAYERS]);
+// Every received range carries it, and queues hold many of those: hence what belongs together is not side by side.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Marks {
+    contexts: [Handle; LAYERS],
+    verdicts: [Option<Verdict>; LAYERS],
+    opener: Handle,
+    /// Lower and upper half.
+    number: [u32; 2],
+    packets: u16,
+    code: u8,
+    kind: PacketKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PacketKind {
+    None,
+    Opened,
+    Failed,
+    Fragment,
+}
+
+const NOBODY: Handle = Handle { index: 0, generation: 0 };
+
+impl Default for Marks {
+    fn default() -> Marks {
+        Marks {
+            contexts: [NOBODY; LAYERS],
+            verdicts: [None; LAYERS],
+            opener: NOBODY,
+            number: [0; 2],
+            packets: 0,
+            code: 0,
+            kind: PacketKind::None,
+        }
+    }
+}
 
 impl Marks {
     /// What the engine of this number said.
-    pub fn of(&self, engine: u8) -> Option<&Mark> {
+    pub fn of(&self, engine: u8) -> Option<Mark> {
         self.iter().find(|mark| mark.context.engine() == engine)
     }
 
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Mark> {
-        self.0.iter().flatten()
+    /// All of those that follow the flow.
+    pub fn iter(&self) -> impl Iterator<Item = Mark> {
+        let said = self.contexts.into_iter().zip(self.verdicts);
+        said.filter_map(|(context, verdict)| verdict.map(|verdict| Mark { context, verdict }))
     }
 
     /// What `context` says, in place of what its engine said before. More than there are layers say nothing.
     pub fn set(&mut self, context: Handle, verdict: Verdict) {
-        let is_its_own = |mark: &Option<Mark>| mark.is_none_or(|mark| mark.context.engine() == context.engine());
-        if let Some(place) = self.0.iter_mut().find(|mark| is_its_own(mark)) {
-            *place = Some(Mark { context, verdict });
+        for (place, said) in self.contexts.iter_mut().zip(&mut self.verdicts) {
+            if said.is_none() || place.engine() == context.engine() {
+                (*place, *said) = (context, Some(verdict));
+                return;
+            }
         }
     }
 
@@ -73,19 +143,60 @@ impl Marks {
         if let Some(mark) = self.of(engine) {
             kept.set(mark.context, mark.verdict);
         }
+        kept.set_packet(self.packet());
         *self = kept;
+    }
+
+    /// What the engine said that opened the packet.
+    pub const fn packet(&self) -> PacketMark {
+        match self.kind {
+            PacketKind::None => PacketMark::None,
+            PacketKind::Opened => PacketMark::Opened {
+                context: self.opener,
+                number: self.number[0] as u64 | (self.number[1] as u64) << 32,
+                packets: self.packets,
+                code: self.code,
+            },
+            PacketKind::Failed => PacketMark::Failed { context: self.opener },
+            PacketKind::Fragment => PacketMark::Fragment { engine: self.code },
+        }
+    }
+
+    /// That engine says this, in place of what it said before.
+    pub const fn set_packet(&mut self, mark: PacketMark) {
+        (self.opener, self.number, self.packets, self.code) = (NOBODY, [0; 2], 0, 0);
+        match mark {
+            PacketMark::None => self.kind = PacketKind::None,
+            PacketMark::Opened { context, number, packets, code } => {
+                self.kind = PacketKind::Opened;
+                self.number = [number as u32, (number >> 32) as u32];
+                (self.opener, self.packets, self.code) = (context, packets, code);
+            }
+            PacketMark::Failed { context } => (self.kind, self.opener) = (PacketKind::Failed, context),
+            PacketMark::Fragment { engine } => (self.kind, self.code) = (PacketKind::Fragment, engine),
+        }
+    }
+
+    /// One packet more was joined to the one that an engine opened.
+    pub const fn count_on(&mut self) {
+        self.packets += matches!(self.kind, PacketKind::Opened) as u16;
     }
 
     /// Whether packets of which this was said may be handed on as one: what asks for something, or is wrong, is seen by
     /// itself.
     pub fn may_join(&self) -> bool {
-        self.iter().all(|mark| matches!(mark.verdict, Verdict::Untouched | Verdict::Done))
+        self.verdicts.iter().flatten().all(|verdict| matches!(verdict, Verdict::Untouched | Verdict::Done))
     }
 }
 
 impl fmt::Debug for Marks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
+        let mut list = f.debug_list();
+        list.entries(self.iter());
+        if self.kind != PacketKind::None {
+            list.entry(&self.packet());
+        }
+        list.finish()
     }
 }
 
@@ -112,5 +223,27 @@ mod tests {
         marks.keep(engines::NVME_TCP);
         let said: Vec<_> = marks.iter().map(|mark| mark.context).collect();
         assert_eq!(said, [nvme], "nobody below it any more");
+    }
+
+    #[test]
+    fn what_an_opener_says_comes_back_as_it_was_said() {
+        let context = Handle { index: Handle::indices(engines::ESP, 8).end - 1, generation: u32::MAX };
+        for said in [
+            PacketMark::Opened { context, number: u64::MAX - 1, packets: u16::MAX, code: 7 },
+            PacketMark::Opened { context, number: 1, packets: 1, code: 0 },
+            PacketMark::Failed { context },
+            PacketMark::Fragment { engine: engines::ESP },
+            PacketMark::None,
+        ] {
+            let mut marks = Marks::default();
+            marks.set_packet(PacketMark::Opened { context: NOBODY, number: 5, packets: 2, code: 1 });
+            marks.set_packet(said);
+            assert_eq!(marks.packet(), said);
+            marks.keep(engines::TLS);
+            assert_eq!(marks.packet(), said, "it is nobody's below");
+            assert_eq!(marks == Marks::default(), said == PacketMark::None);
+        }
+        // With sequence number and buffer, a range takes no more than if this were four bytes smaller.
+        assert_eq!(size_of::<crate::RxMeta>(), 44);
     }
 }

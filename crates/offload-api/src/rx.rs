@@ -64,10 +64,8 @@ pub enum NvmeVerdict {
 pub struct RxMeta {
     /// Checksum verdict.
     pub checksums: Checksums,
-    /// What the engines said that follow the packet's flow.
+    /// What the engines said.
     pub marks: Marks,
-    /// ESP verdict.
-    pub esp: EspVerdict,
     /// What the SA did for it that it came by, as an IPsec layer found.
     pub protection: Protection,
 }
@@ -102,6 +100,11 @@ impl RxMeta {
     /// The context that gave the TLS verdict.
     pub fn tls_context(&self) -> Option<Handle> {
         self.marks.of(engines::TLS).map(|mark| mark.context)
+    }
+
+    /// What the ESP engine did.
+    pub fn esp(&self) -> EspVerdict {
+        self.marks.packet().into()
     }
 
     /// What the NVMe/TCP engine found out about digests.

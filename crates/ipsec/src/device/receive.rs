@@ -19,7 +19,7 @@ use esp::inner::{NotEsp, shares_port};
 use esp::{ETHERNET, EspAt, IpView, OpenError, ReplayWindow, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
-use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, RxMeta, RxPacket, SaId};
+use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
 use offload_formats::checksum::is_ipv4_header_right;
@@ -30,8 +30,9 @@ impl SecureDevice {
     pub(super) fn take_in(&mut self, now: Instant, queue: usize, packet: RxPacket) -> Option<RxPacket> {
         let RxPacket { frame, meta, joined, placed } = packet;
         // The verdict is for here; further up, packets of one stream are not to differ by it.
-        let plain = RxMeta { esp: EspVerdict::None, ..meta };
-        match meta.esp {
+        let mut plain = meta;
+        plain.marks.set_packet(PacketMark::None);
+        match meta.esp() {
             EspVerdict::Unwrapped { sa, number, packets } => {
                 let opened = Opened { frame, meta: plain, packets: Packets { number, count: packets.into(), joined } };
                 self.take_unwrapped(now, queue, sa, opened)

@@ -59,7 +59,7 @@ fn what_the_device_opened_is_joined() {
             let [packet] = &packets[..] else { panic!("{} packets, {receiver:?} {mode:?}", packets.len()) };
             assert_eq!(payload(&packet.frame), data);
             assert_eq!((packet.joined.map(u16::from), packet.meta.checksums), (Some(MSS), Checksums::Good));
-            assert_eq!(packet.meta.esp, EspVerdict::None, "packets of one stream do not differ by it");
+            assert_eq!(packet.meta.esp(), EspVerdict::None, "packets of one stream do not differ by it");
             let length = u16::from_be_bytes([
                 packet.frame[16 + 2 * usize::from(ipv6)],
                 packet.frame[17 + 2 * usize::from(ipv6)],

@@ -8,7 +8,7 @@
 use super::HEADER_LEN;
 use bytes::BytesMut;
 use offload_api::rx::Checksums;
-use offload_api::{RxBuf, RxMeta, RxSegment};
+use offload_api::{PacketMark, RxBuf, RxMeta, RxSegment};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use std::collections::VecDeque;
@@ -196,13 +196,17 @@ impl Inbox {
 /// peer changes from packet to packet as it likes does not: whether the device could check a packet's checksums (not those
 /// of a fragment), and which SA it came by. The lesser word holds.
 fn both(one: RxMeta, other: RxMeta) -> Option<RxMeta> {
-    let lesser = RxMeta {
+    let mut lesser = RxMeta {
         checksums: if one.checksums == other.checksums { one.checksums } else { Checksums::Unchecked },
-        esp: if one.esp == other.esp { one.esp } else { RxMeta::default().esp },
         protection: one.protection.min(other.protection),
         ..one
     };
-    (one.marks == other.marks).then_some(lesser)
+    let mut theirs = other.marks;
+    if one.marks.packet() != theirs.packet() {
+        lesser.marks.set_packet(PacketMark::None);
+        theirs.set_packet(PacketMark::None);
+    }
+    (lesser.marks == theirs).then_some(lesser)
 }
 
 /// Gives the memory of ranges back if there are none, but for that of a few.

@@ -5,14 +5,14 @@ use crate::dma;
 use crate::engine::Engine;
 use crate::engine::coalesce::Within;
 use crate::engine::esp::{Esp, Sas};
-use crate::engine::esp_rx::{self, Received, Why};
-use crate::engine::esp_tx::EspDrop;
+use crate::engine::esp::receive::{self, Received, Why};
+use crate::engine::esp::transmit::EspDrop;
 use crate::packet::{ControlCompletion, IpsecCommand};
 use crate::steering::KeyBytes;
 use bytes::BytesMut;
 use core::net::IpAddr;
 use offload_api::rx::Checksums;
-use offload_api::{EspVerdict, RxMeta};
+use offload_api::{Marks, PacketMark, RxMeta};
 use offload_base::Instant;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
@@ -20,7 +20,7 @@ use offload_formats::{Headers, Transport};
 /// A frame to be handed up, or none.
 pub(super) enum EspOutcome {
     /// As it was on the wire, and this about it.
-    Untouched(EspVerdict),
+    Untouched(PacketMark),
     /// As it was on the wire: a part of a packet of UDP, which may be ESP.
     UdpFragment,
     /// In place of what was on the wire.
@@ -106,14 +106,14 @@ impl Device {
 
     /// Runs a received frame through the ESP engine.
     pub(super) fn receive_esp(&mut self, data: &[u8]) -> EspOutcome {
-        let received = esp_rx::receive(&mut self.sas(), data);
+        let received = receive::receive(&mut self.sas(), data);
         match &received {
             Received::Decrypted { .. } | Received::Unwrapped { .. } => {
                 self.counters.ipsec_rx_pkts += 1;
                 self.counters.ipsec_rx_bytes += data.len() as u64;
             }
-            Received::Untouched(EspVerdict::Failed) => self.counters.ipsec_rx_auth_fail += 1,
-            Received::Untouched(EspVerdict::Fragment) => self.counters.ipsec_rx_fragments += 1,
+            Received::Untouched(PacketMark::Failed { .. }) => self.counters.ipsec_rx_auth_fail += 1,
+            Received::Untouched(PacketMark::Fragment { .. }) => self.counters.ipsec_rx_fragments += 1,
             Received::Untouched(_) | Received::UdpFragment => {}
             Received::Dropped(why) => {
                 self.counters.ipsec_rx_drop_pkts += 1;
@@ -144,7 +144,9 @@ impl Device {
                 (inner, None, verdict, looked)
             }
         };
-        let meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
+        let mut marks = Marks::default();
+        marks.set_packet(verdict);
+        let meta = RxMeta { checksums, marks, ..RxMeta::default() };
         EspOutcome::Opened(Opened { frame, meta, inner, transport })
     }
 }

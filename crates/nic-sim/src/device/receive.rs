@@ -19,7 +19,7 @@ use crate::engine::payload::Payload;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
 use offload_api::rx::Checksums;
-use offload_api::{EspVerdict, Placements, RxMeta};
+use offload_api::{PacketMark, Placements, RxMeta};
 use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -119,15 +119,15 @@ impl Device {
             return;
         }
         let due = now + self.config.delays.dma + self.config.delays.engine;
-        let opened = if self.can_take() { self.receive_esp(data) } else { EspOutcome::Untouched(EspVerdict::None) };
+        let opened = if self.can_take() { self.receive_esp(data) } else { EspOutcome::Untouched(PacketMark::None) };
         let verdict = match opened {
-            EspOutcome::Untouched(EspVerdict::Fragment) => {
+            EspOutcome::Untouched(verdict @ PacketMark::Fragment { .. }) => {
                 self.close_opened();
-                EspVerdict::Fragment
+                verdict
             }
             EspOutcome::UdpFragment => {
                 self.close_opened();
-                EspVerdict::None
+                PacketMark::None
             }
             EspOutcome::Untouched(verdict) => verdict,
             EspOutcome::Opened(opened) => return self.take_opened(data, opened, due),
@@ -149,7 +149,8 @@ impl Device {
         };
         self.note_received(data);
         self.dma.rx_payload += data.len() as u64;
-        let mut meta = RxMeta { checksums, esp: verdict, ..RxMeta::default() };
+        let mut meta = RxMeta { checksums, ..RxMeta::default() };
+        meta.marks.set_packet(verdict);
         let mut placed = Placements::new();
         match &transport {
             Some(transport) => {
@@ -223,7 +224,7 @@ impl Device {
     fn joins(&self, place: usize, data: &[u8], transport: &Transport, due: Instant) -> bool {
         let session = &self.receive.open[place];
         due <= session.closes_at
-            && session.meta.esp == EspVerdict::None
+            && session.meta.marks.packet() == PacketMark::None
             && self.has_place_for_packet()
             // With headers of its own, should it need them.
             && session.buffer.len() + transport.end <= session.buffer.capacity()

@@ -9,7 +9,7 @@ use crate::context::{AnyStream, ContextStore};
 use crate::device::Device;
 use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
-use crate::engine::esp_tx::{EspDrop, Wrapper};
+use crate::engine::esp::transmit::{EspDrop, Wrapper};
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
 use crate::frame::Frame;

@@ -10,7 +10,7 @@ use super::Contents;
 use crate::device::Device;
 use crate::device::esp::Opened;
 use crate::engine::coalesce::Wrapping;
-use offload_api::{EspVerdict, Handle, Placements, RxMeta};
+use offload_api::{Handle, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
 use offload_formats::Transport;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -91,9 +91,7 @@ impl Device {
         session.buffer.extend_from_slice(payload);
         session.joint.add(opened.plain(), transport);
         session.last_due = due;
-        if let EspVerdict::Decrypted { packets, .. } | EspVerdict::Unwrapped { packets, .. } = &mut session.meta.esp {
-            *packets += 1;
-        }
+        session.meta.marks.count_on();
         self.dma.rx_payload += payload.len() as u64;
         if self.receive.open[place].joint.is_complete() {
             self.close(place);
@@ -103,23 +101,20 @@ impl Device {
 
 /// The SA that a packet was opened by.
 fn sa_of(meta: &RxMeta) -> Option<Handle> {
-    match meta.esp {
-        EspVerdict::Decrypted { sa, .. } | EspVerdict::Unwrapped { sa, .. } => Some(sa),
-        EspVerdict::None | EspVerdict::Failed | EspVerdict::Fragment => None,
+    match meta.marks.packet() {
+        PacketMark::Opened { context, .. } => Some(context),
+        PacketMark::None | PacketMark::Failed { .. } | PacketMark::Fragment { .. } => None,
     }
 }
 
 /// Whether a packet may be joined to others, by what was found out about them.
 fn follows(so_far: &RxMeta, next: &RxMeta) -> bool {
-    let (expected, number) = match (so_far.esp, next.esp) {
-        (EspVerdict::Decrypted { sa, number, packets }, EspVerdict::Decrypted { sa: of, number: next, .. })
-        | (EspVerdict::Unwrapped { sa, number, packets }, EspVerdict::Unwrapped { sa: of, number: next, .. })
-            if sa == of =>
-        {
-            (number.checked_add(packets.into()), next)
-        }
-        _ => return false,
-    };
-    let other = |meta: &RxMeta| RxMeta { esp: EspVerdict::None, ..*meta };
-    expected == Some(number) && other(so_far) == other(next)
+    let mut expected = *so_far;
+    if let PacketMark::Opened { context, number, packets, code } = so_far.marks.packet()
+        && let Some(number) = number.checked_add(packets.into())
+    {
+        expected.marks.set_packet(PacketMark::Opened { context, number, packets: 1, code });
+        return expected == *next;
+    }
+    false
 }

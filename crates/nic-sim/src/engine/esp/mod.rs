@@ -6,6 +6,9 @@
 //! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
 //! happens to an SA is noted once, to be told when there is room.
 
+pub(crate) mod receive;
+pub(crate) mod transmit;
+
 use super::{Context, Engine};
 use crate::context::{ContextStore, ImageReader, ImageWriter, Subject};
 use crate::dma::DmaBytes;

@@ -4,8 +4,8 @@
 //! all of it. Either way a packet is cut first, as if it were to leave plain, and each segment wrapped then, under a number
 //! of its own. So TSO and checksums are the same as without ESP.
 
-use super::Context;
-use crate::engine::esp::{Numbers, SaState, Sas};
+use super::{Numbers, SaState, Sas};
+use crate::engine::Context;
 use bytes::BytesMut;
 use esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
 use offload_api::{EspAsk, EspMode, Handle, TxPacket};
