@@ -3,9 +3,9 @@
 //! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
-use crate::engine::coalesce::Within;
 use super::{Numbers, SaState, Sas};
 use crate::engine::Context;
+use crate::engine::coalesce::Within;
 use bytes::BytesMut;
 use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UnwrapError, unwrap};
 use offload_api::{EspMode, EspVerdict, PacketMark, engines};

@@ -22,9 +22,9 @@
 //! Source: Pismenny et al., "Autonomous NIC Offloads", ASPLOS 2021, section 4.3, and Linux'
 //! tls-offload documentation; where the two differ (a "no" from software) this follows the paper.
 
+use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use crate::context::{ImageReader, ImageWriter};
 use crate::engine::payload::Content;
-use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use bytes::BytesMut;
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;

@@ -4,8 +4,8 @@
 //! bytes of the record before it. It is a plain value of constant size: copied before a try, put back after.
 //! [`RecordFormat`] gives layout, nonce and additional data.
 
-use crate::engine::payload::Parts;
 use crate::context::{ImageReader, ImageWriter};
+use crate::engine::payload::Parts;
 use bytes::BytesMut;
 use core::fmt;
 use offload_api::record::EXPLICIT_NONCE_LEN;

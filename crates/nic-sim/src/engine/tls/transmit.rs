@@ -3,8 +3,8 @@
 //! It knows nothing of retransmission. The driver promises that a packet's bytes are the next of the stream, and
 //! rebuilds the state with parameters and DUMPs when they are not; a packet that breaks the promise is refused.
 
-use crate::context::{ImageReader, ImageWriter};
 use super::record::{Mode, Protection, RecordCursor, RecordError, Walked};
+use crate::context::{ImageReader, ImageWriter};
 use bytes::BytesMut;
 use offload_base::Seq;
 use resumable_aead::Key;
