@@ -239,6 +239,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_told_is_known_to_have_been_told_after_it_was_saved() {
+        let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
+        let mut meter = Meter::new(Instant::ZERO, Lifetime { soft: limits(2), hard: limits(4) });
+        let told: Vec<_> = (0..5)
+            .map(|_| {
+                meter = Meter::restore(&meter.save());
+                (meter.spend(1, 0), meter.is_dead())
+            })
+            .collect();
+        let (soft, hard) = (Some(Reached::Soft(Limit::Packets)), Some(Reached::Hard(Limit::Packets)));
+        assert_eq!(told, [(None, false), (soft, false), (None, false), (hard, true), (None, true)]);
+    }
+
+    #[test]
     fn new_limits_are_above_what_was_spent() {
         let lifetime = Lifetime { hard: Limits { bytes: Some(100), ..Limits::default() }, ..Lifetime::default() };
         let mut meter = Meter::new(Instant::ZERO, lifetime);

@@ -104,5 +104,13 @@ mod tests {
         let different = [&[][..], &[0], &[0, 0], &[0, 1], &[1, 0], &[0; 8], &[0; 9], &[1, 0, 0, 0, 0, 0, 0, 0, 0]];
         let hashes: HashSet<u64> = different.into_iter().map(hash).collect();
         assert_eq!(hashes.len(), different.len());
+        // Written alone, without the length that goes before a slice.
+        let alone = |bytes: &[u8]| {
+            let mut hasher = QuickHash.build_hasher();
+            hasher.write(bytes);
+            hasher.finish()
+        };
+        let hashes: HashSet<u64> = different.into_iter().map(alone).collect();
+        assert_eq!(hashes.len(), different.len());
     }
 }

@@ -279,6 +279,22 @@ mod tests {
         )
     }
 
+    /// A prefix of no bits says which version of IP, and so more than none.
+    #[test]
+    fn no_two_policies_about_one_packet_have_the_same_rank() {
+        for all in [core::net::IpAddr::from([0; 4]), [0; 16].into()] {
+            let all = Prefix::new(all, 0);
+            assert!(all.is_some());
+            let selectors = [(all, all), (all, None), (None, all), (None, None)]
+                .map(|(source, destination)| Selector { source, destination, ..Selector::ANY });
+            let mut ranks = selectors.map(|selector| rank(&selector, 7));
+            assert_eq!(ranks.iter().min(), Some(&ranks[0]), "it says most");
+            assert_eq!(ranks.iter().max(), Some(&ranks[3]), "it says nothing");
+            ranks.sort_unstable();
+            assert!(ranks.is_sorted_by(|one, next| one < next), "{ranks:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn finds_what_a_search_through_all_finds(
