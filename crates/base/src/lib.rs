@@ -4,6 +4,7 @@
 //! - [`seq`]: TCP sequence numbers that wrap;
 //! - [`counters!`]: structs of counters under the names that hardware and Linux use;
 //! - [`pool`]: receive buffers carved from recycled slabs;
+//! - [`quick_hash`]: for tables that nobody hostile fills;
 //! - [`random`]: one seed for a run, or the system's randomness; one independent generator for each component;
 //! - [`cost`]: where the CPU time went, by domain (host, device, wire) and by kind of work.
 //!
@@ -14,11 +15,13 @@
 pub mod cost;
 pub mod counters;
 pub mod pool;
+pub mod quick_hash;
 pub mod random;
 pub mod seq;
 pub mod time;
 
 pub use pool::BufferPool;
+pub use quick_hash::QuickHash;
 pub use random::{RandomSource, Rng, Seed};
 pub use seq::Seq;
 pub use time::{Alarm, Clock, Instant, Timers};

@@ -10,7 +10,7 @@
 //! - [`ip`]: the IP headers of a packet, and what policies look at; [`checksum`]: their checksums;
 //! - [`cipher`]: sealing and opening what is behind the IV;
 //! - [`outer`]: what stands in front of it; [`inner`]: what is left once that is gone;
-//! - [`selectors`]: what packets find by their addresses and ports; [`quick_hash`]: tables that nobody hostile fills;
+//! - [`selectors`]: what packets find by their addresses and ports;
 //! - [`number`]: sequence numbers out, the replay window in; [`lifetime`]: how much is left.
 //!
 //! Frames are whole Ethernet frames, for that is what both sides have in their hands.
@@ -49,7 +49,6 @@ pub mod ip;
 pub mod lifetime;
 pub mod number;
 pub mod outer;
-pub mod quick_hash;
 pub mod selectors;
 
 pub use cipher::{Cipher, OpenError, Trailer};
@@ -58,7 +57,6 @@ pub use ip::IpView;
 pub use lifetime::{Meter, Reached};
 pub use number::{NotNew, ReplayWindow, SendNumber};
 pub use outer::{Outer, WrapError};
-pub use quick_hash::QuickHash;
 pub use selectors::SelectorTable;
 
 /// Bytes of an Ethernet header.

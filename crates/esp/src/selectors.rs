@@ -6,9 +6,9 @@
 //! Invariants: a shape is in the list exactly while a selector has it; the values of a selector are ordered by priority;
 //! `ported` has each selector with ports, as it would be without, as often as there are values of it.
 
-use crate::QuickHash;
 use offload_api::ipsec::{Packet, masked};
 use offload_api::{Prefix, Selector};
+use offload_base::QuickHash;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 

@@ -10,13 +10,14 @@ use crate::memory::Marks;
 use core::hash::BuildHasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use esp::{Cipher, Meter, Outer, QuickHash, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
+use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
 use offload_api::{
     Direction, EspKey, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Slots, Template,
     UdpEncapsulation,
 };
 use offload_base::Instant;
+use offload_base::QuickHash;
 use offload_base::time::earliest;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;

@@ -76,8 +76,8 @@ pub const CONTROL_QUERY: u64 = SEND_BLOCK as u64;
 pub const CONTROL_REUSE: u64 = 3 * SEND_BLOCK as u64;
 /// Taking its key from a context that goes to the driver's pool: a block.
 pub const CONTROL_PARK: u64 = SEND_BLOCK as u64;
-/// A descriptor that changes IPsec's tables: one block, and an SA's key and state with it.
-pub const IPSEC_DESCRIPTOR: u64 = 3 * SEND_BLOCK as u64;
+/// A command on a send ring: one block, and a context's key and state with it.
+pub const COMMAND_DESCRIPTOR: u64 = 3 * SEND_BLOCK as u64;
 /// A control command that creates or destroys a context: command, key object and context, as mailboxes.
 pub const CONTROL_COMMAND: u64 = 512;
 

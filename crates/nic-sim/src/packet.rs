@@ -2,12 +2,12 @@
 //!
 //! Each entry is a typed value that cannot be malformed; what it weighs on the bus is in [`crate::dma`].
 
+pub use crate::steering::{Key, KeyBytes};
 use bytes::{Bytes, BytesMut};
 use core::any::Any;
 use core::num::NonZeroU16;
-use offload_api::ipsec::DeviceSaEvent;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{Direction, FlowKey, Handle, Lifetime, Piece, Placements, RxMeta, SaParams, Selector, TxPacket};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece, Placements, RxMeta, TxPacket};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -62,59 +62,13 @@ pub enum SendDescriptor {
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
     },
-    /// Change IPsec's tables.
-    Ipsec {
+    /// What the control ring asks for, taking effect between the packets that it was given between. It is reported as done
+    /// like any descriptor.
+    Control {
         /// As in [`ControlEntry`].
         epoch: u64,
-        /// How.
-        command: IpsecCommand,
-    },
-}
-
-/// What becomes of IPsec's tables. On a send ring, so that it takes effect between the packets it was given between.
-#[derive(Debug)]
-pub enum IpsecCommand {
-    /// Keep an SA.
-    AddSa {
-        /// What it will be called.
-        handle: Handle,
-        /// The SA.
-        sa: Box<SaParams>,
-    },
-    /// Give an SA another lifetime.
-    UpdateSa {
-        /// Which one.
-        handle: Handle,
-        /// Counted from now on.
-        lifetime: Lifetime,
-    },
-    /// Leave numbers of an SA to the host.
-    AdvanceSa {
-        /// Which one.
-        handle: Handle,
-        /// The last of them.
-        last: u64,
-    },
-    /// Give up an SA.
-    RemoveSa {
-        /// Which one.
-        handle: Handle,
-    },
-    /// Protect the packets of a selector by an SA.
-    SetPolicy {
-        /// Which packets.
-        selector: Selector,
-        /// Lower goes before higher.
-        rank: u64,
-        /// The SA.
-        sa: Handle,
-    },
-    /// Give up a policy.
-    RemovePolicy {
-        /// Its selector.
-        selector: Selector,
-        /// Its rank.
-        rank: u64,
+        /// What to do.
+        command: Box<ControlCommand>,
     },
 }
 
@@ -161,7 +115,7 @@ pub struct ControlEntry {
     pub command: ControlCommand,
 }
 
-/// What an engine makes a context from: of a type that the engine says.
+/// What an engine makes a context from, or is told: of a type that the engine says.
 pub type Spec = Box<dyn Any + Send>;
 
 /// What the control ring asks for.
@@ -171,12 +125,12 @@ pub enum ControlCommand {
     Create {
         /// What it will be called.
         handle: Handle,
-        /// The flow, as the host sees it.
-        flow: FlowKey,
-        /// Which half of it.
+        /// The flow that it follows, as the host sees it.
+        flow: Option<FlowKey>,
+        /// Which half of that, or which packets.
         direction: Direction,
-        /// How many other contexts of the flow work below it.
-        layer: usize,
+        /// What received packets find it by.
+        keys: Vec<Key>,
         /// What its engine makes it from.
         spec: Spec,
     },
@@ -226,6 +180,20 @@ pub enum ControlCommand {
         /// The buffer.
         buffer: u64,
     },
+    /// Tell a context something, in its engine's own words.
+    Command {
+        /// Which one.
+        handle: Handle,
+        /// Of a type that the engine says.
+        command: Spec,
+    },
+    /// Change what an engine knows that is of no context.
+    Change {
+        /// Its number.
+        engine: u8,
+        /// Of a type that the engine says.
+        change: Spec,
+    },
     /// Spread received packets over the queues by another table.
     SetIndirection {
         /// The queue for each value of a hash's last bits.
@@ -260,8 +228,10 @@ pub enum ControlCompletion {
     IndirectionSet,
     /// The context is gone.
     Destroyed(Handle),
-    /// Something happened to an SA.
-    Sa(DeviceSaEvent),
+    /// The engine of this number was changed.
+    Changed(u8),
+    /// A context has something to tell.
+    Event(ContextEvent),
     /// The device was reset: all contexts are gone, and commands from before are forgotten.
     Reset {
         /// How often it was, in all.

@@ -5,28 +5,14 @@
 //!
 //! Invariant: what is found for a key was steered there, and has not been taken away since.
 
+mod key;
+
 use core::cell::RefCell;
-use core::net::IpAddr;
-use esp::QuickHash;
+pub use key::{Key, KeyBytes};
 use offload_api::unit::LAYERS;
 use offload_api::{FlowKey, Handle};
+use offload_base::QuickHash;
 use std::collections::HashMap;
-
-/// What finds contexts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    /// The flow, as its receiver sees it, and the layer there.
-    Flow(FlowKey, usize),
-    /// An engine's own.
-    Engine(u8, KeyBytes),
-}
-
-/// What an engine finds packets by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct KeyBytes {
-    len: u8,
-    bytes: [u8; KeyBytes::MAX],
-}
 
 /// The contexts of a flow, the lowest layer first.
 pub(crate) type Followers = [Option<Handle>; LAYERS];
@@ -40,41 +26,6 @@ pub(crate) struct Steering {
     last: RefCell<Option<(FlowKey, Followers)>>,
     /// Keys of engines, which nobody hostile chooses.
     engines: HashMap<(u8, KeyBytes), Handle, QuickHash>,
-}
-
-impl KeyBytes {
-    /// As many as there can be.
-    pub(crate) const MAX: usize = 39;
-
-    /// Made of `parts`, one behind the other.
-    ///
-    /// # Panics
-    /// If they are more than [`MAX`](Self::MAX).
-    pub(crate) fn of(parts: &[&[u8]]) -> KeyBytes {
-        let mut key = KeyBytes { len: 0, bytes: [0; KeyBytes::MAX] };
-        for part in parts {
-            let at = usize::from(key.len);
-            key.bytes[at..at + part.len()].copy_from_slice(part);
-            key.len += part.len() as u8;
-        }
-        key
-    }
-
-    /// Two addresses and a number, such as a security parameters index.
-    pub(crate) fn of_addresses(number: u32, source: IpAddr, destination: IpAddr) -> KeyBytes {
-        match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                KeyBytes::of(&[&number.to_be_bytes(), &source.octets(), &destination.octets()])
-            }
-            (source, destination) => {
-                let octets = |address| match address {
-                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-                    IpAddr::V6(address) => address.octets(),
-                };
-                KeyBytes::of(&[&number.to_be_bytes(), &octets(source), &octets(destination)])
-            }
-        }
-    }
 }
 
 impl Steering {

@@ -19,7 +19,11 @@ fn packet(ask: EspAsk) -> TxPacket {
     header[12] = 8;
     header.extend_from_slice(&[0x45, 0, 0, 56, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     header.resize(70, 0);
-    TxPacket { header: header.into(), ask: TxAsk { esp: Some(ask), ..TxAsk::default() }, ..TxPacket::default() }
+    TxPacket {
+        header: header.into(),
+        ask: TxAsk { packet: Some(ask.into()), ..TxAsk::default() },
+        ..TxPacket::default()
+    }
 }
 
 #[test]

@@ -6,8 +6,9 @@
 //!
 //! Terms: RFC 4301 (architecture), RFC 4303 (ESP).
 
-use crate::mark::PacketMark;
+use crate::mark::{ContextEvent, PacketMark};
 use crate::tls::Direction;
+use crate::tx::PacketAsk;
 use crate::unit::{Handle, engines};
 use core::fmt;
 use core::net::IpAddr;
@@ -706,6 +707,40 @@ pub enum EspAsk {
     },
 }
 
+impl From<EspAsk> for PacketAsk {
+    fn from(ask: EspAsk) -> PacketAsk {
+        match ask {
+            EspAsk::Finish { sa, at, number, next_header } => {
+                let args = FINISH | u64::from(at) << 8 | u64::from(next_header);
+                PacketAsk { context: sa, number, args }
+            }
+            EspAsk::Protect { sa } => PacketAsk { context: sa, number: 0, args: 0 },
+        }
+    }
+}
+
+impl From<PacketAsk> for EspAsk {
+    /// Of an ask that names an SA.
+    ///
+    /// ```
+    /// use offload_api::{EspAsk, Handle, PacketAsk};
+    ///
+    /// let sa = Handle { index: 1 << 24, generation: 3 };
+    /// for ask in [EspAsk::Protect { sa }, EspAsk::Finish { sa, at: 0x1234, number: 1 << 40, next_header: 255 }] {
+    ///     assert_eq!(EspAsk::from(PacketAsk::from(ask)), ask);
+    /// }
+    /// ```
+    fn from(PacketAsk { context: sa, number, args }: PacketAsk) -> EspAsk {
+        match args & FINISH {
+            0 => EspAsk::Protect { sa },
+            _ => EspAsk::Finish { sa, at: (args >> 8) as u16, number, next_header: args as u8 },
+        }
+    }
+}
+
+/// In the arguments of an ask: the ESP header is there.
+const FINISH: u64 = 1 << 24;
+
 /// What a device did about ESP in a received packet. A packet in which anything failed is untouched; so is one whose
 /// IPv4 header has a wrong checksum, for nobody could tell from what is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -775,6 +810,74 @@ pub enum DeviceSaEvent {
     SequenceExhausted(Handle),
     /// The sequence number crossed 2^31 or 2^32, modulo 2^32.
     Crossed(Handle, u64),
+}
+
+impl DeviceSaEvent {
+    /// How an engine tells of it; `None`: it is nothing that an engine tells.
+    ///
+    /// ```
+    /// use offload_api::ipsec::DeviceSaEvent;
+    /// use offload_api::{Handle, Limit};
+    ///
+    /// let sa = Handle { index: 1 << 24, generation: 3 };
+    /// let event = DeviceSaEvent::HardLimit(sa, Limit::Packets);
+    /// assert_eq!(event.to_context_event().and_then(DeviceSaEvent::of_context_event), Some(event));
+    /// ```
+    pub const fn to_context_event(self) -> Option<ContextEvent> {
+        Some(match self {
+            DeviceSaEvent::SoftLimit(context, limit) => ContextEvent { context, code: 0, value: limit as u64 },
+            DeviceSaEvent::HardLimit(context, limit) => ContextEvent { context, code: 1, value: limit as u64 },
+            DeviceSaEvent::SequenceExhausted(context) => ContextEvent { context, code: 2, value: 0 },
+            DeviceSaEvent::Crossed(context, value) => ContextEvent { context, code: 3, value },
+            DeviceSaEvent::Ready(_) | DeviceSaEvent::Removed(_) | DeviceSaEvent::Lost(_) => return None,
+        })
+    }
+
+    /// What an engine told; `None`: no engine of this version does.
+    pub const fn of_context_event(ContextEvent { context, code, value }: ContextEvent) -> Option<DeviceSaEvent> {
+        let limit = match value {
+            0 => Limit::Bytes,
+            1 => Limit::Packets,
+            _ => Limit::Time,
+        };
+        Some(match code {
+            0 => DeviceSaEvent::SoftLimit(context, limit),
+            1 => DeviceSaEvent::HardLimit(context, limit),
+            2 => DeviceSaEvent::SequenceExhausted(context),
+            3 => DeviceSaEvent::Crossed(context, value),
+            _ => return None,
+        })
+    }
+}
+
+/// What an ESP engine can be told about an SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaCommand {
+    /// It has another lifetime, counted from now on.
+    Renew(Lifetime),
+    /// Numbers up to this one are the host's.
+    GoOnAfter(u64),
+}
+
+/// What an ESP engine can be told about its policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyChange {
+    /// Protect the packets of a selector by an SA.
+    Set {
+        /// Which packets.
+        selector: Selector,
+        /// Lower goes before higher.
+        rank: u64,
+        /// The SA.
+        sa: Handle,
+    },
+    /// Give up a policy.
+    Remove {
+        /// Its selector.
+        selector: Selector,
+        /// Its rank.
+        rank: u64,
+    },
 }
 
 /// What an IPsec layer may ask of a device. Nothing here blocks. Commands and packets take effect in the order given.

@@ -44,7 +44,7 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
-pub use mark::{Mark, Marks, PacketMark, Verdict};
+pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use record::RecordFormat;
@@ -54,5 +54,5 @@ pub use slots::Slots;
 pub use source::{Lookup, NoRecords, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
 pub use tls::{Direction, Refused, TlsContext, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
-pub use tx::{DigestAsk, DropReason, Header, Sent, TxAsk, TxPacket};
+pub use tx::{DigestAsk, DropReason, Header, PacketAsk, Sent, TxAsk, TxPacket};
 pub use unit::{Handle, Layer, TxTag, Unit, UnitPlace, UnitTag, engines};

@@ -60,6 +60,17 @@ pub enum PacketMark {
     },
 }
 
+/// What a context has to tell that is of no packet, in its engine's own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextEvent {
+    /// The context.
+    pub context: Handle,
+    /// What happened.
+    pub code: u16,
+    /// More about it.
+    pub value: u64,
+}
+
 /// What the contexts of a flow said of a packet, the lowest first, and what the one did that opened it.
 ///
 /// ```

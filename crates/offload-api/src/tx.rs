@@ -1,6 +1,6 @@
 //! A packet on its way out.
 
-use crate::ipsec::{EspAsk, Protection};
+use crate::ipsec::Protection;
 use crate::unit::{Handle, Unit, UnitPlace};
 use bytes::Bytes;
 use core::num::NonZeroU64;
@@ -31,8 +31,9 @@ pub struct TxAsk {
     /// from the one before it in its flow, whatever packets they were cut from; a device does not hold one back for more
     /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP or UDP.
     pub rate: Option<NonZeroU64>,
-    /// Finish or make the ESP packet that this is to be.
-    pub esp: Option<EspAsk>,
+    /// Make another packet of this one, or of each segment: an engine's that works on whole packets
+    /// ([`EspAsk`](crate::EspAsk) says what of ESP's).
+    pub packet: Option<PacketAsk>,
     /// It shows what came so protected: an IPsec layer lets it leave by an SA that protects as much, or not at all. To
     /// everybody else it means nothing.
     pub shows: Protection,
@@ -50,6 +51,17 @@ impl TxAsk {
     pub fn is_nothing(&self) -> bool {
         *self == TxAsk { shows: self.shows, ..TxAsk::default() }
     }
+}
+
+/// What an engine is asked that works on whole packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketAsk {
+    /// The context that does it.
+    pub context: Handle,
+    /// Number of the packet, or of the first segment of it; each further one has the next.
+    pub number: u64,
+    /// More about it, in the engine's own words.
+    pub args: u64,
 }
 
 /// Digests to be filled in below TLS.

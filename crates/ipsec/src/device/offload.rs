@@ -138,7 +138,7 @@ impl SecureDevice {
             self.counters.out_state_invalid += 1;
             return Sent::Dropped(DropReason::Policy);
         };
-        let ask = TxAsk { esp: Some(EspAsk::Protect { sa }), ..packet.ask };
+        let ask = TxAsk { packet: Some(EspAsk::Protect { sa }.into()), ..packet.ask };
         let sent = self.queues[queue].post(now, TxPacket { ask, ..packet });
         if sent == Sent::Posted {
             self.counters.out_packet += u64::from(packets);

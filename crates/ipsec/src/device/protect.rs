@@ -132,7 +132,7 @@ impl SecureDevice {
         let ask = EspAsk::Finish { sa: handle, at: (ETHERNET + outer.len()) as u16, number: *number, next_header };
         let fits = whole.filter(|whole| whole.header.len() <= LONGEST_HEADERS);
         let sent = fits.map(|whole| {
-            let ask = TxAsk { esp: Some(ask), ..whole.ask };
+            let ask = TxAsk { packet: Some(ask.into()), ..whole.ask };
             self.queues[plan.queue].post(now, TxPacket { ask, ..whole })
         });
         if sent == Some(Sent::Posted) {

@@ -16,7 +16,7 @@ use crate::memory::KeyMemory;
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::task::Waker;
-use esp::{PROTOCOL_TCP, PROTOCOL_UDP, QuickHash};
+use esp::{PROTOCOL_TCP, PROTOCOL_UDP};
 use offload_api::ipsec::{Packet, SaAdded, SaUse};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
@@ -24,6 +24,7 @@ use offload_api::{
     NoRecords, NvmeTcpDevice, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams,
     Selector, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
+use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};

@@ -3,22 +3,23 @@
 use super::Subject;
 use super::slab::Slab;
 use crate::engine::payload::Payload;
-use crate::engine::{Context, Engine, OutOfStep, StreamEngine};
-use crate::packet::Spec;
+use crate::engine::{Context, Engine, Named, Opened, OutOfStep, PacketEngine, Shown, StreamEngine};
+use crate::packet::{KeyBytes, Spec};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
-use offload_api::{Direction, Handle, Piece, Verdict};
+use offload_api::{ContextEvent, Direction, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
 use offload_base::Seq;
+use offload_formats::IpHeaders;
 
 /// An engine, by what it can do.
 #[derive(Debug)]
 pub(crate) enum Installed {
     /// It follows the bytes of flows.
     Stream(Box<dyn AnyStream>),
-    /// It is called by its own name.
-    Other(Box<dyn AnyEngine>),
+    /// It works on whole packets.
+    Packet(Box<dyn AnyPacket>),
 }
 
 impl Installed {
@@ -27,22 +28,22 @@ impl Installed {
         Installed::Stream(Box::new(Hosted::new(engine, places)))
     }
 
-    /// Another one.
-    pub(crate) fn other<E: Engine>(engine: E, places: u32) -> Installed {
-        Installed::Other(Box::new(Hosted::new(engine, places)))
+    /// One that works on whole packets, with so many contexts at most.
+    pub(crate) fn packet<E: PacketEngine>(engine: E, places: u32) -> Installed {
+        Installed::Packet(Box::new(Opener { hosted: Hosted::new(engine, places), seen: None }))
     }
 
     pub(super) fn any(&self) -> &dyn AnyEngine {
         match self {
             Installed::Stream(engine) => &**engine,
-            Installed::Other(engine) => &**engine,
+            Installed::Packet(engine) => engine.hosted(),
         }
     }
 
     pub(super) fn any_mut(&mut self) -> &mut dyn AnyEngine {
         match self {
             Installed::Stream(engine) => &mut **engine,
-            Installed::Other(engine) => &mut **engine,
+            Installed::Packet(engine) => engine.hosted_mut(),
         }
     }
 }
@@ -107,6 +108,16 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// Takes a buffer away.
     fn unplace(&mut self, handle: Handle, buffer: u64);
 
+    /// [`Engine::command`], of a context that is on the NIC.
+    fn command(&mut self, handle: Handle, command: Spec);
+
+    /// [`Engine::change`].
+    fn change(&mut self, change: Spec);
+
+    /// [`Engine::pop_event`].
+    fn pop_event(&mut self) -> Option<ContextEvent>;
+
+    #[cfg(test)]
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -149,6 +160,7 @@ impl<E: Engine> AnyEngine for Hosted<E> {
 
     fn clear(&mut self) {
         self.slab = Slab::default();
+        self.engine.forget();
     }
 
     fn subject(&self, handle: Handle) -> Option<&Subject> {
@@ -176,6 +188,23 @@ impl<E: Engine> AnyEngine for Hosted<E> {
         }
     }
 
+    fn command(&mut self, handle: Handle, command: Spec) {
+        if let (Some(context), Ok(command)) = (self.slab.get(handle), command.downcast()) {
+            E::command(context, *command);
+        }
+    }
+
+    fn change(&mut self, change: Spec) {
+        if let Ok(change) = change.downcast() {
+            self.engine.change(*change);
+        }
+    }
+
+    fn pop_event(&mut self) -> Option<ContextEvent> {
+        self.engine.pop_event()
+    }
+
+    #[cfg(test)]
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }
@@ -233,5 +262,118 @@ impl<E: StreamEngine> AnyStream for Hosted<E> {
 
     fn note_sent(&self, worked: u64, counters: &mut DeviceCounters) {
         E::note_sent(worked, counters);
+    }
+}
+
+/// An engine that works on whole packets, with its contexts.
+#[derive(Debug)]
+struct Opener<E: PacketEngine> {
+    hosted: Hosted<E>,
+    /// Of the frame that was looked at last.
+    seen: Option<E::Seen>,
+}
+
+/// What an engine keeps of a packet that it wraps.
+pub(crate) type Wrapping = Box<dyn Any + Send>;
+
+/// What any engine can do that works on whole packets. Contexts are on the NIC.
+pub(crate) trait AnyPacket: fmt::Debug + Send {
+    fn hosted(&self) -> &dyn AnyEngine;
+
+    fn hosted_mut(&mut self) -> &mut dyn AnyEngine;
+
+    /// [`PacketEngine::look`], and keeps what it saw for [`open`](Self::open).
+    fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Shown<()>;
+
+    /// The key that a frame shows.
+    fn key(&self, frame: &[u8]) -> Option<KeyBytes>;
+
+    /// [`PacketEngine::key_of_first`].
+    fn key_of_first(&self, packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes>;
+
+    /// [`PacketEngine::open`], of the frame that was looked at last.
+    fn open(&mut self, handle: Handle, frame: &[u8], counters: &mut DeviceCounters) -> Opened;
+
+    /// [`PacketEngine::begin`].
+    fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket, counters: &mut DeviceCounters) -> Option<Wrapping>;
+
+    /// [`PacketEngine::wrap`].
+    fn wrap(
+        &mut self,
+        handle: Handle,
+        wrapping: &mut Wrapping,
+        plain: &[u8],
+        longest: usize,
+        counters: &mut DeviceCounters,
+    ) -> Option<BytesMut>;
+
+    /// [`PacketEngine::note_missing`].
+    fn note_missing(&self, counters: &mut DeviceCounters);
+}
+
+impl<E: PacketEngine> AnyPacket for Opener<E> {
+    fn hosted(&self) -> &dyn AnyEngine {
+        &self.hosted
+    }
+
+    fn hosted_mut(&mut self) -> &mut dyn AnyEngine {
+        &mut self.hosted
+    }
+
+    fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Shown<()> {
+        match E::look(frame) {
+            Shown::Nothing => Shown::Nothing,
+            Shown::Key(key, seen) => {
+                self.seen = Some(seen);
+                Shown::Key(key, ())
+            }
+            Shown::Fragment => {
+                E::note_fragment(counters);
+                Shown::Fragment
+            }
+            Shown::PerhapsFragment => Shown::PerhapsFragment,
+        }
+    }
+
+    fn key(&self, frame: &[u8]) -> Option<KeyBytes> {
+        match E::look(frame) {
+            Shown::Key(key, _) => Some(key),
+            Shown::Nothing | Shown::Fragment | Shown::PerhapsFragment => None,
+        }
+    }
+
+    fn key_of_first(&self, packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
+        E::key_of_first(packet, headers)
+    }
+
+    fn open(&mut self, handle: Handle, frame: &[u8], counters: &mut DeviceCounters) -> Opened {
+        let Hosted { engine, slab, .. } = &mut self.hosted;
+        let (Some(Context { state, held }), Some(seen)) = (slab.get(handle), self.seen.take()) else {
+            return Opened::Untouched(PacketMark::None);
+        };
+        engine.open(Named { handle, state, held }, frame, &seen, counters)
+    }
+
+    fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket, counters: &mut DeviceCounters) -> Option<Wrapping> {
+        let Hosted { engine, slab, .. } = &mut self.hosted;
+        let wrapping = engine.begin(slab.get(ask.context)?, ask, packet, counters)?;
+        Some(Box::new(wrapping))
+    }
+
+    fn wrap(
+        &mut self,
+        handle: Handle,
+        wrapping: &mut Wrapping,
+        plain: &[u8],
+        longest: usize,
+        counters: &mut DeviceCounters,
+    ) -> Option<BytesMut> {
+        let Hosted { engine, slab, .. } = &mut self.hosted;
+        let Context { state, held } = slab.get(handle)?;
+        engine.wrap(Named { handle, state, held }, wrapping.downcast_mut()?, plain, longest, counters)
+    }
+
+    fn note_missing(&self, counters: &mut DeviceCounters) {
+        E::note_missing(counters);
     }
 }

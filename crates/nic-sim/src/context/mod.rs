@@ -12,14 +12,14 @@ mod image;
 mod slab;
 
 use crate::dma::DmaBytes;
-use crate::engine::{Context, Engine};
+use crate::engine::Shown;
 use crate::packet::Spec;
 use crate::stats::DeviceCounters;
 use crate::steering::{Key, Steering};
-use hosted::{AnyEngine, Hosted};
-pub(crate) use hosted::{AnyStream, Installed};
+use hosted::AnyEngine;
+pub(crate) use hosted::{AnyPacket, AnyStream, Installed, Wrapping};
 pub(crate) use image::{ContextImage, ImageReader, ImageWriter};
-use offload_api::{Direction, FlowKey, Handle, Piece};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece};
 use offload_base::Seq;
 
 /// What a context is about.
@@ -95,9 +95,14 @@ impl ContextStore {
     }
 
     /// The context, on the NIC.
-    pub(crate) fn get<E: Engine>(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<Context<'_, E>> {
+    #[cfg(test)]
+    pub(crate) fn get<E: crate::engine::Engine>(
+        &mut self,
+        handle: Handle,
+        dma: &mut DmaBytes,
+    ) -> Option<crate::engine::Context<'_, E>> {
         self.bring(handle, dma)?;
-        self.hosted::<E>(handle)?.slab.get(handle)
+        self.engine_mut(handle)?.as_any().downcast_mut::<hosted::Hosted<E>>()?.slab.get(handle)
     }
 
     /// The engine of a context that follows a flow, for a call about that: the context is on the NIC.
@@ -105,7 +110,7 @@ impl ContextStore {
         self.bring(handle, dma)?;
         match self.engines.get_mut(usize::from(handle.engine()))? {
             Installed::Stream(engine) => Some(&mut **engine),
-            Installed::Other(_) => None,
+            Installed::Packet(_) => None,
         }
     }
 
@@ -116,9 +121,58 @@ impl ContextStore {
         }
     }
 
-    /// What the state of a context refers to, wherever that is.
-    pub(crate) fn held<E: Engine>(&mut self, handle: Handle) -> Option<&mut E::Held> {
-        self.hosted::<E>(handle)?.slab.held(handle)
+    /// The engine of a context that works on whole packets, for a call about that: the context is on the NIC.
+    pub(crate) fn packet(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyPacket> {
+        self.bring(handle, dma)?;
+        self.packet_engine(handle.engine())
+    }
+
+    /// The engine of this number, if it works on whole packets.
+    pub(crate) fn packet_engine(&mut self, engine: u8) -> Option<&mut dyn AnyPacket> {
+        match self.engines.get_mut(usize::from(engine))? {
+            Installed::Packet(engine) => Some(&mut **engine),
+            Installed::Stream(_) => None,
+        }
+    }
+
+    /// All engines that work on whole packets, with their numbers.
+    pub(crate) fn packet_engines(&self) -> impl Iterator<Item = (u8, &dyn AnyPacket)> {
+        self.engines.iter().zip(0..).filter_map(|(engine, number)| match engine {
+            Installed::Packet(engine) => Some((number, &**engine)),
+            Installed::Stream(_) => None,
+        })
+    }
+
+    /// What a received frame shows of a context of an engine that works on whole packets, and the engine's number.
+    pub(crate) fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Option<(u8, Shown<()>)> {
+        for (engine, number) in self.engines.iter_mut().zip(0..) {
+            let Installed::Packet(engine) = engine else { continue };
+            match engine.look(frame, counters) {
+                Shown::Nothing => {}
+                shown => return Some((number, shown)),
+            }
+        }
+        None
+    }
+
+    /// Tells a context something.
+    pub(crate) fn command(&mut self, handle: Handle, command: Spec, dma: &mut DmaBytes) {
+        self.bring(handle, dma);
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.command(handle, command);
+        }
+    }
+
+    /// Changes what an engine knows that is of no context.
+    pub(crate) fn change(&mut self, engine: u8, change: Spec) {
+        if let Some(engine) = self.engines.get_mut(usize::from(engine)) {
+            engine.any_mut().change(change);
+        }
+    }
+
+    /// What is to be told next of what happened to contexts.
+    pub(crate) fn pop_event(&mut self) -> Option<ContextEvent> {
+        self.engines.iter_mut().find_map(|engine| engine.any_mut().pop_event())
     }
 
     /// Where a context thinks a unit starts, if it waits to be told.
@@ -178,10 +232,6 @@ impl ContextStore {
 
     fn engine_mut(&mut self, handle: Handle) -> Option<&mut dyn AnyEngine> {
         Some(self.engines.get_mut(usize::from(handle.engine()))?.any_mut())
-    }
-
-    fn hosted<E: Engine>(&mut self, handle: Handle) -> Option<&mut Hosted<E>> {
-        self.engine_mut(handle)?.as_any().downcast_mut()
     }
 
     /// Puts the context that an engine made in its place.

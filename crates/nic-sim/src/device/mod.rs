@@ -2,15 +2,13 @@
 //!
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
-//! - `esp`: ESP both ways, beside those two;
 //! - `control`: contexts created and given up, reset;
 //! - `multi_queue`: several of those, one for each queue pair, behind one port.
 //!
 //! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
 
 mod control;
-mod esp;
-mod esp_fragments;
+mod fragments;
 mod multi_queue;
 mod receive;
 mod transmit;
@@ -18,9 +16,11 @@ mod transmit;
 use crate::config::NicConfig;
 use crate::context::ContextStore;
 use crate::dma::DmaBytes;
-use crate::engine::{self, esp::EspTable};
+use crate::engine;
 use crate::frame::Frame;
-use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
+use crate::packet::{
+    ControlCompletion, ControlEntry, KeyBytes, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry,
+};
 use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DeviceCounters;
@@ -71,7 +71,6 @@ pub struct Device {
     rings: DeviceRings,
     contexts: ContextStore,
     steering: Steering,
-    esp: EspTable,
     transmit: TransmitSide,
     receive: ReceiveSide,
     frames: BufferPool,
@@ -96,7 +95,6 @@ impl Device {
             config,
             rings,
             steering: Steering::default(),
-            esp: EspTable::default(),
             transmit: TransmitSide::default(),
             receive: ReceiveSide::default(),
             control_due: None,
@@ -140,6 +138,21 @@ impl Device {
         self.steering.follows_nothing()
     }
 
+    /// Whether one of its contexts opens packets that show this key of the engine of that number.
+    fn opens(&self, engine: u8, key: KeyBytes) -> bool {
+        self.steering.opener(engine, key).is_some()
+    }
+
+    /// Whether it has no contexts that open packets.
+    fn opens_nothing(&self) -> bool {
+        self.steering.opens_nothing()
+    }
+
+    /// The longest frame there is.
+    fn longest_frame(&self) -> usize {
+        usize::from(self.config.mtu) + ETHERNET_BYTES
+    }
+
     /// When something else than a frame is due.
     fn next_other(&self) -> Option<Instant> {
         let interrupts = earliest(self.interrupt.due, self.send_interrupt.due);
@@ -178,7 +191,7 @@ impl Port for Device {
         self.run_control_when_due(now);
         self.show_received(now);
         self.report_reset(now);
-        self.report_sa_events(now);
+        self.report_events(now);
         let raised = [
             self.interrupt.raise_when_due(now, &self.rings.interrupt),
             self.send_interrupt.raise_when_due(now, &self.rings.send_interrupt),

@@ -11,7 +11,7 @@
 //! Invariant: the port sends one frame at a time, the queues' in turn.
 
 use super::Device;
-use super::esp_fragments::EspFragments;
+use super::fragments::Fragments;
 use super::transmit::line_time;
 use crate::config::NicConfig;
 use crate::dma::DmaBytes;
@@ -19,7 +19,6 @@ use crate::frame::Frame;
 use crate::rss::{Toeplitz, entry_of, first_queue};
 use crate::wire::Port;
 use core::task::Waker;
-use esp::EspAt;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -43,8 +42,8 @@ pub struct MultiQueueDevice {
     queues: Vec<Device>,
     hash: Toeplitz,
     table: [u16; INDIRECTION_ENTRIES],
-    /// Packets of SAs that come in fragments.
-    fragments: EspFragments,
+    /// Packets that engines open, and that come in fragments.
+    fragments: Fragments,
     /// The queue that is asked for a frame next.
     turn: usize,
     /// `None` with one queue, which keeps the time itself.
@@ -58,7 +57,7 @@ impl MultiQueueDevice {
         MultiQueueDevice {
             hash: Toeplitz::new(&config.rss_key),
             table: core::array::from_fn(|entry| first_queue(entry as u32, config.queues)),
-            fragments: EspFragments::default(),
+            fragments: Fragments::default(),
             turn: 0,
             line_rate: if queues.len() > 1 { config.line_rate } else { None },
             port_free_at: Instant::ZERO,
@@ -116,16 +115,22 @@ impl MultiQueueDevice {
         self.queues.iter().position(|queue| queue.follows(&flow))
     }
 
-    /// The queue with the SA that a frame came by.
+    /// The queue with the context that opens a frame.
     fn queue_that_opens(&mut self, frame: &[u8]) -> Option<usize> {
         if self.queues.iter().all(Device::opens_nothing) {
             return None;
         }
         let Self { queues, fragments, .. } = self;
-        let queue_of = |spi, source, destination| queues.iter().position(|queue| queue.opens(spi, source, destination));
-        match EspAt::find(frame) {
-            Some(at) => queue_of(at.spi, at.ip.source, at.ip.destination),
-            None => fragments.queue_for(frame, queue_of),
+        // All have the same engines.
+        let engines = || queues[0].contexts.packet_engines();
+        let queue_of = |engine, key| queues.iter().position(|queue| queue.opens(engine, key));
+        match engines().find_map(|(number, engine)| Some((number, engine.key(frame)?))) {
+            Some((engine, key)) => queue_of(engine, key),
+            None => fragments.queue_for(frame, |packet, headers| {
+                let (engine, key) =
+                    engines().find_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)))?;
+                queue_of(engine, key)
+            }),
         }
     }
 

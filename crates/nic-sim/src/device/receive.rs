@@ -12,7 +12,6 @@
 mod opened;
 
 use crate::device::Device;
-use crate::device::esp::EspOutcome;
 use crate::dma;
 use crate::engine::coalesce::{Joint, Within, Wrapping};
 use crate::engine::payload::Payload;
@@ -24,6 +23,7 @@ use offload_base::Instant;
 use offload_base::time::earliest;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::{Headers, Transport};
+use opened::Arrived;
 use std::collections::VecDeque;
 
 /// The receive side's state.
@@ -44,7 +44,7 @@ struct Session {
     meta: RxMeta,
     /// The packet so far, and behind it the rest of its buffer.
     buffer: BytesMut,
-    /// What crypto offload left around it.
+    /// What an engine left around it.
     wrapping: Option<Wrapping>,
     /// Parts of the payload so far that are in buffers of commands.
     placed: Placements,
@@ -62,12 +62,12 @@ struct Contents {
     buffer: BytesMut,
     meta: RxMeta,
     placed: Placements,
-    /// Where the packet is in the buffer, if crypto offload left ESP around it.
+    /// Where the packet is in the buffer, if an engine left something around it.
     within: Option<Within>,
 }
 
 impl Session {
-    /// The headers of the first segment, as they are without ESP.
+    /// The headers of the first segment, as they are without what is around them.
     fn first(&self) -> &[u8] {
         self.wrapping.as_ref().map_or(&self.buffer, Wrapping::plain)
     }
@@ -119,19 +119,10 @@ impl Device {
             return;
         }
         let due = now + self.config.delays.dma + self.config.delays.engine;
-        let opened = if self.can_take() { self.receive_esp(data) } else { EspOutcome::Untouched(PacketMark::None) };
-        let verdict = match opened {
-            EspOutcome::Untouched(verdict @ PacketMark::Fragment { .. }) => {
-                self.close_opened();
-                verdict
-            }
-            EspOutcome::UdpFragment => {
-                self.close_opened();
-                PacketMark::None
-            }
-            EspOutcome::Untouched(verdict) => verdict,
-            EspOutcome::Opened(opened) => return self.take_opened(data, opened, due),
-            EspOutcome::Dropped => return self.note_received(data),
+        let mark = match if self.can_take() { self.open(data) } else { Arrived::AsItWas(PacketMark::None) } {
+            Arrived::AsItWas(mark) => mark,
+            Arrived::Opened(opened) => return self.take_opened(data, opened, due),
+            Arrived::Dropped => return self.note_received(data),
         };
         let (checksums, transport) = self.look_at(data);
         if let Some(transport) = &transport
@@ -150,7 +141,7 @@ impl Device {
         self.note_received(data);
         self.dma.rx_payload += data.len() as u64;
         let mut meta = RxMeta { checksums, ..RxMeta::default() };
-        meta.marks.set_packet(verdict);
+        meta.marks.set_packet(mark);
         let mut placed = Placements::new();
         match &transport {
             Some(transport) => {
@@ -269,7 +260,7 @@ impl Device {
         self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, due);
     }
 
-    /// A packet that stands in `buffer`, and is `data` without ESP: others may join it, or it is on its way to the host.
+    /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
     fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
         let Contents { mut buffer, meta, placed, within } = contents;
         let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());

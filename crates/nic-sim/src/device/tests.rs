@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::DriverRings;
 use crate::engine::tls::{Tls, TlsState};
 use crate::nic::rings;
-use crate::packet::{ControlCommand, IpsecCommand, SendDescriptor};
+use crate::packet::{ControlCommand, Key, SendDescriptor};
 use crate::{Delays, NicConfig};
 use bytes::Bytes;
 use offload_api::{
@@ -44,7 +44,8 @@ impl Rig {
     fn create(&mut self, handle: Handle, direction: Direction) {
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
         let spec = Box::new(TlsContext { start: Seq(0), number: 0, key });
-        let created = self.command(ControlCommand::Create { handle, flow: flow(), direction, layer: 0, spec });
+        let keys = if direction == Direction::Receive { vec![Key::Flow(flow(), 0)] } else { Vec::new() };
+        let created = self.command(ControlCommand::Create { handle, flow: Some(flow()), direction, keys, spec });
         assert_eq!(created, Some(ControlCompletion::Created(handle)));
     }
 }
@@ -165,19 +166,22 @@ fn an_old_generation_names_no_sa() {
     let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
     let params = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
     let sa = Box::new(SaParams { offload: OffloadKind::Crypto, ..params });
-    rig.send(SendDescriptor::Ipsec { epoch: 0, command: IpsecCommand::AddSa { handle: NEW_SA, sa } });
+    let control = |command| SendDescriptor::Control { epoch: 0, command: Box::new(command) };
+    let direction = Direction::Transmit;
+    let keys = Vec::new();
+    rig.send(control(ControlCommand::Create { handle: NEW_SA, flow: None, direction, keys, spec: sa }));
     let ask = |sa| {
         let mut header = vec![0u8; 14];
         header[12] = 8;
         header.extend_from_slice(&[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         header.resize(70, 0);
-        let esp = Some(EspAsk::Finish { sa, at: 34, number: 1, next_header: 6 });
-        let ask = TxAsk { esp, ..TxAsk::default() };
+        let packet = Some(EspAsk::Finish { sa, at: 34, number: 1, next_header: 6 }.into());
+        let ask = TxAsk { packet, ..TxAsk::default() };
         SendDescriptor::Packet(TxPacket { header: header.into(), ask, ..TxPacket::default() })
     };
     for handle in OTHER_SAS {
         assert!(rig.send(ask(handle)).is_empty());
-        rig.send(SendDescriptor::Ipsec { epoch: 0, command: IpsecCommand::RemoveSa { handle } });
+        rig.send(control(ControlCommand::Destroy { handle }));
     }
     assert_eq!(rig.device.counters.ipsec_tx_drop_no_state, 2);
     assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");

@@ -5,11 +5,10 @@
 //! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
-use crate::context::{AnyStream, ContextStore};
+use crate::context::{AnyStream, ContextStore, Wrapping};
 use crate::device::Device;
 use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
-use crate::engine::esp::transmit::{EspDrop, Wrapper};
 use crate::engine::pacing::{Shaper, gap};
 use crate::engine::segmentation::Segmenter;
 use crate::frame::Frame;
@@ -58,8 +57,8 @@ enum Activity {
 struct Job {
     slot: u32,
     segmenter: Segmenter,
-    /// What makes ESP of its segments.
-    esp: Option<Box<Wrapper>>,
+    /// The context that wraps its segments, and what its engine keeps for that.
+    wrapping: Option<(Handle, Wrapping)>,
 }
 
 /// What waits in the shaper.
@@ -149,7 +148,8 @@ impl Stages {
 enum GivenUp {
     UnknownContext,
     OutOfSync,
-    Esp(EspDrop),
+    /// The engine that was to wrap it counted why.
+    NotWrapped,
 }
 
 impl Device {
@@ -317,8 +317,8 @@ impl Device {
                 };
                 flow.filter(|flow| shaper.holds(flow))
             }
-            // No ESP packet waits for its time, and nothing else depends on these.
-            SendDescriptor::Ipsec { .. } => None,
+            // No packet waits for its time that an engine is to wrap, and nothing else depends on these.
+            SendDescriptor::Control { .. } => None,
             // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
             SendDescriptor::Fence => None,
         }
@@ -343,7 +343,7 @@ impl Device {
                 self.run_dump(handle, digests, &Source { seq, bytes: &bytes, is_content });
             }
             SendDescriptor::DumpContent { handle, bytes } => self.run_content_dump(handle, &bytes),
-            SendDescriptor::Ipsec { epoch, command } => self.run_ipsec(epoch, command),
+            SendDescriptor::Control { epoch, command } => self.run_command(epoch, *command),
         }
         self.transmit.done.push(slot);
         None
@@ -365,20 +365,26 @@ impl Device {
                 Some(true) => {}
             }
         }
-        let mut esp = None;
-        if let Some(asked) = ask.esp {
-            match Wrapper::new(&mut self.sas(), asked, &mut packet) {
-                Ok(wrapper) => esp = Some(Box::new(wrapper)),
-                Err(why) => return self.give_up(slot, GivenUp::Esp(why)),
-            }
+        let mut wrapping = None;
+        if let Some(asked) = ask.packet {
+            let Device { contexts, dma, counters, .. } = self;
+            let begun = match contexts.packet(asked.context, dma) {
+                Some(engine) => engine.begin(asked, &mut packet, counters),
+                None => {
+                    self.note_missing(asked.context);
+                    None
+                }
+            };
+            let Some(begun) = begun else { return self.give_up(slot, GivenUp::NotWrapped) };
+            wrapping = Some((asked.context, begun));
         }
-        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), esp }))
+        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), wrapping }))
     }
 
     /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
     /// up.
     fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
-        let Job { slot, segmenter, esp } = &mut *job;
+        let Job { slot, segmenter, wrapping } = &mut *job;
         let slot = *slot;
         let ask = segmenter.packet().ask;
         let stages = ask.context.map(|handle| Stages::of(handle, ask.digests.map(|digests| digests.context)));
@@ -404,14 +410,18 @@ impl Device {
             // What was made of the segment may be plaintext in part: it goes nowhere.
             return (None, self.give_up(slot, GivenUp::OutOfSync));
         };
-        if let Some(wrapper) = esp {
+        if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
-            frame = match wrapper.wrap(&mut self.sas(), &frame, longest) {
-                Ok(wrapped) => wrapped,
-                Err(why) => return (None, self.give_up(slot, GivenUp::Esp(why))),
+            let Device { contexts, dma, counters, .. } = self;
+            let wrapped = match contexts.packet(*handle, dma) {
+                Some(engine) => engine.wrap(*handle, wrapping, &frame, longest, counters),
+                None => {
+                    self.note_missing(*handle);
+                    None
+                }
             };
-            self.counters.ipsec_tx_pkts += 1;
-            self.counters.ipsec_tx_bytes += frame.len() as u64;
+            let Some(wrapped) = wrapped else { return (None, self.give_up(slot, GivenUp::NotWrapped)) };
+            frame = wrapped;
         }
         if let Some(stages) = stages {
             stages.note_sent(worked, &self.contexts, &mut self.counters);
@@ -434,10 +444,18 @@ impl Device {
         match why {
             GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
             GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
-            GivenUp::Esp(why) => self.count_esp_drop(why),
+            GivenUp::NotWrapped => {}
         }
         self.transmit.done.push(slot);
         None
+    }
+
+    /// A packet asks for a context that there is not.
+    fn note_missing(&mut self, handle: Handle) {
+        match self.contexts.packet_engine(handle.engine()) {
+            Some(engine) => engine.note_missing(&mut self.counters),
+            None => self.counters.tx_drop_unknown_context += 1,
+        }
     }
 
     fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut dyn AnyStream) -> bool) {

@@ -6,13 +6,13 @@
 //! Invariant: the driver names no SA to the device that it has not told it of.
 
 use crate::driver::Driver;
-use crate::packet::{IpsecCommand, SendDescriptor};
+use crate::packet::{ControlCommand, Key, KeyBytes, SendDescriptor};
 use esp::trailer_len;
 use offload_api::engines;
-use offload_api::ipsec::DeviceSaEvent;
+use offload_api::ipsec::{DeviceSaEvent, PolicyChange, SaCommand};
 use offload_api::{
-    Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused, Selector,
-    Slots, TxPacket,
+    ContextEvent, Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused,
+    Selector, Slots, TxPacket,
 };
 use offload_formats::frame::ETHERNET_BYTES;
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ pub(super) struct DeviceSas {
     /// Commands on the ring whose end somebody waits for.
     under_way: usize,
     /// What there was no room for; each SA and policy is given up only once.
-    waiting: VecDeque<IpsecCommand>,
+    waiting: VecDeque<ControlCommand>,
     events: VecDeque<DeviceSaEvent>,
 }
 
@@ -45,10 +45,10 @@ pub(super) enum SaChange {
 }
 
 impl SaChange {
-    pub(super) fn by(command: &IpsecCommand) -> Option<SaChange> {
+    pub(super) fn by(command: &ControlCommand) -> Option<SaChange> {
         match command {
-            IpsecCommand::AddSa { handle, .. } => Some(SaChange::Added(*handle)),
-            IpsecCommand::RemoveSa { handle } => Some(SaChange::Removed(*handle)),
+            ControlCommand::Create { handle, .. } => Some(SaChange::Added(*handle)),
+            ControlCommand::Destroy { handle } => Some(SaChange::Removed(*handle)),
             _ => None,
         }
     }
@@ -91,8 +91,8 @@ impl DeviceSas {
     }
 
     /// The device has told of something.
-    pub(super) fn note(&mut self, event: DeviceSaEvent) {
-        self.events.push_back(event);
+    pub(super) fn note(&mut self, event: ContextEvent) {
+        self.events.extend(DeviceSaEvent::of_context_event(event));
     }
 
     /// The device has none any more.
@@ -147,16 +147,16 @@ impl Driver {
         self.ring_doorbell();
     }
 
-    fn post_command(&mut self, command: IpsecCommand) {
+    fn post_command(&mut self, command: ControlCommand) {
         if SaChange::by(&command).is_some() {
             self.sas.under_way += 1;
             self.wake_when_sent();
         }
-        self.post(SendDescriptor::Ipsec { epoch: self.epoch, command });
+        self.post(SendDescriptor::Control { epoch: self.epoch, command: Box::new(command) });
     }
 
     /// Posts a command, now or when there is room: it takes something away, or changes it.
-    fn post_or_wait(&mut self, command: IpsecCommand) {
+    fn post_or_wait(&mut self, command: ControlCommand) {
         self.sas.waiting.push_back(command);
         self.post_waiting_commands();
         if !self.sas.waiting.is_empty() {
@@ -179,14 +179,21 @@ impl IpsecDevice for Driver {
         }
         let shadow = Shadow { direction: sa.direction, kind: sa.offload, leaving: false };
         let handle = self.sas.slots.insert(shadow).map_err(|_| SaRefused::NoSpace)?;
-        self.post_command(IpsecCommand::AddSa { handle, sa: Box::new(sa.clone()) });
+        let keys = match sa.direction {
+            Direction::Transmit => Vec::new(),
+            Direction::Receive => {
+                vec![Key::Engine(engines::ESP, KeyBytes::of_addresses(sa.spi, sa.source, sa.destination))]
+            }
+        };
+        let (direction, spec) = (sa.direction, Box::new(sa.clone()));
+        self.post_command(ControlCommand::Create { handle, flow: None, direction, keys, spec });
         self.ring_doorbell();
         Ok(handle)
     }
 
     fn update_sa(&mut self, sa: Handle, lifetime: Lifetime) {
         if self.sas.shadow(sa).is_some() {
-            self.post_or_wait(IpsecCommand::UpdateSa { handle: sa, lifetime });
+            self.post_or_wait(to_sa(sa, SaCommand::Renew(lifetime)));
         }
     }
 
@@ -196,7 +203,7 @@ impl IpsecDevice for Driver {
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
-        self.post_command(IpsecCommand::AdvanceSa { handle: sa, last });
+        self.post_command(to_sa(sa, SaCommand::GoOnAfter(last)));
         self.ring_doorbell();
         Ok(())
     }
@@ -204,7 +211,7 @@ impl IpsecDevice for Driver {
     fn remove_sa(&mut self, sa: Handle) {
         let Some(shadow) = self.sas.slots.get_mut(sa) else { return };
         if !core::mem::replace(&mut shadow.leaving, true) {
-            self.post_or_wait(IpsecCommand::RemoveSa { handle: sa });
+            self.post_or_wait(ControlCommand::Destroy { handle: sa });
         }
     }
 
@@ -214,13 +221,13 @@ impl IpsecDevice for Driver {
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
-        self.post_command(IpsecCommand::SetPolicy { selector: *selector, rank, sa });
+        self.post_command(to_policies(PolicyChange::Set { selector: *selector, rank, sa }));
         self.ring_doorbell();
         Ok(())
     }
 
     fn remove_policy(&mut self, selector: &Selector, rank: u64) {
-        self.post_or_wait(IpsecCommand::RemovePolicy { selector: *selector, rank });
+        self.post_or_wait(to_policies(PolicyChange::Remove { selector: *selector, rank }));
     }
 
     fn poll_sa_event(&mut self) -> Option<DeviceSaEvent> {
@@ -228,6 +235,14 @@ impl IpsecDevice for Driver {
         self.reap_control();
         self.sas.events.pop_front()
     }
+}
+
+fn to_sa(handle: Handle, command: SaCommand) -> ControlCommand {
+    ControlCommand::Command { handle, command: Box::new(command) }
+}
+
+fn to_policies(change: PolicyChange) -> ControlCommand {
+    ControlCommand::Change { engine: engines::ESP, change: Box::new(change) }
 }
 
 /// What the device can take, as ConnectX devices have it.

@@ -7,7 +7,7 @@
 //! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and commands of theirs.
 
 use crate::driver::Driver;
-use crate::packet::ControlCommand;
+use crate::packet::{ControlCommand, Key};
 use offload_api::engines;
 use offload_api::{
     Direction, FlowKey, Handle, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots,
@@ -220,9 +220,9 @@ impl NvmeTcpDevice for Driver {
         let (flow, config) = (*flow, *config);
         let added = self.create(context, |handle| ControlCommand::Create {
             handle,
-            flow,
+            flow: Some(flow),
             direction: Direction::Receive,
-            layer: usize::from(config.over_tls),
+            keys: vec![Key::Flow(flow, usize::from(config.over_tls))],
             spec: Box::new(NvmeTcpContext::Receive { start, config }),
         });
         match added {
@@ -237,9 +237,9 @@ impl NvmeTcpDevice for Driver {
         let flow = *flow;
         let added = self.create(context, |handle| ControlCommand::Create {
             handle,
-            flow,
+            flow: Some(flow),
             direction: Direction::Transmit,
-            layer: 0,
+            keys: Vec::new(),
             spec: Box::new(NvmeTcpContext::Transmit),
         });
         match added {

@@ -7,7 +7,7 @@
 //! with nothing to wait for.
 
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
+use crate::packet::{ControlCommand, ControlCompletion, ControlEntry, Key};
 use offload_api::engines;
 use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsContext, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
@@ -173,7 +173,7 @@ impl Driver {
     /// Takes note of what the device reports on the control ring.
     pub(super) fn reap_control(&mut self) {
         while let Some(completion) = self.rings.control_completions.pop() {
-            if !matches!(completion, ControlCompletion::Reset { .. } | ControlCompletion::Sa(_)) {
+            if !matches!(completion, ControlCompletion::Reset { .. } | ControlCompletion::Event(_)) {
                 self.contexts.commands_under_way = self.contexts.commands_under_way.saturating_sub(1);
             }
             match completion {
@@ -192,7 +192,10 @@ impl Driver {
                     }
                 }
                 ControlCompletion::Resync { handle, header } => self.end_query(handle, header),
-                ControlCompletion::Answered(_) | ControlCompletion::Done(_) | ControlCompletion::IndirectionSet => {}
+                ControlCompletion::Answered(_)
+                | ControlCompletion::Done(_)
+                | ControlCompletion::Changed(_)
+                | ControlCompletion::IndirectionSet => {}
                 ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
                     if let Some(flow) = self.nvme.vacate(handle) {
                         self.events.push_back(DeviceEvent::Removed { flow, handle });
@@ -200,7 +203,7 @@ impl Driver {
                         self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
                     }
                 }
-                ControlCompletion::Sa(event) => self.sas.note(event),
+                ControlCompletion::Event(event) => self.sas.note(event),
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
                     self.sas.vacate_all();
@@ -344,7 +347,11 @@ impl TlsDevice for Driver {
                 return Err(refused);
             }
         } else {
-            let command = ControlCommand::Create { handle, flow: *flow, direction, layer: 0, spec };
+            let keys = match direction {
+                Direction::Transmit => Vec::new(),
+                Direction::Receive => vec![Key::Flow(*flow, 0)],
+            };
+            let command = ControlCommand::Create { handle, flow: Some(*flow), direction, keys, spec };
             if let Err(refused) = self.command(command) {
                 // What the device keeps there it keeps.
                 let _ = if from_pool { self.contexts.park(handle) } else { self.contexts.vacate(handle) };

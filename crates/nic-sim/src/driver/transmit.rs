@@ -158,8 +158,8 @@ impl Driver {
             self.counters.tx_drop_unsupported += 1;
             return Sent::Dropped(DropReason::Unsupported);
         }
-        if let Some(ask) = packet.ask.esp
-            && !self.can_protect(&packet, ask)
+        if let Some(ask) = packet.ask.packet
+            && !self.can_protect(&packet, ask.into())
         {
             self.counters.tx_ipsec_refused += 1;
             return Sent::Dropped(DropReason::Unsupported);
@@ -260,14 +260,14 @@ impl Driver {
                 (0, Some(*handle), None)
             }
             SendDescriptor::DumpContent { handle, bytes } => (bytes.len() as u32, Some(*handle), None),
-            SendDescriptor::Fence | SendDescriptor::Ipsec { .. } => (0, None, None),
+            SendDescriptor::Fence | SendDescriptor::Control { .. } => (0, None, None),
         };
         let digests = match &descriptor {
             SendDescriptor::Packet(packet) => packet.ask.digests.map(|ask| ask.context),
             SendDescriptor::Dump { digests, .. } => *digests,
             _ => None,
         };
-        let sa = if let SendDescriptor::Ipsec { command, .. } = &descriptor { SaChange::by(command) } else { None };
+        let sa = if let SendDescriptor::Control { command, .. } = &descriptor { SaChange::by(command) } else { None };
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
         let slot = self.send.note_posted(Posted { bytes, context, digests, paced, sa }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());

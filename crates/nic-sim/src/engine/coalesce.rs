@@ -5,17 +5,17 @@
 //! limit keeps them apart, as in Linux's GRO. A segment shorter than the first, or one with PSH or FIN, is the last.
 //! What the device found out about them has to be the same too; that is for the caller to see to, who knows it.
 //!
-//! Packets that came under ESP are compared by what they are without it. Where crypto offload leaves ESP around them, the
-//! first one's headers stay in front of what is joined, and the last one's trailer behind it: see [`Wrapping`].
+//! Packets that an engine opened are compared by what they are without what was around them. Where that is left there (ESP in
+//! crypto offload), the first one's headers stay in front of what is joined, and the last one's trailer behind it: see
+//! [`Wrapping`].
 //!
 //! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
 use bytes::BytesMut;
-use esp::{ESP_AND_IV, ETHERNET, EspAt};
-use offload_api::{EspMode, Protocol};
+use offload_api::Protocol;
 use offload_base::Seq;
-use offload_formats::Transport;
-use offload_formats::Version;
+use offload_formats::frame::ETHERNET_BYTES as ETHERNET;
+use offload_formats::{Transport, Version};
 
 /// What segments that are being joined have in common, and what comes next.
 #[derive(Clone, Copy, Debug)]
@@ -128,38 +128,31 @@ impl Joint {
     }
 }
 
-/// Where crypto offload leaves a packet in the frame that it came in.
+/// Where an engine that opened a packet leaves it in the frame that it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Within {
-    /// Where the ESP header is in the frame.
-    esp: usize,
-    /// Bytes in front of the plain packet that are not behind the ESP header.
-    in_front: usize,
+    /// Where the headers around it end that packets have in common, but for what IP's say of one packet.
+    pub(crate) headers: usize,
+    /// Where it goes on behind what is its own alone.
+    pub(crate) opened: usize,
+    /// Bytes of the plain packet that are in front of that.
+    pub(crate) in_front: usize,
 }
 
 impl Within {
-    /// Of an ESP packet that was opened.
-    pub(crate) fn of(at: &EspAt, mode: EspMode) -> Within {
-        let in_front = match mode {
-            EspMode::Transport => ETHERNET + at.ip.header,
-            EspMode::Tunnel => ETHERNET,
-        };
-        Within { esp: at.esp, in_front }
-    }
-
     /// Where in the frame that is which is `at` in the plain packet.
     fn shifted(&self, at: usize) -> usize {
-        at - self.in_front + self.esp + ESP_AND_IV
+        at - self.in_front + self.opened
     }
 }
 
-/// What crypto offload leaves around a packet that others may join.
+/// What an engine leaves around a packet that others may join.
 #[derive(Debug)]
 pub(crate) struct Wrapping {
-    /// Headers of the first segment, as they are without ESP.
+    /// Headers of the first segment, as they are without that.
     plain: BytesMut,
     within: Within,
-    /// What was behind the payload of the last segment: padding, trailer, ICV.
+    /// What was behind the payload of the last segment.
     tail: BytesMut,
 }
 
@@ -172,7 +165,7 @@ impl Wrapping {
         Wrapping { plain: plain[..transport.payload].into(), within, tail }
     }
 
-    /// The headers of the first segment, as they are without ESP.
+    /// The headers of the first segment, as they are without what is around them.
     pub(crate) fn plain(&self) -> &[u8] {
         &self.plain
     }
@@ -187,9 +180,11 @@ impl Wrapping {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let own = match first[ETHERNET] >> 4 {
             // Length, identification and checksum.
-            4 => same(ETHERNET, ETHERNET + 2) && same(ETHERNET + 6, ETHERNET + 10) && same(ETHERNET + 12, within.esp),
+            4 => {
+                same(ETHERNET, ETHERNET + 2) && same(ETHERNET + 6, ETHERNET + 10) && same(ETHERNET + 12, within.headers)
+            }
             // The length.
-            _ => same(ETHERNET, ETHERNET + 4) && same(ETHERNET + 6, within.esp),
+            _ => same(ETHERNET, ETHERNET + 4) && same(ETHERNET + 6, within.headers),
         };
         within == self.within && same(0, ETHERNET) && own
     }
@@ -208,8 +203,8 @@ impl Wrapping {
         }
         joint.finish(&mut self.plain);
         let headers = &self.plain[self.within.in_front..];
-        let protected = self.within.esp + ESP_AND_IV;
-        frame[protected..protected + headers.len()].copy_from_slice(headers);
+        let opened = self.within.opened;
+        frame[opened..opened + headers.len()].copy_from_slice(headers);
         let bytes = frame.len() - ETHERNET;
         set_ip_length(frame, ETHERNET, bytes);
     }

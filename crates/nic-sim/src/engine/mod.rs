@@ -1,7 +1,7 @@
 //! The engines of the device: what works on packets, each with a state of constant size for every flow or association.
 //!
 //! An engine is a type that says how its contexts are made, written to host memory and read back ([`Engine`]), and what it
-//! does with the bytes of a flow ([`StreamEngine`]). The device knows engines by number, and calls them by handle: it names
+//! does with the bytes of a flow ([`StreamEngine`]) or with whole packets ([`PacketEngine`]). The device knows engines by number, and calls them by handle: it names
 //! none of them but where it installs them (`installed`).
 //!
 //! - `payload`: a packet's payload, as it goes from engine to engine;
@@ -25,18 +25,24 @@ pub(crate) mod tls;
 use crate::config::NicConfig;
 use crate::context::{ImageReader, ImageWriter, Installed};
 use crate::stats::DeviceCounters;
+use crate::steering::KeyBytes;
+use bytes::BytesMut;
+use coalesce::Within;
 use core::any::Any;
 use core::fmt;
-use offload_api::{Direction, Handle, Piece, Verdict};
+use offload_api::{ContextEvent, Direction, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
 use offload_base::Seq;
+use offload_formats::IpHeaders;
 use payload::Payload;
 
 /// An engine, with what it keeps for all of its contexts together.
 pub(crate) trait Engine: fmt::Debug + Send + Sized + 'static {
-    /// As handles name it.
-    const ID: u8;
     /// What a context is made from.
     type Spec: Any;
+    /// What a context can be told.
+    type Command: Any;
+    /// How what the engine knows that is of no context can be changed.
+    type Change: Any;
     /// What is written to host memory: 208 bytes at most.
     type State: fmt::Debug + Send;
     /// What a state refers to, such as keys and buffers. It stays where it is.
@@ -65,6 +71,20 @@ pub(crate) trait Engine: fmt::Debug + Send + Sized + 'static {
 
     /// Sends home what is left of a buffer.
     fn unplace(_: &mut Self::Held, _: u64) {}
+
+    /// Does what a context is told.
+    fn command(_: Context<'_, Self>, _: Self::Command) {}
+
+    /// Changes what is of no context.
+    fn change(&mut self, _: Self::Change) {}
+
+    /// What is to be told next. There is room for it.
+    fn pop_event(&mut self) -> Option<ContextEvent> {
+        None
+    }
+
+    /// All contexts are gone, and so is whatever else was told.
+    fn forget(&mut self) {}
 }
 
 /// A context, while it is on the NIC.
@@ -95,11 +115,97 @@ pub(crate) trait StreamEngine: Engine {
         context: Context<'_, Self>,
         at: Option<Seq>,
         bytes: &[u8],
-        out: &mut bytes::BytesMut,
+        out: &mut BytesMut,
     ) -> Result<u64, OutOfStep>;
 
     /// A frame leaves on which so much was done.
     fn note_sent(worked: u64, counters: &mut DeviceCounters);
+}
+
+/// An engine that makes packets of others, and opens those.
+pub(crate) trait PacketEngine: Engine {
+    /// What it found out about a received packet before it has the context.
+    type Seen: fmt::Debug + Send;
+    /// What is the same for all segments of a packet that it wraps.
+    type Wrapping: fmt::Debug + Send;
+
+    /// What a received frame shows of a context.
+    fn look(frame: &[u8]) -> Shown<Self::Seen>;
+
+    /// By what the first fragment of a packet leads to a context: `headers` are those of `packet`.
+    fn key_of_first(_packet: &[u8], _headers: &IpHeaders) -> Option<KeyBytes> {
+        None
+    }
+
+    /// Works on a received frame that showed the key of a context.
+    fn open(
+        &mut self,
+        context: Named<'_, Self>,
+        frame: &[u8],
+        seen: &Self::Seen,
+        counters: &mut DeviceCounters,
+    ) -> Opened;
+
+    /// Takes note of fragments that no context is to be told of.
+    fn note_fragment(_: &mut DeviceCounters) {}
+
+    /// Begins with a packet, whose headers it makes those that segments have before they are wrapped. `None`: it cannot, which
+    /// is counted.
+    fn begin(
+        &mut self,
+        context: Context<'_, Self>,
+        ask: PacketAsk,
+        packet: &mut TxPacket,
+        counters: &mut DeviceCounters,
+    ) -> Option<Self::Wrapping>;
+
+    /// Wraps the next segment into a frame of at most `longest` bytes. `None`: it cannot, which is counted.
+    fn wrap(
+        &mut self,
+        context: Named<'_, Self>,
+        wrapping: &mut Self::Wrapping,
+        plain: &[u8],
+        longest: usize,
+        counters: &mut DeviceCounters,
+    ) -> Option<BytesMut>;
+
+    /// A packet is dropped, for there is no context that it asks for.
+    fn note_missing(counters: &mut DeviceCounters);
+}
+
+/// A context, while it is on the NIC, and its name.
+#[derive(Debug)]
+pub(crate) struct Named<'a, E: Engine> {
+    pub(crate) handle: Handle,
+    pub(crate) state: &'a mut E::State,
+    pub(crate) held: &'a mut E::Held,
+}
+
+/// What a received frame shows of a context.
+#[derive(Debug)]
+pub(crate) enum Shown<S> {
+    /// Nothing: it is none of the engine's.
+    Nothing,
+    /// The key that leads there.
+    Key(KeyBytes, S),
+    /// It is a fragment of a packet of the engine's.
+    Fragment,
+    /// It is a fragment, of a packet of the engine's or another.
+    PerhapsFragment,
+}
+
+/// What became of a received frame.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    /// Nothing: it is as it was.
+    Untouched(PacketMark),
+    /// Its payload is plain, all around it is there still. And the packet in it, as it would be without.
+    /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
+    InPlace { frame: BytesMut, inner: Option<(BytesMut, Within)>, mark: PacketMark, new: bool },
+    /// The packet that was in it. `vouched`: its checksums are of no use, for the engine knows that it is as it was sent.
+    Another { inner: BytesMut, mark: PacketMark, vouched: bool },
+    /// It goes no further.
+    Dropped,
 }
 
 /// The bytes are not the next of an engine's stream, or not framed as it should be.
@@ -110,7 +216,7 @@ pub(crate) struct OutOfStep;
 pub(crate) fn installed(config: &NicConfig) -> Vec<Installed> {
     vec![
         Installed::stream(tls::Tls::new(config), config.tls_contexts),
-        Installed::other(esp::Esp, Handle::PLACES),
+        Installed::packet(esp::Esp::default(), Handle::PLACES),
         Installed::stream(nvme::NvmeTcp, config.nvme_contexts),
     ]
 }

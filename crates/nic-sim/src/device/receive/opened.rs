@@ -1,23 +1,99 @@
-//! LRO of packets that the device opened: they are joined by what they are without ESP.
+//! Packets that engines open, and their LRO: they are joined by what they are without what was around them.
 //!
-//! Joined are packets of one SA and one kind of offload whose sequence numbers follow each other. The host learns the
-//! first number and how many there are, so that it loses nothing it knew: its replay window and lifetimes see each.
+//! Joined are packets that one context opened in one way, and whose numbers follow each other. The host learns the first
+//! number and how many there are, so that it loses nothing it knew: its replay window and lifetimes see each.
 //!
-//! Invariant: packets of an SA reach the host in the order they came, whatever flow they are of: one that overtook those
+//! Invariant: packets of a context reach the host in the order they came, whatever flow they are of: one that overtook those
 //! that wait to be joined would move the host's replay window past them.
 
 use super::Contents;
 use crate::device::Device;
-use crate::device::esp::Opened;
-use crate::engine::coalesce::Wrapping;
-use offload_api::{Handle, PacketMark, Placements, RxMeta};
+use crate::engine::coalesce::{Within, Wrapping};
+use crate::engine::{Opened, Shown};
+use bytes::BytesMut;
+use offload_api::rx::Checksums;
+use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
 use offload_base::Instant;
-use offload_formats::Transport;
 use offload_formats::frame::ETHERNET_BYTES;
+use offload_formats::{Headers, Transport};
+
+/// A frame to be handed up, or none.
+pub(super) enum Arrived {
+    /// As it was on the wire, and this about it.
+    AsItWas(PacketMark),
+    /// In place of what was on the wire.
+    Opened(OpenedPacket),
+    /// The host is not to see it.
+    Dropped,
+}
+
+/// What an engine made of a packet.
+pub(super) struct OpenedPacket {
+    /// What the host is shown, if nothing joins it.
+    frame: BytesMut,
+    meta: RxMeta,
+    /// The packet in the frame, as it would be without what is around it.
+    inner: Option<(BytesMut, Within)>,
+    /// Of the packet by itself, if others may join it: its checksums are right.
+    transport: Option<Transport>,
+}
+
+impl OpenedPacket {
+    /// The packet without what is around it.
+    fn plain(&self) -> &[u8] {
+        self.inner.as_ref().map_or(&self.frame, |(inner, _)| inner)
+    }
+}
 
 impl Device {
-    /// Takes what was made of an ESP packet, which was `data` on the wire.
-    pub(super) fn take_opened(&mut self, data: &[u8], opened: Opened, due: Instant) {
+    /// Runs a received frame through the engine that it is for, if any is.
+    pub(super) fn open(&mut self, data: &[u8]) -> Arrived {
+        let Some((engine, shown)) = self.contexts.look(data, &mut self.counters) else {
+            return Arrived::AsItWas(PacketMark::None);
+        };
+        let key = match shown {
+            Shown::Key(key, ()) => key,
+            Shown::Fragment => {
+                self.close_opened();
+                return Arrived::AsItWas(PacketMark::Fragment { engine });
+            }
+            Shown::PerhapsFragment => {
+                self.close_opened();
+                return Arrived::AsItWas(PacketMark::None);
+            }
+            Shown::Nothing => return Arrived::AsItWas(PacketMark::None),
+        };
+        let Device { contexts, steering, dma, counters, .. } = self;
+        let opened = steering.opener(engine, key).and_then(|handle| {
+            let engine = contexts.packet(handle, dma)?;
+            Some(engine.open(handle, data, counters))
+        });
+        let (frame, inner, mark, (checksums, transport)) = match opened {
+            None => return Arrived::AsItWas(PacketMark::None),
+            Some(Opened::Untouched(mark)) => return Arrived::AsItWas(mark),
+            Some(Opened::Dropped) => return Arrived::Dropped,
+            Some(Opened::InPlace { frame, inner, mark, new }) => {
+                let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));
+                let (checksums, transport) = looked.unwrap_or((Checksums::Unchecked, None));
+                // Joined, what the host will refuse would take others with it.
+                (frame, inner, mark, (checksums, transport.filter(|_| new)))
+            }
+            Some(Opened::Another { inner, mark, vouched }) => {
+                let looked = match vouched {
+                    true => (Checksums::Good, Headers::parse(&inner).transport()),
+                    false => self.look_at(&inner),
+                };
+                (inner, None, mark, looked)
+            }
+        };
+        let mut marks = Marks::default();
+        marks.set_packet(mark);
+        let meta = RxMeta { checksums, marks, ..RxMeta::default() };
+        Arrived::Opened(OpenedPacket { frame, meta, inner, transport })
+    }
+
+    /// Takes what was made of a packet, which was `data` on the wire.
+    pub(super) fn take_opened(&mut self, data: &[u8], opened: OpenedPacket, due: Instant) {
         if let Some(transport) = &opened.transport
             && let Some(place) = self.session_of(opened.plain(), transport)
         {
@@ -28,7 +104,7 @@ impl Device {
             }
             self.close(place);
         }
-        self.close_session_of_sa(&opened.meta);
+        self.close_session_of_opener(&opened.meta);
         let Some(mut buffer) = self.take_buffer() else {
             self.counters.rx_out_of_buffer += 1;
             return;
@@ -41,22 +117,22 @@ impl Device {
         self.begin(opened.plain(), opened.transport.as_ref(), contents, due);
     }
 
-    /// Ends what waits for more packets under ESP: a fragment is none that the device can tell the SA of.
-    pub(super) fn close_opened(&mut self) {
-        while let Some(place) = self.receive.open.iter().position(|session| sa_of(&session.meta).is_some()) {
+    /// Ends what waits for more packets that were opened: nobody can tell a fragment's context.
+    fn close_opened(&mut self) {
+        while let Some(place) = self.receive.open.iter().position(|session| opener_of(&session.meta).is_some()) {
             self.close(place);
         }
     }
 
-    /// Ends what waits for more packets of the SA that one came by. There is one such session at most.
-    fn close_session_of_sa(&mut self, meta: &RxMeta) {
-        if let Some(place) = self.receive.open.iter().position(|session| sa_of(&session.meta) == sa_of(meta)) {
+    /// Ends what waits for more packets of the context that opened one. There is one such session at most.
+    fn close_session_of_opener(&mut self, meta: &RxMeta) {
+        if let Some(place) = self.receive.open.iter().position(|session| opener_of(&session.meta) == opener_of(meta)) {
             self.close(place);
         }
     }
 
     /// Whether a packet may be the next segment of a session.
-    fn joins_opened(&self, place: usize, opened: &Opened, transport: &Transport, due: Instant) -> bool {
+    fn joins_opened(&self, place: usize, opened: &OpenedPacket, transport: &Transport, due: Instant) -> bool {
         let session = &self.receive.open[place];
         let (bytes, wrapped_alike) = match (&opened.inner, &session.wrapping) {
             (None, None) => (transport.payload_len(), true),
@@ -67,7 +143,7 @@ impl Device {
             _ => return false,
         };
         let whole = session.buffer.len() + bytes;
-        // ESP's layers read lengths.
+        // Who reads what is around it reads lengths.
         let most = self.config.lro_max_bytes.min(u16::MAX.into()) as usize;
         due <= session.closes_at
             && wrapped_alike
@@ -78,7 +154,7 @@ impl Device {
     }
 
     /// Writes the payload of the next segment behind the others of its session.
-    fn join_opened(&mut self, place: usize, opened: &Opened, transport: &Transport, due: Instant) {
+    fn join_opened(&mut self, place: usize, opened: &OpenedPacket, transport: &Transport, due: Instant) {
         let session = &mut self.receive.open[place];
         let payload = match (&opened.inner, &mut session.wrapping) {
             (Some((_, within)), Some(wrapping)) => {
@@ -99,8 +175,8 @@ impl Device {
     }
 }
 
-/// The SA that a packet was opened by.
-fn sa_of(meta: &RxMeta) -> Option<Handle> {
+/// The context that opened a packet.
+fn opener_of(meta: &RxMeta) -> Option<Handle> {
     match meta.marks.packet() {
         PacketMark::Opened { context, .. } => Some(context),
         PacketMark::None | PacketMark::Failed { .. } | PacketMark::Fragment { .. } => None,

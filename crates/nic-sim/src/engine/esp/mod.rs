@@ -3,43 +3,49 @@
 //! An SA is a context: its numbers and what it counts are the state, parameters and keys what that refers to. Policies
 //! and events are the engine's own.
 //!
+//! - `transmit`, `receive`: what each direction makes of SAs.
+//!
 //! Invariants: a handle finds its SA only while that very SA lives; a look-up costs the same however many there are; what
 //! happens to an SA is noted once, to be told when there is room.
 
-pub(crate) mod receive;
-pub(crate) mod transmit;
+mod receive;
+mod transmit;
 
-use super::{Context, Engine};
-use crate::context::{ContextStore, ImageReader, ImageWriter, Subject};
-use crate::dma::DmaBytes;
-use crate::packet::IpsecCommand;
-use crate::steering::{Key, KeyBytes, Steering};
-use core::net::IpAddr;
-use esp::{Cipher, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
-use offload_api::engines;
-use offload_api::ipsec::{DeviceSaEvent, Packet};
-use offload_api::{Direction, Handle, Lifetime, OffloadKind, SaParams};
+use super::{Context, Engine, Named, Opened, PacketEngine, Shown};
+use crate::context::{ImageReader, ImageWriter};
+use crate::packet::KeyBytes;
+use crate::stats::DeviceCounters;
+use bytes::BytesMut;
+use esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_api::ipsec::{DeviceSaEvent, Packet, PolicyChange, SaCommand};
+use offload_api::{ContextEvent, Direction, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket};
 use offload_base::Instant;
+use offload_formats::IpHeaders;
 use std::collections::VecDeque;
+use transmit::{EspDrop, Wrapper};
 
 /// Makes and opens ESP packets.
-#[derive(Debug)]
-pub(crate) struct Esp;
+#[derive(Debug, Default)]
+pub(crate) struct Esp {
+    policies: SelectorTable<Handle>,
+    /// What the host has not been told.
+    events: VecDeque<ContextEvent>,
+}
 
 /// Where an SA stands.
 #[derive(Debug)]
 pub(crate) struct SaState {
-    pub(crate) numbers: Numbers,
+    numbers: Numbers,
     /// Bytes and packets; time is the host's.
-    pub(crate) meter: Meter,
+    meter: Meter,
     exhaustion_told: bool,
 }
 
 /// What an SA is.
 #[derive(Debug)]
 pub(crate) struct SaHeld {
-    pub(crate) params: SaParams,
-    pub(crate) cipher: Cipher,
+    params: SaParams,
+    cipher: Cipher,
 }
 
 /// The numbers of an SA.
@@ -51,8 +57,9 @@ pub(crate) enum Numbers {
 }
 
 impl Engine for Esp {
-    const ID: u8 = engines::ESP;
     type Spec = SaParams;
+    type Command = SaCommand;
+    type Change = PolicyChange;
     type State = SaState;
     type Held = SaHeld;
 
@@ -99,124 +106,123 @@ impl Engine for Esp {
         };
         Some(SaState { numbers, meter, exhaustion_told })
     }
-}
 
-/// Policies, and what happened to SAs.
-#[derive(Debug, Default)]
-pub(crate) struct EspTable {
-    policies: SelectorTable<Handle>,
-    /// What the host has not been told.
-    events: VecDeque<DeviceSaEvent>,
-}
-
-impl EspTable {
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        *self = EspTable::default();
-    }
-
-    /// What the host is to be told next.
-    pub(crate) fn pop_event(&mut self) -> Option<DeviceSaEvent> {
-        self.events.pop_front()
-    }
-}
-
-/// What the ESP engines work with.
-pub(crate) struct Sas<'a> {
-    pub(crate) table: &'a mut EspTable,
-    pub(crate) contexts: &'a mut ContextStore,
-    pub(crate) steering: &'a mut Steering,
-    pub(crate) dma: &'a mut DmaBytes,
-}
-
-impl Sas<'_> {
-    /// Does what the host asks for.
-    pub(crate) fn carry_out(&mut self, command: IpsecCommand) {
+    fn command(Context { state, .. }: Context<'_, Esp>, command: SaCommand) {
         match command {
-            IpsecCommand::AddSa { handle, sa } => self.add(handle, sa),
-            IpsecCommand::UpdateSa { handle, lifetime } => {
-                if let Some(sa) = self.get(handle) {
-                    sa.state.meter.renew(Instant::ZERO, untimed(lifetime));
-                }
-            }
-            IpsecCommand::AdvanceSa { handle, last } => {
-                if let Some(Context { state: SaState { numbers: Numbers::Send(numbers), .. }, .. }) = self.get(handle) {
+            SaCommand::Renew(lifetime) => state.meter.renew(Instant::ZERO, untimed(lifetime)),
+            SaCommand::GoOnAfter(last) => {
+                if let Numbers::Send(numbers) = &mut state.numbers {
                     numbers.go_on_after(last);
                 }
             }
-            IpsecCommand::RemoveSa { handle } => self.contexts.remove(handle, self.steering),
-            IpsecCommand::SetPolicy { selector, rank, sa } => {
-                self.table.policies.replace(selector, rank, sa);
+        }
+    }
+
+    fn change(&mut self, change: PolicyChange) {
+        match change {
+            PolicyChange::Set { selector, rank, sa } => {
+                self.policies.replace(selector, rank, sa);
             }
-            IpsecCommand::RemovePolicy { selector, rank } => {
-                self.table.policies.remove(&selector, rank);
+            PolicyChange::Remove { selector, rank } => {
+                self.policies.remove(&selector, rank);
             }
         }
     }
 
-    /// The SA of this name.
-    pub(crate) fn get(&mut self, handle: Handle) -> Option<Context<'_, Esp>> {
-        self.contexts.get(handle, self.dma)
+    fn pop_event(&mut self) -> Option<ContextEvent> {
+        self.events.pop_front()
     }
 
-    /// What the SA of this name is.
-    pub(crate) fn held(&mut self, handle: Handle) -> Option<&SaHeld> {
-        self.contexts.held::<Esp>(handle).map(|held| &*held)
+    fn forget(&mut self) {
+        *self = Esp::default();
+    }
+}
+
+impl PacketEngine for Esp {
+    type Seen = EspAt;
+    type Wrapping = Wrapper;
+
+    fn look(frame: &[u8]) -> Shown<EspAt> {
+        receive::look(frame)
     }
 
-    /// The SA of a received packet.
-    pub(crate) fn find_received(&self, spi: u32, source: IpAddr, destination: IpAddr) -> Option<Handle> {
-        self.steering.opener(Esp::ID, KeyBytes::of_addresses(spi, source, destination))
+    fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
+        receive::key_of_first(packet, headers)
     }
 
+    fn open(&mut self, sa: Named<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut DeviceCounters) -> Opened {
+        receive::open(self, sa, frame, at, counters)
+    }
+
+    fn note_fragment(counters: &mut DeviceCounters) {
+        counters.ipsec_rx_fragments += 1;
+    }
+
+    fn begin(
+        &mut self,
+        sa: Context<'_, Esp>,
+        ask: PacketAsk,
+        packet: &mut TxPacket,
+        counters: &mut DeviceCounters,
+    ) -> Option<Wrapper> {
+        Wrapper::new(self, &sa.held.params, ask, packet).map_err(|why| why.count(counters)).ok()
+    }
+
+    fn wrap(
+        &mut self,
+        sa: Named<'_, Esp>,
+        wrapper: &mut Wrapper,
+        plain: &[u8],
+        longest: usize,
+        counters: &mut DeviceCounters,
+    ) -> Option<BytesMut> {
+        let frame = wrapper.wrap(self, sa, plain, longest).map_err(|why| why.count(counters)).ok()?;
+        counters.ipsec_tx_pkts += 1;
+        counters.ipsec_tx_bytes += frame.len() as u64;
+        Some(frame)
+    }
+
+    fn note_missing(counters: &mut DeviceCounters) {
+        EspDrop::NoState.count(counters);
+    }
+}
+
+impl Esp {
     /// The SA that a packet is to be protected by.
-    pub(crate) fn find_policy(&self, packet: &Packet) -> Option<Handle> {
-        self.table.policies.find(packet).copied()
+    fn find_policy(&self, packet: &Packet) -> Option<Handle> {
+        self.policies.find(packet).copied()
     }
 
     /// Counts a packet of an SA whose numbers and lifetime are the device's, now that it has `number`.
-    pub(crate) fn spend(&mut self, handle: Handle, before: u64, number: u64, bytes: u64) {
-        let Some(sa) = self.get(handle) else { return };
+    fn spend(&mut self, sa: &mut Named<'_, Esp>, before: u64, number: u64, bytes: u64) {
         let reached = sa.state.meter.spend(1, bytes);
         // Of a window that moved at once over many numbers, both edges may have been crossed: the last one is told.
         let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
-        let events = &mut self.table.events;
         match reached {
-            Some(Reached::Soft(limit)) => events.push_back(DeviceSaEvent::SoftLimit(handle, limit)),
-            Some(Reached::Hard(limit)) => events.push_back(DeviceSaEvent::HardLimit(handle, limit)),
+            Some(Reached::Soft(limit)) => self.tell(DeviceSaEvent::SoftLimit(sa.handle, limit)),
+            Some(Reached::Hard(limit)) => self.tell(DeviceSaEvent::HardLimit(sa.handle, limit)),
             None => {}
         }
         if crossed {
-            events.push_back(DeviceSaEvent::Crossed(handle, number));
+            self.tell(DeviceSaEvent::Crossed(sa.handle, number));
         }
     }
 
     /// All numbers of an SA are used.
-    pub(crate) fn note_exhausted(&mut self, handle: Handle) {
-        let Some(sa) = self.get(handle) else { return };
+    fn note_exhausted(&mut self, sa: &mut Named<'_, Esp>) {
         if !core::mem::replace(&mut sa.state.exhaustion_told, true) {
-            self.table.events.push_back(DeviceSaEvent::SequenceExhausted(handle));
+            self.tell(DeviceSaEvent::SequenceExhausted(sa.handle));
         }
     }
 
-    fn add(&mut self, handle: Handle, params: Box<SaParams>) {
-        let direction = params.direction;
-        let keys = match direction {
-            Direction::Transmit => Vec::new(),
-            Direction::Receive => {
-                let key = KeyBytes::of_addresses(params.spi, params.source, params.destination);
-                vec![Key::Engine(Esp::ID, key)]
-            }
-        };
-        let subject = Subject { flow: None, keys };
-        // Without an SA its packets are dropped, and counted.
-        let _made = self.contexts.create(handle, direction, params, subject, self.steering, self.dma);
+    fn tell(&mut self, event: DeviceSaEvent) {
+        self.events.extend(event.to_context_event());
     }
 }
 
 impl SaHeld {
     /// Whether the device does all of it.
-    pub(crate) fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         self.params.offload == OffloadKind::Packet
     }
 }

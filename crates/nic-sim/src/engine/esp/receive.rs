@@ -3,34 +3,22 @@
 //! All or nothing: a packet in which anything failed is handed up as it was on the wire. Only what an SA's own rules
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
-use super::{Numbers, SaState, Sas};
-use crate::engine::Context;
+use super::{Esp, Numbers, SaState};
 use crate::engine::coalesce::Within;
+use crate::engine::{Named, Opened, Shown};
+use crate::packet::KeyBytes;
+use crate::stats::DeviceCounters;
 use bytes::BytesMut;
-use esp::{ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UnwrapError, unwrap};
-use offload_api::{EspMode, EspVerdict, PacketMark, engines};
+use esp::{
+    ESP_AND_IV, ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap,
+};
+use offload_api::{EspMode, EspVerdict, PacketMark};
+use offload_formats::IpHeaders;
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::{TCP, ip_packet};
 
-/// What became of a received frame.
-#[derive(Debug)]
-pub(crate) enum Received {
-    /// Nothing: it is as it was.
-    Untouched(PacketMark),
-    /// Nothing, for it is a part of a packet of UDP, in which ESP may be.
-    UdpFragment,
-    /// Its payload is plain; all the rest is there still. And the packet in it, as it would be without ESP.
-    /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
-    Decrypted { frame: BytesMut, inner: Option<(BytesMut, Within)>, verdict: PacketMark, new: bool },
-    /// The packet that was in it. `translated`: an address translator may have changed addresses under its checksum.
-    Unwrapped { inner: BytesMut, verdict: PacketMark, translated: bool },
-    /// It goes no further.
-    Dropped(Why),
-}
-
 /// Why a packet goes no further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+enum Why {
     /// It was there before, or is too old.
     Replay,
     /// The SA is used up.
@@ -41,64 +29,107 @@ pub(crate) enum Why {
     Dummy,
 }
 
-/// Works on a frame, if it is ESP of an SA that the device has.
-pub(crate) fn receive(sas: &mut Sas<'_>, data: &[u8]) -> Received {
-    if is_plain_tcp(data) {
-        return Received::Untouched(PacketMark::None);
+impl Why {
+    fn dropped(self, counters: &mut DeviceCounters) -> Opened {
+        counters.ipsec_rx_drop_pkts += 1;
+        *match self {
+            Why::Replay => &mut counters.xfrm_in_state_seq_error,
+            Why::Expired => &mut counters.xfrm_in_state_expired,
+            Why::Mode => &mut counters.xfrm_in_state_mode_error,
+            Why::Dummy => &mut counters.ipsec_rx_dummy,
+        } += 1;
+        Opened::Dropped
     }
-    let Some(at) = EspAt::find(data) else {
-        let view = ip_packet(data).and_then(IpView::parse).filter(|view| view.fragment);
-        return match view.map(|view| view.protocol) {
-            Some(PROTOCOL_ESP) => Received::Untouched(PacketMark::Fragment { engine: engines::ESP }),
-            Some(PROTOCOL_UDP) => Received::UdpFragment,
-            _ => Received::Untouched(PacketMark::None),
-        };
+}
+
+/// The SA that a frame shows.
+pub(super) fn look(frame: &[u8]) -> Shown<EspAt> {
+    if is_plain_tcp(frame) {
+        return Shown::Nothing;
+    }
+    if let Some(at) = EspAt::find(frame) {
+        return Shown::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
+    }
+    let view = ip_packet(frame).and_then(IpView::parse).filter(|view| view.fragment);
+    match view.map(|view| view.protocol) {
+        Some(PROTOCOL_ESP) => Shown::Fragment,
+        // ESP may be in it.
+        Some(PROTOCOL_UDP) => Shown::PerhapsFragment,
+        _ => Shown::Nothing,
+    }
+}
+
+/// The SA of the first fragment of an ESP packet, or of one in UDP.
+pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {
+    let upper = packet.get(headers.upper..)?;
+    let esp = match headers.protocol {
+        PROTOCOL_ESP => upper,
+        PROTOCOL_UDP if upper.get(2..4)? == UDP_ENCAPSULATION_PORT.to_be_bytes() => upper.get(UDP_BYTES..)?,
+        _ => return None,
     };
-    let Some(handle) = sas.find_received(at.spi, at.ip.source, at.ip.destination) else {
-        return Received::Untouched(PacketMark::None);
-    };
-    let Some(Context { state, held }) = sas.get(handle) else { return Received::Untouched(PacketMark::None) };
-    let whole = held.is_whole();
-    let SaState { numbers: Numbers::Receive(window), meter, .. } = state else {
-        return Received::Untouched(PacketMark::None);
+    let spi = esp.first_chunk().copied().map(u32::from_be_bytes)?;
+    Some(KeyBytes::of_addresses(spi, headers.source(packet), headers.destination(packet)))
+}
+
+/// Works on a frame of an SA.
+pub(super) fn open(
+    engine: &mut Esp,
+    mut sa: Named<'_, Esp>,
+    data: &[u8],
+    at: &EspAt,
+    counters: &mut DeviceCounters,
+) -> Opened {
+    let Named { handle, state, held } = &mut sa;
+    let (context, whole) = (*handle, held.is_whole());
+    let SaState { numbers: Numbers::Receive(window), meter, .. } = &mut **state else {
+        return Opened::Untouched(PacketMark::None);
     };
     if held.params.encapsulation.is_some() != at.udp {
-        return Received::Untouched(PacketMark::None);
+        return Opened::Untouched(PacketMark::None);
     }
     let number = if whole { window.check(at.low) } else { window.whole(at.low) };
     let number = match number {
         Ok(number) if !whole || meter.allows(1) => number,
-        Ok(_) => return Received::Dropped(Why::Expired),
-        Err(_) if whole => return Received::Dropped(Why::Replay),
-        Err(_) => return Received::Untouched(PacketMark::None),
+        Ok(_) => return Why::Expired.dropped(counters),
+        Err(_) if whole => return Why::Replay.dropped(counters),
+        Err(_) => return Opened::Untouched(PacketMark::None),
     };
     // RFC 1122 3.2.1.2. What is made of it would have a checksum that is right.
     if !at.ip.is_ipv6() && !is_ipv4_header_right(&data[ETHERNET..]) {
-        return Received::Untouched(PacketMark::None);
+        return Opened::Untouched(PacketMark::None);
     }
     let mut frame = BytesMut::from(data);
-    let Ok(trailer) = held.cipher.open(&mut frame, &at, number) else {
-        return Received::Untouched(PacketMark::Failed { context: handle });
+    let Ok(trailer) = held.cipher.open(&mut frame, at, number) else {
+        counters.ipsec_rx_auth_fail += 1;
+        return Opened::Untouched(PacketMark::Failed { context });
     };
     let before = window.top();
     let new = window.accept(number);
-    if !whole {
-        let inner = unwrap(frame.clone(), &at, &trailer, &held.params).ok();
-        let inner = inner.map(|inner| (inner, Within::of(&at, held.params.mode)));
-        let verdict = PacketMark::Opened { context: handle, number, packets: 1, code: 0 };
-        return Received::Decrypted { frame, inner, verdict, new };
-    }
-    let translated = at.udp && held.params.mode == EspMode::Transport;
-    let unwrapped = unwrap(frame, &at, &trailer, &held.params);
-    sas.spend(handle, before, number, trailer.payload as u64);
-    match unwrapped {
-        Ok(inner) => {
-            let verdict = PacketMark::Opened { context: handle, number, packets: 1, code: EspVerdict::UNWRAPPED };
-            Received::Unwrapped { inner, verdict, translated }
-        }
-        Err(UnwrapError::Dummy) => Received::Dropped(Why::Dummy),
-        Err(_) => Received::Dropped(Why::Mode),
-    }
+    let mode = held.params.mode;
+    let opened = if whole {
+        let unwrapped = unwrap(frame, at, &trailer, &held.params);
+        engine.spend(&mut sa, before, number, trailer.payload as u64);
+        let inner = match unwrapped {
+            Ok(inner) => inner,
+            Err(UnwrapError::Dummy) => return Why::Dummy.dropped(counters),
+            Err(_) => return Why::Mode.dropped(counters),
+        };
+        let mark = PacketMark::Opened { context, number, packets: 1, code: EspVerdict::UNWRAPPED };
+        // RFC 3948 3.1.2: what a translator changed under the checksum, ESP makes up for.
+        Opened::Another { inner, mark, vouched: at.udp && mode == EspMode::Transport }
+    } else {
+        let in_front = match mode {
+            EspMode::Transport => ETHERNET + at.ip.header,
+            EspMode::Tunnel => ETHERNET,
+        };
+        let within = Within { headers: at.esp, opened: at.esp + ESP_AND_IV, in_front };
+        let inner = unwrap(frame.clone(), at, &trailer, &held.params).ok().map(|inner| (inner, within));
+        let mark = PacketMark::Opened { context, number, packets: 1, code: 0 };
+        Opened::InPlace { frame, inner, mark, new }
+    };
+    counters.ipsec_rx_pkts += 1;
+    counters.ipsec_rx_bytes += data.len() as u64;
+    opened
 }
 
 /// Whether TCP follows IP's header at once, as in most packets: then there is no need to look for ESP.
@@ -110,3 +141,5 @@ fn is_plain_tcp(frame: &[u8]) -> bool {
     };
     protocol == Some(&TCP)
 }
+
+const UDP_BYTES: usize = 8;

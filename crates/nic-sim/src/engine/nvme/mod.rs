@@ -20,7 +20,7 @@ use super::{Context, Engine, OutOfStep, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
-use offload_api::engines;
+use core::convert::Infallible;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{Direction, NvmeTcpContext, Piece, Verdict};
 use offload_base::Seq;
@@ -40,8 +40,9 @@ pub(crate) enum NvmeState {
 }
 
 impl Engine for NvmeTcp {
-    const ID: u8 = engines::NVME_TCP;
     type Spec = NvmeTcpContext;
+    type Command = Infallible;
+    type Change = Infallible;
     type State = NvmeState;
     /// The buffers of commands; of a transmit context there are none.
     type Held = Placement;

@@ -13,7 +13,7 @@ use crate::config::NicConfig;
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
-use offload_api::engines;
+use core::convert::Infallible;
 use offload_api::rx::TlsVerdict;
 use offload_api::{Direction, TlsContext, TlsResync, TlsSuite, Verdict};
 use offload_base::Seq;
@@ -43,8 +43,9 @@ pub(crate) enum TlsState {
 }
 
 impl Engine for Tls {
-    const ID: u8 = engines::TLS;
     type Spec = TlsContext;
+    type Command = Infallible;
+    type Change = Infallible;
     type State = TlsState;
     type Held = Key;
 

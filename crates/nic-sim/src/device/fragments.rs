@@ -1,21 +1,20 @@
-//! Which queue fragments of ESP packets go to: the one with the SA.
+//! Which queue fragments of packets go to that an engine is to open (ESP): the one with the context.
 //!
-//! Only the first fragment of a packet shows its SPI. The others go where it went, as long as its packet is among the
-//! latest of that kind. Those that come before their first, or much later, are hashed: they were overtaken on their
+//! Only the first fragment of a packet shows what leads there (an SPI). The others go where it went, as long as its packet is
+//! among the latest of that kind. Those that come before their first, or much later, are hashed: they were overtaken on their
 //! way, or are anybody's who knows an SPI and makes fragments, and a replay window is there for the one and none the
 //! worse for the other.
 //!
 //! Invariant: no more than [`MOST_PACKETS`] are remembered, each once.
 
 use core::net::IpAddr;
-use esp::{PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT};
 use offload_formats::IpHeaders;
-use offload_formats::frame::{ETHERNET_BYTES, ip_packet};
+use offload_formats::frame::ip_packet;
 use std::collections::VecDeque;
 
 /// Packets of which the first fragment came, the latest at the end, with the queues they go to.
 #[derive(Debug, Default)]
-pub(super) struct EspFragments {
+pub(super) struct Fragments {
     packets: VecDeque<(Name, usize)>,
 }
 
@@ -28,13 +27,13 @@ struct Name {
     identification: u32,
 }
 
-impl EspFragments {
-    /// The queue for a frame, if it is a fragment of a packet whose SA a queue has; `queue_of` finds that by SPI,
-    /// source and destination.
+impl Fragments {
+    /// The queue for a frame, if it is a fragment of a packet whose context a queue has; `queue_of` finds that by the first
+    /// fragment.
     pub(super) fn queue_for(
         &mut self,
         frame: &[u8],
-        queue_of: impl Fn(u32, IpAddr, IpAddr) -> Option<usize>,
+        queue_of: impl Fn(&[u8], &IpHeaders) -> Option<usize>,
     ) -> Option<usize> {
         let packet = ip_packet(frame)?;
         let headers = IpHeaders::walk(packet).ok()?;
@@ -51,7 +50,7 @@ impl EspFragments {
         }
         // Another packet has the name by now.
         known.map(|place| self.packets.remove(place));
-        let queue = queue_of(spi_of_first(frame, &headers)?, name.source, name.destination)?;
+        let queue = queue_of(packet, &headers)?;
         if self.packets.len() == MOST_PACKETS {
             self.packets.pop_front();
         }
@@ -60,25 +59,17 @@ impl EspFragments {
     }
 }
 
-/// The SPI in the first fragment of an ESP packet, or of one in UDP.
-fn spi_of_first(frame: &[u8], headers: &IpHeaders) -> Option<u32> {
-    let upper = frame.get(ETHERNET_BYTES + headers.upper..)?;
-    let esp = match headers.protocol {
-        PROTOCOL_ESP => upper,
-        PROTOCOL_UDP if upper.get(2..4)? == UDP_ENCAPSULATION_PORT.to_be_bytes() => upper.get(UDP_BYTES..)?,
-        _ => return None,
-    };
-    esp.first_chunk().copied().map(u32::from_be_bytes)
-}
-
 /// As many packets as may be on their way in parts at a time.
 const MOST_PACKETS: usize = 64;
-const UDP_BYTES: usize = 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::PacketEngine;
+    use crate::engine::esp::Esp;
+    use crate::packet::KeyBytes;
     use core::net::Ipv4Addr;
+    use offload_formats::frame::{ESP as PROTOCOL_ESP, ETHERNET_BYTES, UDP as PROTOCOL_UDP};
 
     const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     const TO: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
@@ -98,17 +89,17 @@ mod tests {
         frame
     }
 
-    fn asked(fragments: &mut EspFragments, frame: &[u8]) -> Option<usize> {
-        fragments.queue_for(frame, |spi, source, destination| {
-            assert_eq!((source, destination), (FROM, TO));
-            [0x100, 0x200, 0x300].iter().position(|known| *known == spi)
+    fn asked(fragments: &mut Fragments, frame: &[u8]) -> Option<usize> {
+        fragments.queue_for(frame, |packet, headers| {
+            let key = Esp::key_of_first(packet, headers)?;
+            [0x100, 0x200, 0x300].iter().position(|known| KeyBytes::of_addresses(*known, FROM, TO) == key)
         })
     }
 
     #[test]
     fn the_rest_of_a_packet_goes_where_its_first_fragment_went() {
         for protocol in [PROTOCOL_ESP, PROTOCOL_UDP] {
-            let mut fragments = EspFragments::default();
+            let mut fragments = Fragments::default();
             // What shows as an SPI further on is none.
             let rest = |identification| fragment(protocol, identification, 8, 0x300);
             assert_eq!(asked(&mut fragments, &rest(1)), None, "nobody knows yet");
@@ -129,7 +120,7 @@ mod tests {
 
     #[test]
     fn no_more_are_remembered_than_there_is_room_for() {
-        let mut fragments = EspFragments::default();
+        let mut fragments = Fragments::default();
         for identification in 0..1000 {
             assert_eq!(asked(&mut fragments, &fragment(PROTOCOL_ESP, identification, 0, 0x200)), Some(1));
             assert!(fragments.packets.len() <= MOST_PACKETS);

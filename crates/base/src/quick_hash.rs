@@ -9,7 +9,7 @@ use core::hash::{BuildHasher, Hasher};
 /// Builds [`QuickHasher`]s. All are alike: the same keys give the same table in every run.
 ///
 /// ```
-/// use esp::quick_hash::QuickHash;
+/// use offload_base::quick_hash::QuickHash;
 /// use std::collections::HashMap;
 ///
 /// let mut table: HashMap<(u32, [u8; 4]), &str, QuickHash> = HashMap::default();
