@@ -58,6 +58,21 @@ mod tests {
         packet
     }
 
+    #[test]
+    fn a_checksum_of_zero_is_not_that_of_udp() {
+        for (protocol, field, told) in [(PROTOCOL_UDP, 6, [0xff, 0xff]), (PROTOCOL_TCP, 16, [0, 0])] {
+            let mut packet = packet(false, protocol, &[0; 40]);
+            packet[20 + 12] = if protocol == PROTOCOL_TCP { 0x50 } else { 0 };
+            let view = IpView::parse(&packet).unwrap();
+            fill(&mut packet, &view);
+            // With what the sum lacks among what is summed, it comes to zero.
+            let lacking = [packet[20 + field], packet[20 + field + 1]];
+            packet[20 + 30..20 + 32].copy_from_slice(&lacking);
+            fill(&mut packet, &view);
+            assert_eq!(packet[20 + field..20 + field + 2], told);
+        }
+    }
+
     proptest! {
         #[test]
         fn smoltcp_finds_them_right(v6: bool, tcp: bool, mut payload in prop::collection::vec(any::<u8>(), 20..1500)) {

@@ -439,8 +439,11 @@ fn disconnect_ends_the_queue_and_what_it_has_under_way() {
 fn a_reset_ends_the_io_queues() {
     let mut target = target(TransportConfig::default());
     let (mut wire, mut admin) = Wire::io(&mut target, false);
+    let configuration = Command::fabrics(FabricsType::PropertyGet, 2).with_u32(11, property::CC);
+    assert_eq!(admin.command(&mut target, configuration, &[]).result, 0x0046_0001, "as it was written");
     let disable = Command::fabrics(FabricsType::PropertySet, 1).with_u32(11, property::CC);
     assert!(admin.command(&mut target, disable, &[]).status.is_success());
+    assert_eq!(admin.command(&mut target, configuration, &[]).result, 0);
     assert_eq!(target.take_wakeups(), [wire.connection.id()]);
     wire.connection.handle_wakeup(&mut target);
     assert!(wire.connection.is_closing() && !admin.connection.is_closing());

@@ -87,7 +87,7 @@ impl Rig {
                 SendDescriptor::Fence => 'F',
                 SendDescriptor::Dump { .. } | SendDescriptor::DumpContent { .. } => 'd',
                 SendDescriptor::Packet(_) => '.',
-                SendDescriptor::Ipsec { .. } => '?',
+                SendDescriptor::Control { .. } => '?',
             })
             .collect()
     }

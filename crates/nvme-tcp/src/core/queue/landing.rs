@@ -207,6 +207,16 @@ mod tests {
         assert_eq!(buffer.to_vec(), (0..96).collect::<Vec<u8>>());
     }
 
+    #[test]
+    fn pieces_side_by_side_are_remembered_as_one() {
+        let (landing, mut pieces) = Landing::lend(Buffer::from_parts(parts(&[4000], false)), &Arc::default());
+        let mut rest = pieces.pop().expect("it is one part");
+        while rest.len() > 10 {
+            drop(rest.split_to(10));
+            assert_eq!(landing.home.parts().by_offset.len(), 1);
+        }
+    }
+
     proptest! {
         #[test]
         fn pieces_may_come_home_in_any_order(
