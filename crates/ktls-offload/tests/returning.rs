@@ -95,6 +95,34 @@ async fn a_full_device_is_asked_less_and_less_often_and_takes_the_stream_when_th
     assert_eq!((near.counters().tx_device, far.counters().rx_device), (1, 1));
 }
 
+/// What it cannot do in the end it would give up again and again.
+#[tokio::test]
+async fn a_device_that_gave_contexts_up_is_asked_less_and_less_often() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = offloaded(&wire).await;
+    let mut records = Vec::new();
+    for _ in 0..4 {
+        let lost = [near.transmit_context().unwrap(), far.receive_context().unwrap()];
+        for (half, handle) in lost.into_iter().enumerate() {
+            let removed = offload_api::DeviceEvent::Removed { flow: rig::device::FLOW, handle };
+            wire.lock()[half].device.as_mut().unwrap().push_event(removed);
+        }
+        let mut without = [0; 2];
+        while near.transmit_context().is_none_or(|context| context == lost[0])
+            || far.receive_context().is_none_or(|context| context == lost[1])
+        {
+            exchange(&mut near, &mut far, 1).await;
+            without[0] += u32::from(near.transmit_context().is_none());
+            without[1] += u32::from(far.receive_context().is_none());
+        }
+        records.push(without);
+    }
+    assert_eq!(records, [[0, 0], [1, 1], [3, 3], [7, 7]]);
+    for counters in [near.counters(), far.counters()] {
+        assert_eq!((counters.offload_retried, counters.offload_later), (4, 4));
+    }
+}
+
 /// Room is made by others, who may wait for this stream.
 #[tokio::test]
 async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {

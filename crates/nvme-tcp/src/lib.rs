@@ -61,6 +61,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asking;
 pub mod core;
 #[cfg(feature = "measure")]
 pub mod exercise;
@@ -70,6 +71,7 @@ mod sending;
 pub mod target;
 pub mod wire;
 
+pub use asking::OffloadCounters;
 pub use host::{Buffer, CommandError, Connecting, Connector, Disk, Host, HostConfig, HostError, HostIdentity, Offload};
 pub use namespace::{FileStorage, MemoryStorage, Namespace, Storage};
 pub use target::{Server, Target, TargetConfig, Threads};

@@ -2,18 +2,22 @@
 //!
 //! Invariant: the wire shows the same bytes either way. From the moment there is a context, every PDU is queued with it,
 //! so that the device can follow; and the transport has a sealer for what no device will do.
+//!
+//! A device that refuses for the time being, was reset or gave the context up unasked is asked again, with later PDUs.
 
+use crate::asking::{Asking, SharedCounters};
 use crate::wire::{DIGEST_LEN, Digest, WirePdu};
 use bytes::{Bytes, BytesMut};
-use offload_api::{DeviceEvent, Handle, Layer, Refused, SealError, Sealer, SegmentStream, TxTag, Unit, UnitTag};
+use offload_api::{DeviceEvent, Handle, Layer, SealError, Sealer, SegmentStream, TxTag, Unit, UnitTag};
 use offload_base::cost::{self, Work};
 use offload_formats::nvme::PduHeader;
 
 /// One stream's way of sending PDUs.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// The device is to fill digests in.
+    /// The device is to be asked with the first PDU that has a digest.
     wanted: bool,
+    asking: Asking,
     context: Option<Handle>,
     has_sealer: bool,
     pdus: u64,
@@ -21,23 +25,28 @@ pub(super) struct Sending {
 
 impl Sending {
     /// Whether the device is to fill digests in, if there is one that can.
-    pub(super) fn want_device(&mut self, wanted: bool) {
-        self.wanted = wanted;
+    pub(super) fn want_device(&mut self, wanted: bool, counters: &SharedCounters) {
+        (self.wanted, self.asking) = (wanted, Asking::new(counters));
     }
 
     /// Whether device events matter.
-    pub(super) fn uses_device(&self) -> bool {
-        self.context.is_some()
+    pub(super) fn watches_device(&self) -> bool {
+        self.context.is_some() || self.asking.waits()
     }
 
     /// Hears what happened to the device.
     pub(super) fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream) {
         match event {
-            // The news may be older than the context: then the device still has it.
-            DeviceEvent::Reset => self.end(stream),
+            DeviceEvent::Reset => {
+                if self.watches_device() {
+                    self.asking.begin();
+                }
+                // The news may be older than the context: then the device still has it.
+                self.give_up(stream);
+            }
             DeviceEvent::Removed { handle, .. } if self.context == Some(*handle) => {
-                // Refused by the device itself: it would be again.
-                (self.context, self.wanted) = (None, false);
+                self.context = None;
+                self.asking.note_lost();
             }
             _ => {}
         }
@@ -45,8 +54,8 @@ impl Sending {
 
     /// Queues a PDU.
     pub(super) fn send(&mut self, stream: &mut dyn SegmentStream, pdu: WirePdu) {
-        if self.wanted && self.context.is_none() && pdu.data_digest {
-            self.ask(stream);
+        if self.context.is_none() && pdu.data_digest {
+            self.return_to_device(stream);
         }
         let Some(context) = self.context else {
             // At once: over TLS they share records.
@@ -62,22 +71,29 @@ impl Sending {
         }));
     }
 
-    /// Gives the context up once everything queued with it has arrived.
+    /// Gives the context up once everything queued with it has arrived; there will be no other.
     pub(super) fn end(&mut self, stream: &mut dyn SegmentStream) {
+        self.wanted = false;
+        self.asking.end();
+        self.give_up(stream);
+    }
+
+    fn give_up(&mut self, stream: &mut dyn SegmentStream) {
         if let Some(context) = self.context.take() {
             stream.release(Layer::NvmeTcp, context);
         }
     }
 
-    fn ask(&mut self, stream: &mut dyn SegmentStream) {
-        let mut added = None;
-        stream.control(&mut |flow, device| added = device.nvme().map(|device| device.add_transmit(&flow)));
-        match added {
-            Some(Ok(context)) => self.context = Some(context),
-            // Later, maybe.
-            Some(Err(Refused::Busy | Refused::Resetting)) => return,
-            Some(Err(_)) | None => self.wanted = false,
+    /// Asks the device for a context, if it is to get one and it is time to. Called before a PDU with a digest.
+    fn return_to_device(&mut self, stream: &mut dyn SegmentStream) {
+        if core::mem::take(&mut self.wanted) {
+            self.asking.begin();
         }
+        self.asking.note_unit();
+        if !self.asking.is_due() {
+            return;
+        }
+        self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
             stream.install(Layer::NvmeTcp, Box::new(DigestSealer));
         }

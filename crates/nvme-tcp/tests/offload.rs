@@ -6,6 +6,7 @@ mod bed;
 use bed::{Bed, Layers, blocks};
 use bytes::BytesMut;
 use core::time::Duration;
+use nvme_tcp::OffloadCounters;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Buffer, CommandError, Failed, Host, Offload};
 use nvme_tcp::target::TransportConfig;
@@ -420,13 +421,46 @@ fn buffers_come_back_from_lost_connections_and_resets() {
 fn a_nic_without_room_leaves_it_to_the_cpu() {
     let mut bed = Bed::with_contexts(27, 1);
     let host = connect(&bed, Offload::PlaceAndCheck, 3);
-    bed.run(async move {
+    let asked = bed.run(async move {
         host.ready().await.unwrap();
         let disk = host.disk(1).await.unwrap();
         exercise(27).run(&disk, |_| ()).await.unwrap();
+        host.offload_counters()
     });
     let counters = bed.counters();
-    assert_eq!((counters.value("rx_nvmeotcp_sk_add"), counters.value("rx_nvmeotcp_sk_add_fail")), (1, 2));
+    let failed = counters.value("rx_nvmeotcp_sk_add_fail") + counters.value("tx_nvmeotcp_sk_add_fail");
+    assert_eq!(counters.value("rx_nvmeotcp_sk_add"), 1);
+    // Two queues to receive, three to send.
+    assert_eq!((asked.offload_refused, asked.offload_later), (5, 0));
+    assert_eq!(asked.offload_refused + asked.offload_retried, failed);
+}
+
+#[test]
+fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
+    let mut bed = Bed::with_contexts(27, 1);
+    let (first, second) = (connect(&bed, Offload::Place, 1), connect(&bed, Offload::Place, 1));
+    let (before, after) = bed.run(async move {
+        let (mut disks, data) = (Vec::new(), blocks(64));
+        for host in [&first, &second] {
+            host.ready().await.unwrap();
+            disks.push(host.disk(1).await.unwrap());
+            disks[0].write(0, [data.clone()]).await.unwrap();
+        }
+        assert_eq!(first.offload_counters(), OffloadCounters::default());
+        disks[1].read(0, disks[1].buffer(64)).await.unwrap();
+        let before = second.offload_counters();
+        first.close().await;
+        // Up to every 32nd PDU.
+        for _ in 0..33 {
+            let buffer = disks[1].read(0, disks[1].buffer(64)).await.unwrap();
+            assert_eq!(buffer.to_vec(), data);
+        }
+        (before, second.offload_counters())
+    });
+    assert_eq!((before.offload_refused, before.offload_later), (1, 0));
+    assert!(after.offload_retried > before.offload_retried);
+    assert_eq!((after.offload_refused, after.offload_later), (1, 1));
+    assert_eq!(bed.counters().value("rx_nvmeotcp_sk_add"), 2);
 }
 
 /// The thresholds of blktests nvme/056: shares of all bytes and packets that the host's interface received.

@@ -101,11 +101,12 @@ proptest! {
         cuts in prop::collection::vec((1usize..200, any::<bool>()), 1..50),
     ) {
         let framing = Framing { header_digest, data_digest, alignment };
-        let mut stream = Vec::new();
+        let (mut stream, mut ends) = (Vec::new(), vec![0]);
         for (pdu, data) in &pdus {
             // The data in two pieces, which nobody must notice.
             let (left, right) = data.split_at(data.len() / 3);
             stream.extend(wire(framing.frame(pdu, [Bytes::copy_from_slice(left), Bytes::copy_from_slice(right)])));
+            ends.push(stream.len());
         }
         let mut receiver = Receiver::new(side, limits(framing));
         let (mut all, mut at) = (Vec::new(), 0);
@@ -115,6 +116,9 @@ proptest! {
             receiver.push(segment(at as u32, &stream[at..end], verdict));
             receive(&mut receiver, &mut all).unwrap();
             at = end;
+            let next = ends[ends.partition_point(|end| *end < at)];
+            let header = all.last().is_none_or(|(_, _, ended)| *ended) && next > at;
+            prop_assert_eq!(receiver.rest(), (!header).then_some((next - at) as u32));
             if at == stream.len() { break }
         }
         prop_assert!(receiver.is_between_pdus());

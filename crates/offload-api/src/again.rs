@@ -3,6 +3,9 @@
 //! No device tells that there is room: with many flows waiting, each place that came free would wake all of them. So each
 //! flow asks when it has work for the device, a record, say, or a PDU, and the less often, the longer it was refused.
 //!
+//! A context that the device gave up unasked, for what it accepted it could not do in the end, is a refusal that came late:
+//! such a flow asks as one that was refused for want of space, and the less often, the more contexts it lost.
+//!
 //! Invariant: a flow refused for want of space asks at most once in `n` units of work after `n` units of waiting, up to
 //! [`UNITS_BETWEEN_ASKS`]; what passes in a moment is asked for with each unit.
 
@@ -33,12 +36,14 @@ pub struct AskAgain {
     pass: u8,
     /// How many after the next refusal.
     next: u8,
+    /// How many after the next loss; 0: nothing was lost since the beginning.
+    after_loss: u8,
 }
 
 impl AskAgain {
     /// A context is wanted, and the device is to be asked with the next unit whatever it said before.
     pub fn begin(&mut self) {
-        *self = AskAgain { waits: true, refused: self.refused, pass: 0, next: 0 };
+        *self = AskAgain { waits: true, refused: self.refused, ..AskAgain::default() };
     }
 
     /// The device was asked and refused for the time being.
@@ -54,6 +59,26 @@ impl AskAgain {
         };
     }
 
+    /// The device took the context, and gave it up unasked.
+    ///
+    /// ```
+    /// use offload_api::AskAgain;
+    ///
+    /// let mut again = AskAgain::default();
+    /// again.begin();
+    /// again.end();
+    /// again.note_lost();
+    /// assert!(again.waits() && !again.is_due());
+    /// again.note_unit();
+    /// assert!(again.is_due(), "with the first unit after the first loss");
+    /// assert!(again.end(), "what is lost counts as refused");
+    /// ```
+    pub fn note_lost(&mut self) {
+        let pass = self.after_loss.max(1);
+        let next = (2 * pass).min(UNITS_BETWEEN_ASKS);
+        *self = AskAgain { waits: true, refused: true, pass, next, after_loss: next };
+    }
+
     /// Somebody wants an answer now: if a context is wanted, the device is asked whatever it said before.
     pub fn hurry(&mut self) {
         self.pass = 0;
@@ -66,7 +91,13 @@ impl AskAgain {
 
     /// Nothing is wanted any more: the device has the context, or will never have it. True if it had refused before.
     pub fn end(&mut self) -> bool {
-        core::mem::take(self).refused
+        let ended = AskAgain { after_loss: self.after_loss, ..AskAgain::default() };
+        core::mem::replace(self, ended).refused
+    }
+
+    /// Whether a context is wanted instead of one that was lost, and the device is not to be asked yet.
+    pub fn rests_after_loss(&self) -> bool {
+        self.waits && self.after_loss > 0 && self.pass > 0
     }
 
     /// Whether a context is wanted.
@@ -112,6 +143,29 @@ mod tests {
         assert_eq!(asks(Refused::NoSpace, 130), [1, 3, 7, 15, 31, 63, 95, 127]);
         assert_eq!(asks(Refused::Busy, 4), [1, 2, 3, 4]);
         assert_eq!(asks(Refused::Resetting, 4), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_more_is_lost_the_less_is_asked() {
+        let mut again = AskAgain::default();
+        again.begin();
+        let mut passed = Vec::new();
+        for _ in 0..7 {
+            again.end();
+            again.note_lost();
+            assert!(again.rests_after_loss());
+            let units = (1..).find(|_| {
+                again.note_unit();
+                again.is_due()
+            });
+            passed.push(units.unwrap());
+        }
+        assert_eq!(passed, [1, 2, 4, 8, 16, 32, 32]);
+        assert!(!again.rests_after_loss());
+        again.begin();
+        again.end();
+        again.note_lost();
+        assert_eq!(again.pass, 1, "a new beginning forgets");
     }
 
     #[test]

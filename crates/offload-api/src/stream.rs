@@ -60,6 +60,12 @@ pub trait SegmentStream: Send + Unpin {
         None
     }
 
+    /// Sequence number of the byte `bytes` behind the one that [`next_seq`](Self::next_seq) tells of; `None` from a transport
+    /// that cannot tell where it will be, as one whose bytes come in records.
+    fn seq_after(&self, bytes: u32) -> Option<Seq> {
+        if bytes == 0 { self.next_seq() } else { None }
+    }
+
     /// Sequence number behind the last byte that has arrived, in order or not; `None` from a transport that cannot tell.
     fn furthest_seq(&self) -> Option<Seq> {
         None

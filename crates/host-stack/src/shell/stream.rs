@@ -219,6 +219,10 @@ impl SegmentStream for TcpStream {
         }
     }
 
+    fn seq_after(&self, bytes: u32) -> Option<Seq> {
+        self.next_seq().map(|next| next + bytes)
+    }
+
     fn furthest_seq(&self) -> Option<Seq> {
         self.shard.with(|inner, _| inner.stack.furthest(self.id))
     }

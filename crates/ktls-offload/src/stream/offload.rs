@@ -91,8 +91,8 @@ pub enum NotOffloaded {
     /// The device would not.
     #[error("{0}")]
     Device(#[from] Refused),
-    /// The device had it and lost it.
-    #[error("the device gave the context up")]
+    /// The device had it and gave it up unasked, as it may what it cannot do in the end.
+    #[error("the device gave the context up; it is asked again with later records")]
     Lost,
     /// Too many contexts came and went, and what they decrypted is still unread: read on.
     #[error("what too many earlier contexts decrypted is still unread")]
@@ -110,8 +110,8 @@ impl NotOffloaded {
     pub fn passes(self) -> bool {
         match self {
             NotOffloaded::Device(refused) => refused.passes(),
-            NotOffloaded::Unread | NotOffloaded::KeyUpdates => true,
-            NotOffloaded::NoDevice | NotOffloaded::NoTls | NotOffloaded::Lost | NotOffloaded::Closed => false,
+            NotOffloaded::Unread | NotOffloaded::KeyUpdates | NotOffloaded::Lost => true,
+            NotOffloaded::NoDevice | NotOffloaded::NoTls | NotOffloaded::Closed => false,
         }
     }
 }
@@ -158,6 +158,9 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// reset both go on in software and return by themselves: what this end sends with the next write, what it receives
     /// as soon as it is known where the next record begins.
     ///
+    /// A context that the device gives up unasked counts as refused for want of space: the direction goes on in software and
+    /// returns with the next record, after a second such loss with the second record, and so on.
+    ///
     /// A direction that was refused for a reason that [passes](NotOffloaded::passes) is asked for again without further
     /// ado, when it has a record for the device. For want of space that is with the next record, then with the second
     /// after that, the fourth and so on, up to every 32nd; if the device is busy or being reset, with each. A stream that
@@ -198,6 +201,10 @@ impl<S: SegmentStream> KtlsStream<S> {
         loop {
             self.poll_events(Some(Task::Reader), cx);
             let before = self.rx;
+            if self.rx == RxOffload::Deferred && self.returns.rx.rests_after_loss() {
+                // To ask at once might be to lose it at once, without an end.
+                return Poll::Ready(Ok(Outcome::Refused(NotOffloaded::Lost)));
+            }
             // Somebody waits for the answer of now.
             self.returns.rx.hurry();
             if let Some(reason) = self.add_deferred(cx) {
@@ -427,8 +434,8 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Acts on what happened to the device, if the stream has anything there.
     pub(super) fn watch_device(&mut self, task: Task, cx: &Context<'_>) {
-        let uses = self.sender.context().is_some() || self.waits_to_install() || self.returns.tx.waits();
-        if uses || matches!(self.rx, RxOffload::Adding(_) | RxOffload::Device(_)) {
+        let waits = self.returns.tx.waits() || self.returns.rx.waits() || self.waits_to_install();
+        if waits || self.sender.context().is_some() || self.rx.context().is_some() {
             self.poll_events(Some(task), cx);
         }
     }
@@ -479,9 +486,12 @@ impl<S: SegmentStream> KtlsStream<S> {
                     self.note_context_gone(handle);
                     if self.sender.context() == Some(handle) {
                         self.lose_transmit();
+                        self.returns.tx.note_lost();
                     }
-                    if self.rx == RxOffload::Adding(handle) || self.rx == RxOffload::Device(handle) {
+                    if self.rx.context() == Some(handle) {
                         self.lose_receive();
+                        self.returns.rx.note_lost();
+                        self.rx = RxOffload::Deferred;
                     }
                 }
                 DeviceEvent::Reset => {

@@ -4,6 +4,7 @@ use super::Offload;
 use super::connector::Connector;
 use super::error::{HostError, Unsuitable};
 use super::offloading::Offloading;
+use crate::asking::SharedCounters;
 use crate::core::queue::{Finished, Payload, Queue, QueueConfig, QueueError, Submission};
 use crate::sending::Sending;
 use crate::wire::Command;
@@ -97,7 +98,10 @@ impl Link {
             if self.queue.error().is_some() {
                 break;
             }
-            let Poll::Ready(segment) = self.stream.poll_segment(cx)? else { break };
+            let Poll::Ready(segment) = self.stream.poll_segment(cx)? else {
+                self.offload.ask(&mut *self.stream, &self.queue);
+                break;
+            };
             progress = true;
             match segment {
                 Some(mut segment) => {
@@ -119,9 +123,9 @@ impl Link {
     }
 
     /// Has the device do its part, if there is one that can.
-    pub(super) fn offload(&mut self, offload: Offload) {
-        self.offload.want(offload);
-        self.sending.want_device(offload == Offload::PlaceAndCheck);
+    pub(super) fn offload(&mut self, offload: Offload, counters: &SharedCounters) {
+        self.offload.want(offload, counters);
+        self.sending.want_device(offload == Offload::PlaceAndCheck, counters);
         self.queue.set_emulation(offload.is_emulation());
     }
 
@@ -175,6 +179,7 @@ impl Link {
             let Some(pdu) = self.queue.poll_transmit() else { break };
             progress = true;
             self.room = self.room.saturating_sub(pdu.len() as usize);
+            self.offload.note_unit();
             self.sending.send(&mut *self.stream, pdu);
         }
         if progress {

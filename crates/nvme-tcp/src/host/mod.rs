@@ -121,7 +121,9 @@ pub struct HostConfig {
     pub replays: u32,
 }
 
-/// What a NIC is asked to do for the I/O queues of a host. Whatever it does not do, the CPU does.
+/// What a NIC is asked to do for the I/O queues of a host. Whatever it does not do, the CPU does. A NIC that refuses for the
+/// time being, for it has no room, say, is asked again: for want of room with the next PDU that a queue sends, then with the
+/// second after that, the fourth and so on, up to every 32nd. [`Host::offload_counters`] tells how often.
 ///
 /// ```
 /// use nvme_tcp::host::{HostConfig, HostIdentity, Offload};
@@ -200,6 +202,7 @@ struct Shared {
     queues: AtomicUsize,
     turn: AtomicUsize,
     given_up: Arc<GivenUp>,
+    offloads: SharedCounters,
     central: Mutex<Central>,
 }
 
@@ -316,6 +319,7 @@ impl Host {
             queues: AtomicUsize::new(1),
             turn: AtomicUsize::new(0),
             given_up,
+            offloads: SharedCounters::default(),
             central: Mutex::default(),
         });
         let tasks = session::tasks(&shared);
@@ -359,6 +363,11 @@ impl Host {
     /// How often what has happened.
     pub fn stats(&self) -> HostStats {
         lock(&self.handle.shared.central).stats
+    }
+
+    /// How often devices were asked to work for the I/O queues.
+    pub fn offload_counters(&self) -> OffloadCounters {
+        *lock(&self.handle.shared.offloads)
     }
 
     /// Waits for something that the controller tells without having been asked. Of what happens while nobody waits the

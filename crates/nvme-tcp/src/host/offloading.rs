@@ -1,13 +1,17 @@
 //! What the device below a stream does for the queue on it.
 //!
-//! Whatever the device refuses or loses, the connection goes on in software; after a reset it is asked again.
+//! Whatever the device refuses or loses, the connection goes on in software, and the device is asked again: a
+//! [reset](DeviceEvent::Reset) one at once, one without room, or one that gave a context up unasked, with later PDUs.
+//!
+//! Invariant: a context begins at a PDU of which nothing has arrived. What has, the device will not see again.
 
 use super::Offload;
+use crate::asking::{Asking, SharedCounters};
 use crate::core::queue::{Order, Queue};
 use crate::sending::Sending;
 use core::task::{Context, Poll};
 use offload_api::{
-    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, Refused, RxMeta, SegmentStream, Verdict, engines,
+    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, RxMeta, SegmentStream, Verdict, engines,
 };
 use offload_base::Seq;
 
@@ -18,6 +22,7 @@ const EMULATED: Handle = Handle { index: Handle::indices(engines::NVME_TCP, 1).s
 #[derive(Debug, Default)]
 pub(super) struct Offloading {
     wanted: Offload,
+    asking: Asking,
     handle: Option<Handle>,
     limits: Option<NvmeTcpLimits>,
     /// Where the device thinks a PDU starts.
@@ -25,11 +30,14 @@ pub(super) struct Offloading {
 }
 
 impl Offloading {
-    pub(super) fn want(&mut self, offload: Offload) {
-        self.wanted = offload;
+    pub(super) fn want(&mut self, offload: Offload, counters: &SharedCounters) {
+        (self.wanted, self.asking) = (offload, Asking::new(counters));
+        if offload.asks_a_device() {
+            self.asking.begin();
+        }
     }
 
-    /// Hears what the device has to say, and asks it for a context if there is none; false: nothing happened.
+    /// Hears what the device has to say; false: nothing.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -37,14 +45,13 @@ impl Offloading {
         queue: &mut Queue,
         sending: &mut Sending,
     ) -> bool {
-        let wanted = self.wanted.asks_a_device();
-        if !wanted && !sending.uses_device() {
+        if self.handle.is_none() && !self.asking.waits() && !sending.watches_device() {
             return false;
         }
         let mut progress = false;
         while let Poll::Ready(event) = stream.poll_device_event(cx) {
             progress = true;
-            self.hear(&event, queue);
+            self.hear(&event, stream, queue);
             sending.hear(&event, stream);
         }
         if let (Some(handle), Some(header)) = (self.handle, self.question)
@@ -53,10 +60,41 @@ impl Offloading {
             self.question = None;
             with_device(stream, |device| device.answer_resync(handle, header, is_header));
         }
-        if wanted && self.handle.is_none() && queue.is_open() && queue.is_between_pdus() {
-            self.add(stream, queue);
-        }
         progress
+    }
+
+    /// Asks the device for a context, if it is time to. Called when the transport has nothing more.
+    pub(super) fn ask(&mut self, stream: &mut dyn SegmentStream, queue: &Queue) {
+        if !self.asking.is_due() || !queue.is_open() {
+            return;
+        }
+        let Some(start) = queue.rest_of_pdu().and_then(|rest| stream.seq_after(rest)) else {
+            // Over TLS that is not known while a part of a record is here.
+            if !stream.control(&mut |_, _| ()) {
+                self.asking.note_no_device();
+            }
+            return;
+        };
+        if stream.furthest_seq().is_some_and(|furthest| start.before(furthest)) {
+            return;
+        }
+        let framing = queue.framing();
+        let config = NvmeTcpConfig {
+            header_digest: framing.header_digest,
+            data_digest: framing.data_digest,
+            alignment: queue.alignment(),
+            check: framing.data_digest && self.wanted == Offload::PlaceAndCheck,
+            over_tls: false,
+        };
+        self.handle = self.asking.ask(stream, |flow, device| device.add(flow, start, &config));
+        if self.handle.is_some() {
+            with_device(stream, |device| self.limits = Some(device.limits()));
+        }
+    }
+
+    /// The queue sends one more PDU.
+    pub(super) fn note_unit(&mut self) {
+        self.asking.note_unit();
     }
 
     /// Passes the queue's orders on. Without a device buffers go home at once.
@@ -80,55 +118,37 @@ impl Offloading {
     /// Gives the context up; all buffers go home.
     pub(super) fn end(&mut self, stream: &mut dyn SegmentStream) {
         self.wanted = Offload::None;
+        self.asking.end();
+        self.give_up(stream);
+    }
+
+    fn give_up(&mut self, stream: &mut dyn SegmentStream) {
+        self.question = None;
         if let Some(handle) = self.handle.take() {
             with_device(stream, |device| device.remove(handle));
         }
     }
 
-    fn hear(&mut self, event: &DeviceEvent, queue: &mut Queue) {
+    fn hear(&mut self, event: &DeviceEvent, stream: &mut dyn SegmentStream, queue: &mut Queue) {
         match *event {
             DeviceEvent::Ready { handle, .. } if self.handle == Some(handle) => queue.set_placement(self.limits),
             DeviceEvent::ResyncRequested { handle, header, .. } if self.handle == Some(handle) => {
                 self.question = Some(header);
             }
             DeviceEvent::Removed { handle, .. } if self.handle == Some(handle) => {
-                // Refused by the device itself: it would be again.
-                (self.handle, self.question, self.wanted) = (None, None, Offload::None);
+                (self.handle, self.question) = (None, None);
                 queue.set_placement(None);
+                self.asking.note_lost();
             }
             DeviceEvent::Reset => {
-                (self.handle, self.question) = (None, None);
+                if self.handle.is_some() || self.asking.waits() {
+                    self.asking.begin();
+                }
+                // The news may be older than the context: then the device still has it.
+                self.give_up(stream);
                 queue.set_placement(None);
             }
             _ => {}
-        }
-    }
-
-    fn add(&mut self, stream: &mut dyn SegmentStream, queue: &Queue) {
-        let Some(start) = stream.next_seq() else {
-            // Over TLS that is not known while a part of a record is here.
-            if !stream.control(&mut |_, _| ()) {
-                self.wanted = Offload::None;
-            }
-            return;
-        };
-        let framing = queue.framing();
-        let config = NvmeTcpConfig {
-            header_digest: framing.header_digest,
-            data_digest: framing.data_digest,
-            alignment: queue.alignment(),
-            check: framing.data_digest && self.wanted == Offload::PlaceAndCheck,
-            over_tls: false,
-        };
-        let mut added = None;
-        stream.control(&mut |flow, device| {
-            added = device.nvme().map(|device| (device.add(&flow, start, &config), device.limits()));
-        });
-        match added {
-            Some((Ok(handle), limits)) => (self.handle, self.limits) = (Some(handle), Some(limits)),
-            // Later, maybe.
-            Some((Err(Refused::Busy | Refused::Resetting), _)) => {}
-            Some((Err(_), _)) | None => self.wanted = Offload::None,
         }
     }
 }

@@ -398,7 +398,7 @@ async fn open_queue(shared: &Shared, association: &Association, id: u16) -> Resu
     let mut link = Link::open(&*shared.connector, &shared.timers, queue_config, config.connect_timeout).await?;
     connect(&mut link, config, id, association.depth, association.data.controller).await?;
     link.queue.set_in_capsule(association.in_capsule);
-    link.offload(config.offload);
+    link.offload(config.offload, &shared.offloads);
     Ok(link)
 }
 

@@ -1,6 +1,7 @@
 //! Serves a target on streams.
 
 use super::blocking::Blocking;
+use crate::asking::{OffloadCounters, SharedCounters};
 use crate::core::controller::{Connection, ConnectionId, Done, Job, Target};
 use crate::lock;
 use crate::sending::Sending;
@@ -32,6 +33,7 @@ use std::sync::{Arc, Mutex};
 pub struct Server {
     shared: Arc<Shared>,
     digests_by_device: bool,
+    offloads: SharedCounters,
 }
 
 struct Shared {
@@ -76,13 +78,19 @@ impl Server {
         let called = mailboxes.clone();
         target.listen(move |connections| called.wake(connections));
         let target = Mutex::new(target);
-        Server { shared: Arc::new(Shared { target, mailboxes, timers, blocking }), digests_by_device: false }
+        let shared = Arc::new(Shared { target, mailboxes, timers, blocking });
+        Server { shared, digests_by_device: false, offloads: SharedCounters::default() }
     }
 
     /// Has the devices below streams served from now on fill in data digests. What a device does not do, or there is
-    /// none to do, the CPU does.
+    /// none to do, the CPU does. A device that refuses for the time being is asked again, with later PDUs.
     pub fn with_digests_by_device(self) -> Server {
         Server { digests_by_device: true, ..self }
+    }
+
+    /// How often devices were asked to fill in digests, by all streams so far.
+    pub fn offload_counters(&self) -> OffloadCounters {
+        *lock(&self.offloads)
     }
 
     /// Looks at the target, or changes it; connections that it concerns are told.
@@ -102,7 +110,7 @@ impl Server {
         lock(&self.shared.mailboxes.inner).insert(connection.id(), mailbox.clone());
         let alarm = self.shared.timers.alarm();
         let mut sending = Sending::default();
-        sending.want_device(self.digests_by_device);
+        sending.want_device(self.digests_by_device, &self.offloads);
         Serve {
             shared: self.shared.clone(),
             connection,
@@ -342,7 +350,7 @@ impl<S: SegmentStream> Serve<S> {
 
     fn watch_device(&mut self, cx: &mut Context<'_>) -> bool {
         let mut progress = false;
-        while self.sending.uses_device()
+        while self.sending.watches_device()
             && let Poll::Ready(event) = self.stream.poll_device_event(cx)
         {
             self.sending.hear(&event, &mut self.stream);

@@ -372,9 +372,9 @@ impl Queue {
         self.config.alignment
     }
 
-    /// Whether the next byte of the stream is a PDU's first.
-    pub fn is_between_pdus(&self) -> bool {
-        self.receiver.is_between_pdus()
+    /// How many bytes are to come before the first byte of a PDU; `None`: that is not known yet.
+    pub fn rest_of_pdu(&self) -> Option<u32> {
+        self.receiver.rest()
     }
 
     /// Whether a PDU began at `seq`; `None`: that is still to come.

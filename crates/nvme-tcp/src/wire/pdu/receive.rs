@@ -180,6 +180,22 @@ impl Receiver {
         matches!(self.state, State::Header) && self.have == 0 && self.input.is_empty()
     }
 
+    /// How many bytes of the PDU under way are still to come, behind everything that was pushed: zero between PDUs. `None`:
+    /// its header does not tell yet, or there is something to [poll](Self::poll) for.
+    pub fn rest(&self) -> Option<u32> {
+        if !self.input.is_empty() {
+            return None;
+        }
+        let trailer = if self.limits.data_digest { DIGEST_LEN as u32 } else { 0 };
+        match &self.state {
+            State::Header => (self.have == 0).then_some(0),
+            State::Padding { left, data } => Some(left + data + trailer),
+            State::Data { left, .. } => Some(left + trailer),
+            State::DataDigest { have, .. } => Some((DIGEST_LEN - have) as u32),
+            State::Release { .. } | State::Failed(_) => None,
+        }
+    }
+
     /// The header given last, without its digest.
     pub fn header(&self) -> &[u8] {
         let length = PduType::from_u8(self.common().kind).map_or(PduHeader::BYTES, PduType::header_len);
