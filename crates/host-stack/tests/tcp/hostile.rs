@@ -178,6 +178,26 @@ fn an_acknowledgment_of_what_was_never_sent_changes_nothing() {
     assert_eq!(pair.stacks[1].stats(ids[1]), stats);
 }
 
+/// It may have arrived right now; only who acknowledges what is before it, and not it, has thrown it away.
+#[test]
+fn a_report_of_the_first_missing_byte_takes_nothing_back() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    pair.stacks[1].send_copy(ids[1], &[8; 500]);
+    pair.stacks[1].push(ids[1]);
+    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+    assert_eq!(pair.nics[1].port().drain().len(), 1);
+    let una = crafted.ack.unwrap();
+    let reports =
+        |from: u32| Crafted { sack: vec![(una.0.wrapping_add(from), una.0.wrapping_add(500))], ..crafted.clone() };
+    for _ in 0..2 {
+        deliver(&mut pair, &reports(0).frame());
+        assert_eq!(pair.stacks[1].counters().sack_reneging, 0);
+    }
+    deliver(&mut pair, &Crafted { ack: Some(una + 100), ..reports(100) }.frame());
+    assert_eq!(pair.stacks[1].counters().sack_reneging, 1);
+}
+
 #[test]
 fn a_timestamp_with_an_acknowledgment_of_what_was_never_sent_is_not_believed() {
     let (mut pair, ids, crafted) = known();

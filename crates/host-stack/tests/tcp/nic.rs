@@ -40,6 +40,8 @@ pub(crate) struct Port {
     pub(crate) longest: usize,
     /// Where in the stream those began that were longer than an IP header tells, and how long they were.
     pub(crate) long: Vec<(Seq, u32)>,
+    /// The rates, in bytes a second, that packets asked for.
+    pub(crate) rates: Vec<u64>,
     /// Packets that a context worked on.
     pub(crate) encrypted: u64,
     /// Answers that software has to do it.
@@ -70,6 +72,7 @@ impl Nic {
             packets: 0,
             longest: 0,
             long: Vec::new(),
+            rates: Vec::new(),
             encrypted: 0,
             refused: 0,
         })))
@@ -286,7 +289,8 @@ impl NetDevice for Nic {
         if length > 65_535 {
             port.long.push((packet.ask.seq, length as u32));
         }
-        assert!(packet.ask.rate.is_none(), "the device keeps to no rate");
+        assert!(packet.ask.rate.is_none() || port.caps.pacing, "the device keeps to no rate");
+        port.rates.extend(packet.ask.rate.map(core::num::NonZeroU64::get));
         assert!(packet.fragments.len() <= 64);
         assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));
         assert!(length <= (port.caps.tso_max_bytes as usize).max(usize::from(port.caps.mtu)));

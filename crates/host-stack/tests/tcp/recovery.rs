@@ -193,6 +193,62 @@ fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
     assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
 }
 
+/// An acknowledgment of what was sent again says nothing of what was sent before, and how often does not matter.
+#[test]
+fn what_the_first_of_two_timeouts_sent_again_is_not_taken_for_what_was_there_before() {
+    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let hold = held.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let is_data = from == 0 && !TcpPacket::new_unchecked(&frame[TCP..]).payload().is_empty();
+        if is_data {
+            hold.lock().unwrap().push(frame.to_vec());
+        }
+        is_data
+    }));
+    pair.stacks[0].send_copy(ids[0], &[1; 100]);
+    pair.run_until(|pair| pair.stacks[0].counters().timeouts == 2);
+    while pair.run_now() {}
+    pair.wire.filter = None;
+    let frames = std::mem::take(&mut *held.lock().unwrap());
+    let [.., of_first, _of_second] = &frames[..] else { panic!("{} frames", frames.len()) };
+    pair.nics[1].port().deliver(of_first);
+    pair.run_until(|pair| pair.stacks[0].stats(ids[0]).unacknowledged == 0);
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.timeouts, counters.full_undos, counters.dsack_undos), (2, 0, 0));
+}
+
+#[test]
+fn a_paced_stream_asks_for_its_window_over_its_round_trip() {
+    const DELAY: Duration = Duration::from_millis(10);
+    let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
+    let tcp = TcpConfig { congestion: CongestionAlgorithm::NewReno, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    pair.nics[0].port().caps.pacing = true;
+    let rate = |pair: &Pair, percent: u128| {
+        let stats = pair.stacks[0].stats(ids[0]);
+        let round_trip = stats.smoothed_rtt.unwrap().as_nanos();
+        (u128::from(stats.congestion_window) * percent * 10_000_000 / round_trip) as u64
+    };
+    let asked = |pair: &Pair| pair.nics[0].port().rates.drain(..).collect::<Vec<_>>();
+    pair.stacks[0].send_copy(ids[0], &[1; FULL]);
+    pair.run_for(4 * DELAY);
+    assert_eq!(asked(&pair), [], "nobody asked for a pace");
+    pair.stacks[0].set_paced(ids[0], true);
+    // Four segments, of which none arrives; the window doubles.
+    pair.wire.filter = Some(Box::new(|from, _| from == 0));
+    pair.stacks[0].send_copy(ids[0], &[1; 4 * FULL]);
+    while pair.run_now() {}
+    assert_eq!(asked(&pair), [rate(&pair, 200); 4]);
+    pair.run_until(|pair| pair.stacks[0].counters().timeouts == 1);
+    let _of_probe = asked(&pair);
+    // One segment, and it may double once: that is where it ends to double.
+    let stats = pair.stacks[0].stats(ids[0]);
+    assert_eq!((stats.congestion_window, stats.slow_start_threshold), (FULL as u64, 2 * FULL as u64));
+    pair.run_until(|pair| !pair.nics[0].port().rates.is_empty());
+    assert_eq!(asked(&pair), [rate(&pair, 120)]);
+}
+
 /// Loses the next segment of side 0 that begins at `seq`.
 fn lose_once(pair: &mut Pair, seq: Seq) {
     let mut lost = false;

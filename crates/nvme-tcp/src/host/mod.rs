@@ -44,6 +44,7 @@ pub use session::Task;
 
 pub use crate::core::queue::{Buffer, Payload, Submission};
 
+use crate::asking::{OffloadCounters, SharedCounters};
 use crate::core::queue::QueueConfig;
 use crate::lock;
 use crate::namespace::Pieces;
