@@ -9,8 +9,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice, PathCaps,
-    RecordSource, Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice,
+    PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -161,6 +161,10 @@ impl NetDevice for WatchedDriver {
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
         self.driver.keying()
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+        self.driver.contexts()
     }
 }
 

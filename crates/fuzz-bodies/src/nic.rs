@@ -3,8 +3,8 @@
 
 use core::task::Waker;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource,
-    Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
+    RecordSource, Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -88,6 +88,10 @@ impl NetDevice for Nic {
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         None
     }
 }

@@ -323,7 +323,7 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
     /// There is no device: whatever is sent is ready as it is.
     fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
 
-    fn release(&mut self, _: Layer, _: Handle) {}
+    fn release(&mut self, _: Handle) {}
 
     fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
         false

@@ -11,7 +11,7 @@
 //! - [`rss`]: how received packets are spread over queues;
 //! - [`frame`]: what crosses a wire; [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
-//! - [`device`]: the device; its `steering` table, `context` table and `engine`s;
+//! - [`device`]: the device; its `steering` table and `context` store; [`engine`]: what works on packets there;
 //! - [`driver`]: shadows what the device expects, and rebuilds it;
 //! - [`wire`]: links, impairments, taps, captures;
 //! - [`stats`]: what is counted.
@@ -26,7 +26,7 @@ mod context;
 pub mod device;
 pub mod dma;
 pub mod driver;
-mod engine;
+pub mod engine;
 pub mod frame;
 mod nic;
 pub mod packet;
@@ -40,4 +40,4 @@ pub mod wire;
 pub use config::{Delays, NicConfig, TransmitResync};
 pub use device::{Device, MultiQueueDevice};
 pub use driver::Driver;
-pub use nic::{multi_queue_nic, nic};
+pub use nic::{multi_queue_nic, multi_queue_nic_with, nic, nic_with};

@@ -3,6 +3,7 @@
 use crate::config::NicConfig;
 use crate::device::{Device, DeviceRings, MultiQueueDevice};
 use crate::driver::{Driver, DriverRings};
+use crate::engine::Engines;
 use crate::ring::ring;
 use crate::signal::Signal;
 
@@ -29,7 +30,15 @@ use crate::signal::Signal;
 /// If a ring has no entries, or the send ring too few for a packet with the longest resync before it (64 will do
 /// from an MTU of 576 bytes on).
 pub fn nic(config: NicConfig) -> (Device, Driver) {
-    queue_pair(NicConfig { queues: 1, ..config }, 0)
+    nic_with(config, |_| ())
+}
+
+/// The same, with more engines than every NIC has: those that `add` adds.
+///
+/// # Panics
+/// As [`nic`] does.
+pub fn nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Driver) {
+    queue_pair(NicConfig { queues: 1, ..config }, 0, &mut add)
 }
 
 /// Builds a NIC with as many queue pairs as `config` says: a driver for each, and behind them one port.
@@ -52,12 +61,21 @@ pub fn nic(config: NicConfig) -> (Device, Driver) {
 /// # Panics
 /// As [`nic`] does, and if there is no queue.
 pub fn multi_queue_nic(config: NicConfig) -> (MultiQueueDevice, Vec<Driver>) {
+    multi_queue_nic_with(config, |_| ())
+}
+
+/// The same, with more engines than every NIC has: `add` adds them, for each queue pair anew.
+///
+/// # Panics
+/// As [`multi_queue_nic`] does.
+pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (MultiQueueDevice, Vec<Driver>) {
     assert!(config.queues > 0, "a NIC has a queue pair at least");
-    let (queues, drivers) = (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue)).unzip();
+    let pairs = (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue, &mut add));
+    let (queues, drivers) = pairs.unzip();
     (MultiQueueDevice::new(&config, queues), drivers)
 }
 
-fn queue_pair(config: NicConfig, queue: u16) -> (Device, Driver) {
+fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) -> (Device, Driver) {
     assert!(
         config.send_ring >= Driver::descriptors_at_most(&config),
         "a send ring of {} entries has no room for a resync at an MTU of {} bytes",
@@ -65,7 +83,10 @@ fn queue_pair(config: NicConfig, queue: u16) -> (Device, Driver) {
         config.mtu
     );
     let (device_rings, driver_rings) = rings(&config);
-    (Device::new(config.clone(), device_rings), Driver::new(config, queue, driver_rings))
+    let mut engines = Engines::of(&config);
+    add(&mut engines);
+    let infos = engines.infos();
+    (Device::new(config.clone(), device_rings, engines), Driver::new(config, queue, driver_rings, infos))
 }
 
 /// The rings and signals of a queue pair, by their ends.

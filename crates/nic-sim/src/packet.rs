@@ -2,12 +2,10 @@
 //!
 //! Each entry is a typed value that cannot be malformed; what it weighs on the bus is in [`crate::dma`].
 
-pub use crate::steering::{Key, KeyBytes};
 use bytes::{Bytes, BytesMut};
-use core::any::Any;
 use core::num::NonZeroU16;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece, Placements, RxMeta, TxPacket};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Key, Piece, Placements, RxMeta, Spec, TxPacket};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -114,9 +112,6 @@ pub struct ControlEntry {
     /// The command.
     pub command: ControlCommand,
 }
-
-/// What an engine makes a context from, or is told: of a type that the engine says.
-pub type Spec = Box<dyn Any + Send>;
 
 /// What the control ring asks for.
 #[derive(Debug)]

@@ -5,12 +5,9 @@
 //!
 //! Invariant: what is found for a key was steered there, and has not been taken away since.
 
-mod key;
-
 use core::cell::RefCell;
-pub use key::{Key, KeyBytes};
 use offload_api::unit::LAYERS;
-use offload_api::{FlowKey, Handle};
+use offload_api::{FlowKey, Handle, Key, KeyBytes};
 use offload_base::QuickHash;
 use std::collections::HashMap;
 

@@ -80,7 +80,7 @@ impl Sending {
 
     fn give_up(&mut self, stream: &mut dyn SegmentStream) {
         if let Some(context) = self.context.take() {
-            stream.release(Layer::NvmeTcp, context);
+            stream.release(context);
         }
     }
 

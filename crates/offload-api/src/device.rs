@@ -1,5 +1,6 @@
 //! What a stack sees of a NIC.
 
+use crate::contexts::Contexts;
 use crate::ipsec::{IpsecDevice, Keying};
 use crate::nvme::NvmeTcpDevice;
 use crate::rss::RssDevice;
@@ -156,4 +157,7 @@ pub trait NetDevice: Send {
 
     /// Where security associations and policies are added, if this is an IPsec layer around a device.
     fn keying(&mut self) -> Option<&mut dyn Keying>;
+
+    /// Its engines that were added from outside, if there are any and the path to them is free.
+    fn contexts(&mut self) -> Option<&mut dyn Contexts>;
 }

@@ -21,9 +21,11 @@
 #![forbid(unsafe_code)]
 
 pub mod again;
+pub mod contexts;
 pub mod datagram;
 pub mod device;
 pub mod ipsec;
+pub mod key;
 pub mod mark;
 pub mod nvme;
 pub mod record;
@@ -37,6 +39,7 @@ pub mod tx;
 pub mod unit;
 
 pub use again::AskAgain;
+pub use contexts::{ContextNews, Contexts, EngineInfo, NewContext, Spec};
 pub use datagram::{Datagram, EcnCodepoint};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use ipsec::{
@@ -44,6 +47,7 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
+pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};

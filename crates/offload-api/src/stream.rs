@@ -1,5 +1,6 @@
 //! What a protocol sees of a transport.
 
+use crate::contexts;
 use crate::device::{DeviceEvent, NetDevice};
 use crate::rx::RxSegment;
 use crate::source::Sealer;
@@ -132,23 +133,12 @@ pub trait SegmentStream: Send + Unpin {
     /// that was queued before is acknowledged.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>);
 
-    /// Says that nothing more will be queued for `context`, a transmit context of `layer`. A transport that can
+    /// Says that nothing more will be queued for `context`, a transmit context. A transport that can
     /// does not remove it before the last byte queued with it is acknowledged, or will never be sent, the stream
     /// dropped or not: what has to go out again until then still has its context. Removing it at once is safe
     /// too, for the installed sealer answers for all of it.
-    fn release(&mut self, layer: Layer, context: Handle) {
-        self.control(&mut |_, device| match layer {
-            Layer::Tls => {
-                if let Some(tls) = device.tls() {
-                    tls.remove(context);
-                }
-            }
-            Layer::NvmeTcp => {
-                if let Some(nvme) = device.nvme() {
-                    nvme.remove(context);
-                }
-            }
-        });
+    fn release(&mut self, context: Handle) {
+        self.control(&mut |_, device| contexts::remove(device, context));
     }
 
     /// Calls `f` with the flow and its device; false, and `f` is not called, if there is no device below.

@@ -76,6 +76,8 @@ pub mod engines {
     pub const ESP: u8 = 1;
     /// NVMe/TCP PDUs, both directions.
     pub const NVME_TCP: u8 = 2;
+    /// How many there are; what has been added to a device has numbers from here on.
+    pub const STANDARD: u8 = 3;
 }
 
 /// A protocol layer whose units a device may follow. The order is from the lowest to the highest.

@@ -17,9 +17,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use host_stack::{Config, Host, Ipv6Config, TcpConfig};
 use nic_sim::dma::DmaBytes;
+use nic_sim::engine::Engines;
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
-use nic_sim::{Driver, MultiQueueDevice, NicConfig, multi_queue_nic};
+use nic_sim::{Driver, MultiQueueDevice, NicConfig, multi_queue_nic_with};
 use offload_api::NetDevice;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
@@ -59,10 +60,22 @@ struct Plan {
     tcp: TcpConfig,
     address: Ipv4Addr,
     ipv6: Ipv6Config,
+    /// Adds engines to the NIC's own.
+    engines: Option<More>,
     /// What is between the driver and the stack.
     layer: Option<Layer>,
     /// Besides the other hosts.
     neighbours: Vec<(IpAddr, [u8; 6])>,
+}
+
+/// Adds engines to those that every NIC has.
+#[derive(Clone)]
+struct More(Arc<dyn Fn(&mut Engines) + Send + Sync>);
+
+impl fmt::Debug for More {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("More")
+    }
 }
 
 /// Makes what is between the drivers of a NIC's queues and the shards of a stack.
@@ -129,7 +142,16 @@ impl Builder {
         let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
         let address = Ipv4Addr::new(10, 0, 0, number);
         let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()));
-        self.hosts.push(Plan { name: name.into(), nic, tcp, address, ipv6, layer: None, neighbours: Vec::new() });
+        self.hosts.push(Plan {
+            name: name.into(),
+            nic,
+            tcp,
+            address,
+            ipv6,
+            engines: None,
+            layer: None,
+            neighbours: Vec::new(),
+        });
         self
     }
 
@@ -150,6 +172,16 @@ impl Builder {
     #[must_use]
     pub fn ipv6(mut self, ipv6: Ipv6Config) -> Builder {
         self.last_host().ipv6 = ipv6;
+        self
+    }
+
+    /// Adds engines to those that the last host's NIC has, for each of its queues anew.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn engines(mut self, add: impl Fn(&mut Engines) + Send + Sync + 'static) -> Builder {
+        self.last_host().engines = Some(More(Arc::new(add)));
         self
     }
 
@@ -234,7 +266,11 @@ impl Builder {
                 // Who knows the key can have all flows come to one queue.
                 random.stream("rss key").fill(&mut nic.rss_key);
             }
-            let (device, drivers) = multi_queue_nic(nic);
+            let (device, drivers) = multi_queue_nic_with(nic, |engines| {
+                if let Some(More(add)) = &plan.engines {
+                    add(engines);
+                }
+            });
             let device = Arc::new(Mutex::new(device));
             ports.push(Some(device.clone()));
             hosts.push(self.bring_up(number, plan, random, (device, drivers), &engine.host_runtime(number)));

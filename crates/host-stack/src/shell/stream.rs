@@ -295,9 +295,9 @@ impl SegmentStream for TcpStream {
         self.shard.with(|inner, _| inner.stack.install(self.id, layer, sealer));
     }
 
-    fn release(&mut self, layer: Layer, context: Handle) {
+    fn release(&mut self, context: Handle) {
         self.shard.with(|inner, now| {
-            inner.stack.leave(self.id, layer, context);
+            inner.stack.leave(self.id, context);
             inner.transmit(now);
         });
     }

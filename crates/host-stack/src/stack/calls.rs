@@ -128,9 +128,9 @@ impl Stack {
         self.connection_mut(id).install(layer, sealer);
     }
 
-    /// Gives `context`, of `layer`, back to the device once everything queued so far is acknowledged or given up.
-    pub fn leave(&mut self, id: ConnectionId, layer: Layer, context: Handle) {
-        self.connection_mut(id).leave(layer, context);
+    /// Gives `context` back to the device once everything queued so far is acknowledged or given up.
+    pub fn leave(&mut self, id: ConnectionId, context: Handle) {
+        self.connection_mut(id).leave(context);
         self.mark_dirty(id);
     }
 

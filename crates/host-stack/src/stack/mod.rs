@@ -32,7 +32,8 @@ use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
 use core::net::{IpAddr, SocketAddr};
-use offload_api::{FlowKey, Handle, Layer, NetDevice, NoRecords, Protocol, RxPacket};
+use offload_api::contexts;
+use offload_api::{FlowKey, Handle, NetDevice, NoRecords, Protocol, RxPacket};
 use offload_base::{Instant, RandomSource, Rng, time::earliest};
 use opening::{Cookie, Listener};
 use shards::Place;
@@ -69,7 +70,7 @@ pub struct Stack {
     /// so they wait apart.
     dirty_paced: VecDeque<ConnectionId>,
     /// Contexts to be given back to the device.
-    left: Vec<(Layer, Handle)>,
+    left: Vec<Handle>,
     noted: VecDeque<ConnectionId>,
     /// Ports of listeners with news.
     acceptable: VecDeque<u16>,
@@ -296,12 +297,7 @@ impl Stack {
     pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
         let done = self.transmit_unpaced(now, device) & self.transmit_paced(now, device);
         self.post_mail(now, device);
-        for (layer, context) in self.left.drain(..) {
-            match layer {
-                Layer::Tls => device.tls().into_iter().for_each(|tls| tls.remove(context)),
-                Layer::NvmeTcp => device.nvme().into_iter().for_each(|nvme| nvme.remove(context)),
-            }
-        }
+        self.left.drain(..).for_each(|context| contexts::remove(device, context));
         device.flush(now);
         done
     }

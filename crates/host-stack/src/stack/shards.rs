@@ -160,8 +160,8 @@ mod tests {
     use core::time::Duration;
     use offload_api::rx::Checksums;
     use offload_api::{
-        DeviceEvent, FlowKey, IpsecDevice, Keying, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxMeta, Sent,
-        TlsDevice, TxPacket,
+        Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxMeta,
+        Sent, TlsDevice, TxPacket,
     };
     use offload_base::counters::CounterSet;
     use offload_base::{Seed, Seq};
@@ -219,6 +219,10 @@ mod tests {
             None
         }
         fn keying(&mut self) -> Option<&mut dyn Keying> {
+            None
+        }
+
+        fn contexts(&mut self) -> Option<&mut dyn Contexts> {
             None
         }
     }

@@ -72,12 +72,12 @@ impl Connection {
         self.send.install(layer, sealer);
     }
 
-    pub(crate) fn leave(&mut self, layer: Layer, context: Handle) {
-        self.send.leave(layer, context);
+    pub(crate) fn leave(&mut self, context: Handle) {
+        self.send.leave(context);
     }
 
     /// Moves to `left` the contexts that nothing here needs any more.
-    pub(crate) fn take_left(&mut self, left: &mut Vec<(Layer, Handle)>) {
+    pub(crate) fn take_left(&mut self, left: &mut Vec<Handle>) {
         self.send.take_left(left);
     }
 

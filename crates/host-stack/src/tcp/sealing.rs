@@ -15,7 +15,6 @@ pub(crate) struct Sealers {
 
 /// A context for which nothing more will be queued.
 struct Leaving {
-    layer: Layer,
     context: Handle,
     /// The end of what was queued with it.
     until: u64,
@@ -40,16 +39,16 @@ impl Sealers {
     }
 
     /// Nothing that begins at `until` or later is for `context`.
-    pub(crate) fn leave(&mut self, layer: Layer, context: Handle, until: u64) {
-        self.leaving.push(Leaving { layer, context, until });
+    pub(crate) fn leave(&mut self, context: Handle, until: u64) {
+        self.leaving.push(Leaving { context, until });
     }
 
     /// Moves to `left` the contexts that nothing behind `acked` needs.
-    pub(crate) fn take_left(&mut self, acked: u64, left: &mut Vec<(Layer, Handle)>) {
+    pub(crate) fn take_left(&mut self, acked: u64, left: &mut Vec<Handle>) {
         self.leaving.retain(|one| {
             let needed = one.until > acked;
             if !needed {
-                left.push((one.layer, one.context));
+                left.push(one.context);
             }
             needed
         });

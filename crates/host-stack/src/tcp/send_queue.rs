@@ -162,12 +162,12 @@ impl SendQueue {
     }
 
     /// Nothing more will be queued for `context`.
-    pub(crate) fn leave(&mut self, layer: Layer, context: Handle) {
-        self.sealers.get_or_insert_default().leave(layer, context, self.end);
+    pub(crate) fn leave(&mut self, context: Handle) {
+        self.sealers.get_or_insert_default().leave(context, self.end);
     }
 
     /// Moves to `left` the contexts that are left, and no byte still to be acknowledged needs.
-    pub(crate) fn take_left(&mut self, left: &mut Vec<(Layer, Handle)>) {
+    pub(crate) fn take_left(&mut self, left: &mut Vec<Handle>) {
         if let Some(sealers) = &mut self.sealers {
             sealers.take_left(self.acked, left);
         }

@@ -8,8 +8,8 @@ use core::time::Duration;
 use host_stack::{Stack, State, TcpConfig};
 use offload_api::rx::Checksums;
 use offload_api::{
-    DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxMeta,
-    RxPacket, Sent, TlsDevice, TxPacket, TxTag,
+    Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice,
+    RxMeta, RxPacket, Sent, TlsDevice, TxPacket, TxTag,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
@@ -95,6 +95,10 @@ impl NetDevice for Short {
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         None
     }
 }

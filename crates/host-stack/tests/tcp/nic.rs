@@ -6,8 +6,8 @@
 use bytes::{Bytes, BytesMut};
 use offload_api::rx::Checksums;
 use offload_api::{
-    DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice, PathCaps,
-    RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TlsDevice, TxPacket, Unit,
+    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice,
+    PathCaps, RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TlsDevice, TxPacket, Unit,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -376,6 +376,10 @@ impl NetDevice for Nic {
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         None
     }
 }

@@ -38,9 +38,9 @@ use events::Events;
 use fragments::Fragments;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, OffloadKind,
-    PathCaps, Protocol, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent, TlsDevice, TlsKey,
-    TlsResync, TxPacket,
+    Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice,
+    OffloadKind, PathCaps, Protocol, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent,
+    TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant, Seq};
@@ -260,6 +260,11 @@ impl NetDevice for SecureDevice {
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
         Some(self)
+    }
+
+    /// What they would work on, this layer wraps.
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+        None
     }
 }
 

@@ -20,9 +20,9 @@ use esp::{PROTOCOL_TCP, PROTOCOL_UDP};
 use offload_api::ipsec::{Packet, SaAdded, SaUse};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
-    Action, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Keying, KeyingError, Lifetime, NetDevice,
-    NoRecords, NvmeTcpDevice, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams,
-    Selector, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
+    Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Keying, KeyingError, Lifetime,
+    NetDevice, NoRecords, NvmeTcpDevice, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId,
+    SaParams, Selector, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
@@ -398,6 +398,11 @@ impl NetDevice for SecureQueue {
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
         Some(self)
+    }
+
+    /// What they would work on, this layer wraps.
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+        None
     }
 }
 

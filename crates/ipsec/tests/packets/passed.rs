@@ -4,8 +4,8 @@ use crate::rig::{NOW, tcp};
 use core::task::Waker;
 use ipsec::SecureDevice;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords, NvmeTcpDevice, PathCaps,
-    RecordSource, RssDevice, RxPacket, Sent, TlsDevice, TxAsk, TxPacket,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords, NvmeTcpDevice,
+    PathCaps, RecordSource, RssDevice, RxPacket, Sent, TlsDevice, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -60,6 +60,10 @@ impl NetDevice for Keeps {
         None
     }
     fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         None
     }
 }

@@ -254,7 +254,7 @@ mod tests {
         fn finish(&mut self) {}
         fn abort(&mut self) {}
         fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
-        fn release(&mut self, _: Layer, _: Handle) {}
+        fn release(&mut self, _: Handle) {}
         fn control(&mut self, _: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
             false
         }

@@ -62,7 +62,7 @@ impl Contexts {
 fn give_back<S: SegmentStream>(stream: &mut S, direction: Direction, context: Handle) {
     match direction {
         // Bytes queued with it may still have to leave, or leave again.
-        Direction::Transmit => stream.release(Layer::Tls, context),
+        Direction::Transmit => stream.release(context),
         Direction::Receive => {
             stream.control(&mut |_, device| {
                 if let Some(tls) = device.tls() {

@@ -6,9 +6,9 @@ use crate::tasks::Task;
 use bytes::Bytes;
 use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, IpsecDevice, Keying, Layer, NetDevice, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits,
-    PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, RxSegment, Sealer, SegmentStream, Sent, SentBytes,
-    TlsDevice, TxPacket, TxTag,
+    Contexts, DeviceEvent, FlowKey, Handle, IpsecDevice, Keying, Layer, NetDevice, NvmeTcpConfig, NvmeTcpDevice,
+    NvmeTcpLimits, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, RxSegment, Sealer, SegmentStream, Sent,
+    SentBytes, TlsDevice, TxPacket, TxTag, engines,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -114,9 +114,9 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         }
     }
 
-    fn release(&mut self, layer: Layer, context: Handle) {
-        if layer != Layer::Tls {
-            self.stream.release(layer, context);
+    fn release(&mut self, context: Handle) {
+        if context.engine() != engines::TLS {
+            self.stream.release(context);
         }
     }
 
@@ -237,6 +237,11 @@ impl NetDevice for AboveTls<'_> {
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
         self.device.keying()
+    }
+
+    /// What they would work on is in records.
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+        None
     }
 }
 

@@ -3,8 +3,9 @@
 
 use bytes::Bytes;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource,
-    Refused, RssDevice, RxMeta, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxPacket, Verdict,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
+    RecordSource, Refused, RssDevice, RxMeta, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion,
+    TxPacket, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seq};
@@ -238,6 +239,10 @@ impl NetDevice for MockDevice {
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
         None
     }
 }

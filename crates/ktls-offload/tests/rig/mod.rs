@@ -453,8 +453,7 @@ impl SegmentStream for End {
         self.half(|half| half.sealers.push((half.queued, sealer)));
     }
 
-    fn release(&mut self, layer: Layer, context: Handle) {
-        assert_eq!(layer, Layer::Tls);
+    fn release(&mut self, context: Handle) {
         self.half(|half| {
             half.releases.push((half.queued, context));
             half.run_releases();

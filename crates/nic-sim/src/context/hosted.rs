@@ -2,14 +2,13 @@
 
 use super::Subject;
 use super::slab::Slab;
-use crate::engine::payload::Payload;
-use crate::engine::{Context, Engine, Named, Opened, OutOfStep, PacketEngine, Shown, StreamEngine};
-use crate::packet::{KeyBytes, Spec};
+use crate::engine::{Context, Engine, Named, Opened, OutOfStep, PacketEngine, Payload, Shown, StreamEngine};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
 use offload_api::{ContextEvent, Direction, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
+use offload_api::{KeyBytes, Spec};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
 

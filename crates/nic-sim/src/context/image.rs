@@ -39,72 +39,87 @@ impl fmt::Debug for ContextImage {
 }
 
 /// Puts values one after the other.
-pub(crate) struct ImageWriter<'a> {
+pub struct ImageWriter<'a> {
     rest: &'a mut [u8],
 }
 
 impl ImageWriter<'_> {
-    pub(crate) fn put(&mut self, bytes: &[u8]) {
+    /// Bytes.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub fn put(&mut self, bytes: &[u8]) {
         let (here, rest) = core::mem::take(&mut self.rest).split_at_mut(bytes.len());
         here.copy_from_slice(bytes);
         self.rest = rest;
     }
 
-    pub(crate) fn put_u8(&mut self, value: u8) {
+    /// A byte.
+    pub fn put_u8(&mut self, value: u8) {
         self.put(&[value]);
     }
 
-    pub(crate) fn put_u16(&mut self, value: u16) {
+    /// Two bytes, little-endian.
+    pub fn put_u16(&mut self, value: u16) {
         self.put(&value.to_le_bytes());
     }
 
-    pub(crate) fn put_u32(&mut self, value: u32) {
+    /// Four bytes, little-endian.
+    pub fn put_u32(&mut self, value: u32) {
         self.put(&value.to_le_bytes());
     }
 
-    pub(crate) fn put_u64(&mut self, value: u64) {
+    /// Eight bytes, little-endian.
+    pub fn put_u64(&mut self, value: u64) {
         self.put(&value.to_le_bytes());
     }
 
-    pub(crate) fn put_seq(&mut self, seq: Seq) {
+    /// A sequence number.
+    pub fn put_seq(&mut self, seq: Seq) {
         self.put(&seq.0.to_le_bytes());
     }
 }
 
 /// Takes values in the order they were put.
-pub(crate) struct ImageReader<'a> {
+pub struct ImageReader<'a> {
     rest: &'a [u8],
 }
 
 impl ImageReader<'_> {
-    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    /// So many bytes.
+    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (here, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
         Some(*here)
     }
 
-    pub(crate) fn take_u8(&mut self) -> Option<u8> {
+    /// A byte.
+    pub fn take_u8(&mut self) -> Option<u8> {
         self.take().map(|[value]| value)
     }
 
-    pub(crate) fn take_u16(&mut self) -> Option<u16> {
+    /// Two bytes, little-endian.
+    pub fn take_u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
 
-    pub(crate) fn take_u32(&mut self) -> Option<u32> {
+    /// Four bytes, little-endian.
+    pub fn take_u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
 
     /// What is left.
-    pub(crate) fn rest(&self) -> &[u8] {
+    pub fn rest(&self) -> &[u8] {
         self.rest
     }
 
-    pub(crate) fn take_u64(&mut self) -> Option<u64> {
+    /// Eight bytes, little-endian.
+    pub fn take_u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn take_seq(&mut self) -> Option<Seq> {
+    /// A sequence number.
+    pub fn take_seq(&mut self) -> Option<Seq> {
         self.take().map(u32::from_le_bytes).map(Seq)
     }
 }

@@ -13,12 +13,14 @@ mod slab;
 
 use crate::dma::DmaBytes;
 use crate::engine::Shown;
-use crate::packet::Spec;
 use crate::stats::DeviceCounters;
-use crate::steering::{Key, Steering};
+use crate::steering::Steering;
 use hosted::AnyEngine;
 pub(crate) use hosted::{AnyPacket, AnyStream, Installed, Wrapping};
-pub(crate) use image::{ContextImage, ImageReader, ImageWriter};
+pub(crate) use image::ContextImage;
+pub use image::{ImageReader, ImageWriter};
+use offload_api::Key;
+use offload_api::Spec;
 use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece};
 use offload_base::Seq;
 

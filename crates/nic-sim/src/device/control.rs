@@ -6,7 +6,8 @@
 use crate::context::Subject;
 use crate::device::Device;
 use crate::dma;
-use crate::packet::{ControlCommand, ControlCompletion, Spec};
+use crate::packet::{ControlCommand, ControlCompletion};
+use offload_api::Spec;
 use offload_api::{Direction, Handle};
 use offload_base::Instant;
 

@@ -67,8 +67,8 @@ mod tests {
     use super::*;
     use crate::engine::PacketEngine;
     use crate::engine::esp::Esp;
-    use crate::packet::KeyBytes;
     use core::net::Ipv4Addr;
+    use offload_api::KeyBytes;
     use offload_formats::frame::{ESP as PROTOCOL_ESP, ETHERNET_BYTES, UDP as PROTOCOL_UDP};
 
     const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));

@@ -2,25 +2,28 @@
 //!
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
+//! - `coalesce`: which segments may be one packet for the host (LRO); `segmentation`: one packet in, segments out (TSO);
+//!   `pacing`: lanes in which packets wait for their time;
 //! - `control`: contexts created and given up, reset;
 //! - `multi_queue`: several of those, one for each queue pair, behind one port.
 //!
 //! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
 
+mod coalesce;
 mod control;
 mod fragments;
 mod multi_queue;
+mod pacing;
 mod receive;
+pub(crate) mod segmentation;
 mod transmit;
 
 use crate::config::NicConfig;
 use crate::context::ContextStore;
 use crate::dma::DmaBytes;
-use crate::engine;
+use crate::engine::Engines;
 use crate::frame::Frame;
-use crate::packet::{
-    ControlCompletion, ControlEntry, KeyBytes, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry,
-};
+use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveDescriptor, SendCompletion, SendEntry};
 use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DeviceCounters;
@@ -30,6 +33,7 @@ use core::task::Waker;
 use core::time::Duration;
 pub use multi_queue::MultiQueueDevice;
 use offload_api::FlowKey;
+use offload_api::KeyBytes;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
@@ -87,11 +91,11 @@ pub struct Device {
 }
 
 impl Device {
-    pub(crate) fn new(config: NicConfig, rings: DeviceRings) -> Device {
+    pub(crate) fn new(config: NicConfig, rings: DeviceRings, engines: Engines) -> Device {
         let frame_bytes = (usize::from(config.mtu) + ETHERNET_BYTES).next_multiple_of(64);
         Device {
             frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
-            contexts: ContextStore::new(engine::installed(&config), config.context_cache_bytes),
+            contexts: ContextStore::new(engines.into_installed(), config.context_cache_bytes),
             config,
             rings,
             steering: Steering::default(),

@@ -12,9 +12,10 @@
 mod opened;
 
 use crate::device::Device;
+use crate::device::coalesce::{Joint, Wrapping};
 use crate::dma;
-use crate::engine::coalesce::{Joint, Within, Wrapping};
-use crate::engine::payload::Payload;
+use crate::engine::Payload;
+use crate::engine::Within;
 use crate::packet::ReceiveCompletion;
 use bytes::BytesMut;
 use offload_api::rx::Checksums;

@@ -4,9 +4,10 @@ use super::*;
 use crate::driver::DriverRings;
 use crate::engine::tls::{Tls, TlsState};
 use crate::nic::rings;
-use crate::packet::{ControlCommand, Key, SendDescriptor};
+use crate::packet::{ControlCommand, SendDescriptor};
 use crate::{Delays, NicConfig};
 use bytes::Bytes;
+use offload_api::Key;
 use offload_api::{
     Direction, EspAsk, EspKey, EspSuite, Handle, OffloadKind, SaParams, TlsContext, TlsKey, TlsSuite, TlsVersion,
     TxAsk, TxPacket,
@@ -22,7 +23,7 @@ impl Rig {
     fn new() -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
-        Rig { device: Device::new(config, device), host }
+        Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host }
     }
 
     fn command(&mut self, command: ControlCommand) -> Option<ControlCompletion> {
@@ -133,7 +134,7 @@ fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: Device::new(config, device), host };
+    let mut rig = Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host };
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
     packet.ask.context = None;
     for slot in 0..2 {

@@ -7,10 +7,10 @@
 
 use crate::context::{AnyStream, ContextStore, Wrapping};
 use crate::device::Device;
+use crate::device::pacing::{Shaper, gap};
+use crate::device::segmentation::Segmenter;
 use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
-use crate::engine::pacing::{Shaper, gap};
-use crate::engine::segmentation::Segmenter;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
 use crate::stats::DeviceCounters;

@@ -6,7 +6,7 @@
 //! Invariant: the driver names no SA to the device that it has not told it of.
 
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, Key, KeyBytes, SendDescriptor};
+use crate::packet::{ControlCommand, SendDescriptor};
 use esp::trailer_len;
 use offload_api::engines;
 use offload_api::ipsec::{DeviceSaEvent, PolicyChange, SaCommand};
@@ -14,6 +14,7 @@ use offload_api::{
     ContextEvent, Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused,
     Selector, Slots, TxPacket,
 };
+use offload_api::{Key, KeyBytes};
 use offload_formats::frame::ETHERNET_BYTES;
 use std::collections::VecDeque;
 

@@ -4,6 +4,7 @@
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
 //! - `nvme`: NVMe/TCP contexts, over the control ring; `digests`: packets whose data digests the device fills in;
 //!   `stacked`: those of TLS contexts, whose records hold PDUs with such digests;
+//! - `others`: contexts of engines that were added to the NIC;
 //! - `rss`: which packets come to this queue;
 //! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
 //!   on the same ring.
@@ -14,6 +15,7 @@
 mod digests;
 mod ipsec;
 mod nvme;
+mod others;
 mod resync;
 mod rss;
 mod stacked;
@@ -29,8 +31,8 @@ use core::task::Waker;
 use ipsec::DeviceSas;
 use nvme::NvmeContexts;
 use offload_api::{
-    DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxPacket,
-    Sent, TlsDevice, TxPacket, Verdict, engines,
+    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
+    RecordSource, RssDevice, RxPacket, Sent, TlsDevice, TxPacket, Verdict, engines,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -75,7 +77,11 @@ pub struct Driver {
     sas: DeviceSas,
     nvme: NvmeContexts,
     rss: RssQueue,
+    /// What the NIC's engines are.
+    engines: Vec<EngineInfo>,
     events: VecDeque<DeviceEvent>,
+    /// What happened to contexts that follow no flow.
+    news: VecDeque<ContextNews>,
     /// Receive buffers with the device, or in completions not looked at.
     buffers_out: usize,
     /// Moves at every reset.
@@ -84,16 +90,18 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub(crate) fn new(config: NicConfig, queue: u16, rings: DriverRings) -> Driver {
+    pub(crate) fn new(config: NicConfig, queue: u16, rings: DriverRings, engines: Vec<EngineInfo>) -> Driver {
         let buffer_bytes = config.receive_buffer_bytes();
         let mut driver = Driver {
             buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
             send: SendQueue::new(config.send_ring),
-            contexts: Contexts::new(config.tls_contexts),
+            contexts: Contexts::new(&engines),
             sas: DeviceSas::new(config.ipsec_sas),
             nvme: NvmeContexts::new(config.nvme_contexts),
             rss: RssQueue::new(&config, queue),
+            engines,
             events: VecDeque::new(),
+            news: VecDeque::new(),
             buffers_out: 0,
             epoch: 0,
             counters: DriverCounters::default(),
@@ -218,6 +226,7 @@ impl NetDevice for Driver {
         let nothing_there = !reported
             && !room_again
             && self.events.is_empty()
+            && self.news.is_empty()
             && !self.sas.has_events()
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();
@@ -256,6 +265,10 @@ impl NetDevice for Driver {
 
     fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
         if self.config.nvme_contexts == 0 { None } else { Some(self) }
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn offload_api::Contexts> {
+        if self.engines.len() == others::FIRST { None } else { Some(self) }
     }
 }
 

@@ -7,7 +7,8 @@
 //! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and commands of theirs.
 
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, Key};
+use crate::packet::ControlCommand;
+use offload_api::Key;
 use offload_api::engines;
 use offload_api::{
     Direction, FlowKey, Handle, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots,
@@ -314,7 +315,10 @@ mod tests {
     fn what_waits_for_the_control_ring_waits_once() {
         let config = NicConfig { control_ring: 4, ..NicConfig::default() };
         let (mut device, host) = rings(&config);
-        let mut driver = Driver::new(config, 0, host);
+        let mut driver = {
+            let infos = crate::engine::Engines::of(&config).infos();
+            Driver::new(config, 0, host, infos)
+        };
         let flow = FlowKey::tcp("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:4420".parse().unwrap());
         let handle = NvmeTcpDevice::add(&mut driver, &flow, Seq(0), &NvmeTcpConfig::default()).unwrap();
         for round in 0..100_000 {

@@ -1,4 +1,5 @@
-//! TLS contexts as the driver knows them: which exist, and what the device expects of each.
+//! Contexts of TLS, and of engines that were added to a NIC, as the driver knows them: which exist, and what the device expects
+//! of each.
 //!
 //! A context is created at once as far as the host is concerned; commands and packets reach the device in order.
 //! It is given up only after everything posted with it is done, and its place is used again, under the next
@@ -7,9 +8,13 @@
 //! with nothing to wait for.
 
 use crate::driver::Driver;
-use crate::packet::{ControlCommand, ControlCompletion, ControlEntry, Key};
+use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
+use offload_api::Key;
 use offload_api::engines;
-use offload_api::{DeviceEvent, Direction, FlowKey, Handle, Refused, Slots, TlsContext, TlsDevice, TlsKey, TlsResync};
+use offload_api::{
+    ContextNews, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, Refused, Slots, TlsContext, TlsDevice, TlsKey,
+    TlsResync,
+};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::VecDeque;
@@ -17,8 +22,9 @@ use std::collections::VecDeque;
 /// All contexts, by place.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    slots: Slots<Shadow>,
-    /// Places where the device keeps a context without a key, for transmission.
+    /// By engine.
+    slots: Vec<Slots<Shadow>>,
+    /// Places where the device keeps a TLS context without a key, for transmission.
     pool: Vec<Handle>,
     /// How many contexts are to be given up when their last descriptor is done.
     leaving: usize,
@@ -34,8 +40,8 @@ type Answer = (Handle, Seq, Option<u64>);
 
 /// What the driver remembers of a context.
 #[derive(Debug)]
-struct Shadow {
-    flow: FlowKey,
+pub(super) struct Shadow {
+    pub(super) flow: Option<FlowKey>,
     direction: Direction,
     leaving: bool,
     /// The sequence number the device expects next; `None` before the first parameters.
@@ -46,10 +52,21 @@ struct Shadow {
     under_way: u32,
 }
 
+impl Shadow {
+    pub(super) fn new(flow: Option<FlowKey>, direction: Direction) -> Shadow {
+        Shadow { flow, direction, leaving: false, expected: None, counts_from: None, under_way: 0 }
+    }
+}
+
 impl Contexts {
-    pub(super) fn new(limit: u32) -> Contexts {
+    pub(super) fn new(infos: &[EngineInfo]) -> Contexts {
+        let slots = |info: &EngineInfo| {
+            // NVMe/TCP contexts and SAs have tables of their own.
+            let elsewhere = matches!(info.number, engines::NVME_TCP | engines::ESP);
+            Slots::new(Handle::indices(info.number, if elsewhere { 0 } else { info.contexts }))
+        };
         Contexts {
-            slots: Slots::new(Handle::indices(engines::TLS, limit)),
+            slots: infos.iter().map(slots).collect(),
             pool: Vec::new(),
             leaving: 0,
             left: VecDeque::new(),
@@ -111,43 +128,49 @@ impl Contexts {
 
     /// The flow of a context that nobody has given up.
     fn live_flow(&self, handle: Handle) -> Option<FlowKey> {
-        self.shadow(handle).filter(|shadow| !shadow.leaving).map(|shadow| shadow.flow)
+        self.shadow(handle).filter(|shadow| !shadow.leaving)?.flow
     }
 
-    fn shadow(&self, handle: Handle) -> Option<&Shadow> {
-        self.slots.get(handle)
+    pub(super) fn shadow(&self, handle: Handle) -> Option<&Shadow> {
+        self.slots.get(usize::from(handle.engine()))?.get(handle)
     }
 
     fn shadow_mut(&mut self, handle: Handle) -> Option<&mut Shadow> {
-        self.slots.get_mut(handle)
+        self.slots.get_mut(usize::from(handle.engine()))?.get_mut(handle)
     }
 
-    /// Takes a place: for a transmit context one from the pool, if there is any, for others only if there is no other.
+    /// Takes a place of an engine.
+    pub(super) fn insert(&mut self, engine: u8, shadow: Shadow) -> Option<Handle> {
+        self.slots.get_mut(usize::from(engine))?.insert(shadow).ok()
+    }
+
+    /// Takes a place of TLS: for a transmit context one from the pool, if there is any, for others only if there is no other.
     /// True if it came from there.
     fn occupy(&mut self, shadow: Shadow) -> Option<(Handle, bool)> {
+        let slots = &mut self.slots[usize::from(engines::TLS)];
         let shadow = match shadow.direction {
-            Direction::Receive => match self.slots.insert(shadow) {
+            Direction::Receive => match slots.insert(shadow) {
                 Ok(handle) => return Some((handle, false)),
                 Err(shadow) => shadow,
             },
             Direction::Transmit => shadow,
         };
         match self.pool.pop() {
-            Some(handle) => self.slots.fill(handle, shadow).ok().map(|()| (handle, true)),
-            None => self.slots.insert(shadow).ok().map(|handle| (handle, false)),
+            Some(handle) => slots.fill(handle, shadow).ok().map(|()| (handle, true)),
+            None => slots.insert(shadow).ok().map(|handle| (handle, false)),
         }
     }
 
     /// Empties a place; it is used again under the next generation.
-    fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
-        let shadow = self.slots.remove(handle)?;
+    pub(super) fn vacate(&mut self, handle: Handle) -> Option<Shadow> {
+        let shadow = self.slots.get_mut(usize::from(handle.engine()))?.remove(handle)?;
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         Some(shadow)
     }
 
     /// The same, and the device keeps a context there.
     fn park(&mut self, handle: Handle) -> Option<Shadow> {
-        let (shadow, next) = self.slots.reserve(handle)?;
+        let (shadow, next) = self.slots[usize::from(engines::TLS)].reserve(handle)?;
         self.leaving -= usize::from(shadow.leaving && shadow.under_way > 0);
         self.pool.push(next);
         Some(shadow)
@@ -155,12 +178,14 @@ impl Contexts {
 
     /// Empties all places: a reset is the one thing that costs as much as there are contexts.
     fn vacate_all(&mut self) {
-        let all: Vec<Handle> = self.slots.handles().collect();
-        for handle in all {
-            self.slots.remove(handle);
+        for slots in &mut self.slots {
+            let all: Vec<Handle> = slots.handles().collect();
+            for handle in all {
+                slots.remove(handle);
+            }
         }
         for parked in self.pool.drain(..) {
-            self.slots.release(parked);
+            self.slots[usize::from(engines::TLS)].release(parked);
         }
         self.leaving = 0;
         self.left.clear();
@@ -183,7 +208,10 @@ impl Driver {
                     } else if let Some(shadow) = self.contexts.shadow(handle)
                         && shadow.direction == Direction::Receive
                     {
-                        self.events.push_back(DeviceEvent::Ready { flow: shadow.flow, handle });
+                        match shadow.flow {
+                            Some(flow) => self.events.push_back(DeviceEvent::Ready { flow, handle }),
+                            None => self.news.push_back(ContextNews::Ready(handle)),
+                        }
                     }
                 }
                 ControlCompletion::Resync { handle, header } if handle.engine() == engines::NVME_TCP => {
@@ -200,10 +228,11 @@ impl Driver {
                     if let Some(flow) = self.nvme.vacate(handle) {
                         self.events.push_back(DeviceEvent::Removed { flow, handle });
                     } else if let Some(shadow) = self.contexts.vacate(handle) {
-                        self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
+                        self.note_removed(&shadow, handle);
                     }
                 }
-                ControlCompletion::Event(event) => self.sas.note(event),
+                ControlCompletion::Event(event) if event.context.engine() == engines::ESP => self.sas.note(event),
+                ControlCompletion::Event(event) => self.news.push_back(ContextNews::Event(event)),
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
                     self.sas.vacate_all();
@@ -235,7 +264,9 @@ impl Driver {
 
     /// Has the device destroy a context, or keep it for another flow.
     fn give_up(&mut self, handle: Handle) -> Result<(), Refused> {
-        let transmits = self.contexts.shadow(handle).is_some_and(|shadow| shadow.direction == Direction::Transmit);
+        let is_tls = handle.engine() == engines::TLS;
+        let transmits =
+            is_tls && self.contexts.shadow(handle).is_some_and(|shadow| shadow.direction == Direction::Transmit);
         if !transmits || self.contexts.pool.len() >= self.config.tls_context_pool {
             self.command(ControlCommand::Destroy { handle })?;
             self.counters.tx_tls_pool_free += u64::from(transmits);
@@ -243,11 +274,18 @@ impl Driver {
         }
         self.command_unreported(ControlCommand::Park { handle })?;
         if let Some(shadow) = self.contexts.park(handle) {
-            self.events.push_back(DeviceEvent::Removed { flow: shadow.flow, handle });
+            self.note_removed(&shadow, handle);
             // Whoever serves interrupts may be asleep, and the device will not report this.
             self.rings.interrupt.raise();
         }
         Ok(())
+    }
+
+    fn note_removed(&mut self, shadow: &Shadow, handle: Handle) {
+        match shadow.flow {
+            Some(flow) => self.events.push_back(DeviceEvent::Removed { flow, handle }),
+            None => self.news.push_back(ContextNews::Removed(handle)),
+        }
     }
 
     /// Gives the answers for which there was no place on the control ring.
@@ -266,7 +304,7 @@ impl Driver {
         self.ring_doorbell();
     }
 
-    /// Asks the device where it thinks a record starts, after the packet in `frame`.
+    /// Asks the device where it thinks a unit starts, after the packet in `frame`.
     pub(super) fn query_resync(&mut self, handle: Handle, frame: &[u8]) {
         let flow = self.contexts.live_flow(handle);
         let Some(flow) = flow.filter(|_| self.command(ControlCommand::Query { handle }).is_ok()) else {
@@ -275,7 +313,8 @@ impl Driver {
         };
         self.counters.rx_tls_resync_req_start += 1;
         self.ring_doorbell();
-        if self.config.tls_resync == TlsResync::Asynchronous
+        if handle.engine() == engines::TLS
+            && self.config.tls_resync == TlsResync::Asynchronous
             && let Some(transport) = Headers::parse(frame).transport()
         {
             let from = transport.seq(frame);
@@ -338,7 +377,7 @@ impl TlsDevice for Driver {
         if !self.config.knows(key) {
             return Err(Refused::Unsupported);
         }
-        let shadow = Shadow { flow: *flow, direction, leaving: false, expected: None, counts_from: None, under_way: 0 };
+        let shadow = Shadow::new(Some(*flow), direction);
         let (handle, from_pool) = self.contexts.occupy(shadow).ok_or(Refused::NoSpace)?;
         let spec = Box::new(TlsContext { start, number, key: key.clone() });
         if from_pool && direction == Direction::Transmit {
@@ -373,6 +412,17 @@ impl TlsDevice for Driver {
     }
 
     fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        self.answer_question(handle, header, number);
+    }
+
+    fn remove(&mut self, handle: Handle) {
+        self.remove_context(handle);
+    }
+}
+
+impl Driver {
+    /// Tells a context whether a unit starts where it thinks, now or when there is room.
+    pub(super) fn answer_question(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
         if self.contexts.shadow(handle).is_none() {
             self.counters.rx_tls_resync_req_skip += 1;
             return;
@@ -390,13 +440,15 @@ impl TlsDevice for Driver {
         }
     }
 
-    fn remove(&mut self, handle: Handle) {
+    /// Gives a context up when nothing uses it any more.
+    pub(super) fn remove_context(&mut self, handle: Handle) {
         let Some(shadow) = self.contexts.shadow_mut(handle) else { return };
         if core::mem::replace(&mut shadow.leaving, true) {
             return;
         }
         let unused = shadow.under_way == 0;
         match shadow.direction {
+            _ if handle.engine() != engines::TLS => {}
             Direction::Transmit => self.counters.tx_tls_del += 1,
             Direction::Receive => self.counters.rx_tls_del += 1,
         }

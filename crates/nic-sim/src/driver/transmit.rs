@@ -11,7 +11,7 @@ use crate::packet::{SendDescriptor, SendEntry};
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use offload_api::engines;
-use offload_api::{DropReason, FlowKey, Handle, Protocol, RecordSource, Sent, TxPacket};
+use offload_api::{DropReason, FlowKey, Handle, PacketAsk, Protocol, RecordSource, Sent, TxPacket};
 use offload_base::Instant;
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -159,7 +159,7 @@ impl Driver {
             return Sent::Dropped(DropReason::Unsupported);
         }
         if let Some(ask) = packet.ask.packet
-            && !self.can_protect(&packet, ask.into())
+            && !self.can_wrap(&packet, ask)
         {
             self.counters.tx_ipsec_refused += 1;
             return Sent::Dropped(DropReason::Unsupported);
@@ -230,6 +230,14 @@ impl Driver {
         }
     }
 
+    /// Whether the device can make of a packet what it is to be.
+    fn can_wrap(&self, packet: &TxPacket, ask: PacketAsk) -> bool {
+        match ask.context.engine() {
+            engines::ESP => self.can_protect(packet, ask.into()),
+            _ => packet.ask.context.is_none() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context),
+        }
+    }
+
     /// What the device could not do is refused here, where it can still be told.
     fn can_send(&self, packet: &TxPacket) -> bool {
         let payload = packet.payload_len();
@@ -253,7 +261,9 @@ impl Driver {
         let (bytes, context, paced) = match &descriptor {
             SendDescriptor::Packet(packet) => {
                 let paced = packet.ask.rate.and_then(|_| sender(packet));
-                (packet.payload_len() as u32, packet.ask.context, paced)
+                // SAs are given up on this ring, in order.
+                let wraps = packet.ask.packet.map(|ask| ask.context).filter(|context| context.engine() != engines::ESP);
+                (packet.payload_len() as u32, packet.ask.context.or(wraps), paced)
             }
             SendDescriptor::Dump { handle, bytes, .. } => (bytes.len() as u32, Some(*handle), None),
             SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {

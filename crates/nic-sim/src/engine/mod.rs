@@ -1,42 +1,35 @@
-//! The engines of the device: what works on packets, each with a state of constant size for every flow or association.
+//! Engines: what works on packets in the device, each with a state of constant size for every flow or association.
 //!
 //! An engine is a type that says how its contexts are made, written to host memory and read back ([`Engine`]), and what it
-//! does with the bytes of a flow ([`StreamEngine`]) or with whole packets ([`PacketEngine`]). The device knows engines by number, and calls them by handle: it names
-//! none of them but where it installs them (`installed`).
+//! does with the bytes of a flow ([`StreamEngine`]) or with whole packets ([`PacketEngine`]). The device knows engines by
+//! number, and calls them by handle: it names none of them but where it installs them. [`nic_with`](crate::nic_with) takes
+//! others beside its own, and [`Contexts`](offload_api::Contexts) gives a protocol access to them.
 //!
-//! - `payload`: a packet's payload, as it goes from engine to engine;
-//! - `tls`: records encrypted, decrypted and followed;
-//! - `nvme`: PDUs of NVMe/TCP followed, their data placed, digests checked and filled in;
-//! - `esp`: packets protected and opened by security associations;
-//! - `coalesce`: which segments may be one packet for the host (LRO);
-//! - `pacing`: lanes in which packets wait for their time;
-//! - `segmentation`: one packet in, segments out (TSO).
-//!
-//! Stream engines see the payload of one flow in sequence order.
+//! Stream engines see the payload of one flow as it arrives; those of a flow work one above the other, each on the content of
+//! the units of the one below.
 
-pub(crate) mod coalesce;
 pub(crate) mod esp;
 pub(crate) mod nvme;
-pub(crate) mod pacing;
-pub(crate) mod payload;
-pub(crate) mod segmentation;
+mod payload;
 pub(crate) mod tls;
 
 use crate::config::NicConfig;
-use crate::context::{ImageReader, ImageWriter, Installed};
+use crate::context::Installed;
+pub use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
-use crate::steering::KeyBytes;
 use bytes::BytesMut;
-use coalesce::Within;
 use core::any::Any;
 use core::fmt;
-use offload_api::{ContextEvent, Direction, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
+use offload_api::KeyBytes;
+use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
-use payload::Payload;
+pub use payload::{Content, Parts, Payload};
 
 /// An engine, with what it keeps for all of its contexts together.
-pub(crate) trait Engine: fmt::Debug + Send + Sized + 'static {
+pub trait Engine: fmt::Debug + Send + Sized + 'static {
+    /// What it is called.
+    const NAME: &'static str;
     /// What a context is made from.
     type Spec: Any;
     /// What a context can be told.
@@ -89,13 +82,15 @@ pub(crate) trait Engine: fmt::Debug + Send + Sized + 'static {
 
 /// A context, while it is on the NIC.
 #[derive(Debug)]
-pub(crate) struct Context<'a, E: Engine> {
-    pub(crate) state: &'a mut E::State,
-    pub(crate) held: &'a mut E::Held,
+pub struct Context<'a, E: Engine> {
+    /// Where it stands.
+    pub state: &'a mut E::State,
+    /// What that refers to.
+    pub held: &'a mut E::Held,
 }
 
 /// An engine that follows the bytes of flows.
-pub(crate) trait StreamEngine: Engine {
+pub trait StreamEngine: Engine {
     /// Works on the payload of a received packet. `None`: it has nothing to say about it.
     fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut DeviceCounters)
     -> Option<Verdict>;
@@ -123,7 +118,7 @@ pub(crate) trait StreamEngine: Engine {
 }
 
 /// An engine that makes packets of others, and opens those.
-pub(crate) trait PacketEngine: Engine {
+pub trait PacketEngine: Engine {
     /// What it found out about a received packet before it has the context.
     type Seen: fmt::Debug + Send;
     /// What is the same for all segments of a packet that it wraps.
@@ -175,15 +170,18 @@ pub(crate) trait PacketEngine: Engine {
 
 /// A context, while it is on the NIC, and its name.
 #[derive(Debug)]
-pub(crate) struct Named<'a, E: Engine> {
-    pub(crate) handle: Handle,
-    pub(crate) state: &'a mut E::State,
-    pub(crate) held: &'a mut E::Held,
+pub struct Named<'a, E: Engine> {
+    /// The name.
+    pub handle: Handle,
+    /// Where it stands.
+    pub state: &'a mut E::State,
+    /// What that refers to.
+    pub held: &'a mut E::Held,
 }
 
 /// What a received frame shows of a context.
 #[derive(Debug)]
-pub(crate) enum Shown<S> {
+pub enum Shown<S> {
     /// Nothing: it is none of the engine's.
     Nothing,
     /// The key that leads there.
@@ -196,27 +194,89 @@ pub(crate) enum Shown<S> {
 
 /// What became of a received frame.
 #[derive(Debug)]
-pub(crate) enum Opened {
+pub enum Opened {
     /// Nothing: it is as it was.
     Untouched(PacketMark),
     /// Its payload is plain, all around it is there still. And the packet in it, as it would be without.
     /// `new`: as far as the device can tell; the host, whose window it is, refuses what is not.
-    InPlace { frame: BytesMut, inner: Option<(BytesMut, Within)>, mark: PacketMark, new: bool },
+    InPlace {
+        /// The frame.
+        frame: BytesMut,
+        /// The packet in it as it would be by itself, and where it is in the frame.
+        inner: Option<(BytesMut, Within)>,
+        /// What the engine says.
+        mark: PacketMark,
+        /// It was not there before.
+        new: bool,
+    },
     /// The packet that was in it. `vouched`: its checksums are of no use, for the engine knows that it is as it was sent.
-    Another { inner: BytesMut, mark: PacketMark, vouched: bool },
+    Another {
+        /// That packet, as a frame.
+        inner: BytesMut,
+        /// What the engine says.
+        mark: PacketMark,
+        /// Nobody is to look at its checksums.
+        vouched: bool,
+    },
     /// It goes no further.
     Dropped,
 }
 
+/// Where an engine that opened a packet leaves it in the frame that it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Within {
+    /// Where the headers around it end that packets have in common, but for what IP's say of one packet.
+    pub headers: usize,
+    /// Where it goes on behind what is its own alone.
+    pub opened: usize,
+    /// Bytes of the plain packet that are in front of that.
+    pub in_front: usize,
+}
+
 /// The bytes are not the next of an engine's stream, or not framed as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfStep;
+pub struct OutOfStep;
 
-/// The engines of a NIC, in the order of their numbers.
-pub(crate) fn installed(config: &NicConfig) -> Vec<Installed> {
-    vec![
-        Installed::stream(tls::Tls::new(config), config.tls_contexts),
-        Installed::packet(esp::Esp::default(), Handle::PLACES),
-        Installed::stream(nvme::NvmeTcp, config.nvme_contexts),
-    ]
+/// The engines of a NIC, in the order of their numbers: first those that every NIC has.
+#[derive(Debug)]
+pub struct Engines {
+    installed: Vec<Installed>,
+    infos: Vec<EngineInfo>,
+}
+
+impl Engines {
+    pub(crate) fn of(config: &NicConfig) -> Engines {
+        let mut engines = Engines { installed: Vec::new(), infos: Vec::new() };
+        // In the order of `offload_api::engines`.
+        engines.add_stream(tls::Tls::new(config), config.tls_contexts);
+        engines.add_packet(esp::Esp::default(), Handle::PLACES);
+        engines.add_stream(nvme::NvmeTcp, config.nvme_contexts);
+        engines
+    }
+
+    /// Adds an engine that follows the bytes of flows, with so many contexts at most. Its units are lost to it with their first
+    /// byte: a driver that has to come back to the middle of one runs all of it through the context again.
+    pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
+        self.installed.push(Installed::stream(engine, contexts));
+        self.note(E::NAME, contexts);
+    }
+
+    /// Adds an engine that works on whole packets, with so many contexts at most.
+    pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
+        self.installed.push(Installed::packet(engine, contexts));
+        self.note(E::NAME, contexts);
+    }
+
+    fn note(&mut self, name: &'static str, contexts: u32) {
+        self.infos.push(EngineInfo { number: self.infos.len() as u8, name, contexts });
+    }
+
+    /// What a driver is told of them.
+    pub(crate) fn infos(&self) -> Vec<EngineInfo> {
+        self.infos.clone()
+    }
+
+    pub(crate) fn into_installed(self) -> Vec<Installed> {
+        self.installed
+    }
 }

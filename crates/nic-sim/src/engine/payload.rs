@@ -10,21 +10,22 @@ use offload_base::Seq;
 use smallvec::SmallVec;
 
 /// Parts of a range of bytes: where each begins, and how long it is.
-pub(crate) type Parts = SmallVec<[(usize, usize); 2]>;
+pub type Parts = SmallVec<[(usize, usize); 2]>;
 
 /// What an engine saw of its units' content in a packet, for the engine above.
 #[derive(Debug)]
-pub(crate) struct Content {
+pub struct Content {
     /// Where in the stream the engine stood before.
-    pub(crate) last: Seq,
+    pub last: Seq,
     /// Bytes of content from there on that it passed over.
-    pub(crate) skipped: u32,
+    pub skipped: u32,
     /// Where content lies in what it opened then.
-    pub(crate) parts: Parts,
+    pub parts: Parts,
 }
 
 /// The payload of a received packet.
-pub(crate) struct Payload<'a> {
+#[derive(Debug)]
+pub struct Payload<'a> {
     seq: Seq,
     wire: &'a [u8],
     buffer: &'a mut BytesMut,
@@ -52,33 +53,33 @@ impl<'a> Payload<'a> {
     }
 
     /// Sequence number of its first byte.
-    pub(crate) fn seq(&self) -> Seq {
+    pub fn seq(&self) -> Seq {
         self.seq
     }
 
     /// Sequence number behind its last byte.
-    pub(crate) fn end(&self) -> Seq {
+    pub fn end(&self) -> Seq {
         self.seq + self.wire.len() as u32
     }
 
     /// The bytes as they were on the wire.
-    pub(crate) fn wire(&self) -> &[u8] {
+    pub fn wire(&self) -> &[u8] {
         self.wire
     }
 
     /// What `open` appended, as a whole or in part.
-    pub(crate) fn opened(&self) -> &[u8] {
+    pub fn opened(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
     /// Whether the host gets what an engine made of it.
-    pub(crate) fn is_opened(&self) -> bool {
+    pub fn is_opened(&self) -> bool {
         self.is_opened
     }
 
     /// Has `f` append what it makes of the bytes of the wire. It says whether that is to be handed on in their place; other
     /// engines may look at it if not.
-    pub(crate) fn open<T>(&mut self, f: impl FnOnce(&[u8], &mut BytesMut) -> (bool, T)) -> T {
+    pub fn open<T>(&mut self, f: impl FnOnce(&[u8], &mut BytesMut) -> (bool, T)) -> T {
         let (is_opened, result) = f(self.wire, self.buffer);
         debug_assert!(!is_opened || self.buffer.len() == self.start + self.wire.len(), "bytes went missing");
         self.is_opened = is_opened;
@@ -86,23 +87,23 @@ impl<'a> Payload<'a> {
     }
 
     /// Whether there is an engine above that may want to know of content.
-    pub(crate) fn is_looked_at(&self) -> bool {
+    pub fn is_looked_at(&self) -> bool {
         self.is_looked_at
     }
 
     /// What the engine below saw of content; `None`: nothing that could be set in relation to what was seen before, or there
     /// is no such engine.
-    pub(crate) fn content(&self) -> Option<&Content> {
+    pub fn content(&self) -> Option<&Content> {
         self.content.as_ref()
     }
 
     /// Shows the engine above this.
-    pub(crate) fn show(&mut self, content: Option<Content>) {
+    pub fn show(&mut self, content: Option<Content>) {
         self.content = content;
     }
 
     /// Notes pieces that were filled with bytes of the payload, each with where it begins there, in order.
-    pub(crate) fn place(&mut self, pieces: Placements) {
+    pub fn place(&mut self, pieces: Placements) {
         if !pieces.is_empty() {
             *self.placed = pieces;
         }

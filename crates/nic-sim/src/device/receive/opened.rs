@@ -8,8 +8,8 @@
 
 use super::Contents;
 use crate::device::Device;
-use crate::engine::coalesce::{Within, Wrapping};
-use crate::engine::{Opened, Shown};
+use crate::device::coalesce::Wrapping;
+use crate::engine::{Opened, Shown, Within};
 use bytes::BytesMut;
 use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};

@@ -59,7 +59,13 @@ impl Rig {
     fn new(tls_transmit_resync: TransmitResync) -> Rig {
         let config = NicConfig { tls_transmit_resync, ..NicConfig::default() };
         let (device, host) = rings(&config);
-        Rig { driver: Driver::new(config, 0, host), device }
+        Rig {
+            driver: {
+                let infos = crate::engine::Engines::of(&config).infos();
+                Driver::new(config, 0, host, infos)
+            },
+            device,
+        }
     }
 
     fn tls(&mut self) -> Handle {

@@ -13,10 +13,10 @@ mod transmit;
 
 use super::{Context, Engine, Named, Opened, PacketEngine, Shown};
 use crate::context::{ImageReader, ImageWriter};
-use crate::packet::KeyBytes;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
+use offload_api::KeyBytes;
 use offload_api::ipsec::{DeviceSaEvent, Packet, PolicyChange, SaCommand};
 use offload_api::{ContextEvent, Direction, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket};
 use offload_base::Instant;
@@ -57,6 +57,7 @@ pub(crate) enum Numbers {
 }
 
 impl Engine for Esp {
+    const NAME: &'static str = "esp";
     type Spec = SaParams;
     type Command = SaCommand;
     type Change = PolicyChange;

@@ -4,14 +4,14 @@
 //! forbid in packet offload (a replay, a dead SA, something that is not one of its packets) goes no further.
 
 use super::{Esp, Numbers, SaState};
-use crate::engine::coalesce::Within;
+use crate::engine::Within;
 use crate::engine::{Named, Opened, Shown};
-use crate::packet::KeyBytes;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use esp::{
     ESP_AND_IV, ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap,
 };
+use offload_api::KeyBytes;
 use offload_api::{EspMode, EspVerdict, PacketMark};
 use offload_formats::IpHeaders;
 use offload_formats::checksum::is_ipv4_header_right;

@@ -15,8 +15,7 @@ mod placement;
 mod receive;
 mod transmit;
 
-use super::payload::Payload;
-use super::{Context, Engine, OutOfStep, StreamEngine};
+use super::{Context, Engine, OutOfStep, Payload, StreamEngine};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
@@ -40,6 +39,7 @@ pub(crate) enum NvmeState {
 }
 
 impl Engine for NvmeTcp {
+    const NAME: &'static str = "nvme-tcp";
     type Spec = NvmeTcpContext;
     type Command = Infallible;
     type Change = Infallible;

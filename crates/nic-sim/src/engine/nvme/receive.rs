@@ -18,7 +18,7 @@
 use super::cursor::{Cursor, Data};
 use super::placement::Placement;
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::payload::Content;
+use crate::engine::Content;
 use offload_api::rx::NvmeVerdict;
 use offload_api::{NvmeTcpConfig, Placements};
 use offload_base::Seq;

@@ -7,8 +7,7 @@ mod receive;
 mod record;
 mod transmit;
 
-use super::payload::Payload;
-use super::{Context, Engine, OutOfStep, StreamEngine};
+use super::{Context, Engine, OutOfStep, Payload, StreamEngine};
 use crate::config::NicConfig;
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
@@ -43,6 +42,7 @@ pub(crate) enum TlsState {
 }
 
 impl Engine for Tls {
+    const NAME: &'static str = "tls";
     type Spec = TlsContext;
     type Command = Infallible;
     type Change = Infallible;

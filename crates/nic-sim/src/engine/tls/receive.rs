@@ -24,7 +24,7 @@
 
 use super::record::{HEADER, Mode, Protection, RecordCursor, Walked};
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::payload::Content;
+use crate::engine::Content;
 use bytes::BytesMut;
 use offload_api::rx::TlsVerdict;
 use offload_base::Seq;

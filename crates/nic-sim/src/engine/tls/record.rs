@@ -5,7 +5,7 @@
 //! [`RecordFormat`] gives layout, nonce and additional data.
 
 use crate::context::{ImageReader, ImageWriter};
-use crate::engine::payload::Parts;
+use crate::engine::Parts;
 use bytes::BytesMut;
 use core::fmt;
 use offload_api::record::EXPLICIT_NONCE_LEN;

@@ -1,7 +1,7 @@
 //! Against the device's own segmentation, against smoltcp's reading, and against rubbish.
 
 use super::*;
-use crate::engine::segmentation::Segmenter;
+use crate::device::segmentation::Segmenter;
 use bytes::Bytes;
 use core::convert::Infallible;
 use offload_api::{TxAsk, TxPacket};

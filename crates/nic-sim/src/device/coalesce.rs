@@ -11,6 +11,7 @@
 //!
 //! Invariant: the length of what is joined is what the IP header says, or more than that can say, and then it says zero.
 
+use crate::engine::Within;
 use bytes::BytesMut;
 use offload_api::Protocol;
 use offload_base::Seq;
@@ -128,24 +129,6 @@ impl Joint {
     }
 }
 
-/// Where an engine that opened a packet leaves it in the frame that it came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Within {
-    /// Where the headers around it end that packets have in common, but for what IP's say of one packet.
-    pub(crate) headers: usize,
-    /// Where it goes on behind what is its own alone.
-    pub(crate) opened: usize,
-    /// Bytes of the plain packet that are in front of that.
-    pub(crate) in_front: usize,
-}
-
-impl Within {
-    /// Where in the frame that is which is `at` in the plain packet.
-    fn shifted(&self, at: usize) -> usize {
-        at - self.in_front + self.opened
-    }
-}
-
 /// What an engine leaves around a packet that others may join.
 #[derive(Debug)]
 pub(crate) struct Wrapping {
@@ -159,7 +142,7 @@ pub(crate) struct Wrapping {
 impl Wrapping {
     /// Takes what is behind the payload off `frame`, so that others can be joined.
     pub(crate) fn begin(plain: &[u8], transport: &Transport, within: Within, frame: &mut BytesMut) -> Wrapping {
-        let end = within.shifted(transport.end);
+        let end = shifted(within, transport.end);
         let tail = frame[end..].into();
         frame.truncate(end);
         Wrapping { plain: plain[..transport.payload].into(), within, tail }
@@ -172,7 +155,7 @@ impl Wrapping {
 
     /// Payload of `frame`, whose plain packet has `transport`, and what is behind it.
     pub(crate) fn parts<'a>(within: Within, frame: &'a [u8], transport: &Transport) -> (&'a [u8], &'a [u8]) {
-        frame[within.shifted(transport.payload)..].split_at(transport.payload_len())
+        frame[shifted(within, transport.payload)..].split_at(transport.payload_len())
     }
 
     /// Whether the outer headers of `frame` are those of `first` but for what each packet has for itself.
@@ -208,6 +191,11 @@ impl Wrapping {
         let bytes = frame.len() - ETHERNET;
         set_ip_length(frame, ETHERNET, bytes);
     }
+}
+
+/// Where in the frame that is which is `at` in the plain packet.
+fn shifted(within: Within, at: usize) -> usize {
+    at - within.in_front + within.opened
 }
 
 /// Writes the length of a whole packet to its IP header.

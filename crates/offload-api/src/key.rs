@@ -1,7 +1,7 @@
 //! What received packets show, and contexts are found by.
 
 use core::net::IpAddr;
-use offload_api::FlowKey;
+use offload_formats::FlowKey;
 
 /// What finds contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ pub enum Key {
 /// What an engine finds packets by.
 ///
 /// ```
-/// use nic_sim::packet::KeyBytes;
+/// use offload_api::KeyBytes;
 ///
 /// let key = KeyBytes::of_addresses(0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
 /// assert_eq!(key, KeyBytes::of(&[&[0, 0, 0x10, 0x01], &[10, 0, 0, 1], &[10, 0, 0, 2]]));
