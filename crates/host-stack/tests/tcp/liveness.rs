@@ -92,6 +92,17 @@ fn every_acknowledgment_begins_the_user_timeout_anew() {
     assert!(pair.now - begin >= SECOND * 2);
 }
 
+/// Nobody was asked yet when the first probe is due.
+#[test]
+fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
+    let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 10), ..TcpConfig::default() };
+    let (mut pair, ids) = connected(tcp);
+    pair.run_for(SECOND * 1000);
+    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert!(pair.stacks[0].counters().keep_alives > 10);
+    assert!(cut(&mut pair, ids[0]) <= 65, "a probe without an answer, and the next one is too late");
+}
+
 #[test]
 fn a_user_timeout_ends_silence_too() {
     let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 62), ..TcpConfig::default() };
