@@ -178,6 +178,16 @@ fn an_acknowledgment_of_what_was_never_sent_changes_nothing() {
     assert_eq!(pair.stacks[1].stats(ids[1]), stats);
 }
 
+#[test]
+fn data_beyond_the_window_are_answered_each_time() {
+    let (mut pair, ids, crafted) = known();
+    let crafted = stamped(&mut pair, ids, crafted);
+    let beyond = Crafted { seq: crafted.seq + 10_000_000, payload: vec![1; 10], ..crafted };
+    for _ in 0..3 {
+        assert_eq!(deliver(&mut pair, &beyond.frame()).len(), 1);
+    }
+}
+
 /// It may have arrived right now; only who acknowledges what is before it, and not it, has thrown it away.
 #[test]
 fn a_report_of_the_first_missing_byte_takes_nothing_back() {
