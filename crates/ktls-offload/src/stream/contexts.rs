@@ -5,7 +5,7 @@
 //! given back, and all of it when the stream goes.
 
 use super::offload::NotOffloaded;
-use offload_api::{Direction, FlowKey, Handle, Layer, NetDevice, SegmentStream, TlsKey};
+use offload_api::{Direction, FlowKey, Handle, NetDevice, SegmentStream, TlsKey};
 use offload_base::Seq;
 use smallvec::SmallVec;
 

@@ -18,28 +18,28 @@ use crate::config::{NicConfig, TransmitResync};
 use crate::driver::Driver;
 use crate::packet::SendDescriptor;
 use bytes::Bytes;
-use offload_api::{DropReason, Handle, Layer, Lookup, RecordSource, Sent, Unit};
+use offload_api::{DropReason, Handle, Layer, Lookup, RecordSource, Sent, Unit, engines};
 use offload_base::Seq;
 
 impl Driver {
     /// A packet whose context is not of use to it: its unit has to be sealed in software.
-    pub(super) fn send_back(&mut self, seq: Seq, source: &dyn RecordSource) -> Sent {
+    pub(super) fn send_back(&mut self, handle: Handle, seq: Seq, source: &dyn RecordSource) -> Sent {
         match source.unit_at(Layer::Tls, seq) {
             Lookup::In(unit) => {
-                self.counters.tx_tls_needs_software += 1;
+                self.counters.tx_tls_needs_software += of_tls(handle);
                 Sent::NeedsSoftware(unit)
             }
             lookup => {
-                self.count_unit_missing(lookup);
+                self.count_unit_missing(handle, lookup);
                 Sent::Dropped(DropReason::DeviceGone)
             }
         }
     }
 
-    fn count_unit_missing(&mut self, lookup: Lookup) {
+    fn count_unit_missing(&mut self, handle: Handle, lookup: Lookup) {
         match lookup {
-            Lookup::Released => self.counters.tx_tls_drop_no_sync_data += 1,
-            _ => self.counters.tx_tls_drop_bypass_req += 1,
+            Lookup::Released => self.counters.tx_tls_drop_no_sync_data += of_tls(handle),
+            _ => self.counters.tx_tls_drop_bypass_req += of_tls(handle),
         }
     }
 
@@ -56,15 +56,15 @@ impl Driver {
         let unit = match source.unit_at(Layer::Tls, seq) {
             Lookup::In(unit) => unit,
             lookup => {
-                self.count_unit_missing(lookup);
+                self.count_unit_missing(handle, lookup);
                 return Err(Sent::Dropped(DropReason::NoSyncData));
             }
         };
         if self.config.tls_transmit_resync == TransmitResync::NextRecord {
             let ahead = self.contexts.expected(handle).is_none_or(|expected| seq.after(expected));
             if !ahead || seq != unit.start {
-                self.counters.tx_tls_ooo += 1;
-                return Err(self.send_back(seq, source));
+                self.counters.tx_tls_ooo += of_tls(handle);
+                return Err(self.send_back(handle, seq, source));
             }
         }
         Ok(unit)
@@ -86,18 +86,18 @@ impl Driver {
     ) -> Result<(), Sent> {
         let begun = self.contexts.has_sent(handle);
         if self.config.tls_transmit_resync == TransmitResync::NextRecord {
-            self.counters.tx_tls_next_record += u64::from(begun);
+            self.counters.tx_tls_next_record += if begun { of_tls(handle) } else { 0 };
             self.post_parameters(handle, unit);
             return Ok(());
         }
         let Some(dumps) = self.dumps_of(handle, unit, seq, through, source) else {
-            return Err(self.send_back(seq, source));
+            return Err(self.send_back(handle, seq, source));
         };
-        self.counters.tx_tls_dump_packets += dumps.len() as u64;
-        self.counters.tx_tls_dump_bytes += u64::from(seq.distance_from(unit.start));
+        self.counters.tx_tls_dump_packets += dumps.len() as u64 * of_tls(handle);
+        self.counters.tx_tls_dump_bytes += u64::from(seq.distance_from(unit.start)) * of_tls(handle);
         if begun {
-            self.counters.tx_tls_ooo += 1;
-            self.counters.tx_tls_resync_bytes += u64::from(bytes);
+            self.counters.tx_tls_ooo += of_tls(handle);
+            self.counters.tx_tls_resync_bytes += u64::from(bytes) * of_tls(handle);
         }
         self.post_parameters(handle, unit);
         for dump in dumps {
@@ -145,6 +145,11 @@ impl Driver {
         }
         Some(dumps)
     }
+}
+
+/// What one context of TLS counts for among what is counted of TLS; others are not.
+pub(super) fn of_tls(handle: Handle) -> u64 {
+    u64::from(handle.engine() == engines::TLS)
 }
 
 /// Descriptors that a packet and what it may need before it take.

@@ -8,6 +8,7 @@
 //! with nothing to wait for.
 
 use crate::driver::Driver;
+use crate::driver::resync::of_tls;
 use crate::packet::{ControlCommand, ControlCompletion, ControlEntry};
 use offload_api::Key;
 use offload_api::engines;
@@ -295,7 +296,7 @@ impl Driver {
         }
         while let Some((handle, header, number)) = self.contexts.answers.front().copied() {
             if self.contexts.shadow(handle).is_none() {
-                self.counters.rx_tls_resync_req_skip += 1;
+                self.counters.rx_tls_resync_req_skip += of_tls(handle);
             } else if self.command(ControlCommand::Answer { handle, header, number }).is_err() {
                 break;
             }
@@ -308,10 +309,10 @@ impl Driver {
     pub(super) fn query_resync(&mut self, handle: Handle, frame: &[u8]) {
         let flow = self.contexts.live_flow(handle);
         let Some(flow) = flow.filter(|_| self.command(ControlCommand::Query { handle }).is_ok()) else {
-            self.counters.rx_tls_resync_req_skip += 1;
+            self.counters.rx_tls_resync_req_skip += of_tls(handle);
             return;
         };
-        self.counters.rx_tls_resync_req_start += 1;
+        self.counters.rx_tls_resync_req_start += of_tls(handle);
         self.ring_doorbell();
         if handle.engine() == engines::TLS
             && self.config.tls_resync == TlsResync::Asynchronous
@@ -327,12 +328,12 @@ impl Driver {
     fn end_query(&mut self, handle: Handle, header: Option<Seq>) {
         let flow = self.contexts.live_flow(handle);
         if let (Some(flow), Some(header)) = (flow, header) {
-            self.counters.rx_tls_resync_req_end += 1;
+            self.counters.rx_tls_resync_req_end += of_tls(handle);
             self.events.push_back(DeviceEvent::ResyncRequested { flow, handle, header });
             return;
         }
-        self.counters.rx_tls_resync_req_skip += 1;
-        if let (Some(flow), TlsResync::Asynchronous) = (flow, self.config.tls_resync) {
+        self.counters.rx_tls_resync_req_skip += of_tls(handle);
+        if let (Some(flow), TlsResync::Asynchronous, engines::TLS) = (flow, self.config.tls_resync, handle.engine()) {
             self.events.push_back(DeviceEvent::ResyncCancelled { flow, handle });
         }
     }
@@ -424,7 +425,7 @@ impl Driver {
     /// Tells a context whether a unit starts where it thinks, now or when there is room.
     pub(super) fn answer_question(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
         if self.contexts.shadow(handle).is_none() {
-            self.counters.rx_tls_resync_req_skip += 1;
+            self.counters.rx_tls_resync_req_skip += of_tls(handle);
             return;
         }
         if self.command(ControlCommand::Answer { handle, header, number }).is_ok() {
@@ -433,10 +434,10 @@ impl Driver {
         }
         if self.contexts.answers.len() < ANSWERS_AT_MOST {
             self.contexts.answers.push_back((handle, header, number));
-            self.counters.rx_tls_resync_res_retry += 1;
+            self.counters.rx_tls_resync_res_retry += of_tls(handle);
         } else {
             // The device asks again if it still waits by then, or is told again.
-            self.counters.rx_tls_resync_req_skip += 1;
+            self.counters.rx_tls_resync_req_skip += of_tls(handle);
         }
     }
 

@@ -181,7 +181,7 @@ impl Driver {
         }
         let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
         if !self.contexts.can_transmit(handle) {
-            return self.send_back(seq, source);
+            return self.send_back(handle, seq, source);
         }
         let sent_to = packet.ask.digests.map(|ask| (ask.context, ask.next));
         let in_step = self.contexts.expected(handle) == Some(seq) && self.digests_in_step(&packet);

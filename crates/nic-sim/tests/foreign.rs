@@ -1,0 +1,304 @@
+//! An engine for whole packets that the NIC knows nothing of: what it makes of packets on one NIC it opens on another.
+//!
+//! "Shim" puts eight bytes behind the Ethernet addresses, an identifier and a number; masks what follows under a key; and ends the
+//! frame with two bytes of tag.
+
+use bytes::BytesMut;
+use core::convert::Infallible;
+use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, Named, Opened, PacketEngine, Shown};
+use nic_sim::stats::DeviceCounters;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, Driver, NicConfig, nic_with};
+use offload_api::rx::Checksums;
+use offload_api::{
+    ContextEvent, ContextNews, Direction, DropReason, EngineInfo, Handle, Key, KeyBytes, NetDevice, NewContext,
+    NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket,
+};
+use offload_base::Instant;
+
+const ADDRESSES: usize = 12;
+const SHIM: usize = 10;
+const TAG: usize = 2;
+const TYPE: [u8; 2] = [0x88, 0xb5];
+
+#[derive(Debug, Default)]
+struct Shim {
+    told: Vec<ContextEvent>,
+}
+
+#[derive(Clone, Copy)]
+struct ShimSpec {
+    id: u32,
+    key: u64,
+}
+
+/// The highest number so far, in either direction.
+type Highest = u32;
+
+fn masked(key: u64, number: u32, bytes: &mut [u8]) {
+    for (byte, at) in bytes.iter_mut().zip(0u64..) {
+        *byte ^= ((key ^ u64::from(number) << 20 ^ at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
+    }
+}
+
+fn tag(key: u64, plain: &[u8]) -> [u8; TAG] {
+    let sum = plain.iter().fold(key as u16, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
+    sum.to_be_bytes()
+}
+
+impl Engine for Shim {
+    const NAME: &'static str = "shim";
+    type Spec = ShimSpec;
+    /// Goes on after this number.
+    type Command = u32;
+    type Change = Infallible;
+    type State = Highest;
+    type Held = (u32, u64);
+
+    fn create(&mut self, _: Direction, spec: ShimSpec) -> Option<(Highest, (u32, u64))> {
+        (spec.key != 0).then_some((0, (spec.id, spec.key)))
+    }
+
+    fn save(state: &Highest, image: &mut ImageWriter<'_>) {
+        image.put_u32(*state);
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<Highest> {
+        image.take_u32()
+    }
+
+    fn command(context: Context<'_, Shim>, last: u32) {
+        *context.state = last;
+    }
+
+    fn pop_event(&mut self) -> Option<ContextEvent> {
+        self.told.pop()
+    }
+
+    fn forget(&mut self) {
+        self.told.clear();
+    }
+}
+
+impl PacketEngine for Shim {
+    type Seen = ();
+    type Wrapping = ();
+
+    fn look(frame: &[u8]) -> Shown<()> {
+        match frame.get(ADDRESSES..ADDRESSES + SHIM) {
+            Some([0x88, 0xb5, id @ .., _, _, _, _]) => Shown::Key(KeyBytes::of(&[id]), ()),
+            _ => Shown::Nothing,
+        }
+    }
+
+    fn open(&mut self, context: Named<'_, Shim>, frame: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+        let (_, key) = *context.held;
+        let number = u32::from_be_bytes(frame[ADDRESSES + 6..ADDRESSES + SHIM].try_into().unwrap());
+        let Some(end) = frame.len().checked_sub(TAG).filter(|end| *end >= ADDRESSES + SHIM) else {
+            return Opened::Untouched(PacketMark::Failed { context: context.handle });
+        };
+        let mut inner = BytesMut::from(&frame[..ADDRESSES]);
+        inner.extend_from_slice(&frame[ADDRESSES + SHIM..end]);
+        masked(key, number, &mut inner[ADDRESSES..]);
+        if tag(key, &inner[ADDRESSES..]) != frame[end..] {
+            return Opened::Untouched(PacketMark::Failed { context: context.handle });
+        }
+        if number.is_multiple_of(8) {
+            self.told.push(ContextEvent { context: context.handle, code: 7, value: number.into() });
+        }
+        *context.state = number.max(*context.state);
+        let mark = PacketMark::Opened { context: context.handle, number: number.into(), packets: 1, code: 0 };
+        Opened::Another { inner, mark, vouched: false }
+    }
+
+    fn begin(&mut self, _: Context<'_, Shim>, _: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<()> {
+        Some(())
+    }
+
+    fn wrap(
+        &mut self,
+        context: Named<'_, Shim>,
+        (): &mut (),
+        plain: &[u8],
+        longest: usize,
+        _: &mut DeviceCounters,
+    ) -> Option<BytesMut> {
+        let (id, key) = *context.held;
+        if plain.len() + SHIM + TAG > longest {
+            return None;
+        }
+        *context.state += 1;
+        let mut frame = BytesMut::from(&plain[..ADDRESSES]);
+        frame.extend_from_slice(&TYPE);
+        frame.extend_from_slice(&id.to_be_bytes());
+        frame.extend_from_slice(&context.state.to_be_bytes());
+        frame.extend_from_slice(&plain[ADDRESSES..]);
+        masked(key, *context.state, &mut frame[ADDRESSES + SHIM..]);
+        frame.extend_from_slice(&tag(key, &plain[ADDRESSES..]));
+        Some(frame)
+    }
+
+    fn note_missing(counters: &mut DeviceCounters) {
+        counters.tx_drop_unknown_context += 1;
+    }
+}
+
+// ---- two NICs
+
+struct Nic {
+    device: Device,
+    driver: Driver,
+}
+
+impl Nic {
+    fn new(cache: usize) -> Nic {
+        let config =
+            NicConfig { delays: Delays::NONE, line_rate: None, context_cache_bytes: cache, ..NicConfig::default() };
+        let (device, driver) = nic_with(config, |engines| engines.add_packet(Shim::default(), 4));
+        Nic { device, driver }
+    }
+
+    fn engine(&mut self) -> EngineInfo {
+        let contexts = self.driver.contexts().unwrap();
+        assert_eq!(contexts.engine("another"), None);
+        assert_eq!(contexts.engine("tls"), None, "that has a face of its own");
+        contexts.engine(Shim::NAME).unwrap()
+    }
+
+    fn create(&mut self, direction: Direction, spec: ShimSpec) -> Result<Handle, Refused> {
+        let engine = self.engine().number;
+        let keys = match direction {
+            Direction::Transmit => Vec::new(),
+            Direction::Receive => vec![Key::Engine(engine, KeyBytes::of(&[&spec.id.to_be_bytes()]))],
+        };
+        let new = NewContext { engine, direction, flow: None, keys, spec: Box::new(spec) };
+        let made = self.driver.contexts().unwrap().create(new);
+        self.device.process(Instant::ZERO);
+        made.map_err(|(refused, spec)| {
+            assert!(spec.is::<ShimSpec>(), "it comes back");
+            refused
+        })
+    }
+
+    fn news(&mut self) -> Vec<ContextNews> {
+        self.device.process(Instant::ZERO);
+        core::iter::from_fn(|| self.driver.contexts().unwrap().poll_news()).collect()
+    }
+
+    /// What leaves when a packet is to be wrapped by a context.
+    fn send(&mut self, packet: &TxPacket, context: Handle) -> Result<Vec<Vec<u8>>, Sent> {
+        let ask = TxAsk { packet: Some(PacketAsk { context, number: 0, args: 0 }), ..packet.ask };
+        let sent = self.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet.clone() }, &NoRecords);
+        if sent != Sent::Posted {
+            return Err(sent);
+        }
+        self.driver.flush(Instant::ZERO);
+        self.device.process(Instant::ZERO);
+        Ok(core::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).map(|frame| frame.data.to_vec()).collect())
+    }
+
+    /// What the host sees of frames that come at the same time.
+    fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<offload_api::RxPacket> {
+        for frame in frames {
+            self.device.receive_frame(Instant::ZERO, frame.clone().into());
+        }
+        self.device.process(Instant::ZERO);
+        core::iter::from_fn(|| self.driver.receive(Instant::ZERO)).collect()
+    }
+}
+
+/// A packet of TCP with `payload` bytes, to be cut into segments.
+fn packet(payload: usize) -> TxPacket {
+    let mut header = vec![0xff; 6];
+    header.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    header.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 1, 0xbb, 0x13, 0x88, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10]);
+    header.extend_from_slice(&[1, 0, 0, 0, 0, 0]);
+    header[16..18].copy_from_slice(&(40 + payload as u16).to_be_bytes());
+    let bytes: Vec<u8> = (0..payload).map(|at| at as u8).collect();
+    let ask = TxAsk { checksum: true, mss: (payload > 1000).then_some(1000), ..TxAsk::default() };
+    TxPacket { header: header.into(), fragments: [bytes.into()].into_iter().collect(), ask }
+}
+
+const SPEC: ShimSpec = ShimSpec { id: 0x0102_0304, key: 0x1234_5678_9abc_def1 };
+
+#[test]
+fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
+    // With a cache of one context each lies in host memory while the other works.
+    for cache in [4 << 20, 208] {
+        let (mut near, mut far) = (Nic::new(cache), Nic::new(cache));
+        let sender = near.create(Direction::Transmit, SPEC).unwrap();
+        let other = near.create(Direction::Transmit, ShimSpec { id: 5, key: 9 }).unwrap();
+        let receiver = far.create(Direction::Receive, SPEC).unwrap();
+        let another = far.create(Direction::Receive, ShimSpec { id: 5, key: 9 }).unwrap();
+        assert_eq!(far.news(), [ContextNews::Ready(receiver), ContextNews::Ready(another)]);
+        let mut next = 1;
+        for payload in [10, 3500, 20_000] {
+            let frames = near.send(&packet(payload), sender).unwrap();
+            assert_eq!(near.send(&packet(1), other).unwrap().len(), 1);
+            assert_eq!(frames.len(), payload.div_ceil(1000));
+            assert!(frames.iter().all(|frame| frame[ADDRESSES..].starts_with(&TYPE)));
+            // All at once, so that they are joined; and by themselves.
+            for packets in
+                [far.receive(&frames), frames.iter().flat_map(|frame| far.receive(&[frame.clone()])).collect()]
+            {
+                let (mut number, mut data) = (next, Vec::new());
+                for packet in packets {
+                    let PacketMark::Opened { context, number: first, packets, code: 0 } = packet.meta.marks.packet()
+                    else {
+                        panic!("{:?}", packet.meta)
+                    };
+                    assert_eq!((context, first, packet.meta.checksums), (receiver, number, Checksums::Good));
+                    number += u64::from(packets);
+                    data.extend_from_slice(&packet.frame[54..]);
+                }
+                assert_eq!(data, packet(payload).fragments[0]);
+                assert_eq!(number, next + frames.len() as u64);
+            }
+            next += frames.len() as u64;
+        }
+        // Number 8, 16 and 24 came twice.
+        let told = far.news().len();
+        assert_eq!(told, 6);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
+    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+    let sender = near.create(Direction::Transmit, SPEC).unwrap();
+    let receiver = far.create(Direction::Receive, SPEC).unwrap();
+    let frames = near.send(&packet(100), sender).unwrap();
+    for bit in [ADDRESSES + SHIM, frames[0].len() - 1] {
+        let mut frame = frames[0].clone();
+        frame[bit] ^= 1;
+        let [packet] = &far.receive(&[frame.clone()])[..] else { panic!("one") };
+        assert_eq!(packet.frame, frame);
+        assert_eq!(packet.meta.marks.packet(), PacketMark::Failed { context: receiver });
+    }
+    // Nobody has that identifier.
+    let mut frame = frames[0].clone();
+    frame[ADDRESSES + 2] ^= 1;
+    assert_eq!(far.receive(&[frame])[0].meta.marks.packet(), PacketMark::None);
+    // Told to go on elsewhere, it does.
+    near.driver.contexts().unwrap().command(sender, Box::new(99u32)).unwrap();
+    let frames = near.send(&packet(100), sender).unwrap();
+    assert_eq!(frames[0][ADDRESSES + 6..ADDRESSES + SHIM], 100u32.to_be_bytes());
+    // Too long with what is around it.
+    assert_eq!(near.send(&packet(1000), sender).unwrap().len(), 1);
+    assert!(near.driver.contexts().unwrap().command(receiver, Box::new(1u8)).is_ok(), "it is nobody's there");
+
+    assert_eq!(near.create(Direction::Transmit, ShimSpec { key: 0, ..SPEC }).map(|_| ()), Ok(()), "who knows");
+    assert!(matches!(near.news()[..], [ContextNews::Removed(_)]), "the engine would not");
+    let more: Vec<_> = (0..3).map(|_| near.create(Direction::Transmit, SPEC).unwrap()).collect();
+    assert_eq!(near.create(Direction::Transmit, SPEC), Err(Refused::NoSpace));
+    near.driver.contexts().unwrap().remove(more[0]);
+    assert_eq!(near.news(), [ContextNews::Removed(more[0])]);
+    assert_eq!(near.send(&packet(1), more[0]), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert!(near.create(Direction::Transmit, SPEC).is_ok());
+
+    near.device.reset(Instant::ZERO);
+    assert_eq!(near.send(&packet(1), sender).map(|frames| frames.len()), Ok(0), "the driver has not heard of it");
+    assert_eq!(near.device.counters().tx_drop_unknown_context, 1);
+    near.news();
+    assert_eq!(near.send(&packet(1), sender), Err(Sent::Dropped(DropReason::Unsupported)));
+}
