@@ -238,9 +238,10 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
             assert_eq!(frames.len(), payload.div_ceil(1000));
             assert!(frames.iter().all(|frame| frame[ADDRESSES..].starts_with(&TYPE)));
             // All at once, so that they are joined; and by themselves.
-            for packets in
-                [far.receive(&frames), frames.iter().flat_map(|frame| far.receive(&[frame.clone()])).collect()]
-            {
+            for packets in [
+                far.receive(&frames),
+                frames.iter().flat_map(|frame| far.receive(core::slice::from_ref(frame))).collect(),
+            ] {
                 let (mut number, mut data) = (next, Vec::new());
                 for packet in packets {
                     let PacketMark::Opened { context, number: first, packets, code: 0 } = packet.meta.marks.packet()
