@@ -7,6 +7,95 @@
 //!
 //! Stream engines see the payload of one flow as it arrives; those of a flow work one above the other, each on the content of
 //! the units of the one below.
+//!
+//! The smallest one there is takes a mask off all that a flow receives; it has no units, so it never loses its place:
+//!
+//! ```
+//! use core::convert::Infallible;
+//! use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+//! use nic_sim::stats::DeviceCounters;
+//! use nic_sim::wire::Port;
+//! use nic_sim::{Delays, NicConfig, nic_with};
+//! use offload_api::{Direction, FlowKey, Key, NetDevice, NewContext, Verdict};
+//! # use bytes::BytesMut;
+//! # use offload_api::{NoRecords, TxAsk, TxPacket};
+//! # use offload_base::{Instant, Seq};
+//!
+//! #[derive(Debug)]
+//! struct Unmask;
+//!
+//! impl Engine for Unmask {
+//!     const NAME: &'static str = "unmask";
+//!     type Spec = u8;
+//!     type Command = Infallible;
+//!     type Change = Infallible;
+//!     type State = u8;
+//!     type Held = ();
+//!
+//!     fn create(&mut self, _: Direction, mask: u8) -> Option<(u8, ())> {
+//!         Some((mask, ()))
+//!     }
+//!
+//!     fn save(mask: &u8, image: &mut ImageWriter<'_>) {
+//!         image.put_u8(*mask);
+//!     }
+//!
+//!     fn load(image: &mut ImageReader<'_>) -> Option<u8> {
+//!         image.take_u8()
+//!     }
+//! }
+//!
+//! impl StreamEngine for Unmask {
+//!     fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+//!         payload.open(|wire, buffer| {
+//!             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
+//!             (true, ())
+//!         });
+//!         Some(Verdict::Done)
+//!     }
+//! #   fn count_from(_: Context<'_, Unmask>, _: u64) -> bool { false }
+//! #   fn begin(_: Context<'_, Unmask>, _: Seq) -> bool { false }
+//! #   fn expects(_: &u8, _: Seq) -> Option<bool> { None }
+//! #   fn transmit(
+//! #       _: Context<'_, Unmask>, _: Option<Seq>, _: &[u8], _: &mut BytesMut,
+//! #   ) -> Result<u64, OutOfStep> { Err(OutOfStep) }
+//! #   fn note_sent(_: u64, _: &mut DeviceCounters) {}
+//!     // It only receives: what it would have to say about sending is left out here.
+//! }
+//!
+//! let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
+//! let (mut device, mut driver) = nic_with(config, |engines| engines.add_stream(Unmask, 100));
+//! // A protocol finds it by name, and has it follow a flow.
+//! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
+//! let contexts = driver.contexts().expect("there is one from outside");
+//! let engine = contexts.engine("unmask").expect("this one").number;
+//! let (direction, keys, spec) = (Direction::Receive, vec![Key::Flow(flow, 0)], Box::new(0x20));
+//! let new = NewContext { engine, direction, flow: Some(flow), keys, spec };
+//! let context = contexts.create(new).map_err(|(refused, _)| refused)?;
+//! # let now = Instant::ZERO;
+//! device.process(now);
+//! # let header = [
+//! #     255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 8, 0, 69, 0, 0, 46, 0, 0, 64, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+//! #     1, 187, 19, 136, 0, 0, 0, 0, 0, 0, 0, 0, 80, 16, 1, 0, 0, 0, 0, 0,
+//! # ];
+//! # let ask = TxAsk { checksum: true, ..TxAsk::default() };
+//! # let packet = TxPacket { header: header[..].into(), fragments: [b"hEADER"[..].into()].into_iter().collect(), ask };
+//! # let (mut far, mut sender) = nic_sim::nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });
+//! # let _sent = sender.transmit(now, packet, &NoRecords);
+//! # sender.flush(now);
+//! # far.process(now);
+//! # let frame = far.poll_frame(now).expect("it leaves");
+//! // A segment arrives with "hEADER" in it.
+//! device.receive_frame(now, frame);
+//! device.process(now);
+//! let packet = driver.receive(now).expect("it came");
+//! assert!(packet.frame.ends_with(b"Header"));
+//! assert_eq!(packet.meta.marks.of(engine).map(|mark| (mark.context, mark.verdict)), Some((context, Verdict::Done)));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Two tests have larger ones, with everything that an offload has to handle: `crates/testbed/tests/foreign.rs` (units that the
+//! NIC follows, loses and finds again, both ways, and the protocol above), `crates/nic-sim/tests/foreign.rs` (whole packets).
 
 pub(crate) mod esp;
 pub(crate) mod nvme;
@@ -254,8 +343,8 @@ impl Engines {
         engines
     }
 
-    /// Adds an engine that follows the bytes of flows, with so many contexts at most. Its units are lost to it with their first
-    /// byte: a driver that has to come back to the middle of one runs all of it through the context again.
+    /// Adds an engine that follows the bytes of flows, with so many contexts at most. To come back to the middle of a unit, a
+    /// driver runs the unit through the context from its first byte on.
     pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
         self.installed.push(Installed::stream(engine, contexts));
         self.note(E::NAME, contexts);
