@@ -69,7 +69,7 @@
 //! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
 //! let contexts = driver.contexts().expect("there is one from outside");
 //! let engine = contexts.engine("unmask").expect("this one").number;
-//! let (direction, keys, spec) = (Direction::Receive, vec![Key::Flow(flow, 0)], Box::new(0x20));
+//! let (direction, keys, spec) = (Direction::Receive, vec![Key::Flow(flow, 0)], Box::new(0x20u8));
 //! let new = NewContext { engine, direction, flow: Some(flow), keys, spec };
 //! let context = contexts.create(new).map_err(|(refused, _)| refused)?;
 //! # let now = Instant::ZERO;
