@@ -136,6 +136,16 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// Marks that cannot be read are not taken for none.
+    #[test]
+    fn only_what_is_not_there_is_nothing() {
+        let (absent, unseen) = (Path::new("/dev/absent"), Path::new("/dev/null/unseen"));
+        assert_eq!(Real.read(absent, 1).unwrap(), None);
+        assert!(Real.remove(absent).is_ok());
+        assert_eq!(Real.read(unseen, 1).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(Real.remove(unseen).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+    }
+
     /// What cannot be synchronised says so: then the system was asked to.
     #[test]
     fn files_are_synchronised() {
