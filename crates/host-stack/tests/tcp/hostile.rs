@@ -284,6 +284,18 @@ fn who_closes_the_window_over_unacknowledged_data_and_answers_is_waited_for() {
 }
 
 #[test]
+fn who_closes_the_window_and_falls_silent_is_given_up() {
+    let (mut pair, ids, crafted) = narrow();
+    deliver(&mut pair, &Crafted { window: 0, ..crafted }.frame());
+    pair.wire.filter = Some(Box::new(|_, _| true));
+    pair.stacks[1].send_copy(ids[1], &[8; 100]);
+    pair.stacks[1].push(ids[1]);
+    pair.run_for(Duration::from_secs(2 * 3600));
+    assert_eq!(pair.stacks[1].state(ids[1]), State::Closed);
+    assert!(pair.stacks[1].counters().window_probes > 5, "it was asked");
+}
+
+#[test]
 fn segments_from_before_are_dropped_by_their_timestamps() {
     let (mut pair, ids, crafted) = known();
     let crafted = stamped(&mut pair, ids, crafted);
