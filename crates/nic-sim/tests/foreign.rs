@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 use core::convert::Infallible;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, Named, Opened, PacketEngine, Shown};
+use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic_with};
@@ -91,7 +91,7 @@ impl PacketEngine for Shim {
         }
     }
 
-    fn open(&mut self, context: Named<'_, Shim>, frame: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, context: Context<'_, Shim>, frame: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
         let (_, key) = *context.held;
         let number = u32::from_be_bytes(frame[ADDRESSES + 6..ADDRESSES + SHIM].try_into().unwrap());
         let Some(end) = frame.len().checked_sub(TAG).filter(|end| *end >= ADDRESSES + SHIM) else {
@@ -117,7 +117,7 @@ impl PacketEngine for Shim {
 
     fn wrap(
         &mut self,
-        context: Named<'_, Shim>,
+        context: Context<'_, Shim>,
         (): &mut (),
         plain: &[u8],
         longest: usize,

@@ -269,7 +269,7 @@ impl Engine for Veil {
 
 impl StreamEngine for Veil {
     fn receive(
-        Context { state, held: key }: Context<'_, Veil>,
+        Context { state, held: key, .. }: Context<'_, Veil>,
         payload: &mut Payload<'_>,
         _: &mut DeviceCounters,
     ) -> Option<Verdict> {
@@ -343,7 +343,7 @@ impl StreamEngine for Veil {
     }
 
     fn transmit(
-        Context { state, held: key }: Context<'_, Veil>,
+        Context { state, held: key, .. }: Context<'_, Veil>,
         at: Option<Seq>,
         bytes: &[u8],
         out: &mut BytesMut,

@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::slab::Slab;
-use crate::engine::{Context, Engine, Named, Opened, OutOfStep, PacketEngine, Payload, Shown, StreamEngine};
+use crate::engine::{Context, Engine, Opened, OutOfStep, PacketEngine, Payload, Shown, StreamEngine};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
@@ -347,10 +347,10 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
 
     fn open(&mut self, handle: Handle, frame: &[u8], counters: &mut DeviceCounters) -> Opened {
         let Hosted { engine, slab, .. } = &mut self.hosted;
-        let (Some(Context { state, held }), Some(seen)) = (slab.get(handle), self.seen.take()) else {
+        let (Some(context), Some(seen)) = (slab.get(handle), self.seen.take()) else {
             return Opened::Untouched(PacketMark::None);
         };
-        engine.open(Named { handle, state, held }, frame, &seen, counters)
+        engine.open(context, frame, &seen, counters)
     }
 
     fn begin(&mut self, ask: PacketAsk, packet: &mut TxPacket, counters: &mut DeviceCounters) -> Option<Wrapping> {
@@ -368,8 +368,7 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
         counters: &mut DeviceCounters,
     ) -> Option<BytesMut> {
         let Hosted { engine, slab, .. } = &mut self.hosted;
-        let Context { state, held } = slab.get(handle)?;
-        engine.wrap(Named { handle, state, held }, wrapping.downcast_mut()?, plain, longest, counters)
+        engine.wrap(slab.get(handle)?, wrapping.downcast_mut()?, plain, longest, counters)
     }
 
     fn note_missing(&self, counters: &mut DeviceCounters) {

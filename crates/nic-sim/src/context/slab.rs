@@ -61,7 +61,7 @@ impl<E: Engine> Slab<E> {
         let entry = self.entry_mut(handle)?;
         entry.used = true;
         match &mut entry.state {
-            Stored::OnNic(state, _) => Some(Context { state, held: &mut entry.held }),
+            Stored::OnNic(state, _) => Some(Context { handle, state, held: &mut entry.held }),
             Stored::InHost(_) => None,
         }
     }

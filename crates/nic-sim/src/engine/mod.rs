@@ -172,6 +172,8 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
 /// A context, while it is on the NIC.
 #[derive(Debug)]
 pub struct Context<'a, E: Engine> {
+    /// Its name.
+    pub handle: Handle,
     /// Where it stands.
     pub state: &'a mut E::State,
     /// What that refers to.
@@ -224,7 +226,7 @@ pub trait PacketEngine: Engine {
     /// Works on a received frame that showed the key of a context.
     fn open(
         &mut self,
-        context: Named<'_, Self>,
+        context: Context<'_, Self>,
         frame: &[u8],
         seen: &Self::Seen,
         counters: &mut DeviceCounters,
@@ -246,7 +248,7 @@ pub trait PacketEngine: Engine {
     /// Wraps the next segment into a frame of at most `longest` bytes. `None`: it cannot, which is counted.
     fn wrap(
         &mut self,
-        context: Named<'_, Self>,
+        context: Context<'_, Self>,
         wrapping: &mut Self::Wrapping,
         plain: &[u8],
         longest: usize,
@@ -255,17 +257,6 @@ pub trait PacketEngine: Engine {
 
     /// A packet is dropped, for there is no context that it asks for.
     fn note_missing(counters: &mut DeviceCounters);
-}
-
-/// A context, while it is on the NIC, and its name.
-#[derive(Debug)]
-pub struct Named<'a, E: Engine> {
-    /// The name.
-    pub handle: Handle,
-    /// Where it stands.
-    pub state: &'a mut E::State,
-    /// What that refers to.
-    pub held: &'a mut E::Held,
 }
 
 /// What a received frame shows of a context.

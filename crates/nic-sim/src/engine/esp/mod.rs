@@ -11,7 +11,7 @@
 mod receive;
 mod transmit;
 
-use super::{Context, Engine, Named, Opened, PacketEngine, Shown};
+use super::{Context, Engine, Opened, PacketEngine, Shown};
 use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
@@ -151,7 +151,7 @@ impl PacketEngine for Esp {
         receive::key_of_first(packet, headers)
     }
 
-    fn open(&mut self, sa: Named<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut DeviceCounters) -> Opened {
+    fn open(&mut self, sa: Context<'_, Esp>, frame: &[u8], at: &EspAt, counters: &mut DeviceCounters) -> Opened {
         receive::open(self, sa, frame, at, counters)
     }
 
@@ -171,7 +171,7 @@ impl PacketEngine for Esp {
 
     fn wrap(
         &mut self,
-        sa: Named<'_, Esp>,
+        sa: Context<'_, Esp>,
         wrapper: &mut Wrapper,
         plain: &[u8],
         longest: usize,
@@ -195,7 +195,7 @@ impl Esp {
     }
 
     /// Counts a packet of an SA whose numbers and lifetime are the device's, now that it has `number`.
-    fn spend(&mut self, sa: &mut Named<'_, Esp>, before: u64, number: u64, bytes: u64) {
+    fn spend(&mut self, sa: &mut Context<'_, Esp>, before: u64, number: u64, bytes: u64) {
         let reached = sa.state.meter.spend(1, bytes);
         // Of a window that moved at once over many numbers, both edges may have been crossed: the last one is told.
         let crossed = sa.held.params.esn && number > before && before >> 31 != number >> 31;
@@ -210,7 +210,7 @@ impl Esp {
     }
 
     /// All numbers of an SA are used.
-    fn note_exhausted(&mut self, sa: &mut Named<'_, Esp>) {
+    fn note_exhausted(&mut self, sa: &mut Context<'_, Esp>) {
         if !core::mem::replace(&mut sa.state.exhaustion_told, true) {
             self.tell(DeviceSaEvent::SequenceExhausted(sa.handle));
         }

@@ -5,7 +5,7 @@
 
 use super::{Esp, Numbers, SaState};
 use crate::engine::Within;
-use crate::engine::{Named, Opened, Shown};
+use crate::engine::{Context, Opened, Shown};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use esp::{
@@ -74,12 +74,12 @@ pub(super) fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyByte
 /// Works on a frame of an SA.
 pub(super) fn open(
     engine: &mut Esp,
-    mut sa: Named<'_, Esp>,
+    mut sa: Context<'_, Esp>,
     data: &[u8],
     at: &EspAt,
     counters: &mut DeviceCounters,
 ) -> Opened {
-    let Named { handle, state, held } = &mut sa;
+    let Context { handle, state, held } = &mut sa;
     let (context, whole) = (*handle, held.is_whole());
     let SaState { numbers: Numbers::Receive(window), meter, .. } = &mut **state else {
         return Opened::Untouched(PacketMark::None);

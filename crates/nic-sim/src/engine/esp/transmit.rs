@@ -5,7 +5,7 @@
 //! of its own. So TSO and checksums are the same as without ESP.
 
 use super::{Esp, Numbers, SaState};
-use crate::engine::Named;
+use crate::engine::Context;
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use esp::{ESP_AND_IV, ETHERNET, IpView, Outer};
@@ -83,7 +83,7 @@ impl Wrapper {
     pub(super) fn wrap(
         &mut self,
         engine: &mut Esp,
-        mut sa: Named<'_, Esp>,
+        mut sa: Context<'_, Esp>,
         plain: &[u8],
         longest: usize,
     ) -> Result<BytesMut, EspDrop> {

@@ -114,7 +114,7 @@ impl StreamEngine for NvmeTcp {
         payload: &mut Payload<'_>,
         counters: &mut DeviceCounters,
     ) -> Option<Verdict> {
-        let Context { state: NvmeState::Receive(engine), held: placement } = context else { return None };
+        let Context { state: NvmeState::Receive(engine), held: placement, .. } = context else { return None };
         let seq = payload.seq();
         let received = match payload.content() {
             None => engine.receive(seq, payload.wire(), placement),

@@ -113,7 +113,7 @@ impl Engine for Tls {
 
 impl StreamEngine for Tls {
     fn receive(context: Context<'_, Tls>, payload: &mut Payload<'_>, counters: &mut DeviceCounters) -> Option<Verdict> {
-        let Context { state: TlsState::Receive(engine), held: key } = context else { return None };
+        let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();
         let received = payload.open(|wire, buffer| {
@@ -161,7 +161,7 @@ impl StreamEngine for Tls {
         bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<u64, OutOfStep> {
-        let Context { state: TlsState::Transmit(engine), held: key } = context else { return Err(OutOfStep) };
+        let Context { state: TlsState::Transmit(engine), held: key, .. } = context else { return Err(OutOfStep) };
         // Records are in no other units.
         let walked = engine.encrypt(key, at.ok_or(OutOfStep)?, bytes, out).map_err(|_| OutOfStep)?;
         Ok(walked.body_bytes)
