@@ -7,7 +7,7 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
-use offload_api::{ContextEvent, Direction, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
+use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
 use offload_api::{KeyBytes, Spec};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
@@ -30,6 +30,11 @@ impl Installed {
     /// One that works on whole packets, with so many contexts at most.
     pub(crate) fn packet<E: PacketEngine>(engine: E, places: u32) -> Installed {
         Installed::Packet(Box::new(Opener { hosted: Hosted::new(engine, places), seen: None }))
+    }
+
+    /// What a driver is told of it; `number`: as handles name it.
+    pub(crate) fn info(&self, number: u8) -> EngineInfo {
+        self.any().info(number)
     }
 
     pub(super) fn any(&self) -> &dyn AnyEngine {
@@ -65,6 +70,9 @@ impl<E: Engine> Hosted<E> {
 
 /// What the store needs to know of any engine, and what any can be told.
 pub(crate) trait AnyEngine: fmt::Debug + Send {
+    /// What a driver is told of it.
+    fn info(&self, number: u8) -> EngineInfo;
+
     /// Makes a context, to be [put](Self::put) in its place. False: there is no such place, or the engine cannot.
     fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool;
 
@@ -121,6 +129,10 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
 }
 
 impl<E: Engine> AnyEngine for Hosted<E> {
+    fn info(&self, number: u8) -> EngineInfo {
+        EngineInfo { number, name: E::NAME, contexts: self.places }
+    }
+
     fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool {
         let spec = if handle.place() < self.places { spec.downcast::<E::Spec>().ok() } else { None };
         self.made = spec.and_then(|spec| self.engine.create(direction, *spec));

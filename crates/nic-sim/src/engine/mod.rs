@@ -319,14 +319,11 @@ pub struct OutOfStep;
 
 /// The engines of a NIC, in the order of their numbers: first those that every NIC has.
 #[derive(Debug)]
-pub struct Engines {
-    installed: Vec<Installed>,
-    infos: Vec<EngineInfo>,
-}
+pub struct Engines(Vec<Installed>);
 
 impl Engines {
     pub(crate) fn of(config: &NicConfig) -> Engines {
-        let mut engines = Engines { installed: Vec::new(), infos: Vec::new() };
+        let mut engines = Engines(Vec::new());
         // In the order of `offload_api::engines`.
         engines.add_stream(tls::Tls::new(config), config.tls_contexts);
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
@@ -337,26 +334,20 @@ impl Engines {
     /// Adds an engine that follows the bytes of flows, with so many contexts at most. To come back to the middle of a unit, a
     /// driver runs the unit through the context from its first byte on.
     pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
-        self.installed.push(Installed::stream(engine, contexts));
-        self.note(E::NAME, contexts);
+        self.0.push(Installed::stream(engine, contexts));
     }
 
     /// Adds an engine that works on whole packets, with so many contexts at most.
     pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
-        self.installed.push(Installed::packet(engine, contexts));
-        self.note(E::NAME, contexts);
-    }
-
-    fn note(&mut self, name: &'static str, contexts: u32) {
-        self.infos.push(EngineInfo { number: self.infos.len() as u8, name, contexts });
+        self.0.push(Installed::packet(engine, contexts));
     }
 
     /// What a driver is told of them.
     pub(crate) fn infos(&self) -> Vec<EngineInfo> {
-        self.infos.clone()
+        self.0.iter().zip(0..).map(|(engine, number)| engine.info(number)).collect()
     }
 
     pub(crate) fn into_installed(self) -> Vec<Installed> {
-        self.installed
+        self.0
     }
 }
