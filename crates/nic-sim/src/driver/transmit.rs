@@ -161,7 +161,10 @@ impl Driver {
         if let Some(ask) = packet.ask.packet
             && !self.can_wrap(&packet, ask)
         {
-            self.counters.tx_ipsec_refused += 1;
+            *match ask.context.engine() {
+                engines::ESP => &mut self.counters.tx_ipsec_refused,
+                _ => &mut self.counters.tx_drop_unsupported,
+            } += 1;
             return Sent::Dropped(DropReason::Unsupported);
         }
         let fits = match packet.ask.context {
