@@ -5,14 +5,15 @@ use nic_sim::{Delays, Driver, NicConfig, nic};
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DeviceEvent, Direction, DropReason, EspAsk, EspKey, EspSuite, Handle, IpsecDevice, Lifetime, NetDevice, NoRecords,
-    OffloadKind, SaParams, Selector, Sent, TxAsk, TxPacket,
+    OffloadKind, SaParams, Selector, Sent, TxAsk, TxPacket, engines,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const FINISH: EspAsk = EspAsk::Finish { sa: Handle { index: 0, generation: 0 }, at: 34, number: 1, next_header: 6 };
+const SA: Handle = Handle { index: Handle::indices(engines::ESP, 1).start, generation: 0 };
+const FINISH: EspAsk = EspAsk::Finish { sa: SA, at: 34, number: 1, next_header: 6 };
 
 fn packet(ask: EspAsk) -> TxPacket {
     let mut header = vec![0u8; 14];
@@ -30,7 +31,7 @@ fn packet(ask: EspAsk) -> TxPacket {
 fn a_driver_refuses_what_its_device_cannot_protect() {
     let (_device, mut driver) = nic(NicConfig { ipsec_sas: 0, ..NicConfig::default() });
     assert!(driver.ipsec().is_none());
-    for ask in [EspAsk::Protect { sa: Handle { index: 0, generation: 0 } }, FINISH] {
+    for ask in [EspAsk::Protect { sa: SA }, FINISH] {
         let sent = driver.transmit(Instant::ZERO, packet(ask), &NoRecords);
         assert_eq!(sent, Sent::Dropped(DropReason::Unsupported));
     }
