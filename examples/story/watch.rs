@@ -10,7 +10,7 @@ use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
     Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice,
-    PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
+    PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, StreamAsk, TlsDevice, TlsKey, TlsResync, TxPacket,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -65,10 +65,10 @@ impl NetDevice for WatchedDriver {
     fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
         self.now = now;
         let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
-        if self.role == Role::Client || packet.ask.context.is_none() || bytes == 0 {
+        let Some(ask) = packet.ask.streams[Layer::FIRST.index()].filter(|_| self.role == Role::Server) else {
             return self.driver.transmit(now, packet, source);
-        }
-        let records = records_of(source, seq, seq + bytes);
+        };
+        let records = records_of(source, ask);
         let before = self.driver.counters();
         let sent = self.driver.transmit(now, packet, source);
         let after = self.driver.counters();
@@ -198,13 +198,13 @@ impl TlsDevice for WatchedDriver {
     }
 }
 
-/// The records that the bytes from `seq` to `end` belong to.
-fn records_of(source: &dyn RecordSource, mut seq: Seq, end: Seq) -> Vec<(u64, Seq, Seq)> {
-    let mut records = Vec::new();
-    while seq.before(end) {
-        let Lookup::In(record) = source.unit_at(Layer::Tls, seq) else { break };
-        records.push((record.number, record.start, record.end));
-        seq = record.end;
+/// The records that the bytes belong to that a context is asked to work on.
+fn records_of(source: &dyn RecordSource, ask: StreamAsk) -> Vec<(u64, Seq, Seq)> {
+    let (mut records, mut at) = (Vec::new(), ask.offset);
+    while at < ask.end() {
+        let Lookup::In(record) = source.unit_at(Layer::FIRST, at) else { break };
+        records.push((record.number, record.start, record.start + record.len));
+        at = record.end();
     }
     records
 }

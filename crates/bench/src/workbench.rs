@@ -7,8 +7,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::{
-    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Sent, TlsDevice, TlsKey, TlsSuite, TlsVersion,
-    TxAsk, TxPacket, Unit,
+    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsDevice,
+    TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
 };
 use offload_base::{Instant, Seq};
 
@@ -78,7 +78,9 @@ impl Workbench {
         while at < range.end {
             let end = range.end.min(at + most);
             let mss = (end - at > mss as usize).then_some(mss);
-            let ask = TxAsk { seq: Seq(at as u32), context, checksum, mss, ..TxAsk::default() };
+            let of_packet = |context| StreamAsk::whole(context, at as u64, (end - at) as u32);
+            let streams = [context.map(of_packet), None];
+            let ask = TxAsk { seq: Seq(at as u32), streams, checksum, mss, ..TxAsk::default() };
             let fragments = [stream.queued.slice(at..end)].into_iter().collect();
             let packet = TxPacket { header: headers(stream.flow, at as u32).as_slice().into(), fragments, ask };
             assert_eq!(self.driver.transmit(Instant::ZERO, packet, stream), Sent::Posted);
@@ -170,17 +172,19 @@ impl Stream {
 }
 
 impl RecordSource for Stream {
-    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
-        if self.record == 0 || seq.0 as usize >= self.queued.len() {
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        if self.record == 0 || offset >= self.queued.len() as u64 {
             return Lookup::BeforeStart;
         }
-        let number = seq.0 as usize / self.record;
-        let start = Seq((number * self.record) as u32);
-        Lookup::In(Unit { layer: Layer::Tls, number: number as u64, start, end: start + self.record as u32 })
+        let number = offset / self.record as u64;
+        let offset = number * self.record as u64;
+        let (start, len) = (Seq(offset as u32), self.record as u32);
+        Lookup::In(Unit { layer, number, offset, start, len, touched_from: 0 })
     }
 
-    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        sink(self.queued.slice(from.0 as usize..to.0 as usize));
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let bytes = self.queued.slice(from as usize..to as usize);
+        sink(QueuedBytes { bytes, tag: TxTag::PLAIN, offsets: [from, 0] });
     }
 }
 

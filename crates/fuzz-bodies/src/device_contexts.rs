@@ -13,8 +13,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Sent, TlsDevice, TlsKey, TlsSuite,
-    TlsVersion, TxAsk, TxPacket, Unit,
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk,
+    TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
 };
 use offload_base::{Instant, Seq};
 use resumable_aead::{Algorithm, Key};
@@ -128,10 +128,12 @@ impl Bed {
         let stream = &self.sending[which];
         let at = at % stream.wire.len();
         let seq = stream.start + at as u32;
+        let bytes = stream.queued.slice(at..stream.wire.len().min(at + bytes));
+        let streams = [Some(StreamAsk::whole(stream.handle, at as u64, bytes.len() as u32)), None];
         let packet = TxPacket {
             header: stream.headers(seq).into(),
-            fragments: [stream.queued.slice(at..stream.wire.len().min(at + bytes))].into_iter().collect(),
-            ask: TxAsk { seq, context: Some(stream.handle), checksum: true, mss: Some(mss), ..TxAsk::default() },
+            fragments: [bytes].into_iter().collect(),
+            ask: TxAsk { seq, streams, checksum: true, mss: Some(mss), ..TxAsk::default() },
         };
         if self.driver.room(&stream.flow()) > 0 {
             let sent = self.driver.transmit(Instant::ZERO, packet, stream);
@@ -165,10 +167,10 @@ impl Bed {
         }
         if fate < 64 {
             let flipped = flip % payload.len();
-            let seq = stream.start + (at + flipped) as u32;
-            let record = stream.units.iter().position(|unit| unit.contains(seq)).expect("records lie close");
+            let offset = (at + flipped) as u64;
+            let record = stream.units.iter().position(|unit| unit.contains(offset)).expect("records lie close");
             // A wrong length would have the device see other records than there are.
-            if seq.distance_from(stream.units[record].start) as usize >= RECORD_HEADER {
+            if offset - stream.units[record].offset >= RECORD_HEADER {
                 payload[flipped] ^= 1 << (fate % 8);
                 stream.spoilt[record] = true;
                 stream.is_whole = false;
@@ -238,8 +240,9 @@ impl Stream {
             let tag = key.seal_in_place(&nonce, &header, &mut body).unwrap();
             let from = start + stream.wire.len() as u32;
             stream.wire.extend_from_slice(&[&header[..], &body, &tag].concat());
-            let end = start + stream.wire.len() as u32;
-            stream.units.push(Unit { layer: Layer::Tls, number, start: from, end });
+            let offset = u64::from(from.distance_from(start));
+            let len = (stream.wire.len() as u64 - offset) as u32;
+            stream.units.push(Unit { layer: Layer::FIRST, number, offset, start: from, len, touched_from: 0 });
             stream.spoilt.push(false);
         }
         stream.queued = queued.into();
@@ -271,8 +274,7 @@ impl Stream {
     fn check(&self, at: usize, payload: &[u8], plain: &[u8]) {
         assert_eq!(plain.len(), payload.len());
         for (unit, spoilt) in self.units.iter().zip(&self.spoilt) {
-            let from = unit.start.distance_from(self.start) as usize;
-            let end = unit.end.distance_from(self.start) as usize;
+            let (from, end) = (unit.offset as usize, unit.end() as usize);
             let ends_here = (at..at + plain.len()).contains(&(end - 1));
             assert!(!(*spoilt && ends_here), "the tag of record {} is wrong", unit.number);
             if *spoilt {
@@ -288,19 +290,20 @@ impl Stream {
 }
 
 impl RecordSource for Stream {
-    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
-        let unit = self.units.iter().find(|unit| unit.contains(seq));
+    fn unit_at(&self, _: Layer, offset: u64) -> Lookup {
+        let unit = self.units.iter().find(|unit| unit.contains(offset));
         unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
     }
 
-    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        sink(self.queued.slice(from.distance_from(self.start) as usize..to.distance_from(self.start) as usize));
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let bytes = self.queued.slice(from as usize..to as usize);
+        sink(QueuedBytes { bytes, tag: TxTag::PLAIN, offsets: [from, 0] });
     }
 }
 
 const IV: [u8; 12] = [9; 12];
 const TAG: usize = 16;
-const RECORD_HEADER: usize = 5;
+const RECORD_HEADER: u64 = 5;
 const HEADERS: usize = 54;
 const LOCAL: u16 = 443;
 const PORTS: u16 = 5000;

@@ -34,7 +34,7 @@ impl Sealer for RecordSealer {
         }
         let length: usize = plain.iter().map(Bytes::len).sum();
         let format = self.key.format();
-        if number < self.first || length < format.overhead() || length != unit.len() as usize {
+        if number < self.first || length < format.overhead() || length != unit.len as usize {
             return Err(malformed);
         }
         let mut record = BytesMut::with_capacity(length);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn unit(number: u64, length: usize) -> Unit {
-        Unit { layer: Layer::Tls, number, start: Seq(u32::MAX), end: Seq(u32::MAX) + length as u32 }
+        Unit { layer: Layer::FIRST, number, offset: 0, start: Seq(u32::MAX), len: length as u32, touched_from: 0 }
     }
 
     fn record(content: &[u8]) -> Vec<u8> {

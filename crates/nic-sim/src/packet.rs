@@ -5,7 +5,7 @@
 use bytes::{Bytes, BytesMut};
 use core::num::NonZeroU16;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_api::{ContextEvent, Direction, FlowKey, Handle, Key, Piece, Placements, RxMeta, Spec, TxPacket};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Key, LAYERS, Piece, Placements, RxMeta, Spec, TxPacket};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -41,22 +41,12 @@ pub enum SendDescriptor {
     },
     /// Go on only after everything before has taken effect.
     Fence,
-    /// Run these bytes, which come next in the context's stream, through it without sending them.
+    /// Run these bytes, which come next in the streams of contexts, through those without sending them.
     Dump {
-        /// The context.
-        handle: Handle,
-        /// Sequence number of the first byte.
+        /// The contexts, by layer; that of the highest works first.
+        contexts: [Option<Handle>; LAYERS],
+        /// Sequence number of the first byte, if it goes through a context of the first layer.
         seq: Seq,
-        /// The bytes, at most an MTU of them.
-        bytes: Bytes,
-        /// The context that fills digests in first.
-        digests: Option<Handle>,
-    },
-    /// Run these bytes of a PDU in records, which come next in the stream of PDUs, through an NVMe/TCP context without
-    /// sending them.
-    DumpContent {
-        /// The context.
-        handle: Handle,
         /// The bytes, at most an MTU of them.
         bytes: Bytes,
     },

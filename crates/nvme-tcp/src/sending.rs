@@ -63,9 +63,10 @@ impl Sending {
             return;
         };
         let (number, len, mut at) = (self.pdus, pdu.len(), 0);
+        let touched_from = if pdu.data_digest { len.saturating_sub(DIGEST_LEN as u32) } else { len };
         self.pdus += 1;
         stream.send_pieces(&mut pdu.into_pieces_for_device().map(|piece| {
-            let tag = TxTag::device(context, Layer::NvmeTcp, UnitTag { number, at, len });
+            let tag = TxTag::device(context, UnitTag { number, at, len, touched_from });
             at += piece.len() as u32;
             (piece, tag)
         }));
@@ -95,7 +96,7 @@ impl Sending {
         }
         self.context = self.asking.ask(stream, |flow, device| device.add_transmit(flow));
         if self.context.is_some() && !core::mem::replace(&mut self.has_sealer, true) {
-            stream.install(Layer::NvmeTcp, Box::new(DigestSealer));
+            stream.install(Layer::FIRST, Box::new(DigestSealer));
         }
     }
 }
@@ -113,7 +114,7 @@ impl Sealer for DigestSealer {
             plain.iter().for_each(|piece| pdu.extend_from_slice(piece));
         }
         let header = PduHeader::parse(pdu.first_chunk().ok_or(malformed)?);
-        if header.len as usize != length || length != unit.len() as usize {
+        if header.len as usize != length || length != unit.len as usize {
             return Err(malformed);
         }
         if header.has_data_digest() {
@@ -134,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn unit(length: usize) -> Unit {
-        Unit { layer: Layer::NvmeTcp, number: 3, start: Seq(u32::MAX), end: Seq(u32::MAX) + length as u32 }
+        Unit { layer: Layer::FIRST, number: 3, offset: 9, start: Seq(u32::MAX), len: length as u32, touched_from: 0 }
     }
 
     proptest! {

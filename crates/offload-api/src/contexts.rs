@@ -24,6 +24,8 @@ pub struct EngineInfo {
     pub name: &'static str,
     /// How many contexts it can have.
     pub contexts: u32,
+    /// Whether a transmit context is to be told the number of a unit that it begins at and that is not the next.
+    pub counts_units: bool,
 }
 
 /// A context to be made.

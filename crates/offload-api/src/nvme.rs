@@ -91,8 +91,8 @@ pub trait NvmeTcpDevice {
 
     /// Has the device fill in the data digests of PDUs that are sent on `flow`: those queued with the handle as their
     /// context, the digests' places zero. It may be used at once. All bytes from the first such PDU on are to have it,
-    /// in units of [`Layer::NvmeTcp`](crate::Layer) that are whole PDUs, or be sealed by software. Over TLS they are filled
-    /// in before the records are encrypted, which a context of the flow's does too.
+    /// in units that are whole PDUs ([`TxTag::device`](crate::TxTag::device)), or be sealed by software. Over TLS they are filled in before the
+    /// records are encrypted, which a context of the flow's does too.
     ///
     /// # Errors
     /// Whatever the device cannot take; digests are then software's.

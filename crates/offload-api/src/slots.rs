@@ -153,12 +153,6 @@ impl<T> Slots<T> {
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
-
-    /// Whether there never was an entry.
-    pub const fn was_never_used(&self) -> bool {
-        self.places.is_empty()
-    }
-
     /// The handles of all entries, in the order of their indices.
     pub fn handles(&self) -> impl Iterator<Item = Handle> {
         let places = self

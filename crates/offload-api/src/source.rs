@@ -1,11 +1,10 @@
 //! How a transport keeps an encrypted stream alive by itself: what it tells a driver about the bytes it may
 //! send again, and what seals them when no device will.
 
-use crate::unit::{Layer, TxTag, Unit};
+use crate::unit::{LAYERS, Layer, TxTag, Unit};
 use bytes::Bytes;
-use offload_base::Seq;
 
-/// What a transport knows about a sequence number it may have to send again.
+/// What a transport knows about a place in a layer's stream that it may have to send again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// It lies before the first unit of the layer: bytes that were never meant for the device.
@@ -16,39 +15,43 @@ pub enum Lookup {
     In(Unit),
 }
 
+/// Bytes that lie one behind the other in a send queue.
+#[derive(Clone, Debug)]
+pub struct QueuedBytes {
+    /// They, as they were queued or as software sealed them.
+    pub bytes: Bytes,
+    /// What is to be done with them.
+    pub tag: TxTag,
+    /// Where the first of them is in each layer's stream; where that goes on, for a layer that they are not of.
+    pub offsets: [u64; LAYERS],
+}
+
 /// The send queue, as a driver may ask it while it transmits. Lent for the one call.
 pub trait RecordSource {
-    /// The unit of `layer` that the byte at `seq` belongs to.
-    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup;
+    /// The unit of `layer` that the byte at `offset` of the layer's stream belongs to.
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup;
 
-    /// Hands the queued bytes from `from` up to `to` to `sink`, in order. Only bytes of units that
+    /// Hands the bytes of the layer's stream from `from` up to `to` to `sink`, in order. Only bytes of units that
     /// [`unit_at`](Self::unit_at) finds are sure to be there.
-    fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes));
-
-    /// The same bytes, each piece with its tag as far as there is still work to be done: whose digests are to be filled in
-    /// before a record is sealed. Without PDUs in records there is nothing to tell.
-    fn pieces(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes, TxTag)) {
-        self.bytes(layer, from, to, &mut |bytes| sink(bytes, TxTag::PLAIN));
-    }
+    fn pieces(&self, layer: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes));
 }
 
 /// The source of a packet that belongs to no unit.
 ///
 /// ```
 /// use offload_api::{Layer, Lookup, NoRecords, RecordSource};
-/// use offload_base::Seq;
 ///
-/// assert_eq!(NoRecords.unit_at(Layer::Tls, Seq(0)), Lookup::BeforeStart);
+/// assert_eq!(NoRecords.unit_at(Layer::FIRST, 0), Lookup::BeforeStart);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRecords;
 
 impl RecordSource for NoRecords {
-    fn unit_at(&self, _: Layer, _: Seq) -> Lookup {
+    fn unit_at(&self, _: Layer, _: u64) -> Lookup {
         Lookup::BeforeStart
     }
 
-    fn bytes(&self, _: Layer, _: Seq, _: Seq, _: &mut dyn FnMut(Bytes)) {}
+    fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
 /// Does in software what the device would have done to a unit. The transport keeps it until the last byte it

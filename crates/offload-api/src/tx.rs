@@ -1,7 +1,7 @@
 //! A packet on its way out.
 
 use crate::ipsec::Protection;
-use crate::unit::{Handle, Unit, UnitPlace};
+use crate::unit::{Handle, LAYERS, Layer, Unit};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use offload_base::Seq;
@@ -16,10 +16,8 @@ pub type Header = SmallVec<[u8; 128]>;
 pub struct TxAsk {
     /// TCP sequence number of the first payload byte.
     pub seq: Seq,
-    /// The context that encrypts the payload; all of it belongs to this one.
-    pub context: Option<Handle>,
-    /// Fill in the digests of PDUs before `context` encrypts the records that they are in.
-    pub digests: Option<DigestAsk>,
+    /// What contexts are to work on the payload, by [`Layer::index`](crate::Layer::index): that of the highest layer first.
+    pub streams: [Option<StreamAsk>; LAYERS],
     /// Fill in the IP header checksum and the transport checksum.
     pub checksum: bool,
     /// Cut the payload into segments, or datagrams, of at most this many bytes, each with its own headers: TSO, and where
@@ -40,6 +38,16 @@ pub struct TxAsk {
 }
 
 impl TxAsk {
+    /// The context of `layer` that is to work on the payload.
+    pub fn context(&self, layer: Layer) -> Option<Handle> {
+        self.streams[layer.index()].map(|ask| ask.context)
+    }
+
+    /// Whether a context of any layer is to work on the payload.
+    pub fn has_context(&self) -> bool {
+        self.streams.iter().any(Option::is_some)
+    }
+
     /// Whether the packet is complete as it is, and whoever has it may cut it: nothing is to be done to it as a whole.
     ///
     /// ```
@@ -64,36 +72,46 @@ pub struct PacketAsk {
     pub args: u64,
 }
 
-/// Digests to be filled in below TLS.
+/// What a context that follows a stream is asked to do with the payload of a packet.
 ///
 /// ```
-/// use offload_api::{DigestAsk, Handle, UnitPlace};
+/// use offload_api::{Handle, StreamAsk};
 ///
 /// let context = Handle { index: 0, generation: 0 };
-/// // Of three pieces (the end of a record, the header of the next, its content) the last is of PDU 7.
-/// let (first, next) = (UnitPlace { number: 7, at: 0 }, UnitPlace { number: 7, at: 900 });
-/// let ask = DigestAsk { context, content: 0b100, first, next };
-/// assert!(ask.is_content(2) && !ask.is_content(1) && !ask.is_content(64));
+/// // Of three fragments (the end of a record, the header of the next, its content) the last is of a PDU.
+/// let ask = StreamAsk { context, fragments: 0b100, offset: 70_000, bytes: 900 };
+/// assert!(ask.is_of(2) && !ask.is_of(1) && !ask.is_of(64));
+/// assert_eq!(ask.end(), 70_900);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DigestAsk {
-    /// The context that fills them in.
+pub struct StreamAsk {
+    /// The context.
     pub context: Handle,
-    /// Which fragments of the packet are bytes of PDUs, a bit each from the lowest on; the others frame records.
-    pub content: u64,
-    /// Where in the stream of PDUs the first of those bytes is.
-    pub first: UnitPlace,
-    /// Where the last of them ends.
-    pub next: UnitPlace,
+    /// How many bytes of its layer's stream the packet has.
+    pub bytes: u32,
+    /// Where in that stream the first of them is.
+    pub offset: u64,
+    /// Which fragments of the packet those are, a bit each from the lowest on; the others frame units of layers below.
+    pub fragments: u64,
 }
 
-impl DigestAsk {
-    /// Fragments that a packet with PDUs in records may have.
+impl StreamAsk {
+    /// Fragments that a packet for a context may have.
     pub const FRAGMENTS: usize = u64::BITS as usize;
 
-    /// Whether a fragment is bytes of PDUs.
-    pub const fn is_content(&self, fragment: usize) -> bool {
-        fragment < DigestAsk::FRAGMENTS && self.content & 1 << fragment != 0
+    /// The whole payload of a packet, from `offset` of the layer's stream on.
+    pub const fn whole(context: Handle, offset: u64, bytes: u32) -> StreamAsk {
+        StreamAsk { context, bytes, offset, fragments: u64::MAX }
+    }
+
+    /// Whether a fragment is of the layer's stream.
+    pub const fn is_of(&self, fragment: usize) -> bool {
+        fragment < StreamAsk::FRAGMENTS && self.fragments & 1 << fragment != 0
+    }
+
+    /// Where in the stream its bytes end.
+    pub const fn end(&self) -> u64 {
+        self.offset + self.bytes as u64
     }
 }
 

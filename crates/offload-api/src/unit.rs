@@ -80,62 +80,54 @@ pub mod engines {
     pub const STANDARD: u8 = 3;
 }
 
-/// A protocol layer whose units a device may follow. The order is from the lowest to the highest.
+/// A protocol layer whose units a device may follow: how many others lie between it and TCP.
+///
+/// ```
+/// use offload_api::Layer;
+///
+/// // TLS over TCP, and NVMe/TCP in TLS; or NVMe/TCP over TCP, and nothing above.
+/// assert_eq!(Layer::FIRST.above(), Some(Layer::SECOND));
+/// assert_eq!(Layer::SECOND.above(), None, "a device follows no more");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    /// TLS records.
-    Tls,
-    /// NVMe/TCP PDUs, over TCP or over TLS.
-    NvmeTcp,
-}
+pub struct Layer(u8);
 
-/// How many layers there are: the length of a list with one entry a layer, indexed by `layer as usize`.
+/// How many layers there are: the length of a list with one entry a layer, indexed by [`Layer::index`].
 pub const LAYERS: usize = 2;
+
+impl Layer {
+    /// Units that lie one behind the other in the bytes of a TCP stream.
+    pub const FIRST: Layer = Layer(0);
+    /// Units that lie in the content of those of the first layer.
+    pub const SECOND: Layer = Layer(1);
+    /// All of them, from the lowest to the highest.
+    pub const ALL: [Layer; LAYERS] = [Layer::FIRST, Layer::SECOND];
+
+    /// Its place in a list with one entry a layer.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The layer whose units lie in the content of this one's; `None`: a device follows no more.
+    pub const fn above(self) -> Option<Layer> {
+        if self.index() + 1 < LAYERS { Some(Layer(self.0 + 1)) } else { None }
+    }
+}
 
 /// A piece's place in its unit.
 ///
 /// See [`TxTag`] for an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitTag {
     /// The unit's number: a TLS record number, a count of PDUs.
     pub number: u64,
     /// Bytes of the unit before this piece.
     pub at: u32,
-    /// Bytes of the whole unit on the wire.
+    /// Bytes of the whole unit on the wire, at least one.
     pub len: u32,
-}
-
-/// A place in a layer's stream: before so many bytes of a unit, the content of lower layers' units taken together. In the
-/// order of the stream.
-///
-/// ```
-/// use offload_api::{UnitPlace, UnitTag};
-///
-/// let tag = UnitTag { number: 7, at: 20, len: 24 };
-/// assert_eq!(UnitPlace::of(tag), UnitPlace { number: 7, at: 20 });
-/// // Behind the last byte of a unit the next one begins.
-/// assert_eq!(UnitPlace::behind(tag, 4), UnitPlace { number: 8, at: 0 });
-/// assert!(UnitPlace::of(tag) < UnitPlace::behind(tag, 4));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UnitPlace {
-    /// The unit's number.
-    pub number: u64,
-    /// Bytes of it before the place.
-    pub at: u32,
-}
-
-impl UnitPlace {
-    /// Where a piece begins.
-    pub const fn of(tag: UnitTag) -> UnitPlace {
-        UnitPlace { number: tag.number, at: tag.at }
-    }
-
-    /// Where its first `bytes` bytes end.
-    pub const fn behind(tag: UnitTag, bytes: u32) -> UnitPlace {
-        let at = tag.at + bytes;
-        if at < tag.len { UnitPlace { number: tag.number, at } } else { UnitPlace { number: tag.number + 1, at: 0 } }
-    }
+    /// Bytes of the unit that leave as they are queued; the engine changes some of those behind: 0 of a TLS record, all but
+    /// the last four of a PDU with a digest, all of one without.
+    pub touched_from: u32,
 }
 
 /// What rides with bytes that are queued for transmission.
@@ -143,65 +135,106 @@ impl UnitPlace {
 /// ```
 /// use offload_api::{Handle, Layer, TxTag, UnitTag};
 ///
-/// let context = Handle { index: 0, generation: 0 };
-/// // 100 bytes that begin at byte 5 of record 7, which has 122 bytes, to be encrypted by the device.
-/// let tag = TxTag::device(context, Layer::Tls, UnitTag { number: 7, at: 5, len: 122 });
-/// assert_eq!(tag.unit(Layer::Tls).unwrap().number, 7);
-/// assert_eq!(tag.unit(Layer::NvmeTcp), None);
-/// assert_eq!(tag.digests, None);
+/// // 100 bytes that begin at byte 8 of PDU 9, the last 4 bytes of which a device fills in.
+/// let digests = Handle { index: 1, generation: 0 };
+/// let tag = TxTag::device(digests, UnitTag { number: 9, at: 8, len: 300, touched_from: 296 });
+/// assert_eq!(tag.unit(Layer::FIRST).unwrap().number, 9);
+/// // TLS makes them the content of record 7, to be encrypted by the device: what was said of them stays, one layer higher.
+/// let record = UnitTag { number: 7, at: 5, len: 122, touched_from: 0 };
+/// let cipher = Handle { index: 0, generation: 0 };
+/// let tag = tag.within(Some(cipher), record).unwrap();
+/// assert_eq!(tag.unit(Layer::FIRST), Some(record));
+/// assert_eq!(tag.context(Layer::SECOND), Some(digests));
 /// // Later bytes of the same piece have the same tag, further on.
-/// assert_eq!(tag.advanced(10).unit(Layer::Tls).unwrap().at, 15);
-/// assert_eq!(TxTag::PLAIN.context, None);
+/// assert_eq!(tag.advanced(10).unit(Layer::FIRST).unwrap().at, 15);
+/// // There is no third layer.
+/// assert_eq!(tag.within(Some(cipher), record), None);
+/// assert_eq!(TxTag::PLAIN.context(Layer::FIRST), None);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxTag {
-    /// The context that turns the queued bytes into those that belong on the wire; `None`: they are ready as they are.
-    pub context: Option<Handle>,
-    /// The context that fills the digests of PDUs in before `context` encrypts the records that the PDUs are in; `None`:
-    /// there are none, or they are there already.
-    pub digests: Option<Handle>,
-    /// Where the bytes lie in the units of each layer, by `Layer as usize`. A PDU in records counts its own bytes only.
-    pub units: [Option<UnitTag>; LAYERS],
+    contexts: [Option<Handle>; LAYERS],
+    /// A unit without bytes is none.
+    units: [UnitTag; LAYERS],
 }
 
 impl TxTag {
     /// Bytes that go out as they are and belong to no unit.
-    pub const PLAIN: TxTag = TxTag { context: None, digests: None, units: [None; LAYERS] };
+    pub const PLAIN: TxTag = TxTag { contexts: [None; LAYERS], units: [UnitTag::NONE; LAYERS] };
 
-    /// Bytes of a unit of `layer` that `context` has to work on.
-    pub const fn device(context: Handle, layer: Layer, unit: UnitTag) -> TxTag {
-        let mut units = [None; LAYERS];
-        units[layer as usize] = Some(unit);
-        TxTag { context: Some(context), digests: None, units }
+    /// Bytes of a unit that `context` has to work on.
+    pub const fn device(context: Handle, unit: UnitTag) -> TxTag {
+        let mut tag = TxTag::done(unit);
+        tag.contexts[Layer::FIRST.index()] = Some(context);
+        tag
+    }
+
+    /// Bytes of a unit, as they belong on the wire.
+    pub const fn done(unit: UnitTag) -> TxTag {
+        let mut tag = TxTag::PLAIN;
+        tag.units[Layer::FIRST.index()] = unit;
+        tag
+    }
+
+    /// The same bytes as the content of a unit of a layer below, which `context` has to work on; `None`: a context would be
+    /// above the highest layer.
+    pub fn within(self, context: Option<Handle>, unit: UnitTag) -> Option<TxTag> {
+        if self.contexts[LAYERS - 1].is_some() {
+            return None;
+        }
+        let mut tag = TxTag::done(unit);
+        tag.contexts[0] = context;
+        tag.contexts[1..].copy_from_slice(&self.contexts[..LAYERS - 1]);
+        tag.units[1..].copy_from_slice(&self.units[..LAYERS - 1]);
+        Some(tag)
+    }
+
+    /// The context of `layer` that has to work on the bytes; `None`: nothing is to be done there.
+    pub const fn context(&self, layer: Layer) -> Option<Handle> {
+        self.contexts[layer.index()]
+    }
+
+    /// Whether a context of any layer has to work on the bytes.
+    pub fn is_pending(&self) -> bool {
+        self.contexts != [None; LAYERS]
+    }
+
+    /// Nothing is left to be done at `layer`.
+    pub const fn note_done(&mut self, layer: Layer) {
+        self.contexts[layer.index()] = None;
     }
 
     /// The place in a unit of `layer`, if the bytes belong to one.
     pub const fn unit(&self, layer: Layer) -> Option<UnitTag> {
-        self.units[layer as usize]
-    }
-
-    /// Whether the bytes are content of a record.
-    pub const fn is_in_record(&self) -> bool {
-        self.units[Layer::Tls as usize].is_some()
+        let unit = self.units[layer.index()];
+        if unit.len == 0 { None } else { Some(unit) }
     }
 
     /// The tag of the bytes that come `bytes` later in the same piece.
-    pub fn advanced(self, bytes: u32) -> TxTag {
-        let units = self.units.map(|unit| unit.map(|unit| UnitTag { at: unit.at + bytes, ..unit }));
-        TxTag { units, ..self }
+    pub fn advanced(mut self, bytes: u32) -> TxTag {
+        for unit in self.units.iter_mut().filter(|unit| unit.len > 0) {
+            unit.at += bytes;
+        }
+        self
     }
 }
 
-/// A unit (record or PDU) in a stream: its layer, its number, and where on the wire it lies. Between the parts of a PDU in
-/// records lies what frames those.
+impl UnitTag {
+    const NONE: UnitTag = UnitTag { number: 0, at: 0, len: 0, touched_from: 0 };
+}
+
+/// A unit (record or PDU) in a stream.
+///
+/// A place in a layer's stream is an offset: that of the first layer counts all bytes of the TCP stream, those of higher ones
+/// the bytes of their units, without what frames the units of layers below.
 ///
 /// ```
 /// use offload_api::{Layer, Unit};
 /// use offload_base::Seq;
 ///
-/// let record = Unit { layer: Layer::Tls, number: 0, start: Seq(u32::MAX), end: Seq(99) };
-/// assert_eq!(record.len(), 100);
-/// assert!(record.contains(Seq(0)) && !record.contains(Seq(99)));
+/// let record = Unit { layer: Layer::FIRST, number: 0, offset: 700, start: Seq(u32::MAX), len: 100, touched_from: 0 };
+/// assert_eq!(record.end(), 800);
+/// assert!(record.contains(799) && !record.contains(800));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
@@ -209,25 +242,29 @@ pub struct Unit {
     pub layer: Layer,
     /// The unit's number in its layer.
     pub number: u64,
-    /// Sequence number of its first byte.
+    /// Where in its layer's stream its first byte is.
+    pub offset: u64,
+    /// TCP sequence number of that byte.
     pub start: Seq,
-    /// Sequence number after its last byte.
-    pub end: Seq,
+    /// Bytes of the unit. Of a unit that lies in the content of others, more may lie between its first and its last on the wire.
+    pub len: u32,
+    /// As in [`UnitTag`].
+    pub touched_from: u32,
 }
 
 impl Unit {
-    /// Bytes of the unit on the wire.
-    pub const fn len(&self) -> u32 {
-        self.end.distance_from(self.start)
+    /// Where in its layer's stream it ends.
+    pub const fn end(&self) -> u64 {
+        self.offset + self.len as u64
     }
 
-    /// Whether the unit has no bytes.
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
+    /// Whether the byte at `offset` of its layer's stream is one of the unit's.
+    pub const fn contains(&self, offset: u64) -> bool {
+        self.offset <= offset && offset < self.end()
     }
 
-    /// Whether the byte at `seq` is one of the unit's.
-    pub const fn contains(&self, seq: Seq) -> bool {
-        seq.within(self.start, self.end)
+    /// Whether one of its bytes before `end` is not as it was queued.
+    pub const fn is_touched_before(&self, end: u64) -> bool {
+        self.touched_from < self.len && self.offset + (self.touched_from as u64) < end
     }
 }

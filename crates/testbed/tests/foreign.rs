@@ -392,7 +392,7 @@ fn ask(stream: &mut TcpStream, direction: Direction, start: Option<Seq>) -> Opti
 }
 
 async fn send(mut stream: TcpStream, bodies: Vec<Bytes>) {
-    stream.install(Layer::Tls, Box::new(VeilSealer));
+    stream.install(Layer::FIRST, Box::new(VeilSealer));
     let context = ask(&mut stream, Direction::Transmit, None);
     let mut sent = 0;
     for (body, number) in bodies.into_iter().zip(0..) {
@@ -401,8 +401,7 @@ async fn send(mut stream: TcpStream, bodies: Vec<Bytes>) {
         let pieces = [Bytes::copy_from_slice(&header(body.len())), body, Bytes::from_static(&[0; TAG])];
         match context {
             Some(context) => {
-                let unit = UnitTag { number, at: 0, len: length as u32 };
-                let tag = TxTag::device(context, Layer::Tls, unit);
+                let tag = TxTag::device(context, UnitTag { number, at: 0, len: length as u32, touched_from: 0 });
                 let mut at = 0;
                 stream.send_pieces(&mut pieces.into_iter().map(|piece| {
                     let tag = tag.advanced(at);

@@ -43,7 +43,7 @@ use identifications::Identifications;
 use neighbours::{Due, Hop, Neighbours};
 use offload_api::rx::Checksums;
 use offload_api::{
-    DigestAsk, EcnCodepoint, FlowKey, Handle, Header, PathCaps, Protocol, RxMeta, RxPacket, TxAsk, TxPacket,
+    EcnCodepoint, FlowKey, Header, LAYERS, PathCaps, Protocol, RxMeta, RxPacket, StreamAsk, TxAsk, TxPacket,
 };
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
@@ -126,8 +126,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) flow: &'a FlowKey,
     pub(crate) segment: &'a Segment,
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
-    pub(crate) context: Option<Handle>,
-    pub(crate) digests: Option<DigestAsk>,
+    pub(crate) streams: [Option<StreamAsk>; LAYERS],
     /// The identification of the first packet cut from this one; IPv6 has none.
     pub(crate) ident: u16,
     /// The most payload bytes a packet may have; a longer payload is for the device to cut.
@@ -440,7 +439,7 @@ impl Network {
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Option<TxPacket> {
-        let Outgoing { flow, segment, fragments, context, digests, ident, mss, ecn_capable, rate } = outgoing;
+        let Outgoing { flow, segment, fragments, streams, ident, mss, ecn_capable, rate } = outgoing;
         let (source, destination) = (flow.local.ip(), flow.remote.ip());
         let version = Version::of(&destination);
         let payload_bytes: usize = fragments.iter().map(Bytes::len).sum();
@@ -463,8 +462,7 @@ impl Network {
         }
         let ask = TxAsk {
             seq: segment.seq + u32::from(segment.flags.syn),
-            context,
-            digests,
+            streams,
             checksum: caps.checksum,
             mss: (payload_bytes > mss).then_some(mss as u16),
             rate: rate.filter(|_| caps.pacing),
@@ -501,7 +499,7 @@ impl Network {
                 Some(packet)
             }
             Hop::Asked => {
-                if packet.ask.context.is_none() {
+                if !packet.ask.has_context() {
                     self.neighbours.keep(next_hop, packet);
                 } else {
                     counters.unresolved_discards += 1;

@@ -16,7 +16,7 @@
 //!   [`recovery`]: what loss and repair lead to;
 //! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives; [`liveness`]: for how
 //!   long;
-//! - [`send_queue`], [`spans`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
+//! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
 //! - [`flight`], [`loss`], [`rtt`], [`congestion`], [`ecn`]: the network, as far as it can be known.
 
 pub(crate) mod acknowledge;
@@ -40,7 +40,6 @@ pub(crate) mod rtt;
 pub(crate) mod sealing;
 pub(crate) mod segment;
 pub(crate) mod send_queue;
-mod spans;
 pub(crate) mod state;
 
 pub(crate) use connection::Connection;

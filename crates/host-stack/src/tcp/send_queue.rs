@@ -4,15 +4,15 @@
 //!
 //! Invariants: chunks are not empty and follow each other without a gap up to `end`; everything from `acked` on
 //! is there, and so is every byte of a unit that is not wholly acknowledged. A chunk lies within one unit of a
-//! layer, and has a context as long as some layer's work on it is still to be done. No byte of a PDU in records is
-//! sealed before the PDU has its digest; so while that is to be made, all of the PDU is there as it was queued.
+//! layer, and has a context there as long as the layer's work on it is still to be done. Software seals no unit before those
+//! that lie in its content; so while one of them is to be sealed, all of it is there as it was queued.
 
 use super::sealing::Sealers;
-use super::spans::{Span, Spans};
 use bytes::{Bytes, BytesMut};
 use core::ops::Range;
-use offload_api::unit::LAYERS;
-use offload_api::{DigestAsk, Handle, Layer, Lookup, RecordSource, SealError, Sealer, TxTag, Unit, UnitPlace, UnitTag};
+use offload_api::{
+    Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, SealError, Sealer, StreamAsk, TxTag, Unit,
+};
 use offload_base::Seq;
 use offload_base::cost::{self, Work};
 use smallvec::SmallVec;
@@ -28,10 +28,10 @@ pub(crate) struct SendQueue {
     charged: usize,
     acked: u64,
     end: u64,
-    /// Where the first unit of each layer began.
+    /// Where in each layer's stream the first unit began.
     first_unit: [Option<u64>; LAYERS],
-    /// Where the units of the highest layer are: those of lower ones may cut them into parts.
-    pdus: Spans,
+    /// Where the streams of the layers above the first end, and the last unit of each.
+    above: [Above; LAYERS - 1],
     /// Boxed: most connections have none.
     sealers: Option<Box<Sealers>>,
 }
@@ -41,16 +41,23 @@ struct Chunk {
     start: u64,
     data: Bytes,
     tag: TxTag,
-    /// The layers whose work on these bytes the context is still to do, a bit each.
-    pending: u8,
+    /// Where it is in the streams of the layers above the first, or where those go on.
+    above: [u64; LAYERS - 1],
+}
+
+/// A layer's stream, as far as it is queued.
+#[derive(Clone, Copy, Debug, Default)]
+struct Above {
+    end: u64,
+    /// Where its last unit begins and ends.
+    last: (u64, u64),
 }
 
 /// Payload for one packet.
 #[derive(Debug, Default)]
 pub(crate) struct Cut {
     pub(crate) fragments: SmallVec<[Bytes; 4]>,
-    pub(crate) context: Option<Handle>,
-    pub(crate) digests: Option<DigestAsk>,
+    pub(crate) streams: [Option<StreamAsk>; LAYERS],
     pub(crate) len: usize,
 }
 
@@ -78,7 +85,7 @@ impl SendQueue {
             acked: FIRST_BYTE,
             end: FIRST_BYTE,
             first_unit: [None; LAYERS],
-            pdus: Spans::default(),
+            above: [Above::default(); LAYERS - 1],
             sealers: None,
         }
     }
@@ -118,24 +125,21 @@ impl SendQueue {
             return self.append_copy(&data);
         }
         self.close_open();
-        let mut pending = 0;
-        for layer in 0..LAYERS {
-            if let Some(unit) = tag.units[layer] {
-                debug_assert!(unit.at as usize + data.len() <= unit.len as usize, "a chunk lies within its unit");
-                self.first_unit[layer].get_or_insert(start.saturating_sub(u64::from(unit.at)));
-                if tag.context.is_some()
-                    && (layer == Layer::Tls as usize || !tag.is_in_record() || tag.digests.is_some())
-                {
-                    pending |= 1 << layer;
-                }
+        let above = self.above.map(|stream| stream.end);
+        for layer in Layer::ALL {
+            let Some(unit) = tag.unit(layer) else { continue };
+            debug_assert!(unit.at as usize + data.len() <= unit.len as usize, "a chunk lies within its unit");
+            let offset = offset_of(layer, start, above);
+            let begins = offset.saturating_sub(u64::from(unit.at));
+            self.first_unit[layer.index()].get_or_insert(begins);
+            if layer > Layer::FIRST {
+                let last = (begins, begins + u64::from(unit.len));
+                self.above[layer.index() - 1] = Above { end: offset + data.len() as u64, last };
             }
-        }
-        if let Some(unit) = tag.unit(Layer::NvmeTcp) {
-            self.pdus.extend(unit, start, data.len() as u64);
         }
         self.end += data.len() as u64;
         self.charged += data.len() + CHUNK_BYTES;
-        self.chunks.push_back(Chunk { start, data, tag, pending });
+        self.chunks.push_back(Chunk { start, data, tag, above });
         start
     }
 
@@ -180,11 +184,9 @@ impl SendQueue {
         if self.acked > self.end - self.open.len() as u64 {
             self.close_open();
         }
-        // A record that may be sent again is sealed again, with the digests in it: so their PDUs are kept as well.
         // From the front, where what is acknowledged is: a search would ask chunks that are in no cache.
         let first_needed = self.chunks.iter().take_while(|chunk| chunk.needed_until() <= self.acked).count();
-        let needed_from = self.chunks.get(first_needed).map_or(self.acked, |chunk| chunk.start);
-        let needed_from = self.pdus.forget_before(needed_from).map_or(needed_from, |pdu| pdu.min(needed_from));
+        let needed_from = self.needed_from(first_needed);
         while self.chunks.front().is_some_and(|chunk| chunk.end() <= needed_from) {
             if let Some(chunk) = self.chunks.pop_front() {
                 self.charged -= chunk.data.len() + CHUNK_BYTES;
@@ -199,51 +201,55 @@ impl SendQueue {
         }
     }
 
+    /// Where the first byte is that is needed if the chunk of this index is: a unit that may be sent again may be sealed
+    /// again, with what is sealed in its content, and that is done by whole units.
+    fn needed_from(&self, first_needed: usize) -> u64 {
+        let first = self.chunks.get(first_needed);
+        let mut needed_from = first.map_or(self.acked, |chunk| chunk.start);
+        for layer in Layer::ALL.into_iter().filter(|layer| *layer > Layer::FIRST) {
+            let Above { end, last } = self.above[layer.index() - 1];
+            let next = first.and_then(|chunk| self.chunks.get(self.index_in(layer, chunk.offset(layer))));
+            let begun = match next.and_then(|chunk| Some((chunk.offset(layer), chunk.tag.unit(layer)?))) {
+                Some((offset, unit)) => offset.saturating_sub(u64::from(unit.at)),
+                // Of the last unit a part may be still to come.
+                None if last.1 > end => last.0,
+                None => continue,
+            };
+            if let Some(chunk) = self.chunks.get(self.index_in(layer, begun)) {
+                needed_from = needed_from.min(chunk.start);
+            }
+        }
+        needed_from
+    }
+
     /// Throws everything away: nothing will be sent any more.
     pub(crate) fn release(&mut self) {
         self.acked = self.end;
         self.chunks = VecDeque::new();
         self.open = BytesMut::new();
         self.charged = 0;
-        self.pdus = Spans::default();
         if let Some(sealers) = &mut self.sealers {
             sealers.clear();
         }
     }
 
-    /// Payload for a packet: bytes from `range.start` on, at most up to `range.end`, that one context works on; and if they
-    /// are PDUs in records, either all of those still need their digests from one context, or none does.
+    /// Payload for a packet: bytes from `range.start` on, at most up to `range.end`; of each layer, one context works on all
+    /// bytes that are of its stream, or none does.
     pub(crate) fn cut(&mut self, range: Range<u64>) -> Cut {
         if range.end > self.end - self.open.len() as u64 {
             self.close_open();
         }
         let mut cut = Cut::default();
         let mut at = range.start;
-        let mut content = None;
+        let mut contexts = [None; LAYERS];
         let first = self.index_of(at);
         for chunk in self.chunks.range(first..) {
-            if at >= range.end || cut.fragments.len() == MAX_FRAGMENTS {
-                break;
-            }
-            if cut.fragments.is_empty() {
-                cut.context = chunk.tag.context;
-            } else if cut.context != chunk.tag.context {
+            if at >= range.end || cut.fragments.len() == MAX_FRAGMENTS || !chunk.agrees_with(&mut contexts) {
                 break;
             }
             let from = (at - chunk.start) as usize;
             let to = chunk.data.len().min((range.end - chunk.start) as usize);
-            if chunk.tag.is_in_record()
-                && chunk.tag.unit(Layer::NvmeTcp).is_some()
-                && let Some(unit) = chunk.tag.advanced(from as u32).unit(Layer::NvmeTcp)
-            {
-                if content.is_some_and(|digests| digests != chunk.tag.digests) {
-                    break;
-                }
-                content = Some(chunk.tag.digests);
-                cut.note_content(chunk.tag.digests, unit, (to - from) as u32);
-            }
-            cut.fragments.push(chunk.data.slice(from..to));
-            cut.len += to - from;
+            cut.push(chunk, from..to);
             at = chunk.end();
         }
         cut
@@ -251,98 +257,97 @@ impl SendQueue {
 
     /// Has `unit` sealed by software, and whatever units of higher layers it holds, and replaces the queued bytes.
     pub(crate) fn seal(&mut self, unit: Unit) -> Result<(), SealFailure> {
-        let Some(start) = self.position(unit.start) else { return Err(SealFailure::NotPending) };
-        let range = start..start + u64::from(unit.len());
         let layer = unit.layer;
-        if !self.is_pending_unit(&unit, &range) {
+        let queued = match self.unit_at(layer, unit.offset) {
+            Lookup::In(found) => found == unit && self.is_pending(layer, unit.offset),
+            _ => false,
+        };
+        if !queued {
             return Err(SealFailure::NotPending);
         }
-        // A unit of a higher layer is sealed first: its digest is part of what the lower layer encrypts.
-        for higher in LAYERS_FROM_THE_TOP.into_iter().filter(|higher| *higher > layer) {
-            let mut at = range.start;
-            while let Some(found) = self.next_pending(higher, at..range.end) {
-                self.seal_one(higher, found)?;
-                at = found_end(self, found);
+        // What lies in its content is sealed first, the highest layer before all.
+        for higher in Layer::ALL.into_iter().rev().filter(|higher| *higher > layer) {
+            while let Some(found) = self.next_pending(higher, unit) {
+                self.seal_one(found)?;
             }
         }
-        self.seal_one(layer, unit)
+        self.seal_one(unit)
     }
 
-    fn seal_one(&mut self, layer: Layer, unit: Unit) -> Result<(), SealFailure> {
-        let start = self.position(unit.start).ok_or(SealFailure::NotPending)?;
-        let end = start + u64::from(unit.len());
-        if end > self.end - self.open.len() as u64 {
+    fn seal_one(&mut self, unit: Unit) -> Result<(), SealFailure> {
+        let Unit { layer, number, offset, len, .. } = unit;
+        if unit.end() > self.end_of(layer) {
             return Err(SealFailure::Incomplete);
         }
-        let first = self.index_of(start);
-        let last = self.index_of(end);
-        if self.chunks.get(first).is_none_or(|chunk| chunk.start != start) {
-            return Err(SealFailure::NotPending);
-        }
-        let is_of_unit = |chunk: &Chunk| chunk.tag.unit(layer).is_some_and(|tag| tag.number == unit.number);
+        let (first, last) = (self.index_in(layer, offset), self.index_in(layer, unit.end()));
+        let start = match self.chunks.get(first).filter(|chunk| chunk.offset(layer) == offset) {
+            Some(chunk) => chunk.start,
+            None => return Err(SealFailure::NotPending),
+        };
+        let is_of_unit = |chunk: &Chunk| chunk.tag.unit(layer).is_some_and(|tag| tag.number == number);
         let parts = self.chunks.range(first..last).filter(|chunk| is_of_unit(chunk));
         let plain: SmallVec<[Bytes; 8]> = parts.map(|chunk| chunk.data.clone()).collect();
-        let length: usize = plain.iter().map(Bytes::len).sum();
-        // A sealer knows nothing of what lies between the parts.
-        let whole = Unit { end: unit.start + length as u32, ..unit };
-        if self.pdus.at(start).is_some_and(|pdu| layer == Layer::NvmeTcp && !pdu.is_complete()) {
-            return Err(SealFailure::Incomplete);
-        }
         let sealer = self.sealers.as_mut().and_then(|sealers| sealers.of(layer, start)).ok_or(SealFailure::NoSealer)?;
         let sealed = {
             let _scope = cost::work(Work::Crypto);
-            sealer.seal(whole, &plain).map_err(SealFailure::Refused)?
+            sealer.seal(unit, &plain).map_err(SealFailure::Refused)?
         };
-        if sealed.len() != length {
-            return Err(SealFailure::Refused(SealError::Malformed { number: unit.number }));
+        let length: usize = plain.iter().map(Bytes::len).sum();
+        if sealed.len() != length || length != len as usize {
+            return Err(SealFailure::Refused(SealError::Malformed { number }));
         }
         let mut at = 0;
         for chunk in self.chunks.range_mut(first..last).filter(|chunk| is_of_unit(chunk)) {
             chunk.data = sealed.slice(at..at + chunk.data.len());
             at += chunk.data.len();
-            chunk.pending &= !(1 << layer as usize);
-            if layer == Layer::NvmeTcp {
-                chunk.tag.digests = None;
-            }
-            if chunk.pending == 0 {
-                chunk.tag.context = None;
-            }
+            chunk.tag.note_done(layer);
         }
         Ok(())
     }
 
-    /// Whether `unit` is queued at exactly `range`, and still to be worked on.
-    fn is_pending_unit(&self, unit: &Unit, range: &Range<u64>) -> bool {
-        let chunk = self.chunks.get(self.index_of(range.start)).filter(|chunk| chunk.start == range.start);
-        chunk.is_some_and(|chunk| {
-            let found = self.unit_of(chunk, unit.layer);
-            chunk.is_pending(unit.layer) && found == Some(*unit)
-        })
+    /// Whether the byte at `offset` of a layer's stream, which is queued, is still to be worked on there.
+    fn is_pending(&self, layer: Layer, offset: u64) -> bool {
+        let chunk = self.chunks.get(self.index_in(layer, offset));
+        chunk.is_some_and(|chunk| chunk.tag.context(layer).is_some())
     }
 
-    /// The first unit of `layer` with bytes in `range` that are still to be worked on.
-    fn next_pending(&self, layer: Layer, range: Range<u64>) -> Option<Unit> {
-        let chunks = self.chunks.range(self.index_of(range.start)..);
-        let chunk = chunks.take_while(|chunk| chunk.start < range.end).find(|chunk| chunk.is_pending(layer))?;
-        self.unit_of(chunk, layer)
+    /// The first unit of `higher` with bytes in those of `unit` that are still to be worked on.
+    fn next_pending(&self, higher: Layer, unit: Unit) -> Option<Unit> {
+        let chunks = self.chunks.range(self.index_in(unit.layer, unit.offset)..);
+        let mut chunks = chunks.take_while(|chunk| chunk.offset(unit.layer) < unit.end());
+        self.unit_of(chunks.find(|chunk| chunk.tag.context(higher).is_some())?, higher)
     }
 
     fn unit_of(&self, chunk: &Chunk, layer: Layer) -> Option<Unit> {
-        if layer == Layer::NvmeTcp {
-            return self.pdus.at(chunk.start).map(|pdu| self.pdu(pdu));
-        }
-        let unit = chunk.tag.unit(layer)?;
-        let start = self.seq(chunk.start) - unit.at;
-        Some(Unit { layer, number: unit.number, start, end: start + unit.len })
-    }
-
-    fn pdu(&self, pdu: &Span) -> Unit {
-        Unit { layer: Layer::NvmeTcp, number: pdu.number, start: self.seq(pdu.start), end: self.seq(pdu.end()) }
+        let tag = chunk.tag.unit(layer)?;
+        let offset = chunk.offset(layer).saturating_sub(u64::from(tag.at));
+        let start = match layer {
+            Layer::FIRST => offset + FIRST_BYTE,
+            _ => self.chunks.get(self.index_in(layer, offset))?.start,
+        };
+        let start = self.seq(start);
+        Some(Unit { layer, number: tag.number, offset, start, len: tag.len, touched_from: tag.touched_from })
     }
 
     /// The index of the first chunk that ends after `position`.
     fn index_of(&self, position: u64) -> usize {
         self.chunks.partition_point(|chunk| chunk.end() <= position)
+    }
+
+    /// The index of the first chunk with bytes of a layer's stream that end after `offset`.
+    fn index_in(&self, layer: Layer, offset: u64) -> usize {
+        match layer {
+            Layer::FIRST => self.index_of(offset + FIRST_BYTE),
+            _ => self.chunks.partition_point(|chunk| chunk.end_in(layer) <= offset),
+        }
+    }
+
+    /// Where a layer's stream ends, as far as it is queued and not only gathered.
+    fn end_of(&self, layer: Layer) -> u64 {
+        match layer {
+            Layer::FIRST => self.end - self.open.len() as u64 - FIRST_BYTE,
+            _ => self.above[layer.index() - 1].end,
+        }
     }
 
     /// Makes a chunk of the gathered bytes.
@@ -353,35 +358,34 @@ impl SendQueue {
             self.open = BytesMut::new();
             let start = self.end - data.len() as u64;
             self.charged += CHUNK_BYTES;
-            self.chunks.push_back(Chunk { start, data, tag: TxTag::PLAIN, pending: 0 });
+            let above = self.above.map(|stream| stream.end);
+            self.chunks.push_back(Chunk { start, data, tag: TxTag::PLAIN, above });
         }
     }
 }
 
 impl RecordSource for SendQueue {
-    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup {
-        let Some(first) = self.first_unit[layer as usize] else { return Lookup::BeforeStart };
-        let Some(position) = self.position(seq).filter(|position| *position >= first) else {
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        if self.first_unit[layer.index()].is_none_or(|first| offset < first) {
             return Lookup::BeforeStart;
-        };
-        let chunk = self.chunks.get(self.index_of(position)).filter(|chunk| chunk.start <= position);
+        }
+        let chunk = self.chunks.get(self.index_in(layer, offset)).filter(|chunk| chunk.offset(layer) <= offset);
         match chunk.and_then(|chunk| self.unit_of(chunk, layer)) {
             Some(unit) => Lookup::In(unit),
             None => Lookup::Released,
         }
     }
 
-    fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        self.pieces(layer, from, to, &mut |bytes, _| sink(bytes));
-    }
-
-    fn pieces(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes, TxTag)) {
-        let (Some(from), Some(to)) = (self.position(from), self.position(to)) else { return };
-        let chunks = self.chunks.range(self.index_of(from)..);
-        for chunk in chunks.take_while(|chunk| chunk.start < to).filter(|chunk| chunk.tag.unit(layer).is_some()) {
-            let start = from.saturating_sub(chunk.start) as usize;
-            let end = chunk.data.len().min((to - chunk.start) as usize);
-            sink(chunk.data.slice(start..end), chunk.tag.advanced(start as u32));
+    fn pieces(&self, layer: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let chunks = self.chunks.range(self.index_in(layer, from)..);
+        for chunk in chunks.take_while(|chunk| chunk.offset(layer) < to).filter(|chunk| chunk.is_of(layer)) {
+            let start = from.saturating_sub(chunk.offset(layer)) as usize;
+            let end = chunk.data.len().min((to - chunk.offset(layer)) as usize);
+            let offsets = Layer::ALL.map(|layer| match chunk.is_of(layer) {
+                true => chunk.offset(layer) + start as u64,
+                false => chunk.offset(layer),
+            });
+            sink(QueuedBytes { bytes: chunk.data.slice(start..end), tag: chunk.tag.advanced(start as u32), offsets });
         }
     }
 }
@@ -391,30 +395,61 @@ impl Chunk {
         self.start + self.data.len() as u64
     }
 
-    fn is_pending(&self, layer: Layer) -> bool {
-        self.pending & 1 << layer as usize != 0
+    /// Whether its bytes are of a layer's stream.
+    fn is_of(&self, layer: Layer) -> bool {
+        layer == Layer::FIRST || self.tag.unit(layer).is_some()
     }
 
-    /// The end of the record that this chunk is part of: up to there its bytes may be asked for again.
+    /// Where in a layer's stream it is, or where that goes on.
+    fn offset(&self, layer: Layer) -> u64 {
+        offset_of(layer, self.start, self.above)
+    }
+
+    /// Where a layer's stream goes on behind it.
+    fn end_in(&self, layer: Layer) -> u64 {
+        self.offset(layer) + if self.is_of(layer) { self.data.len() as u64 } else { 0 }
+    }
+
+    /// The end of the unit of the first layer that the chunk is part of: up to there its bytes may be asked for again.
     fn needed_until(&self) -> u64 {
-        let record = self.tag.unit(Layer::Tls);
-        record.map_or(self.end(), |record| self.start - u64::from(record.at) + u64::from(record.len))
+        let unit = self.tag.unit(Layer::FIRST);
+        unit.map_or(self.end(), |unit| self.start - u64::from(unit.at) + u64::from(unit.len))
+    }
+
+    /// Whether it may be in a packet with these contexts, for each layer of whose stream the packet has bytes. If so, they are
+    /// its own, too.
+    fn agrees_with(&self, contexts: &mut [Option<Option<Handle>>; LAYERS]) -> bool {
+        let mut layers = Layer::ALL.into_iter().filter(|layer| self.is_of(*layer));
+        layers.all(|layer| {
+            let context = self.tag.context(layer);
+            *contexts[layer.index()].get_or_insert(context) == context
+        })
     }
 }
 
 impl Cut {
-    /// The next fragment is `bytes` bytes of a PDU in a record, from a place in it on; `digests` is to fill its digest in.
-    fn note_content(&mut self, digests: Option<Handle>, unit: UnitTag, bytes: u32) {
-        let Some(context) = digests else { return };
-        let (first, next) = (UnitPlace::of(unit), UnitPlace::behind(unit, bytes));
-        let ask = self.digests.get_or_insert(DigestAsk { context, content: 0, first, next });
-        ask.content |= 1 << self.fragments.len();
-        ask.next = next;
+    /// The next fragment is a part of `chunk`.
+    fn push(&mut self, chunk: &Chunk, part: Range<usize>) {
+        let bytes = part.len() as u32;
+        for layer in Layer::ALL {
+            let Some(context) = chunk.tag.context(layer) else { continue };
+            let offset = chunk.offset(layer) + part.start as u64;
+            let begin = StreamAsk { context, bytes: 0, offset, fragments: 0 };
+            let ask = self.streams[layer.index()].get_or_insert(begin);
+            ask.bytes += bytes;
+            ask.fragments |= 1 << self.fragments.len();
+        }
+        self.len += part.len();
+        self.fragments.push(chunk.data.slice(part));
     }
 }
 
-fn found_end(queue: &SendQueue, unit: Unit) -> u64 {
-    queue.position(unit.end).unwrap_or(queue.end)
+/// Where in a layer's stream the byte at the position `start` is, or where that goes on; `above`: of those above the first.
+fn offset_of(layer: Layer, start: u64, above: [u64; LAYERS - 1]) -> u64 {
+    match layer {
+        Layer::FIRST => start - FIRST_BYTE,
+        _ => above[layer.index() - 1],
+    }
 }
 
 /// The position of a stream's first byte; the SYN comes before it.
@@ -426,8 +461,7 @@ const CHUNK_BYTES: usize = size_of::<Chunk>();
 /// How much is gathered before a new buffer is begun.
 const OPEN_BYTES: usize = 16 << 10;
 /// More pieces than this would cost the device more than a second packet.
-const MAX_FRAGMENTS: usize = DigestAsk::FRAGMENTS;
-const LAYERS_FROM_THE_TOP: [Layer; LAYERS] = [Layer::NvmeTcp, Layer::Tls];
+const MAX_FRAGMENTS: usize = StreamAsk::FRAGMENTS;
 
 #[cfg(test)]
 mod tests {
@@ -439,8 +473,17 @@ mod tests {
     const CONTEXT: Handle = Handle { index: 1, generation: 0 };
     const DIGESTS: Handle = Handle { index: 2, generation: 0 };
 
-    fn tagged(layer: Layer, number: u64, at: u32, len: u32) -> TxTag {
-        TxTag::device(CONTEXT, layer, UnitTag { number, at, len })
+    fn unit(number: u64, at: u32, len: u32) -> UnitTag {
+        UnitTag { number, at, len, touched_from: 0 }
+    }
+
+    fn tagged(number: u64, at: u32, len: u32) -> TxTag {
+        TxTag::device(CONTEXT, unit(number, at, len))
+    }
+
+    /// A PDU's place in a record, both to be worked on.
+    fn stacked(pdu: UnitTag, record: UnitTag) -> TxTag {
+        TxTag::device(DIGESTS, pdu).within(Some(CONTEXT), record).unwrap()
     }
 
     fn queue_with_record() -> SendQueue {
@@ -448,7 +491,7 @@ mod tests {
         queue.append(vec![0; 300].into(), TxTag::PLAIN);
         for at in [0, 5, 95] {
             let length = [5, 90, 16][[0, 5, 95].iter().position(|start| *start == at).unwrap()];
-            queue.append(vec![at as u8; length].into(), tagged(Layer::Tls, 7, at, 111));
+            queue.append(vec![at as u8; length].into(), tagged(7, at, 111));
         }
         queue
     }
@@ -457,21 +500,21 @@ mod tests {
     fn a_unit_is_found_by_any_of_its_bytes_until_all_are_acknowledged() {
         let mut queue = queue_with_record();
         let start = queue.seq(301);
-        let unit = Unit { layer: Layer::Tls, number: 7, start, end: start + 111 };
-        assert_eq!(queue.unit_at(Layer::Tls, queue.seq(300)), Lookup::BeforeStart);
-        assert_eq!(queue.unit_at(Layer::NvmeTcp, start), Lookup::BeforeStart);
-        for position in [301, 305, 306, 395, 396, 411] {
-            assert_eq!(queue.unit_at(Layer::Tls, queue.seq(position)), Lookup::In(unit));
+        let unit = Unit { layer: Layer::FIRST, number: 7, offset: 300, start, len: 111, touched_from: 0 };
+        assert_eq!(queue.unit_at(Layer::FIRST, 299), Lookup::BeforeStart);
+        assert_eq!(queue.unit_at(Layer::SECOND, 300), Lookup::BeforeStart);
+        for offset in [300, 304, 305, 394, 395, 410] {
+            assert_eq!(queue.unit_at(Layer::FIRST, offset), Lookup::In(unit));
         }
-        assert_eq!(queue.unit_at(Layer::Tls, queue.seq(412)), Lookup::Released, "never queued");
+        assert_eq!(queue.unit_at(Layer::FIRST, 411), Lookup::Released, "never queued");
         queue.acknowledge(411);
         assert_eq!(queue.unacknowledged(), 1, "what is kept for the unit's sake does not count");
-        assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::In(unit));
+        assert_eq!(queue.unit_at(Layer::FIRST, 300), Lookup::In(unit));
         let mut bytes = Vec::new();
-        queue.bytes(Layer::Tls, start, start + 111, &mut |piece| bytes.extend_from_slice(&piece));
+        queue.pieces(Layer::FIRST, 300, 411, &mut |piece| bytes.extend_from_slice(&piece.bytes));
         assert_eq!(bytes, [vec![0; 5], vec![5; 90], vec![95; 16]].concat());
         queue.acknowledge(412);
-        assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::Released);
+        assert_eq!(queue.unit_at(Layer::FIRST, 300), Lookup::Released);
         assert!(queue.chunks.is_empty());
     }
 
@@ -479,9 +522,10 @@ mod tests {
     fn packets_end_where_the_context_changes() {
         let mut queue = queue_with_record();
         let cut = queue.cut(1..412);
-        assert_eq!((cut.len, cut.context), (300, None));
+        assert_eq!((cut.len, cut.streams), (300, [None; LAYERS]));
         let cut = queue.cut(301..412);
-        assert_eq!((cut.len, cut.context, cut.fragments.len()), (111, Some(CONTEXT), 3));
+        let ask = StreamAsk { context: CONTEXT, bytes: 111, offset: 300, fragments: 0b111 };
+        assert_eq!((cut.len, cut.streams, cut.fragments.len()), (111, [Some(ask), None], 3));
         let cut = queue.cut(303..308);
         assert_eq!((cut.len, cut.fragments.len()), (5, 2));
     }
@@ -500,19 +544,23 @@ mod tests {
     fn sealing_replaces_the_bytes_and_nothing_else() {
         let mut queue = queue_with_record();
         let start = queue.seq(301);
-        let unit = Unit { layer: Layer::Tls, number: 7, start, end: start + 111 };
+        let unit = Unit { layer: Layer::FIRST, number: 7, offset: 300, start, len: 111, touched_from: 0 };
         assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer));
         let log = Arc::default();
-        queue.install(Layer::Tls, Box::new(AddOne(Arc::clone(&log), Layer::Tls)));
+        queue.install(Layer::FIRST, Box::new(AddOne(Arc::clone(&log), Layer::FIRST)));
         assert_eq!(queue.seal(unit), Err(SealFailure::NoSealer), "it answers for what is queued from then on");
         queue.sealers = None;
-        queue.sealers.get_or_insert_default().install(Layer::Tls, 301, Box::new(AddOne(Arc::clone(&log), Layer::Tls)));
+        queue.sealers.get_or_insert_default().install(
+            Layer::FIRST,
+            301,
+            Box::new(AddOne(Arc::clone(&log), Layer::FIRST)),
+        );
         assert_eq!(queue.seal(Unit { number: 8, ..unit }), Err(SealFailure::NotPending));
         assert_eq!(queue.seal(unit), Ok(()));
         assert_eq!(queue.seal(unit), Err(SealFailure::NotPending), "once is enough");
-        assert_eq!(queue.unit_at(Layer::Tls, start), Lookup::In(unit));
+        assert_eq!(queue.unit_at(Layer::FIRST, 300), Lookup::In(unit));
         let cut = queue.cut(301..412);
-        assert_eq!((cut.context, cut.fragments.concat()), (None, [vec![1; 5], vec![6; 90], vec![96; 16]].concat()));
+        assert_eq!((cut.streams[0], cut.fragments.concat()), (None, [vec![1; 5], vec![6; 90], vec![96; 16]].concat()));
     }
 
     #[test]
@@ -524,14 +572,14 @@ mod tests {
         };
         for acknowledged_first in [false, true] {
             let mut queue = SendQueue::new(Seq(0));
-            queue.install(Layer::Tls, sealer(&key));
-            let start = queue.append(vec![1; 100].into(), tagged(Layer::Tls, 0, 0, 100));
+            queue.install(Layer::FIRST, sealer(&key));
+            let start = queue.append(vec![1; 100].into(), tagged(0, 0, 100));
             if acknowledged_first {
                 queue.acknowledge(start + 100);
                 assert_eq!(Arc::strong_count(&key), 2, "more may be queued for it");
-                queue.install(Layer::Tls, sealer(&Arc::default()));
+                queue.install(Layer::FIRST, sealer(&Arc::default()));
             } else {
-                queue.install(Layer::Tls, sealer(&Arc::default()));
+                queue.install(Layer::FIRST, sealer(&Arc::default()));
                 queue.acknowledge(start + 99);
                 assert_eq!(Arc::strong_count(&key), 2, "its record may have to be sealed");
                 queue.acknowledge(start + 100);
@@ -553,53 +601,50 @@ mod tests {
     fn digests_are_made_before_the_records_they_are_in_are_sealed() {
         // PDUs of 100 bytes, records of 80 bytes over them: records 0..5, PDUs 0..4.
         let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
-        for layer in [Layer::Tls, Layer::NvmeTcp] {
+        for layer in Layer::ALL {
             queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
         }
         for at in (0..400u32).step_by(20) {
-            let mut tag = tagged(Layer::Tls, u64::from(at / 80), at % 80, 80);
-            tag.digests = Some(DIGESTS);
-            tag.units[Layer::NvmeTcp as usize] = Some(UnitTag { number: u64::from(at / 100), at: at % 100, len: 100 });
-            queue.append(vec![10; 20].into(), tag);
+            let (pdu, record) = (unit((at / 100).into(), at % 100, 100), unit((at / 80).into(), at % 80, 80));
+            queue.append(vec![10; 20].into(), stacked(pdu, record));
         }
         let record = |number: u32| Unit {
-            layer: Layer::Tls,
+            layer: Layer::FIRST,
             number: u64::from(number),
-            start: queue_seq(number * 80),
-            end: queue_seq(number * 80 + 80),
+            offset: u64::from(number * 80),
+            start: Seq(1 + number * 80),
+            len: 80,
+            touched_from: 0,
         };
         assert_eq!(queue.seal(record(1)), Ok(()));
-        assert_eq!(*log.lock().unwrap(), [(Layer::NvmeTcp, 0), (Layer::NvmeTcp, 1), (Layer::Tls, 1)]);
+        assert_eq!(*log.lock().unwrap(), [(Layer::SECOND, 0), (Layer::SECOND, 1), (Layer::FIRST, 1)]);
         assert_eq!(queue.cut(81..161).fragments.concat(), [12; 80]);
         assert_eq!(queue.cut(1..401).len, 80, "record 0 is still for the context");
         assert_eq!(queue.seal(record(0)), Ok(()));
         assert_eq!(log.lock().unwrap().len(), 4, "PDU 0 has its digest already");
         // All of a PDU is kept until all of its records are acknowledged too.
         queue.acknowledge(161);
-        assert!(matches!(queue.unit_at(Layer::NvmeTcp, queue_seq(100)), Lookup::In(_)));
-        assert_eq!(queue.unit_at(Layer::NvmeTcp, queue_seq(99)), Lookup::Released);
+        assert!(matches!(queue.unit_at(Layer::SECOND, 100), Lookup::In(_)));
+        assert_eq!(queue.unit_at(Layer::SECOND, 99), Lookup::Released);
     }
 
     /// PDUs of 100 bytes as the content of records of 30 bytes of it each, with 5 bytes before and 17 behind.
     fn queue_with_pdus_in_records(log: &Arc<Mutex<Vec<(Layer, u64)>>>) -> SendQueue {
         let mut queue = SendQueue::new(Seq(0));
-        for layer in [Layer::Tls, Layer::NvmeTcp] {
+        for layer in Layer::ALL {
             queue.install(layer, Box::new(AddOne(log.clone(), layer)));
         }
         for number in 0..10u32 {
-            let record = |at| tagged(Layer::Tls, number.into(), at, 52);
-            queue.append(vec![1; 5].into(), record(0));
+            let record = |at| unit(number.into(), at, 52);
+            queue.append(vec![1; 5].into(), TxTag::device(CONTEXT, record(0)));
             let mut at = number * 30;
             while at < number * 30 + 30 {
                 let bytes = (number * 30 + 30 - at).min(100 - at % 100);
-                let mut tag = record(5 + at % 30);
-                tag.digests = Some(DIGESTS);
-                let unit = UnitTag { number: u64::from(at / 100), at: at % 100, len: 100 };
-                tag.units[Layer::NvmeTcp as usize] = Some(unit);
+                let tag = stacked(unit((at / 100).into(), at % 100, 100), record(5 + at % 30));
                 queue.append(vec![10; bytes as usize].into(), tag);
                 at += bytes;
             }
-            queue.append(vec![2; 17].into(), record(35));
+            queue.append(vec![2; 17].into(), TxTag::device(CONTEXT, record(35)));
         }
         queue
     }
@@ -609,40 +654,57 @@ mod tests {
         let log = Arc::default();
         let mut queue = queue_with_pdus_in_records(&log);
         // Records are at 1, 53, 105, 157, ...; PDU 1 begins behind 10 bytes of content of the fourth.
-        let Lookup::In(unit) = queue.unit_at(Layer::NvmeTcp, Seq(157 + 15)) else { panic!("there is one") };
-        assert_eq!((unit.number, unit.start, unit.end), (1, Seq(172), Seq(6 * 52 + 1 + 25)));
+        let Lookup::In(unit) = queue.unit_at(Layer::SECOND, 100) else { panic!("there is one") };
+        assert_eq!((unit.number, unit.start, unit.offset, unit.len), (1, Seq(172), 100, 100));
         let cut = queue.cut(160..230);
-        let place = |number, at| UnitPlace { number, at };
-        let ask = DigestAsk { context: DIGESTS, content: 0b100110, first: place(0, 90), next: place(1, 36) };
-        assert_eq!((cut.len, cut.context, cut.digests), (70, Some(CONTEXT), Some(ask)));
+        let record = StreamAsk { context: CONTEXT, bytes: 70, offset: 159, fragments: 0b111111 };
+        let ask = StreamAsk { context: DIGESTS, bytes: 46, offset: 90, fragments: 0b100110 };
+        assert_eq!((cut.len, cut.streams), (70, [Some(record), Some(ask)]));
         // The digest of PDU 1 only: what frames its records, and PDU 0, stay as they are.
         assert_eq!(queue.seal(unit), Ok(()));
-        assert_eq!(*log.lock().unwrap(), [(Layer::NvmeTcp, 1)]);
+        assert_eq!(*log.lock().unwrap(), [(Layer::SECOND, 1)]);
         let cut = queue.cut(160..230);
         assert_eq!(
-            (cut.fragments.concat(), cut.digests.map(|ask| ask.next)),
-            ([[1; 2].as_slice(), &[10; 10]].concat(), Some(place(1, 0)))
+            (cut.fragments.concat(), cut.streams[1].map(|ask| ask.end())),
+            ([[1; 2].as_slice(), &[10; 10]].concat(), Some(100))
         );
         let cut = queue.cut(172..240);
         let expected = [[11; 20].as_slice(), &[2; 17], &[1; 5], &[11; 26]].concat();
-        assert_eq!((cut.fragments.concat(), cut.context, cut.digests), (expected, Some(CONTEXT), None));
+        let contexts = cut.streams.map(|ask| ask.map(|ask| ask.context));
+        assert_eq!((cut.fragments.concat(), contexts), (expected, [Some(CONTEXT), None]));
         // Record 3 is sealed with the digests of both.
-        let record = Unit { layer: Layer::Tls, number: 3, start: Seq(157), end: Seq(209) };
+        let (layer, start) = (Layer::FIRST, Seq(157));
+        let record = Unit { layer, number: 3, offset: 156, start, len: 52, touched_from: 0 };
         assert_eq!(queue.seal(record), Ok(()));
-        assert_eq!(log.lock().unwrap()[1..], [(Layer::NvmeTcp, 0), (Layer::Tls, 3)]);
+        assert_eq!(log.lock().unwrap()[1..], [(Layer::SECOND, 0), (Layer::FIRST, 3)]);
         // As long as record 3 is not acknowledged as a whole, PDU 0 is there to make its digest of.
         let mut queue = queue_with_pdus_in_records(&Arc::default());
         queue.acknowledge(208);
-        assert!(matches!(queue.unit_at(Layer::NvmeTcp, Seq(6)), Lookup::In(unit) if unit.number == 0));
+        assert!(matches!(queue.unit_at(Layer::SECOND, 0), Lookup::In(unit) if unit.number == 0));
         queue.acknowledge(209);
-        assert_eq!(queue.unit_at(Layer::NvmeTcp, Seq(6)), Lookup::Released);
-        assert!(matches!(queue.unit_at(Layer::NvmeTcp, Seq(172)), Lookup::In(_)));
+        assert_eq!(queue.unit_at(Layer::SECOND, 0), Lookup::Released);
+        assert!(matches!(queue.unit_at(Layer::SECOND, 100), Lookup::In(_)));
         queue.acknowledge(521);
         assert!(queue.chunks.is_empty());
     }
 
-    fn queue_seq(offset: u32) -> Seq {
-        Seq(1 + offset)
+    /// All of it that was queued is acknowledged; software may still have to seal it, once the rest has come.
+    #[test]
+    fn a_pdu_of_which_a_part_is_queued_is_kept() {
+        let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+        for layer in Layer::ALL {
+            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+        }
+        queue.append(vec![10; 60].into(), stacked(unit(0, 0, 100), unit(0, 0, 60)));
+        queue.acknowledge(61);
+        assert_eq!(queue.unacknowledged(), 0);
+        queue.append(vec![20; 40].into(), stacked(unit(0, 60, 100), unit(1, 0, 40)));
+        let Lookup::In(pdu) = queue.unit_at(Layer::SECOND, 60) else { panic!("it is there") };
+        assert_eq!((pdu.offset, pdu.start), (0, Seq(1)));
+        assert_eq!(queue.seal(pdu), Ok(()));
+        assert_eq!(queue.cut(61..101).fragments.concat(), [21; 40]);
+        queue.acknowledge(101);
+        assert!(queue.chunks.is_empty());
     }
 
     #[test]
@@ -669,10 +731,10 @@ mod tests {
             let mut tags = Vec::new();
             for (bytes, unit, copy) in writes {
                 let data: Vec<u8> = (0..bytes).map(|place| (place * 7 + oracle.len()) as u8).collect();
-                let tag = if unit { tagged(Layer::Tls, number, 0, bytes as u32) } else { TxTag::PLAIN };
+                let tag = if unit { tagged(number, 0, bytes as u32) } else { TxTag::PLAIN };
                 number += u64::from(unit);
                 oracle.extend_from_slice(&data);
-                tags.resize(oracle.len(), tag.context);
+                tags.resize(oracle.len(), tag.context(Layer::FIRST));
                 if copy && !unit { queue.append_copy(&data); } else { queue.append(data.into(), tag); }
             }
             prop_assert_eq!(queue.end(), 1 + oracle.len() as u64);
@@ -690,7 +752,7 @@ mod tests {
                 prop_assert_eq!(&cut.fragments.concat()[..], &oracle[from..from + cut.len]);
                 let same = tags[from..to].iter().take_while(|context| **context == tags[from]).count();
                 prop_assert!(cut.len == same || cut.fragments.len() == MAX_FRAGMENTS);
-                prop_assert_eq!(cut.context, tags[from]);
+                prop_assert_eq!(cut.streams[0].map(|ask| ask.context), tags[from]);
             }
         }
     }

@@ -295,24 +295,25 @@ impl NetDevice for Nic {
         assert!(packet.ask.mss.is_none() || length > usize::from(packet.ask.mss.unwrap()));
         assert!(length <= (port.caps.tso_max_bytes as usize).max(usize::from(port.caps.mtu)));
         let mut payload: Vec<u8> = packet.fragments.iter().flat_map(|fragment| fragment.iter().copied()).collect();
-        if let Some(handle) = packet.ask.context {
-            let mut at = packet.ask.seq;
-            let end = at + length as u32;
-            while at.before(end) {
-                let Lookup::In(unit) = source.unit_at(Layer::Tls, at) else {
+        if let Some(ask) = packet.ask.streams[Layer::FIRST.index()] {
+            assert_eq!(ask.bytes as usize, length);
+            let mut at = ask.offset;
+            while at < ask.end() {
+                let Lookup::In(unit) = source.unit_at(Layer::FIRST, at) else {
                     panic!("bytes with a context at {at:?} belong to no unit");
                 };
-                if !port.contexts.contains(&handle) {
+                if !port.contexts.contains(&ask.context) {
                     port.refused += 1;
                     return Sent::NeedsSoftware(unit);
                 }
+                assert_eq!(unit.start + (at - unit.offset) as u32, packet.ask.seq + (at - ask.offset) as u32);
                 // What a driver feeds to the engine to rebuild its state: all of it has to be there.
                 let mut prefix = 0;
-                source.bytes(Layer::Tls, unit.start, at, &mut |bytes| prefix += bytes.len() as u32);
-                assert_eq!(prefix, at.distance_from(unit.start), "the unit's prefix is not there");
-                let stop = unit.end.min(end);
-                while at.before(stop) {
-                    payload[at.distance_from(packet.ask.seq) as usize] ^= mask(unit, at);
+                source.pieces(Layer::FIRST, unit.offset, at, &mut |piece| prefix += piece.bytes.len() as u64);
+                assert_eq!(prefix, at - unit.offset, "the unit's prefix is not there");
+                let stop = unit.end().min(ask.end());
+                while at < stop {
+                    payload[(at - ask.offset) as usize] ^= mask(unit, unit.start + (at - unit.offset) as u32);
                     at += 1;
                 }
             }

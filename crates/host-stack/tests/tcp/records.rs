@@ -35,15 +35,14 @@ impl Records {
     /// A unit of `bytes` bytes in a few chunks, for the device if there is a context.
     fn queue_unit(&mut self, pair: &mut Pair, id: ConnectionId, bytes: usize) {
         let plain = Bytes::from(pattern(Seed(self.rng.next_u64()), bytes));
-        let mut unit =
-            Unit { layer: Layer::Tls, number: self.number, start: Default::default(), end: Default::default() };
+        let (number, len) = (self.number, bytes as u32);
+        let mut unit = Unit { layer: Layer::FIRST, number, offset: 0, start: Default::default(), len, touched_from: 0 };
         self.number += 1;
         let mut at = 0;
         while at < bytes {
             let length = 1 + self.rng.below((bytes - at) as u64) as usize;
-            let tag = UnitTag { number: unit.number, at: at as u32, len: bytes as u32 };
-            let mut tag = TxTag::device(Handle { index: 0, generation: 0 }, Layer::Tls, tag);
-            tag.context = self.context;
+            let tag = UnitTag { number, at: at as u32, len, touched_from: 0 };
+            let tag = self.context.map_or(TxTag::done(tag), |context| TxTag::device(context, tag));
             let mut data = plain.slice(at..at + length);
             if self.context.is_none() && at > 0 {
                 // Already sealed, by whoever queued it.
@@ -57,7 +56,6 @@ impl Records {
             }
             at += length;
         }
-        unit.end = unit.start + bytes as u32;
         self.expected.extend_from_slice(&masked(&plain, &unit, 0));
     }
 }
@@ -84,7 +82,7 @@ fn the_device_encrypts_and_software_has_nothing_to_do() {
     let mut records = Records::new(Seed(1));
     records.queue_plain(&mut pair, ids[0], 1000);
     records.context = Some(pair.nics[0].port().add_context());
-    pair.stacks[0].install(ids[0], Layer::Tls, Box::new(MaskSealer));
+    pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
     for _ in 0..50 {
         records.queue_unit(&mut pair, ids[0], 16_406);
     }
@@ -101,7 +99,7 @@ fn a_reset_is_told_to_whoever_used_the_device_and_software_takes_over() {
     let mut records = Records::new(Seed(2));
     records.context = Some(pair.nics[0].port().add_context());
     pair.stacks[0].mark_controlled(ids[0]);
-    pair.stacks[0].install(ids[0], Layer::Tls, Box::new(MaskSealer));
+    pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
     for _ in 0..100 {
         records.queue_unit(&mut pair, ids[0], 16_406);
     }
@@ -147,7 +145,7 @@ impl Sealer for ShortSealer {
 fn a_sealer_that_changes_the_length_ends_the_connection() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
     let mut records = Records::new(Seed(4));
-    pair.stacks[0].install(ids[0], Layer::Tls, Box::new(ShortSealer));
+    pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(ShortSealer));
     records.context = Some(Handle { index: 9, generation: 9 });
     records.queue_unit(&mut pair, ids[0], 1000);
     pair.run_for(Duration::from_millis(1));
@@ -158,16 +156,16 @@ fn a_sealer_that_changes_the_length_ends_the_connection() {
 #[test]
 fn a_unit_waits_for_its_last_byte_before_software_seals_it() {
     let (mut pair, ids) = Pair::connected(&Setup::default());
-    pair.stacks[0].install(ids[0], Layer::Tls, Box::new(MaskSealer));
+    pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
     let stale = Handle { index: 9, generation: 9 };
-    let tag = |at: u32| TxTag::device(stale, Layer::Tls, UnitTag { number: 5, at, len: 300 });
+    let tag = |at: u32| TxTag::device(stale, UnitTag { number: 5, at, len: 300, touched_from: 0 });
     let start = pair.stacks[0].send(ids[0], vec![1; 100].into(), tag(0));
     pair.stacks[0].push(ids[0]);
     pair.run_for(Duration::from_secs(5));
     assert_eq!(pair.stacks[1].take(ids[1]).map(|segment| segment.data.len()), None);
     pair.stacks[0].send(ids[0], vec![1; 200].into(), tag(100));
     pair.stacks[0].finish(ids[0]);
-    let unit = Unit { layer: Layer::Tls, number: 5, start, end: start + 300 };
+    let unit = Unit { layer: Layer::FIRST, number: 5, offset: 0, start, len: 300, touched_from: 0 };
     receive_all(&mut pair, ids[1], &masked(&[1; 300], &unit, 0));
 }
 
@@ -196,7 +194,7 @@ proptest! {
         if plain > 0 {
             records.queue_plain(&mut pair, ids[0], plain);
         }
-        pair.stacks[0].install(ids[0], Layer::Tls, Box::new(MaskSealer));
+        pair.stacks[0].install(ids[0], Layer::FIRST, Box::new(MaskSealer));
         for (index, bytes) in sizes.iter().enumerate() {
             if index == software_from {
                 records.context = None;

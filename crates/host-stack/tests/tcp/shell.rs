@@ -259,10 +259,10 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
         let mut stream = connecting.await.unwrap();
         let mut context: Option<Handle> = None;
         assert!(stream.control(&mut |_, _| context = Some(nic.port().add_context())));
-        stream.install(Layer::Tls, Box::new(MaskSealer));
+        stream.install(Layer::FIRST, Box::new(MaskSealer));
         for (number, unit) in data.chunks(1000).enumerate() {
-            let tag = UnitTag { number: number as u64, at: 0, len: 1000 };
-            let tag = TxTag::device(context.unwrap(), Layer::Tls, tag);
+            let tag = UnitTag { number: number as u64, at: 0, len: 1000, touched_from: 0 };
+            let tag = TxTag::device(context.unwrap(), tag);
             stream.send(Bytes::copy_from_slice(unit), tag);
         }
         stream.flush();
@@ -280,10 +280,12 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
     assert_eq!(got.len(), plain.len());
     for (place, (sealed, plain)) in got.iter().zip(&plain).enumerate() {
         let unit = offload_api::Unit {
-            layer: offload_api::Layer::Tls,
+            layer: Layer::FIRST,
             number: place as u64 / 1000,
+            offset: 0,
             start: Default::default(),
-            end: Default::default(),
+            len: 1000,
+            touched_from: 0,
         };
         let at = unit.start + place as u32 % 1000;
         assert_eq!(*sealed, plain ^ crate::nic::mask(unit, at), "byte {place}");

@@ -75,7 +75,7 @@ impl SecureDevice {
         match decision.action {
             Some(Action::Bypass) => self.queues[queue].inner.transmit(now, packet, source),
             Some(Action::Protect(template)) => {
-                if packet.ask.context.is_some() {
+                if packet.ask.has_context() {
                     return self.send_back(&packet, source);
                 }
                 // RFC 4301 7.1: transport mode is for whole packets.
@@ -147,11 +147,14 @@ impl SecureDevice {
         sent
     }
 
-    /// A packet that a TLS context was to work on, and whose flow is under ESP by now: it has to be sealed in software.
+    /// A packet that contexts were to work on, and whose flow is under ESP by now: it has to be sealed in software.
     fn send_back(&mut self, packet: &TxPacket, source: &dyn RecordSource) -> Sent {
-        match source.unit_at(Layer::Tls, packet.ask.seq) {
-            Lookup::In(unit) => Sent::NeedsSoftware(unit),
-            Lookup::BeforeStart | Lookup::Released => {
+        // With a unit of a layer, software seals those in its content.
+        let mut lowest = Layer::ALL.into_iter().zip(packet.ask.streams);
+        let lowest = lowest.find_map(|(layer, ask)| Some((layer, ask?.offset)));
+        match lowest.map(|(layer, offset)| source.unit_at(layer, offset)) {
+            Some(Lookup::In(unit)) => Sent::NeedsSoftware(unit),
+            _ => {
                 self.counters.out_policy_block += 1;
                 Sent::Dropped(DropReason::Policy)
             }
@@ -258,7 +261,7 @@ fn completed(packet: TxPacket, view: &IpView) -> TxPacket {
 /// Moves as much of the payload of a packet of one piece into its header as policies look at. What a context is to work on
 /// stays where it is, for headers leave as they are; and TCP's show all that there is.
 fn show_headers(packet: &mut TxPacket) {
-    let is_for_a_context = packet.ask.context.is_some();
+    let is_for_a_context = packet.ask.has_context();
     while packet.ask.mss.is_none()
         && !is_for_a_context
         && packet.header.len() < HEADERS_SHOWN

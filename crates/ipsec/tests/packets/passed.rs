@@ -5,7 +5,7 @@ use core::task::Waker;
 use ipsec::SecureDevice;
 use offload_api::{
     Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords, NvmeTcpDevice,
-    PathCaps, RecordSource, RssDevice, RxPacket, Sent, TlsDevice, TxAsk, TxPacket,
+    PathCaps, RecordSource, RssDevice, RxPacket, Sent, StreamAsk, TlsDevice, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -76,7 +76,8 @@ fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
         let mut secure = SecureDevice::new(Box::new(device.clone()));
         secure.keying().unwrap().set_default(Direction::Transmit, true);
         let plain = tcp(ipv6, b"a record that no one else is to read", None);
-        let ask = TxAsk { context: Some(Handle { index: 3, generation: 1 }), ..plain.ask };
+        let context = StreamAsk::whole(Handle { index: 3, generation: 1 }, 0, 37);
+        let ask = TxAsk { streams: [Some(context), None], ..plain.ask };
         let sent = secure.transmit(NOW, TxPacket { ask, ..plain.clone() }, &NoRecords);
         assert_eq!(sent, Sent::Posted);
         let [kept] = &device.0.lock().unwrap()[..] else { panic!("one packet") };

@@ -9,7 +9,7 @@ use crate::error::TlsError;
 use crate::keys::{RecordKey, TAG_LEN, UnsupportedKey, record_limit};
 use crate::sealer::RecordSealer;
 use bytes::{Bytes, BytesMut};
-use offload_api::{Handle, Layer, TlsKey, TlsVersion, TxTag, UnitTag};
+use offload_api::{Handle, TlsKey, TlsVersion, TxTag, UnitTag};
 use offload_base::cost::{self, Work};
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) enum Content<'a> {
 impl Content<'_> {
     /// Whether some of it is not yet what belongs in the record.
     pub(crate) fn wants_digests(&self) -> bool {
-        matches!(self, Content::Shared(pieces) if pieces.iter().any(|(_, upper)| upper.context.is_some()))
+        matches!(self, Content::Shared(pieces) if pieces.iter().any(|(_, upper)| upper.is_pending()))
     }
 
     fn len(&self) -> usize {
@@ -142,9 +142,7 @@ impl Sender {
             self.key.seal(number, &prefix, &mut record[prefix.len()..])
         };
         record.extend_from_slice(&tag);
-        let mut place = TxTag::PLAIN;
-        place.units[Layer::Tls as usize] = Some(UnitTag { number, at: 0, len: length as u32 });
-        queue(record.freeze(), place);
+        queue(record.freeze(), TxTag::done(UnitTag { number, at: 0, len: length as u32, touched_from: 0 }));
     }
 
     fn leave_to_device(
@@ -161,9 +159,8 @@ impl Sender {
             self.prefix = Bytes::copy_from_slice(&prefix);
         }
         let length = prefix.len() + content.len() + trailer.len();
-        let place =
-            |at: usize| TxTag::device(handle, Layer::Tls, UnitTag { number, at: at as u32, len: length as u32 });
-        queue(self.prefix.clone(), place(0));
+        let place = |at: usize| UnitTag { number, at: at as u32, len: length as u32, touched_from: 0 };
+        queue(self.prefix.clone(), TxTag::device(handle, place(0)));
         let copy;
         let pieces = match content {
             Content::Shared(pieces) => pieces,
@@ -175,15 +172,12 @@ impl Sender {
         };
         let mut at = prefix.len();
         for (bytes, upper) in pieces.iter().filter(|(bytes, _)| !bytes.is_empty()) {
-            let mut tag = place(at);
-            for (unit, above) in tag.units.iter_mut().zip(upper.units).skip(1) {
-                *unit = above;
-            }
-            tag.digests = upper.context;
+            let tag = upper.within(Some(handle), place(at));
+            debug_assert!(tag.is_some(), "above TLS, no device takes a context beyond the highest layer");
             at += bytes.len();
-            queue(bytes.clone(), tag);
+            queue(bytes.clone(), tag.unwrap_or(TxTag::device(handle, place(at - bytes.len()))));
         }
-        queue(trailer, place(at));
+        queue(trailer, TxTag::device(handle, place(at)));
     }
 
     /// Bytes that follow `content` bytes of content: its type where that is inside, padding, and the tag.
@@ -311,7 +305,7 @@ const SHORT: usize = TAG_LEN + 1;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::{Sealer, TlsSuite, Unit};
+    use offload_api::{Layer, Sealer, TlsSuite, Unit};
     use offload_base::Seq;
     use proptest::prelude::*;
 
@@ -336,18 +330,19 @@ mod tests {
                 tags.push(tag);
             })
             .unwrap();
-        let unit = tags[0].unit(Layer::Tls).unwrap();
+        let unit = tags[0].unit(Layer::FIRST).unwrap();
         let mut at = 0;
         for (piece, tag) in pieces.iter().zip(&tags) {
-            assert_eq!(tag.unit(Layer::Tls), Some(UnitTag { at, ..unit }));
-            assert_eq!(tag.context, sealer.is_some().then_some(HANDLE));
+            assert_eq!(tag.unit(Layer::FIRST), Some(UnitTag { at, ..unit }));
+            assert_eq!(tag.context(Layer::FIRST), sealer.is_some().then_some(HANDLE));
             at += piece.len() as u32;
         }
         assert_eq!(at, unit.len);
         match sealer {
             None => pieces.remove(0),
             Some(sealer) => {
-                let unit = Unit { layer: Layer::Tls, number: unit.number, start: Seq(0), end: Seq(unit.len) };
+                let (layer, start) = (Layer::FIRST, Seq(0));
+                let unit = Unit { layer, number: unit.number, offset: 0, start, len: unit.len, touched_from: 0 };
                 sealer.seal(unit, &pieces).unwrap()
             }
         }
@@ -390,7 +385,7 @@ mod tests {
         let mut sender = sender(TlsSuite::Aes128Gcm);
         sender.sealer();
         let above = Handle { index: 9, generation: 0 };
-        let upper = TxTag::device(above, Layer::NvmeTcp, UnitTag { number: 9, at: 8, len: 300 });
+        let upper = TxTag::device(above, UnitTag { number: 9, at: 8, len: 300, touched_from: 296 });
         let mut pieces = Vec::new();
         let content = [(Bytes::from(vec![1; 100]), upper), (Bytes::from(vec![2; 50]), upper.advanced(100))];
         sender
@@ -402,8 +397,8 @@ mod tests {
             )
             .unwrap();
         assert_eq!((&pieces[1].0[..], &pieces[2].0[..]), (&[1; 100][..], &[2; 50][..]));
-        assert!(pieces.iter().all(|(_, tag)| tag.context == Some(Handle::NO_DEVICE)));
-        let digests: Vec<_> = pieces.iter().map(|(_, tag)| tag.digests).collect();
+        assert!(pieces.iter().all(|(_, tag)| tag.context(Layer::FIRST) == Some(Handle::NO_DEVICE)));
+        let digests: Vec<_> = pieces.iter().map(|(_, tag)| tag.context(Layer::SECOND)).collect();
         assert_eq!(digests, [None, Some(above), Some(above), None]);
     }
 
@@ -413,8 +408,7 @@ mod tests {
         sender.sealer();
         sender.hand_over(HANDLE);
         let content = Bytes::from(vec![1; 100]);
-        let upper =
-            TxTag::device(Handle { index: 0, generation: 0 }, Layer::NvmeTcp, UnitTag { number: 9, at: 8, len: 300 });
+        let upper = TxTag::done(UnitTag { number: 9, at: 8, len: 300, touched_from: 300 });
         let mut pieces = Vec::new();
         sender
             .record(
@@ -425,10 +419,10 @@ mod tests {
             )
             .unwrap();
         assert_eq!((pieces[1].0, pieces[2].0), (content.as_ptr(), content[30..].as_ptr()));
-        let above: Vec<_> = pieces.iter().map(|(_, tag)| tag.unit(Layer::NvmeTcp)).collect();
-        let [first, second] = [0, 30].map(|bytes| upper.advanced(bytes).unit(Layer::NvmeTcp));
+        let above: Vec<_> = pieces.iter().map(|(_, tag)| tag.unit(Layer::SECOND)).collect();
+        let [first, second] = [0, 30].map(|bytes| upper.advanced(bytes).unit(Layer::FIRST));
         assert_eq!(above, [None, first, second, None]);
-        assert!(pieces.iter().all(|(_, tag)| tag.context == Some(HANDLE)), "what is above has no context of its own");
+        assert!(pieces.iter().all(|(_, tag)| tag.context(Layer::FIRST) == Some(HANDLE)));
     }
 
     #[test]

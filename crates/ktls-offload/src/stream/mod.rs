@@ -559,7 +559,7 @@ impl<S: SegmentStream> KtlsStream<S> {
             && sender.context().is_none()
             && let Some(sealer) = sender.sealer()
         {
-            stream.install(Layer::Tls, Box::new(sealer));
+            stream.install(Layer::FIRST, Box::new(sealer));
         }
         let mut pieces: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
         sender.record(content_type, content, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;

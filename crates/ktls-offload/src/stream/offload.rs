@@ -271,7 +271,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
         let handle = contexts.add(stream, Direction::Transmit, start, sender.number(), sender.key())?;
         if let Some(sealer) = sender.sealer() {
-            stream.install(Layer::Tls, Box::new(sealer));
+            stream.install(Layer::FIRST, Box::new(sealer));
         }
         sender.hand_over(handle);
         self.policy.begin(stream.sent());

@@ -158,7 +158,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// The present transmit key protects nothing more: the transport may forget it with its last byte.
     pub(super) fn retire_sealer(&mut self) {
         if self.sender.forget_sealer() {
-            self.stream.install(Layer::Tls, Box::new(NoKey));
+            self.stream.install(Layer::FIRST, Box::new(NoKey));
         }
     }
 

@@ -109,7 +109,7 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
 
     /// Goes below for the layers above; TLS brings its own.
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
-        if layer != Layer::Tls {
+        if let Some(layer) = layer.above() {
             self.stream.install(layer, sealer);
         }
     }

@@ -274,10 +274,10 @@ impl Half {
             let (start, bytes, tag) = self.chunks[index].clone();
             let skip = (offset - start) as usize;
             let take = (bytes.len() - skip).min(most - payload.len());
-            match tag.context {
+            match tag.context(Layer::FIRST) {
                 None => payload.extend_from_slice(&bytes[skip..skip + take]),
                 Some(handle) => {
-                    let unit = tag.unit(Layer::Tls).expect("what a device is to seal belongs to a record");
+                    let unit = tag.unit(Layer::FIRST).expect("what a device is to seal belongs to a record");
                     let within = unit.at as usize + skip;
                     let sealed = self.unit(start - u64::from(unit.at), unit.len, unit.number, handle);
                     payload.extend_from_slice(&sealed[within..within + take]);
@@ -300,7 +300,7 @@ impl Half {
             return sealed;
         }
         let index = self.sealers.iter().rposition(|(from, _)| *from <= start).expect("a sealer for the record");
-        let unit = Unit { layer: Layer::Tls, number, start: first, end: first + len };
+        let unit = Unit { layer: Layer::FIRST, number, offset: start, start: first, len, touched_from: 0 };
         let sealed = self.sealers[index].1.seal(unit, &plain).unwrap();
         assert_eq!(sealed.len(), len as usize);
         self.sealed_units += 1;
@@ -449,7 +449,7 @@ impl SegmentStream for End {
     }
 
     fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
-        assert_eq!(layer, Layer::Tls);
+        assert_eq!(layer, Layer::FIRST);
         self.half(|half| half.sealers.push((half.queued, sealer)));
     }
 

@@ -24,12 +24,12 @@ pub(crate) enum Installed {
 impl Installed {
     /// An engine that follows flows, with so many contexts at most.
     pub(crate) fn stream<E: StreamEngine>(engine: E, places: u32) -> Installed {
-        Installed::Stream(Box::new(Hosted::new(engine, places)))
+        Installed::Stream(Box::new(Hosted::new(engine, places, E::COUNTS_UNITS)))
     }
 
     /// One that works on whole packets, with so many contexts at most.
     pub(crate) fn packet<E: PacketEngine>(engine: E, places: u32) -> Installed {
-        Installed::Packet(Box::new(Opener { hosted: Hosted::new(engine, places), seen: None }))
+        Installed::Packet(Box::new(Opener { hosted: Hosted::new(engine, places, false), seen: None }))
     }
 
     /// What a driver is told of it; `number`: as handles name it.
@@ -58,13 +58,14 @@ pub(super) struct Hosted<E: Engine> {
     engine: E,
     pub(super) slab: Slab<E>,
     places: u32,
+    counts_units: bool,
     /// A context that was made and has no place yet.
     made: Option<(E::State, E::Held)>,
 }
 
 impl<E: Engine> Hosted<E> {
-    fn new(engine: E, places: u32) -> Hosted<E> {
-        Hosted { engine, slab: Slab::default(), places, made: None }
+    fn new(engine: E, places: u32, counts_units: bool) -> Hosted<E> {
+        Hosted { engine, slab: Slab::default(), places, counts_units, made: None }
     }
 }
 
@@ -130,7 +131,7 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
 
 impl<E: Engine> AnyEngine for Hosted<E> {
     fn info(&self, number: u8) -> EngineInfo {
-        EngineInfo { number, name: E::NAME, contexts: self.places }
+        EngineInfo { number, name: E::NAME, contexts: self.places, counts_units: self.counts_units }
     }
 
     fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool {

@@ -9,8 +9,8 @@ use crate::{Delays, NicConfig};
 use bytes::Bytes;
 use offload_api::Key;
 use offload_api::{
-    Direction, EspAsk, EspKey, EspSuite, Handle, OffloadKind, SaParams, TlsContext, TlsKey, TlsSuite, TlsVersion,
-    TxAsk, TxPacket,
+    Direction, EspAsk, EspKey, EspSuite, Handle, OffloadKind, SaParams, StreamAsk, TlsContext, TlsKey, TlsSuite,
+    TlsVersion, TxAsk, TxPacket,
 };
 use offload_base::Seq;
 
@@ -64,7 +64,7 @@ fn packet(context: Handle) -> SendDescriptor {
     SendDescriptor::Packet(TxPacket {
         header: header.into(),
         fragments: [Bytes::from_static(RECORD)].into_iter().collect(),
-        ask: TxAsk { context: Some(context), checksum: true, ..TxAsk::default() },
+        ask: TxAsk { streams: [Some(StreamAsk::whole(context, 0, 4)), None], checksum: true, ..TxAsk::default() },
     })
 }
 
@@ -82,7 +82,7 @@ fn an_old_generation_names_no_transmit_context() {
     for handle in OTHERS {
         assert!(rig.send(packet(handle)).is_empty());
         let bytes = Bytes::from_static(RECORD);
-        assert!(rig.send(SendDescriptor::Dump { handle, seq: Seq(0), bytes, digests: None }).is_empty());
+        assert!(rig.send(SendDescriptor::Dump { contexts: [Some(handle), None], seq: Seq(0), bytes }).is_empty());
         assert_eq!(rig.command(ControlCommand::Park { handle }), None);
         let destroyed = rig.command(ControlCommand::Destroy { handle });
         assert_eq!(destroyed, Some(ControlCompletion::Destroyed(handle)), "it is gone, as it was before");
@@ -136,7 +136,7 @@ fn commands_do_not_wait_for_the_line() {
     let (device, host) = rings(&config);
     let mut rig = Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host };
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
-    packet.ask.context = None;
+    packet.ask.streams = [None; 2];
     for slot in 0..2 {
         rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
     }

@@ -13,10 +13,9 @@ use crate::dma::{self, DmaBytes};
 use crate::engine::OutOfStep;
 use crate::frame::Frame;
 use crate::packet::{SendCompletion, SendDescriptor, SendEntry};
-use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::time::Duration;
-use offload_api::{FlowKey, Handle, TxPacket};
+use offload_api::{FlowKey, Handle, LAYERS, TxAsk, TxPacket};
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
 use offload_formats::Headers;
@@ -38,7 +37,7 @@ pub(super) struct TransmitSide {
     /// Where DUMPs go: through the engine and nowhere.
     nowhere: BytesMut,
     /// For what goes through one engine before another.
-    scratch: BytesMut,
+    scratch: [BytesMut; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,73 +74,58 @@ impl TransmitSide {
     }
 }
 
-/// What works on a packet's payload as it leaves, one engine after the other. They are called by handle: while one works,
-/// the others' contexts may lie in host memory.
-#[derive(Clone, Copy)]
-struct Stages {
-    /// Works on all bytes.
-    last: Handle,
-    /// Before that, works on those that are content of the units of `last`.
-    digests: Option<Handle>,
-}
+/// What works on a packet's payload as it leaves, by layer: the context of the highest one first, on those bytes that are of
+/// its stream. They are called by handle: while one works, the others' contexts may lie in host memory.
+type Stages = [Option<Handle>; LAYERS];
 
 /// How much each engine did, in its own measure.
-#[derive(Clone, Copy, Debug, Default)]
-struct Worked {
-    last: u64,
-    digests: u64,
+type Worked = [u64; LAYERS];
+
+/// What is to work on a packet.
+fn stages(ask: &TxAsk) -> Stages {
+    ask.streams.map(|ask| Some(ask?.context))
 }
 
-/// Bytes to be worked on.
-struct Source<'a> {
-    seq: Seq,
-    bytes: &'a [u8],
-    /// They are content of units.
-    is_content: bool,
+/// Whether the contexts expect the byte at `seq`; `None`: one of them does not exist. Contexts above the first layer do not see
+/// sequence numbers, and tell by what they work on.
+fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, seq: Seq) -> Option<bool> {
+    let mut expected = true;
+    for (layer, handle) in stages.iter().enumerate().rev() {
+        let Some(handle) = *handle else { continue };
+        let expects = contexts.stream(handle, dma)?.expects(handle, seq)?;
+        expected = layer > 0 || expects;
+    }
+    Some(expected)
 }
 
-impl Stages {
-    /// Of a packet or DUMP.
-    fn of(last: Handle, digests: Option<Handle>) -> Stages {
-        Stages { last, digests }
+/// Makes of `bytes` at `seq` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
+fn work(
+    stages: &Stages,
+    contexts: &mut ContextStore,
+    dma: &mut DmaBytes,
+    (seq, bytes): (Seq, &[u8]),
+    [from, to]: &mut [BytesMut; 2],
+    destination: &mut BytesMut,
+) -> Result<Worked, OutOfStep> {
+    let mut worked = Worked::default();
+    let mut made = false;
+    for layer in (1..LAYERS).rev() {
+        let Some(handle) = stages[layer] else { continue };
+        to.clear();
+        let engine = contexts.stream(handle, dma).ok_or(OutOfStep)?;
+        worked[layer] = engine.transmit(handle, None, if made { from } else { bytes }, to)?;
+        core::mem::swap(from, to);
+        made = true;
     }
-
-    /// Whether its contexts expect the byte at `seq`; `None`: there are no such contexts.
-    fn expect(&self, contexts: &mut ContextStore, dma: &mut DmaBytes, seq: Seq) -> Option<bool> {
-        if let Some(digests) = self.digests {
-            contexts.stream(digests, dma)?.expects(digests, seq)?;
+    let bytes = if made { from } else { bytes };
+    match stages[0] {
+        Some(handle) => {
+            let engine = contexts.stream(handle, dma).ok_or(OutOfStep)?;
+            worked[0] = engine.transmit(handle, Some(seq), bytes, destination)?;
         }
-        contexts.stream(self.last, dma)?.expects(self.last, seq)
+        None => destination.extend_from_slice(bytes),
     }
-
-    /// Makes of `source` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
-    fn work(
-        &self,
-        contexts: &mut ContextStore,
-        dma: &mut DmaBytes,
-        source: &Source<'_>,
-        scratch: &mut BytesMut,
-        destination: &mut BytesMut,
-    ) -> Result<Worked, OutOfStep> {
-        let (mut worked, mut bytes) = (Worked::default(), source.bytes);
-        if let Some(digests) = self.digests.filter(|_| source.is_content) {
-            scratch.clear();
-            let engine = contexts.stream(digests, dma).ok_or(OutOfStep)?;
-            worked.digests = engine.transmit(digests, None, bytes, scratch)?;
-            bytes = scratch;
-        }
-        let engine = contexts.stream(self.last, dma).ok_or(OutOfStep)?;
-        worked.last = engine.transmit(self.last, Some(source.seq), bytes, destination)?;
-        Ok(worked)
-    }
-
-    /// A frame leaves on which so much was done.
-    fn note_sent(&self, worked: Worked, contexts: &ContextStore, counters: &mut DeviceCounters) {
-        contexts.note_sent(self.last, worked.last, counters);
-        if let Some(digests) = self.digests {
-            contexts.note_sent(digests, worked.digests, counters);
-        }
-    }
+    Ok(worked)
 }
 
 /// Why a packet was given up before its last byte.
@@ -307,21 +291,21 @@ impl Device {
                     Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed();
                 (paced || shaper.holds(&flow)).then_some(flow)
             }
-            SendDescriptor::StaticParameters { handle, .. }
-            | SendDescriptor::ProgressParameters { handle, .. }
-            | SendDescriptor::Dump { handle, .. }
-            | SendDescriptor::DumpContent { handle, .. } => {
-                let flow = match shaper.is_empty() {
-                    true => None,
-                    false => self.contexts.flow_of(*handle),
-                };
-                flow.filter(|flow| shaper.holds(flow))
+            SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
+                self.lane_of_context(*handle)
             }
+            SendDescriptor::Dump { contexts, .. } => self.lane_of_context(contexts.iter().flatten().copied().next()?),
             // No packet waits for its time that an engine is to wrap, and nothing else depends on these.
             SendDescriptor::Control { .. } => None,
             // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
             SendDescriptor::Fence => None,
         }
+    }
+
+    fn lane_of_context(&self, handle: Handle) -> Option<FlowKey> {
+        let shaper = &self.transmit.shaper;
+        let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(handle) };
+        flow.filter(|flow| shaper.holds(flow))
     }
 
     /// Does what a descriptor asks for, or begins with it.
@@ -338,11 +322,7 @@ impl Device {
                 self.set_parameters(handle, |engine| engine.begin(handle, start));
             }
             SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
-            SendDescriptor::Dump { handle, seq, bytes, digests } => {
-                let is_content = digests.is_some();
-                self.run_dump(handle, digests, &Source { seq, bytes: &bytes, is_content });
-            }
-            SendDescriptor::DumpContent { handle, bytes } => self.run_content_dump(handle, &bytes),
+            SendDescriptor::Dump { contexts, seq, bytes } => self.run_dump(&contexts, seq, &bytes),
             SendDescriptor::Control { epoch, command } => self.run_command(epoch, *command),
         }
         self.transmit.done.push(slot);
@@ -357,13 +337,10 @@ impl Device {
             self.counters.tx_tso_packets += 1;
             self.counters.tx_tso_bytes += packet.payload_len() as u64;
         }
-        if let Some(handle) = ask.context {
-            let digests = ask.digests.map(|digests| digests.context);
-            match Stages::of(handle, digests).expect(&mut self.contexts, &mut self.dma, ask.seq) {
-                None => return self.give_up(slot, GivenUp::UnknownContext),
-                Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
-                Some(true) => {}
-            }
+        match expect(&stages(&ask), &mut self.contexts, &mut self.dma, ask.seq) {
+            None => return self.give_up(slot, GivenUp::UnknownContext),
+            Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
+            Some(true) => {}
         }
         let mut wrapping = None;
         if let Some(asked) = ask.packet {
@@ -387,24 +364,22 @@ impl Device {
         let Job { slot, segmenter, wrapping } = &mut *job;
         let slot = *slot;
         let ask = segmenter.packet().ask;
-        let stages = ask.context.map(|handle| Stages::of(handle, ask.digests.map(|digests| digests.context)));
-        if stages.is_some_and(|stages| stages.expect(&mut self.contexts, &mut self.dma, ask.seq).is_none()) {
+        let stages = stages(&ask);
+        if expect(&stages, &mut self.contexts, &mut self.dma, ask.seq).is_none() {
             return (None, self.give_up(slot, GivenUp::UnknownContext));
         }
+        let works = ask.has_context();
         let mut worked = Worked::default();
         let Device { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
-        let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| match &stages {
-            None => {
+        let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| {
+            if !works {
                 frame.extend_from_slice(bytes);
-                Ok(())
+                return Ok(());
             }
-            Some(stages) => {
-                let is_content = ask.digests.is_some_and(|digests| digests.is_content(fragment));
-                let part = stages.work(contexts, dma, &Source { seq, bytes, is_content }, scratch, frame)?;
-                worked.last += part.last;
-                worked.digests += part.digests;
-                Ok::<(), OutOfStep>(())
-            }
+            let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
+            let part = work(&of_fragment, contexts, dma, (seq, bytes), scratch, frame)?;
+            worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
+            Ok::<(), OutOfStep>(())
         });
         let Ok(mut frame) = made else {
             // What was made of the segment may be plaintext in part: it goes nowhere.
@@ -423,8 +398,10 @@ impl Device {
             let Some(wrapped) = wrapped else { return (None, self.give_up(slot, GivenUp::NotWrapped)) };
             frame = wrapped;
         }
-        if let Some(stages) = stages {
-            stages.note_sent(worked, &self.contexts, &mut self.counters);
+        for (handle, worked) in stages.into_iter().zip(worked) {
+            if let Some(handle) = handle {
+                self.contexts.note_sent(handle, worked, &mut self.counters);
+            }
         }
         if ask.checksum && segmenter.has_transport() {
             self.counters.tx_csum_partial += 1;
@@ -464,21 +441,11 @@ impl Device {
         }
     }
 
-    fn run_dump(&mut self, handle: Handle, digests: Option<Handle>, source: &Source<'_>) {
-        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + source.bytes.len() as u64;
+    fn run_dump(&mut self, stages: &Stages, seq: Seq, bytes: &[u8]) {
+        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
         let Device { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
-        if Stages::of(handle, digests).work(contexts, dma, source, scratch, nowhere).is_err() {
-            self.counters.tx_stale_parameters += 1;
-        }
-    }
-
-    fn run_content_dump(&mut self, handle: Handle, bytes: &[u8]) {
-        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
-        let Device { contexts, dma, transmit: TransmitSide { nowhere, .. }, .. } = self;
-        nowhere.clear();
-        let engine = contexts.stream(handle, dma);
-        if engine.is_none_or(|engine| engine.transmit(handle, None, bytes, nowhere).is_err()) {
+        if work(stages, contexts, dma, (seq, bytes), scratch, nowhere).is_err() {
             self.counters.tx_stale_parameters += 1;
         }
     }

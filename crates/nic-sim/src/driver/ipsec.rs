@@ -116,7 +116,7 @@ impl DeviceSas {
 impl Driver {
     /// Whether the device can make of a packet what it is to be.
     pub(super) fn can_protect(&self, packet: &TxPacket, ask: EspAsk) -> bool {
-        if packet.ask.context.is_some() || packet.ask.rate.is_some() {
+        if packet.ask.has_context() || packet.ask.rate.is_some() {
             return false;
         }
         match ask {

@@ -1,24 +1,22 @@
 //! The driver: the host's side of the rings, a [`NetDevice`].
 //!
-//! - `tls`: contexts as the driver shadows them, created and given up over the control ring;
+//! - `contexts`: contexts as the driver shadows them, created and given up over the control ring; `tls`: the typed face of
+//!   those of TLS; `others`: of engines that were added to the NIC;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
-//! - `nvme`: NVMe/TCP contexts, over the control ring; `digests`: packets whose data digests the device fills in;
-//!   `stacked`: those of TLS contexts, whose records hold PDUs with such digests;
-//! - `others`: contexts of engines that were added to the NIC;
+//! - `nvme`: NVMe/TCP contexts, over the control ring;
 //! - `rss`: which packets come to this queue;
-//! - `transmit`: packets to descriptors; `resync`: what comes before a packet that is not what the device expects next,
-//!   on the same ring.
+//! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
+//!   the same ring, whichever engines are to work on it.
 //!
 //! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
 //! way than the ring has entries; so nothing the device reports lacks room.
 
-mod digests;
+mod contexts;
 mod ipsec;
 mod nvme;
 mod others;
-mod resync;
+mod recovery;
 mod rss;
-mod stacked;
 mod tls;
 mod transmit;
 
@@ -27,6 +25,7 @@ use crate::packet::{ControlCompletion, ControlEntry, ReceiveCompletion, ReceiveD
 use crate::ring::{Consumer, Producer};
 use crate::signal::Signal;
 use crate::stats::DriverCounters;
+use contexts::Contexts;
 use core::task::Waker;
 use ipsec::DeviceSas;
 use nvme::NvmeContexts;
@@ -36,9 +35,9 @@ use offload_api::{
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
+use recovery::Recoveries;
 use rss::RssQueue;
 use std::collections::VecDeque;
-use tls::Contexts;
 use transmit::SendQueue;
 
 /// The driver's ends of the rings it shares with its device.
@@ -86,6 +85,7 @@ pub struct Driver {
     buffers_out: usize,
     /// Moves at every reset.
     epoch: u64,
+    recoveries: Recoveries,
     counters: DriverCounters,
 }
 
@@ -99,6 +99,7 @@ impl Driver {
             sas: DeviceSas::new(config.ipsec_sas),
             nvme: NvmeContexts::new(config.nvme_contexts),
             rss: RssQueue::new(&config, queue),
+            recoveries: Recoveries::new(engines.len()),
             engines,
             events: VecDeque::new(),
             news: VecDeque::new(),
@@ -114,12 +115,14 @@ impl Driver {
 
     /// Entries of the send ring that one packet may need, the longest resync included.
     pub(crate) fn descriptors_at_most(config: &NicConfig) -> usize {
-        resync::descriptors_at_most(config)
+        recovery::descriptors_at_most(config)
     }
 
     /// What the driver counted.
     pub fn counters(&self) -> DriverCounters {
-        self.counters
+        let mut counters = self.counters;
+        self.recoveries.add_to(&mut counters);
+        counters
     }
 
     /// After a zero, has the task that serves interrupts woken when more descriptors are done.
@@ -244,7 +247,7 @@ impl NetDevice for Driver {
     fn handle_timeout(&mut self, _now: Instant) {}
 
     fn count(&self, set: &mut CounterSet) {
-        set.add(&self.counters);
+        set.add(&self.counters());
     }
 
     fn tls(&mut self) -> Option<&mut dyn TlsDevice> {

@@ -7,12 +7,11 @@
 //! Invariant: whatever a peer sends, no command waits twice; so no more wait than there are contexts and commands of theirs.
 
 use crate::driver::Driver;
+use crate::driver::recovery::Sending;
 use crate::packet::ControlCommand;
-use offload_api::Key;
-use offload_api::engines;
 use offload_api::{
-    Direction, FlowKey, Handle, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused, Slots,
-    UnitPlace,
+    Direction, FlowKey, Handle, Key, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused,
+    Slots, engines,
 };
 use offload_base::Seq;
 use std::collections::{HashSet, VecDeque};
@@ -49,14 +48,8 @@ struct Context {
 
 /// What the driver remembers of a transmit context.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Transmit {
-    /// The sequence number the device expects next; `None` before the first parameters.
-    pub(super) expected: Option<Seq>,
-    /// The end of what was sent of the stream so far, with the context or without.
-    pub(super) reached: Option<Seq>,
-    /// The same of PDUs in records: where in their stream the device stands, and how far it was sent.
-    pub(super) stands_at: Option<UnitPlace>,
-    pub(super) sent_to: Option<UnitPlace>,
+struct Transmit {
+    sending: Sending,
     /// Descriptors under way that use the context.
     under_way: u32,
     leaving: bool,
@@ -76,14 +69,15 @@ impl NvmeContexts {
         self.context(handle).map(|context| context.flow)
     }
 
-    /// Whether no flow has had a context yet, so that nothing queued can ask for one.
-    pub(super) fn was_never_used(&self) -> bool {
-        self.slots.was_never_used()
+    /// A transmit context that packets may name.
+    pub(super) fn sending(&self, handle: Handle) -> Option<&Sending> {
+        let transmit = self.context(handle)?.transmit.as_ref().filter(|transmit| !transmit.leaving)?;
+        Some(&transmit.sending)
     }
 
-    /// The transmit context, if packets may name it.
-    pub(super) fn transmit(&mut self, handle: Handle) -> Option<&mut Transmit> {
-        self.context_mut(handle)?.transmit.as_mut().filter(|transmit| !transmit.leaving)
+    pub(super) fn sending_mut(&mut self, handle: Handle) -> Option<&mut Sending> {
+        let transmit = self.context_mut(handle)?.transmit.as_mut().filter(|transmit| !transmit.leaving)?;
+        Some(&mut transmit.sending)
     }
 
     /// A descriptor that uses the context was posted.

@@ -3,8 +3,8 @@
 //! As with TLS, a context is created at once as far as the host is concerned, and given up after everything posted with it is
 //! done.
 
-use super::tls::Shadow;
 use crate::driver::Driver;
+use crate::driver::contexts::Shadow;
 use crate::packet::ControlCommand;
 use offload_api::{ContextNews, Contexts, EngineInfo, Handle, NewContext, Refused, Spec};
 use offload_base::Seq;
@@ -19,7 +19,6 @@ impl Contexts for Driver {
         if usize::from(engine) < FIRST || usize::from(engine) >= self.engines.len() {
             return Err((Refused::Unsupported, spec));
         }
-        self.reap_control();
         if !self.has_room_for_control() {
             return Err((Refused::Busy, spec));
         }

@@ -1,17 +1,16 @@
 //! Packets to descriptors.
 //!
-//! The driver shadows, for every transmit context, the sequence number the device expects next. A packet that
-//! starts there is posted as it is; what any other takes is in `resync`.
+//! The driver shadows, for every transmit context, where in its stream the device goes on. A packet that begins there is posted
+//! as it is; what any other takes is in `recovery`.
 
 use crate::config::NicConfig;
 use crate::driver::Driver;
 use crate::driver::ipsec::SaChange;
-use crate::driver::resync::descriptors_at_most;
+use crate::driver::recovery::descriptors_at_most;
 use crate::packet::{SendDescriptor, SendEntry};
 use core::cell::Cell;
 use core::num::NonZeroU64;
-use offload_api::engines;
-use offload_api::{DropReason, FlowKey, Handle, PacketAsk, Protocol, RecordSource, Sent, TxPacket};
+use offload_api::{DropReason, FlowKey, Handle, LAYERS, PacketAsk, Protocol, RecordSource, Sent, TxPacket, engines};
 use offload_base::Instant;
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -37,8 +36,8 @@ pub(super) struct SendQueue {
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     bytes: u32,
-    context: Option<Handle>,
-    digests: Option<Handle>,
+    /// Of stream engines, and of the engine that wraps it.
+    contexts: [Option<Handle>; LAYERS + 1],
     paced: Option<FlowKey>,
     /// It changed the SA's being there.
     sa: Option<SaChange>,
@@ -153,7 +152,7 @@ impl SendQueue {
 
 impl Driver {
     /// Posts a packet, with whatever its context needs before it.
-    pub(super) fn post_packet(&mut self, _now: Instant, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+    pub(super) fn post_packet(&mut self, _now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
         if !self.can_send(&packet) {
             self.counters.tx_drop_unsupported += 1;
             return Sent::Dropped(DropReason::Unsupported);
@@ -167,33 +166,16 @@ impl Driver {
             } += 1;
             return Sent::Dropped(DropReason::Unsupported);
         }
-        let fits = match packet.ask.context {
-            Some(_) => self.send.packets(&self.config) > 0,
-            None => self.send.has_room(),
-        };
+        let has_context = packet.ask.has_context();
+        let fits = if has_context { self.send.packets(&self.config) > 0 } else { self.send.has_room() };
         if !fits {
             self.counters.tx_queue_dropped += 1;
             return Sent::Dropped(DropReason::RingFull);
         }
-        let Some(handle) = packet.ask.context else {
-            self.post(SendDescriptor::Packet(packet));
-            return Sent::Posted;
-        };
-        if handle.engine() == engines::NVME_TCP {
-            return self.post_digested(handle, packet, source);
+        if has_context {
+            return self.post_in_step(packet, source);
         }
-        let (seq, bytes) = (packet.ask.seq, packet.payload_len() as u32);
-        if !self.contexts.can_transmit(handle) {
-            return self.send_back(handle, seq, source);
-        }
-        let sent_to = packet.ask.digests.map(|ask| (ask.context, ask.next));
-        let in_step = self.contexts.expected(handle) == Some(seq) && self.digests_in_step(&packet);
-        if !in_step && let Err(sent) = self.restore_both(handle, &mut packet, source) {
-            return sent;
-        }
-        self.note_digests_sent(&packet, sent_to);
         self.post(SendDescriptor::Packet(packet));
-        self.contexts.note_expected(handle, seq + bytes);
         Sent::Posted
     }
 
@@ -211,17 +193,15 @@ impl Driver {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
             for slot in completion.slots {
-                let done = self.send.note_done(slot);
-                if let Some(Posted { digests: Some(handle), .. }) = done {
-                    self.nvme.note_done(handle);
-                }
-                match done {
-                    Some(Posted { context: Some(handle), .. }) if handle.engine() == engines::NVME_TCP => {
-                        self.nvme.note_done(handle);
+                let Some(Posted { contexts, sa, .. }) = self.send.note_done(slot) else { continue };
+                for handle in contexts.into_iter().flatten() {
+                    match handle.engine() {
+                        engines::NVME_TCP => self.nvme.note_done(handle),
+                        _ => self.contexts.note_done(handle),
                     }
-                    Some(Posted { context: Some(handle), .. }) => self.contexts.note_done(handle),
-                    Some(Posted { sa: Some(change), .. }) => self.sas.note_done(change),
-                    _ => {}
+                }
+                if let Some(change) = sa {
+                    self.sas.note_done(change);
                 }
             }
             any = true;
@@ -237,7 +217,7 @@ impl Driver {
     fn can_wrap(&self, packet: &TxPacket, ask: PacketAsk) -> bool {
         match ask.context.engine() {
             engines::ESP => self.can_protect(packet, ask.into()),
-            _ => packet.ask.context.is_none() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context),
+            _ => !packet.ask.has_context() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context),
         }
     }
 
@@ -261,37 +241,39 @@ impl Driver {
     }
 
     pub(super) fn post(&mut self, descriptor: SendDescriptor) {
-        let (bytes, context, paced) = match &descriptor {
+        let mut contexts = [None; LAYERS + 1];
+        let mut paced = None;
+        let bytes = match &descriptor {
             SendDescriptor::Packet(packet) => {
-                let paced = packet.ask.rate.and_then(|_| sender(packet));
+                paced = packet.ask.rate.and_then(|_| sender(packet));
+                for (context, ask) in contexts.iter_mut().zip(packet.ask.streams) {
+                    *context = ask.map(|ask| ask.context);
+                }
                 // SAs are given up on this ring, in order.
-                let wraps = packet.ask.packet.map(|ask| ask.context).filter(|context| context.engine() != engines::ESP);
-                (packet.payload_len() as u32, packet.ask.context.or(wraps), paced)
+                let wraps = packet.ask.packet.map(|ask| ask.context);
+                contexts[LAYERS] = wraps.filter(|context| context.engine() != engines::ESP);
+                packet.payload_len() as u32
             }
-            SendDescriptor::Dump { handle, bytes, .. } => (bytes.len() as u32, Some(*handle), None),
+            SendDescriptor::Dump { contexts: through, bytes, .. } => {
+                contexts[..LAYERS].copy_from_slice(through);
+                bytes.len() as u32
+            }
             SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
-                (0, Some(*handle), None)
+                contexts[0] = Some(*handle);
+                0
             }
-            SendDescriptor::DumpContent { handle, bytes } => (bytes.len() as u32, Some(*handle), None),
-            SendDescriptor::Fence | SendDescriptor::Control { .. } => (0, None, None),
-        };
-        let digests = match &descriptor {
-            SendDescriptor::Packet(packet) => packet.ask.digests.map(|ask| ask.context),
-            SendDescriptor::Dump { digests, .. } => *digests,
-            _ => None,
+            SendDescriptor::Fence | SendDescriptor::Control { .. } => 0,
         };
         let sa = if let SendDescriptor::Control { command, .. } = &descriptor { SaChange::by(command) } else { None };
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
-        let slot = self.send.note_posted(Posted { bytes, context, digests, paced, sa }, rate);
+        let slot = self.send.note_posted(Posted { bytes, contexts, paced, sa }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
-        if let Some(handle) = digests {
-            self.nvme.note_posted(handle);
-        }
-        match context {
-            Some(handle) if handle.engine() == engines::NVME_TCP => self.nvme.note_posted(handle),
-            Some(handle) => self.contexts.note_posted(handle),
-            None => {}
+        for handle in contexts.into_iter().flatten() {
+            match handle.engine() {
+                engines::NVME_TCP => self.nvme.note_posted(handle),
+                _ => self.contexts.note_posted(handle),
+            }
         }
     }
 }

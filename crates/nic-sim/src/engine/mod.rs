@@ -182,6 +182,10 @@ pub struct Context<'a, E: Engine> {
 
 /// An engine that follows the bytes of flows.
 pub trait StreamEngine: Engine {
+    /// Whether it counts units: then a transmit context is told the number of each that it is to begin at and that is not the
+    /// next ([`count_from`](Self::count_from)).
+    const COUNTS_UNITS: bool = true;
+
     /// Works on the payload of a received packet. `None`: it has nothing to say about it.
     fn receive(context: Context<'_, Self>, payload: &mut Payload<'_>, counters: &mut DeviceCounters)
     -> Option<Verdict>;

@@ -10,7 +10,7 @@ use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NvmeTcpConfig, NvmeTcpDevice, Piece, PieceHome,
-    RecordSource, Sent, TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, Unit,
+    QueuedBytes, RecordSource, Sent, StreamAsk, TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -51,8 +51,9 @@ impl Stream {
                 queued.extend([0; 4]);
                 wire.extend(crc32c::crc32c(&data).to_le_bytes());
             }
-            let end = start + wire.len() as u32;
-            units.push(Unit { layer: Layer::NvmeTcp, number: number as u64, start: from, end });
+            let (offset, len) = (u64::from(from.distance_from(start)), plen as u32);
+            let touched_from = if data.is_empty() { len } else { len - 4 };
+            units.push(Unit { layer: Layer::FIRST, number: number as u64, offset, start: from, len, touched_from });
         }
         Stream { start, sealed: vec![false; units.len()], units, queued, wire }
     }
@@ -60,16 +61,16 @@ impl Stream {
     /// A packet of up to `bytes` bytes: those of PDUs that are the context's, or of others.
     fn packet(&self, at: usize, bytes: usize, context: Handle) -> TxPacket {
         let seq = self.start + at as u32;
-        let first = self.units.iter().position(|unit| unit.contains(seq)).unwrap();
+        let first = self.units.iter().position(|unit| unit.contains(at as u64)).unwrap();
         let sealed = self.sealed[first];
         let alike = (first..self.units.len()).take_while(|unit| self.sealed[*unit] == sealed).last().unwrap();
-        let end = (at + bytes).min(self.units[alike].end.distance_from(self.start) as usize);
+        let end = (at + bytes).min(self.units[alike].end() as usize);
         TxPacket {
             header: headers(seq).into(),
             fragments: [Bytes::copy_from_slice(&self.queued[at..end])].into_iter().collect(),
             ask: TxAsk {
                 seq,
-                context: (!sealed).then_some(context),
+                streams: [(!sealed).then(|| StreamAsk::whole(context, at as u64, (end - at) as u32)), None],
                 checksum: true,
                 mss: Some(MSS as u16),
                 ..TxAsk::default()
@@ -81,23 +82,24 @@ impl Stream {
     fn seal(&mut self, unit: Unit) {
         let number = self.units.iter().position(|other| *other == unit).unwrap();
         assert!(!core::mem::replace(&mut self.sealed[number], true), "sealed twice");
-        let range = unit.start.distance_from(self.start) as usize..unit.end.distance_from(self.start) as usize;
+        let range = unit.offset as usize..unit.end() as usize;
         self.queued[range.clone()].copy_from_slice(&self.wire[range]);
     }
 }
 
 impl RecordSource for Stream {
-    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup {
-        assert_eq!(layer, Layer::NvmeTcp);
-        let unit = self.units.iter().find(|unit| unit.contains(seq));
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        assert_eq!(layer, Layer::FIRST);
+        let unit = self.units.iter().find(|unit| unit.contains(offset));
         unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
     }
 
-    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        let range = from.distance_from(self.start) as usize..to.distance_from(self.start) as usize;
-        let middle = range.start + range.len() / 3;
-        sink(Bytes::copy_from_slice(&self.queued[range.start..middle]));
-        sink(Bytes::copy_from_slice(&self.queued[middle..range.end]));
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let middle = from + (to - from) / 3;
+        for range in [from..middle, middle..to] {
+            let bytes = Bytes::copy_from_slice(&self.queued[range.start as usize..range.end as usize]);
+            sink(QueuedBytes { bytes, tag: TxTag::PLAIN, offsets: [range.start, 0] });
+        }
     }
 }
 
@@ -351,8 +353,9 @@ impl Records {
             queued.extend(inner);
             queued.extend([0; 16]);
             done += part.len();
-            let end = start + queued.len() as u32;
-            units.push(Unit { layer: Layer::Tls, number: units.len() as u64, start: from, end });
+            let offset = u64::from(from.distance_from(start));
+            let (number, len) = (units.len() as u64, (queued.len() as u64 - offset) as u32);
+            units.push(Unit { layer: Layer::FIRST, number, offset, start: from, len, touched_from: 0 });
         }
         Records { start, units, queued, content, places, data, pdus }
     }
@@ -364,12 +367,12 @@ impl Records {
         let mut all = Vec::new();
         for at in (0..self.queued.len()).step_by(mss) {
             let seq = self.start + at as u32;
+            let bytes = &self.queued[at..self.queued.len().min(at + mss)];
+            let streams = [Some(StreamAsk::whole(context, at as u64, bytes.len() as u32)), None];
             let packet = TxPacket {
                 header: headers(seq).into(),
-                fragments: [Bytes::copy_from_slice(&self.queued[at..self.queued.len().min(at + mss)])]
-                    .into_iter()
-                    .collect(),
-                ask: TxAsk { seq, context: Some(context), checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
+                fragments: [Bytes::copy_from_slice(bytes)].into_iter().collect(),
+                ask: TxAsk { seq, streams, checksum: true, mss: Some(mss as u16), ..TxAsk::default() },
             };
             assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
             driver.flush(Instant::ZERO);
@@ -386,12 +389,12 @@ impl Records {
 }
 
 impl RecordSource for Records {
-    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
-        let unit = self.units.iter().find(|unit| unit.contains(seq));
+    fn unit_at(&self, _: Layer, offset: u64) -> Lookup {
+        let unit = self.units.iter().find(|unit| unit.contains(offset));
         unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
     }
 
-    fn bytes(&self, _: Layer, from: Seq, to: Seq, _: &mut dyn FnMut(Bytes)) {
+    fn pieces(&self, _: Layer, from: u64, to: u64, _: &mut dyn FnMut(QueuedBytes)) {
         assert_eq!(from, to, "it is sent in order");
     }
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, NicConfig, TransmitResync};
 use offload_api::{
-    DigestAsk, Direction, Handle, Layer, Lookup, NetDevice, NvmeTcpDevice, RecordSource, Sent, TlsDevice, TlsSuite,
-    TlsVersion, TxAsk, TxPacket, TxTag, Unit, UnitPlace, UnitTag,
+    Direction, Handle, Layer, Lookup, NetDevice, NvmeTcpDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsDevice,
+    TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit, UnitTag,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -45,6 +45,15 @@ impl Chunk {
     fn end(&self) -> usize {
         self.at + self.data.len()
     }
+
+    fn unit(&self, layer: Layer) -> Option<UnitTag> {
+        if layer == Layer::FIRST { Some(self.record) } else { self.pdu }
+    }
+
+    /// Where in a layer's stream it is.
+    fn offset(&self, layer: Layer) -> u64 {
+        if layer == Layer::FIRST { self.at as u64 } else { self.content_at as u64 }
+    }
 }
 
 impl Queue {
@@ -81,7 +90,7 @@ impl Queue {
             let record_start = at;
             let len = prefix.len() as u32 + u32::from(after) - explicit as u32;
             let mut push = |data: Vec<u8>, pdu: Option<UnitTag>, content_at: usize| {
-                let record = UnitTag { number, at: (at - record_start) as u32, len };
+                let record = UnitTag { number, at: (at - record_start) as u32, len, touched_from: 0 };
                 let data = Bytes::from(data);
                 let chunk = Chunk { at, data, record, pdu, content_at, needs_digest: pdu.is_some(), needs_seal: true };
                 at = chunk.end();
@@ -92,7 +101,8 @@ impl Queue {
                 let pdu = pdus.partition_point(|(start, _)| *start <= done) - 1;
                 let (from, plen) = pdus[pdu];
                 let to = end.min(from + plen);
-                let tag = UnitTag { number: pdu as u64, at: (done - from) as u32, len: plen as u32 };
+                let (at, len) = ((done - from) as u32, plen as u32);
+                let tag = UnitTag { number: pdu as u64, at, len, touched_from: if len > 24 { len - 4 } else { len } };
                 push(queued[done..to].to_vec(), Some(tag), done);
                 done = to;
             }
@@ -118,7 +128,8 @@ impl Queue {
         for at in (0..plain.len()).step_by(MSS) {
             let seq = self.start + at as u32;
             let data = Bytes::copy_from_slice(&plain[at..plain.len().min(at + MSS)]);
-            let ask = TxAsk { seq, context: Some(tls), checksum: true, ..TxAsk::default() };
+            let streams = [Some(StreamAsk::whole(tls, at as u64, data.len() as u32)), None];
+            let ask = TxAsk { seq, streams, checksum: true, ..TxAsk::default() };
             let packet = TxPacket { header: headers(seq).into(), fragments: [data].into_iter().collect(), ask };
             assert_eq!(driver.transmit(Instant::ZERO, packet, self), Sent::Posted);
             driver.flush(Instant::ZERO);
@@ -131,14 +142,13 @@ impl Queue {
     }
 
     fn tag(&self, chunk: &Chunk, from: usize) -> TxTag {
-        let mut tag = TxTag { context: chunk.needs_seal.then_some(self.handles.tls), ..TxTag::PLAIN };
-        tag.digests = chunk.needs_digest.then_some(self.handles.nvme);
-        tag.units = [Some(chunk.record), chunk.pdu];
-        tag.advanced(from as u32)
-    }
-
-    fn offset(&self, seq: Seq) -> usize {
-        seq.distance_from(self.start) as usize
+        let content = match chunk.pdu {
+            Some(pdu) if chunk.needs_digest => TxTag::device(self.handles.nvme, pdu),
+            Some(pdu) => TxTag::done(pdu),
+            None => TxTag::PLAIN,
+        };
+        let tag = content.within(chunk.needs_seal.then_some(self.handles.tls), chunk.record);
+        tag.unwrap().advanced(from as u32)
     }
 
     fn chunk_at(&self, at: usize) -> &Chunk {
@@ -148,8 +158,7 @@ impl Queue {
     /// A packet of up to `bytes` bytes that one context works on, in up to 64 pieces.
     fn packet(&self, at: usize, bytes: usize) -> TxPacket {
         let first = self.chunk_at(at);
-        let context = first.needs_seal.then_some(self.handles.tls);
-        let (mut fragments, mut digests, mut needs): (Vec<Bytes>, Option<DigestAsk>, _) = (Vec::new(), None, None);
+        let (mut fragments, mut digests, mut needs): (Vec<Bytes>, Option<StreamAsk>, _) = (Vec::new(), None, None);
         let mut here = at;
         for chunk in self.chunks.iter().filter(|chunk| chunk.end() > at) {
             let end = chunk.end().min(at + bytes);
@@ -158,41 +167,42 @@ impl Queue {
                 break;
             }
             let from = here - chunk.at;
-            if let Some(unit) = self.tag(chunk, from).unit(Layer::NvmeTcp) {
+            if chunk.pdu.is_some() {
                 needs = Some(chunk.needs_digest);
                 if chunk.needs_digest {
-                    let next = UnitPlace::behind(unit, (end - here) as u32);
-                    let (context, first) = (self.handles.nvme, UnitPlace::of(unit));
-                    let ask = digests.get_or_insert(DigestAsk { context, content: 0, first, next });
-                    ask.content |= 1 << fragments.len();
-                    ask.next = next;
+                    let (context, offset) = (self.handles.nvme, (chunk.content_at + from) as u64);
+                    let ask = digests.get_or_insert(StreamAsk { context, offset, bytes: 0, fragments: 0 });
+                    ask.fragments |= 1 << fragments.len();
+                    ask.bytes += (end - here) as u32;
                 }
             }
             fragments.push(chunk.data.slice(from..end - chunk.at));
             here = end;
         }
         let seq = self.start + at as u32;
-        let ask = TxAsk { seq, context, digests, checksum: true, mss: Some(MSS as u16), ..TxAsk::default() };
+        let of_packet = || StreamAsk::whole(self.handles.tls, at as u64, (here - at) as u32);
+        let streams = [first.needs_seal.then(of_packet), digests];
+        let ask = TxAsk { seq, streams, checksum: true, mss: Some(MSS as u16), ..TxAsk::default() };
         TxPacket { header: headers(seq).into(), fragments: fragments.into_iter().collect(), ask }
     }
 
     /// Does what a transport does when a driver says that a packet needs software.
     fn seal(&mut self, unit: Unit) {
         let numbers: Vec<u64> = match unit.layer {
-            Layer::NvmeTcp => vec![unit.number],
-            Layer::Tls => {
+            Layer::SECOND => vec![unit.number],
+            _ => {
                 let held = self.chunks.iter().filter(|chunk| chunk.record.number == unit.number && chunk.needs_digest);
                 held.filter_map(|chunk| Some(chunk.pdu?.number)).collect()
             }
         };
-        let mut any = unit.layer == Layer::Tls;
+        let mut any = unit.layer == Layer::FIRST;
         for chunk in &mut self.chunks {
             if chunk.needs_digest && chunk.pdu.is_some_and(|pdu| numbers.contains(&pdu.number)) {
                 assert!(chunk.needs_seal, "no part of it may be sealed");
                 let data = &self.content[chunk.content_at..chunk.content_at + chunk.data.len()];
                 (chunk.data, chunk.needs_digest, any) = (Bytes::copy_from_slice(data), false, true);
             }
-            if unit.layer == Layer::Tls && chunk.record.number == unit.number {
+            if unit.layer == Layer::FIRST && chunk.record.number == unit.number {
                 assert!(core::mem::take(&mut chunk.needs_seal), "sealed twice");
                 chunk.data = Bytes::copy_from_slice(&self.wire[chunk.at..chunk.at + chunk.data.len()]);
             }
@@ -202,38 +212,29 @@ impl Queue {
 }
 
 impl RecordSource for Queue {
-    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup {
-        let at = self.offset(seq);
-        let chunk = self.chunk_at(at);
-        let number = match layer {
-            Layer::Tls => Some(chunk.record.number),
-            Layer::NvmeTcp => chunk.pdu.map(|pdu| pdu.number),
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        let chunk = self.chunks.iter().find(|chunk| {
+            let from = chunk.offset(layer);
+            chunk.unit(layer).is_some() && (from..from + chunk.data.len() as u64).contains(&offset)
+        });
+        let Some((chunk, tag)) = chunk.and_then(|chunk| Some((chunk, chunk.unit(layer)?))) else {
+            return Lookup::Released;
         };
-        let Some(number) = number else { return Lookup::Released };
-        let parts = || {
-            self.chunks.iter().filter(|chunk| match layer {
-                Layer::Tls => chunk.record.number == number,
-                Layer::NvmeTcp => chunk.pdu.is_some_and(|pdu| pdu.number == number),
-            })
-        };
-        let (first, last) = (parts().next().unwrap(), parts().last().unwrap());
-        let (start, end) = (self.start + first.at as u32, self.start + last.end() as u32);
-        Lookup::In(Unit { layer, number, start, end })
+        let UnitTag { number, len, touched_from, .. } = tag;
+        let is_first = |chunk: &&Chunk| chunk.unit(layer).is_some_and(|tag| tag.number == number && tag.at == 0);
+        let start = self.start + self.chunks.iter().find(is_first).unwrap().at as u32;
+        Lookup::In(Unit { layer, number, offset: chunk.offset(layer) - u64::from(tag.at), start, len, touched_from })
     }
 
-    fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        self.pieces(layer, from, to, &mut |bytes, _| sink(bytes));
-    }
-
-    fn pieces(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes, TxTag)) {
-        let (from, to) = (self.offset(from), self.offset(to));
-        for chunk in self.chunks.iter().filter(|chunk| chunk.at < to && chunk.end() > from) {
-            if layer == Layer::NvmeTcp && chunk.pdu.is_none() {
-                continue;
+    fn pieces(&self, layer: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        for chunk in self.chunks.iter().filter(|chunk| chunk.unit(layer).is_some()) {
+            let (at, bytes) = (chunk.offset(layer), chunk.data.len() as u64);
+            if at < to && at + bytes > from {
+                let start = from.saturating_sub(at);
+                let offsets = Layer::ALL.map(|layer| chunk.offset(layer) + start);
+                let bytes = chunk.data.slice(start as usize..bytes.min(to - at) as usize);
+                sink(QueuedBytes { bytes, tag: self.tag(chunk, start as usize), offsets });
             }
-            let start = from.saturating_sub(chunk.at);
-            let end = chunk.data.len().min(to - chunk.at);
-            sink(chunk.data.slice(start..end), self.tag(chunk, start));
         }
     }
 }
@@ -337,7 +338,8 @@ fn dumps_restore_both_layers_and_only_for_what_needs_them() {
     assert_eq!(counters.tx_nvmeotcp_needs_software + counters.tx_tls_needs_software, 0);
     // A record that software has to seal takes the digests of its PDUs with it, also of those that end in others.
     let packet = queue.packet(record + 5, 100);
-    let Lookup::In(unit) = queue.unit_at(Layer::Tls, packet.ask.seq) else { panic!("there is one") };
+    let offset = packet.ask.streams[0].unwrap().offset;
+    let Lookup::In(unit) = queue.unit_at(Layer::FIRST, offset) else { panic!("there is one") };
     queue.seal(unit);
     assert!(queue.chunks.iter().all(|chunk| chunk.pdu.is_none_or(|pdu| chunk.needs_digest == (pdu.number == 1))));
     send(&mut device, &mut driver, &mut queue, 2 * record, 1400);

@@ -14,8 +14,8 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
-    DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, RecordSource, Refused, Sent,
-    TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxAsk, TxPacket, Unit,
+    DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Refused,
+    Sent, StreamAsk, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -88,7 +88,9 @@ impl Stream {
             let nonce = ring::aead::Nonce::assume_unique_for_key(nonce);
             sealing.seal_in_place_append_tag(nonce, ring::aead::Aad::from(aad), &mut body).unwrap();
             wire.extend_from_slice(&[&header[..], &explicit, &body].concat());
-            units.push(Unit { layer: Layer::Tls, number, start: unit_start, end: start + wire.len() as u32 });
+            let offset = u64::from(unit_start.distance_from(start));
+            let len = (wire.len() as u64 - offset) as u32;
+            units.push(Unit { layer: Layer::FIRST, number, offset, start: unit_start, len, touched_from: 0 });
         }
         Stream { start, sealed: vec![false; units.len()], units, queued: queued.into(), wire }
     }
@@ -99,18 +101,18 @@ impl Stream {
         let first = self.unit_of(at);
         let sealed = self.sealed[first];
         let alike = (first..self.units.len()).take_while(|unit| self.sealed[*unit] == sealed).last().unwrap();
-        let end = (at + bytes).min(self.units[alike].end.distance_from(self.start) as usize);
+        let end = (at + bytes).min(self.units[alike].end() as usize);
         let queued = if sealed { Bytes::copy_from_slice(&self.wire[at..end]) } else { self.queued.slice(at..end) };
-        let context = (!sealed).then_some(context);
+        let streams = [(!sealed).then(|| StreamAsk::whole(context, at as u64, (end - at) as u32)), None];
         TxPacket {
             header: headers(sender(), seq).into(),
             fragments: [queued].into_iter().collect(),
-            ask: TxAsk { seq, context, checksum: true, mss: Some(mss), ..TxAsk::default() },
+            ask: TxAsk { seq, streams, checksum: true, mss: Some(mss), ..TxAsk::default() },
         }
     }
 
     fn unit_of(&self, at: usize) -> usize {
-        self.units.iter().position(|unit| unit.contains(self.start + at as u32)).unwrap()
+        self.units.iter().position(|unit| unit.contains(at as u64)).unwrap()
     }
 
     /// Does what a transport does when a driver says that a packet needs software.
@@ -121,17 +123,18 @@ impl Stream {
 }
 
 impl RecordSource for Stream {
-    fn unit_at(&self, _: Layer, seq: Seq) -> Lookup {
-        let unit = self.units.iter().find(|unit| unit.contains(seq));
+    fn unit_at(&self, _: Layer, offset: u64) -> Lookup {
+        let unit = self.units.iter().find(|unit| unit.contains(offset));
         unit.map_or(Lookup::Released, |unit| Lookup::In(*unit))
     }
 
-    fn bytes(&self, _: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        let range = from.distance_from(self.start) as usize..to.distance_from(self.start) as usize;
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
         // In two pieces, as a record comes as header and payload.
-        let middle = range.start + (range.len() / 3);
-        sink(self.queued.slice(range.start..middle));
-        sink(self.queued.slice(middle..range.end));
+        let middle = from + (to - from) / 3;
+        for range in [from..middle, middle..to] {
+            let bytes = self.queued.slice(range.start as usize..range.end as usize);
+            sink(QueuedBytes { bytes, tag: TxTag::PLAIN, offsets: [range.start, 0] });
+        }
     }
 }
 
@@ -241,7 +244,7 @@ proptest! {
             if fate == 0 {
                 // Until the driver has heard of it, packets are lost; then they are for software; then all is new.
                 let unit = stream.units[stream.unit_of(at)];
-                if packet.ask.context.is_some() {
+                if packet.ask.has_context() {
                     let unheard = driver.transmit(Instant::ZERO, packet.clone(), &stream);
                     driver.flush(Instant::ZERO);
                     prop_assert!(unheard == Sent::Posted || next_record && unheard == Sent::NeedsSoftware(unit));
@@ -249,7 +252,7 @@ proptest! {
                 }
                 prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
                 let refused = driver.transmit(Instant::ZERO, packet.clone(), &stream);
-                let expected = if packet.ask.context.is_some() { Sent::NeedsSoftware(unit) } else { Sent::Posted };
+                let expected = if packet.ask.has_context() { Sent::NeedsSoftware(unit) } else { Sent::Posted };
                 prop_assert_eq!(refused, expected);
                 driver.flush(Instant::ZERO);
                 frames(&mut device);
@@ -456,11 +459,10 @@ proptest! {
 
 /// Whether `payload` is the stream from `at` on with bodies in plaintext; tags are as they are on the wire.
 fn decrypted(stream: &Stream, at: usize, payload: &[u8]) -> bool {
-    payload.iter().enumerate().all(|(offset, byte)| {
-        let seq = stream.start + (at + offset) as u32;
-        let unit = stream.units.iter().find(|unit| unit.contains(seq)).unwrap();
-        let in_tag = unit.end.distance_from(seq) <= 16;
-        let expected = if in_tag { stream.wire[at + offset] } else { stream.queued[at + offset] };
+    payload.iter().zip(at..).all(|(byte, at)| {
+        let unit = stream.units.iter().find(|unit| unit.contains(at as u64)).unwrap();
+        let in_tag = unit.end() - at as u64 <= 16;
+        let expected = if in_tag { stream.wire[at] } else { stream.queued[at] };
         *byte == expected
     })
 }

@@ -137,7 +137,7 @@ impl Lossy {
 fn a_retransmitted_segment_has_all_before_it_in_its_record_read_again() {
     const MSS: usize = 1448;
     let stream = Stream::new(Seq(0), 0, &[16_384, 16_384]);
-    let record = stream.units[0].len() as usize;
+    let record = stream.units[0].len as usize;
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut send = |at: usize| {
@@ -171,7 +171,7 @@ fn next_record_sync_reads_nothing_twice() {
     let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut send = |stream: &Stream, at: usize, bytes: usize| {
         let packet = stream.packet(at, bytes, 1448, context);
-        let by_device = packet.ask.context.is_some();
+        let by_device = packet.ask.has_context();
         let sent = driver.transmit(Instant::ZERO, packet, stream);
         driver.flush(Instant::ZERO);
         let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
@@ -199,11 +199,11 @@ fn next_record_sync_reads_nothing_twice() {
 struct Forgetful(Lookup);
 
 impl RecordSource for Forgetful {
-    fn unit_at(&self, _: Layer, _: Seq) -> Lookup {
+    fn unit_at(&self, _: Layer, _: u64) -> Lookup {
         self.0
     }
 
-    fn bytes(&self, _: Layer, _: Seq, _: Seq, _: &mut dyn FnMut(Bytes)) {}
+    fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
 }
 
 /// What is to be encrypted never leaves without, whatever the transport says of it.

@@ -109,6 +109,8 @@ impl Engine for NvmeTcp {
 }
 
 impl StreamEngine for NvmeTcp {
+    const COUNTS_UNITS: bool = false;
+
     fn receive(
         context: Context<'_, NvmeTcp>,
         payload: &mut Payload<'_>,
@@ -137,7 +139,6 @@ impl StreamEngine for NvmeTcp {
         }
     }
 
-    /// PDUs have no numbers.
     fn count_from(_: Context<'_, NvmeTcp>, _: u64) -> bool {
         false
     }

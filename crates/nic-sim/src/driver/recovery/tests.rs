@@ -5,49 +5,49 @@ use super::*;
 use crate::device::DeviceRings;
 use crate::nic::rings;
 use crate::packet::SendDescriptor;
-use offload_api::{DigestAsk, TxAsk, TxPacket, TxTag, UnitPlace, UnitTag};
-use offload_api::{Direction, FlowKey, NetDevice, NvmeTcpDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion};
-use offload_base::Instant;
+use offload_api::{
+    Direction, FlowKey, NetDevice, NvmeTcpDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, UnitTag,
+};
+use offload_base::{Instant, Seq};
 
-/// Records of [`RECORD`] bytes, and PDUs of as many, one after the other.
-struct Records;
+/// Units of [`RECORD`] bytes, one after the other; the engine changes those from this byte on.
+struct Records(u32);
 
 impl RecordSource for Records {
-    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup {
-        let (number, start) = (u64::from(seq.0 / RECORD), Seq(seq.0 / RECORD * RECORD));
-        Lookup::In(Unit { layer, number, start, end: start + RECORD })
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        Lookup::In(unit(layer, offset, RECORD, self.0))
     }
 
-    fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        let mut bytes = vec![0; to.distance_from(from) as usize];
-        if let (Layer::NvmeTcp, Some(flags)) = (layer, bytes.get_mut(1)) {
-            *flags = 0b10; // a data digest
-        }
-        sink(bytes.into());
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        sink(QueuedBytes { bytes: vec![0; (to - from) as usize].into(), tag: TxTag::PLAIN, offsets: [from, 0] });
     }
 }
 
-/// The same, the records filled with PDUs of [`PDU`] bytes that want digests of a context.
+/// Records filled with PDUs of [`PDU`] bytes that want digests of a context; nothing frames the records.
 struct Stacked(Handle);
 
 impl RecordSource for Stacked {
-    fn unit_at(&self, layer: Layer, seq: Seq) -> Lookup {
-        let start = Seq(seq.0 / PDU * PDU);
-        match layer {
-            Layer::Tls => Records.unit_at(layer, seq),
-            Layer::NvmeTcp => Lookup::In(Unit { layer, number: u64::from(seq.0 / PDU), start, end: start + PDU }),
-        }
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        Lookup::In(match layer {
+            Layer::FIRST => unit(layer, offset, RECORD, 0),
+            _ => unit(layer, offset, PDU, PDU - 4),
+        })
     }
 
-    fn bytes(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes)) {
-        Records.bytes(layer, from, to, sink);
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let tag = |len: u32, touched_from| {
+            let at = (from % u64::from(len)) as u32;
+            UnitTag { number: from / u64::from(len), at, len: len + (to - from) as u32, touched_from }
+        };
+        let tag = TxTag::device(self.0, tag(PDU, PDU - 4)).within(None, tag(RECORD, 0)).unwrap();
+        sink(QueuedBytes { bytes: vec![0; (to - from) as usize].into(), tag, offsets: [from, from] });
     }
+}
 
-    fn pieces(&self, layer: Layer, from: Seq, to: Seq, sink: &mut dyn FnMut(Bytes, TxTag)) {
-        let units = [None, Some(UnitTag { number: u64::from(from.0 / PDU), at: from.0 % PDU, len: PDU })];
-        let tag = TxTag { digests: Some(self.0), units, ..TxTag::PLAIN };
-        self.bytes(layer, from, to, &mut |bytes| sink(bytes, tag));
-    }
+fn unit(layer: Layer, offset: u64, len: u32, touched_from: u32) -> Unit {
+    let number = offset / u64::from(len);
+    let offset = number * u64::from(len);
+    Unit { layer, number, offset, start: Seq(offset as u32), len, touched_from }
 }
 
 struct Rig {
@@ -74,11 +74,14 @@ impl Rig {
     }
 
     fn post(&mut self, context: Handle, seq: u32) -> String {
-        self.post_with(TxAsk { context: Some(context), seq: Seq(seq), ..TxAsk::default() }, &Records)
+        let touched_from = if context.engine() == engines::TLS { 0 } else { RECORD - 4 };
+        self.post_with(seq, [Some(context), None], &Records(touched_from))
     }
 
     /// Letters for what comes on the ring with a packet: parameters, fence, DUMP, packet.
-    fn post_with(&mut self, ask: TxAsk, source: &dyn RecordSource) -> String {
+    fn post_with(&mut self, seq: u32, contexts: [Option<Handle>; LAYERS], source: &dyn RecordSource) -> String {
+        let streams = contexts.map(|context| Some(StreamAsk::whole(context?, seq.into(), 1000)));
+        let ask = TxAsk { seq: Seq(seq), streams, ..TxAsk::default() };
         let packet = TxPacket {
             header: [0xff; 54].into_iter().collect(),
             fragments: [Bytes::from(vec![0; 1000])].into_iter().collect(),
@@ -91,7 +94,7 @@ impl Rig {
             .map(|entry| match entry.descriptor {
                 SendDescriptor::StaticParameters { .. } | SendDescriptor::ProgressParameters { .. } => 'P',
                 SendDescriptor::Fence => 'F',
-                SendDescriptor::Dump { .. } | SendDescriptor::DumpContent { .. } => 'd',
+                SendDescriptor::Dump { .. } => 'd',
                 SendDescriptor::Packet(_) => '.',
                 SendDescriptor::Control { .. } => '?',
             })
@@ -127,15 +130,14 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
 fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
     let mut rig = Rig::new(TransmitResync::Dump);
     let (tls, nvme) = (rig.tls(), rig.driver.add_transmit(&flow()).unwrap());
-    let at = |seq: u32| {
-        let first = UnitPlace { number: u64::from(seq / PDU), at: seq % PDU };
-        let next = UnitPlace { at: first.at + 1000, ..first };
-        let digests = Some(DigestAsk { context: nvme, content: 1, first, next });
-        TxAsk { context: Some(tls), seq: Seq(seq), digests, ..TxAsk::default() }
-    };
-    assert_eq!(rig.post_with(at(0), &Stacked(nvme)), "PPPF.", "at the start of both");
-    assert_eq!(rig.post_with(at(1000), &Stacked(nvme)), ".");
-    assert_eq!(rig.post_with(at(RECORD + 1000), &Stacked(nvme)), "PFdddPPFd.", "2 of 3 DUMPs are of the PDU only");
+    let contexts = [Some(tls), Some(nvme)];
+    assert_eq!(rig.post_with(0, contexts, &Stacked(nvme)), "PPPF.", "at the start of both");
+    assert_eq!(rig.post_with(1000, contexts, &Stacked(nvme)), ".");
+    assert_eq!(
+        rig.post_with(RECORD + 1000, contexts, &Stacked(nvme)),
+        "PFdddPPFd.",
+        "2 of 3 DUMPs are of the PDU only"
+    );
 }
 
 const RECORD: u32 = 4000;
