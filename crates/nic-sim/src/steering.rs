@@ -6,8 +6,7 @@
 //! Invariant: what is found for a key was steered there, and has not been taken away since.
 
 use core::cell::RefCell;
-use offload_api::unit::LAYERS;
-use offload_api::{FlowKey, Handle, Key, KeyBytes};
+use offload_api::{FlowKey, Handle, Key, KeyBytes, LAYERS};
 use offload_base::QuickHash;
 use std::collections::HashMap;
 
@@ -31,7 +30,7 @@ impl Steering {
         match key {
             Key::Flow(flow, layer) => {
                 *self.last.get_mut() = None;
-                self.flows.entry(flow).or_default()[layer] = Some(handle);
+                self.flows.entry(flow).or_default()[layer.index()] = Some(handle);
             }
             Key::Engine(engine, key) => {
                 self.engines.insert((engine, key), handle);
@@ -72,8 +71,9 @@ impl Steering {
             Key::Flow(flow, layer) => {
                 *self.last.get_mut() = None;
                 let Some(followers) = self.flows.get_mut(&flow) else { return };
-                if followers[layer] == Some(handle) {
-                    followers[layer] = None;
+                let follower = &mut followers[layer.index()];
+                if *follower == Some(handle) {
+                    *follower = None;
                 }
                 if followers.iter().all(Option::is_none) {
                     self.flows.remove(&flow);
@@ -108,17 +108,17 @@ mod tests {
     fn a_context_comes_and_goes_at_its_layer_alone() {
         let mut steering = Steering::default();
         assert_eq!(steering.followers(&flow()), [None, None]);
-        steering.insert(Key::Flow(flow(), 0), BELOW);
-        steering.insert(Key::Flow(flow(), 1), ABOVE);
+        steering.insert(Key::Flow(flow(), Layer::FIRST), BELOW);
+        steering.insert(Key::Flow(flow(), Layer::SECOND), ABOVE);
         assert_eq!(steering.followers(&flow()), [Some(BELOW), Some(ABOVE)]);
         // A new key: another context below.
-        steering.insert(Key::Flow(flow(), 0), NEWER);
-        steering.remove(Key::Flow(flow(), 0), BELOW);
+        steering.insert(Key::Flow(flow(), Layer::FIRST), NEWER);
+        steering.remove(Key::Flow(flow(), Layer::FIRST), BELOW);
         assert_eq!(steering.followers(&flow()), [Some(NEWER), Some(ABOVE)]);
-        steering.remove(Key::Flow(flow(), 0), NEWER);
+        steering.remove(Key::Flow(flow(), Layer::FIRST), NEWER);
         assert_eq!(steering.followers(&flow()), [None, Some(ABOVE)]);
         assert!(!steering.follows_nothing());
-        steering.remove(Key::Flow(flow(), 1), ABOVE);
+        steering.remove(Key::Flow(flow(), Layer::SECOND), ABOVE);
         assert!(steering.follows_nothing());
     }
 

@@ -1,5 +1,6 @@
 //! What received packets show, and contexts are found by.
 
+use crate::unit::Layer;
 use core::net::IpAddr;
 use offload_formats::FlowKey;
 
@@ -7,7 +8,7 @@ use offload_formats::FlowKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// The flow, as its receiver sees it, and the layer there.
-    Flow(FlowKey, usize),
+    Flow(FlowKey, Layer),
     /// An engine's own, by the engine's number.
     Engine(u8, KeyBytes),
 }

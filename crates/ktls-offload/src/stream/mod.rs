@@ -4,10 +4,11 @@
 //! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`policy`]: when that is done unasked;
 //!   [`contexts`]: who owns what the device has for the stream; [`resync`]: helping it to find its place again;
 //! - [`rekey`]: keys that change, and how the device gets the new ones;
-//! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
+//! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above, [`above`]: the device as that sees it.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
 
+mod above;
 mod contexts;
 mod io;
 pub(crate) mod offload;

@@ -1,17 +1,15 @@
 //! The stream as a transport for a protocol above: ranges of plaintext that keep the sequence numbers of the bytes they
 //! came in and what the device said about them.
 
+use super::above::{AboveTls, When};
 use super::{KtlsStream, Side};
 use crate::tasks::Task;
 use bytes::Bytes;
-use core::task::{Context, Poll, Waker, ready};
+use core::task::{Context, Poll, ready};
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, IpsecDevice, Keying, Layer, NetDevice, NvmeTcpConfig, NvmeTcpDevice,
-    NvmeTcpLimits, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, RxSegment, Sealer, SegmentStream, Sent,
-    SentBytes, TlsDevice, TxPacket, TxTag, engines,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, SentBytes, TxTag, engines,
 };
-use offload_base::counters::CounterSet;
-use offload_base::{Instant, Seq};
+use offload_base::Seq;
 use std::collections::VecDeque;
 use std::io;
 
@@ -131,156 +129,6 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         // The transport tells each event once, and TLS must see it.
         self.poll_events(Some(Task::Listener), cx);
         self.events_above.pop_front().map_or(Poll::Pending, Poll::Ready)
-    }
-}
-
-/// A device as a protocol above TLS may see it: without the TLS face, which is taken. That for NVMe/TCP takes new contexts
-/// only while the device opens, or seals, the records in which the PDUs are; what it has, it gives back at any time.
-struct AboveTls<'a> {
-    device: &'a mut dyn NetDevice,
-    opens: When,
-    seals: When,
-}
-
-/// Whether the device opens records, or seals them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
-    Now,
-    /// It is to get the context, or is installing it.
-    Later,
-    Never,
-}
-
-impl When {
-    fn of(now: bool, later: bool) -> When {
-        match (now, later) {
-            (true, _) => When::Now,
-            (false, true) => When::Later,
-            (false, false) => When::Never,
-        }
-    }
-
-    /// The NVMe/TCP face, if a context is to be had.
-    fn face(self, device: &mut dyn NetDevice) -> Result<&mut dyn NvmeTcpDevice, Refused> {
-        match self {
-            When::Now => device.nvme().ok_or(Refused::Unsupported),
-            When::Later => Err(Refused::Busy),
-            When::Never => Err(Refused::Unsupported),
-        }
-    }
-}
-
-impl NetDevice for AboveTls<'_> {
-    fn path(&self, flow: &FlowKey) -> PathCaps {
-        self.device.path(flow)
-    }
-
-    fn room(&self, flow: &FlowKey) -> usize {
-        self.device.room(flow)
-    }
-
-    fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.device.room_paced(flow)
-    }
-
-    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
-        self.device.transmit(now, packet, source)
-    }
-
-    fn flush(&mut self, now: Instant) {
-        self.device.flush(now);
-    }
-
-    fn receive(&mut self, now: Instant) -> Option<RxPacket> {
-        self.device.receive(now)
-    }
-
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.device.poll_event()
-    }
-
-    fn arm(&mut self, waker: &Waker) -> bool {
-        self.device.arm(waker)
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        self.device.next_event()
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        self.device.handle_timeout(now);
-    }
-
-    fn serves(&self, flow: &FlowKey) -> bool {
-        self.device.serves(flow)
-    }
-
-    fn count(&self, set: &mut CounterSet) {
-        self.device.count(set);
-    }
-
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        None
-    }
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        if self.device.nvme().is_some() { Some(self) } else { None }
-    }
-
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        self.device.ipsec()
-    }
-
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        self.device.rss()
-    }
-
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.device.keying()
-    }
-
-    /// What they would work on is in records.
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
-    }
-}
-
-impl NvmeTcpDevice for AboveTls<'_> {
-    fn limits(&mut self) -> NvmeTcpLimits {
-        self.device.nvme().map_or(NvmeTcpLimits { max_pieces: 0, io_threshold: usize::MAX }, |device| device.limits())
-    }
-
-    fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
-        self.opens.face(self.device)?.add(flow, start, &NvmeTcpConfig { over_tls: true, ..*config })
-    }
-
-    fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
-        self.seals.face(self.device)?.add_transmit(flow)
-    }
-
-    fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
-        // Without a device they are dropped, and so go home.
-        if let Some(device) = self.device.nvme() {
-            device.place(handle, command, buffer);
-        }
-    }
-
-    fn release(&mut self, handle: Handle, command: u16) {
-        if let Some(device) = self.device.nvme() {
-            device.release(handle, command);
-        }
-    }
-
-    fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool) {
-        if let Some(device) = self.device.nvme() {
-            device.answer_resync(handle, header, is_header);
-        }
-    }
-
-    fn remove(&mut self, handle: Handle) {
-        if let Some(device) = self.device.nvme() {
-            device.remove(handle);
-        }
     }
 }
 

@@ -45,7 +45,7 @@ impl Rig {
     fn create(&mut self, handle: Handle, direction: Direction) {
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
         let spec = Box::new(TlsContext { start: Seq(0), number: 0, key });
-        let keys = if direction == Direction::Receive { vec![Key::Flow(flow(), 0)] } else { Vec::new() };
+        let keys = if direction == Direction::Receive { vec![Key::Flow(flow(), Layer::FIRST)] } else { Vec::new() };
         let created = self.command(ControlCommand::Create { handle, flow: Some(flow()), direction, keys, spec });
         assert_eq!(created, Some(ControlCompletion::Created(handle)));
     }

@@ -10,8 +10,8 @@ use crate::driver::Driver;
 use crate::driver::recovery::Sending;
 use crate::packet::ControlCommand;
 use offload_api::{
-    Direction, FlowKey, Handle, Key, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece, Refused,
-    Slots, engines,
+    Direction, FlowKey, Handle, Key, Layer, NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits, Piece,
+    Refused, Slots, engines,
 };
 use offload_base::Seq;
 use std::collections::{HashSet, VecDeque};
@@ -213,11 +213,12 @@ impl NvmeTcpDevice for Driver {
     fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
         let context = Context { flow: *flow, transmit: None, answer: None };
         let (flow, config) = (*flow, *config);
+        let layer = if config.over_tls { Layer::SECOND } else { Layer::FIRST };
         let added = self.create(context, |handle| ControlCommand::Create {
             handle,
             flow: Some(flow),
             direction: Direction::Receive,
-            keys: vec![Key::Flow(flow, usize::from(config.over_tls))],
+            keys: vec![Key::Flow(flow, layer)],
             spec: Box::new(NvmeTcpContext::Receive { start, config }),
         });
         match added {

@@ -3,7 +3,7 @@
 use crate::driver::Driver;
 use crate::driver::contexts::Shadow;
 use crate::packet::ControlCommand;
-use offload_api::{Direction, FlowKey, Handle, Key, Refused, TlsContext, TlsDevice, TlsKey, TlsResync};
+use offload_api::{Direction, FlowKey, Handle, Key, Layer, Refused, TlsContext, TlsDevice, TlsKey, TlsResync};
 use offload_base::Seq;
 
 impl TlsDevice for Driver {
@@ -29,7 +29,7 @@ impl TlsDevice for Driver {
         } else {
             let keys = match direction {
                 Direction::Transmit => Vec::new(),
-                Direction::Receive => vec![Key::Flow(*flow, 0)],
+                Direction::Receive => vec![Key::Flow(*flow, Layer::FIRST)],
             };
             let command = ControlCommand::Create { handle, flow: Some(*flow), direction, keys, spec };
             if let Err(refused) = self.command(command) {

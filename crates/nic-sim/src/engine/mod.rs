@@ -16,7 +16,7 @@
 //! use nic_sim::stats::DeviceCounters;
 //! use nic_sim::wire::Port;
 //! use nic_sim::{Delays, NicConfig, nic_with};
-//! use offload_api::{Direction, FlowKey, Key, NetDevice, NewContext, Verdict};
+//! use offload_api::{Direction, FlowKey, Key, Layer, NetDevice, NewContext, Verdict};
 //! # use bytes::BytesMut;
 //! # use offload_api::{NoRecords, TxAsk, TxPacket};
 //! # use offload_base::{Instant, Seq};
@@ -69,7 +69,7 @@
 //! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
 //! let contexts = driver.contexts().expect("there is one from outside");
 //! let engine = contexts.engine("unmask").expect("this one").number;
-//! let (direction, keys, spec) = (Direction::Receive, vec![Key::Flow(flow, 0)], Box::new(0x20u8));
+//! let (direction, keys, spec) = (Direction::Receive, vec![Key::Flow(flow, Layer::FIRST)], Box::new(0x20u8));
 //! let new = NewContext { engine, direction, flow: Some(flow), keys, spec };
 //! let context = contexts.create(new).map_err(|(refused, _)| refused)?;
 //! # let now = Instant::ZERO;
