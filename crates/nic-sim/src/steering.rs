@@ -95,6 +95,7 @@ impl Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use offload_api::Layer;
 
     const BELOW: Handle = Handle { index: 1, generation: 0 };
     const ABOVE: Handle = Handle { index: Handle::PLACES, generation: 0 };

@@ -9,7 +9,7 @@ use crate::{Delays, NicConfig};
 use bytes::Bytes;
 use offload_api::Key;
 use offload_api::{
-    Direction, EspAsk, EspKey, EspSuite, Handle, OffloadKind, SaParams, StreamAsk, TlsContext, TlsKey, TlsSuite,
+    Direction, EspAsk, EspKey, EspSuite, Handle, Layer, OffloadKind, SaParams, StreamAsk, TlsContext, TlsKey, TlsSuite,
     TlsVersion, TxAsk, TxPacket,
 };
 use offload_base::Seq;
