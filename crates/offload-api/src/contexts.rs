@@ -11,9 +11,33 @@ use crate::unit::{Handle, engines};
 use core::any::Any;
 use offload_base::Seq;
 use offload_formats::FlowKey;
+use std::borrow::Cow;
 
 /// What an engine makes a context from, or is told: of a type that the engine says.
 pub type Spec = Box<dyn Any + Send>;
+
+/// Something that an engine is to do to the data in units, beside its own work, if it lets others do so: a part of its spec.
+///
+/// ```
+/// use offload_api::StageSpec;
+///
+/// let spec = StageSpec::new("add", 7u8);
+/// assert_eq!((&*spec.name, spec.spec.downcast_ref()), ("add", Some(&7u8)));
+/// ```
+#[derive(Debug)]
+pub struct StageSpec {
+    /// What the stage is called.
+    pub name: Cow<'static, str>,
+    /// What it is made from: of a type that the stage says.
+    pub spec: Spec,
+}
+
+impl StageSpec {
+    /// The stage `name`, made from `spec`.
+    pub fn new(name: impl Into<Cow<'static, str>>, spec: impl Any + Send) -> StageSpec {
+        StageSpec { name: name.into(), spec: Box::new(spec) }
+    }
+}
 
 /// An engine of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ pub mod tx;
 pub mod unit;
 
 pub use again::AskAgain;
-pub use contexts::{ContextNews, Contexts, EngineInfo, NewContext, Spec};
+pub use contexts::{ContextNews, Contexts, EngineInfo, NewContext, Spec, StageSpec};
 pub use datagram::{Datagram, EcnCodepoint};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use ipsec::{

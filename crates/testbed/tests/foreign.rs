@@ -2,7 +2,7 @@
 //!
 //! "Veil" frames its units itself: a magic byte, the length of the body, a check byte; the body, masked under a key; two bytes of
 //! tag. It is no cipher, but has what an offload must handle: a state in mid-unit, a tag over all of it, headers to be found
-//! again, and units that software finishes.
+//! again, and units that software finishes. Before a body is masked it passes a stage, which Veil knows by name only: "Chain".
 
 use bytes::{Bytes, BytesMut};
 use core::convert::Infallible;
@@ -13,13 +13,16 @@ use host_stack::TcpConfig;
 use host_stack::TcpStream;
 use ktls_offload::{KtlsStream, Offload};
 use nic_sim::NicConfig;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+use nic_sim::engine::{
+    Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, Run, Stage, StageMakers, StageState, StageStates,
+    Stages, StreamEngine,
+};
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use offload_api::{
-    DeviceEvent, Direction, Handle, Key, Layer, NewContext, RxSegment, SealError, Sealer, SegmentStream, TxTag, Unit,
-    UnitTag, Verdict,
+    DeviceEvent, Direction, Handle, Key, Layer, NewContext, RxSegment, SealError, Sealer, SegmentStream, StageSpec,
+    TxTag, Unit, UnitTag, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Seed, Seq};
@@ -40,6 +43,14 @@ struct Cursor {
     at: u32,
     header: [u8; HEADER],
     sum: u16,
+    states: StageStates,
+}
+
+/// What is done to units.
+#[derive(Debug)]
+struct Veiling {
+    key: u64,
+    stages: Stages,
 }
 
 impl Cursor {
@@ -58,7 +69,14 @@ impl Cursor {
 
     /// Passes `bytes`, and appends what they become: of plain bytes masked ones and the tag (`seals`), or the other way. Of bytes
     /// that were `opened` already the mask is off.
-    fn pass(&mut self, key: u64, bytes: &[u8], seals: bool, opened: bool, out: &mut BytesMut) -> Result<(), Broken> {
+    fn pass(
+        &mut self,
+        Veiling { key, stages }: &Veiling,
+        bytes: &[u8],
+        seals: bool,
+        opened: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), Broken> {
         for byte in bytes {
             let at = self.at as usize;
             let end = HEADER as u32 + self.body();
@@ -69,12 +87,20 @@ impl Cursor {
                 }
                 *byte
             } else if self.at < end {
-                let masked = *byte ^ self.mask(key);
-                let plain = if seals || opened { *byte } else { masked };
+                let mask = self.mask(*key);
+                // What is open already passes the stages once more, for what they remember.
+                let closes = seals || opened;
+                let direction = if closes { Direction::Transmit } else { Direction::Receive };
+                let run = Run { direction, unit: self.number, at: u64::from(self.at) - HEADER as u64 };
+                let mut data = [if closes { *byte } else { *byte ^ mask }];
+                if !stages.pass(run, &mut self.states, &mut data) {
+                    return Err(Broken);
+                }
+                let plain = if closes { *byte } else { data[0] };
                 self.sum = self.sum.wrapping_mul(31).wrapping_add(plain.into());
-                if opened { plain } else { masked }
+                if seals { data[0] ^ mask } else { plain }
             } else {
-                let tag = (self.sum ^ key as u16).to_be_bytes()[(self.at - end) as usize];
+                let tag = (self.sum ^ *key as u16).to_be_bytes()[(self.at - end) as usize];
                 if !seals && tag != *byte {
                     return Err(Broken);
                 }
@@ -110,11 +136,37 @@ fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
 
 // ---- the engine
 
+/// A stage: each byte is masked by all that were before it in the unit.
 #[derive(Debug)]
-struct Veil;
+struct Chain(u8);
+
+impl Stage for Chain {
+    const NAME: &'static str = "chain";
+    type Spec = u8;
+
+    fn new(first: u8) -> Option<Chain> {
+        Some(Chain(first))
+    }
+
+    fn pass(&self, run: Run, StageState(state): &mut StageState, bytes: &mut [u8]) -> bool {
+        for byte in bytes {
+            let became = *byte ^ state[0] ^ self.0;
+            let plain = if run.direction == Direction::Transmit { *byte } else { became };
+            state[0] = state[0].wrapping_mul(5).wrapping_add(plain);
+            *byte = became;
+        }
+        true
+    }
+}
+
+#[derive(Debug, Default)]
+struct Veil {
+    stages: StageMakers,
+}
 
 struct VeilSpec {
     key: u64,
+    stages: Vec<StageSpec>,
     /// Where the first unit starts, of a context that receives.
     start: Option<Seq>,
 }
@@ -193,11 +245,16 @@ impl Engine for Veil {
     type Command = Infallible;
     type Change = Infallible;
     type State = VeilState;
-    type Held = u64;
+    type Held = Veiling;
 
-    fn create(&mut self, _: Direction, spec: VeilSpec) -> Option<(VeilState, u64)> {
+    fn take_stages(&mut self, stages: &StageMakers) {
+        self.stages = stages.clone();
+    }
+
+    fn create(&mut self, _: Direction, spec: VeilSpec) -> Option<(VeilState, Veiling)> {
+        let stages = self.stages.make(spec.stages)?;
         let place = spec.start.map_or(Place::Nowhere, |next| Place::Known { next, cursor: Cursor::at_unit(0) });
-        Some((VeilState { number: 0, place }, spec.key))
+        Some((VeilState { number: 0, place }, Veiling { key: spec.key, stages }))
     }
 
     fn save(state: &VeilState, image: &mut ImageWriter<'_>) {
@@ -211,6 +268,7 @@ impl Engine for Veil {
                 image.put_u32(cursor.at);
                 image.put(&cursor.header);
                 image.put_u16(cursor.sum);
+                cursor.states.put(image);
             }
             Place::Searching { end } => {
                 image.put_u8(2);
@@ -235,7 +293,8 @@ impl Engine for Veil {
             0 => Place::Nowhere,
             1 => {
                 let (next, number, at) = (image.take_seq()?, image.take_u64()?, image.take_u32()?);
-                Place::Known { next, cursor: Cursor { number, at, header: image.take()?, sum: image.take_u16()? } }
+                let (header, sum, states) = (image.take()?, image.take_u16()?, StageStates::take(image)?);
+                Place::Known { next, cursor: Cursor { number, at, header, sum, states } }
             }
             2 => Place::Searching { end: image.take_seq()? },
             3 => {
@@ -272,7 +331,7 @@ impl Engine for Veil {
 
 impl StreamEngine for Veil {
     fn receive(
-        Context { state, held: key, .. }: Context<'_, Veil>,
+        Context { state, held, .. }: Context<'_, Veil>,
         payload: &mut Payload<'_>,
         _: &mut DeviceCounters,
     ) -> Option<Verdict> {
@@ -299,7 +358,7 @@ impl StreamEngine for Veil {
             } else {
                 // The host gets this packet as it is; the engine stands behind it.
                 let behind = &payload.wire()[next.distance_from(seq) as usize..];
-                state.place = match cursor.pass(*key, behind, false, false, &mut BytesMut::new()) {
+                state.place = match cursor.pass(held, behind, false, false, &mut BytesMut::new()) {
                     Ok(()) => Place::Known { next: end, cursor },
                     Err(Broken) => Place::Searching { end },
                 };
@@ -310,7 +369,7 @@ impl StreamEngine for Veil {
             Place::Known { next, cursor } if *next == seq => {
                 let mut after = cursor.clone();
                 let passed = payload.open(|wire, buffer| {
-                    let passed = after.pass(*key, wire, false, false, buffer);
+                    let passed = after.pass(held, wire, false, false, buffer);
                     (passed.is_ok(), passed)
                 });
                 if passed.is_ok() {
@@ -350,7 +409,7 @@ impl StreamEngine for Veil {
     }
 
     fn transmit(
-        Context { state, held: key, .. }: Context<'_, Veil>,
+        Context { state, held, .. }: Context<'_, Veil>,
         at: Option<Seq>,
         bytes: &[u8],
         out: &mut BytesMut,
@@ -360,7 +419,7 @@ impl StreamEngine for Veil {
         if at.is_some_and(|at| at != *next) {
             return Err(OutOfStep);
         }
-        cursor.pass(*key, bytes, true, false, out).map_err(|Broken| OutOfStep)?;
+        cursor.pass(held, bytes, true, false, out).map_err(|Broken| OutOfStep)?;
         *next += bytes.len() as u32;
         Ok(bytes.len() as u64)
     }
@@ -372,13 +431,23 @@ impl StreamEngine for Veil {
 
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 
-struct VeilSealer;
+fn stage_specs() -> Vec<StageSpec> {
+    vec![StageSpec::new("chain", 0x35u8)]
+}
+
+/// What software does.
+fn veiling() -> Veiling {
+    let stages = StageMakers::default().with::<Chain>().make(stage_specs());
+    Veiling { key: KEY, stages: stages.unwrap() }
+}
+
+struct VeilSealer(Veiling);
 
 impl Sealer for VeilSealer {
     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
         let (mut cursor, mut sealed) = (Cursor::at_unit(unit.number), BytesMut::new());
         for piece in plain {
-            let passed = cursor.pass(KEY, piece, true, false, &mut sealed);
+            let passed = cursor.pass(&self.0, piece, true, false, &mut sealed);
             passed.map_err(|Broken| SealError::Malformed { number: unit.number })?;
         }
         Ok(sealed.freeze())
@@ -392,7 +461,7 @@ fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>
         let Some(contexts) = device.contexts() else { return };
         let engine = contexts.engine(Veil::NAME).expect("it was added").number;
         let keys = if direction == Direction::Receive { vec![Key::Flow(flow, Layer::FIRST)] } else { Vec::new() };
-        let spec = Box::new(VeilSpec { key: KEY, start });
+        let spec = Box::new(VeilSpec { key: KEY, stages: stage_specs(), start });
         let new = NewContext { engine, direction, flow: Some(flow), keys, spec };
         context = contexts.create(new).ok();
     });
@@ -400,10 +469,10 @@ fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>
 }
 
 async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bool) {
-    stream.install(Layer::FIRST, Box::new(VeilSealer));
+    stream.install(Layer::FIRST, Box::new(VeilSealer(veiling())));
     let context = ask(&mut stream, Direction::Transmit, None);
     assert_eq!(context.is_some(), has_engine);
-    let mut sent = 0;
+    let (software, mut sent) = (veiling(), 0);
     for (body, number) in bodies.into_iter().zip(0..) {
         poll_fn(|cx| stream.poll_room(cx)).await.unwrap();
         let length = HEADER + body.len() + TAG;
@@ -422,7 +491,7 @@ async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bo
             }
             None => {
                 let (mut cursor, mut sealed) = (Cursor::at_unit(number), BytesMut::new());
-                pieces.iter().for_each(|piece| cursor.pass(KEY, piece, true, false, &mut sealed).unwrap());
+                pieces.iter().for_each(|piece| cursor.pass(&software, piece, true, false, &mut sealed).unwrap());
                 stream.send(sealed.freeze(), TxTag::PLAIN);
             }
         }
@@ -457,7 +526,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
     let start = stream.next_seq();
     let context = ask(&mut stream, Direction::Receive, start);
     let (mut received, mut cursor, mut starts) = (Received::default(), Cursor::at_unit(0), Starts::default());
-    let mut body = BytesMut::new();
+    let (software, mut body) = (veiling(), BytesMut::new());
     loop {
         let next = poll_fn(|cx| -> Poll<io::Result<Option<RxSegment>>> {
             hear(&mut stream, cx, &mut starts);
@@ -476,7 +545,7 @@ async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
                 }
             }
             let (was, mut plain) = (cursor.clone(), BytesMut::new());
-            let passed = cursor.pass(KEY, &[*byte], false, opened, &mut plain);
+            let passed = cursor.pass(&software, &[*byte], false, opened, &mut plain);
             assert!(passed.is_ok(), "unit {} at {}", was.number, was.at);
             let end = HEADER as u32 + was.body();
             if was.at as usize >= HEADER && was.at < end {
@@ -536,7 +605,10 @@ fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: b
     for (name, has_engine) in ["sender", "receiver"].into_iter().zip(has_engine) {
         builder = builder.host(name, nic.clone(), TcpConfig::default());
         if has_engine {
-            builder = builder.engines(|engines| engines.add_stream(Veil, 16));
+            builder = builder.engines(|engines| {
+                engines.add_stage::<Chain>();
+                engines.add_stream(Veil::default(), 16);
+            });
         }
     }
     let mut bed = builder.wire(0, 1, link).build().unwrap();

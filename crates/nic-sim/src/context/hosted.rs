@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::slab::Slab;
-use crate::engine::{Context, Engine, Opened, OutOfStep, PacketEngine, Payload, Shown, StreamEngine};
+use crate::engine::{Context, Engine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
@@ -44,7 +44,7 @@ impl Installed {
         }
     }
 
-    pub(super) fn any_mut(&mut self) -> &mut dyn AnyEngine {
+    pub(crate) fn any_mut(&mut self) -> &mut dyn AnyEngine {
         match self {
             Installed::Stream(engine) => &mut **engine,
             Installed::Packet(engine) => engine.hosted_mut(),
@@ -73,6 +73,9 @@ impl<E: Engine> Hosted<E> {
 pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// What a driver is told of it.
     fn info(&self, number: u8) -> EngineInfo;
+
+    /// [`Engine::take_stages`].
+    fn take_stages(&mut self, stages: &StageMakers);
 
     /// Makes a context, to be [put](Self::put) in its place. False: there is no such place, or the engine cannot.
     fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool;
@@ -132,6 +135,10 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
 impl<E: Engine> AnyEngine for Hosted<E> {
     fn info(&self, number: u8) -> EngineInfo {
         EngineInfo { number, name: E::NAME, contexts: self.places, counts_units: self.counts_units }
+    }
+
+    fn take_stages(&mut self, stages: &StageMakers) {
+        self.engine.take_stages(stages);
     }
 
     fn make(&mut self, handle: Handle, direction: Direction, spec: Spec) -> bool {

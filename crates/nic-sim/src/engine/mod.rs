@@ -100,6 +100,7 @@
 pub(crate) mod esp;
 pub(crate) mod nvme;
 mod payload;
+mod stage;
 pub(crate) mod tls;
 
 use crate::config::NicConfig;
@@ -109,11 +110,13 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
-use offload_api::KeyBytes;
-use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
+use offload_api::{
+    ContextEvent, Direction, EngineInfo, Handle, KeyBytes, PacketAsk, PacketMark, Piece, TxPacket, Verdict,
+};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
 pub use payload::{Content, Parts, Payload};
+pub use stage::{Run, Stage, StageMakers, StageState, StageStates, Stages};
 
 /// An engine, with what it keeps for all of its contexts together.
 pub trait Engine: fmt::Debug + Send + Sized + 'static {
@@ -138,6 +141,9 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
 
     /// Reads back what [`save`](Self::save) wrote; `None`: it is none of that.
     fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
+
+    /// The stages that the NIC has, once, before any context is made.
+    fn take_stages(&mut self, _: &StageMakers) {}
 
     /// Where software is to say whether a unit starts, if the context waits for that.
     fn question(_: &Self::State) -> Option<Seq> {
@@ -323,11 +329,14 @@ pub struct OutOfStep;
 
 /// The engines of a NIC, in the order of their numbers: first those that every NIC has.
 #[derive(Debug)]
-pub struct Engines(Vec<Installed>);
+pub struct Engines {
+    installed: Vec<Installed>,
+    stages: StageMakers,
+}
 
 impl Engines {
     pub(crate) fn of(config: &NicConfig) -> Engines {
-        let mut engines = Engines(Vec::new());
+        let mut engines = Engines { installed: Vec::new(), stages: StageMakers::default() };
         // In the order of `offload_api::engines`.
         engines.add_stream(tls::Tls::new(config), config.tls_contexts);
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
@@ -338,20 +347,28 @@ impl Engines {
     /// Adds an engine that follows the bytes of flows, with so many contexts at most. To come back to the middle of a unit, a
     /// driver runs the unit through the context from its first byte on.
     pub fn add_stream<E: StreamEngine>(&mut self, engine: E, contexts: u32) {
-        self.0.push(Installed::stream(engine, contexts));
+        self.installed.push(Installed::stream(engine, contexts));
     }
 
     /// Adds an engine that works on whole packets, with so many contexts at most.
     pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
-        self.0.push(Installed::packet(engine, contexts));
+        self.installed.push(Installed::packet(engine, contexts));
     }
 
     /// What a driver is told of them.
     pub(crate) fn infos(&self) -> Vec<EngineInfo> {
-        self.0.iter().zip(0..).map(|(engine, number)| engine.info(number)).collect()
+        self.installed.iter().zip(0..).map(|(engine, number)| engine.info(number)).collect()
     }
 
-    pub(crate) fn into_installed(self) -> Vec<Installed> {
-        self.0
+    /// Adds a stage, for any engine that has some.
+    pub fn add_stage<S: Stage>(&mut self) {
+        self.stages = core::mem::take(&mut self.stages).with::<S>();
+    }
+
+    pub(crate) fn into_installed(mut self) -> Vec<Installed> {
+        for engine in &mut self.installed {
+            engine.any_mut().take_stages(&self.stages);
+        }
+        self.installed
     }
 }
