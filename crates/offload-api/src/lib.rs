@@ -9,14 +9,17 @@
 //!
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`mark`]: what its engines told; [`datagram`]: a
-//!   datagram, with what was told of its packet;
+//!   datagram, with what was asked or told of its packet;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP and
 //!   IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
 //! - [`again`]: when a device that refused for the time being is asked again;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
-//! - [`stream`]: [`SegmentStream`], what a protocol sees of a transport.
+//! - [`stream`]: [`SegmentStream`], what a protocol over TCP sees of a transport; [`socket`]: [`DatagramSocket`], the same over
+//!   UDP.
 //!
-//! Nothing here does any work, and nothing here knows a particular device or transport.
+//! Nothing here does any work, and nothing here knows a particular device or transport. The exception is behind feature
+//! `tokio`: `TokioDatagrams` makes a kernel's UDP socket a [`DatagramSocket`]. It is here because every protocol over UDP
+//! needs it to run without a device, and none of them is to know another, or a stack, for that.
 
 #![forbid(unsafe_code)]
 
@@ -32,15 +35,18 @@ pub mod record;
 pub mod rss;
 pub mod rx;
 pub mod slots;
+pub mod socket;
 pub mod source;
 pub mod stream;
 pub mod tls;
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+mod tokio_datagrams;
 pub mod tx;
 pub mod unit;
 
 pub use again::AskAgain;
 pub use contexts::{ContextNews, Contexts, EngineInfo, NewContext, Spec, StageSpec};
-pub use datagram::{Datagram, EcnCodepoint};
+pub use datagram::{Datagram, EcnCodepoint, TxDatagram};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use ipsec::{
     Action, DontFragment, EspAsk, EspKey, EspMode, EspSuite, EspVerdict, IpsecDevice, Keying, KeyingError, Lifetime,
@@ -55,8 +61,11 @@ pub use record::RecordFormat;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};
 pub use slots::Slots;
+pub use socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
 pub use source::{Lookup, NoRecords, QueuedBytes, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
 pub use tls::{Direction, Refused, TlsContext, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+pub use tokio_datagrams::TokioDatagrams;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
 pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};

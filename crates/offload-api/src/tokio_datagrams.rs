@@ -1,0 +1,455 @@
+//! A kernel's UDP socket as a [`DatagramSocket`] without a device.
+//!
+//! What control messages say of a datagram, and to it (ip(7), ipv6(7), udp(7)): the address it came to or leaves from, its
+//! ECN bits, and the size of those that the kernel joined (GRO) or is to cut (GSO).
+//!
+//! Invariant: a datagram is taken off its batch when the kernel has it, and not before.
+
+use crate::datagram::{Datagram, EcnCodepoint, TxDatagram};
+use crate::device::NetDevice;
+use crate::rx::RxMeta;
+use crate::socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
+use bytes::BytesMut;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::num::NonZeroU16;
+use core::task::{Context, Poll};
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::libc::{in_addr, in_pktinfo, in6_addr, in6_pktinfo};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt,
+};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+/// A [`UdpSocket`] of tokio's as a [`DatagramSocket`]: what a protocol runs on where there is no device. (Feature `tokio`, on
+/// Linux.)
+///
+/// Every ask is refused, and `meta` says nothing. Whether packets may be fragmented is the socket's setting, not the
+/// datagram's: by default Linux sets IPv4's DF on what fits the path as it knows it, and fragments what does not.
+///
+/// The kernel joins datagrams of one sender, if it can, which are then handed up as one ([`Datagram::split`]); and cuts those
+/// that are several. Where it will not cut them, they are sent one by one.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_api::{DatagramSocket, EcnCodepoint, TokioDatagrams, TxDatagram};
+/// use std::collections::VecDeque;
+/// use std::future::poll_fn;
+/// use tokio::net::UdpSocket;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut near = TokioDatagrams::new(UdpSocket::bind("127.0.0.1:0").await?)?;
+/// let mut far = TokioDatagrams::new(UdpSocket::bind("127.0.0.1:0").await?)?;
+/// let hello = TxDatagram::new(far.local_addr()?, Bytes::from_static(b"hello"));
+/// let mut batch = VecDeque::from([TxDatagram { ecn: EcnCodepoint::Capable0, ..hello }]);
+/// poll_fn(|cx| near.poll_send(cx, &mut batch)).await?;
+/// let mut received = Vec::new();
+/// poll_fn(|cx| far.poll_receive(cx, &mut received, 1)).await?;
+/// assert_eq!((&received[0].data[..], received[0].ecn), (&b"hello"[..], EcnCodepoint::Capable0));
+/// assert!(!near.control(&mut |_| {}), "there is no device");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TokioDatagrams {
+    socket: UdpSocket,
+    local: SocketAddr,
+    /// Zeros, to be received into.
+    buffer: BytesMut,
+    /// The kernel cuts what is several datagrams, as far as is known.
+    cuts: bool,
+}
+
+impl TokioDatagrams {
+    /// Has `socket` tell of each datagram what its kernel knows.
+    ///
+    /// # Errors
+    /// If it is not bound, or the kernel does not know these options.
+    pub fn new(socket: UdpSocket) -> io::Result<TokioDatagrams> {
+        let local = socket.local_addr()?;
+        match local {
+            SocketAddr::V4(_) => {
+                setsockopt(&socket, sockopt::IpRecvTos, &true)?;
+                setsockopt(&socket, sockopt::Ipv4PacketInfo, &true)?;
+            }
+            SocketAddr::V6(_) => {
+                setsockopt(&socket, sockopt::Ipv6RecvTClass, &true)?;
+                setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+                // Of those that come by IPv4, should it take them.
+                let _ = setsockopt(&socket, sockopt::IpRecvTos, &true);
+            }
+        }
+        // Before Linux 5.0 nothing is joined.
+        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+        Ok(TokioDatagrams { socket, local, buffer: BytesMut::new(), cuts: true })
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Sends the first of `batch`, and takes off it what the kernel has.
+    fn send_first(&mut self, batch: &mut VecDeque<TxDatagram>) -> io::Result<()> {
+        let Some(first) = batch.front_mut() else { return Ok(()) };
+        if first.count() > 1 {
+            let sent = if self.cuts { self.send(first) } else { Err(io::ErrorKind::Unsupported.into()) };
+            match sent {
+                Err(error) if refuses_to_cut(&error) => {
+                    let mut rest = first.clone();
+                    let one = rest.split_to(1);
+                    self.send(&one)?;
+                    // Had the datagram been at fault, this would have failed, too.
+                    self.cuts = false;
+                    *first = rest;
+                    return self.send_first(batch);
+                }
+                sent => sent?,
+            }
+        } else {
+            self.send(first)?;
+        }
+        batch.pop_front();
+        Ok(())
+    }
+
+    fn send(&self, datagram: &TxDatagram) -> io::Result<()> {
+        self.socket.try_io(Interest::WRITABLE, || Ok(send_message(&self.socket, self.local, datagram)?))
+    }
+
+    /// Why a datagram cannot be sent, as far as that is known without asking the kernel.
+    fn check(&self, datagram: &TxDatagram) -> Result<(), SendRefused> {
+        let TxDatagram { to, source, ask, .. } = *datagram;
+        let SendLimits { bytes, segments, .. } = limits(to);
+        if ask.is_some() {
+            return Err(SendRefused::Ask);
+        }
+        if let Some(source_address) = source.filter(|source| source.is_ipv4() != to.is_ipv4()) {
+            return Err(SendRefused::Source { source_address, to });
+        }
+        match (datagram.count(), datagram.payload_len()) {
+            (1, all) if all > bytes => Err(SendRefused::TooLong { most: bytes }),
+            (count, all) if count > segments || all > bytes => Err(SendRefused::TooMany { segments, bytes }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl DatagramSocket for TokioDatagrams {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut VecDeque<TxDatagram>,
+    ) -> Poll<Result<usize, SendRefused>> {
+        let before = batch.len();
+        while let Some(first) = batch.front() {
+            let TxDatagram { to, source, .. } = *first;
+            let sent = match self.check(first) {
+                Ok(()) => match self.socket.poll_send_ready(cx) {
+                    Poll::Pending if batch.len() < before => break,
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Ok(())) => self.send_first(batch).map_err(|error| refusal(error, to, source)),
+                    Poll::Ready(Err(error)) => Err(error.into()),
+                },
+                Err(refused) => Err(refused),
+            };
+            match sent {
+                Ok(()) => {}
+                Err(SendRefused::Io(error)) if passes(&error) => {}
+                Err(_) if batch.len() < before => break,
+                Err(refused) => return Poll::Ready(Err(refused)),
+            }
+        }
+        Poll::Ready(Ok(before - batch.len()))
+    }
+
+    /// What the kernel takes; it fragments what the path does not.
+    fn limits(&mut self, to: SocketAddr) -> SendLimits {
+        limits(to)
+    }
+
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        let before = batch.len();
+        while batch.len() - before < most {
+            let received = match self.socket.poll_recv_ready(cx) {
+                Poll::Pending if batch.len() > before => break,
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(())) => {
+                    let Self { socket, local, buffer, .. } = self;
+                    socket.try_io(Interest::READABLE, || receive_message(socket, *local, buffer))
+                }
+                Poll::Ready(Err(error)) => Err(error),
+            };
+            match received {
+                Ok(datagram) => batch.push(datagram),
+                Err(error) if passes(&error) => {}
+                Err(_) if batch.len() > before => break,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(batch.len() - before))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn control(&mut self, _: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+        false
+    }
+
+    fn poll_device_event(&mut self, _: &mut Context<'_>) -> Poll<SocketEvent> {
+        Poll::Pending
+    }
+}
+
+fn limits(to: SocketAddr) -> SendLimits {
+    let bytes = if to.is_ipv4() { LONGEST_OVER_FOUR } else { LONGEST_OVER_SIX };
+    SendLimits { bytes, segments: SEGMENTS, segments_bytes: bytes }
+}
+
+/// udp(7): the route has no checksum offload, or the kernel is older than Linux 4.18.
+fn refuses_to_cut(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
+        || matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::EIO | Errno::EINVAL | Errno::EOPNOTSUPP))
+}
+
+/// Whether it is to be tried again, now or when the socket is ready.
+fn passes(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn refusal(error: io::Error, to: SocketAddr, source: Option<IpAddr>) -> SendRefused {
+    match (error.raw_os_error().map(Errno::from_raw), source) {
+        (Some(Errno::EINVAL | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH), Some(source_address)) => {
+            SendRefused::Source { source_address, to }
+        }
+        (Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH), None) => SendRefused::Unreachable { to },
+        _ => error.into(),
+    }
+}
+
+fn send_message(socket: &UdpSocket, local: SocketAddr, datagram: &TxDatagram) -> Result<(), Errno> {
+    let slices: Vec<_> = datagram.pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let to = match datagram.to {
+        // RFC 4291 2.5.5.2: an IPv6 socket speaks to IPv4 hosts by these addresses.
+        SocketAddr::V4(to) if local.is_ipv6() => SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port()),
+        to => to,
+    };
+    let (tos, class) = (datagram.ecn.bits(), i32::from(datagram.ecn.bits()));
+    let segment = datagram.segment.map_or(0, NonZeroU16::get);
+    let (four, six);
+    let mut messages = Vec::with_capacity(3);
+    if datagram.ecn != EcnCodepoint::NotCapable {
+        messages.push(match datagram.to {
+            SocketAddr::V4(_) => ControlMessage::Ipv4Tos(&tos),
+            SocketAddr::V6(_) => ControlMessage::Ipv6TClass(&class),
+        });
+    }
+    match datagram.source {
+        Some(IpAddr::V4(address)) => {
+            let address = in_addr { s_addr: u32::from_ne_bytes(address.octets()) };
+            four = in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: address, ipi_addr: in_addr { s_addr: 0 } };
+            messages.push(ControlMessage::Ipv4PacketInfo(&four));
+        }
+        Some(IpAddr::V6(address)) => {
+            six = in6_pktinfo { ipi6_addr: in6_addr { s6_addr: address.octets() }, ipi6_ifindex: 0 };
+            messages.push(ControlMessage::Ipv6PacketInfo(&six));
+        }
+        None => {}
+    }
+    if datagram.count() > 1 {
+        messages.push(ControlMessage::UdpGsoSegments(&segment));
+    }
+    let to = SockaddrStorage::from(to);
+    sendmsg(socket.as_raw_fd(), &slices, &messages, MsgFlags::empty(), Some(&to)).map(|_| ())
+}
+
+fn receive_message(socket: &UdpSocket, local: SocketAddr, buffer: &mut BytesMut) -> io::Result<Datagram> {
+    if buffer.len() < LONGEST {
+        *buffer = BytesMut::zeroed(BUFFER_BYTES);
+    }
+    let mut messages = cmsg_space!(i32, i32, in_pktinfo, in6_pktinfo, i32);
+    let mut slices = [IoSliceMut::new(&mut buffer[..LONGEST])];
+    let (descriptor, flags) = (socket.as_raw_fd(), MsgFlags::empty());
+    let received = recvmsg::<SockaddrStorage>(descriptor, &mut slices, Some(&mut messages), flags)?;
+    let bytes = received.bytes;
+    let from = received.address.as_ref().and_then(address_of).ok_or(io::ErrorKind::InvalidData)?;
+    let (mut to, mut ecn, mut joined) = (local, EcnCodepoint::NotCapable, None);
+    for message in received.cmsgs()? {
+        match message {
+            ControlMessageOwned::Ipv4Tos(tos) => ecn = EcnCodepoint::of_bits(tos),
+            ControlMessageOwned::Ipv6TClass(class) => ecn = EcnCodepoint::of_bits(class as u8),
+            ControlMessageOwned::Ipv4PacketInfo(info) => {
+                to.set_ip(Ipv4Addr::from(info.ipi_addr.s_addr.to_ne_bytes()).into());
+            }
+            ControlMessageOwned::Ipv6PacketInfo(info) => {
+                to.set_ip(Ipv6Addr::from(info.ipi6_addr.s6_addr).to_canonical());
+            }
+            ControlMessageOwned::UdpGroSegments(bytes) => joined = u16::try_from(bytes).ok().and_then(NonZeroU16::new),
+            _ => {}
+        }
+    }
+    let data = buffer.split_to(bytes);
+    let joined = joined.filter(|bytes| usize::from(bytes.get()) < data.len());
+    Ok(Datagram { from, to, ecn, data, meta: RxMeta::default(), joined })
+}
+
+fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
+    let four = address.as_sockaddr_in().map(|four| SocketAddr::from(*four));
+    let six = || address.as_sockaddr_in6().map(|six| SocketAddr::from(*six));
+    let mut address = four.or_else(six)?;
+    address.set_ip(address.ip().to_canonical());
+    Some(address)
+}
+
+/// Longer than any datagram, or what the kernel joins.
+const LONGEST: usize = 65_536;
+/// Allocated at a time.
+const BUFFER_BYTES: usize = 4 * LONGEST;
+/// What is left of 65,535 bytes behind the headers of IPv4 and UDP, and behind UDP's (RFC 768, RFC 8200 4.5).
+const LONGEST_OVER_FOUR: usize = 65_507;
+const LONGEST_OVER_SIX: usize = 65_527;
+/// Linux's UDP_MAX_SEGMENTS before 6.9.
+const SEGMENTS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tx::PacketAsk;
+    use crate::unit::Handle;
+    use bytes::Bytes;
+    use std::future::poll_fn;
+
+    async fn bound(address: &str) -> TokioDatagrams {
+        TokioDatagrams::new(UdpSocket::bind(address).await.unwrap()).unwrap()
+    }
+
+    async fn send(socket: &mut TokioDatagrams, datagram: TxDatagram) -> Result<usize, SendRefused> {
+        let mut batch = VecDeque::from([datagram]);
+        let sent = poll_fn(|cx| socket.poll_send(cx, &mut batch)).await;
+        assert_eq!(batch.len(), usize::from(sent.is_err()), "what is refused is handed back");
+        sent
+    }
+
+    /// So many datagrams, taken apart.
+    async fn receive(socket: &mut TokioDatagrams, count: usize) -> Vec<Datagram> {
+        let (mut batch, mut single) = (Vec::new(), Vec::new());
+        while single.len() < count {
+            poll_fn(|cx| socket.poll_receive(cx, &mut batch, 8)).await.unwrap();
+            single.extend(batch.drain(..).flat_map(Datagram::split));
+        }
+        single
+    }
+
+    #[tokio::test]
+    async fn addresses_and_ecn_go_both_ways() {
+        for (address, other) in [("127.0.0.1:0", "127.0.0.2"), ("[::1]:0", "::1")] {
+            let (mut near, mut far) = (bound(address).await, bound(address).await);
+            let to = far.local_addr().unwrap();
+            let source: IpAddr = other.parse().unwrap();
+            for ecn in [EcnCodepoint::NotCapable, EcnCodepoint::Capable0, EcnCodepoint::CongestionExperienced] {
+                let pieces = [&b"in "[..], b"", b"pieces"].map(Bytes::from_static);
+                let datagram = TxDatagram { ecn, ..TxDatagram::new(to, Bytes::new()) };
+                send(&mut near, TxDatagram { pieces: pieces.into_iter().collect(), ..datagram }).await.unwrap();
+                let [datagram] = &receive(&mut far, 1).await[..] else { panic!("one") };
+                assert_eq!((&datagram.data[..], datagram.ecn), (&b"in pieces"[..], ecn));
+                assert_eq!((datagram.from, datagram.to), (near.local_addr().unwrap(), to));
+            }
+            // Bound to all addresses, a socket chooses one, and tells which one was meant.
+            let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let (mut near, mut far) = (bound(any).await, bound(any).await);
+            let to = SocketAddr::new(source, far.local_addr().unwrap().port());
+            send(&mut near, TxDatagram { source: Some(source), ..TxDatagram::new(to, Bytes::new()) }).await.unwrap();
+            let [datagram] = &receive(&mut far, 1).await[..] else { panic!("one") };
+            assert_eq!((datagram.from.ip(), datagram.to), (source, to));
+        }
+    }
+
+    #[tokio::test]
+    async fn several_at_once_arrive_as_they_were_cut_whoever_cuts_them() {
+        for cuts in [true, false] {
+            let (mut near, mut far) = (bound("127.0.0.1:0").await, bound("127.0.0.1:0").await);
+            near.cuts = cuts;
+            let data: Vec<u8> = (0..10_100u32).map(|at| (at / 7) as u8).collect();
+            let burst = TxDatagram {
+                segment: NonZeroU16::new(1000),
+                ecn: EcnCodepoint::Capable1,
+                ..TxDatagram::new(far.local_addr().unwrap(), data.clone().into())
+            };
+            assert_eq!(send(&mut near, burst).await.unwrap(), 1);
+            let received = receive(&mut far, 11).await;
+            assert!(received.iter().map(|datagram| &datagram.data[..]).eq(data.chunks(1000)));
+            assert!(received.iter().all(|datagram| datagram.ecn == EcnCodepoint::Capable1));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_sent_is_refused_and_handed_back() {
+        let mut socket = bound("127.0.0.1:0").await;
+        let to = socket.local_addr().unwrap();
+        let plain = TxDatagram::new(to, Bytes::from(vec![0; 100]));
+        let ask = Some(PacketAsk { context: Handle { index: 3, generation: 0 }, number: 0, args: 0 });
+        assert!(matches!(send(&mut socket, TxDatagram { ask, ..plain.clone() }).await, Err(SendRefused::Ask)));
+        let source = Some(Ipv6Addr::LOCALHOST.into());
+        assert!(matches!(
+            send(&mut socket, TxDatagram { source, ..plain.clone() }).await,
+            Err(SendRefused::Source { .. })
+        ));
+        let foreign = Some(Ipv4Addr::new(192, 0, 2, 1).into());
+        assert!(matches!(
+            send(&mut socket, TxDatagram { source: foreign, ..plain.clone() }).await,
+            Err(SendRefused::Source { .. })
+        ));
+        let long = TxDatagram::new(to, Bytes::from(vec![0; LONGEST_OVER_FOUR + 1]));
+        assert!(matches!(send(&mut socket, long).await, Err(SendRefused::TooLong { most: LONGEST_OVER_FOUR })));
+        let segment = NonZeroU16::new(1);
+        assert!(matches!(
+            send(&mut socket, TxDatagram { segment, ..plain.clone() }).await,
+            Err(SendRefused::TooMany { segments: SEGMENTS, .. })
+        ));
+        // Those in front of one that is refused are sent.
+        let mut batch = VecDeque::from([plain.clone(), TxDatagram { ask, ..plain }]);
+        assert_eq!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await.unwrap(), 1);
+        assert!(matches!(poll_fn(|cx| socket.poll_send(cx, &mut batch)).await, Err(SendRefused::Ask)));
+        assert_eq!((batch.len(), receive(&mut socket, 1).await.len()), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn a_socket_for_both_ips_shows_ipv4_addresses_as_such() {
+        let (mut near, mut far) = (bound("[::]:0").await, bound("127.0.0.1:0").await);
+        let to = far.local_addr().unwrap();
+        let datagram = TxDatagram { ecn: EcnCodepoint::Capable0, ..TxDatagram::new(to, Bytes::from_static(b"there")) };
+        send(&mut near, datagram).await.unwrap();
+        let [datagram] = &receive(&mut far, 1).await[..] else { panic!("one") };
+        assert_eq!((&datagram.data[..], datagram.ecn), (&b"there"[..], EcnCodepoint::Capable0));
+        let back = datagram.from;
+        send(&mut far, TxDatagram { ecn: EcnCodepoint::Capable0, ..TxDatagram::new(back, Bytes::new()) })
+            .await
+            .unwrap();
+        let [datagram] = &receive(&mut near, 1).await[..] else { panic!("one") };
+        assert_eq!((datagram.from, datagram.to.ip()), (to, to.ip()));
+        assert_eq!(datagram.ecn, EcnCodepoint::Capable0);
+    }
+
+    /// A socket that is polled before anything is there hears of it.
+    #[tokio::test]
+    async fn a_receiver_is_woken() {
+        let (mut near, mut far) = (bound("127.0.0.1:0").await, bound("127.0.0.1:0").await);
+        let to = far.local_addr().unwrap();
+        let waiting = tokio::spawn(async move { receive(&mut far, 1).await.len() });
+        tokio::task::yield_now().await;
+        send(&mut near, TxDatagram::new(to, Bytes::from_static(b"wake"))).await.unwrap();
+        assert_eq!(waiting.await.unwrap(), 1);
+    }
+}
