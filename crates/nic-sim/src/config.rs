@@ -47,6 +47,9 @@ pub struct NicConfig {
     /// Whether the device joins segments of a flow that the host would see at the same time anyway (large receive
     /// offload). Needs `checksum_offload`.
     pub lro: bool,
+    /// Whether it joins datagrams of one sender and one size as well (UDP receive offload, as of NICs under Windows): the
+    /// host is told the size, and takes them apart.
+    pub lro_datagrams: bool,
     /// Most bytes of the IP packet that segments are joined to. Of one with more than 65,535 the header does not say how
     /// long it is: its length is zero, as in Linux with such a `gro_max_size`. Receive buffers are twice as long, 128 KiB at
     /// least, and each flow that is being joined fills one of its own: `receive_ring` says what memory there is for them.
@@ -143,6 +146,7 @@ impl Default for NicConfig {
             pacing: true,
             checksum_offload: true,
             lro: true,
+            lro_datagrams: false,
             lro_max_bytes: u16::MAX as u32,
             lro_wait: Duration::ZERO,
             tls_contexts: 1 << 18,

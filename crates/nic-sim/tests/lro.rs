@@ -433,5 +433,89 @@ proptest! {
     }
 }
 
+/// A datagram from `port`.
+fn datagram(port: u16, ecn: u8, payload: &[u8], six: bool) -> Frame {
+    let bytes = (8 + payload.len() as u16).to_be_bytes();
+    let mut udp = [port.to_be_bytes(), 443u16.to_be_bytes(), bytes, [0; 2]].concat();
+    udp.extend_from_slice(payload);
+    let mut frame = vec![0xff; 6];
+    frame.extend_from_slice(&[2, 0, 0, 0, 0, 9]);
+    let mut addresses = [10, 0, 0, 2, 10, 0, 0, 1].to_vec();
+    if six {
+        addresses = vec![0; 32];
+        (addresses[0], addresses[15], addresses[16], addresses[31]) = (0xfd, 2, 0xfd, 1);
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, ecn << 4, 0, 0, bytes[0], bytes[1], 17, 64]);
+    } else {
+        let total = (28 + payload.len() as u16).to_be_bytes();
+        let mut ip = vec![0x45, ecn, total[0], total[1], payload.len() as u8, 0, 0, 0, 64, 17, 0, 0];
+        ip.extend_from_slice(&addresses);
+        let checksum = !sum(&ip, 0);
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        frame.extend_from_slice(&[8, 0]);
+        frame.extend_from_slice(&ip[..12]);
+    }
+    let checksum = !sum(&udp, u32::from(sum(&addresses, 0)) + 17 + udp.len() as u32);
+    udp[6..8].copy_from_slice(&checksum.to_be_bytes());
+    frame.extend_from_slice(&addresses);
+    frame.extend_from_slice(&udp);
+    Frame::from(frame)
+}
+
+/// Port, ECN bits and payload of each datagram that a packet stands for.
+fn datagrams_of(packet: &RxPacket) -> Vec<(u16, u8, Vec<u8>)> {
+    let frame = &packet.frame;
+    let six = frame[12..14] == [0x86, 0xdd];
+    let udp = &frame[if six { 54 } else { 34 }..];
+    assert_eq!(usize::from(u16::from_be_bytes([udp[4], udp[5]])), udp.len(), "its length is that of all");
+    let ip_bytes = u16::from_be_bytes([frame[if six { 18 } else { 16 }], frame[if six { 19 } else { 17 }]]);
+    assert_eq!(usize::from(ip_bytes), frame.len() - if six { 54 } else { 14 });
+    assert_eq!(packet.meta.checksums, Checksums::Good);
+    let (port, ecn) = (u16::from_be_bytes([udp[0], udp[1]]), if six { frame[15] >> 4 } else { frame[15] });
+    let each = packet.joined.map_or(usize::MAX, |bytes| bytes.get().into());
+    let payloads: Vec<_> =
+        if udp.len() == 8 { vec![vec![]] } else { udp[8..].chunks(each).map(<[u8]>::to_vec).collect() };
+    payloads.into_iter().map(|payload| (port, ecn, payload)).collect()
+}
+
+#[test]
+fn datagrams_are_joined_if_the_host_wants_that() {
+    for six in [false, true] {
+        let frames = || [1200, 1200, 700, 1200].map(|bytes| datagram(1, 0, &vec![bytes as u8; bytes], six));
+        let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
+        let joined: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
+        assert_eq!(joined.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1], "nothing follows a shorter one");
+        let (mut device, mut driver) = at_once(NicConfig::default());
+        let single: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
+        assert_eq!(single.len(), 4);
+        assert_eq!(joined.concat(), single.concat());
+        // With bytes behind it that are not its own (RFC 768), one is left as it is.
+        let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
+        let mut odd = datagram(1, 0, &[1; 100], six).data.to_vec();
+        let length = if six { 58 } else { 38 };
+        odd[length + 1] -= 1;
+        odd[length + 2..length + 4].fill(0);
+        let packets = receive(&mut device, &mut driver, [datagram(1, 0, &[1; 100], six), odd.clone().into()]);
+        assert!(packets.iter().all(|packet| packet.joined.is_none()));
+        assert!(packets.iter().any(|packet| packet.frame == odd));
+    }
+}
+
+proptest! {
+    #[test]
+    fn datagrams_stay_what_they_were_however_they_are_joined(
+        sent in proptest::collection::vec((1u16..4, 0u8..2, prop_oneof![0usize..4, Just(1000), Just(1450)]), 1..150),
+        six: bool,
+    ) {
+        let sent: Vec<_> = sent.into_iter().enumerate().map(|(at, (port, ecn, bytes))| (port, ecn, vec![at as u8; bytes])).collect();
+        let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
+        let frames = sent.iter().map(|(port, ecn, payload)| datagram(*port, *ecn, payload, six));
+        let packets = receive(&mut device, &mut driver, frames);
+        for port in 1..4 {
+            let heard = packets.iter().flat_map(datagrams_of).filter(|(from, ..)| *from == port);
+            prop_assert!(heard.eq(sent.iter().filter(|(from, ..)| *from == port).cloned()));
+        }
+    }
+}
+
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;

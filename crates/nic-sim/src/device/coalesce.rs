@@ -3,6 +3,7 @@
 //! Joined are segments that follow each other without a gap and say the same in everything but sequence number,
 //! length, IPv4 identification and checksum: so an ECN mark, another timestamp, acknowledgment, window, option or hop
 //! limit keeps them apart, as in Linux's GRO. A segment shorter than the first, or one with PSH or FIN, is the last.
+//! So are datagrams, if the NIC is to join those: of one sender and one size, in the order they came.
 //! What the device found out about them has to be the same too; that is for the caller to see to, who knows it.
 //!
 //! Packets that an engine opened are compared by what they are without what was around them. Where that is left there (ESP in
@@ -33,18 +34,22 @@ pub(crate) struct Joint {
 
 impl Joint {
     /// Begins with `frame`, if others may follow it.
-    pub(crate) fn begin(frame: &[u8], transport: &Transport) -> Option<Joint> {
+    pub(crate) fn begin(frame: &[u8], transport: &Transport, datagrams: bool) -> Option<Joint> {
         let payload_bytes = transport.payload_len();
-        let first = transport.protocol == Protocol::Tcp
+        let joins = match transport.protocol {
+            Protocol::Tcp => flags(frame, transport) & !ECE == ACK,
+            Protocol::Udp => datagrams && is_all_of_it(frame, transport),
+            _ => false,
+        };
+        let first = joins
             && transport.header == transport.network + transport.version.header_bytes()
-            && flags(frame, transport) & !ECE == ACK
             && payload_bytes > 0
             && transport.end == frame.len();
         first.then(|| Joint {
             transport: Transport { end: transport.payload, ..*transport },
             segment_bytes: payload_bytes,
             payload_bytes,
-            next: transport.seq(frame) + payload_bytes as u32,
+            next: next_seq(frame, transport),
             segments: 1,
             last_flags: 0,
         })
@@ -58,7 +63,7 @@ impl Joint {
     /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
     pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
         let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
-        transport.protocol == Protocol::Tcp
+        transport.protocol == self.transport.protocol
             && transport.version == self.transport.version
             && ports(frame, transport.header) == ports(first, self.transport.header)
             && transport.addresses(frame) == self.transport.addresses(first)
@@ -68,11 +73,16 @@ impl Joint {
     pub(crate) fn takes(&self, most: usize, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
         let bytes = transport.payload_len();
         let whole = self.transport.payload - self.transport.network + self.payload_bytes + bytes;
+        let (most, in_order) = match self.transport.protocol {
+            // Its own length has no form for more.
+            Protocol::Udp => (most.min(u16::MAX.into()), is_all_of_it(frame, transport)),
+            _ => (most, transport.seq(frame) == self.next),
+        };
         self.last_flags == 0
             && self.payload_bytes.is_multiple_of(self.segment_bytes)
             && (1..=self.segment_bytes).contains(&bytes)
             && whole <= most
-            && transport.seq(frame) == self.next
+            && in_order
             && Transport { end: transport.payload, ..*transport } == self.transport
             && self.says_the_same(first, frame)
     }
@@ -81,9 +91,9 @@ impl Joint {
     pub(crate) fn add(&mut self, frame: &[u8], transport: &Transport) {
         let bytes = transport.payload_len();
         self.payload_bytes += bytes;
-        self.next += bytes as u32;
+        self.next = next_seq(frame, transport);
         self.segments += 1;
-        self.last_flags = flags(frame, transport) & LAST_ONLY;
+        self.last_flags = if transport.protocol == Protocol::Tcp { flags(frame, transport) & LAST_ONLY } else { 0 };
     }
 
     /// Whether nothing can follow.
@@ -108,7 +118,14 @@ impl Joint {
             self.transport.network,
             self.transport.payload - self.transport.network + self.payload_bytes,
         );
-        headers[self.transport.header + TCP_FLAGS] |= self.last_flags;
+        match self.transport.protocol {
+            Protocol::Udp => {
+                let bytes = (self.transport.payload - self.transport.header + self.payload_bytes) as u16;
+                let at = self.transport.header + UDP_LENGTH;
+                headers[at..at + 2].copy_from_slice(&bytes.to_be_bytes());
+            }
+            _ => headers[self.transport.header + TCP_FLAGS] |= self.last_flags,
+        }
     }
 
     fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
@@ -120,12 +137,15 @@ impl Joint {
             // But for the length.
             Version::Six => same(ip, ip + 4) && same(ip + 6, ip + 8),
         };
-        // But for sequence number, checksum, and flags of the last.
-        let transport = same(tcp + 8, tcp + TCP_FLAGS)
-            && first[tcp + TCP_FLAGS] == frame[tcp + TCP_FLAGS] & !LAST_ONLY
-            && same(tcp + TCP_FLAGS + 1, tcp + TCP_CHECKSUM)
-            && same(tcp + TCP_CHECKSUM + 2, self.transport.payload);
-        same(0, ip) && network && transport
+        // Ports are the flow's; but for sequence number, checksum, and flags of the last.
+        let transport = || {
+            self.transport.protocol == Protocol::Udp
+                || same(tcp + 8, tcp + TCP_FLAGS)
+                    && first[tcp + TCP_FLAGS] == frame[tcp + TCP_FLAGS] & !LAST_ONLY
+                    && same(tcp + TCP_FLAGS + 1, tcp + TCP_CHECKSUM)
+                    && same(tcp + TCP_CHECKSUM + 2, self.transport.payload)
+        };
+        same(0, ip) && network && transport()
     }
 }
 
@@ -208,6 +228,21 @@ fn flags(frame: &[u8], transport: &Transport) -> u8 {
     frame[transport.header + TCP_FLAGS]
 }
 
+/// Where a stream goes on behind a segment; of no use for datagrams.
+fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
+    match transport.protocol {
+        Protocol::Tcp => transport.seq(frame) + transport.payload_len() as u32,
+        _ => Seq::default(),
+    }
+}
+
+/// Whether a datagram is all that the IP header tells of (RFC 768: its own length may be less).
+fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
+    let at = transport.header + UDP_LENGTH;
+    usize::from(u16::from_be_bytes([frame[at], frame[at + 1]])) == transport.end - transport.header
+}
+
+const UDP_LENGTH: usize = 4;
 const TCP_FLAGS: usize = 13;
 const TCP_CHECKSUM: usize = 16;
 const ACK: u8 = 0x10;

@@ -265,7 +265,8 @@ impl Device {
     fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
         let Contents { mut buffer, meta, placed, within } = contents;
         let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
-        let Some((joint, transport)) = joint.and_then(|transport| Some((Joint::begin(data, transport)?, transport)))
+        let Some((joint, transport)) =
+            joint.and_then(|transport| Some((Joint::begin(data, transport, self.config.lro_datagrams)?, transport)))
         else {
             let (frame, ends_buffer) = self.cut_off(buffer);
             self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
