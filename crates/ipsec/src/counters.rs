@@ -97,6 +97,8 @@ offload_base::counters! {
         pub out_state_expired: "XfrmOutStateExpired",
         /// ICMP messages with something in them that came better protected than they would leave.
         pub out_shown: "ipsec_tx_icmp_unprotected",
+        /// Something else than ESP was to be made of the packet as a whole, which this layer does not offer.
+        pub out_asks: "ipsec_tx_foreign_asks",
         /// The SA cannot carry the packet: too large, or a fragment in transport mode.
         pub out_state_mode_error: "XfrmOutStateModeError",
         /// The device was to protect it and would not.

@@ -16,7 +16,7 @@ use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
 use esp::inner::{NotEsp, shares_port};
-use esp::{ETHERNET, EspAt, IpView, OpenError, ReplayWindow, Trailer, UnwrapError, unwrap};
+use esp::{ETHERNET, EspAt, IpView, OpenError, PROTOCOL_UDP, ReplayWindow, Trailer, UnwrapError, unwrap};
 use ip_packets::Taken;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket, SaId};
@@ -352,9 +352,11 @@ impl Opened {
     fn bytes_left_out(&self, view: &IpView, mode: EspMode) -> usize {
         let again = self.packets.count.saturating_sub(1) as usize;
         let transport = ETHERNET + view.header;
-        // Only TCP is joined.
-        let tcp = self.frame.get(transport + 12).map_or(0, |offset| usize::from(offset >> 4) * 4);
-        again * (tcp + if mode == EspMode::Tunnel { view.header } else { 0 })
+        let header = match view.protocol {
+            PROTOCOL_UDP => UDP_BYTES,
+            _ => self.frame.get(transport + 12).map_or(0, |offset| usize::from(offset >> 4) * 4),
+        };
+        again * (header + if mode == EspMode::Tunnel { view.header } else { 0 })
     }
 }
 
@@ -391,3 +393,5 @@ fn take_all(window: &mut ReplayWindow, first: u64, last: u64) -> bool {
 }
 
 const ARP: [u8; 2] = [0x08, 0x06];
+/// A UDP header.
+const UDP_BYTES: usize = 8;

@@ -56,6 +56,12 @@ impl SecureDevice {
         if ether_type == Some(ARP) {
             return self.queues[queue].inner.transmit(now, packet, source);
         }
+        // Nobody above has a context for whole packets from here. Wrapped by software, or by a context of an SA, a packet
+        // would leave without what was to be done to it first.
+        if packet.ask.packet.is_some() {
+            self.counters.out_asks += 1;
+            return Sent::Dropped(DropReason::Unsupported);
+        }
         show_headers(&mut packet);
         let Some(view) = ip_packet(&packet.header).and_then(IpView::parse_headers) else {
             self.counters.out_error += 1;

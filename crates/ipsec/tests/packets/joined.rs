@@ -2,7 +2,7 @@
 
 use crate::MODES;
 use crate::paths::fragments;
-use crate::rig::{End, NOW, pair, payload, sa, tcp};
+use crate::rig::{End, NOW, datagram, pair, payload, sa, tcp};
 use bytes::Bytes;
 use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
@@ -71,6 +71,35 @@ fn what_the_device_opened_is_joined() {
             assert_eq!(receive(&mut software, frames.clone()).len(), 21);
             assert_eq!(used(&mut to), used(&mut software), "{receiver:?} {mode:?}");
             assert!(receive(&mut to, frames).is_empty());
+        }
+    }
+}
+
+/// Datagrams, too, by a NIC that joins those: lifetimes count the headers of each.
+#[test]
+fn datagrams_that_the_device_opened_are_joined() {
+    for receiver in OFFLOADED {
+        for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+            let config = NicConfig { lro_datagrams: true, ..NicConfig::default() };
+            let mut from = End::new(1);
+            from.key(&[sa(Direction::Transmit, OffloadKind::None, mode, ipv6)]);
+            let [mut to, mut software] = [receiver, OffloadKind::None].map(|offload| {
+                let mut end = End::with(2, config.clone());
+                end.key(&[sa(Direction::Receive, offload, mode, ipv6)]);
+                end
+            });
+            let frames: Vec<Frame> = (0..5u8)
+                .flat_map(|number| datagram(ipv6, 53, &[number; 900], u16::MAX))
+                .flat_map(|packet| from.send(packet))
+                .collect();
+            let packets = receive(&mut to, frames.clone());
+            let [packet] = &packets[..] else { panic!("{} packets, {receiver:?} {mode:?}", packets.len()) };
+            assert_eq!(packet.joined.map(u16::from), Some(900));
+            let udp = &packet.frame[if ipv6 { 54 } else { 34 }..];
+            assert!(udp[8..].chunks(900).zip(0u8..5).all(|(part, number)| part == [number; 900]));
+            assert_eq!((udp.len(), to.counted(counter_of(receiver))), (8 + 5 * 900, 5));
+            assert_eq!(receive(&mut software, frames).len(), 5);
+            assert_eq!(used(&mut to), used(&mut software), "{receiver:?} {mode:?}");
         }
     }
 }

@@ -1,11 +1,12 @@
 //! What no policy protects passes the layer as it is.
 
-use crate::rig::{NOW, tcp};
+use crate::rig::{End, NOW, sa, tcp};
 use core::task::Waker;
 use ipsec::SecureDevice;
 use offload_api::{
-    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords, NvmeTcpDevice,
-    PathCaps, RecordSource, RssDevice, RxPacket, Sent, StreamAsk, TlsDevice, TxAsk, TxPacket,
+    Contexts, DeviceEvent, Direction, DropReason, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords,
+    NvmeTcpDevice, PacketAsk, PathCaps, RecordSource, RssDevice, RxPacket, Sent, StreamAsk, TlsDevice, TxAsk, TxPacket,
+    engines,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -82,5 +83,33 @@ fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
         assert_eq!(sent, Sent::Posted);
         let [kept] = &device.0.lock().unwrap()[..] else { panic!("one packet") };
         assert_eq!((&kept.header, &kept.fragments, kept.ask), (&plain.header, &plain.fragments, ask), "IPv6: {ipv6}");
+    }
+}
+
+/// Another engine's work, for which this layer has no context: whatever the policy, it leaves neither as it is nor in ESP.
+#[test]
+fn what_another_engine_is_asked_for_does_not_leave_without_it() {
+    for ipv6 in [false, true] {
+        let context = Handle { index: Handle::indices(engines::STANDARD, 1).start, generation: 0 };
+        let plain = tcp(ipv6, b"to be sealed by an engine of another", None);
+        let ask = TxAsk { packet: Some(PacketAsk { context, number: 1, args: 0 }), ..plain.ask };
+        let asking = || TxPacket { ask, ..plain.clone() };
+        let device = Keeps::default();
+        let mut passing = SecureDevice::new(Box::new(device.clone()));
+        passing.keying().unwrap().set_default(Direction::Transmit, true);
+        assert_eq!(passing.transmit(NOW, asking(), &NoRecords), Sent::Dropped(DropReason::Unsupported));
+        assert_eq!(passing.counters().out_asks, 1);
+        for offload in crate::KINDS {
+            for mode in crate::MODES {
+                let mut end = End::new(1);
+                end.key(&[sa(Direction::Transmit, offload, mode, ipv6)]);
+                assert_eq!(end.secure.transmit(NOW, asking(), &NoRecords), Sent::Dropped(DropReason::Unsupported));
+                end.secure.flush(NOW);
+                assert!(end.frames().is_empty(), "{offload:?} {mode:?}");
+                assert_eq!(end.counted("ipsec_tx_foreign_asks"), 1);
+                assert_eq!(end.send(plain.clone()).len(), 1, "the SA is none the worse for it");
+            }
+        }
+        assert!(device.0.lock().unwrap().is_empty());
     }
 }
