@@ -8,11 +8,10 @@ use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use offload_api::rx::Checksums;
-use offload_api::{EcnCodepoint, Header, PathCaps, Protection, TxAsk, TxPacket};
+use offload_api::{EcnCodepoint, Header, PathCaps, Protection, SendLimits, TxAsk, TxDatagram, TxPacket};
 use offload_base::Instant;
 use offload_formats::{IpHeaders, Sum, Version};
-use smallvec::smallvec;
-use smoltcp::wire::UdpPacket;
+use smoltcp::wire::{Ipv4Packet, UdpPacket};
 
 impl Network {
     /// A datagram arrived in `packet`.
@@ -65,70 +64,65 @@ impl Network {
         self.refuse(now, &frame[ETHERNET_BYTES..], Refusal::Port, came, counters);
     }
 
-    /// Puts a datagram on its way, to be cut into fragments if the path takes no packet of its size. `caps` are the
+    /// Puts datagrams on their way: one, to be cut into fragments if the path takes no packet of its size and nothing
+    /// speaks against it; or several, as packets that the device cuts, or one by one if it does not. `caps` are the
     /// device's.
-    pub(crate) fn send_datagram(
+    pub(crate) fn send_datagrams(
         &mut self,
         now: Instant,
         port: u16,
-        to: SocketAddr,
-        data: Bytes,
+        mut datagrams: TxDatagram,
         caps: &PathCaps,
         counters: &mut HostCounters,
     ) -> Result<(), SendError> {
-        let source = self.source_to(to)?;
-        let most = most_bytes(&to);
-        if data.len() > most {
-            return Err(SendError::TooLong { most });
-        }
-        if !self.takes_datagrams() {
-            return Err(SendError::Full);
-        }
-        // No device makes a checksum over fragments.
-        let fits = data.len() <= self.fits_path(now, &to, caps);
-        let ask = TxAsk { checksum: caps.checksum && fits, ..TxAsk::default() };
-        counters.udp_out_datagrams += 1;
-        self.send_packet(now, SocketAddr::new(source, port), to, data, ask, counters);
-        Ok(())
-    }
-
-    /// Puts datagrams of `bytes` bytes each, but for the last, on their way, `data` one behind the other: as packets that
-    /// the device cuts, or one by one if it does not. `caps` are the flow's.
-    pub(crate) fn send_segmented(
-        &mut self,
-        now: Instant,
-        (port, to): (u16, SocketAddr),
-        mut data: Bytes,
-        bytes: NonZeroU16,
-        caps: &PathCaps,
-        counters: &mut HostCounters,
-    ) -> Result<(), SendError> {
-        let source = self.source_to(to)?;
-        let bytes = usize::from(bytes.get());
-        let fits = self.fits_path(now, &to, caps);
-        if data.len().min(bytes) > fits {
+        let TxDatagram { to, segment, .. } = datagrams;
+        let source = SocketAddr::new(self.source_of(&datagrams)?, port);
+        let (all, fits) = (datagrams.payload_len(), self.fits_path(now, &to, caps));
+        let each = segment.map_or(all, |bytes| all.min(bytes.get().into()));
+        let may_cut = segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
+        if each > fits && !may_cut {
             return Err(SendError::SegmentTooLong { most: fits });
         }
-        let most = most_bytes(&to).min(bytes * SEGMENTS_AT_MOST);
-        if data.len() > most {
+        let most = segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()) * SEGMENTS_AT_MOST).min(most_bytes(&to));
+        if all > most {
             return Err(SendError::TooLong { most });
         }
         // Where the path takes less than the device, packets that the device cuts are none the smaller for it.
         let offered = if caps.checksum && caps.udp_segmentation { caps.tso_max_bytes as usize } else { 0 };
-        let whole = (offered / bytes * bytes).max(bytes);
-        let packets = data.len().div_ceil(whole).max(1);
+        let at_once = (offered / each.max(1)).max(1);
+        let packets = datagrams.count().div_ceil(at_once);
         if !self.takes_datagrams() || self.outbox.len() + packets > OUTBOX_PACKETS {
             return Err(SendError::Full);
         }
         for _ in 0..packets {
-            let part = data.split_to(whole.min(data.len()));
-            let datagrams = part.len().div_ceil(bytes).max(1);
-            let mss = (datagrams > 1).then_some(bytes as u16);
-            counters.udp_out_datagrams += datagrams as u64;
-            let ask = TxAsk { checksum: caps.checksum, mss, ..TxAsk::default() };
-            self.send_packet(now, SocketAddr::new(source, port), to, part, ask, counters);
+            let part = datagrams.split_to(at_once);
+            counters.udp_out_datagrams += part.count() as u64;
+            // No device makes a checksum over fragments.
+            let checksum = caps.checksum && each <= fits;
+            self.send_packet(now, source, part, checksum, counters);
         }
         Ok(())
+    }
+
+    /// The address that datagrams are sent from.
+    fn source_of(&self, datagrams: &TxDatagram) -> Result<IpAddr, SendError> {
+        let usual = self.source_to(datagrams.to)?;
+        match datagrams.source {
+            Some(source) if source.is_ipv4() != usual.is_ipv4() || !self.addresses.are(source) => {
+                Err(SendError::ForeignSource)
+            }
+            source => Ok(source.unwrap_or(usual)),
+        }
+    }
+
+    /// The most bytes of a datagram that the path to `to` takes as one packet; of several datagrams together, the most that
+    /// a packet has space for; and how many may be sent at once.
+    pub(crate) fn datagram_limits(&self, now: Instant, to: &SocketAddr, caps: &PathCaps) -> SendLimits {
+        SendLimits {
+            bytes: self.fits_path(now, to, caps).min(most_bytes(to)),
+            segments: SEGMENTS_AT_MOST,
+            segments_bytes: most_bytes(to),
+        }
     }
 
     /// The address from which `to` is reached.
@@ -143,35 +137,41 @@ impl Network {
         usize::from(self.path_mtu_of_datagrams(now, to.ip(), caps.mtu)).saturating_sub(headers)
     }
 
-    /// Puts headers on `data` and sends them. What is not asked of the device is done here.
+    /// Puts headers on datagrams and sends them. What is not asked of the device is done here.
     fn send_packet(
         &mut self,
         now: Instant,
         from: SocketAddr,
-        to: SocketAddr,
-        data: Bytes,
-        ask: TxAsk,
+        datagrams: TxDatagram,
+        checksum: bool,
         counters: &mut HostCounters,
     ) {
+        let mss = datagrams.segment.filter(|_| datagrams.count() > 1).map(NonZeroU16::get);
+        let TxDatagram { to, ecn, pieces, ask, dont_fragment, .. } = datagrams;
+        let ask = TxAsk { checksum, mss, packet: ask, ..TxAsk::default() };
         let (source, destination) = (from.ip(), to.ip());
         let version = Version::of(&destination);
-        let bytes = UDP_BYTES + data.len();
+        let bytes = UDP_BYTES + pieces.iter().map(Bytes::len).sum::<usize>();
         let udp_at = ETHERNET_BYTES + version.header_bytes();
         let mut header = Header::from_elem(0, udp_at + UDP_BYTES);
         self.write_ip(&mut header, source, destination, UDP, bytes);
+        version.set_ecn(&mut header[ETHERNET_BYTES..], ecn.bits());
+        if dont_fragment && version == Version::Four {
+            Ipv4Packet::new_unchecked(&mut header[ETHERNET_BYTES..]).set_dont_frag(true);
+        }
         let mut udp = UdpPacket::new_unchecked(&mut header[udp_at..]);
         udp.set_src_port(from.port());
         udp.set_dst_port(to.port());
         udp.set_len(bytes as u16);
-        if !ask.checksum {
+        if !checksum {
             let mut sum = Sum::pseudo_header(UDP, source, destination, bytes);
             sum.add(&header[udp_at..]);
-            sum.add(&data);
+            pieces.iter().for_each(|piece| sum.add(piece));
             // RFC 768: a sum of zero is sent as its other form, for zero says that there is none.
             let sum = Some(sum.finish()).filter(|sum| *sum != 0).unwrap_or(u16::MAX);
             UdpPacket::new_unchecked(&mut header[udp_at..]).set_checksum(sum);
         }
-        let fragments = if data.is_empty() { Default::default() } else { smallvec![data] };
+        let fragments = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         self.answer(now, destination, TxPacket { header, fragments, ask }, counters);
     }
 }

@@ -241,7 +241,8 @@ impl Host {
         })
     }
 
-    /// Calls `f` with the host's device, between packets.
+    /// Calls `f` with the host's device, between packets. What happens to contexts that are made here and follow no flow,
+    /// nobody hears: the [`DatagramSocket`](offload_api::DatagramSocket) that wants to know makes its own.
     pub fn with_device<R>(&self, f: impl FnOnce(&mut dyn NetDevice) -> R) -> R {
         self.shard.with(|inner, _| f(&mut *inner.device))
     }
@@ -374,6 +375,7 @@ impl Inner {
             if let Some(waiting) = self.udp.get_mut(&port) {
                 wakers.extend(waiting.readable.drain(..));
                 wakers.extend(waiting.writable.drain(..));
+                wakers.extend(waiting.device_event.drain(..));
             }
         }
     }

@@ -5,14 +5,16 @@ use crate::udp::SendError;
 use bytes::{Bytes, BytesMut};
 use core::fmt;
 use core::future::poll_fn;
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use core::num::NonZeroU16;
 use core::task::{Context, Poll, Waker};
+use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
 use offload_base::Instant;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// A UDP socket. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Any number of tasks
+/// A UDP socket; for protocols that have a device work on their packets, a [`DatagramSocket`]. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Any number of tasks
 /// may wait for them: each datagram is one task's. Dropping it closes the port.
 ///
 /// ```
@@ -36,6 +38,7 @@ pub struct UdpSocket {
 pub(crate) struct UdpWaiting {
     pub(crate) readable: Vec<Waker>,
     pub(crate) writable: Vec<Waker>,
+    pub(crate) device_event: Vec<Waker>,
 }
 
 /// Notes that a task waits, once. Those that have given up waiting are not known: beyond a few, all look again.
@@ -88,8 +91,8 @@ impl UdpSocket {
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
     pub fn poll_recv_from(&self, cx: &mut Context<'_>) -> Poll<io::Result<(BytesMut, SocketAddr)>> {
-        self.shard.with(|inner, _| match inner.stack.take_datagram(self.port) {
-            Some(datagram) => Poll::Ready(Ok((datagram.data, datagram.from))),
+        self.shard.with(|inner, _| match inner.stack.take_single_datagram(self.port) {
+            Some(datagram) => Poll::Ready(Ok(datagram)),
             None => {
                 remember(&mut inner.udp_waiting(self.port).readable, cx);
                 Poll::Pending
@@ -177,11 +180,119 @@ impl UdpSocket {
     }
 }
 
+/// With a device: that of the shard at which the socket was opened. Asks may be for contexts of any socket of that shard.
+///
+/// ```
+/// use bytes::Bytes;
+/// use host_stack::Host;
+/// use offload_api::{DatagramSocket, EcnCodepoint, TxDatagram};
+/// use std::collections::VecDeque;
+/// use std::future::poll_fn;
+///
+/// /// Answers what was marked on its way.
+/// async fn report_marks(host: Host) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut socket = host.bind_udp(Some(7))?;
+///     let mut received = Vec::new();
+///     loop {
+///         poll_fn(|cx| socket.poll_receive(cx, &mut received, 16)).await?;
+///         let marked = received.drain(..).filter(|it| it.ecn == EcnCodepoint::CongestionExperienced);
+///         let answer = |from, to| TxDatagram { source: Some(to), ..TxDatagram::new(from, Bytes::from_static(b"CE")) };
+///         let mut answers: VecDeque<_> = marked.map(|it| answer(it.from, it.to.ip())).collect();
+///         while !answers.is_empty() {
+///             poll_fn(|cx| socket.poll_send(cx, &mut answers)).await?;
+///         }
+///     }
+/// }
+/// ```
+impl DatagramSocket for UdpSocket {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut VecDeque<TxDatagram>,
+    ) -> Poll<Result<usize, SendRefused>> {
+        self.shard.with(|inner, now| {
+            let (before, mut handed_over) = (batch.len(), 0);
+            let stopped = loop {
+                let queued = before - batch.len();
+                let Some(first) = batch.front() else { break None };
+                match inner.stack.send_datagrams(now, self.port, first.clone(), &*inner.device) {
+                    Ok(()) => drop(batch.pop_front()),
+                    // The device takes what waits, and then there may be space for more.
+                    Err(SendError::Full) if handed_over < queued => {
+                        inner.transmit(now);
+                        handed_over = queued;
+                    }
+                    Err(error) => break Some((error, first)),
+                }
+            };
+            let sent = before - batch.len();
+            if handed_over < sent {
+                inner.transmit(now);
+            }
+            match stopped {
+                Some((SendError::Full, _)) if sent == 0 => {
+                    remember(&mut inner.udp_waiting(self.port).writable, cx);
+                    Poll::Pending
+                }
+                Some((error, first)) if sent == 0 => Poll::Ready(Err(error.refusal(first))),
+                _ => Poll::Ready(Ok(sent)),
+            }
+        })
+    }
+
+    fn limits(&mut self, to: SocketAddr) -> SendLimits {
+        self.shard.with(|inner, now| inner.stack.datagram_limits(now, self.port, to, &*inner.device))
+    }
+
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.shard.with(|inner, _| {
+            let before = batch.len();
+            batch.extend(core::iter::from_fn(|| inner.stack.take_datagram(self.port)).take(most));
+            if batch.len() == before && most > 0 {
+                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(batch.len() - before))
+        })
+    }
+
+    /// Unspecified: the socket takes what is sent to any address of its host ([`local_addrs`](Self::local_addrs)).
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port))
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+        self.shard.with(|inner, now| {
+            let Inner { stack, device, .. } = inner;
+            stack.control_udp(self.port, &mut **device, f);
+            device.flush(now);
+        });
+        true
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent> {
+        self.shard.with(|inner, _| match inner.stack.socket_event(self.port) {
+            Some(event) => Poll::Ready(event),
+            None => {
+                remember(&mut inner.udp_waiting(self.port).device_event, cx);
+                Poll::Pending
+            }
+        })
+    }
+}
+
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        self.shard.with(|inner, _| {
+        self.shard.with(|inner, now| {
             inner.stack.close_udp(self.port);
             inner.forget_udp(self.port);
+            // Its contexts go back.
+            inner.transmit(now);
         });
         self.shard.let_go();
     }

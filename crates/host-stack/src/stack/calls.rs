@@ -8,7 +8,7 @@ use crate::tcp::{ConnectionError, TcpStats};
 use bytes::Bytes;
 use core::num::NonZeroU64;
 use core::time::Duration;
-use offload_api::{DeviceEvent, FlowKey, Handle, Layer, RxSegment, Sealer, SentBytes, TxTag};
+use offload_api::{ContextNews, DeviceEvent, FlowKey, Handle, Layer, Protocol, RxSegment, Sealer, SentBytes, TxTag};
 use offload_base::{Instant, Seq};
 use smallvec::SmallVec;
 
@@ -200,6 +200,17 @@ impl Stack {
     }
 
     pub(super) fn on_device_event(&mut self, event: DeviceEvent) {
+        match event {
+            DeviceEvent::Reset => self.sockets.on_reset(),
+            // A socket may have named a flow of its own; what happens to its contexts, it hears in one form.
+            DeviceEvent::Ready { flow, handle } if flow.protocol == Protocol::Udp => {
+                self.sockets.on_news(ContextNews::Ready(handle));
+            }
+            DeviceEvent::Removed { flow, handle } if flow.protocol == Protocol::Udp => {
+                self.sockets.on_news(ContextNews::Removed(handle));
+            }
+            _ => {}
+        }
         match event.flow() {
             Some(flow) => {
                 if let Some(id) = self.flows.find(flow) {

@@ -2,13 +2,16 @@
 
 use super::opening::{PORTS_TRIED, random_port};
 use super::shards::may_choose;
+use super::socket_device::{Noted, SocketDevice};
 use super::{OpenError, Stack};
 use crate::network::ParsedDatagram;
 use crate::udp::SendError;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use core::net::SocketAddr;
 use core::num::NonZeroU16;
-use offload_api::{Datagram, FlowKey, NetDevice, Protocol, RxPacket};
+use offload_api::{
+    Datagram, FlowKey, NetDevice, PacketMark, Protocol, RxMeta, RxPacket, SendLimits, SocketEvent, TxDatagram, engines,
+};
 use offload_base::Instant;
 
 impl Stack {
@@ -31,9 +34,10 @@ impl Stack {
         Ok(port)
     }
 
-    /// Closes the UDP socket at `port`, and drops what was not read.
+    /// Closes the UDP socket at `port`, and drops what was not read. The contexts that were made through it are given back
+    /// to the device at the next [`transmit`](Self::transmit).
     pub fn close_udp(&mut self, port: u16) {
-        self.sockets.close(port);
+        self.left.extend(self.sockets.close(port));
     }
 
     /// Sends `data` from the UDP socket at `port`, at the next [`transmit`](Self::transmit): in fragments, if the path
@@ -49,12 +53,7 @@ impl Stack {
         data: Bytes,
         device: &dyn NetDevice,
     ) -> Result<(), SendError> {
-        let caps = device.path(&self.nobodys_flow());
-        let sent = self.network.send_datagram(now, port, to, data, &caps, &mut self.counters);
-        if sent == Err(SendError::Full) {
-            self.sockets.block(port);
-        }
-        sent
+        self.send_datagrams(now, port, TxDatagram::new(to, data), device)
     }
 
     /// Sends `data` from the UDP socket at `port` as datagrams of `bytes` bytes each, but for the last, at the next
@@ -71,21 +70,79 @@ impl Stack {
         bytes: NonZeroU16,
         device: &dyn NetDevice,
     ) -> Result<(), SendError> {
-        let local = SocketAddr::new(self.network.source_to(to)?, port);
-        let caps = device.path(&FlowKey { protocol: Protocol::Udp, local, remote: to });
-        let sent = self.network.send_segmented(now, (port, to), data, bytes, &caps, &mut self.counters);
+        let datagrams = TxDatagram { segment: Some(bytes), ..TxDatagram::new(to, data) };
+        self.send_datagrams(now, port, datagrams, device)
+    }
+
+    /// Sends datagrams from the UDP socket at `port`, at the next [`transmit`](Self::transmit), and has the device work on
+    /// them as they ask. Those with an ask are never cut into fragments here, nor sent as they are.
+    ///
+    /// # Errors
+    /// If they cannot be sent like this, or the device has fallen behind. None of them is sent, then.
+    pub fn send_datagrams(
+        &mut self,
+        now: Instant,
+        port: u16,
+        datagrams: TxDatagram,
+        device: &dyn NetDevice,
+    ) -> Result<(), SendError> {
+        if datagrams.ask.is_some_and(|ask| !self.sockets.may_ask(ask)) {
+            return Err(SendError::NoContext);
+        }
+        let may_be_cut = datagrams.segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
+        let flow = if may_be_cut { self.nobodys_flow() } else { self.flow_to(port, datagrams.to)? };
+        let sent = self.network.send_datagrams(now, port, datagrams, &device.path(&flow), &mut self.counters);
         if sent == Err(SendError::Full) {
             self.sockets.block(port);
         }
         sent
     }
 
-    /// The next datagram that arrived at the UDP socket at `port`.
+    /// What may be sent from the UDP socket at `port` at a time; no bytes where there is no way to `to`.
+    pub fn datagram_limits(&self, now: Instant, port: u16, to: SocketAddr, device: &dyn NetDevice) -> SendLimits {
+        match self.flow_to(port, to) {
+            Ok(flow) => self.network.datagram_limits(now, &to, &device.path(&flow)),
+            Err(_) => SendLimits { bytes: 0, segments: 0, segments_bytes: 0 },
+        }
+    }
+
+    fn flow_to(&self, port: u16, to: SocketAddr) -> Result<FlowKey, SendError> {
+        let local = SocketAddr::new(self.network.source_to(to)?, port);
+        Ok(FlowKey { protocol: Protocol::Udp, local, remote: to })
+    }
+
+    /// Calls `f` with `device` as the UDP socket at `port` may see it: contexts that are made there are the socket's,
+    /// and what happens to them is told by [`socket_event`](Self::socket_event).
+    pub fn control_udp(&mut self, port: u16, device: &mut dyn NetDevice, f: &mut dyn FnMut(&mut dyn NetDevice)) {
+        self.sockets.mark_controlled(port);
+        let mut of_socket = SocketDevice::new(device);
+        f(&mut of_socket);
+        for noted in of_socket.into_noted() {
+            match noted {
+                Noted::Event(event) => self.on_device_event(event),
+                Noted::News(news) => self.sockets.on_news(news),
+                Noted::Made(context) => self.sockets.own(port, context),
+                Noted::GivenUp(context) => self.sockets.give_up(context),
+            }
+        }
+    }
+
+    /// The next event of the contexts of the UDP socket at `port`.
+    pub fn socket_event(&mut self, port: u16) -> Option<SocketEvent> {
+        self.sockets.take_event(port)
+    }
+
+    /// The next datagram that arrived at the UDP socket at `port`; or several, if the device joined them.
     pub fn take_datagram(&mut self, port: u16) -> Option<Datagram> {
         self.sockets.take(port)
     }
 
-    /// The next UDP socket at which datagrams arrived, or that can send again.
+    /// The next datagram as it was sent, and by whom.
+    pub(crate) fn take_single_datagram(&mut self, port: u16) -> Option<(BytesMut, SocketAddr)> {
+        self.sockets.take_single(port)
+    }
+
+    /// The next UDP socket at which datagrams arrived, that can send again, or whose contexts have news.
     pub fn next_udp_ready(&mut self) -> Option<u16> {
         self.sockets.next_ready()
     }
@@ -99,6 +156,10 @@ impl Stack {
             }
             let mut frame = packet.frame;
             self.counters.udp_no_ports += 1;
+            if is_opened(&packet.meta) {
+                // An answer quotes it, and what came sealed is not to leave in clear.
+                return;
+            }
             frame.truncate(parsed.payload.end);
             self.network.refuse_datagram(now, &frame, packet.meta.protection, &mut self.counters);
             return;
@@ -107,10 +168,16 @@ impl Stack {
         let RxPacket { frame: mut data, meta, joined, placed: _ } = packet;
         data.truncate(payload.end);
         data.advance(payload.start);
+        let count = joined.map_or(1, |bytes| data.len().div_ceil(bytes.get().into()).max(1)) as u64;
         if self.sockets.deliver(port, Datagram { from, to, ecn, data, meta, joined }) {
-            self.counters.udp_in_datagrams += 1;
+            self.counters.udp_in_datagrams += count;
         } else {
-            self.counters.udp_receive_drops += 1;
+            self.counters.udp_receive_drops += count;
         }
     }
+}
+
+/// Whether an engine opened the packet that is a protocol's above. (What ESP protected, an IPsec layer says.)
+pub(super) fn is_opened(meta: &RxMeta) -> bool {
+    matches!(meta.marks.packet(), PacketMark::Opened { context, .. } if context.engine() != engines::ESP)
 }

@@ -1,7 +1,7 @@
 //! The stack: connections, listeners, and whose turn it is.
 //!
 //! Packets come in by [`Stack::receive`] and leave by [`Stack::transmit`], here. [`opening`] has how connections begin,
-//! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP, [`strays`]
+//! [`cookies`] how they do in a flood of SYNs, [`calls`] what applications do with them, [`datagrams`] UDP and [`socket_device`] what its sockets see of a device, [`strays`]
 //! what belongs to no connection, [`shards`] what belongs to another shard of the host.
 //!
 //! Invariants: a connection with something to send is on the dirty list, once; one with news for the application
@@ -12,6 +12,7 @@ mod cookies;
 mod datagrams;
 mod opening;
 pub(crate) mod shards;
+mod socket_device;
 mod strays;
 
 pub use opening::OpenError;
@@ -258,6 +259,10 @@ impl Stack {
         if device.next_event().is_some_and(|at| at <= now) {
             device.handle_timeout(now);
         }
+        // Before events: what is told of a context that a reset has taken, its socket is to hear before that.
+        while let Some(news) = device.contexts().and_then(|contexts| contexts.poll_news()) {
+            self.sockets.on_news(news);
+        }
         while let Some(event) = device.poll_event() {
             self.on_device_event(event);
         }
@@ -384,8 +389,10 @@ impl Stack {
                 break;
             }
             let Some(packet) = self.network.next_mail(now, mtu, &mut self.counters) else { break };
+            let ask = packet.ask.packet;
             if device.transmit(now, packet, &NoRecords) != offload_api::Sent::Posted {
                 self.counters.device_drops += 1;
+                ask.into_iter().for_each(|ask| self.sockets.on_dropped(ask));
             }
         }
         if self.network.takes_datagrams() {

@@ -11,6 +11,7 @@
 //! that is gone is handed to nobody, and no verdict of a queue's context leaves its shard.
 
 use super::Stack;
+use super::datagrams::is_opened;
 use crate::config::{Config, TcpConfig};
 use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
 use bytes::BytesMut;
@@ -135,7 +136,8 @@ impl Stack {
 
     fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {
         let Some(place) = &mut self.place else { return };
-        if packet.meta.tls() == TlsVerdict::Decrypted || !packet.placed.is_empty() {
+        let was_changed = packet.meta.tls() == TlsVerdict::Decrypted || is_opened(&packet.meta);
+        if was_changed || !packet.placed.is_empty() {
             self.counters.shard_drops += 1;
             return;
         }
