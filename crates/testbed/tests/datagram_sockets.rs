@@ -619,6 +619,20 @@ fn what_waits_when_its_context_is_given_up_is_dropped_and_told() {
 }
 
 #[test]
+fn what_a_reset_took_nobody_may_ask_for() {
+    let (mut world, mut socket, lost) = slow();
+    let (to, runtime) = (world.to(false), world.near.runtime());
+    world.near.reset_device();
+    world.bed.run(runtime.sleep(Duration::from_millis(1)));
+    assert_eq!(world.bed.run(next_event(&mut socket)), Some(SocketEvent::Reset));
+    let mut batch = VecDeque::from([asking(to, lost, 0, 1, 200)]);
+    assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Err(SendRefused::Ask))));
+    let made = context(&mut socket, Direction::Transmit).unwrap();
+    batch[0].ask = Some(PacketAsk { context: made, number: 0, args: 77 });
+    assert!(matches!(try_send(&mut world, &mut socket, &mut batch), Poll::Ready(Ok(1))));
+}
+
+#[test]
 fn a_socket_that_is_dropped_gives_its_contexts_back() {
     let (mut world, mut socket, _) = slow();
     let receiving = context(&mut socket, Direction::Receive).unwrap();

@@ -3,7 +3,6 @@
 //! Invariant: what happens to contexts meanwhile, made or given up here, or reset, is noted in its order: a context that
 //! was made after a reset is not taken for one that was lost by it.
 
-use core::any::Any;
 use core::task::Waker;
 use offload_api::{
     ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NewContext,
@@ -19,6 +18,7 @@ pub(super) struct SocketDevice<'a> {
 }
 
 /// What happened meanwhile.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Noted {
     Event(DeviceEvent),
     News(ContextNews),
@@ -142,14 +142,14 @@ impl Contexts for SocketDevice<'_> {
         let told_from = self.noted.len();
         self.note_told();
         if let Ok(context) = made {
-            let after = self.noted[told_from..].iter().position(|noted| noted.is_about(context));
-            let at = after.map_or(self.noted.len(), |after| told_from + after);
-            self.noted.insert(at, Noted::Made(context));
+            let told = self.noted.split_off(told_from);
+            let (after, before): (Vec<_>, Vec<_>) = told.into_iter().partition(|noted| noted.is_about(context));
+            self.noted.extend(before.into_iter().chain([Noted::Made(context)]).chain(after));
         }
         made
     }
 
-    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Box<dyn Any + Send>)> {
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
         match self.device.contexts() {
             Some(contexts) => contexts.command(context, command),
             None => Err((Refused::Unsupported, command)),
@@ -179,5 +179,121 @@ impl Contexts for SocketDevice<'_> {
     /// The stack takes them, and tells the socket its own.
     fn poll_news(&mut self) -> Option<ContextNews> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::Direction;
+    use std::collections::VecDeque;
+
+    const OLD: Handle = Handle { index: 1, generation: 0 };
+    const NEW: Handle = Handle { index: 1, generation: 1 };
+
+    /// A device that hears of all this when a context is made.
+    #[derive(Default)]
+    struct Hears {
+        events: VecDeque<DeviceEvent>,
+        news: VecDeque<ContextNews>,
+    }
+
+    impl Contexts for Hears {
+        fn engine(&mut self, _: &str) -> Option<EngineInfo> {
+            None
+        }
+        fn create(&mut self, _: NewContext) -> Result<Handle, (Refused, Spec)> {
+            Ok(NEW)
+        }
+        fn command(&mut self, _: Handle, _: Spec) -> Result<(), (Refused, Spec)> {
+            Ok(())
+        }
+        fn change(&mut self, _: u8, _: Spec) -> Result<(), (Refused, Spec)> {
+            Ok(())
+        }
+        fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+        fn remove(&mut self, _: Handle) {}
+        fn poll_news(&mut self) -> Option<ContextNews> {
+            self.news.pop_front()
+        }
+    }
+
+    impl NetDevice for Hears {
+        fn path(&self, _: &FlowKey) -> PathCaps {
+            PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
+        }
+        fn room(&self, _: &FlowKey) -> usize {
+            0
+        }
+        fn room_paced(&self, _: &FlowKey) -> usize {
+            0
+        }
+        fn transmit(&mut self, _: Instant, _: TxPacket, _: &dyn RecordSource) -> Sent {
+            Sent::Posted
+        }
+        fn flush(&mut self, _: Instant) {}
+        fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+            None
+        }
+        fn poll_event(&mut self) -> Option<DeviceEvent> {
+            self.events.pop_front()
+        }
+        fn serves(&self, _: &FlowKey) -> bool {
+            true
+        }
+        fn arm(&mut self, _: &Waker) -> bool {
+            true
+        }
+        fn next_event(&self) -> Option<Instant> {
+            None
+        }
+        fn handle_timeout(&mut self, _: Instant) {}
+        fn count(&self, _: &mut CounterSet) {}
+        fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+            None
+        }
+        fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+            None
+        }
+        fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+            None
+        }
+        fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+            None
+        }
+        fn keying(&mut self) -> Option<&mut dyn Keying> {
+            None
+        }
+        fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+            Some(self)
+        }
+    }
+
+    #[test]
+    fn a_new_context_comes_behind_the_reset_that_was_before_and_in_front_of_its_own_news() {
+        let mut device = Hears {
+            events: [DeviceEvent::Reset].into(),
+            news: [ContextNews::Ready(OLD), ContextNews::Ready(NEW)].into(),
+        };
+        let mut of_socket = SocketDevice::new(&mut device);
+        let contexts = of_socket.contexts().expect("it has the face");
+        let new = || NewContext {
+            engine: 3,
+            direction: Direction::Receive,
+            flow: None,
+            keys: Vec::new(),
+            spec: Box::new(()),
+        };
+        assert_eq!(contexts.create(new()).map_err(|(refused, _)| refused), Ok(NEW));
+        contexts.remove(NEW);
+        assert_eq!((contexts.poll_news(), of_socket.poll_event()), (None, None), "they come another way");
+        let expected = [
+            Noted::News(ContextNews::Ready(OLD)),
+            Noted::Event(DeviceEvent::Reset),
+            Noted::Made(NEW),
+            Noted::News(ContextNews::Ready(NEW)),
+            Noted::GivenUp(NEW),
+        ];
+        assert_eq!(of_socket.into_noted(), expected);
     }
 }
