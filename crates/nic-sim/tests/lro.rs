@@ -488,13 +488,14 @@ fn datagrams_are_joined_if_the_host_wants_that() {
         let single: Vec<_> = receive(&mut device, &mut driver, frames()).iter().map(datagrams_of).collect();
         assert_eq!(single.len(), 4);
         assert_eq!(joined.concat(), single.concat());
-        // With bytes behind it that are not its own (RFC 768), one is left as it is.
+        // With bytes behind it that are not its own (RFC 9868), one is left as it is. Its checksum is right: the byte that
+        // is no longer its own, and both lengths, are one less each.
         let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
         let mut odd = datagram(1, 0, &[1; 100], six).data.to_vec();
         let length = if six { 58 } else { 38 };
         odd[length + 1] -= 1;
         let checksum = u16::from_be_bytes([odd[length + 2], odd[length + 3]]);
-        odd[length + 2..length + 4].copy_from_slice(&(checksum + 1).to_be_bytes());
+        odd[length + 2..length + 4].copy_from_slice(&(checksum + 3).to_be_bytes());
         let packets = receive(&mut device, &mut driver, [datagram(1, 0, &[1; 100], six), odd.clone().into()]);
         assert!(packets.iter().all(|packet| packet.joined.is_none() && packet.meta.checksums == Checksums::Good));
         assert!(packets.iter().any(|packet| packet.frame == odd));

@@ -236,10 +236,14 @@ fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
     }
 }
 
-/// Whether a datagram is all that the IP header tells of (RFC 768: its own length may be less).
+/// Whether a datagram is all of its IP packet. What is behind it there (RFC 9868 has options in it) would be lost.
 fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
-    let at = transport.header + UDP_LENGTH;
-    usize::from(u16::from_be_bytes([frame[at], frame[at + 1]])) == transport.end - transport.header
+    let length = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    let packet = match transport.version {
+        Version::Four => length(transport.network + 2),
+        Version::Six => length(transport.network + 4) + Version::Six.header_bytes(),
+    };
+    packet == transport.end - transport.network
 }
 
 const UDP_LENGTH: usize = 4;
