@@ -175,6 +175,7 @@ const STAGES_MAX: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::context::ContextImage;
 
     /// Replaces each byte by its difference to the one before it, and finds a zero at the beginning wrong.
     #[derive(Debug)]
@@ -230,9 +231,8 @@ mod tests {
         runs.iter_mut().all(|run| {
             let here = Run { direction, unit: 3, at };
             at += run.len() as u64;
-            let mut image = [0; 208];
-            states.put(&mut ImageWriter::new(&mut image));
-            assert_eq!(StageStates::take(&mut ImageReader::new(&image)), Some(states));
+            let image = ContextImage::of(|image| states.put(image));
+            assert_eq!(image.read(StageStates::take), Some(states));
             stages.pass(here, &mut states, run)
         })
     }
