@@ -16,6 +16,8 @@ use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
 use offload_examples::web::range::is_range;
 use offload_examples::web::{Failure, hexadecimal, told};
+use offload_testbed::BedHost;
+use offload_testbed::identity::{self, Randomness};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use sha2::{Digest, Sha256};
@@ -24,8 +26,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use testbed::BedHost;
-use testbed::identity::{self, Randomness};
 
 /// Fetches files with an emulated host whose NIC does the TLS, one after the other on one connection, and prints what
 /// arrived and what was counted. The server is outside the emulation, so the wire needs an end: --tap, --dgram or --stream.

@@ -19,12 +19,12 @@ use offload_examples::web::limits::LimitOptions;
 use offload_examples::web::pin::Pin;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
+use offload_testbed::bed::ClockKind;
+use offload_testbed::identity::{self, Randomness};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use testbed::bed::ClockKind;
-use testbed::identity::{self, Randomness};
 
 /// Serves a folder over HTTP/1.1 from an emulated host, in three modes: http, https-cpu (TLS by the host) and https-nic
 /// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, in folders of the
@@ -178,7 +178,7 @@ fn pin_to_take() -> String {
 
 /// The file with the authority's certificate, as it may be called from here.
 fn authority_file() -> String {
-    let in_project = Path::new("crates/testbed/identity/ca.pem");
+    let in_project = Path::new("crates/offload-testbed/identity/ca.pem");
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
     let here = std::env::current_dir().and_then(|here| here.canonicalize());

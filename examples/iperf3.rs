@@ -10,13 +10,13 @@ use core::num::NonZeroU64;
 use core::pin::pin;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use host_stack::{CongestionAlgorithm, KeepAlive, TcpListener, TcpStream};
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Instant;
+use offload_host_stack::{CongestionAlgorithm, KeepAlive, TcpListener, TcpStream};
+use offload_testbed::{BedHost, JoinHandle};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use testbed::{BedHost, JoinHandle};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 

@@ -11,10 +11,10 @@ use offload_bench::ipsec::{self, EspMode as Mode, addresses};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::{keys, program, table};
 use offload_examples::loopback::{self, Failure, Outputs};
+use offload_testbed::bed::ClockKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use testbed::bed::ClockKind;
 
 /// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
 /// the hosts (crypto offload), and by the NICs alone (packet offload).

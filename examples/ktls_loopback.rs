@@ -11,10 +11,10 @@ use offload_bench::payload::Payload;
 use offload_bench::tls_options::TlsOptions;
 use offload_bench::{program, table};
 use offload_examples::loopback::{self, Failure, Outputs};
+use offload_testbed::bed::ClockKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use testbed::bed::ClockKind;
 
 /// Sends a file over TLS through two emulated NICs: as plain TCP, with TLS on the CPU, with TLS on the NICs.
 /// Prints what each way cost, a table and the counters that moved; costs are nanoseconds of CPU time per byte.

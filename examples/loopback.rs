@@ -8,12 +8,12 @@ use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::WireOptions;
 use offload_bench::payload::Payload;
 use offload_bench::program;
+use offload_testbed::Capture;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use testbed::Capture;
 
 /// Why there is nothing to report.
 #[derive(Debug, PartialEq, Eq)]

@@ -17,13 +17,13 @@ use offload_bench::fio::NvmeOffload;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, listed};
+use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use std::error::Error;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use tokio::net::TcpStream;
 
 /// Looks at, reads, writes and tests what an NVMe/TCP target serves: over the kernel's TCP, or from an emulated host whose

@@ -7,7 +7,6 @@ use clap::{Parser, ValueEnum};
 use core::fmt;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use host_stack::{TcpConfig, TcpListener};
 use ktls_offload::Offload as TlsOffload;
 use nic_sim::NicConfig;
 use nvme_tcp::{
@@ -21,6 +20,10 @@ use offload_base::counters::CounterSet;
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::program;
+use offload_host_stack::{TcpConfig, TcpListener};
+use offload_testbed::bed::ClockKind;
+use offload_testbed::identity::{self, Randomness};
+use offload_testbed::{BedHost, Testbed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -28,9 +31,6 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use testbed::bed::ClockKind;
-use testbed::identity::{self, Randomness};
-use testbed::{BedHost, Testbed};
 
 /// Reads a disk over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
 /// its NIC placing data, and the NICs making and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,

@@ -11,13 +11,13 @@ use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Th
 use offload_bench::options::WireOptions;
 use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
+use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use tokio::net::{TcpListener, TcpStream};
 
 /// Serves disks over NVMe/TCP, and tells hosts about them by discovery at the same address. Prints `ready ADDR` when
@@ -167,7 +167,7 @@ fn serve_emulated(options: &Options, mut target: Target) -> Result<(), String> {
     Ok(())
 }
 
-async fn accept(host: BedHost, mut listener: host_stack::TcpListener, server: Server) -> io::Result<()> {
+async fn accept(host: BedHost, mut listener: offload_host_stack::TcpListener, server: Server) -> io::Result<()> {
     loop {
         let stream = listener.accept().await?;
         stream.set_nodelay(true);

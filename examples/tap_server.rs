@@ -13,9 +13,9 @@ use offload_examples::web::comparison::tokio_pool;
 use offload_examples::web::limits::LimitOptions;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
+use offload_testbed::identity::{self, Randomness};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use testbed::identity::{self, Randomness};
 
 /// An emulated host that answers ping, serves a folder over HTTP at port 80, takes what is sent there (and answers with its
 /// size and SHA-256), and does at port 5201 what `iperf3 -s` does, for TCP.

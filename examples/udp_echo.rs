@@ -5,10 +5,10 @@
 use bytes::{Bytes, BytesMut};
 use clap::Parser;
 use core::num::NonZeroU16;
-use host_stack::UdpSocket;
 use offload_bench::options::WireOptions;
 use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop};
+use offload_host_stack::UdpSocket;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 

@@ -8,21 +8,21 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::pin::pin;
 use core::time::Duration;
 use futures_util::future::join_all;
-use host_stack::Ipv6Config;
 use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
 use offload_base::counters::CounterSet;
 use offload_bench::options::WireOptions;
 use offload_bench::{keys, program};
+use offload_host_stack::Ipv6Config;
+use offload_testbed::attach::{AttachCounters, DgramPort, Gone, StreamPort};
+use offload_testbed::bed::{BedHost, ClockKind};
+use offload_testbed::{Capture, Testbed};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tcp::TcpOptions;
-use testbed::attach::{AttachCounters, DgramPort, Gone, StreamPort};
-use testbed::bed::{BedHost, ClockKind};
-use testbed::{Capture, Testbed};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Where the wire ends, and who is there.
@@ -146,7 +146,7 @@ impl Outside {
 
     #[cfg(feature = "tap")]
     fn tap(name: &str) -> Result<Outside, String> {
-        use testbed::attach::{TapConfig, TapPort};
+        use offload_testbed::attach::{TapConfig, TapPort};
         let port = TapPort::open(TapConfig::named(name)).map_err(|error| error.to_string())?;
         let gone = port.gone();
         Ok(Outside::with(name, port, TapPort::counters, gone))

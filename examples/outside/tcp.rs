@@ -2,8 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use core::time::Duration;
-use host_stack::{CongestionAlgorithm, Ecn, TcpConfig};
 use offload_bench::options::bytes;
+use offload_host_stack::{CongestionAlgorithm, Ecn, TcpConfig};
 
 /// The knobs of TCP.
 #[derive(Args, Clone, Debug)]

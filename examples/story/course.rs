@@ -7,17 +7,17 @@ use crate::story::{Opened, Story, What};
 use bytes::Bytes;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
-use host_stack::{Config, Host, TcpConfig, TcpListener, TcpStream};
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::{Link, LinkConfig};
 use nic_sim::{Device, NicConfig, nic};
 use offload_api::TlsResync;
 use offload_base::Seed;
 use offload_base::cost::Domain;
+use offload_host_stack::{Config, Host, TcpConfig, TcpListener, TcpStream};
+use offload_testbed::identity::{self, Randomness};
+use offload_testbed::{Runtime, Station, VirtualTime, connect};
 use std::io;
 use std::sync::Arc;
-use testbed::identity::{self, Randomness};
-use testbed::{Runtime, Station, VirtualTime, connect};
 
 /// A story to be told. The same course is the same story, every time and everywhere.
 ///

@@ -3,15 +3,15 @@
 use core::future::poll_fn;
 use core::pin::pin;
 use core::time::Duration;
-use host_stack::{TcpConfig, TcpStream};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::SegmentStream;
 use offload_base::{Instant, Seed};
 use offload_examples::iperf3;
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::{BedHost, Testbed};
 use serde_json::{Value, json};
 use std::io::{self, ErrorKind};
-use testbed::{BedHost, Testbed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]

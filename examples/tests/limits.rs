@@ -2,7 +2,6 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use host_stack::{TcpConfig, TcpStream};
 use ktls_offload::InPlace;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
@@ -12,12 +11,13 @@ use offload_examples::web::limits::{Capacity, Limits};
 use offload_examples::web::pin::trust;
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::identity::{self, Randomness};
+use offload_testbed::{BedHost, Testbed};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use testbed::identity::{self, Randomness};
-use testbed::{BedHost, Testbed};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 #[test]

@@ -3,7 +3,6 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use host_stack::TcpConfig;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_RANGE, ETAG};
 use ktls_offload::InPlace;
@@ -16,6 +15,9 @@ use offload_examples::web::pin::{Pin, trust};
 use offload_examples::web::server::Server;
 use offload_examples::web::site::Site;
 use offload_examples::web::{Failure, Mode};
+use offload_host_stack::TcpConfig;
+use offload_testbed::Testbed;
+use offload_testbed::identity::{self, Randomness};
 use rcgen::{CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -25,8 +27,6 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
-use testbed::Testbed;
-use testbed::identity::{self, Randomness};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[test]

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use core::future::poll_fn;
 use core::net::SocketAddr;
 use core::time::Duration;
-use host_stack::{State, TcpStream};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -15,10 +14,11 @@ use hyper_util::rt::TokioIo;
 use ktls_offload::{KtlsStream, Offload};
 use offload_api::SegmentStream;
 use offload_base::counters::CounterSet;
+use offload_host_stack::{State, TcpStream};
+use offload_testbed::{BedHost, JoinHandle};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
-use testbed::{BedHost, JoinHandle};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// How a client speaks TLS.

@@ -10,7 +10,6 @@ use super::site::Site;
 use super::{Failure, Mode};
 use core::net::SocketAddr;
 use futures_util::future::try_join_all;
-use host_stack::TcpConfig;
 use hyper::StatusCode;
 use ktls_offload::{Blocking, InPlace};
 use nic_sim::wire::LinkConfig;
@@ -20,11 +19,12 @@ use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_bench::facts::HostCost;
 use offload_bench::table::{align, noise_in};
+use offload_host_stack::TcpConfig;
+use offload_testbed::bed::{ClockKind, Testbed};
+use offload_testbed::identity::{self, Randomness};
+use offload_testbed::{BedHost, Capture};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use testbed::bed::{ClockKind, Testbed};
-use testbed::identity::{self, Randomness};
-use testbed::{BedHost, Capture};
 
 /// What is to be compared.
 #[derive(Clone)]

@@ -8,8 +8,8 @@ use core::fmt;
 use core::task::{Context, Poll};
 use core::time::Duration;
 use offload_base::{Alarm, Instant};
+use offload_testbed::Runtime;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use testbed::Runtime;
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

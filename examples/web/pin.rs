@@ -20,7 +20,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// use offload_examples::web::pin::Pin;
-/// use testbed::identity::server_certificate;
+/// use offload_testbed::identity::server_certificate;
 ///
 /// let pin = Pin::of(&server_certificate());
 /// assert_eq!(pin.to_string().parse(), Ok(pin));

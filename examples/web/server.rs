@@ -10,7 +10,6 @@ use core::convert::Infallible;
 use core::future::poll_fn;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll};
-use host_stack::TcpStream;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -18,10 +17,11 @@ use hyper_util::rt::TokioIo;
 use ktls_offload::{LentPieces, Offload, SharedWrites};
 use offload_api::SegmentStream;
 use offload_base::counters::{CounterSet, Counters};
+use offload_host_stack::TcpStream;
+use offload_testbed::BedHost;
 use rustls::ServerConfig;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, PoisonError};
-use testbed::BedHost;
 use tokio::sync::watch;
 
 offload_base::counters! {

@@ -53,7 +53,7 @@ run() { # scheme, options of the server, of QEMU
 }
 hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)
 server=$(realpath -e "$server")
-ca=$(realpath "$here/../../crates/testbed/identity/ca.pem")
+ca=$(realpath "$here/../../crates/offload-testbed/identity/ca.pem")
 run http "--dgram port guest" dgram,id=n0,local.type=unix,local.path=guest,remote.type=unix,remote.path=port
 run https "--stream port --loss 0.01" stream,id=n0,server=off,addr.type=unix,addr.path=port
 echo "done: $mib MiB each way"

@@ -6,7 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 server=$(realpath -e "${HTTPS_SERVER:-target/release/examples/https_server}")
 client=$(realpath -e "${HTTPS_CLIENT:-target/release/examples/https_client}")
-mib=${1:-2} name=server.nic-offload.test identity=$(realpath "$here/../../crates/testbed/identity")
+mib=${1:-2} name=server.nic-offload.test identity=$(realpath "$here/../../crates/offload-testbed/identity")
 work=$(mktemp -d)
 clean_up() {
     jobs -p | xargs -r kill 2>/dev/null || true

@@ -151,7 +151,7 @@ stop
 check "there were as many connections" [ "$(counted TcpPassiveOpens)" -ge 30000 ]
 
 url=https://server.nic-offload.test
-tls=(--cacert crates/testbed/identity/ca.pem --resolve server.nic-offload.test:443:10.77.0.1)
+tls=(--cacert crates/offload-testbed/identity/ca.pem --resolve server.nic-offload.test:443:10.77.0.1)
 bulk "TLS on the NIC, on a wire that loses 0.1 %" --loss 0.001
 check "the NIC encrypted" [ "$(counted tx_tls_encrypted_bytes)" -gt $((mib << 20)) ]
 check "the NIC decrypted" [ "$(counted rx_tls_decrypted_bytes)" -gt 0 ]
@@ -166,7 +166,7 @@ if [ "$(cat /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null)" = 0 ]; then
     check "it was IPv6" [ "$(counted Ip6InReceives)" -gt 1000 ]
     check "frames were corrupted, and found out" [ "$(counted rx_csum_bad)" -gt 0 ]
     url=https://server.nic-offload.test
-    tls=(-g --cacert crates/testbed/identity/ca.pem --resolve 'server.nic-offload.test:443:[fd77::1]')
+    tls=(-g --cacert crates/offload-testbed/identity/ca.pem --resolve 'server.nic-offload.test:443:[fd77::1]')
     bulk "IPv6, TLS on the NIC, on a wire that loses 0.1 %" --loss 0.001
     check "it was IPv6" [ "$(counted Ip6InReceives)" -gt 1000 ]
     check "the NIC encrypted" [ "$(counted tx_tls_encrypted_bytes)" -gt $((mib << 20)) ]

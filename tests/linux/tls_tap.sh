@@ -6,7 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 client=${HTTPS_CLIENT:-target/release/examples/https_client} mib=${1:-4}
 name=server.nic-offload.test address=10.77.0.1
-identity=$(realpath "$(dirname "$0")/../../crates/testbed/identity")
+identity=$(realpath "$(dirname "$0")/../../crates/offload-testbed/identity")
 mkdir "$work/site"
 head -c "${mib}M" /dev/urandom >"$work/site/bulk"
 hash=$(sha256sum <"$work/site/bulk" | cut -d' ' -f1)

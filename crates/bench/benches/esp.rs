@@ -18,7 +18,6 @@ use bytes::BytesMut;
 use core::hint::black_box;
 use core::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use esp::Cipher;
 use offload_api::{Direction, EspKey, EspSuite};
 use offload_base::Seed;
 use offload_bench::bulk::{Bulk, Mode};
@@ -26,6 +25,7 @@ use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun, layer, usual_keys};
 use offload_bench::payload::Payload;
 use offload_bench::published;
 use offload_bench::sa_tables::{STEP, SaTables, sa};
+use offload_esp::Cipher;
 
 fn packets(criterion: &mut Criterion) {
     for (name, cost) in [("esp/send", sending as fn(&IpsecRun) -> f64), ("esp/receive", receiving)] {
@@ -94,7 +94,7 @@ fn keys(criterion: &mut Criterion) {
                 number += 1;
                 let at = (number as u32).wrapping_mul(STEP) % sas;
                 frame.clear();
-                frame.resize(HEADERS + esp::ESP_AND_IV + payload, 0);
+                frame.resize(HEADERS + offload_esp::ESP_AND_IV + payload, 0);
                 ciphers[at as usize].seal(&mut frame, HEADERS, number, 17);
                 black_box(frame.len())
             });

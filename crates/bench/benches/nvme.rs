@@ -34,12 +34,12 @@ use offload_base::{Seed, Seq};
 use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::published;
+use offload_testbed::bed::ClockKind;
+use offload_testbed::{RealClock, TokioRuntime};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Instant;
-use testbed::bed::ClockKind;
-use testbed::{RealClock, TokioRuntime};
 use tokio::net::{TcpListener, TcpStream};
 
 fn digests(criterion: &mut Criterion) {

@@ -7,15 +7,15 @@ use bytes::Bytes;
 use clap::Parser;
 use core::future::poll_fn;
 use futures_util::future::join_all;
-use host_stack::{TcpConfig, TcpStream};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Seed;
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::{BedHost, Testbed};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::process::ExitCode;
-use testbed::{BedHost, Testbed};
 
 /// Runs pairs of hosts with plain TCP flows between them, all flows at once, and prints a table. Opening and closing
 /// the flows counts; the time is that of the one thread that does everything, so a busy machine changes it little. Memory

@@ -5,8 +5,8 @@ use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
+use offload_testbed::bed::Testbed;
 use std::io;
-use testbed::bed::Testbed;
 
 /// Runs `future`, but no longer than [`LONGEST`] on the testbed's clock.
 pub(crate) fn run<T, E: From<io::Error>>(

@@ -15,22 +15,22 @@ use bytes::Bytes;
 use core::fmt;
 use core::net::IpAddr;
 use futures_util::future::try_join;
-use host_stack::TcpListener;
 use ktls_offload::{HandshakeError, Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::NetDevice;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_host_stack::TcpListener;
+use offload_testbed::Capture;
+use offload_testbed::bed::{BedHost, Builder, ClockKind, Testbed};
+use offload_testbed::identity::{self, Agreement, Randomness};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use testbed::Capture;
-use testbed::bed::{BedHost, Builder, ClockKind, Testbed};
-use testbed::identity::{self, Agreement, Randomness};
 
 /// A transfer to be made.
 ///

@@ -5,14 +5,14 @@ use bytes::Bytes;
 use clap::ValueEnum;
 use core::fmt;
 use core::future::poll_fn;
-use host_stack::{TcpConfig, TcpMemory, TcpStream};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::{Delays, NicConfig};
 use offload_api::{SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
 use offload_base::Seed;
+use offload_host_stack::{TcpConfig, TcpMemory, TcpStream};
+use offload_testbed::bed::ClockKind;
 use std::io;
 use std::num::NonZero;
-use testbed::bed::ClockKind;
 
 /// Who does the TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,12 +9,12 @@ use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::Poll;
 use futures_util::future::join_all;
-use host_stack::{TcpListener, TcpStream};
 use ktls_offload::Offload;
 use offload_api::TlsSuite;
 use offload_base::Seed;
+use offload_host_stack::{TcpListener, TcpStream};
+use offload_testbed::bed::BedHost;
 use std::io;
-use testbed::bed::BedHost;
 
 /// How all of them are.
 #[derive(Clone, Debug)]

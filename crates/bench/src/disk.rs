@@ -2,18 +2,18 @@
 //! TCP or over TLS as the mode has it.
 
 use crate::connection::Mode;
-use host_stack::{TcpListener, TcpStream};
 use ktls_offload::KtlsStream;
 use nvme_tcp::{
     Connecting, Connector, Disk, Host, HostConfig, MemoryStorage, Namespace, Server, Target, TargetConfig, Threads,
 };
 use offload_api::SegmentStream;
 use offload_base::Seed;
+use offload_host_stack::{TcpListener, TcpStream};
+use offload_testbed::bed::{BedHost, ClockKind};
+use offload_testbed::identity::{self, Randomness};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use testbed::bed::{BedHost, ClockKind};
-use testbed::identity::{self, Randomness};
 
 /// How a disk is served, and reached. Clones are the same disk's.
 #[derive(Clone, Debug)]

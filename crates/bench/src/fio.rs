@@ -21,10 +21,10 @@ use nic_sim::wire::LinkConfig;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::{Instant, Rng, Seed};
+use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
-use testbed::bed::{BedHost, ClockKind, Testbed};
 
 /// A run to be made.
 ///

@@ -16,17 +16,17 @@ use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
 use futures_util::future::{join_all, try_join};
-use host_stack::{TcpConfig, TcpListener};
 use ktls_offload::{Offload, TlsCounters};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
+use offload_host_stack::{TcpConfig, TcpListener};
+use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
 use std::io;
 use std::sync::{Arc, OnceLock};
-use testbed::bed::{BedHost, ClockKind, Testbed};
 
 /// When a stream has sent enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,6 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::task::Poll;
 use core::time::Duration;
 use futures_util::future::try_join;
-use host_stack::UdpSocket;
 use ipsec::{KeyFile, KeyMemory};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
@@ -26,10 +25,11 @@ use offload_api::OffloadKind;
 use offload_base::cost::{self, Domain, Meter, Work};
 use offload_base::random::Rng;
 use offload_base::{Instant, Seed};
+use offload_host_stack::UdpSocket;
+use offload_testbed::bed::{BedHost, Testbed};
 use serde::Serialize;
 use std::io;
 use std::sync::Arc;
-use testbed::bed::{BedHost, Testbed};
 
 /// Who does the ESP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -223,7 +223,12 @@ impl Ipsec {
         })
     }
 
-    fn secured(&self, builder: testbed::bed::Builder, keys: KeyFile, address: Ipv4Addr) -> testbed::bed::Builder {
+    fn secured(
+        &self,
+        builder: offload_testbed::bed::Builder,
+        keys: KeyFile,
+        address: Ipv4Addr,
+    ) -> offload_testbed::bed::Builder {
         match self.mode.offload() {
             Some(kind) => {
                 let keys = keys.offloaded(kind);
@@ -298,7 +303,7 @@ struct Received {
 async fn receive(plan: Ipsec, sockets: Vec<UdpSocket>, host: BedHost) -> io::Result<Received> {
     let mut seen = vec![false; plan.packets as usize];
     let mut received = Received { ended: host.now(), datagrams: 0, once: true };
-    let runtime: Arc<dyn testbed::Runtime> = host.runtime();
+    let runtime: Arc<dyn offload_testbed::Runtime> = host.runtime();
     while received.datagrams < plan.packets {
         let next = Box::pin(poll_fn(|cx| {
             let mut each = sockets.iter().map(|socket| socket.poll_recv_from(cx));

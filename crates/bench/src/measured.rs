@@ -5,7 +5,7 @@ use core::time::Duration;
 use ktls_offload::TlsCounters;
 use offload_base::cost::{Domain, Meter, Report};
 use offload_base::counters::CounterSet;
-use testbed::bed::Testbed;
+use offload_testbed::bed::Testbed;
 
 /// See [`Measured::take`]. Host 0 is the sender, host 1 the receiver.
 pub(crate) struct Measured {

@@ -12,7 +12,6 @@ use crate::measured::Measured;
 use bytes::Bytes;
 use core::fmt;
 use futures_util::future::{join_all, try_join};
-use host_stack::{TcpConfig, TcpStream};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
@@ -21,9 +20,10 @@ use offload_api::{TlsKey, TlsResync, TlsSuite, TlsVersion};
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::{BedHost, Testbed};
 use serde::Serialize;
 use std::io;
-use testbed::{BedHost, Testbed};
 
 /// What the wire does to a share of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

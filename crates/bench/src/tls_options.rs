@@ -4,7 +4,7 @@ use crate::options::name;
 use clap::{Args, ValueEnum};
 use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{TlsResync, TlsSuite, TlsVersion};
-use testbed::identity::Agreement;
+use offload_testbed::identity::Agreement;
 
 /// What the two ends of a connection agree on, and how their NICs go about it.
 ///

@@ -201,7 +201,7 @@ fn fragments(frame: &Frame) -> Vec<Frame> {
         fragments: [frame.data.slice(header_bytes..)].into_iter().collect(),
         ask: TxAsk::default(),
     };
-    let cut = ip_packets::fragment(packet, 14, 600, 1).unwrap_or_default();
+    let cut = offload_ip::fragment(packet, 14, 600, 1).unwrap_or_default();
     cut.into_iter().map(|piece| [&piece.header[..], &piece.fragments.concat()].concat().into()).collect()
 }
 

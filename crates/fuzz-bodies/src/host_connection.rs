@@ -15,10 +15,10 @@ use crate::input::Input;
 use crate::nic::Nic;
 use bytes::BytesMut;
 use core::time::Duration;
-use host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, State};
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket, TxPacket};
 use offload_base::{Instant, Seed};
+use offload_host_stack::{Config, CongestionAlgorithm, ConnectionId, Ecn, KeepAlive, Stack, State};
 use smoltcp::wire::{TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 use std::collections::BTreeSet;
 

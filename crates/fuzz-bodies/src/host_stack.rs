@@ -6,10 +6,10 @@
 use crate::nic::Nic;
 use bytes::BytesMut;
 use core::time::Duration;
-use host_stack::{Config, Stack};
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket};
 use offload_base::{Instant, Seed};
+use offload_host_stack::{Config, Stack};
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
 

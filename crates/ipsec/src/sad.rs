@@ -10,7 +10,6 @@ use crate::memory::Marks;
 use core::hash::BuildHasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
-use esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use offload_api::ipsec::Packet;
 use offload_api::{
     Direction, EspKey, EspMode, Handle, KeyingError, OffloadKind, SaId, SaParams, Selector, Slots, Template,
@@ -19,6 +18,7 @@ use offload_api::{
 use offload_base::Instant;
 use offload_base::QuickHash;
 use offload_base::time::earliest;
+use offload_esp::{Cipher, Meter, Outer, ReplayWindow, SendNumber, UDP_ENCAPSULATION_PORT};
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -83,7 +83,7 @@ pub struct Quiet {
     /// When it left.
     pub since: Instant,
     /// To and from whom on this link.
-    pub ethernet: [u8; esp::ETHERNET - 2],
+    pub ethernet: [u8; offload_esp::ETHERNET - 2],
 }
 
 /// An SA's place in a device.
@@ -447,7 +447,7 @@ fn check(params: &SaParams) -> Result<(), KeyingError> {
     if !(REPLAY_WINDOW_LEAST..=REPLAY_WINDOW_MOST).contains(&params.replay_window) {
         return Err(KeyingError::ReplayWindow(params.replay_window));
     }
-    if params.last_number > esp::number::limit(params.esn) {
+    if params.last_number > offload_esp::number::limit(params.esn) {
         return Err(KeyingError::Number(params.last_number));
     }
     if params.keep_alive.is_some_and(|interval| interval.is_zero()) {

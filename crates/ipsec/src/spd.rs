@@ -1,8 +1,8 @@
 //! The security policy database (RFC 4301 4.4.1): what is done with a packet, by its addresses, protocol and ports.
 
-use esp::SelectorTable;
 use offload_api::ipsec::Packet;
 use offload_api::{Action, Direction, KeyingError, Policy, Selector};
+use offload_esp::SelectorTable;
 
 /// The policies of one direction.
 ///

@@ -21,23 +21,16 @@
 
 #![forbid(unsafe_code)]
 
-pub mod config;
-mod context;
-pub mod device;
-pub mod dma;
-pub mod driver;
-pub mod engine;
-pub mod frame;
 mod nic;
-pub mod packet;
-pub mod ring;
-pub mod rss;
-pub mod signal;
-pub mod stats;
-mod steering;
-pub mod wire;
 
-pub use config::{Delays, NicConfig, TransmitResync};
-pub use device::{Device, MultiQueueDevice};
-pub use driver::Driver;
 pub use nic::{multi_queue_nic, multi_queue_nic_with, nic, nic_with};
+pub use nic_device::{self as device, Device, MultiQueueDevice, engine};
+pub use nic_driver::{self as driver, Driver};
+pub use nic_rings::{Delays, NicConfig, TransmitResync, config, dma, packet, ring, rss, signal};
+pub use offload_wire::{self as wire, frame};
+
+/// What is counted, under the names of the mlx5 driver and of Linux where those exist.
+pub mod stats {
+    pub use nic_device::stats::DeviceCounters;
+    pub use nic_driver::stats::DriverCounters;
+}

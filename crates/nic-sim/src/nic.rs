@@ -1,11 +1,9 @@
 //! A NIC: a device and its driver, or its drivers, joined by rings.
 
-use crate::config::NicConfig;
-use crate::device::{Device, DeviceRings, MultiQueueDevice};
-use crate::driver::{Driver, DriverRings};
-use crate::engine::Engines;
-use crate::ring::ring;
-use crate::signal::Signal;
+use nic_device::engine::Engines;
+use nic_device::{Device, MultiQueueDevice};
+use nic_driver::Driver;
+use nic_rings::{NicConfig, rings};
 
 /// Builds a NIC. The device goes to whatever runs it, the driver to a host; they share rings and signals only,
 /// so the two may live on different threads.
@@ -87,39 +85,4 @@ fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) 
     add(&mut engines);
     let infos = engines.infos();
     (Device::new(config.clone(), device_rings, engines), Driver::new(config, queue, driver_rings, infos))
-}
-
-/// The rings and signals of a queue pair, by their ends.
-pub(crate) fn rings(config: &NicConfig) -> (DeviceRings, DriverRings) {
-    let (send, device_send) = ring(config.send_ring);
-    let (device_send_completions, send_completions) = ring(config.send_ring);
-    let (receive, device_receive) = ring(config.receive_ring);
-    let (device_receive_completions, receive_completions) = ring(config.receive_ring);
-    let (control, device_control) = ring(config.control_ring);
-    // One half is for answers to commands, the other for what happens without one.
-    let (device_control_completions, control_completions) = ring(2 * config.control_ring);
-    let (doorbell, interrupt, send_interrupt) = (Signal::new(), Signal::new(), Signal::new());
-    let device_rings = DeviceRings {
-        send: device_send,
-        send_completions: device_send_completions,
-        receive: device_receive,
-        receive_completions: device_receive_completions,
-        control: device_control,
-        control_completions: device_control_completions,
-        doorbell: doorbell.clone(),
-        interrupt: interrupt.clone(),
-        send_interrupt: send_interrupt.clone(),
-    };
-    let driver_rings = DriverRings {
-        send,
-        send_completions,
-        receive,
-        receive_completions,
-        control,
-        control_completions,
-        doorbell,
-        interrupt,
-        send_interrupt,
-    };
-    (device_rings, driver_rings)
 }

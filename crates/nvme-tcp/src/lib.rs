@@ -13,14 +13,14 @@
 //! A host writes to a disk of a target and reads it back, over an emulated wire, in virtual time:
 //!
 //! ```
-//! use host_stack::TcpConfig;
+//! use offload_host_stack::TcpConfig;
 //! use nic_sim::{NicConfig, wire::LinkConfig};
 //! use nvme_tcp::{Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Target, TargetConfig, Threads};
 //! use std::{net::SocketAddr, sync::Arc};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! const NAME: &str = "nqn.2026-01.example:disk";
-//! let bed = testbed::Testbed::builder(offload_base::Seed(7));
+//! let bed = offload_testbed::Testbed::builder(offload_base::Seed(7));
 //! let bed = bed.host("target", NicConfig::default(), TcpConfig::default());
 //! let bed = bed.host("host", NicConfig::default(), TcpConfig::default());
 //! let mut bed = bed.wire(0, 1, LinkConfig::default()).build()?;

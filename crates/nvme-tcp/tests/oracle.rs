@@ -13,8 +13,8 @@ use futures_util::future::{Either, join_all, select};
 use nvme_tcp::host::{Buffer, CommandError, Disk, Done, Host, Offload};
 use nvme_tcp::target::TransportConfig;
 use offload_base::{Rng, Seed};
+use offload_testbed::Runtime;
 use std::sync::Arc;
-use testbed::Runtime;
 
 /// What a block may hold: the number of a write, 0 for zeros.
 struct Oracle {

@@ -8,10 +8,10 @@ use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::Offload;
 use nvme_tcp::target::TransportConfig;
 use offload_base::Seed;
+use offload_testbed::Capture;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::Command;
-use testbed::Capture;
 
 #[test]
 fn tshark_finds_every_pdu_whole_and_every_digest_right() {

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 
 /// A UDP socket whose datagrams keep what the device said about their packets, and carry what the device is to do with
-/// theirs. A socket of `host-stack` is one; with feature `tokio`, one of the kernel's is, too, without a device
+/// theirs. A socket of `offload-host-stack` is one; with feature `tokio`, one of the kernel's is, too, without a device
 #[cfg_attr(all(feature = "tokio", target_os = "linux"), doc = "([`TokioDatagrams`](crate::TokioDatagrams)).")]
 #[cfg_attr(not(all(feature = "tokio", target_os = "linux")), doc = "(`TokioDatagrams`).")]
 ///

@@ -10,9 +10,9 @@ use core::fmt;
 use futures_util::future::try_join_all;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_base::Seed;
+use offload_testbed::bed::{BedHost, ClockKind};
 use std::io;
 use std::sync::Arc;
-use testbed::bed::{BedHost, ClockKind};
 
 /// Where the file is.
 ///

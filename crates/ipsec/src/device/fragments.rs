@@ -7,13 +7,13 @@
 //! one and the same SA. What one of them lacks, nobody else can add.
 
 use super::SecureDevice;
-use esp::IpView;
-use ip_packets::{Limits, Reassembler, Taken};
 use offload_api::ipsec::Packet;
 use offload_api::{Direction, Protection, SaId};
 use offload_base::Instant;
 use offload_base::time::earliest;
+use offload_esp::IpView;
 use offload_formats::Version;
+use offload_ip::{Limits, Reassembler, Taken};
 
 /// Which way a fragment came.
 #[derive(Clone, Copy, Debug)]

@@ -126,7 +126,7 @@ impl SecureDevice {
             let silent = sa.was_silent(now);
             self.sad.note_deadline(id);
             if let Some(reached) = reached {
-                if matches!(reached, esp::Reached::Hard(_)) {
+                if matches!(reached, offload_esp::Reached::Hard(_)) {
                     self.take_from_device(id);
                 }
                 self.on_limit(id, reached);

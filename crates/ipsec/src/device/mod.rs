@@ -182,8 +182,8 @@ fn packet_of(flow: &FlowKey) -> Packet {
         source: flow.local.ip(),
         destination: flow.remote.ip(),
         protocol: match flow.protocol {
-            Protocol::Tcp => esp::PROTOCOL_TCP,
-            _ => esp::PROTOCOL_UDP,
+            Protocol::Tcp => offload_esp::PROTOCOL_TCP,
+            _ => offload_esp::PROTOCOL_UDP,
         },
         ports: Some((flow.local.port(), flow.remote.port())),
     }

@@ -27,7 +27,7 @@ impl SecureDevice {
         if !sa.marks.may_try(now) {
             return false;
         }
-        let limit = esp::number::limit(sa.params.esn);
+        let limit = offload_esp::number::limit(sa.params.esn);
         let mark = match sa.params.direction {
             Direction::Transmit => Marks::for_sent(number, limit),
             // Another SA may share it: by the same SPI, and the same key, from elsewhere.

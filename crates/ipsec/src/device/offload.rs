@@ -10,14 +10,14 @@
 
 use super::{By, Decision, SecureDevice, Told};
 use crate::sad::InDevice;
-use esp::Reached;
-use esp::selectors::rank;
 use offload_api::ipsec::DeviceSaEvent;
 use offload_api::{
     DropReason, EspAsk, EspMode, Handle, OffloadKind, Prefix, SaEvent, SaId, SaParams, SaRefused, Selector, Sent,
     TxAsk, TxPacket,
 };
 use offload_base::Instant;
+use offload_esp::Reached;
+use offload_esp::selectors::rank;
 use smallvec::SmallVec;
 
 impl SecureDevice {

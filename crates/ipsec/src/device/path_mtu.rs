@@ -7,9 +7,9 @@
 
 use super::SecureDevice;
 use crate::sad::{PathMtu, Sa, Sequence};
-use esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
 use offload_api::SaId;
 use offload_base::Instant;
+use offload_esp::{ETHERNET, IpView, PROTOCOL_ESP, PROTOCOL_UDP};
 use offload_formats::Sum;
 
 impl SecureDevice {

@@ -8,13 +8,13 @@ use super::transmit::flow_of;
 use super::{By, Decision, FRAME_BYTES, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::{Buf, BytesMut};
-use esp::{ETHERNET, IpView, Outer, Reached, WrapError, checksum};
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, DropReason, EspAsk, FlowKey, Handle, Limit, OffloadKind, SaEvent, SaId, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_esp::{ETHERNET, IpView, Outer, Reached, WrapError, checksum};
 
 /// How one packet is going to be protected.
 struct Plan {
@@ -177,7 +177,7 @@ impl SecureDevice {
             outer.write_headers(&segment.header, &mut frame);
             put_protected(&segment, &view, outer, packet.ask.checksum, &mut frame);
             outer.finish(&sa.cipher, number, &mut frame);
-            let headers = (ETHERNET + outer.len() + esp::ESP_AND_IV).min(frame.len());
+            let headers = (ETHERNET + outer.len() + offload_esp::ESP_AND_IV).min(frame.len());
             let header = frame[..headers].into();
             frame.advance(headers);
             let wrapped_packet =
@@ -187,7 +187,7 @@ impl SecureDevice {
             } else {
                 // RFC 4303 3.3.4: fragmented after ESP. Its number would not do: other SAs of these ends have it, too.
                 self.identification = self.identification.wrapping_add(1);
-                let fragments = ip_packets::fragment(wrapped_packet, ETHERNET, *mtu, self.identification);
+                let fragments = offload_ip::fragment(wrapped_packet, ETHERNET, *mtu, self.identification);
                 let Ok(fragments) = fragments else {
                     self.counters.out_state_mode_error += 1;
                     continue;
@@ -266,7 +266,7 @@ fn put_protected(segment: &Segment<'_>, view: &IpView, outer: &Outer, checksum: 
 /// The packet with outer headers, ESP header and IV in front of what is to be encrypted: what crypto offload takes.
 fn with_esp_header(packet: &TxPacket, outer: &Outer, number: u64, spi: u32) -> TxPacket {
     let _framing = cost::work(Work::Framing);
-    let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + esp::ESP_AND_IV);
+    let mut front = BytesMut::with_capacity(ETHERNET + outer.len() + offload_esp::ESP_AND_IV);
     outer.write_headers(&packet.header, &mut front);
     let esp = ETHERNET + outer.len();
     front[esp..esp + 4].copy_from_slice(&spi.to_be_bytes());

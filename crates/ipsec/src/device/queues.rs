@@ -16,7 +16,6 @@ use crate::memory::KeyMemory;
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::task::Waker;
-use esp::{PROTOCOL_TCP, PROTOCOL_UDP};
 use offload_api::ipsec::{Packet, SaAdded, SaUse};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
@@ -28,6 +27,7 @@ use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
 use offload_base::{Instant, Seq};
+use offload_esp::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -15,15 +15,15 @@ use super::{By, SecureDevice};
 use crate::sad::{Sa, Sequence};
 use bytes::BytesMut;
 use core::num::NonZeroU16;
-use esp::inner::{NotEsp, shares_port};
-use esp::{ETHERNET, EspAt, IpView, OpenError, PROTOCOL_UDP, ReplayWindow, Trailer, UnwrapError, unwrap};
-use ip_packets::Taken;
 use offload_api::rx::Checksums;
 use offload_api::{Action, Direction, EspMode, EspVerdict, Handle, PacketMark, RxMeta, RxPacket, SaId};
 use offload_base::Instant;
 use offload_base::cost::{self, Work};
+use offload_esp::inner::{NotEsp, shares_port};
+use offload_esp::{ETHERNET, EspAt, IpView, OpenError, PROTOCOL_UDP, ReplayWindow, Trailer, UnwrapError, unwrap};
 use offload_formats::checksum::is_ipv4_header_right;
 use offload_formats::frame::ip_packet;
+use offload_ip::Taken;
 
 impl SecureDevice {
     /// What the stack is to see of a received packet.

@@ -1,8 +1,8 @@
 //! Large packets cut into those that ESP wraps, where the device cannot: headers as a segmenting device makes them,
 //! so that the wire shows no difference.
 
-use esp::{ETHERNET, IpView, PROTOCOL_TCP, PROTOCOL_UDP};
 use offload_api::{Header, TxPacket};
+use offload_esp::{ETHERNET, IpView, PROTOCOL_TCP, PROTOCOL_UDP};
 use smallvec::SmallVec;
 
 /// A packet, cut.

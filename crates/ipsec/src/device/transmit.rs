@@ -8,16 +8,16 @@ use super::{By, Decision, SecureDevice};
 use crate::sad::Sa;
 use bytes::BytesMut;
 use core::net::SocketAddr;
-use esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};
-use ip_packets::Taken;
 use offload_api::ipsec::Packet;
 use offload_api::{
     Action, Direction, DontFragment, DropReason, EspMode, FlowKey, Layer, Lookup, PathCaps, Protection, Protocol,
     RecordSource, SaId, SaParams, Sent, TxAsk, TxPacket,
 };
 use offload_base::Instant;
+use offload_esp::{ETHERNET, IpView, PROTOCOL_TCP, checksum};
 use offload_formats::IpHeaders;
 use offload_formats::frame::ip_packet;
+use offload_ip::Taken;
 
 impl SecureDevice {
     /// What a flow can have whose packets are protected.
@@ -229,7 +229,7 @@ impl SecureDevice {
         if packet.header.len() + packet.payload_len() - ETHERNET <= usize::from(mtu) {
             return Some(vec![packet]);
         }
-        let pieces = ip_packets::fragment_own(packet, ETHERNET, mtu, identification).ok();
+        let pieces = offload_ip::fragment_own(packet, ETHERNET, mtu, identification).ok();
         self.counters.out_error += u64::from(pieces.is_none());
         pieces
     }

@@ -5,7 +5,6 @@ use crate::rig::{End, NOW, address, datagram, sa};
 use bytes::Bytes;
 use core::net::IpAddr;
 use core::time::Duration;
-use host_stack::{Config, Ipv6Config, Stack};
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_api::{
@@ -13,6 +12,7 @@ use offload_api::{
     Selector, Template, TxPacket,
 };
 use offload_base::{Instant, Seed};
+use offload_host_stack::{Config, Ipv6Config, Stack};
 
 const SECRET: &[u8] = b"attack at dawn, and tell nobody about it";
 

@@ -3,12 +3,12 @@
 
 use crate::rig::{End, NOW, payload, sa, tcp};
 use crate::{KINDS, MODES};
-use esp::EspAt;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use offload_api::{Direction, EspKey, EspMode, EspSuite, NetDevice, OffloadKind, SaEvent, SaId, SaParams};
 use offload_base::Seed;
 use offload_base::random::Rng;
+use offload_esp::EspAt;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

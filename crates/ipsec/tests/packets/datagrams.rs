@@ -4,13 +4,13 @@ use crate::rig::{End, NOW, address, sa};
 use crate::{KINDS, MODES};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
-use host_stack::{Config, Ipv6Config, Stack};
 use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
 use offload_api::{
     Action, Direction, DontFragment, EspMode, OffloadKind, Policy, SaParams, Selector, Template, TxPacket,
 };
 use offload_base::Seed;
+use offload_host_stack::{Config, Ipv6Config, Stack};
 
 /// A host of this number with a stack.
 struct Host {
@@ -187,7 +187,7 @@ fn echo_request(ipv6: bool, bytes: usize) -> Vec<TxPacket> {
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
     packet.fragments = [Bytes::from(message)].into_iter().collect();
     match packet.header.len() - 14 + packet.payload_len() > 1500 {
-        true => ip_packets::fragment(packet, 14, 1500, 77).unwrap(),
+        true => offload_ip::fragment(packet, 14, 1500, 77).unwrap(),
         false => vec![packet],
     }
 }

@@ -2,12 +2,12 @@
 
 use crate::rig::{End, NOW, address, datagram, frame, sa};
 use crate::{KINDS, MODES};
-use ip_packets::{Limits, Reassembler, Taken};
 use nic_sim::frame::Frame;
 use offload_api::{
     Action, Direction, EspMode, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template, TxPacket,
 };
 use offload_formats::Version;
+use offload_ip::{Limits, Reassembler, Taken};
 
 fn to_port(port: u16) -> Selector {
     Selector { protocol: Some(17), destination_port: Some(port), ..Selector::ANY }

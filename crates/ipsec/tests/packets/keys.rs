@@ -4,7 +4,6 @@
 use crate::KINDS;
 use crate::rig::{End, NOW, address, sa, tcp};
 use core::time::Duration;
-use esp::EspAt;
 use ipsec::{KeyMemory, Mark, NumberStore};
 use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
@@ -13,6 +12,7 @@ use offload_api::{
     Action, Direction, EspKey, EspMode, EspSuite, KeyingError, NetDevice, NoRecords, OffloadKind, Policy, SaId,
     SaParams, Selector, Template,
 };
+use offload_esp::EspAt;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

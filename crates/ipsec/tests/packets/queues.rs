@@ -211,7 +211,7 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
     let (header, payload) = frame.data.split_at(34);
     let fragments = [Bytes::copy_from_slice(payload)].into_iter().collect();
     let packet = TxPacket { header: header.to_vec().into(), fragments, ask: TxAsk::default() };
-    ip_packets::fragment(packet, 14, 1500, 77).expect("it may be cut").iter().map(rig::frame).collect()
+    offload_ip::fragment(packet, 14, 1500, 77).expect("it may be cut").iter().map(rig::frame).collect()
 }
 
 #[test]

@@ -181,13 +181,13 @@ pub(crate) fn datagram(ipv6: bool, port: u16, payload: &[u8], mtu: u16) -> Vec<T
     }
     let mut text = [5000u16.to_be_bytes(), port.to_be_bytes(), length.to_be_bytes(), [0; 2]].concat();
     text.extend_from_slice(payload);
-    esp::checksum::fill_transport(&mut text, 17, address(ipv6, 1), address(ipv6, 2));
+    offload_esp::checksum::fill_transport(&mut text, 17, address(ipv6, 1), address(ipv6, 2));
     let fragments = [Bytes::from(text)].into_iter().collect();
     let whole = TxPacket { header: header.into(), fragments, ask: TxAsk::default() };
     if whole.header.len() - 14 + whole.payload_len() <= usize::from(mtu) {
         return vec![whole];
     }
-    ip_packets::fragment(whole, 14, mtu, 77).expect("UDP may be cut")
+    offload_ip::fragment(whole, 14, mtu, 77).expect("UDP may be cut")
 }
 
 /// A packet to be sent, as a frame that comes.

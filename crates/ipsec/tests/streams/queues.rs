@@ -5,8 +5,6 @@ use crate::rig::{ENOUGH, MARK, Pair, lossy, only_esp, testbed_sleep};
 use bytes::Bytes;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use esp::{Cipher, EspAt};
-use host_stack::{TcpConfig, TcpStream};
 use ipsec::SecureDevice;
 use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
@@ -18,10 +16,12 @@ use offload_api::{
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
+use offload_esp::{Cipher, EspAt};
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::{BedHost, ClockKind, Testbed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex};
-use testbed::{BedHost, ClockKind, Testbed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const QUEUES: u16 = 4;

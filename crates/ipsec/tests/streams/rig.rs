@@ -3,7 +3,6 @@
 use crate::router::Router;
 use core::net::IpAddr;
 use core::time::Duration;
-use host_stack::TcpConfig;
 use ipsec::SecureDevice;
 use nic_sim::NicConfig;
 use nic_sim::wire::tap::Seen;
@@ -15,7 +14,8 @@ use offload_api::{
 };
 use offload_base::Seed;
 use offload_base::counters::CounterSet;
-use testbed::{BedHost, Testbed};
+use offload_host_stack::TcpConfig;
+use offload_testbed::{BedHost, Testbed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A stream to be sent, and how it is protected.
@@ -291,7 +291,7 @@ impl Pair {
     }
 }
 
-pub(crate) async fn testbed_sleep(runtime: &dyn testbed::Runtime, span: Duration) {
+pub(crate) async fn testbed_sleep(runtime: &dyn offload_testbed::Runtime, span: Duration) {
     let mut alarm = runtime.alarm();
     let until = runtime.now() + span;
     core::future::poll_fn(|cx| alarm.poll(cx, Some(until))).await;

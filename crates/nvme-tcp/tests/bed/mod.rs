@@ -5,7 +5,6 @@
 use bytes::{Bytes, BytesMut};
 use core::future::Future;
 use core::time::Duration;
-use host_stack::TcpConfig;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
@@ -15,10 +14,11 @@ use nvme_tcp::target::{Server, Target, TargetConfig, Threads, TransportConfig};
 use offload_api::SegmentStream;
 use offload_base::counters::CounterSet;
 use offload_base::{Seed, Timers};
+use offload_host_stack::TcpConfig;
+use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use offload_testbed::{BedHost, Capture, JoinHandle, Runtime, Testbed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use testbed::identity::{Randomness, client_config, server_config, server_name};
-use testbed::{BedHost, Capture, JoinHandle, Runtime, Testbed};
 
 pub(crate) const DISK: &str = "nqn.2026-01.test:disk";
 const PORT: u16 = 4420;

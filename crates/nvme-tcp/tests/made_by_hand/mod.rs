@@ -4,7 +4,6 @@
 
 use core::future::poll_fn;
 use core::time::Duration;
-use host_stack::TcpConfig;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
 use nvme_tcp::host::{CommandError, Connecting, Connector, Host, HostConfig, HostIdentity};
@@ -14,9 +13,10 @@ use nvme_tcp::wire::{
 };
 use offload_api::{SegmentStream, TxTag};
 use offload_base::Seed;
+use offload_host_stack::TcpConfig;
+use offload_testbed::{BedHost, Testbed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use testbed::{BedHost, Testbed};
 
 /// What a controller does about a command.
 #[derive(Clone, Copy)]
@@ -210,7 +210,7 @@ impl Connector for Opens {
 pub(crate) fn with<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     faulty: Faulty,
     change: impl FnOnce(&mut HostConfig),
-    test: impl FnOnce(Host, Arc<dyn testbed::Runtime>) -> F,
+    test: impl FnOnce(Host, Arc<dyn offload_testbed::Runtime>) -> F,
 ) -> T {
     let mut bed = Testbed::builder(Seed(1))
         .host("controller", NicConfig::default(), TcpConfig::default())

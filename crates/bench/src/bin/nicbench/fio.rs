@@ -7,7 +7,7 @@ use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::table;
-use testbed::bed::ClockKind;
+use offload_testbed::bed::ClockKind;
 
 /// Commands to an NVMe/TCP target with a disk in memory, so many under way at a time: commands per second, latency
 /// percentiles, host cost per command

@@ -7,7 +7,7 @@ use offload_bench::bulk::Mode;
 use offload_bench::http::{Files, Http, HttpRun};
 use offload_bench::options::{self, WireOptions};
 use offload_bench::table;
-use testbed::bed::ClockKind;
+use offload_testbed::bed::ClockKind;
 
 /// A web server and clients that ask for one file over connections that stay open: requests per second, latency
 /// percentiles, host cost per request

@@ -9,7 +9,7 @@ use offload_bench::iperf::{Ends, Iperf, IperfRun, Until};
 use offload_bench::options::{self, WireOptions, name};
 use offload_bench::table;
 use offload_bench::tls_options::SuiteName;
-use testbed::bed::ClockKind;
+use offload_testbed::bed::ClockKind;
 
 /// Many streams at once, from the server to the client: goodput, fairness, host cost
 #[derive(Args, Debug)]

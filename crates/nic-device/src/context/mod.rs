@@ -1,0 +1,296 @@
+//! Contexts: what the device keeps for each flow or security association that it works on, found by handle.
+//!
+//! An engine's contexts have a state of constant size and what that refers to, such as keys and buffers. The state of as
+//! many contexts as the NIC's memory holds is on the NIC, whichever engines they are of; that of the others lies in host
+//! memory as an image, and is fetched when a packet needs it, in place of one that was not used for a while.
+//!
+//! Invariants: a handle finds its context only while that very context lives, an older generation finds nothing;
+//! there are never more contexts on the NIC than fit; nothing is steered to a context that is gone.
+
+mod hosted;
+mod image;
+mod slab;
+
+use crate::engine::Shown;
+use crate::stats::DeviceCounters;
+use crate::steering::Steering;
+use hosted::AnyEngine;
+pub(crate) use hosted::{AnyPacket, AnyStream, Installed, Wrapping};
+pub(crate) use image::ContextImage;
+pub use image::{ImageReader, ImageWriter};
+use nic_rings::dma::DmaBytes;
+use offload_api::Key;
+use offload_api::Spec;
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece};
+use offload_base::Seq;
+
+/// What a context is about.
+#[derive(Debug, Default)]
+pub(crate) struct Subject {
+    /// The flow, of one that follows a flow's bytes.
+    pub(crate) flow: Option<FlowKey>,
+    /// By what received packets find it.
+    pub(crate) keys: Vec<Key>,
+}
+
+/// All contexts of a device.
+#[derive(Debug)]
+pub(crate) struct ContextStore {
+    /// By the numbers that handles name them by.
+    engines: Vec<Installed>,
+    /// Those whose state is on the NIC, in a circle.
+    on_nic: Vec<Handle>,
+    /// Where the circle is looked at next for one to evict.
+    hand: usize,
+    fits: usize,
+    contexts: usize,
+    counters: CacheCounters,
+}
+
+/// What the store counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CacheCounters {
+    /// Contexts fetched from host memory.
+    pub(crate) fetched: u64,
+    /// Contexts written there to make room.
+    pub(crate) evicted: u64,
+}
+
+impl ContextStore {
+    /// A store for a NIC with these engines and `cache_bytes` bytes for contexts; one fits always.
+    pub(crate) fn new(engines: Vec<Installed>, cache_bytes: usize) -> ContextStore {
+        ContextStore {
+            engines,
+            on_nic: Vec::new(),
+            hand: 0,
+            fits: (cache_bytes / ContextImage::BYTES).max(1),
+            contexts: 0,
+            counters: CacheCounters::default(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> CacheCounters {
+        self.counters
+    }
+
+    /// How many contexts there are.
+    pub(crate) fn len(&self) -> usize {
+        self.contexts
+    }
+
+    /// Has the context's engine make it, and steers to it what it is about; what was in its place is gone. False: the engine
+    /// cannot, and nothing has changed.
+    pub(crate) fn create(
+        &mut self,
+        handle: Handle,
+        direction: Direction,
+        spec: Spec,
+        subject: Subject,
+        steering: &mut Steering,
+        dma: &mut DmaBytes,
+    ) -> bool {
+        let made = self.engine_mut(handle).is_some_and(|engine| engine.make(handle, direction, spec));
+        if made {
+            self.put(handle, subject, steering, dma);
+        }
+        made
+    }
+
+    /// The context, on the NIC.
+    #[cfg(test)]
+    pub(crate) fn get<E: crate::engine::Engine>(
+        &mut self,
+        handle: Handle,
+        dma: &mut DmaBytes,
+    ) -> Option<crate::engine::Context<'_, E>> {
+        self.bring(handle, dma)?;
+        self.engine_mut(handle)?.as_any().downcast_mut::<hosted::Hosted<E>>()?.slab.get(handle)
+    }
+
+    /// The engine of a context that follows a flow, for a call about that: the context is on the NIC.
+    pub(crate) fn stream(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyStream> {
+        self.bring(handle, dma)?;
+        match self.engines.get_mut(usize::from(handle.engine()))? {
+            Installed::Stream(engine) => Some(&mut **engine),
+            Installed::Packet(_) => None,
+        }
+    }
+
+    /// A frame leaves on which the context's engine did so much.
+    pub(crate) fn note_sent(&self, handle: Handle, worked: u64, counters: &mut DeviceCounters) {
+        if let Some(Installed::Stream(engine)) = self.engines.get(usize::from(handle.engine())) {
+            engine.note_sent(worked, counters);
+        }
+    }
+
+    /// The engine of a context that works on whole packets, for a call about that: the context is on the NIC.
+    pub(crate) fn packet(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<&mut dyn AnyPacket> {
+        self.bring(handle, dma)?;
+        self.packet_engine(handle.engine())
+    }
+
+    /// The engine of this number, if it works on whole packets.
+    pub(crate) fn packet_engine(&mut self, engine: u8) -> Option<&mut dyn AnyPacket> {
+        match self.engines.get_mut(usize::from(engine))? {
+            Installed::Packet(engine) => Some(&mut **engine),
+            Installed::Stream(_) => None,
+        }
+    }
+
+    /// All engines that work on whole packets, with their numbers.
+    pub(crate) fn packet_engines(&self) -> impl Iterator<Item = (u8, &dyn AnyPacket)> {
+        self.engines.iter().zip(0..).filter_map(|(engine, number)| match engine {
+            Installed::Packet(engine) => Some((number, &**engine)),
+            Installed::Stream(_) => None,
+        })
+    }
+
+    /// What a received frame shows of a context of an engine that works on whole packets, and the engine's number.
+    pub(crate) fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Option<(u8, Shown<()>)> {
+        for (engine, number) in self.engines.iter_mut().zip(0..) {
+            let Installed::Packet(engine) = engine else { continue };
+            match engine.look(frame, counters) {
+                Shown::Nothing => {}
+                shown => return Some((number, shown)),
+            }
+        }
+        None
+    }
+
+    /// Tells a context something.
+    pub(crate) fn command(&mut self, handle: Handle, command: Spec, dma: &mut DmaBytes) {
+        self.bring(handle, dma);
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.command(handle, command);
+        }
+    }
+
+    /// Changes what an engine knows that is of no context.
+    pub(crate) fn change(&mut self, engine: u8, change: Spec) {
+        if let Some(engine) = self.engines.get_mut(usize::from(engine)) {
+            engine.any_mut().change(change);
+        }
+    }
+
+    /// What is to be told next of what happened to contexts.
+    pub(crate) fn pop_event(&mut self) -> Option<ContextEvent> {
+        self.engines.iter_mut().find_map(|engine| engine.any_mut().pop_event())
+    }
+
+    /// Where a context thinks a unit starts, if it waits to be told.
+    pub(crate) fn question(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<Seq> {
+        self.bring(handle, dma)?;
+        self.engine_mut(handle)?.question(handle)
+    }
+
+    /// Tells a context what software says about a header.
+    pub(crate) fn answer(
+        &mut self,
+        handle: Handle,
+        answer: (Seq, Option<u64>),
+        dma: &mut DmaBytes,
+        counters: &mut DeviceCounters,
+    ) {
+        self.bring(handle, dma);
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.answer(handle, answer, counters);
+        }
+    }
+
+    /// Gives a context a buffer.
+    pub(crate) fn place(&mut self, handle: Handle, buffer: u64, pieces: Vec<Piece>) {
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.place(handle, buffer, pieces);
+        }
+    }
+
+    /// Takes a buffer from a context.
+    pub(crate) fn unplace(&mut self, handle: Handle, buffer: u64) {
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.unplace(handle, buffer);
+        }
+    }
+
+    /// The flow of a context.
+    pub(crate) fn flow_of(&self, handle: Handle) -> Option<FlowKey> {
+        self.engines.get(usize::from(handle.engine()))?.any().subject(handle)?.flow
+    }
+
+    /// Gives up a context, if it is there: nothing is steered to it any more.
+    pub(crate) fn remove(&mut self, handle: Handle, steering: &mut Steering) {
+        let Some((subject, at)) = self.engine_mut(handle).and_then(|engine| engine.remove(handle)) else { return };
+        self.contexts -= 1;
+        if let Some(at) = at {
+            self.leave_circle(at);
+        }
+        subject.keys.into_iter().for_each(|key| steering.remove(key, handle));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.engines.iter_mut().for_each(|engine| engine.any_mut().clear());
+        self.on_nic.clear();
+        self.contexts = 0;
+    }
+
+    fn engine_mut(&mut self, handle: Handle) -> Option<&mut dyn AnyEngine> {
+        Some(self.engines.get_mut(usize::from(handle.engine()))?.any_mut())
+    }
+
+    /// Puts the context that an engine made in its place.
+    fn put(&mut self, handle: Handle, subject: Subject, steering: &mut Steering, dma: &mut DmaBytes) {
+        if let Some(before) = self.engine_mut(handle).and_then(|engine| engine.in_place(handle.place())) {
+            self.remove(before, steering);
+        }
+        subject.keys.iter().for_each(|key| steering.insert(*key, handle));
+        self.make_room(dma);
+        let at = self.on_nic.len();
+        if let Some(engine) = self.engine_mut(handle) {
+            engine.put(handle, subject, at);
+            self.on_nic.push(handle);
+            self.contexts += 1;
+        }
+    }
+
+    /// Sees to it that a context is on the NIC; `None`: there is no such context.
+    fn bring(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<()> {
+        let is_there = self.engines.get(usize::from(handle.engine()))?.any().is_there(handle)?;
+        (is_there || self.fetch(handle, dma)).then_some(())
+    }
+
+    /// Brings a context from host memory.
+    fn fetch(&mut self, handle: Handle, dma: &mut DmaBytes) -> bool {
+        self.make_room(dma);
+        let at = self.on_nic.len();
+        if !self.engine_mut(handle).is_some_and(|engine| engine.read_back(handle, at)) {
+            return false;
+        }
+        self.on_nic.push(handle);
+        self.counters.fetched += 1;
+        dma.context += ContextImage::BYTES as u64;
+        true
+    }
+
+    /// Makes room on the NIC for one context more: writes others to host memory, but those that were used since the hand
+    /// last came by.
+    fn make_room(&mut self, dma: &mut DmaBytes) {
+        while self.on_nic.len() >= self.fits {
+            self.hand = (self.hand + 1) % self.on_nic.len();
+            let handle = self.on_nic[self.hand];
+            if self.engine_mut(handle).is_some_and(|engine| engine.write_out_if_unused(handle)) {
+                self.leave_circle(self.hand);
+                self.counters.evicted += 1;
+                dma.context += ContextImage::BYTES as u64;
+            }
+        }
+    }
+
+    /// Takes a place out of the circle; the last one moves there.
+    fn leave_circle(&mut self, at: usize) {
+        self.on_nic.swap_remove(at);
+        if let Some(moved) = self.on_nic.get(at).copied()
+            && let Some(engine) = self.engine_mut(moved)
+        {
+            engine.moved(moved, at);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The device: what is behind PCIe.
+//!
+//! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
+//! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
+//! - `coalesce`: which segments may be one packet for the host (LRO); `segmentation`: one packet in, segments out (TSO);
+//!   `pacing`: lanes in which packets wait for their time;
+//! - `control`: contexts created and given up, reset;
+//! - `multi_queue`: several of those, one for each queue pair, behind one port.
+//!
+//! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
+
+mod coalesce;
+mod control;
+mod fragments;
+mod multi_queue;
+mod pacing;
+mod receive;
+pub(crate) mod segmentation;
+mod transmit;
+
+use crate::context::ContextStore;
+use crate::engine::Engines;
+use crate::stats::DeviceCounters;
+use crate::steering::Steering;
+use core::task::Waker;
+use core::time::Duration;
+pub use multi_queue::MultiQueueDevice;
+use nic_rings::dma::DmaBytes;
+use nic_rings::signal::Signal;
+use nic_rings::{DeviceRings, NicConfig};
+use offload_api::FlowKey;
+use offload_api::KeyBytes;
+use offload_api::rss::INDIRECTION_ENTRIES;
+use offload_base::time::earliest;
+use offload_base::{BufferPool, Instant};
+use offload_formats::frame::ETHERNET_BYTES;
+use offload_wire::Port;
+use offload_wire::frame::Frame;
+use receive::ReceiveSide;
+use transmit::TransmitSide;
+
+/// An offload NIC, seen from its port and from the thread that runs it. Made by [`nic`](crate::nic).
+///
+/// ```
+/// use nic_sim::wire::Port;
+/// use nic_sim::{NicConfig, nic};
+/// use offload_base::Instant;
+///
+/// let (mut device, _driver) = nic(NicConfig::default());
+/// device.process(Instant::ZERO);
+/// assert!(device.poll_frame(Instant::ZERO).is_none());
+/// ```
+#[derive(Debug)]
+pub struct Device {
+    config: NicConfig,
+    rings: DeviceRings,
+    contexts: ContextStore,
+    steering: Steering,
+    transmit: TransmitSide,
+    receive: ReceiveSide,
+    frames: BufferPool,
+    /// When commands on the control ring are carried out, should no descriptor be fetched before.
+    control_due: Option<Instant>,
+    interrupt: Interrupt,
+    send_interrupt: Interrupt,
+    /// For whoever spreads packets over the queues.
+    new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
+    /// The driver has not been told of the last reset.
+    reset_unreported: bool,
+    counters: DeviceCounters,
+    dma: DmaBytes,
+}
+
+impl Device {
+    /// For `nic-sim`, which makes the driver as well.
+    pub fn new(config: NicConfig, rings: DeviceRings, engines: Engines) -> Device {
+        let frame_bytes = (usize::from(config.mtu) + ETHERNET_BYTES).next_multiple_of(64);
+        Device {
+            frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
+            contexts: ContextStore::new(engines.into_installed(), config.context_cache_bytes),
+            config,
+            rings,
+            steering: Steering::default(),
+            transmit: TransmitSide::default(),
+            receive: ReceiveSide::default(),
+            control_due: None,
+            interrupt: Interrupt::default(),
+            send_interrupt: Interrupt::default(),
+            new_indirection: None,
+            reset_unreported: false,
+            counters: DeviceCounters::default(),
+            dma: DmaBytes::default(),
+        }
+    }
+
+    /// What the device counted.
+    pub fn counters(&self) -> DeviceCounters {
+        let cache = self.contexts.counters();
+        DeviceCounters { ctx_fetched: cache.fetched, ctx_evicted: cache.evicted, ..self.counters }
+    }
+
+    /// How many contexts the device has, on the NIC and in host memory.
+    pub fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// What the device moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        self.dma
+    }
+
+    /// What the NIC was built with.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// Whether one of its contexts follows the packets of `flow` that are received.
+    fn follows(&self, flow: &FlowKey) -> bool {
+        self.steering.followers(flow).iter().any(Option::is_some)
+    }
+
+    /// Whether it has no receive contexts.
+    fn follows_nothing(&self) -> bool {
+        self.steering.follows_nothing()
+    }
+
+    /// Whether one of its contexts opens packets that show this key of the engine of that number.
+    fn opens(&self, engine: u8, key: KeyBytes) -> bool {
+        self.steering.opener(engine, key).is_some()
+    }
+
+    /// Whether it has no contexts that open packets.
+    fn opens_nothing(&self) -> bool {
+        self.steering.opens_nothing()
+    }
+
+    /// The longest frame there is.
+    fn longest_frame(&self) -> usize {
+        usize::from(self.config.mtu) + ETHERNET_BYTES
+    }
+
+    /// When something else than a frame is due.
+    fn next_other(&self) -> Option<Instant> {
+        let interrupts = earliest(self.interrupt.due, self.send_interrupt.due);
+        earliest(earliest(self.receive.next_due(), self.control_due), interrupts)
+    }
+
+    /// Starts an interrupt if the host waits for one and none is under way.
+    fn interrupt(&mut self, now: Instant) {
+        let delay = self.config.delays.interrupt;
+        self.counters.interrupts += u64::from(self.interrupt.start(now, delay, &self.rings.interrupt));
+    }
+
+    fn send_interrupt(&mut self, now: Instant) {
+        let delay = self.config.delays.interrupt;
+        self.counters.interrupts += u64::from(self.send_interrupt.start(now, delay, &self.rings.send_interrupt));
+    }
+}
+
+impl Port for Device {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        self.take_frame(now, &frame.data);
+    }
+
+    fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        frames.iter().for_each(|frame| self.take_frame(now, &frame.data));
+        // Together: to give up a share in memory waits for all that was written before, and a copy takes a while.
+        frames.clear();
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        self.next_frame(now)
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.notice_doorbell(now);
+        self.run_control_when_due(now);
+        self.show_received(now);
+        self.report_reset(now);
+        self.report_events(now);
+        let raised = [
+            self.interrupt.raise_when_due(now, &self.rings.interrupt),
+            self.send_interrupt.raise_when_due(now, &self.rings.send_interrupt),
+        ];
+        self.counters.interrupts += raised.into_iter().map(u64::from).sum::<u64>();
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        earliest(self.next_transmit(), self.next_other())
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.rings.doorbell.arm(waker);
+    }
+}
+
+/// An interrupt that may be on its way to the host.
+#[derive(Debug, Default)]
+struct Interrupt {
+    due: Option<Instant>,
+}
+
+impl Interrupt {
+    /// Sends one off if the host waits for it and none is on its way. True if it has arrived already, and woken
+    /// somebody.
+    fn start(&mut self, now: Instant, delay: Duration, signal: &Signal) -> bool {
+        if self.due.is_some() || !signal.is_armed() {
+            return false;
+        }
+        if delay.is_zero() {
+            return signal.raise();
+        }
+        self.due = Some(now + delay);
+        false
+    }
+
+    /// True if its time has come, and it has woken somebody.
+    fn raise_when_due(&mut self, now: Instant, signal: &Signal) -> bool {
+        if self.due.is_some_and(|due| due <= now) {
+            self.due = None;
+            return signal.raise();
+        }
+        false
+    }
+}
+
+/// Memory for frames that leave: what takes turns is to stay in the nearer caches.
+const SLAB_BYTES: usize = 96 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,412 @@
+//! From the port to the receive ring.
+//!
+//! The device never holds a packet back, changes its order within its flow or drops it for what is in it: a wrong
+//! checksum or a wrong tag is reported with the packet, which is then as it was on the wire.
+//!
+//! With large receive offload (LRO), segments that may be one packet are written one behind the other into the same
+//! buffer and shown as one. They wait for each other only as long as the host would not look anyway: until the
+//! interrupt that the first of them starts has arrived, or, if there is none to wait for, for those that came at the
+//! same time. No packet reaches the host later than it would without. Unless the NIC was told that they are to wait
+//! (`lro_wait`): then the interrupt begins when the wait ends.
+
+mod opened;
+
+use crate::device::Device;
+use crate::device::coalesce::{Joint, Wrapping};
+use crate::engine::Payload;
+use crate::engine::Within;
+use bytes::BytesMut;
+use nic_rings::dma;
+use nic_rings::packet::ReceiveCompletion;
+use offload_api::rx::Checksums;
+use offload_api::{PacketMark, Placements, RxMeta};
+use offload_base::Instant;
+use offload_base::time::earliest;
+use offload_formats::frame::ETHERNET_BYTES;
+use offload_formats::{Headers, Transport};
+use opened::Arrived;
+use std::collections::VecDeque;
+
+/// The receive side's state.
+#[derive(Debug, Default)]
+pub(super) struct ReceiveSide {
+    /// Buffers with room for a frame at least, the one used last at the end.
+    buffers: Vec<BytesMut>,
+    /// Segments that others may still join, the oldest first; at most one packet of each flow.
+    open: Vec<Session>,
+    /// Packets on their way into host memory, in the order of their times.
+    under_way: VecDeque<(Instant, ReceiveCompletion)>,
+}
+
+/// Segments being joined.
+#[derive(Debug)]
+struct Session {
+    joint: Joint,
+    meta: RxMeta,
+    /// The packet so far, and behind it the rest of its buffer.
+    buffer: BytesMut,
+    /// What an engine left around it.
+    wrapping: Option<Wrapping>,
+    /// Parts of the payload so far that are in buffers of commands.
+    placed: Placements,
+    /// When the first, and when the last segment is in host memory.
+    first_due: Instant,
+    last_due: Instant,
+    /// When the host looks, or the wait ends.
+    closes_at: Instant,
+    /// That time is known: because the first segment is there, or it does not depend on the host.
+    is_announced: bool,
+}
+
+/// What was made of a frame.
+struct Contents {
+    buffer: BytesMut,
+    meta: RxMeta,
+    placed: Placements,
+    /// Where the packet is in the buffer, if an engine left something around it.
+    within: Option<Within>,
+}
+
+impl Session {
+    /// The headers of the first segment, as they are without what is around them.
+    fn first(&self) -> &[u8] {
+        self.wrapping.as_ref().map_or(&self.buffer, Wrapping::plain)
+    }
+
+    /// Takes in what was placed of the segment whose payload begins at `start` in the packet.
+    fn add_placed(&mut self, start: usize, placed: Placements) {
+        let payload_start = start - self.joint.headers();
+        for (offset, piece) in placed {
+            let at = payload_start + offset;
+            let next = match self.placed.last_mut() {
+                Some((last_at, last)) if *last_at + last.len() == at => last.join(piece).err(),
+                _ => Some(piece),
+            };
+            self.placed.extend(next.map(|piece| (at, piece)));
+        }
+    }
+
+    fn next_event(&self) -> Instant {
+        if self.is_announced { self.closes_at } else { self.first_due }
+    }
+}
+
+impl ReceiveSide {
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let open = self.open.iter().map(Session::next_event).min();
+        earliest(open, self.next_under_way())
+    }
+
+    fn next_under_way(&self) -> Option<Instant> {
+        self.under_way.front().map(|(at, _)| *at)
+    }
+
+    /// Puts a packet in its place; behind those of the same time, for they came before.
+    fn put_under_way(&mut self, due: Instant, completion: ReceiveCompletion) {
+        let before = self.under_way.iter().rev().take_while(|(at, _)| *at > due).count();
+        self.under_way.insert(self.under_way.len() - before, (due, completion));
+    }
+}
+
+impl Device {
+    /// Takes a frame from the wire. The host sees it when `process` finds its time come.
+    pub(super) fn take_frame(&mut self, now: Instant, data: &[u8]) {
+        if !is_for(data, self.config.mac) {
+            self.counters.rx_drop_address += 1;
+            return;
+        }
+        if data.len() > usize::from(self.config.mtu) + ETHERNET_BYTES {
+            self.counters.rx_oversize_pkts_phy += 1;
+            return;
+        }
+        let due = now + self.config.delays.dma + self.config.delays.engine;
+        let mark = match if self.can_take() { self.open(data) } else { Arrived::AsItWas(PacketMark::None) } {
+            Arrived::AsItWas(mark) => mark,
+            Arrived::Opened(opened) => return self.take_opened(data, opened, due),
+            Arrived::Dropped => return self.note_received(data),
+        };
+        let (checksums, transport) = self.look_at(data);
+        if let Some(transport) = &transport
+            && let Some(place) = self.session_of(data, transport)
+        {
+            if self.joins(place, data, transport, due) {
+                self.join(place, data, transport, due);
+                return;
+            }
+            self.close(place);
+        }
+        let Some(mut buffer) = self.take_buffer() else {
+            self.counters.rx_out_of_buffer += 1;
+            return;
+        };
+        self.note_received(data);
+        self.dma.rx_payload += data.len() as u64;
+        let mut meta = RxMeta { checksums, ..RxMeta::default() };
+        meta.marks.set_packet(mark);
+        let mut placed = Placements::new();
+        match &transport {
+            Some(transport) => {
+                buffer.extend_from_slice(&data[..transport.payload]);
+                self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
+                buffer.extend_from_slice(&data[transport.end..]);
+            }
+            None => buffer.extend_from_slice(data),
+        }
+        self.begin(data, transport.as_ref(), Contents { buffer, meta, placed, within: None }, due);
+    }
+
+    /// Shows the host what has reached its memory by `now`.
+    pub(super) fn show_received(&mut self, now: Instant) {
+        self.announce_sessions(now);
+        while self.receive.next_under_way().is_some_and(|due| due <= now) {
+            let Some((_, completion)) = self.receive.under_way.pop_front() else { break };
+            // No packet was begun that had no place there.
+            let _room = self.rings.receive_completions.stage(completion);
+            self.dma.completions += dma::COMPLETION;
+        }
+        if self.rings.receive_completions.staged() > 0 {
+            self.rings.receive_completions.publish();
+            self.interrupt(now);
+        }
+    }
+
+    /// Starts the interrupt that sessions are waiting for, and closes those whose time is up.
+    fn announce_sessions(&mut self, now: Instant) {
+        let mut place = 0;
+        while place < self.receive.open.len() {
+            let session = &self.receive.open[place];
+            if !session.is_announced && session.first_due <= now {
+                self.interrupt(now);
+                // Nobody waits for an interrupt: whoever is awake looks when it suits him.
+                let looks_at = self.interrupt.due.unwrap_or(now);
+                let session = &mut self.receive.open[place];
+                session.is_announced = true;
+                session.closes_at = session.closes_at.min(looks_at);
+            }
+            if self.receive.open[place].is_announced && self.receive.open[place].closes_at <= now {
+                self.close(place);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    /// Checksums, and where the headers are in a packet whose checksums are right.
+    pub(super) fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Transport>) {
+        let transport = if self.config.checksum_offload { Headers::parse(data).transport() } else { None };
+        let checksums = match transport.and_then(|transport| transport.are_checksums_right(data)) {
+            None => Checksums::Unchecked,
+            Some(true) => Checksums::Good,
+            Some(false) => Checksums::Bad,
+        };
+        match checksums {
+            Checksums::Good => self.counters.rx_csum_unnecessary += 1,
+            Checksums::Bad => self.counters.rx_csum_bad += 1,
+            Checksums::Unchecked => self.counters.rx_csum_none += 1,
+        }
+        (checksums, transport.filter(|_| checksums == Checksums::Good))
+    }
+
+    /// The session of the flow that a frame belongs to.
+    fn session_of(&self, data: &[u8], transport: &Transport) -> Option<usize> {
+        self.receive.open.iter().position(|session| session.joint.is_of_flow(session.first(), data, transport))
+    }
+
+    /// Whether a frame may be the next segment of a session, as far as that can be told before it was worked on.
+    fn joins(&self, place: usize, data: &[u8], transport: &Transport, due: Instant) -> bool {
+        let session = &self.receive.open[place];
+        due <= session.closes_at
+            && session.meta.marks.packet() == PacketMark::None
+            && self.has_place_for_packet()
+            // With headers of its own, should it need them.
+            && session.buffer.len() + transport.end <= session.buffer.capacity()
+            && session.joint.takes(self.config.lro_max_bytes as usize, &session.buffer, data, transport)
+    }
+
+    /// Writes the next segment behind the others of its session; in a packet of its own if its status turns out to
+    /// be another. Segments of several records may be joined, as long as one context decrypted all of them or none: where
+    /// records end, their headers say, which are in the stream.
+    fn join(&mut self, place: usize, data: &[u8], transport: &Transport, due: Instant) {
+        self.note_received(data);
+        self.dma.rx_payload += (transport.payload_len()) as u64;
+        let mut buffer = core::mem::take(&mut self.receive.open[place].buffer);
+        let joined_bytes = buffer.len();
+        let mut meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+        let mut placed = Placements::new();
+        self.append_payload(data, transport, &mut buffer, &mut meta, &mut placed);
+        let session = &mut self.receive.open[place];
+        if meta == session.meta && meta.marks.may_join() {
+            // Mostly there is nothing, and then it is not to be moved about: right behind the copy of the payload that
+            // would wait until all of it is in memory.
+            if !placed.is_empty() {
+                session.add_placed(joined_bytes, placed);
+            }
+            session.joint.add(data, transport);
+            session.last_due = due;
+            session.buffer = buffer;
+            if session.joint.is_complete() {
+                self.close(place);
+            }
+            return;
+        }
+        // The rest of the buffer goes with the segment, which needs headers of its own.
+        let mut packet = buffer.split_off(joined_bytes);
+        session.buffer = buffer;
+        let (header, payload_bytes) = (&data[..transport.payload], packet.len());
+        packet.resize(header.len() + payload_bytes, 0);
+        packet.copy_within(..payload_bytes, header.len());
+        packet[..header.len()].copy_from_slice(header);
+        self.dma.rx_payload += header.len() as u64;
+        self.close_without_rest(place);
+        self.begin(data, Some(transport), Contents { buffer: packet, meta, placed, within: None }, due);
+    }
+
+    /// A packet that stands in `buffer`, and is `data` without what is around it: others may join it, or it is on its way to the host.
+    fn begin(&mut self, data: &[u8], transport: Option<&Transport>, contents: Contents, due: Instant) {
+        let Contents { mut buffer, meta, placed, within } = contents;
+        let joint = transport.filter(|_| self.config.lro && meta.marks.may_join());
+        let Some((joint, transport)) =
+            joint.and_then(|transport| Some((Joint::begin(data, transport, self.config.lro_datagrams)?, transport)))
+        else {
+            let (frame, ends_buffer) = self.cut_off(buffer);
+            self.receive.put_under_way(due, ReceiveCompletion { frame, meta, joined: None, placed, ends_buffer });
+            return;
+        };
+        if self.receive.open.len() == MOST_SESSIONS {
+            self.close(0);
+        }
+        // An interrupt that comes before this segment is there is not the one that shows it.
+        let interrupt = self.interrupt.due.filter(|at| *at >= due);
+        let waits = !self.config.lro_wait.is_zero();
+        let closes_at = match waits {
+            true => due + self.config.lro_wait,
+            false => interrupt.unwrap_or(due + self.config.delays.interrupt),
+        };
+        let (first_due, last_due) = (due, due);
+        let wrapping = within.map(|within| Wrapping::begin(data, transport, within, &mut buffer));
+        self.receive.open.push(Session {
+            joint,
+            meta,
+            buffer,
+            wrapping,
+            placed,
+            first_due,
+            last_due,
+            closes_at,
+            is_announced: waits,
+        });
+    }
+
+    /// Ends a session: nothing joins it any more.
+    fn close(&mut self, place: usize) {
+        let session = &mut self.receive.open[place];
+        let mut buffer = core::mem::take(&mut session.buffer);
+        match session.wrapping.take() {
+            Some(wrapping) => wrapping.finish(&session.joint, &mut buffer),
+            None => session.joint.finish(&mut buffer),
+        }
+        let (frame, ends_buffer) = self.cut_off(buffer);
+        self.receive.open[place].buffer = frame;
+        self.end_session(place, ends_buffer);
+    }
+
+    /// Ends a session whose buffer goes on elsewhere.
+    fn close_without_rest(&mut self, place: usize) {
+        let session = &mut self.receive.open[place];
+        session.joint.finish(&mut session.buffer);
+        self.end_session(place, false);
+    }
+
+    fn end_session(&mut self, place: usize, ends_buffer: bool) {
+        let Session { joint, meta, buffer: frame, placed, last_due, .. } = self.receive.open.remove(place);
+        let joined = joint.segment_bytes();
+        if joined.is_some() {
+            self.counters.rx_lro_packets += 1;
+            self.counters.rx_lro_bytes += frame.len() as u64;
+        }
+        self.receive.put_under_way(last_due, ReceiveCompletion { frame, meta, joined, placed, ends_buffer });
+    }
+
+    /// A buffer with room for a frame.
+    fn take_buffer(&mut self) -> Option<BytesMut> {
+        if !self.has_place_for_packet() {
+            return None;
+        }
+        if self.receive.buffers.is_empty() {
+            if let Some(mut buffer) = self.rings.receive.pop() {
+                self.dma.rx_descriptors += dma::RECEIVE_DESCRIPTOR;
+                buffer.clear();
+                return Some(buffer);
+            }
+            // What the oldest session has not filled.
+            if !self.receive.open.is_empty() {
+                self.close(0);
+            }
+        }
+        self.receive.buffers.pop()
+    }
+
+    /// Whether a packet will not be lost for want of room: one that was may come again.
+    fn can_take(&self) -> bool {
+        let buffers = !self.receive.buffers.is_empty() || !self.rings.receive.is_empty();
+        self.has_place_for_packet() && (buffers || !self.receive.open.is_empty())
+    }
+
+    /// Whether one more packet will have a place for its completion, as all that were begun have.
+    fn has_place_for_packet(&self) -> bool {
+        self.receive.under_way.len() + self.receive.open.len() < self.rings.receive_completions.room()
+    }
+
+    /// Cuts a packet off its buffer; the rest takes others, unless that is too little, which is said.
+    fn cut_off(&mut self, mut buffer: BytesMut) -> (BytesMut, bool) {
+        let end = buffer.len().next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity());
+        let ends_buffer = buffer.capacity() - end < usize::from(self.config.mtu) + ETHERNET_BYTES;
+        if !ends_buffer {
+            self.receive.buffers.push(buffer.split_off(end));
+        }
+        (buffer, ends_buffer)
+    }
+
+    /// Appends the payload to `buffer`, as the flow's engines make it, one above the other, and says what they found out about
+    /// it, and in `placed`, which is empty, what of it is elsewhere.
+    fn append_payload(
+        &mut self,
+        data: &[u8],
+        transport: &Transport,
+        buffer: &mut BytesMut,
+        meta: &mut RxMeta,
+        placed: &mut Placements,
+    ) {
+        let payload = &data[transport.payload..transport.end];
+        if payload.is_empty() || self.steering.follows_nothing() {
+            return buffer.extend_from_slice(payload);
+        }
+        let followers = self.steering.followers(&transport.flow_of_receiver(data));
+        let is_looked_at = followers[1..].iter().any(Option::is_some);
+        let mut payload = Payload::new(transport.seq(data), payload, buffer, placed, is_looked_at);
+        for (layer, handle) in followers.into_iter().enumerate() {
+            // Without what the one below it saw, an engine has nothing to work on.
+            let Some(handle) = handle.filter(|_| layer == 0 || payload.content().is_some()) else { continue };
+            let engine = self.contexts.stream(handle, &mut self.dma);
+            if let Some(verdict) = engine.and_then(|engine| engine.receive(handle, &mut payload, &mut self.counters)) {
+                meta.marks.set(handle, verdict);
+            }
+        }
+        payload.finish();
+    }
+
+    fn note_received(&mut self, data: &[u8]) {
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += data.len() as u64;
+    }
+}
+
+/// Whether the frame is for this address: its own, or for all.
+fn is_for(frame: &[u8], mac: [u8; 6]) -> bool {
+    frame.len() >= ETHERNET_BYTES && (frame[..6] == mac || frame[0] & 1 == 1)
+}
+
+/// Packets being joined at a time, each of a flow of its own.
+const MOST_SESSIONS: usize = 16;
+/// Packets in a buffer begin at cache lines, but for those whose status parted them from the one before.
+const BUFFER_ALIGNMENT: usize = 64;

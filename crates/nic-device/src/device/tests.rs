@@ -1,0 +1,198 @@
+//! A device alone, its host's ends of the rings in the test's hands: what no driver of ours would ask for.
+
+use super::*;
+use crate::engine::tls::{Tls, TlsState};
+use bytes::Bytes;
+use nic_rings::DriverRings;
+use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendDescriptor, SendEntry};
+use nic_rings::rings;
+use nic_rings::{Delays, NicConfig};
+use offload_api::Key;
+use offload_api::{
+    Direction, EspAsk, EspKey, EspSuite, Handle, Layer, OffloadKind, SaParams, StreamAsk, TlsContext, TlsKey, TlsSuite,
+    TlsVersion, TxAsk, TxPacket,
+};
+use offload_base::Seq;
+
+struct Rig {
+    device: Device,
+    host: DriverRings,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+        let (device, host) = rings(&config);
+        Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host }
+    }
+
+    fn command(&mut self, command: ControlCommand) -> Option<ControlCompletion> {
+        self.host.control.push(ControlEntry { epoch: 0, report: false, command }).unwrap();
+        self.device.process(Instant::ZERO);
+        assert!(self.device.poll_frame(Instant::ZERO).is_none());
+        self.host.control_completions.pop()
+    }
+
+    /// What leaves by a descriptor.
+    fn send(&mut self, descriptor: SendDescriptor) -> Vec<Frame> {
+        self.host.send.push(SendEntry { slot: 0, descriptor }).unwrap();
+        self.device.process(Instant::ZERO);
+        let frames = std::iter::from_fn(|| self.device.poll_frame(Instant::ZERO)).collect();
+        assert!(self.host.send_completions.pop().is_some(), "it is done");
+        frames
+    }
+
+    fn create(&mut self, handle: Handle, direction: Direction) {
+        let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
+        let spec = Box::new(TlsContext { start: Seq(0), number: 0, key });
+        let keys = if direction == Direction::Receive { vec![Key::Flow(flow(), Layer::FIRST)] } else { Vec::new() };
+        let created = self.command(ControlCommand::Create { handle, flow: Some(flow()), direction, keys, spec });
+        assert_eq!(created, Some(ControlCompletion::Created(handle)));
+    }
+}
+
+fn flow() -> FlowKey {
+    FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap())
+}
+
+/// The first bytes of a record, to be encrypted by a context.
+fn packet(context: Handle) -> SendDescriptor {
+    let mut header = vec![0xff; 6];
+    header.extend_from_slice(&[2, 0, 0, 0, 0, 9, 8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+    header.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2, 1, 0xbb, 0x13, 0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10]);
+    header.resize(54, 0);
+    SendDescriptor::Packet(TxPacket {
+        header: header.into(),
+        fragments: [Bytes::from_static(RECORD)].into_iter().collect(),
+        ask: TxAsk { streams: [Some(StreamAsk::whole(context, 0, 4)), None], checksum: true, ..TxAsk::default() },
+    })
+}
+
+#[test]
+fn an_old_generation_names_no_transmit_context() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Transmit);
+    for handle in OTHERS {
+        assert!(rig.send(SendDescriptor::StaticParameters { handle, number: 5 }).is_empty());
+        assert!(rig.send(SendDescriptor::ProgressParameters { handle, start: Seq(0) }).is_empty());
+    }
+    assert!(rig.send(packet(NEW)).is_empty(), "it has no parameters: those were another's");
+    assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_out_of_sync), (4, 1));
+    rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
+    for handle in OTHERS {
+        assert!(rig.send(packet(handle)).is_empty());
+        let bytes = Bytes::from_static(RECORD);
+        assert!(rig.send(SendDescriptor::Dump { contexts: [Some(handle), None], seq: Seq(0), bytes }).is_empty());
+        assert_eq!(rig.command(ControlCommand::Park { handle }), None);
+        let destroyed = rig.command(ControlCommand::Destroy { handle });
+        assert_eq!(destroyed, Some(ControlCompletion::Destroyed(handle)), "it is gone, as it was before");
+    }
+    assert_eq!((rig.device.counters.tx_stale_parameters, rig.device.counters.tx_drop_unknown_context), (6, 2));
+    assert_eq!(rig.device.contexts(), 1);
+    let [frame] = &rig.send(packet(NEW))[..] else { panic!("the living one stands where it was") };
+    assert!(frame.data[54..].starts_with(&RECORD[..5]) && !frame.data.ends_with(&RECORD[5..]));
+}
+
+#[test]
+fn an_old_generation_names_no_receive_context() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Receive);
+    // Behind a gap that hides a header, the context searches, and finds what may be one.
+    let context = rig.device.contexts.get::<Tls>(NEW, &mut DmaBytes::default()).expect("it is there");
+    let TlsState::Receive(engine) = context.state else { panic!("it receives") };
+    engine.receive(context.held, Seq(100), RECORD, &mut bytes::BytesMut::new());
+    for handle in OTHERS {
+        let nothing = ControlCompletion::Resync { handle, header: None };
+        assert_eq!(rig.command(ControlCommand::Query { handle }), Some(nothing));
+        let no = ControlCommand::Answer { handle, header: Seq(100), number: None };
+        assert_eq!(rig.command(no), Some(ControlCompletion::Answered(handle)));
+        rig.command(ControlCommand::Destroy { handle });
+    }
+    let asked = ControlCompletion::Resync { handle: NEW, header: Some(Seq(100)) };
+    assert_eq!(rig.command(ControlCommand::Query { handle: NEW }), Some(asked));
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [Some(NEW), None]));
+    rig.command(ControlCommand::Destroy { handle: NEW });
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (0, [None, None]));
+}
+
+/// A driver of ours gives a context up before another has its place.
+#[test]
+fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Receive);
+    let [_, next] = OTHERS;
+    rig.create(next, Direction::Receive);
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [Some(next), None]));
+    rig.create(NEW, Direction::Transmit);
+    assert_eq!((rig.device.contexts(), rig.device.steering.followers(&flow())), (1, [None, None]));
+    assert!(rig.device.follows_nothing());
+}
+
+/// A frame takes the line a tenth of a second; whoever wants a context need not wait for that.
+#[test]
+fn commands_do_not_wait_for_the_line() {
+    let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
+    let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
+    let (device, host) = rings(&config);
+    let mut rig = Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host };
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    packet.ask.streams = [None; 2];
+    for slot in 0..2 {
+        rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
+    }
+    let mut now = Instant::ZERO;
+    let mut step = |rig: &mut Rig| {
+        rig.device.process(now);
+        let frame = rig.device.poll_frame(now);
+        now = rig.device.next_event().unwrap_or(now);
+        (now, frame.is_some())
+    };
+    assert_eq!(step(&mut rig), (Instant::ZERO + delays.doorbell, false));
+    let (next, is_sent) = step(&mut rig);
+    assert!(is_sent && next > Instant::ZERO + Duration::from_millis(100), "{next:?}");
+    // While the port is busy with the first, and the second waits.
+    let command = ControlCommand::Destroy { handle: NEW };
+    rig.host.control.push(ControlEntry { epoch: 0, report: false, command }).unwrap();
+    rig.device.process(Instant::ZERO + delays.doorbell * 2);
+    assert_eq!(rig.device.next_event(), Some(Instant::ZERO + delays.doorbell * 3));
+    assert_eq!(rig.host.control_completions.pop(), None, "it takes the device a while");
+    rig.device.process(Instant::ZERO + delays.doorbell * 3);
+    assert_eq!(rig.host.control_completions.pop(), Some(ControlCompletion::Destroyed(NEW)));
+    assert_eq!(rig.device.next_event(), Some(next), "and now for the line");
+}
+
+#[test]
+fn an_old_generation_names_no_sa() {
+    let mut rig = Rig::new();
+    let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+    let params = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+    let sa = Box::new(SaParams { offload: OffloadKind::Crypto, ..params });
+    let control = |command| SendDescriptor::Control { epoch: 0, command: Box::new(command) };
+    let direction = Direction::Transmit;
+    let keys = Vec::new();
+    rig.send(control(ControlCommand::Create { handle: NEW_SA, flow: None, direction, keys, spec: sa }));
+    let ask = |sa| {
+        let mut header = vec![0u8; 14];
+        header[12] = 8;
+        header.extend_from_slice(&[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        header.resize(70, 0);
+        let packet = Some(EspAsk::Finish { sa, at: 34, number: 1, next_header: 6 }.into());
+        let ask = TxAsk { packet, ..TxAsk::default() };
+        SendDescriptor::Packet(TxPacket { header: header.into(), ask, ..TxPacket::default() })
+    };
+    for handle in OTHER_SAS {
+        assert!(rig.send(ask(handle)).is_empty());
+        rig.send(control(ControlCommand::Destroy { handle }));
+    }
+    assert_eq!(rig.device.counters.ipsec_tx_drop_no_state, 2);
+    assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
+}
+
+/// What has the place, and what had it or will.
+const NEW_SA: Handle = Handle { index: Handle::PLACES, ..NEW };
+const OTHER_SAS: [Handle; 2] =
+    [Handle { index: Handle::PLACES, ..OTHERS[0] }, Handle { index: Handle::PLACES, ..OTHERS[1] }];
+const NEW: Handle = Handle { index: 0, generation: 7 };
+const OTHERS: [Handle; 2] = [Handle { index: 0, generation: 6 }, Handle { index: 0, generation: 8 }];
+/// A record's header, and the first bytes of its body.
+const RECORD: &[u8] = &[23, 3, 3, 0, 64, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];

@@ -1,0 +1,460 @@
+//! From the send ring to the port.
+//!
+//! Descriptors are worked on in order, a frame at a time: the next one is fetched when the port can take more, so a
+//! slow line backs up into the ring, not into the device. A packet that asks for a rate goes to its flow's lane in the
+//! shaper instead, and so does everything of that flow for as long as something waits there; others pass it. Ring and
+//! shaper share the port frame by frame: a rate is a ceiling, not a claim.
+
+use crate::context::{AnyStream, ContextStore, Wrapping};
+use crate::device::Device;
+use crate::device::pacing::{Shaper, gap};
+use crate::device::segmentation::Segmenter;
+use crate::engine::OutOfStep;
+use bytes::BytesMut;
+use core::time::Duration;
+use nic_rings::dma::{self, DmaBytes};
+use nic_rings::packet::{SendCompletion, SendDescriptor, SendEntry};
+use offload_api::{FlowKey, Handle, LAYERS, TxAsk, TxPacket};
+use offload_base::time::earliest;
+use offload_base::{Instant, Seq};
+use offload_formats::Headers;
+use offload_wire::frame::Frame;
+
+/// The transmit side's state.
+#[derive(Debug, Default)]
+pub(super) struct TransmitSide {
+    activity: Activity,
+    /// The packet from the ring that is being sent.
+    current: Option<Box<Job>>,
+    /// What has to wait for its time.
+    shaper: Shaper<Held>,
+    /// Whose turn it is when both the ring and the shaper have something.
+    shaper_is_next: bool,
+    /// When the port has sent what it was given.
+    port_free_at: Instant,
+    /// Descriptors done and not yet reported.
+    done: Vec<u32>,
+    /// Where DUMPs go: through the engine and nowhere.
+    nowhere: BytesMut,
+    /// For what goes through one engine before another.
+    scratch: [BytesMut; 2],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Activity {
+    /// The ring was empty when last looked at.
+    #[default]
+    Idle,
+    /// A doorbell rang; its descriptors can be acted on from then.
+    Fetching { until: Instant },
+    /// Working through the ring.
+    Sending,
+}
+
+/// A packet being sent, and the descriptor that asked for it. Boxed: too large to be moved about for each segment.
+#[derive(Debug)]
+struct Job {
+    slot: u32,
+    segmenter: Segmenter,
+    /// The context that wraps its segments, and what its engine keeps for that.
+    wrapping: Option<(Handle, Wrapping)>,
+}
+
+/// What waits in the shaper.
+#[derive(Debug)]
+enum Held {
+    Descriptor(Box<SendEntry>),
+    /// The rest of a packet.
+    Rest(Box<Job>),
+}
+
+impl TransmitSide {
+    pub(super) fn is_idle(&self) -> bool {
+        self.activity == Activity::Idle
+    }
+}
+
+/// What works on a packet's payload as it leaves, by layer: the context of the highest one first, on those bytes that are of
+/// its stream. They are called by handle: while one works, the others' contexts may lie in host memory.
+type Stages = [Option<Handle>; LAYERS];
+
+/// How much each engine did, in its own measure.
+type Worked = [u64; LAYERS];
+
+/// What is to work on a packet.
+fn stages(ask: &TxAsk) -> Stages {
+    ask.streams.map(|ask| Some(ask?.context))
+}
+
+/// Whether the contexts expect the byte at `seq`; `None`: one of them does not exist. Contexts above the first layer do not see
+/// sequence numbers, and tell by what they work on.
+fn expect(stages: &Stages, contexts: &mut ContextStore, dma: &mut DmaBytes, seq: Seq) -> Option<bool> {
+    let mut expected = true;
+    for (layer, handle) in stages.iter().enumerate().rev() {
+        let Some(handle) = *handle else { continue };
+        let expects = contexts.stream(handle, dma)?.expects(handle, seq)?;
+        expected = layer > 0 || expects;
+    }
+    Some(expected)
+}
+
+/// Makes of `bytes` at `seq` what belongs on the wire, and appends it to `destination`. `scratch` may be used.
+fn work(
+    stages: &Stages,
+    contexts: &mut ContextStore,
+    dma: &mut DmaBytes,
+    (seq, bytes): (Seq, &[u8]),
+    [from, to]: &mut [BytesMut; 2],
+    destination: &mut BytesMut,
+) -> Result<Worked, OutOfStep> {
+    let mut worked = Worked::default();
+    let mut made = false;
+    for layer in (1..LAYERS).rev() {
+        let Some(handle) = stages[layer] else { continue };
+        to.clear();
+        let engine = contexts.stream(handle, dma).ok_or(OutOfStep)?;
+        worked[layer] = engine.transmit(handle, None, if made { from } else { bytes }, to)?;
+        core::mem::swap(from, to);
+        made = true;
+    }
+    let bytes = if made { from } else { bytes };
+    match stages[0] {
+        Some(handle) => {
+            let engine = contexts.stream(handle, dma).ok_or(OutOfStep)?;
+            worked[0] = engine.transmit(handle, Some(seq), bytes, destination)?;
+        }
+        None => destination.extend_from_slice(bytes),
+    }
+    Ok(worked)
+}
+
+/// Why a packet was given up before its last byte.
+enum GivenUp {
+    UnknownContext,
+    OutOfSync,
+    /// The engine that was to wrap it counted why.
+    NotWrapped,
+}
+
+impl Device {
+    /// The next frame to leave at `now`, if the port is free and there is one. Its line time is taken up.
+    pub(super) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
+        if let Activity::Fetching { until } = self.transmit.activity
+            && until <= now
+        {
+            self.transmit.activity = Activity::Sending;
+        }
+        if self.transmit.port_free_at > now {
+            return None;
+        }
+        let mut frame = None;
+        for _ in 0..2 {
+            self.transmit.shaper_is_next = !self.transmit.shaper_is_next;
+            frame = if self.transmit.shaper_is_next { self.frame_from_ring(now) } else { self.frame_from_shaper(now) };
+            if frame.is_some() {
+                break;
+            }
+        }
+        match &frame {
+            Some(frame) => {
+                let line_time = line_time(frame, self.config.line_rate);
+                self.transmit.port_free_at = self.transmit.port_free_at.max(now) + line_time;
+            }
+            None => self.show_sent(now),
+        }
+        frame
+    }
+
+    /// Starts fetching if a doorbell rang while the transmit side was idle. One that rings later finds it at work, but for
+    /// commands, which wait for no packet.
+    pub(super) fn notice_doorbell(&mut self, now: Instant) {
+        let (commands, delays) = (!self.rings.control.is_empty(), self.config.delays);
+        let until = match self.transmit.activity {
+            Activity::Fetching { until } => until,
+            Activity::Idle | Activity::Sending => now + delays.doorbell + delays.dma + delays.engine,
+        };
+        if self.transmit.is_idle() && (commands || !self.rings.send.is_empty()) {
+            self.transmit.activity = Activity::Fetching { until };
+        }
+        if commands && self.control_due.is_none() {
+            self.control_due = Some(until);
+        }
+    }
+
+    pub(super) fn next_transmit(&self) -> Option<Instant> {
+        let from_ring = match self.transmit.activity {
+            // What is done is reported when the port has sent it and there is nothing more.
+            Activity::Idle => (!self.transmit.done.is_empty()).then_some(self.transmit.port_free_at),
+            Activity::Fetching { until } => Some(until),
+            Activity::Sending => Some(self.transmit.port_free_at),
+        };
+        earliest(from_ring, self.transmit.shaper.next_due()).map(|at| at.max(self.transmit.port_free_at))
+    }
+
+    /// Reports the descriptors that are done, and wakes the driver if it waits for that.
+    pub(super) fn show_sent(&mut self, now: Instant) {
+        if self.transmit.done.is_empty() {
+            return;
+        }
+        for slots in self.transmit.done.chunks(SendCompletion::BATCH) {
+            // As many completions fit as descriptors do, and each stands for one at least.
+            let _room = self.rings.send_completions.stage(SendCompletion { slots: slots.into() });
+            self.dma.completions += dma::COMPLETION;
+        }
+        self.transmit.done.clear();
+        self.rings.send_completions.publish();
+        self.send_interrupt(now);
+    }
+
+    /// Throws away what is on the send ring or waits for its time, as done.
+    pub(super) fn flush_send_ring(&mut self) {
+        let transmit = &mut self.transmit;
+        transmit.done.extend(transmit.current.take().map(|job| job.slot));
+        transmit.done.extend(transmit.shaper.clear().map(|held| match held {
+            Held::Descriptor(entry) => entry.slot,
+            Held::Rest(job) => job.slot,
+        }));
+        while let Some(entry) = self.rings.send.pop() {
+            transmit.done.push(entry.slot);
+        }
+        transmit.activity = Activity::Idle;
+    }
+
+    /// The next frame of what the ring asks for.
+    fn frame_from_ring(&mut self, now: Instant) -> Option<Frame> {
+        while self.transmit.activity == Activity::Sending {
+            let Some(job) = self.transmit.current.take() else {
+                if self.transmit.done.len() >= SendCompletion::BATCH {
+                    self.show_sent(now);
+                }
+                self.fetch_descriptor(now);
+                continue;
+            };
+            let (frame, rest) = self.send_segment(job);
+            self.transmit.current = rest;
+            if frame.is_some() {
+                return frame;
+            }
+        }
+        None
+    }
+
+    /// The next frame whose time has come.
+    fn frame_from_shaper(&mut self, now: Instant) -> Option<Frame> {
+        loop {
+            let (turn, held) = self.transmit.shaper.pop_due(now)?;
+            let job = match held {
+                Held::Descriptor(entry) => self.act_on(*entry),
+                Held::Rest(job) => Some(job),
+            };
+            let rate = job.as_ref().and_then(|job| job.segmenter.packet().ask.rate);
+            let (frame, rest) = job.map_or((None, None), |job| self.send_segment(job));
+            let gap = match (&frame, rate) {
+                (Some(frame), Some(rate)) => {
+                    self.counters.tx_paced_packets += 1;
+                    gap(frame.len(), rate)
+                }
+                _ => Duration::ZERO,
+            };
+            self.transmit.shaper.finish(now, turn, rest.map(Held::Rest), gap);
+            if frame.is_some() {
+                return frame;
+            }
+        }
+    }
+
+    /// Takes the next descriptor from the ring, and acts on it or puts it where it has to wait.
+    fn fetch_descriptor(&mut self, now: Instant) {
+        // A command given before a descriptor was published is carried out before it: count, then look.
+        let published = !self.rings.send.is_empty();
+        self.run_control(now);
+        let Some(entry) = published.then(|| self.rings.send.pop()).flatten() else {
+            self.transmit.activity = Activity::Idle;
+            return;
+        };
+        match self.lane_of(&entry.descriptor) {
+            Some(flow) => self.transmit.shaper.push(now, flow, Held::Descriptor(Box::new(entry))),
+            None => self.transmit.current = self.act_on(entry),
+        }
+    }
+
+    /// The flow behind whose packets in the shaper a descriptor has to wait.
+    fn lane_of(&self, descriptor: &SendDescriptor) -> Option<FlowKey> {
+        let shaper = &self.transmit.shaper;
+        match descriptor {
+            SendDescriptor::Packet(packet) => {
+                let paced = packet.ask.rate.is_some();
+                if !paced && shaper.is_empty() {
+                    return None;
+                }
+                let flow =
+                    Headers::parse_unfinished(&packet.header).transport()?.flow_of_receiver(&packet.header).reversed();
+                (paced || shaper.holds(&flow)).then_some(flow)
+            }
+            SendDescriptor::StaticParameters { handle, .. } | SendDescriptor::ProgressParameters { handle, .. } => {
+                self.lane_of_context(*handle)
+            }
+            SendDescriptor::Dump { contexts, .. } => self.lane_of_context(contexts.iter().flatten().copied().next()?),
+            // No packet waits for its time that an engine is to wrap, and nothing else depends on these.
+            SendDescriptor::Control { .. } => None,
+            // Work is in order here, and in each lane; every descriptor takes effect before the next of its flow.
+            SendDescriptor::Fence => None,
+        }
+    }
+
+    fn lane_of_context(&self, handle: Handle) -> Option<FlowKey> {
+        let shaper = &self.transmit.shaper;
+        let flow = if shaper.is_empty() { None } else { self.contexts.flow_of(handle) };
+        flow.filter(|flow| shaper.holds(flow))
+    }
+
+    /// Does what a descriptor asks for, or begins with it.
+    fn act_on(&mut self, entry: SendEntry) -> Option<Box<Job>> {
+        let SendEntry { slot, descriptor } = entry;
+        match descriptor {
+            SendDescriptor::Packet(packet) => return self.start_packet(slot, packet),
+            SendDescriptor::StaticParameters { handle, number } => {
+                self.dma.tx_parameters += dma::STATIC_PARAMETERS_DESCRIPTOR;
+                self.set_parameters(handle, |engine| engine.count_from(handle, number));
+            }
+            SendDescriptor::ProgressParameters { handle, start } => {
+                self.dma.tx_parameters += dma::PROGRESS_PARAMETERS_DESCRIPTOR;
+                self.set_parameters(handle, |engine| engine.begin(handle, start));
+            }
+            SendDescriptor::Fence => self.dma.tx_parameters += dma::FENCE_DESCRIPTOR,
+            SendDescriptor::Dump { contexts, seq, bytes } => self.run_dump(&contexts, seq, &bytes),
+            SendDescriptor::Control { epoch, command } => self.run_command(epoch, *command),
+        }
+        self.transmit.done.push(slot);
+        None
+    }
+
+    fn start_packet(&mut self, slot: u32, mut packet: TxPacket) -> Option<Box<Job>> {
+        self.dma.tx_descriptors += dma::packet_descriptor_bytes(packet.header.len(), packet.fragments.len());
+        self.dma.tx_payload += packet.payload_len() as u64;
+        let ask = packet.ask;
+        if ask.mss.is_some() {
+            self.counters.tx_tso_packets += 1;
+            self.counters.tx_tso_bytes += packet.payload_len() as u64;
+        }
+        match expect(&stages(&ask), &mut self.contexts, &mut self.dma, ask.seq) {
+            None => return self.give_up(slot, GivenUp::UnknownContext),
+            Some(false) => return self.give_up(slot, GivenUp::OutOfSync),
+            Some(true) => {}
+        }
+        let mut wrapping = None;
+        if let Some(asked) = ask.packet {
+            let Device { contexts, dma, counters, .. } = self;
+            let begun = match contexts.packet(asked.context, dma) {
+                Some(engine) => engine.begin(asked, &mut packet, counters),
+                None => {
+                    self.note_missing(asked.context);
+                    None
+                }
+            };
+            let Some(begun) = begun else { return self.give_up(slot, GivenUp::NotWrapped) };
+            wrapping = Some((asked.context, begun));
+        }
+        Some(Box::new(Job { slot, segmenter: Segmenter::new(packet), wrapping }))
+    }
+
+    /// Makes the next segment of a packet, and gives the packet back if there is more of it. No segment: it was given
+    /// up.
+    fn send_segment(&mut self, mut job: Box<Job>) -> (Option<Frame>, Option<Box<Job>>) {
+        let Job { slot, segmenter, wrapping } = &mut *job;
+        let slot = *slot;
+        let ask = segmenter.packet().ask;
+        let stages = stages(&ask);
+        if expect(&stages, &mut self.contexts, &mut self.dma, ask.seq).is_none() {
+            return (None, self.give_up(slot, GivenUp::UnknownContext));
+        }
+        let works = ask.has_context();
+        let mut worked = Worked::default();
+        let Device { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
+        let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| {
+            if !works {
+                frame.extend_from_slice(bytes);
+                return Ok(());
+            }
+            let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
+            let part = work(&of_fragment, contexts, dma, (seq, bytes), scratch, frame)?;
+            worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
+            Ok::<(), OutOfStep>(())
+        });
+        let Ok(mut frame) = made else {
+            // What was made of the segment may be plaintext in part: it goes nowhere.
+            return (None, self.give_up(slot, GivenUp::OutOfSync));
+        };
+        if let Some((handle, wrapping)) = wrapping {
+            let longest = self.longest_frame();
+            let Device { contexts, dma, counters, .. } = self;
+            let wrapped = match contexts.packet(*handle, dma) {
+                Some(engine) => engine.wrap(*handle, wrapping, &frame, longest, counters),
+                None => {
+                    self.note_missing(*handle);
+                    None
+                }
+            };
+            let Some(wrapped) = wrapped else { return (None, self.give_up(slot, GivenUp::NotWrapped)) };
+            frame = wrapped;
+        }
+        for (handle, worked) in stages.into_iter().zip(worked) {
+            if let Some(handle) = handle {
+                self.contexts.note_sent(handle, worked, &mut self.counters);
+            }
+        }
+        if ask.checksum && segmenter.has_transport() {
+            self.counters.tx_csum_partial += 1;
+        }
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += frame.len() as u64;
+        let frame = Some(Frame::new(frame.freeze()));
+        if segmenter.is_done() {
+            self.transmit.done.push(slot);
+            return (frame, None);
+        }
+        (frame, Some(job))
+    }
+
+    /// Counts a packet that goes no further; nothing is left of it.
+    fn give_up(&mut self, slot: u32, why: GivenUp) -> Option<Box<Job>> {
+        match why {
+            GivenUp::UnknownContext => self.counters.tx_drop_unknown_context += 1,
+            GivenUp::OutOfSync => self.counters.tx_drop_out_of_sync += 1,
+            GivenUp::NotWrapped => {}
+        }
+        self.transmit.done.push(slot);
+        None
+    }
+
+    /// A packet asks for a context that there is not.
+    fn note_missing(&mut self, handle: Handle) {
+        match self.contexts.packet_engine(handle.engine()) {
+            Some(engine) => engine.note_missing(&mut self.counters),
+            None => self.counters.tx_drop_unknown_context += 1,
+        }
+    }
+
+    fn set_parameters(&mut self, handle: Handle, set: impl FnOnce(&mut dyn AnyStream) -> bool) {
+        if !self.contexts.stream(handle, &mut self.dma).is_some_and(set) {
+            self.counters.tx_stale_parameters += 1;
+        }
+    }
+
+    fn run_dump(&mut self, stages: &Stages, seq: Seq, bytes: &[u8]) {
+        self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
+        let Device { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
+        nowhere.clear();
+        if work(stages, contexts, dma, (seq, bytes), scratch, nowhere).is_err() {
+            self.counters.tx_stale_parameters += 1;
+        }
+    }
+}
+
+/// How long the port is busy with a frame.
+pub(super) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
+    rate.map_or(Duration::ZERO, |rate| {
+        let nanos = frame.wire_len() as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1));
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    })
+}

@@ -1,0 +1,24 @@
+//! An offload NIC in software, as it is behind its rings: steering, contexts and their store, the engines that work on
+//! packets, segmentation and joining. It knows no driver.
+//!
+//! ```text
+//! wire - parse - steer - packet engines - stream engines - join (LRO) - queue - host        receive
+//! host - queue - shape - cut (TSO, USO) - stream engines - packet engines - checksum - wire   send
+//! ```
+//!
+//! - [`Device`], [`MultiQueueDevice`]: the device, seen from its port and from the thread that runs it;
+//! - [`engine`]: what the author of an engine writes, and the engines that every NIC has;
+//! - `context`: the store of all contexts, with its cache; `steering`: which contexts a packet finds;
+//! - [`stats`]: what is counted.
+//!
+//! Most users want `nic-sim`, which puts a device and its driver together.
+
+#![forbid(unsafe_code)]
+
+mod context;
+mod device;
+pub mod engine;
+pub mod stats;
+mod steering;
+
+pub use device::{Device, MultiQueueDevice};

@@ -1,0 +1,267 @@
+//! The driver: the host's side of the rings, a [`NetDevice`].
+//!
+//! - `contexts`: contexts as the driver shadows them, created and given up over the control ring; `tls`: the typed face of
+//!   those of TLS; `others`: of engines that were added to the NIC;
+//! - `ipsec`: SAs and policies, given and taken back on the send ring;
+//! - `nvme`: NVMe/TCP contexts, over the control ring;
+//! - `rss`: which packets come to this queue;
+//! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
+//!   the same ring, whichever engines are to work on it.
+//!
+//! Invariant: a descriptor is on its way as long as it is not reported done, and there are never more on their
+//! way than the ring has entries; so nothing the device reports lacks room.
+
+#![forbid(unsafe_code)]
+
+mod contexts;
+mod ipsec;
+mod nvme;
+mod others;
+mod recovery;
+mod rss;
+pub mod stats;
+mod tls;
+mod transmit;
+
+use crate::stats::DriverCounters;
+use contexts::Contexts;
+use core::task::Waker;
+use ipsec::DeviceSas;
+use nic_rings::packet::ReceiveCompletion;
+use nic_rings::{DriverRings, NicConfig};
+use nvme::NvmeContexts;
+use offload_api::{
+    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
+    RecordSource, RssDevice, RxPacket, Sent, TlsDevice, TxPacket, Verdict, engines,
+};
+use offload_base::counters::CounterSet;
+use offload_base::{BufferPool, Instant};
+use recovery::Recoveries;
+use rss::RssQueue;
+use std::collections::VecDeque;
+use transmit::SendQueue;
+
+/// A NIC's driver, one queue pair. Made by [`nic`](nic_sim::nic), or one of several made by
+/// [`multi_queue_nic`](nic_sim::multi_queue_nic).
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{FlowKey, NetDevice};
+///
+/// let (_device, driver) = nic(NicConfig::default());
+/// let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
+/// assert_eq!(driver.path(&flow).mtu, 1500);
+/// assert!(driver.room(&flow) > 0);
+/// ```
+#[derive(Debug)]
+pub struct Driver {
+    config: NicConfig,
+    rings: DriverRings,
+    buffers: BufferPool,
+    send: SendQueue,
+    contexts: Contexts,
+    sas: DeviceSas,
+    nvme: NvmeContexts,
+    rss: RssQueue,
+    /// What the NIC's engines are.
+    engines: Vec<EngineInfo>,
+    events: VecDeque<DeviceEvent>,
+    /// What happened to contexts that follow no flow.
+    news: VecDeque<ContextNews>,
+    /// Receive buffers with the device, or in completions not looked at.
+    buffers_out: usize,
+    /// Moves at every reset.
+    epoch: u64,
+    recoveries: Recoveries,
+    counters: DriverCounters,
+}
+
+impl Driver {
+    /// The driver at these ends of the rings, of the queue pair with this number, for a device with these engines.
+    pub fn new(config: NicConfig, queue: u16, rings: DriverRings, engines: Vec<EngineInfo>) -> Driver {
+        let buffer_bytes = config.receive_buffer_bytes();
+        let mut driver = Driver {
+            buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
+            send: SendQueue::new(config.send_ring),
+            contexts: Contexts::new(&engines),
+            sas: DeviceSas::new(config.ipsec_sas),
+            nvme: NvmeContexts::new(config.nvme_contexts),
+            rss: RssQueue::new(&config, queue),
+            recoveries: Recoveries::new(engines.len()),
+            engines,
+            events: VecDeque::new(),
+            news: VecDeque::new(),
+            buffers_out: 0,
+            epoch: 0,
+            counters: DriverCounters::default(),
+            config,
+            rings,
+        };
+        driver.post_buffers();
+        driver
+    }
+
+    /// Entries of the send ring that one packet may need, the longest resync included.
+    pub fn descriptors_at_most(config: &NicConfig) -> usize {
+        recovery::descriptors_at_most(config)
+    }
+
+    /// What the driver counted.
+    pub fn counters(&self) -> DriverCounters {
+        let mut counters = self.counters;
+        self.recoveries.add_to(&mut counters);
+        counters
+    }
+
+    /// After a zero, has the task that serves interrupts woken when more descriptors are done.
+    fn or_wake_later(&self, room: usize) -> usize {
+        if room == 0 {
+            self.wake_when_sent();
+        }
+        room
+    }
+
+    /// Has the task that serves interrupts woken when more descriptors are done. Another task may have begun to wait for
+    /// that, while the one that armed the interrupt is asleep already.
+    fn wake_when_sent(&self) {
+        self.rings.send_interrupt.rearm();
+        if !self.rings.send_completions.is_empty() {
+            self.rings.send_interrupt.raise();
+        }
+    }
+
+    /// Gives the device as many receive buffers as it has places for.
+    fn post_buffers(&mut self) {
+        while self.buffers_out < self.config.receive_buffers() {
+            if self.rings.receive.stage(self.buffers.take()).is_err() {
+                break;
+            }
+            self.buffers_out += 1;
+        }
+        self.rings.receive.publish();
+    }
+}
+
+impl NetDevice for Driver {
+    fn path(&self, _flow: &FlowKey) -> PathCaps {
+        PathCaps {
+            epoch: self.epoch,
+            mtu: self.config.mtu,
+            checksum: self.config.checksum_offload,
+            tso_max_bytes: self.config.tso_max_bytes,
+            udp_segmentation: self.config.udp_segmentation && self.config.tso_max_bytes > 0,
+            pacing: self.config.pacing,
+        }
+    }
+
+    fn room(&self, _flow: &FlowKey) -> usize {
+        self.or_wake_later(self.send.room(&self.config))
+    }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.or_wake_later(self.send.room_paced(flow, &self.config))
+    }
+
+    fn transmit(&mut self, now: Instant, packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        self.reap_sent();
+        self.post_packet(now, packet, source)
+    }
+
+    fn flush(&mut self, _now: Instant) {
+        self.ring_doorbell();
+    }
+
+    fn receive(&mut self, _now: Instant) -> Option<RxPacket> {
+        let Some(completion) = self.rings.receive_completions.pop() else {
+            self.post_buffers();
+            return None;
+        };
+        self.buffers_out -= usize::from(completion.ends_buffer);
+        // Buffers go out in batches; before the device has used half of them is early enough.
+        if self.buffers_out * 2 < self.config.receive_buffers() {
+            self.post_buffers();
+        }
+        for mark in completion.meta.marks.iter().filter(|mark| mark.verdict == Verdict::Asks) {
+            match mark.context.engine() {
+                engines::NVME_TCP => self.query_nvme_resync(mark.context),
+                _ => self.query_resync(mark.context, &completion.frame),
+            }
+        }
+        let ReceiveCompletion { frame, meta, joined, placed, .. } = completion;
+        Some(RxPacket { frame, meta, joined, placed })
+    }
+
+    fn serves(&self, flow: &FlowKey) -> bool {
+        self.rss.serves(flow)
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.reap_sent();
+        self.reap_control();
+        self.events.pop_front()
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.rings.interrupt.arm(waker);
+        self.reap_sent();
+        let waits_for_sends = self.send.is_starved()
+            || self.contexts.waits_for_sends()
+            || self.nvme.waits_for_sends()
+            || self.sas.waits_for_sends();
+        self.rings.send_interrupt.register(waker);
+        if waits_for_sends {
+            self.rings.send_interrupt.rearm();
+        }
+        let reported = waits_for_sends && !self.rings.send_completions.is_empty();
+        let room_again = self.send.take_room_again();
+        let nothing_there = !reported
+            && !room_again
+            && self.events.is_empty()
+            && self.news.is_empty()
+            && !self.sas.has_events()
+            && self.rings.receive_completions.is_empty()
+            && self.rings.control_completions.is_empty();
+        if !nothing_there {
+            self.rings.interrupt.disarm();
+            self.rings.send_interrupt.disarm();
+        }
+        nothing_there
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn handle_timeout(&mut self, _now: Instant) {}
+
+    fn count(&self, set: &mut CounterSet) {
+        set.add(&self.counters());
+    }
+
+    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
+        if self.config.tls_contexts == 0 { None } else { Some(self) }
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        if self.config.queues > 1 { Some(self) } else { None }
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        if self.config.ipsec_sas == 0 { None } else { Some(self) }
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        None
+    }
+
+    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
+        if self.config.nvme_contexts == 0 { None } else { Some(self) }
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn offload_api::Contexts> {
+        if self.engines.len() == others::FIRST { None } else { Some(self) }
+    }
+}
+
+/// Buffers are allocated so many bytes at a time, or one by one if they are larger.
+const SLAB_BYTES: usize = 96 << 10;

@@ -1,0 +1,409 @@
+//! Transmit contexts that do not stand where a packet begins, whichever engines they are of.
+//!
+//! - **DUMP** rebuilds a context at the packet: static parameters (skipped when the unit's number is the one the device counts
+//!   from already, or the engine does not count), progress parameters, a fence, DUMPs with the unit's bytes before the packet,
+//!   all on the ring that the packet goes to.
+//! - **Next record** leaves what is behind the context, or in the middle of a unit, to software, and begins afresh where
+//!   a packet ahead of it begins a unit: parameters and a fence. Nothing is read twice. A unit that software sealed
+//!   stays sealed in the send queue, so however often it is sent again, that is done once.
+//!
+//! Where units of one layer lie in the content of another's, two contexts work on a packet, and either may stand elsewhere.
+//! First the lower one is looked at: bytes that its DUMPs bring may need the higher one. A DUMP goes through the context that
+//! it is for and those above.
+//!
+//! A context is needed where the engine changes a byte ([`UnitTag::touched_from`](offload_api::UnitTag::touched_from)), and to
+//! follow what is sent for the first time, for such a byte will come. A packet that was sent before and has none leaves without
+//! the context, and does not disturb it. If too many DUMPs would be needed, or the context is gone, software seals the unit.
+//!
+//! A device that tells its packets by sequence numbers passes on, untouched, those from before a context's start
+//! (`tx_tls_skip_no_sync_data` in Linux), and has to refuse one that straddles it. Neither occurs here: each range of the
+//! send queue carries its contexts, a packet is of one a layer, and what was queued before asks for none. A transport that says
+//! otherwise has its packet dropped, for what asks to be encrypted never leaves without.
+//!
+//! Invariants: the driver's shadow of a context moves when all is posted, and not when the packet is for software. No byte that
+//! an engine changes leaves, or is sealed by an engine below, but as the context in step made it, or software.
+
+use crate::Driver;
+use crate::stats::DriverCounters;
+use bytes::Bytes;
+use nic_rings::config::{NicConfig, TransmitResync};
+use nic_rings::packet::SendDescriptor;
+use offload_api::{
+    DropReason, Handle, LAYERS, Layer, Lookup, QueuedBytes, RecordSource, Sent, StreamAsk, TxPacket, TxTag, Unit,
+    engines,
+};
+
+/// What the driver remembers of a transmit context: places in its layer's stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sending {
+    /// Where the device goes on; `None` before the first parameters.
+    stands_at: Option<u64>,
+    /// The end of what was sent so far, through the context or not.
+    sent_to: Option<u64>,
+    /// The unit number in the device's static parameters.
+    counts_from: Option<u64>,
+}
+
+/// Bytes on which a context is to work.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    context: Handle,
+    offset: u64,
+    bytes: u32,
+}
+
+/// What is to be done at a layer before a packet is posted.
+enum Step {
+    /// Nothing: the context stands there, or there is none.
+    Ready,
+    /// The packet leaves without the context.
+    Bypass,
+    Begin(Beginning),
+}
+
+/// A context begins anew.
+struct Beginning {
+    context: Handle,
+    /// At this unit.
+    unit: Unit,
+    /// The bytes of the unit before what a packet or the DUMPs of a layer below bring, with what else is to work on them.
+    dumps: Vec<(Bytes, TxTag)>,
+    /// Where those end.
+    from: u64,
+    /// Where it stands before the packet.
+    until: u64,
+}
+
+impl Driver {
+    /// Posts a packet on which contexts are to work, and for which there is room, with whatever they need before it.
+    pub(super) fn post_in_step(&mut self, mut packet: TxPacket, source: &dyn RecordSource) -> Sent {
+        let asked = packet.ask.streams;
+        let is_in_step = asked.iter().flatten().all(|ask| self.stands_at(ask.context) == Some(ask.offset));
+        if !is_in_step && let Err(sent) = self.restore(&mut packet, source) {
+            return sent;
+        }
+        for (ask, works) in asked.into_iter().zip(packet.ask.streams) {
+            if let Some(ask) = ask
+                && let Some(sending) = self.sending_mut(ask.context)
+            {
+                sending.sent_to = sending.sent_to.max(Some(ask.end()));
+                if works.is_some() {
+                    sending.stands_at = Some(ask.end());
+                }
+            }
+        }
+        self.post(SendDescriptor::Packet(packet));
+        Sent::Posted
+    }
+
+    /// Posts what brings the contexts of a packet to it. The packet does not ask any more for those that it does not need.
+    ///
+    /// # Errors
+    /// What becomes of the packet otherwise; nothing was posted.
+    fn restore(&mut self, packet: &mut TxPacket, source: &dyn RecordSource) -> Result<(), Sent> {
+        let mut steps = Layer::ALL.map(|_| Step::Ready);
+        let mut brought = Vec::new();
+        for layer in Layer::ALL {
+            let ask = packet.ask.streams[layer.index()];
+            let below = &steps[..layer.index()];
+            let step = self.step(layer, ask, &brought, below, source)?;
+            brought = match (&step, layer.above()) {
+                (Step::Begin(begin), Some(above)) => begin.brings(above, source),
+                _ => Vec::new(),
+            };
+            steps[layer.index()] = step;
+        }
+        let bytes = packet.payload_len();
+        for layer in Layer::ALL.into_iter().rev() {
+            let (lower, rest) = steps.split_at_mut(layer.index());
+            let [step, higher @ ..] = rest else { continue };
+            match step {
+                Step::Ready => {}
+                Step::Bypass => {
+                    let ask = packet.ask.streams[layer.index()].take();
+                    ask.into_iter().for_each(|ask| self.recoveries.of(ask.context).bypass += 1);
+                }
+                Step::Begin(begin) => {
+                    let fence_follows = lower.iter().any(|step| matches!(step, Step::Begin(_)));
+                    self.begin(layer, begin, higher, fence_follows, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a layer needs for a packet that asks for `ask`; `brought`: bytes of the layer that DUMPs of the one below bring,
+    /// which go on where the packet begins.
+    fn step(
+        &mut self,
+        layer: Layer,
+        ask: Option<StreamAsk>,
+        brought: &[Part],
+        below: &[Step],
+        source: &dyn RecordSource,
+    ) -> Result<Step, Sent> {
+        let within = ask.map(|ask| Part { context: ask.context, offset: ask.offset, bytes: ask.bytes });
+        let mut needed = self.first_touched(layer, brought, source)?;
+        if needed.is_none() {
+            let Some(part) = within else { return Ok(Step::Ready) };
+            let sending = self.sending(part.context).copied();
+            if sending.is_some_and(|sending| sending.stands_at == Some(part.offset)) {
+                return Ok(Step::Ready);
+            }
+            let is_new = sending.is_some_and(|at| at.sent_to.is_none_or(|sent_to| part.offset >= sent_to));
+            needed = self.first_touched(layer, &[part], source)?;
+            if needed.is_none() && !is_new {
+                return Ok(Step::Bypass);
+            }
+        }
+        match self.beginning(layer, brought, within, below, source) {
+            Some(begin) => Ok(Step::Begin(begin)),
+            None => match needed {
+                Some(unit) => {
+                    let context = brought.first().copied().or(within).map(|part| part.context);
+                    context.into_iter().for_each(|context| self.recoveries.of(context).needs_software += 1);
+                    Err(Sent::NeedsSoftware(unit))
+                }
+                None => Ok(Step::Bypass),
+            },
+        }
+    }
+
+    /// How a context is brought to the first of some bytes. `None`: it cannot be, or takes too much.
+    fn beginning(
+        &mut self,
+        layer: Layer,
+        brought: &[Part],
+        within: Option<Part>,
+        below: &[Step],
+        source: &dyn RecordSource,
+    ) -> Option<Beginning> {
+        let first = brought.first().copied().or(within)?;
+        if brought.iter().chain(&within).any(|part| part.context != first.context) {
+            return None;
+        }
+        let sending = self.sending(first.context).copied()?;
+        let Lookup::In(unit) = source.unit_at(layer, first.offset) else { return None };
+        if self.config.tls_transmit_resync == TransmitResync::NextRecord {
+            let is_ahead = sending.stands_at.is_none_or(|stands_at| first.offset > stands_at);
+            if !is_ahead || first.offset != unit.offset {
+                self.recoveries.of(first.context).ooo += 1;
+                return None;
+            }
+        }
+        let dumps = self.dumps_of(unit, first.offset, source)?;
+        let until = brought.last().map_or(first.offset, |last| last.offset + u64::from(last.bytes));
+        let begin = Beginning { context: first.context, unit, dumps, from: first.offset, until };
+        let lower = below.iter().filter_map(|step| match step {
+            Step::Begin(begin) => Some(begin.dumps.len() + PARAMETERS - 1),
+            _ => None,
+        });
+        let lower: usize = lower.sum();
+        (lower == 0 || begin.dumps.len() + lower <= dumps_at_most(&self.config)).then_some(begin)
+    }
+
+    /// The bytes of `unit` before `until`, each DUMP at most an MTU of them. `None`: they are not all there, or too many.
+    fn dumps_of(&self, unit: Unit, until: u64, source: &dyn RecordSource) -> Option<Vec<(Bytes, TxTag)>> {
+        let (longest, most) = (usize::from(self.config.mtu), dumps_at_most(&self.config));
+        let missing = usize::try_from(until - unit.offset).ok().filter(|bytes| *bytes <= most * longest)?;
+        if missing == 0 {
+            return Some(Vec::new());
+        }
+        let (mut dumps, mut there) = (Vec::new(), 0);
+        source.pieces(unit.layer, unit.offset, until, &mut |QueuedBytes { mut bytes, tag, .. }| {
+            there += bytes.len();
+            while !bytes.is_empty() {
+                dumps.push((bytes.split_to(bytes.len().min(longest)), tag));
+            }
+        });
+        (there == missing && dumps.len() <= most).then_some(dumps)
+    }
+
+    /// The first unit of which an engine changes a byte among `parts`.
+    fn first_touched(&mut self, layer: Layer, parts: &[Part], source: &dyn RecordSource) -> Result<Option<Unit>, Sent> {
+        for part in parts {
+            let end = part.offset + u64::from(part.bytes);
+            let mut at = part.offset;
+            while at < end {
+                let unit = match source.unit_at(layer, at) {
+                    Lookup::In(unit) => unit,
+                    lookup => return Err(self.drop_without_unit(part.context, lookup)),
+                };
+                if unit.is_touched_before(end) {
+                    return Ok(Some(unit));
+                }
+                at = unit.end();
+            }
+        }
+        Ok(None)
+    }
+
+    /// The transport does not know the unit of a byte that a context is to work on.
+    fn drop_without_unit(&mut self, context: Handle, lookup: Lookup) -> Sent {
+        let recovery = self.recoveries.of(context);
+        match lookup {
+            Lookup::Released => recovery.no_sync_data += 1,
+            _ => recovery.no_unit += 1,
+        }
+        let is_known = self.sending(context).is_some();
+        Sent::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
+    }
+
+    /// Posts what brings a context to a packet of `bytes` bytes.
+    fn begin(&mut self, layer: Layer, begin: &mut Beginning, higher: &[Step], fence_follows: bool, bytes: usize) {
+        let Beginning { context, unit, from, until, .. } = *begin;
+        let begun = self.stands_at(context).is_some();
+        let recovery = self.recoveries.of(context);
+        match self.config.tls_transmit_resync {
+            TransmitResync::NextRecord => recovery.next_record += u64::from(begun),
+            TransmitResync::Dump => {
+                recovery.dump_packets += begin.dumps.len() as u64;
+                recovery.dump_bytes += from - unit.offset;
+                if begun {
+                    recovery.ooo += 1;
+                    recovery.resync_bytes += bytes as u64;
+                }
+            }
+        }
+        self.post_parameters(context, unit);
+        // Those of the layers below are this one's, too, if nothing goes by its parameters before.
+        if !fence_follows || !begin.dumps.is_empty() {
+            self.post(SendDescriptor::Fence);
+        }
+        let mut seq = unit.start;
+        for (bytes, tag) in begin.dumps.drain(..) {
+            let mut contexts = [None; LAYERS];
+            contexts[layer.index()] = Some(context);
+            for (above, step) in Layer::ALL.into_iter().skip(layer.index() + 1).zip(higher) {
+                if let Step::Begin(higher) = step {
+                    contexts[above.index()] = tag.context(above).filter(|context| *context == higher.context);
+                }
+            }
+            let length = bytes.len() as u32;
+            self.post(SendDescriptor::Dump { contexts, seq, bytes });
+            seq += length;
+        }
+        if let Some(sending) = self.sending_mut(context) {
+            sending.stands_at = Some(until);
+        }
+    }
+
+    /// Puts a context at the first byte of `unit`.
+    fn post_parameters(&mut self, handle: Handle, unit: Unit) {
+        let counts = self.engines.get(usize::from(handle.engine())).is_some_and(|engine| engine.counts_units);
+        if counts
+            && let Some(sending) = self.sending_mut(handle)
+            && sending.counts_from.replace(unit.number) != Some(unit.number)
+        {
+            self.post(SendDescriptor::StaticParameters { handle, number: unit.number });
+        }
+        self.post(SendDescriptor::ProgressParameters { handle, start: unit.start });
+    }
+
+    fn stands_at(&self, context: Handle) -> Option<u64> {
+        self.sending(context)?.stands_at
+    }
+
+    /// A transmit context that packets may name.
+    fn sending(&self, context: Handle) -> Option<&Sending> {
+        match context.engine() {
+            engines::NVME_TCP => self.nvme.sending(context),
+            _ => self.contexts.sending(context),
+        }
+    }
+
+    fn sending_mut(&mut self, context: Handle) -> Option<&mut Sending> {
+        match context.engine() {
+            engines::NVME_TCP => self.nvme.sending_mut(context),
+            _ => self.contexts.sending_mut(context),
+        }
+    }
+}
+
+impl Beginning {
+    /// What its DUMPs bring of the layer above that contexts of that are still to work on.
+    fn brings(&self, above: Layer, source: &dyn RecordSource) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if self.from > self.unit.offset {
+            source.pieces(self.unit.layer, self.unit.offset, self.from, &mut |QueuedBytes { bytes, tag, offsets }| {
+                if let Some(context) = tag.context(above) {
+                    parts.push(Part { context, offset: offsets[above.index()], bytes: bytes.len() as u32 });
+                }
+            });
+        }
+        parts
+    }
+}
+
+/// What was counted of the recovery of contexts, by engine.
+#[derive(Debug)]
+pub(super) struct Recoveries(Vec<Recovery>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Recovery {
+    ooo: u64,
+    next_record: u64,
+    dump_packets: u64,
+    dump_bytes: u64,
+    resync_bytes: u64,
+    bypass: u64,
+    no_sync_data: u64,
+    no_unit: u64,
+    needs_software: u64,
+}
+
+impl Recoveries {
+    pub(super) fn new(engines: usize) -> Recoveries {
+        // What names an engine that there is none of is counted at the end.
+        Recoveries(vec![Recovery::default(); engines + 1])
+    }
+
+    fn of(&mut self, context: Handle) -> &mut Recovery {
+        let last = self.0.len() - 1;
+        &mut self.0[usize::from(context.engine()).min(last)]
+    }
+
+    /// Adds them under the names that the engines of every NIC have for them.
+    pub(super) fn add_to(&self, counters: &mut DriverCounters) {
+        let tls = &self.0[usize::from(engines::TLS)];
+        counters.tx_tls_ooo += tls.ooo;
+        counters.tx_tls_next_record += tls.next_record;
+        counters.tx_tls_dump_packets += tls.dump_packets;
+        counters.tx_tls_dump_bytes += tls.dump_bytes;
+        counters.tx_tls_resync_bytes += tls.resync_bytes;
+        counters.tx_tls_drop_no_sync_data += tls.no_sync_data;
+        counters.tx_tls_drop_bypass_req += tls.no_unit;
+        counters.tx_tls_needs_software += tls.needs_software;
+        let nvme = &self.0[usize::from(engines::NVME_TCP)];
+        counters.tx_nvmeotcp_ooo += nvme.ooo;
+        counters.tx_nvmeotcp_dump_packets += nvme.dump_packets;
+        counters.tx_nvmeotcp_dump_bytes += nvme.dump_bytes;
+        counters.tx_nvmeotcp_bypass += nvme.bypass;
+        counters.tx_nvmeotcp_drop_no_sync_data += nvme.no_sync_data + nvme.no_unit;
+        counters.tx_nvmeotcp_needs_software += nvme.needs_software;
+    }
+}
+
+/// Descriptors that a packet and what it may need before it take.
+pub(super) fn descriptors_at_most(config: &NicConfig) -> usize {
+    PARAMETERS + dumps_at_most(config) + 1
+}
+
+/// DUMPs are cut at the MTU and at the ends of what was queued. A record comes as header, payload and trailer;
+/// its payload may be of several pieces, and what has more of them than this is cheaper to seal in software. (PDUs of
+/// NVMe/TCP may be longer: what comes late in them is software's.)
+fn dumps_at_most(config: &NicConfig) -> usize {
+    match config.tls_transmit_resync {
+        TransmitResync::Dump => LONGEST_UNIT.div_ceil(usize::from(config.mtu)) + PIECES_OF_A_UNIT,
+        TransmitResync::NextRecord => 0,
+    }
+}
+
+/// Static parameters, progress parameters, fence.
+const PARAMETERS: usize = 3;
+/// A TLS record with header, longest ciphertext and all: RFC 8446 5.2.
+const LONGEST_UNIT: usize = 5 + (1 << 14) + 256;
+const PIECES_OF_A_UNIT: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+//! What an offload NIC and its driver share, and nothing else of the two: descriptor rings, doorbells and interrupts, what
+//! ring entries say, and what they weigh on the bus.
+//!
+//! - [`rings`](rings()): the rings and signals of a queue pair, by their two ends; [`config`]: what a NIC is built with;
+//! - [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
+//! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
+//! - [`rss`]: the hash by which received packets are spread over queues, which both ends compute.
+//!
+//! Most users want `nic-sim`, which puts a device and its driver together.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod dma;
+pub mod packet;
+mod pair;
+pub mod ring;
+pub mod rss;
+pub mod signal;
+
+pub use config::{Delays, NicConfig, TransmitResync};
+pub use pair::{DeviceRings, DriverRings, rings};

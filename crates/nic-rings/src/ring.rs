@@ -1,0 +1,172 @@
+//! Descriptor rings: one producer, one consumer, ownership of an entry passes with it.
+//!
+//! The producer stages entries, which nobody sees, and publishes them all at once: that is the batch a doorbell
+//! announces. Who rings whom is not the ring's affair (see [`crate::signal`]).
+//!
+//! Invariant: entries come out in the order they were staged, each exactly once.
+
+use std::collections::VecDeque;
+
+/// Makes a ring with room for `capacity` entries.
+///
+/// ```
+/// use nic_rings::ring::ring;
+///
+/// let (mut producer, mut consumer) = ring(2);
+/// producer.stage("parameters").unwrap();
+/// producer.stage("packet").unwrap();
+/// assert_eq!(producer.stage("one too many"), Err("one too many"));
+/// assert_eq!(consumer.pop(), None, "nothing was published yet");
+/// assert_eq!(producer.publish(), 2);
+/// assert_eq!(consumer.pop(), Some("parameters"));
+/// ```
+///
+/// # Panics
+/// If `capacity` is zero.
+pub fn ring<T>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+    assert!(capacity > 0, "a ring without entries carries nothing");
+    let (producer, consumer) = rtrb::RingBuffer::new(capacity);
+    (Producer { published: producer, staged: VecDeque::new() }, Consumer { published: consumer })
+}
+
+/// The end of a ring that entries are put in at. See [`ring`] for an example.
+#[derive(Debug)]
+pub struct Producer<T> {
+    published: rtrb::Producer<T>,
+    staged: VecDeque<T>,
+}
+
+impl<T> Producer<T> {
+    /// How many entries can be staged now.
+    pub fn room(&self) -> usize {
+        self.published.slots() - self.staged.len()
+    }
+
+    /// Puts an entry behind the others, unseen until it is published.
+    ///
+    /// # Errors
+    /// Gives the entry back if the ring is full.
+    pub fn stage(&mut self, entry: T) -> Result<(), T> {
+        if self.room() == 0 {
+            return Err(entry);
+        }
+        self.staged.push_back(entry);
+        Ok(())
+    }
+
+    /// How many entries wait to be published.
+    pub fn staged(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Shows all staged entries to the consumer at once, and says how many those were.
+    pub fn publish(&mut self) -> usize {
+        let count = self.staged.len();
+        if let Ok(chunk) = self.published.write_chunk_uninit(count) {
+            chunk.fill_from_iter(self.staged.drain(..));
+        }
+        debug_assert!(self.staged.is_empty(), "stage() counts staged entries as taken room");
+        count
+    }
+
+    /// Stages and publishes one entry.
+    ///
+    /// # Errors
+    /// Gives the entry back if the ring is full.
+    pub fn push(&mut self, entry: T) -> Result<(), T> {
+        self.stage(entry)?;
+        self.publish();
+        Ok(())
+    }
+}
+
+/// The end of a ring that entries are taken out at. See [`ring`] for an example.
+#[derive(Debug)]
+pub struct Consumer<T> {
+    published: rtrb::Consumer<T>,
+}
+
+impl<T> Consumer<T> {
+    /// The oldest published entry.
+    pub fn pop(&mut self) -> Option<T> {
+        self.published.pop().ok()
+    }
+
+    /// How many published entries there are.
+    pub fn len(&self) -> usize {
+        self.published.slots()
+    }
+
+    /// Whether there is no published entry.
+    pub fn is_empty(&self) -> bool {
+        self.published.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Stage,
+        Publish,
+        Pop,
+    }
+
+    proptest! {
+        /// Against the simplest ring there is: two queues.
+        #[test]
+        fn behaves_like_two_queues(
+            capacity in 1usize..9,
+            steps in prop::collection::vec(prop_oneof![Just(Step::Stage), Just(Step::Publish), Just(Step::Pop)], 0..200),
+        ) {
+            let (mut producer, mut consumer) = ring(capacity);
+            let (mut staged, mut visible) = (VecDeque::new(), VecDeque::new());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Stage => {
+                        let fits = staged.len() + visible.len() < capacity;
+                        prop_assert_eq!(producer.stage(number).is_ok(), fits);
+                        if fits {
+                            staged.push_back(number);
+                        }
+                    }
+                    Step::Publish => {
+                        prop_assert_eq!(producer.publish(), staged.len());
+                        visible.append(&mut staged);
+                    }
+                    Step::Pop => prop_assert_eq!(consumer.pop(), visible.pop_front()),
+                }
+                prop_assert_eq!(consumer.len(), visible.len());
+                prop_assert_eq!(producer.room(), capacity - staged.len() - visible.len());
+            }
+        }
+    }
+
+    #[test]
+    fn entries_cross_threads_in_order() {
+        let (mut producer, mut consumer) = ring(8);
+        let count = 10_000u32;
+        let taker = std::thread::spawn(move || {
+            let mut expected = 0;
+            while expected < count {
+                match consumer.pop() {
+                    Some(entry) => {
+                        assert_eq!(entry, expected);
+                        expected += 1;
+                    }
+                    None => std::thread::yield_now(),
+                }
+            }
+        });
+        for mut entry in 0..count {
+            while let Err(back) = producer.push(entry) {
+                entry = back;
+                std::thread::yield_now();
+            }
+        }
+        taker.join().unwrap();
+    }
+}

@@ -1,0 +1,199 @@
+//! Receive-side scaling: the hash by which received packets are spread over queues.
+//!
+//! Whole TCP and UDP packets are hashed by addresses and ports; fragments, which do not all have ports, and everything
+//! else in IP (ICMP, ESP) by addresses only; what is not IP has no hash. Source: Microsoft, "RSS hashing types" and
+//! "Verifying the RSS hash calculation", whose vectors are this module's tests.
+
+use core::net::IpAddr;
+use offload_api::FlowKey;
+use offload_api::rss::INDIRECTION_ENTRIES;
+use offload_formats::IpHeaders;
+use offload_formats::frame::{TCP, UDP, ip_packet};
+use smallvec::SmallVec;
+
+/// The Toeplitz hash under a key: for each bit of the input that is set, the 32 bits of the key that begin at its place,
+/// all added without carry.
+///
+/// ```
+/// use nic_rings::rss::Toeplitz;
+/// use offload_api::FlowKey;
+///
+/// // The first of Microsoft's vectors, as the host sees it that receives the packet.
+/// let flow = FlowKey::tcp("161.142.100.80:1766".parse().unwrap(), "66.9.149.187:2794".parse().unwrap());
+/// assert_eq!(Toeplitz::new(&Toeplitz::MICROSOFT_KEY).of_flow(&flow), 0x51cc_c178);
+/// ```
+#[derive(Debug)]
+pub struct Toeplitz {
+    /// What each value of each half byte of the input adds.
+    sums: Box<[[u32; 16]; 2 * LONGEST_INPUT]>,
+}
+
+impl Toeplitz {
+    /// The key of the published vectors, and of many a driver.
+    pub const MICROSOFT_KEY: [u8; 40] = [
+        0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca,
+        0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b,
+        0xbe, 0xac, 0x01, 0xfa,
+    ];
+
+    /// The hash under `key`.
+    pub fn new(key: &[u8; 40]) -> Toeplitz {
+        let mut sums = Box::new([[0; 16]; 2 * LONGEST_INPUT]);
+        for (place, of_place) in sums.iter_mut().enumerate() {
+            for (value, sum) in of_place.iter_mut().enumerate() {
+                let bits = (0..4).filter(|bit| value >> (3 - bit) & 1 == 1);
+                *sum = bits.fold(0, |sum, bit| sum ^ window(key, 4 * place + bit));
+            }
+        }
+        Toeplitz { sums }
+    }
+
+    /// Of the packets of `flow` that its local end receives.
+    pub fn of_flow(&self, flow: &FlowKey) -> u32 {
+        let mut input = Input::new();
+        for address in [flow.remote.ip(), flow.local.ip()] {
+            match address {
+                IpAddr::V4(address) => input.extend_from_slice(&address.octets()),
+                IpAddr::V6(address) => input.extend_from_slice(&address.octets()),
+            }
+        }
+        input.extend_from_slice(&flow.remote.port().to_be_bytes());
+        input.extend_from_slice(&flow.local.port().to_be_bytes());
+        self.of(&input)
+    }
+
+    /// Of a received frame, if there is IP in it.
+    pub fn of_frame(&self, frame: &[u8]) -> Option<u32> {
+        let packet = ip_packet(frame)?;
+        let headers = IpHeaders::walk(packet).ok()?;
+        let addresses = match packet[0] >> 4 {
+            4 => 12..20,
+            _ => 8..40,
+        };
+        let mut input = Input::from_slice(packet.get(addresses)?);
+        let has_ports = headers.fragment.is_none() && matches!(headers.protocol, TCP | UDP);
+        if has_ports {
+            input.extend_from_slice(packet.get(headers.upper..headers.upper + 4)?);
+        }
+        Some(self.of(&input))
+    }
+
+    /// Of addresses and ports as they are in a packet: source, destination, source port, destination port.
+    fn of(&self, input: &[u8]) -> u32 {
+        let halves = input.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        self.sums.iter().zip(halves).fold(0, |sum, (of_place, half)| sum ^ of_place[usize::from(half)])
+    }
+}
+
+/// The entry of an indirection table for a hash.
+pub fn entry_of(hash: u32) -> usize {
+    hash as usize % INDIRECTION_ENTRIES
+}
+
+/// The queue for a hash by the table that a device begins with: the queues in turn.
+pub fn first_queue(hash: u32, queues: u16) -> u16 {
+    (entry_of(hash) % usize::from(queues)) as u16
+}
+
+/// The 32 bits of the key that begin at `bit`.
+fn window(key: &[u8; 40], bit: usize) -> u32 {
+    let first = bit / 8;
+    let bytes: [u8; 8] = core::array::from_fn(|at| key.get(first + at).copied().unwrap_or(0));
+    (u64::from_be_bytes(bytes) << (bit % 8) >> 32) as u32
+}
+
+type Input = SmallVec<[u8; LONGEST_INPUT]>;
+
+/// Two IPv6 addresses and two ports.
+const LONGEST_INPUT: usize = 36;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::SocketAddr;
+    use offload_formats::frame::ETHERNET_BYTES;
+
+    /// Destination, source, and the hash without and with ports: Microsoft, "Verifying the RSS hash calculation".
+    const VECTORS: [(&str, &str, u32, u32); 8] = [
+        ("161.142.100.80:1766", "66.9.149.187:2794", 0x323e_8fc2, 0x51cc_c178),
+        ("65.69.140.83:4739", "199.92.111.2:14230", 0xd718_262a, 0xc626_b0ea),
+        ("12.22.207.184:38024", "24.19.198.95:12898", 0xd2d0_a5de, 0x5c2b_394a),
+        ("209.142.163.6:2217", "38.27.205.30:48228", 0x8298_9176, 0xafc7_327f),
+        ("202.188.127.2:1303", "153.39.163.191:44251", 0x5d18_09c5, 0x10e8_28a2),
+        ("[3ffe:2501:200:3::1]:1766", "[3ffe:2501:200:1fff::7]:2794", 0x2cc1_8cd5, 0x4020_7d3d),
+        ("[ff02::1]:4739", "[3ffe:501:8::260:97ff:fe40:efab]:14230", 0x0f0c_461c, 0xdde5_1bbf),
+        ("[fe80::200:f8ff:fe21:67cf]:38024", "[3ffe:1900:4545:3:200:f8ff:fe21:67cf]:44251", 0x4b61_e985, 0x02d1_feef),
+    ];
+
+    /// A packet from `source` to `destination`, in Ethernet: of TCP, or a fragment of it.
+    fn frame(source: SocketAddr, destination: SocketAddr, fragment: bool) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        match (source.ip(), destination.ip()) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                frame.extend_from_slice(&[
+                    8,
+                    0,
+                    0x45,
+                    0,
+                    0,
+                    40,
+                    0,
+                    1,
+                    if fragment { 0x20 } else { 0x40 },
+                    0,
+                    64,
+                    6,
+                    0,
+                    0,
+                ]);
+                frame.extend_from_slice(&source.octets());
+                frame.extend_from_slice(&destination.octets());
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let (length, next) = if fragment { (28, 44) } else { (20, 6) };
+                frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, length, next, 64]);
+                frame.extend_from_slice(&source.octets());
+                frame.extend_from_slice(&destination.octets());
+                if fragment {
+                    frame.extend_from_slice(&[6, 0, 0, 1, 0, 0, 0, 7]);
+                }
+            }
+            _ => unreachable!("both are of one kind"),
+        }
+        frame.extend_from_slice(&source.port().to_be_bytes());
+        frame.extend_from_slice(&destination.port().to_be_bytes());
+        frame.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn the_published_vectors_come_out() {
+        let hash = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
+        for (destination, source, addresses, ports) in VECTORS {
+            let (destination, source) = (destination.parse().unwrap(), source.parse().unwrap());
+            let whole = frame(source, destination, false);
+            assert_eq!(hash.of_frame(&whole), Some(ports), "{source} to {destination}");
+            assert_eq!(hash.of_flow(&FlowKey::tcp(destination, source)), ports);
+            assert_eq!(hash.of_frame(&frame(source, destination, true)), Some(addresses), "a fragment has no ports");
+            let mut other = whole;
+            other[if source.is_ipv4() { ETHERNET_BYTES + 9 } else { ETHERNET_BYTES + 6 }] = 50;
+            assert_eq!(hash.of_frame(&other), Some(addresses), "nor has ESP");
+        }
+        let mut arp = vec![0xff; 60];
+        arp[12..14].copy_from_slice(&[8, 6]);
+        assert_eq!(hash.of_frame(&arp), None);
+    }
+
+    #[test]
+    fn a_packet_cut_short_has_no_hash() {
+        let hash = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
+        for (destination, source, ..) in VECTORS {
+            let whole = frame(source.parse().unwrap(), destination.parse().unwrap(), false);
+            let ports_end = whole.len() - 16;
+            for cut in 0..ports_end {
+                assert_eq!(hash.of_frame(&whole[..cut]), None, "{cut} bytes of it");
+            }
+            assert!(hash.of_frame(&whole[..ports_end]).is_some());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The IP headers of a packet as ESP and its policies look at them; walked by [`offload_ip`].
+//!
+//! Invariant: the offsets of a view lie in the bytes it was read from.
+
+use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
+use core::net::IpAddr;
+use offload_api::ipsec::Packet;
+use offload_formats::ip::is_extension;
+use offload_formats::{IpHeaders, Version};
+
+/// Where things are in an IP packet.
+///
+/// ```
+/// use offload_esp::IpView;
+///
+/// let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// packet.extend_from_slice(&[0x13, 0x88, 0, 53, 0, 8, 0, 0]);
+/// let view = IpView::parse(&packet).unwrap();
+/// assert_eq!((view.header, view.total, view.protocol, view.dont_fragment), (20, 28, 17, true));
+/// assert_eq!(view.selectors(&packet).ports, Some((5000, 53)));
+/// assert!(IpView::parse(&packet[..27]).is_none(), "not all there");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpView {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Bytes of the headers in front of what a transport mode SA protects: the IP header, and of IPv6 the hop-by-hop,
+    /// routing and destination options (RFC 4303 3.1.1); of a fragment, those in front of its data.
+    pub header: usize,
+    /// Bytes of the packet.
+    pub total: usize,
+    /// What is behind those headers.
+    pub protocol: u8,
+    /// Where that is said; in a fragment, where it is said that it is one.
+    pub protocol_at: usize,
+    /// Type of service, or traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+    /// IPv4: must not be fragmented. IPv6 packets never may, on their way.
+    pub dont_fragment: bool,
+    /// A part of a packet.
+    pub fragment: bool,
+}
+
+impl IpView {
+    /// Reads a packet that is all there. Bytes behind its end do not matter.
+    pub fn parse(packet: &[u8]) -> Option<IpView> {
+        IpHeaders::parse(packet).ok().map(|headers| IpView::of(&headers, packet))
+    }
+
+    /// Reads a packet that a device joined of several, and whose header may be unable to tell its length; see
+    /// [`IpHeaders::parse_joined`].
+    pub fn parse_joined(packet: &[u8]) -> Option<IpView> {
+        IpHeaders::parse_joined(packet).ok().map(|headers| IpView::of(&headers, packet))
+    }
+
+    /// Reads headers whose length field may say anything: `total` is what it says.
+    pub fn parse_headers(packet: &[u8]) -> Option<IpView> {
+        IpHeaders::walk(packet).ok().map(|headers| IpView::of(&headers, packet))
+    }
+
+    fn of(headers: &IpHeaders, packet: &[u8]) -> IpView {
+        let (traffic_class, dont_fragment) = match headers.version {
+            Version::Four => (packet[1], packet[6] & 0x40 != 0),
+            Version::Six => (packet[0] << 4 | packet[1] >> 4, true),
+        };
+        IpView {
+            source: headers.source(packet),
+            destination: headers.destination(packet),
+            header: headers.upper,
+            total: headers.end,
+            protocol: headers.protocol,
+            protocol_at: headers.protocol_at(),
+            traffic_class,
+            dont_fragment,
+            fragment: headers.fragment.is_some(),
+        }
+    }
+
+    /// Whether it is IPv6.
+    pub fn is_ipv6(&self) -> bool {
+        self.source.is_ipv6()
+    }
+
+    /// What policies look at. Of a fragment, ports are nobody's.
+    pub fn selectors(&self, packet: &[u8]) -> Packet {
+        let ports =
+            if !self.fragment && has_ports(self.protocol) { packet.get(self.header..self.header + 4) } else { None };
+        let ports = ports.map(|at| (u16::from_be_bytes([at[0], at[1]]), u16::from_be_bytes([at[2], at[3]])));
+        Packet { source: self.source, destination: self.destination, protocol: self.protocol, ports }
+    }
+
+    /// Whether ports are in a fragment's packet, or what carries them: protocols with ports, and the extension headers
+    /// of IPv6 behind which anything may be.
+    pub fn may_hide_ports(&self) -> bool {
+        self.fragment && (has_ports(self.protocol) || self.hides_protocol())
+    }
+
+    /// Whether not even the protocol is to be seen in a fragment: behind its header another extension header follows.
+    pub fn hides_protocol(&self) -> bool {
+        self.fragment && self.is_ipv6() && is_extension(self.protocol)
+    }
+
+    /// Whether it is neighbour discovery (RFC 4861): to IPv6 what ARP is to IPv4, and like it nothing that policies are
+    /// about. Its hop limit shows that no router has passed it on.
+    pub fn is_neighbour_discovery(&self, packet: &[u8]) -> bool {
+        let discovers = |kind: Option<&u8>| kind.is_some_and(|kind| (133..=137).contains(kind));
+        self.is_ipv6()
+            && self.protocol == ICMPV6
+            && !self.fragment
+            && packet[7] == 255
+            && discovers(packet.get(self.header))
+    }
+}
+
+/// Gives a packet another traffic class, and an IPv4 header the checksum that goes with it.
+pub fn set_traffic_class(packet: &mut [u8], class: u8) {
+    if packet[0] >> 4 == 4 {
+        packet[1] = class;
+        offload_formats::checksum::fill_ipv4_header(packet);
+    } else {
+        packet[0] = packet[0] & 0xf0 | class >> 4;
+        packet[1] = packet[1] & 0x0f | class << 4;
+    }
+}
+
+fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP | DCCP | SCTP | UDP_LITE)
+}
+
+const ICMPV6: u8 = 58;
+const DCCP: u8 = 33;
+const SCTP: u8 = 132;
+const UDP_LITE: u8 = 136;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn extension_headers_stay_in_front() {
+        let mut packet = vec![0x60, 0x12, 0x34, 0x56, 0, 24, 0, 64];
+        packet.extend_from_slice(&[0x20; 32]);
+        packet.extend_from_slice(&[43, 0, 1, 4, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[PROTOCOL_TCP, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend_from_slice(&[0, 80, 1, 2, 3, 4, 5, 6]);
+        let view = IpView::parse(&packet).unwrap();
+        assert_eq!((view.header, view.protocol, view.protocol_at, view.total), (56, PROTOCOL_TCP, 48, 64));
+        assert_eq!(view.traffic_class, 0x01);
+        assert_eq!(view.selectors(&packet).ports, Some((80, 0x0102)));
+        set_traffic_class(&mut packet, 0xab);
+        assert_eq!((IpView::parse(&packet).unwrap().traffic_class, packet[1] & 0x0f), (0xab, 2));
+    }
+
+    #[test]
+    fn fragments_hide_what_is_behind_them() {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 16, 44, 64];
+        packet.extend_from_slice(&[0x20; 32]);
+        packet.extend_from_slice(&[0, 0, 0, 8, 0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]);
+        let mut hidden = |protocol: u8| {
+            packet[40] = protocol;
+            let view = IpView::parse(&packet).unwrap();
+            (view.may_hide_ports(), view.hides_protocol())
+        };
+        // Destination options, a routing header.
+        let seen = [PROTOCOL_TCP, PROTOCOL_UDP, 60, 43, ICMPV6, crate::PROTOCOL_ESP].map(&mut hidden);
+        let (ports, all, nothing) = ((true, false), (true, true), (false, false));
+        assert_eq!(seen, [ports, ports, all, all, nothing, nothing]);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_read_without_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..120), version in 4u8..7) {
+            if let Some(first) = bytes.first_mut() {
+                *first = version << 4 | *first & 0x0f;
+            }
+            if let Some(view) = IpView::parse(&bytes) {
+                prop_assert!(view.header <= view.total && view.total <= bytes.len() && view.protocol_at < view.header);
+                view.selectors(&bytes);
+                view.is_neighbour_discovery(&bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! How much of an SA is left (RFC 4301 4.4.2.1): bytes, packets, time; soft and hard.
+//!
+//! Invariant: each limit is reported once; once a hard one is reached, nothing passes.
+
+use offload_api::{Lifetime, Limit, Limits};
+use offload_base::Instant;
+use offload_base::time::earliest;
+
+/// Counts what an SA does against its lifetime.
+///
+/// ```
+/// use offload_esp::{Meter, Reached};
+/// use offload_api::{Lifetime, Limit, Limits};
+/// use offload_base::Instant;
+///
+/// let soft = Limits { packets: Some(2), ..Limits::default() };
+/// let hard = Limits { packets: Some(3), ..Limits::default() };
+/// let mut meter = Meter::new(Instant::ZERO, Lifetime { soft, hard });
+/// assert!(meter.allows(3) && !meter.allows(4), "three packets at once would be all");
+/// assert_eq!(meter.spend(2, 200), Some(Reached::Soft(Limit::Packets)));
+/// assert_eq!(meter.spend(1, 100), Some(Reached::Hard(Limit::Packets)));
+/// assert!(meter.is_dead());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    lifetime: Lifetime,
+    added: Instant,
+    bytes: u64,
+    packets: u64,
+    soft_told: bool,
+    dead: bool,
+}
+
+/// A limit that was reached just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// A soft one.
+    Soft(Limit),
+    /// A hard one: the SA is dead.
+    Hard(Limit),
+}
+
+impl Meter {
+    /// Nothing spent yet; time counts from `now`.
+    pub fn new(now: Instant, lifetime: Lifetime) -> Meter {
+        Meter { lifetime, added: now, bytes: 0, packets: 0, soft_told: false, dead: false }
+    }
+
+    /// Starts over with another lifetime. What was counted so far stays in [`bytes`](Self::bytes) and
+    /// [`packets`](Self::packets), and the new limits are above it.
+    pub fn renew(&mut self, now: Instant, lifetime: Lifetime) {
+        let above = |limits: Limits| Limits {
+            bytes: limits.bytes.map(|bytes| bytes.saturating_add(self.bytes)),
+            packets: limits.packets.map(|packets| packets.saturating_add(self.packets)),
+            time: limits.time,
+        };
+        self.lifetime = Lifetime { soft: above(lifetime.soft), hard: above(lifetime.hard) };
+        self.added = now;
+        self.soft_told = false;
+        self.dead = false;
+    }
+
+    /// Bytes of what [`save`](Self::save) makes.
+    pub const SAVED_LEN: usize = 1 + 6 * 8;
+
+    /// All of its state but for what concerns time: of a device that has no clock.
+    ///
+    /// ```
+    /// use offload_esp::Meter;
+    /// use offload_api::{Lifetime, Limits};
+    /// use offload_base::Instant;
+    ///
+    /// let hard = Limits { bytes: Some(100), ..Limits::default() };
+    /// let mut meter = Meter::new(Instant::ZERO, Lifetime { hard, ..Lifetime::default() });
+    /// meter.spend(1, 60);
+    /// let mut restored = Meter::restore(&meter.save());
+    /// assert_eq!((restored.bytes(), restored.packets()), (60, 1));
+    /// assert!(restored.spend(1, 40).is_some(), "the limit is known");
+    /// ```
+    pub fn save(&self) -> [u8; Meter::SAVED_LEN] {
+        let Lifetime { soft, hard } = self.lifetime;
+        let limits = [soft.bytes, soft.packets, hard.bytes, hard.packets];
+        let mut flags = u8::from(self.soft_told) | u8::from(self.dead) << 1;
+        let mut image = [0; Meter::SAVED_LEN];
+        let values = limits.map(Option::unwrap_or_default).into_iter().chain([self.bytes, self.packets]);
+        for (place, value) in image[1..].chunks_exact_mut(8).zip(values) {
+            place.copy_from_slice(&value.to_le_bytes());
+        }
+        for (bit, _) in limits.iter().enumerate().filter(|(_, limit)| limit.is_some()) {
+            flags |= 4 << bit;
+        }
+        image[0] = flags;
+        image
+    }
+
+    /// Reads back what [`save`](Self::save) made.
+    pub fn restore(image: &[u8; Meter::SAVED_LEN]) -> Meter {
+        let flags = image[0];
+        let value = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| image[1 + 8 * at + byte]));
+        let limit = |at: usize| (flags & 4 << at != 0).then(|| value(at));
+        let soft = Limits { bytes: limit(0), packets: limit(1), time: None };
+        let hard = Limits { bytes: limit(2), packets: limit(3), time: None };
+        Meter {
+            lifetime: Lifetime { soft, hard },
+            added: Instant::ZERO,
+            bytes: value(4),
+            packets: value(5),
+            soft_told: flags & 1 != 0,
+            dead: flags & 2 != 0,
+        }
+    }
+
+    /// Whether the SA is used up.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Whether `packets` packets may pass. The last one may go past the limit of bytes, as in Linux.
+    pub fn allows(&self, packets: u64) -> bool {
+        !self.dead && self.lifetime.hard.packets.is_none_or(|most| self.packets + packets <= most)
+    }
+
+    /// Counts packets that passed.
+    pub fn spend(&mut self, packets: u64, bytes: u64) -> Option<Reached> {
+        self.packets += packets;
+        self.bytes += bytes;
+        let reached = |limits: &Limits| {
+            let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
+            match () {
+                () if over(limits.bytes, self.bytes) => Some(Limit::Bytes),
+                () if over(limits.packets, self.packets) => Some(Limit::Packets),
+                () => None,
+            }
+        };
+        let (hard, soft) = (reached(&self.lifetime.hard), reached(&self.lifetime.soft));
+        self.tell(hard, soft)
+    }
+
+    /// When time will be up next.
+    pub fn next_event(&self) -> Option<Instant> {
+        if self.dead {
+            return None;
+        }
+        let at = |limits: &Limits| limits.time.map(|time| self.added + time);
+        let soft = if self.soft_told { None } else { at(&self.lifetime.soft) };
+        earliest(soft, at(&self.lifetime.hard))
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<Reached> {
+        let due = |limits: &Limits| limits.time.is_some_and(|time| self.added + time <= now).then_some(Limit::Time);
+        let (hard, soft) = (due(&self.lifetime.hard), due(&self.lifetime.soft));
+        self.tell(hard, soft)
+    }
+
+    /// Takes note of a limit that somebody else found to be reached; what there is to tell of that.
+    pub fn note(&mut self, reached: Reached) -> Option<Reached> {
+        match reached {
+            Reached::Soft(limit) => self.tell(None, Some(limit)),
+            Reached::Hard(limit) => self.tell(Some(limit), None),
+        }
+    }
+
+    /// What is left of bytes and packets, for somebody else to count down. A soft limit that was told is none any more.
+    pub fn left(&self) -> Lifetime {
+        let left = |limits: &Limits| Limits {
+            bytes: limits.bytes.map(|most| most.saturating_sub(self.bytes)),
+            packets: limits.packets.map(|most| most.saturating_sub(self.packets)),
+            time: limits.time,
+        };
+        let soft = if self.soft_told { Limits::default() } else { left(&self.lifetime.soft) };
+        Lifetime { soft, hard: left(&self.lifetime.hard) }
+    }
+
+    /// Bytes that passed.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Packets that passed.
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    fn tell(&mut self, hard: Option<Limit>, soft: Option<Limit>) -> Option<Reached> {
+        if let Some(limit) = hard
+            && !self.dead
+        {
+            self.dead = true;
+            return Some(Reached::Hard(limit));
+        }
+        if let Some(limit) = soft
+            && !self.soft_told
+            && !self.dead
+        {
+            self.soft_told = true;
+            return Some(Reached::Soft(limit));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn time_is_told_once_and_may_be_given_anew() {
+        let limits = |seconds| Limits { time: Some(Duration::from_secs(seconds)), ..Limits::default() };
+        let lifetime = Lifetime { soft: limits(1), hard: limits(2) };
+        let mut meter = Meter::new(Instant::ZERO, lifetime);
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        assert_eq!(meter.next_event(), Some(at(1)));
+        assert_eq!(meter.handle_timeout(at(1)), Some(Reached::Soft(Limit::Time)));
+        assert_eq!(meter.handle_timeout(at(1)), None);
+        assert_eq!(meter.next_event(), Some(at(2)));
+        meter.renew(at(1), lifetime);
+        assert_eq!(meter.next_event(), Some(at(2)), "soft again");
+        assert_eq!(meter.handle_timeout(at(3)), Some(Reached::Hard(Limit::Time)), "late, and both at once");
+        assert!(meter.is_dead() && !meter.allows(1));
+        assert_eq!(meter.next_event(), None);
+    }
+
+    #[test]
+    fn what_is_left_is_what_was_not_spent_and_not_told() {
+        let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
+        let mut meter = Meter::new(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
+        assert_eq!(meter.spend(2, 0), None);
+        assert_eq!(meter.left(), Lifetime { soft: limits(1), hard: limits(4) });
+        assert_eq!(meter.note(Reached::Soft(Limit::Bytes)), Some(Reached::Soft(Limit::Bytes)));
+        assert_eq!(meter.spend(1, 0), None, "told before, by whom ever");
+        assert_eq!(meter.left(), Lifetime { soft: Limits::default(), hard: limits(3) });
+        meter.renew(Instant::ZERO, Lifetime { soft: limits(3), hard: limits(6) });
+        assert_eq!(meter.left(), Lifetime { soft: limits(3), hard: limits(6) });
+        assert_eq!(meter.note(Reached::Hard(Limit::Packets)), Some(Reached::Hard(Limit::Packets)));
+        assert_eq!(meter.note(Reached::Hard(Limit::Packets)), None);
+        assert!(meter.is_dead());
+    }
+
+    #[test]
+    fn what_was_told_is_known_to_have_been_told_after_it_was_saved() {
+        let limits = |packets| Limits { packets: Some(packets), ..Limits::default() };
+        let mut meter = Meter::new(Instant::ZERO, Lifetime { soft: limits(2), hard: limits(4) });
+        let told: Vec<_> = (0..5)
+            .map(|_| {
+                meter = Meter::restore(&meter.save());
+                (meter.spend(1, 0), meter.is_dead())
+            })
+            .collect();
+        let (soft, hard) = (Some(Reached::Soft(Limit::Packets)), Some(Reached::Hard(Limit::Packets)));
+        assert_eq!(told, [(None, false), (soft, false), (None, false), (hard, true), (None, true)]);
+    }
+
+    #[test]
+    fn new_limits_are_above_what_was_spent() {
+        let lifetime = Lifetime { hard: Limits { bytes: Some(100), ..Limits::default() }, ..Lifetime::default() };
+        let mut meter = Meter::new(Instant::ZERO, lifetime);
+        assert_eq!(meter.spend(1, 99), None);
+        meter.renew(Instant::ZERO, lifetime);
+        assert_eq!(meter.spend(1, 99), None);
+        assert_eq!(meter.spend(1, 1), Some(Reached::Hard(Limit::Bytes)));
+        assert_eq!((meter.bytes(), meter.packets()), (199, 3));
+    }
+}

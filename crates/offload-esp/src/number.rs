@@ -1,0 +1,369 @@
+//! Sequence numbers: counted up on the way out, held to a window on the way in (RFC 4303 3.3.3, 3.4.3, appendix A).
+//!
+//! Invariants: no number is given out twice, and none past the last; a window accepts no number twice, and moves only
+//! for packets that were found authentic.
+
+/// Numbers of a sending SA.
+///
+/// ```
+/// use offload_esp::SendNumber;
+///
+/// let mut numbers = SendNumber::new(0, false);
+/// let first = numbers.peek(3).unwrap(); // three packets: 1, 2, 3
+/// numbers.take(3);
+/// assert_eq!((first, numbers.last()), (1, 3));
+/// assert_eq!(SendNumber::new(u64::from(u32::MAX), false).peek(1), None, "used up");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct SendNumber {
+    last: u64,
+    limit: u64,
+}
+
+impl SendNumber {
+    /// Goes on after `last`; `esn`: up to 2^64 - 1 rather than 2^32 - 1.
+    pub fn new(last: u64, esn: bool) -> SendNumber {
+        SendNumber { last, limit: limit(esn) }
+    }
+
+    /// The first of `packets` consecutive numbers; `None` if there are not so many left. Nothing is used up.
+    pub fn peek(&self, packets: u32) -> Option<u64> {
+        (self.limit.saturating_sub(self.last) >= u64::from(packets)).then(|| self.last + 1)
+    }
+
+    /// Uses up what [`peek`](Self::peek) showed.
+    ///
+    /// # Panics
+    /// If there are not so many left: a number used twice would give the key away.
+    pub fn take(&mut self, packets: u32) {
+        assert!(self.peek(packets).is_some(), "sequence numbers must be left");
+        self.last += u64::from(packets);
+    }
+
+    /// Leaves all numbers up to `last` to somebody else.
+    pub fn go_on_after(&mut self, last: u64) {
+        self.last = self.last.max(last);
+    }
+
+    /// Whether numbers go up to 2^64 - 1.
+    pub fn is_extended(&self) -> bool {
+        self.limit == limit(true)
+    }
+
+    /// The last number used; 0: none was.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+}
+
+/// The highest number an SA can have.
+pub const fn limit(esn: bool) -> u64 {
+    if esn { u64::MAX } else { u32::MAX as u64 }
+}
+
+/// Why a packet is not accepted: an old number, one that was there, or none that can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the sequence number is not new")]
+pub struct NotNew;
+
+/// The replay window of a receiving SA.
+///
+/// ```
+/// use offload_esp::ReplayWindow;
+///
+/// let mut window = ReplayWindow::new(64, true, 0);
+/// for low in [1, 3, 2] {
+///     let number = window.check(low).unwrap(); // then the packet is authenticated, and only then:
+///     window.accept(number);
+/// }
+/// assert!(window.check(2).is_err(), "a replay");
+/// // RFC 4303 appendix A: the upper half follows from the window.
+/// let mut window = ReplayWindow::new(64, true, 0xffff_fff0);
+/// assert_eq!(window.check(5), Ok(0x1_0000_0005));
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReplayWindow {
+    top: u64,
+    size: u32,
+    /// How far behind the top numbers are told apart; `size` at most.
+    memory: u32,
+    esn: bool,
+    /// One bit a number, in a ring of words with one more word than the window has, so that whole words can be cleared
+    /// as the window moves (RFC 6479).
+    words: Box<[u64]>,
+}
+
+impl ReplayWindow {
+    /// A window of `size` numbers that ends at `top`; all in it count as seen if `top` is not 0.
+    pub fn new(size: u32, esn: bool, top: u64) -> ReplayWindow {
+        ReplayWindow::remembering(size, size, esn, top)
+    }
+
+    /// A window that remembers only the last `memory` numbers of its `size`, and takes older ones for seen: of a device that
+    /// has to find whole numbers, and leaves it to the host to look at each.
+    ///
+    /// ```
+    /// use offload_esp::ReplayWindow;
+    ///
+    /// let mut window = ReplayWindow::remembering(4096, 64, true, 0);
+    /// assert!(window.accept(1000) && window.accept(990));
+    /// assert!(!window.is_new(900), "not known any more");
+    /// assert_eq!(window.whole(900), Ok(900));
+    /// ```
+    pub fn remembering(size: u32, memory: u32, esn: bool, top: u64) -> ReplayWindow {
+        let memory = memory.min(size);
+        let seen = if top == 0 { 0 } else { u64::MAX };
+        let mut window = ReplayWindow { top, size, memory, esn, words: vec![seen; words_of(memory)].into() };
+        // Bits ahead of the top in its own word are of numbers to come.
+        for ahead in 1..64 - (top % 64) {
+            window.set(top + ahead, false);
+        }
+        window
+    }
+
+    /// A window of `size` numbers that ends at `top`, none of which was seen: of a device that takes over what somebody
+    /// else guarded, and goes on to.
+    pub fn without_history(size: u32, esn: bool, top: u64) -> ReplayWindow {
+        let mut window = ReplayWindow::new(size, esn, top);
+        window.words.fill(0);
+        window
+    }
+
+    /// Bytes of what [`save`](Self::save) writes for a window that remembers `memory` numbers.
+    pub const fn saved_len(memory: u32) -> usize {
+        HEAD_BYTES + 8 * words_of(memory)
+    }
+
+    /// Appends all of its state to `image`.
+    ///
+    /// ```
+    /// use offload_esp::ReplayWindow;
+    ///
+    /// let mut window = ReplayWindow::new(64, true, 0);
+    /// window.accept(7);
+    /// let mut image = Vec::new();
+    /// window.save(&mut image);
+    /// assert_eq!(image.len(), ReplayWindow::saved_len(64));
+    /// let (restored, rest) = ReplayWindow::restore(&image).unwrap();
+    /// assert!(!restored.is_new(7) && restored.is_new(8) && rest.is_empty());
+    /// ```
+    pub fn save(&self, image: &mut Vec<u8>) {
+        image.extend_from_slice(&self.top.to_le_bytes());
+        image.extend_from_slice(&self.size.to_le_bytes());
+        image.extend_from_slice(&self.memory.to_le_bytes());
+        image.push(u8::from(self.esn));
+        self.words.iter().for_each(|word| image.extend_from_slice(&word.to_le_bytes()));
+    }
+
+    /// Reads back what [`save`](Self::save) wrote, and gives back what is behind it. `None`: it is none of those.
+    pub fn restore(image: &[u8]) -> Option<(ReplayWindow, &[u8])> {
+        let (top, image) = image.split_first_chunk()?;
+        let (size, image) = image.split_first_chunk()?;
+        let (memory, image) = image.split_first_chunk()?;
+        let (esn, mut image) = image.split_first()?;
+        let (size, memory) = (u32::from_le_bytes(*size), u32::from_le_bytes(*memory));
+        if memory > size {
+            return None;
+        }
+        let mut words = Vec::with_capacity(words_of(memory).min(image.len() / 8));
+        for _ in 0..words_of(memory) {
+            let (word, rest) = image.split_first_chunk()?;
+            words.push(u64::from_le_bytes(*word));
+            image = rest;
+        }
+        let (top, esn, words) = (u64::from_le_bytes(*top), *esn != 0, words.into());
+        Some((ReplayWindow { top, size, memory, esn, words }, image))
+    }
+
+    /// The highest number accepted.
+    pub fn top(&self) -> u64 {
+        self.top
+    }
+
+    /// The whole number of a packet that shows `low`, if it may be accepted once it is found authentic.
+    ///
+    /// # Errors
+    /// If it was accepted before or is too old.
+    pub fn check(&self, low: u32) -> Result<u64, NotNew> {
+        let number = self.whole(low)?;
+        if self.is_new(number) { Ok(number) } else { Err(NotNew) }
+    }
+
+    /// Whether `number` may be accepted.
+    pub fn is_new(&self, number: u64) -> bool {
+        if number == 0 || number > limit(self.esn) {
+            return false;
+        }
+        if number > self.top {
+            return true;
+        }
+        self.top - number < u64::from(self.memory) && !self.get(number)
+    }
+
+    /// Takes note of a packet that is authentic. False: it was there before, or is too old.
+    pub fn accept(&mut self, number: u64) -> bool {
+        if !self.is_new(number) {
+            return false;
+        }
+        if number > self.top {
+            let (old, new) = (self.top / 64, number / 64);
+            for word in (old + 1..=new).take(self.words.len()) {
+                let at = self.at(word);
+                self.words[at] = 0;
+            }
+            self.top = number;
+        }
+        self.set(number, true);
+        true
+    }
+
+    /// RFC 4303 A2.2: the upper half that brings the number closest to the window.
+    pub fn whole(&self, low: u32) -> Result<u64, NotNew> {
+        if !self.esn {
+            return Ok(u64::from(low));
+        }
+        let (top_high, top_low) = (self.top >> 32, self.top as u32);
+        let bottom = top_low.wrapping_sub(self.size - 1);
+        let high = if top_low >= self.size - 1 {
+            if low >= bottom { Some(top_high) } else { top_high.checked_add(1) }
+        } else if low >= bottom {
+            // The window reaches back into the numbers before the last crossing.
+            top_high.checked_sub(1)
+        } else {
+            Some(top_high)
+        };
+        let high = high.filter(|high| *high <= u64::from(u32::MAX)).ok_or(NotNew)?;
+        Ok((high << 32) | u64::from(low))
+    }
+
+    fn at(&self, word: u64) -> usize {
+        // Their number is a power of two; a division for each packet would be felt.
+        word as usize & (self.words.len() - 1)
+    }
+
+    fn get(&self, number: u64) -> bool {
+        self.words[self.at(number / 64)] >> (number % 64) & 1 == 1
+    }
+
+    fn set(&mut self, number: u64, seen: bool) {
+        let at = self.at(number / 64);
+        let bit = 1 << (number % 64);
+        if seen {
+            self.words[at] |= bit;
+        } else {
+            self.words[at] &= !bit;
+        }
+    }
+}
+
+/// Words of a window that remembers so many numbers.
+const fn words_of(memory: u32) -> usize {
+    (memory.div_ceil(64) as usize + 1).next_power_of_two()
+}
+
+/// The top, two sizes, and a flag.
+const HEAD_BYTES: usize = 8 + 4 + 4 + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// What a window is: the numbers accepted, all of them.
+    struct Oracle {
+        seen: BTreeSet<u64>,
+        size: u64,
+    }
+
+    impl Oracle {
+        fn accept(&mut self, number: u64) -> bool {
+            let top = self.seen.last().copied().unwrap_or(0);
+            let fits = number > top || top - number < self.size;
+            number != 0 && fits && self.seen.insert(number)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_accepts_what_a_set_of_numbers_does(
+            size in prop::sample::select(vec![32u32, 33, 64, 100, 128, 256, 1000, 4096]),
+            start in prop::sample::select(vec![1u64, 60, 0xffff_ff00, 0x1_0000_0000, 0x5_0000_0010]),
+            steps in prop::collection::vec((-300i64..300, 0u32..30), 1..200),
+        ) {
+            let mut window = ReplayWindow::new(size, true, start - 1);
+            let behind = (start - 1).saturating_sub(u64::from(size));
+            let mut oracle = Oracle { seen: (behind + 1..start).collect(), size: u64::from(size) };
+            let mut at = start;
+            for (step, jump) in steps {
+                let number = at.saturating_add_signed(step).max(1);
+                if jump == 0 {
+                    at += 5000;
+                }
+                // The upper half is guessed from the lower as long as the number is near the window.
+                let guessed = window.check(number as u32);
+                prop_assert_eq!(guessed == Ok(number), window.is_new(number), "{} at {}", number, window.top());
+                prop_assert_eq!(window.accept(number), oracle.accept(number), "{} at {}", number, window.top());
+                let mut image = Vec::new();
+                window.save(&mut image);
+                window = ReplayWindow::restore(&image).unwrap().0;
+                at = at.max(number);
+            }
+        }
+    }
+
+    proptest! {
+        /// RFC 4303 A2.2: whatever was lost, short of what would move the window by a whole subspace.
+        #[test]
+        fn the_upper_half_is_recovered_behind_any_gap(
+            size in prop::sample::select(vec![32u32, 64, 256, 4096]),
+            top in any::<u64>().prop_map(|top| top >> (top % 40)),
+            gap in 1u64..1 << 32,
+            late in 0u64..4096,
+        ) {
+            let window = ReplayWindow::without_history(size, true, top);
+            let gap = gap.min((1 << 32) - u64::from(size));
+            if let Some(number) = top.checked_add(gap) {
+                prop_assert_eq!(window.check(number as u32), Ok(number));
+            }
+            if late < u64::from(size).min(top) {
+                prop_assert_eq!(window.check((top - late) as u32), Ok(top - late));
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_end() {
+        let mut numbers = SendNumber::new(u64::MAX - 1, true);
+        assert_eq!(numbers.peek(2), None);
+        assert_eq!(numbers.peek(1), Some(u64::MAX));
+        numbers.take(1);
+        assert_eq!(numbers.peek(1), None);
+        let mut numbers = SendNumber::new(5, false);
+        numbers.go_on_after(9);
+        assert_eq!(numbers.peek(1), Some(10));
+        numbers.go_on_after(7);
+        assert_eq!(numbers.peek(1), Some(10), "never back");
+        let window = ReplayWindow::new(64, false, 5);
+        assert!(!window.is_new(1 << 32) && !window.is_new(0));
+    }
+
+    #[test]
+    fn a_window_without_history_takes_each_of_its_numbers_once() {
+        for top in [5, 63, 64, 1000, 0xffff_fff0, 0x1_0000_0010] {
+            let mut window = ReplayWindow::without_history(64, true, top);
+            for number in (1..=top).rev().take(64).chain(top + 1..top + 3) {
+                assert_eq!(window.check(number as u32), Ok(number));
+                assert!(window.accept(number) && !window.accept(number), "{number} of {top}");
+            }
+            assert!(!window.is_new(0) && !window.is_new(top.saturating_sub(64)));
+        }
+    }
+
+    #[test]
+    fn a_new_window_reaches_no_further_back_than_zero() {
+        let window = ReplayWindow::new(64, true, 0);
+        assert_eq!(window.check(0xffff_ffff), Err(NotNew), "that would be before the first");
+        assert_eq!(window.check(0), Err(NotNew));
+    }
+}

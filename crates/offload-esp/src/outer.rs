@@ -1,0 +1,291 @@
+//! What stands in front of the ESP header: the packet's own IP header in transport mode, a new one in tunnel mode
+//! (RFC 4301 5.1.2, RFC 4303 3.1), and perhaps UDP (RFC 3948).
+
+use crate::ip::IpView;
+use crate::{
+    Cipher, ESP_AND_IV, ETHERNET, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP, checksum,
+    trailer_len,
+};
+use bytes::BytesMut;
+use core::net::IpAddr;
+use offload_api::{DontFragment, EspMode, SaParams, UdpEncapsulation};
+use smallvec::SmallVec;
+
+/// The headers in front of ESP, for a packet or for all segments of one: lengths, identification and checksums are
+/// each packet's own.
+///
+/// See the [crate] for an example.
+#[derive(Clone, Debug)]
+pub struct Outer {
+    /// IP header with extension headers, then UDP if there is.
+    bytes: SmallVec<[u8; 64]>,
+    /// Where UDP starts, or ESP.
+    ip: usize,
+    udp: bool,
+    tunnel: bool,
+    /// Where it is said what the IP header has behind it.
+    protocol_at: usize,
+    /// Bytes of the plain packet that are not protected: they are in `bytes`, as far as they are needed.
+    taken: usize,
+    next_header: u8,
+}
+
+/// Why a packet cannot be wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WrapError {
+    /// It is no IP packet.
+    #[error("not an IP packet")]
+    NotIp,
+    /// RFC 4301 7: transport mode is for whole packets.
+    #[error("a fragment cannot be protected in transport mode")]
+    Fragment,
+}
+
+impl Outer {
+    /// The headers for the packet of an SA that starts with `packet`, its headers at least. Its length field may say
+    /// anything.
+    ///
+    /// # Errors
+    /// If the SA has no way to carry it.
+    pub fn for_packet(sa: &SaParams, packet: &[u8]) -> Result<Outer, WrapError> {
+        let view = IpView::parse_headers(packet).ok_or(WrapError::NotIp)?;
+        let mut outer = match sa.mode {
+            EspMode::Transport if view.fragment => return Err(WrapError::Fragment),
+            EspMode::Transport => Outer::own_header(&view, packet),
+            EspMode::Tunnel => Outer::new_header(sa, &view),
+        };
+        outer.bytes[outer.protocol_at] = if sa.encapsulation.is_some() { PROTOCOL_UDP } else { PROTOCOL_ESP };
+        if let Some(UdpEncapsulation { source_port, destination_port }) = sa.encapsulation {
+            outer.udp = true;
+            outer.bytes.extend_from_slice(&source_port.to_be_bytes());
+            outer.bytes.extend_from_slice(&destination_port.to_be_bytes());
+            outer.bytes.extend_from_slice(&[0; 4]);
+        }
+        Ok(outer)
+    }
+
+    /// Reads back the headers of a packet that [`write_headers`](Self::write_headers) made, up to the ESP header at
+    /// `esp` in the frame: what a device needs to know of them.
+    pub fn of_headers(frame: &[u8], esp: usize, sa: &SaParams, next_header: u8) -> Option<Outer> {
+        let bytes = frame.get(ETHERNET..esp)?;
+        let view = IpView::parse_headers(bytes)?;
+        let udp = sa.encapsulation.is_some();
+        if view.header + if udp { 8 } else { 0 } != bytes.len() {
+            return None;
+        }
+        let tunnel = sa.mode == EspMode::Tunnel;
+        let taken = if tunnel { 0 } else { view.header };
+        let (ip, protocol_at) = (view.header, view.protocol_at);
+        Some(Outer { bytes: bytes.into(), ip, udp, tunnel, protocol_at, taken, next_header })
+    }
+
+    /// Bytes in front of the ESP header, the Ethernet header not counted.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none, which is never so.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes at the start of the plain packet that are not protected.
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
+    /// Where, from the start of the IP header, it is said what the IP header has behind it.
+    pub fn protocol_at(&self) -> usize {
+        self.protocol_at
+    }
+
+    /// What is protected.
+    pub fn next_header(&self) -> u8 {
+        self.next_header
+    }
+
+    /// Bytes of the wrapped packet, without Ethernet header, that a plain packet of `plain` bytes becomes.
+    pub fn wrapped_len(&self, plain: usize) -> usize {
+        let payload = plain - self.taken;
+        self.bytes.len() + ESP_AND_IV + payload + trailer_len(payload)
+    }
+
+    /// The largest plain packet that becomes one of at most `mtu` bytes; 0 if there is none.
+    pub fn plain_len(&self, mtu: usize) -> usize {
+        let room = mtu.saturating_sub(self.bytes.len() + ESP_AND_IV + crate::ICV);
+        (room - room % 4).checked_sub(2).map_or(0, |payload| payload + self.taken)
+    }
+
+    /// The largest packet of one family, without options or extensions, that an SA can carry in packets of `mtu` bytes.
+    pub fn plain_mtu(sa: &SaParams, ipv6: bool, mtu: usize) -> usize {
+        let mut header = [0; 40];
+        header[0] = if ipv6 { 0x60 } else { 0x45 };
+        header[6] = if ipv6 { PROTOCOL_NONE } else { 0 };
+        Outer::for_packet(sa, &header).map_or(0, |outer| outer.plain_len(mtu))
+    }
+
+    /// Puts Ethernet header, outer headers and room for ESP header and IV into an empty `frame`. `plain` is the plain
+    /// frame, its headers at least: in transport mode, the IP header is this very packet's.
+    pub fn write_headers(&self, plain: &[u8], frame: &mut BytesMut) {
+        frame.extend_from_slice(&plain[..ETHERNET - 2]);
+        frame.extend_from_slice(if self.is_ipv6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
+        frame.extend_from_slice(&self.bytes);
+        if !self.tunnel {
+            frame[ETHERNET..ETHERNET + self.ip].copy_from_slice(&plain[ETHERNET..ETHERNET + self.ip]);
+            frame[ETHERNET + self.protocol_at] = self.bytes[self.protocol_at];
+        }
+        frame.resize(frame.len() + ESP_AND_IV, 0);
+    }
+
+    /// Wraps a whole plain frame into an empty one.
+    pub fn wrap(&self, cipher: &Cipher, plain: &[u8], number: u64, frame: &mut BytesMut) {
+        self.write_headers(plain, frame);
+        let packet = &plain[ETHERNET..];
+        let total = IpView::parse(packet).map_or(packet.len(), |view| view.total);
+        frame.extend_from_slice(&packet[self.taken..total]);
+        self.finish(cipher, number, frame);
+    }
+
+    /// Finishes a frame that holds headers, room for ESP header and IV, and payload.
+    pub fn finish(&self, cipher: &Cipher, number: u64, frame: &mut BytesMut) {
+        let esp = ETHERNET + self.bytes.len();
+        cipher.seal(frame, esp, number, self.next_header);
+        self.fix_lengths(frame, number);
+    }
+
+    /// Lengths, identification and checksums of a frame that is otherwise finished.
+    fn fix_lengths(&self, frame: &mut BytesMut, number: u64) {
+        let total = frame.len() - ETHERNET;
+        let packet = &mut frame[ETHERNET..];
+        if self.udp {
+            let length = (total - self.ip) as u16;
+            packet[self.ip + 4..self.ip + 6].copy_from_slice(&length.to_be_bytes());
+            // RFC 3948 2.1: over IPv4, there is none.
+            packet[self.ip + 6..self.ip + 8].fill(0);
+        }
+        if self.is_ipv6() {
+            packet[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
+            // RFC 8200 8.1: over IPv6, there must be one.
+            if self.udp
+                && let Some(view) = IpView::parse(packet)
+            {
+                checksum::fill(packet, &view);
+            }
+        } else {
+            packet[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+            if self.tunnel {
+                packet[4..6].copy_from_slice(&(number as u16).to_be_bytes());
+            }
+            offload_formats::checksum::fill_ipv4_header(packet);
+        }
+    }
+
+    /// RFC 4303 3.1.1: the packet's own header stays.
+    fn own_header(view: &IpView, packet: &[u8]) -> Outer {
+        Outer {
+            bytes: packet[..view.header].into(),
+            ip: view.header,
+            udp: false,
+            tunnel: false,
+            protocol_at: view.protocol_at,
+            taken: view.header,
+            next_header: view.protocol,
+        }
+    }
+
+    /// RFC 4301 5.1.2.
+    fn new_header(sa: &SaParams, view: &IpView) -> Outer {
+        // RFC 6040 4.1: normal mode copies ECN, compatibility mode clears it.
+        let ecn = if sa.ecn { view.traffic_class & ECN } else { 0 };
+        let class = sa.dscp.map_or(view.traffic_class & !ECN, |dscp| dscp << 2) | ecn;
+        let mut bytes: SmallVec<[u8; 64]> = SmallVec::new();
+        match (sa.source, sa.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let dont_fragment = match sa.dont_fragment {
+                    DontFragment::Copy => view.dont_fragment,
+                    DontFragment::Set => true,
+                    DontFragment::Clear => false,
+                };
+                let flags = if dont_fragment { 0x40 } else { 0 };
+                bytes.extend_from_slice(&[0x45, class, 0, 0, 0, 0, flags, 0, HOPS, 0, 0, 0]);
+                bytes.extend_from_slice(&source.octets());
+                bytes.extend_from_slice(&destination.octets());
+            }
+            (source, destination) => {
+                let octets = |address: IpAddr| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                    IpAddr::V6(address) => address.octets(),
+                };
+                bytes.extend_from_slice(&[0x60 | class >> 4, class << 4, 0, 0, 0, 0, 0, HOPS]);
+                bytes.extend_from_slice(&octets(source));
+                bytes.extend_from_slice(&octets(destination));
+            }
+        }
+        let next_header = if view.is_ipv6() { PROTOCOL_IPV6 } else { PROTOCOL_IPV4 };
+        let protocol_at = if bytes[0] >> 4 == 6 { 6 } else { 9 };
+        Outer { ip: bytes.len(), bytes, udp: false, tunnel: true, protocol_at, taken: 0, next_header }
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.bytes[0] >> 4 == 6
+    }
+}
+
+/// A NAT keep-alive of an SA in UDP (RFC 3948 2.3), as a whole frame whose Ethernet addresses are `ethernet`. `None`: the SA
+/// is not in UDP.
+///
+/// ```
+/// use offload_esp::inner::{NotEsp, shares_port};
+/// use offload_esp::IpView;
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams, UdpEncapsulation};
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let plain = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+/// assert!(offload_esp::outer::keep_alive(&plain, &[2; 12]).is_none());
+/// let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+/// let frame = offload_esp::outer::keep_alive(&SaParams { encapsulation, ..plain }, &[2; 12]).unwrap();
+/// let view = IpView::parse(&frame[14..]).unwrap();
+/// assert_eq!(shares_port(&frame[14..], &view), Some(NotEsp::KeepAlive));
+/// ```
+pub fn keep_alive(sa: &SaParams, ethernet: &[u8; ETHERNET - 2]) -> Option<BytesMut> {
+    let UdpEncapsulation { source_port, destination_port } = sa.encapsulation?;
+    let mut frame = BytesMut::from(&ethernet[..]);
+    let length = (UDP_HEADER + KEEP_ALIVE.len()) as u16;
+    match (sa.source, sa.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            frame.extend_from_slice(&[0x08, 0x00, 0x45, 0]);
+            frame.extend_from_slice(&(20 + length).to_be_bytes());
+            frame.extend_from_slice(&[0, 0, 0x40, 0, HOPS, PROTOCOL_UDP, 0, 0]);
+            frame.extend_from_slice(&source.octets());
+            frame.extend_from_slice(&destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend_from_slice(&length.to_be_bytes());
+            frame.extend_from_slice(&[PROTOCOL_UDP, HOPS]);
+            frame.extend_from_slice(&source.octets());
+            frame.extend_from_slice(&destination.octets());
+        }
+        _ => return None,
+    }
+    frame.extend_from_slice(&source_port.to_be_bytes());
+    frame.extend_from_slice(&destination_port.to_be_bytes());
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&[0; 2]);
+    frame.extend_from_slice(KEEP_ALIVE);
+    let packet = &mut frame[ETHERNET..];
+    match IpView::parse(packet) {
+        // RFC 8200 8.1: over IPv6, there must be a checksum.
+        Some(view) if view.is_ipv6() => checksum::fill(packet, &view),
+        _ => offload_formats::checksum::fill_ipv4_header(packet),
+    }
+    Some(frame)
+}
+
+const UDP_HEADER: usize = 8;
+const KEEP_ALIVE: &[u8] = &[0xff];
+/// Time to live, or hop limit, of a tunnel's packets.
+const HOPS: u8 = 64;
+/// The two bits of ECN in a traffic class (RFC 3168 5).
+pub(crate) const ECN: u8 = 0x03;

@@ -1,0 +1,199 @@
+//! Two of our stacks, each with an emulated NIC, on a wire of 100 Gb/s in virtual time. A stack has its turn when its NIC
+//! interrupts, when it asked to have one, and when its application has called it.
+
+use bytes::Bytes;
+use core::net::Ipv4Addr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
+use nic_sim::wire::{Link, LinkConfig, Port};
+use nic_sim::{Device, Driver, NicConfig, nic};
+use offload_api::{NetDevice, TxTag};
+use offload_base::cost::{self, Domain};
+use offload_base::time::earliest;
+use offload_base::{Instant, Seed};
+use offload_host_stack::{Config, ConnectionId, Stack};
+use std::sync::Arc;
+use std::task::Wake;
+
+pub(crate) struct Ours {
+    now: Instant,
+    stacks: [Stack; 2],
+    nics: [(Device, Driver); 2],
+    links: [Link; 2],
+    interrupts: [Arc<Interrupt>; 2],
+    /// When each stack wants its turn, if nothing interrupts.
+    timers: [Option<Instant>; 2],
+    clients: Vec<ConnectionId>,
+    /// Whose turn it is.
+    turn: usize,
+    /// Turns each stack has had.
+    turns: [u64; 2],
+    message: Bytes,
+    sent: u64,
+    received: u64,
+}
+
+/// That a stack is to have its turn.
+struct Interrupt(AtomicBool);
+
+impl Wake for Interrupt {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Ours {
+    /// Hosts with so many connections between them, and such NICs.
+    pub(crate) fn new(connections: usize, config: &NicConfig) -> Ours {
+        let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
+        let address = |side: u8| Ipv4Addr::new(10, 0, 0, side + 1);
+        let stack = |side: u8| {
+            let config = Config::new(address(side), mac(side), Seed(u64::from(side)));
+            Stack::new(config.with_neighbour(address(1 - side).into(), mac(1 - side)))
+        };
+        let link = |name: &str| Link::new(&LinkConfig::default(), Seed(1).derive(name));
+        let mut ours = Ours {
+            now: Instant::ZERO,
+            stacks: [stack(0), stack(1)],
+            nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..config.clone() })),
+            links: [link("there"), link("back")],
+            // The first turn is for asking to be interrupted.
+            interrupts: [(); 2].map(|()| Arc::new(Interrupt(AtomicBool::new(true)))),
+            timers: [None; 2],
+            clients: Vec::new(),
+            turn: 0,
+            turns: [0; 2],
+            message: Bytes::from(vec![0x5a; MESSAGE_BYTES as usize]),
+            sent: 0,
+            received: 0,
+        };
+        ours.stacks[1].listen(PORT, connections).unwrap();
+        for _ in 0..connections {
+            let client = ours.stacks[0].connect(ours.now, None, (address(1), PORT).into()).unwrap();
+            ours.clients.push(client);
+            ours.interrupts[0].0.store(true, Ordering::Relaxed);
+            let mut goes_on = true;
+            while ours.stacks[1].accept(PORT).is_none() {
+                assert!(goes_on, "nobody comes");
+                goes_on = ours.step();
+            }
+        }
+        ours
+    }
+
+    /// Sends so many messages, each on the next connection, and waits until all of them have arrived.
+    pub(crate) fn messages(&mut self, count: u64) {
+        let end = self.sent + count * MESSAGE_BYTES;
+        while self.received < end {
+            {
+                let _host = cost::domain(Domain::Host(0));
+                while self.sent < end && self.sent - self.received < UNDER_WAY {
+                    let client = self.clients[self.turn];
+                    self.stacks[0].send(client, self.message.clone(), TxTag::PLAIN);
+                    self.stacks[0].push(client);
+                    self.turn = (self.turn + 1) % self.clients.len();
+                    self.sent += MESSAGE_BYTES;
+                    self.interrupts[0].0.store(true, Ordering::Relaxed);
+                }
+            }
+            let goes_on = self.step();
+            assert!(goes_on || self.received >= end, "nothing comes any more");
+        }
+    }
+
+    /// What each host has done so far: turns, packets handed to its NIC, packets taken from it.
+    pub(crate) fn done(&self) -> [[u64; 3]; 2] {
+        [0, 1].map(|side| {
+            let counters = self.stacks[side].counters();
+            [self.turns[side], counters.ip_out_requests, counters.ip_in_receives]
+        })
+    }
+
+    /// Does what can be done at this instant, and moves on to the next event. False if there is none.
+    fn step(&mut self) -> bool {
+        let mut next = None;
+        for side in 0..2 {
+            {
+                let device = &mut self.nics[side].0;
+                let _device = cost::domain(Domain::Device(side as u8));
+                while let Some(frame) = self.links[1 - side].poll(self.now) {
+                    device.receive_frame(self.now, frame);
+                }
+                device.process(self.now);
+            }
+            let interrupted = self.interrupts[side].0.swap(false, Ordering::Relaxed);
+            if interrupted || self.timers[side].is_some_and(|at| at <= self.now) {
+                self.turn_of(side);
+            }
+            let device = &mut self.nics[side].0;
+            let link = &mut self.links[side];
+            let mut held_back = false;
+            {
+                let _device = cost::domain(Domain::Device(side as u8));
+                device.process(self.now);
+                loop {
+                    held_back |= link.ready_at() > self.now;
+                    if held_back {
+                        break;
+                    }
+                    let Some(frame) = device.poll_frame(self.now) else { break };
+                    link.send(self.now, frame);
+                }
+            }
+            let of_link = held_back.then(|| link.ready_at());
+            let of_device = device.next_event().filter(|at| !held_back || *at > self.now);
+            for at in [link.next_event(), of_link, of_device, self.timers[side]] {
+                next = earliest(next, at);
+            }
+        }
+        if self.interrupts.iter().any(|interrupt| interrupt.0.load(Ordering::Relaxed)) {
+            // Raised behind the turn of its host, which has it at this instant.
+            return true;
+        }
+        self.now = next.map_or(self.now, |next| next.max(self.now));
+        next.is_some()
+    }
+
+    /// What a host does when it is interrupted. A function of its own, for profiles to tell hosts from devices by.
+    #[inline(never)]
+    fn turn_of(&mut self, side: usize) {
+        let _host = cost::domain(Domain::Host(side as u8));
+        self.turns[side] += 1;
+        let (stack, driver) = (&mut self.stacks[side], &mut self.nics[side].1);
+        let waker = Waker::from(self.interrupts[side].clone());
+        loop {
+            while stack.poll(self.now, driver) {}
+            if driver.arm(&waker) {
+                break;
+            }
+        }
+        while let Some((id, readiness)) = stack.next_ready() {
+            if side == 1 && readiness.readable {
+                while let Some(segment) = stack.take(id) {
+                    self.received += segment.data.len() as u64;
+                    stack.consume(id, segment.data.len());
+                }
+            }
+        }
+        if side == 1 && stack.has_work() {
+            // Windows that opened.
+            stack.transmit(self.now, driver);
+        }
+        self.timers[side] = earliest(stack.next_event(), driver.next_event());
+    }
+}
+
+/// NICs that cut and join up to 256 KiB, as after `ip link set nic0 gso_max_size 262144 gro_max_size 262144`, so that a
+/// message and its headers are one packet; and in which segments wait for others for 32 us, as in those whose driver is
+/// mlx5, whatever the host looks at meanwhile.
+pub(crate) fn large_nic() -> NicConfig {
+    let lro_wait = core::time::Duration::from_micros(32);
+    NicConfig { tso_max_bytes: 256 << 10, lro_max_bytes: 256 << 10, lro_wait, ..NicConfig::default() }
+}
+
+/// Messages after which a connection is as it stays.
+pub(crate) const WARM_EACH: u64 = 8;
+/// Bytes of a message.
+pub(crate) const MESSAGE_BYTES: u64 = 64 << 10;
+const UNDER_WAY: u64 = 1 << 20;
+const PORT: u16 = 443;

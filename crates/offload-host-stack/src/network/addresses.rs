@@ -1,0 +1,263 @@
+//! The interface's own addresses, and whom it reaches how.
+//!
+//! Invariant: a next hop is another host on this Ethernet, never this one, and never an address of many.
+
+use super::six::{AdvertisedPrefix, DueSix, Six};
+use crate::config::Config;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use offload_base::Instant;
+
+/// What the interface is called, and which addresses are its neighbours'.
+#[derive(Clone, Debug)]
+pub(super) struct Addresses {
+    four: Four,
+    six: Option<Six>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Four {
+    address: Ipv4Addr,
+    prefix_len: u8,
+    gateway: Option<Ipv4Addr>,
+}
+
+impl Addresses {
+    pub(super) fn new(config: &Config) -> Addresses {
+        let (address, prefix_len, gateway) = (config.address, config.prefix_len.min(32), config.gateway);
+        let random = config.random.stream("offload-host-stack IPv6");
+        let six = config.ipv6.map(|six| Six::new(&six, config.mac, random));
+        Addresses { four: Four { address, prefix_len, gateway }, six }
+    }
+
+    /// The interface's IPv4 address.
+    pub(super) fn four(&self) -> Ipv4Addr {
+        self.four.address
+    }
+
+    pub(super) fn speaks_six(&self) -> bool {
+        self.six.is_some()
+    }
+
+    /// Whether `address` is one of the interface's.
+    pub(super) fn are(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => address == self.four.address,
+            IpAddr::V6(address) => self.six.as_ref().is_some_and(|six| six.has(address)),
+        }
+    }
+
+    /// Whether `address` is one of many among whom this host is: all of them on this link, or those whose address
+    /// looks like one of its own (RFC 4291 2.8).
+    pub(super) fn are_among(&self, address: Ipv6Addr) -> bool {
+        self.six.as_ref().is_some_and(|six| address == ALL_NODES || six.is_solicited_at(address))
+    }
+
+    /// The address under which `destination` is spoken to (RFC 6724 5, rules 2 and 3, as far as there is a choice).
+    pub(super) fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        match destination {
+            IpAddr::V4(_) => Some(IpAddr::V4(self.four.address)),
+            IpAddr::V6(address) => {
+                let six = self.six.as_ref()?;
+                let near = address.is_unicast_link_local() || link_local_multicast(address);
+                let source = if near { six.link_local() } else { six.source_for(address) };
+                source.map(IpAddr::V6)
+            }
+        }
+    }
+
+    /// The neighbour to which packets for `destination` go. `known`: it was set up by hand as one.
+    pub(super) fn next_hop(&self, destination: IpAddr, known: bool) -> Option<IpAddr> {
+        if self.are(destination) {
+            return None;
+        }
+        match destination {
+            IpAddr::V4(address) => {
+                if known || self.is_on_link(destination) {
+                    return Some(destination);
+                }
+                let nobody = address.is_broadcast()
+                    || address.is_multicast()
+                    || address.is_unspecified()
+                    || address.is_loopback();
+                let elsewhere = !nobody && !self.four.shares_prefix(address);
+                self.four.gateway.filter(|_| elsewhere).map(IpAddr::V4)
+            }
+            IpAddr::V6(address) => {
+                let six = self.six.as_ref()?;
+                if known || self.is_on_link(destination) {
+                    return Some(destination);
+                }
+                let elsewhere = is_somebody(address) && !address.is_unicast_link_local();
+                six.router().filter(|_| elsewhere).map(IpAddr::V6)
+            }
+        }
+    }
+
+    /// Whether another host may have sent from `address`. RFC 1122 3.2.1.3, RFC 4291 2.7: nobody is many, or nobody; and
+    /// what is said to come from this host, be it from within, does not come by a wire.
+    pub(super) fn may_be_others(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => {
+                let nobody = address.is_broadcast()
+                    || address.is_multicast()
+                    || address.is_unspecified()
+                    || address.is_loopback();
+                !nobody && !self.are(address.into()) && !self.four.is_of_all(address)
+            }
+            IpAddr::V6(address) => is_somebody(address) && !self.are(address.into()),
+        }
+    }
+
+    /// Whether `address` can be another host on this Ethernet.
+    pub(super) fn is_on_link(&self, address: IpAddr) -> bool {
+        let near = match address {
+            IpAddr::V4(address) => self.four.shares_prefix(address) && !self.four.is_of_all(address),
+            IpAddr::V6(address) => is_somebody(address) && self.six.as_ref().is_some_and(|six| six.is_on_link(address)),
+        };
+        near && !self.are(address)
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = IpAddr> {
+        let six = self.six.iter().flat_map(|six| six.addresses().map(IpAddr::V6));
+        core::iter::once(IpAddr::V4(self.four.address)).chain(six)
+    }
+
+    /// Whether `address` would be one of the interface's, if nobody else has it.
+    pub(super) fn is_tentative(&self, address: Ipv6Addr) -> bool {
+        self.six.as_ref().is_some_and(|six| six.is_tentative(address))
+    }
+
+    /// Somebody else has it.
+    pub(super) fn give_up(&mut self, address: Ipv6Addr) {
+        self.six.iter_mut().for_each(|six| six.give_up(address));
+    }
+
+    /// Whether routers' advertisements are believed.
+    pub(super) fn hears_routers(&self) -> bool {
+        self.six.as_ref().is_some_and(Six::hears_routers)
+    }
+
+    pub(super) fn note_router(&mut self, now: Instant, router: Ipv6Addr, lifetime: Duration) {
+        self.six.iter_mut().for_each(|six| six.note_router(now, router, lifetime));
+    }
+
+    pub(super) fn note_mtu(&mut self, mtu: u32) {
+        self.six.iter_mut().for_each(|six| six.note_mtu(mtu));
+    }
+
+    pub(super) fn note_prefix(&mut self, now: Instant, prefix: &AdvertisedPrefix) {
+        self.six.iter_mut().for_each(|six| six.note_prefix(now, prefix));
+    }
+
+    /// The largest packet that the link takes for `destination`, if a router said so.
+    pub(super) fn link_mtu(&self, destination: IpAddr) -> Option<u16> {
+        self.six.as_ref().filter(|_| destination.is_ipv6())?.mtu()
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        self.six.as_ref()?.next_event()
+    }
+
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<DueSix> {
+        self.six.as_mut()?.pop_due(now)
+    }
+}
+
+impl Four {
+    fn host_bits(&self) -> u32 {
+        u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0)
+    }
+
+    /// Whether it is the address of this network, or of all in it.
+    fn is_of_all(&self, address: Ipv4Addr) -> bool {
+        let host_bits = self.host_bits();
+        let host = address.to_bits() & host_bits;
+        // RFC 3021: in a network of two there is neither.
+        self.prefix_len < 31 && self.shares_prefix(address) && (host == 0 || host == host_bits)
+    }
+
+    fn shares_prefix(&self, address: Ipv4Addr) -> bool {
+        (address.to_bits() ^ self.address.to_bits()) & !self.host_bits() == 0
+    }
+}
+
+/// Whether an address may be a single host's elsewhere than in this one. IPv4's in IPv6's clothes are none
+/// (RFC 4038 4.2: they belong on no wire).
+pub(super) fn is_somebody(address: Ipv6Addr) -> bool {
+    let nobody = address.is_multicast() || address.is_unspecified() || address.is_loopback();
+    !nobody && address.to_ipv4_mapped().is_none()
+}
+
+/// The multicast address at which a host with `address` is solicited (RFC 4291 2.7.1).
+pub(super) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
+    let [.., high, low] = address.segments();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (high & 0xff), low)
+}
+
+fn link_local_multicast(address: Ipv6Addr) -> bool {
+    address.segments()[0] & 0xff0f == 0xff02
+}
+
+/// RFC 4291 2.7.1.
+pub(super) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Ipv6Config;
+    use offload_base::Seed;
+
+    fn addresses() -> Addresses {
+        let six = Ipv6Config::new(six("fd00:0:0:7::1")).with_gateway(six("fe80::9"));
+        let config = Config::new([10, 0, 0, 1].into(), [0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde], Seed(1));
+        Addresses::new(&config.with_gateway([10, 0, 0, 9].into()).with_ipv6(six))
+    }
+
+    fn six(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_link_local_address_is_made_as_rfc_2464_does() {
+        assert!(addresses().are(ip("fe80::3656:78ff:fe9a:bcde")));
+        assert!(addresses().are_among(solicited_node(six("fe80::3656:78ff:fe9a:bcde"))));
+        assert_eq!(solicited_node(six("4037::01:800:200e:8c6c")), six("ff02::1:ff0e:8c6c")); // RFC 4291 2.7.1
+    }
+
+    #[test]
+    fn neighbours_are_reached_directly_and_others_by_the_gateway() {
+        let addresses = addresses();
+        let hops = [
+            ("10.0.0.200", Some("10.0.0.200")),
+            ("10.0.1.1", Some("10.0.0.9")),
+            ("fd00:0:0:7::2", Some("fd00:0:0:7::2")),
+            ("fd00:0:0:8::2", Some("fe80::9")),
+            ("fe80::2", Some("fe80::2")),
+            ("10.0.0.1", None),
+            ("10.0.0.255", None),
+            ("224.0.0.1", None),
+            ("fd00:0:0:7::1", None),
+            ("ff02::1", None),
+            ("::", None),
+            ("::1", None),
+            ("::ffff:10.0.0.2", None),
+        ];
+        for (to, hop) in hops {
+            assert_eq!(addresses.next_hop(ip(to), false), hop.map(ip), "{to}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_near_is_spoken_to_from_near() {
+        let addresses = addresses();
+        assert_eq!(addresses.source_for(ip("fe80::2")), Some(ip("fe80::3656:78ff:fe9a:bcde")));
+        assert_eq!(addresses.source_for(ip("fd00:0:0:7::2")), Some(ip("fd00:0:0:7::1")));
+        assert_eq!(addresses.source_for(ip("192.0.2.1")), Some(ip("10.0.0.1")));
+    }
+}

@@ -1,0 +1,403 @@
+//! A connection in an application's hands: a [`SegmentStream`], and `AsyncRead + AsyncWrite`.
+
+use super::{Inner, Shard, Waiting};
+use crate::config::{CongestionAlgorithm, KeepAlive};
+use crate::flow_table::ConnectionId;
+use crate::tcp::{ConnectionError, State, TcpStats};
+use bytes::Bytes;
+use core::fmt;
+use core::net::SocketAddr;
+use core::num::NonZeroU64;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, SentBytes, TxTag};
+use offload_base::Seq;
+use offload_base::cost::{self, Work};
+use std::io;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A TCP connection.
+///
+/// As a [`SegmentStream`] it carries tagged ranges both ways; as `AsyncRead + AsyncWrite` it is like any other
+/// stream. Each kind of waiting (to read, to write, for acknowledgments, for device events) is one task's at a time.
+///
+/// **Dropping it** is an orderly close: what was queued is delivered, sealed by software if no device will, with
+/// nobody polling; then the FIN is. What was received and not read, or comes later, is thrown away, and answered
+/// with a reset once everything queued has been acknowledged, so that the peer knows.
+///
+/// ```
+/// use offload_host_stack::TcpStream;
+/// use offload_api::{SegmentStream, TxTag};
+///
+/// /// Copies what arrives back to where it came from, and says what the device made of it.
+/// async fn echo(mut stream: TcpStream) -> std::io::Result<()> {
+///     while let Some(segment) = core::future::poll_fn(|cx| stream.poll_segment(cx)).await? {
+///         println!("{:?}: {:?}", segment.seq, segment.meta.tls());
+///         let bytes = segment.data.len();
+///         stream.send(segment.data.freeze(), TxTag::PLAIN);
+///         stream.flush();
+///         stream.consume(bytes);
+///     }
+///     stream.finish();
+///     Ok(())
+/// }
+/// ```
+pub struct TcpStream {
+    shard: Arc<Shard>,
+    id: ConnectionId,
+    flow: FlowKey,
+    /// What is left of a segment that `AsyncRead` has read from.
+    unread: Option<RxSegment>,
+}
+
+impl TcpStream {
+    pub(crate) fn new(shard: Arc<Shard>, id: ConnectionId) -> TcpStream {
+        shard.hold();
+        let flow = shard.with(|inner, _| {
+            *inner.waiting(id) = Waiting::default();
+            inner.stack.flow(id)
+        });
+        TcpStream { shard, id, flow, unread: None }
+    }
+
+    /// This end's address and port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.flow.local
+    }
+
+    /// The peer's address and port.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.flow.remote
+    }
+
+    /// Whether short segments leave at once (true), or wait for an acknowledgment or a flush (false, the default).
+    pub fn set_nodelay(&self, nodelay: bool) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_nodelay(self.id, nodelay);
+            inner.transmit(now);
+        });
+    }
+
+    /// Whether the peer is probed when nothing has been heard of it for long.
+    pub fn set_keep_alive(&self, keep_alive: Option<KeepAlive>) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_keep_alive(now, self.id, keep_alive);
+            inner.transmit(now);
+        });
+    }
+
+    /// How long bytes may wait for their acknowledgment before the connection is given up. `None`: as long as the
+    /// configured number of retransmissions takes.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_user_timeout(now, self.id, timeout);
+            inner.transmit(now);
+        });
+    }
+
+    /// What controls congestion from now on; the window stays.
+    pub fn set_congestion(&self, algorithm: CongestionAlgorithm) {
+        self.shard.with(|inner, _| inner.stack.set_congestion(self.id, algorithm));
+    }
+
+    /// Whether data leave no faster than window and round-trip time ask for: see [`Stack::set_paced`](crate::Stack::set_paced).
+    pub fn set_paced(&self, paced: bool) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_paced(self.id, paced);
+            inner.transmit(now);
+        });
+    }
+
+    /// How many bytes a second leave at most, counted as [`TxAsk::rate`](offload_api::TxAsk::rate) counts them. The device
+    /// spaces the packets; where it does not ([`PathCaps::pacing`](offload_api::PathCaps::pacing)), they leave as they
+    /// would without.
+    pub fn set_pacing_rate(&self, rate: Option<NonZeroU64>) {
+        self.shard.with(|inner, now| {
+            inner.stack.set_pacing_rate(self.id, rate);
+            inner.transmit(now);
+        });
+    }
+
+    /// Figures of the connection.
+    pub fn stats(&self) -> TcpStats {
+        self.shard.with(|inner, _| inner.stack.stats(self.id))
+    }
+
+    /// The sequence number of the first byte this end sends or sent.
+    pub fn first_seq(&self) -> Seq {
+        self.shard.with(|inner, _| inner.stack.first_seq(self.id))
+    }
+
+    pub(crate) fn poll_opened(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let id = self.id;
+        self.shard.with(|inner, _| {
+            if let Some(error) = inner.stack.error(id) {
+                return Poll::Ready(Err(error.into()));
+            }
+            if inner.stack.state(id).is_opening() {
+                remember(&mut inner.waiting(id).opened, cx);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// The next range, or why there is none.
+    fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+        if let Some(unread) = self.unread.take() {
+            return Poll::Ready(Ok(Some(unread)));
+        }
+        let id = self.id;
+        self.shard.with(|inner, now| {
+            if let Some(segment) = inner.stack.take(id) {
+                return Poll::Ready(Ok(Some(segment)));
+            }
+            if inner.stack.at_end(id) {
+                return Poll::Ready(Ok(None));
+            }
+            if let Some(error) = inner.stack.error(id) {
+                return Poll::Ready(Err(error.into()));
+            }
+            if inner.stack.state(id) == State::Closed {
+                return Poll::Ready(Ok(None));
+            }
+            remember(&mut inner.waiting(id).readable, cx);
+            // The answer may be to something that was queued and not flushed.
+            if inner.stack.has_work() {
+                inner.transmit(now);
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Room in the send queue; what is queued is sent first if there is none.
+    fn poll_writable(inner: &mut Inner, id: ConnectionId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if !inner.stack.may_send(id) {
+            return Poll::Ready(Err(inner.stack.error(id).map_or(io::ErrorKind::BrokenPipe.into(), Into::into)));
+        }
+        match inner.stack.room(id) {
+            0 => {
+                remember(&mut inner.waiting(id).writable, cx);
+                Poll::Pending
+            }
+            room => Poll::Ready(Ok(room)),
+        }
+    }
+
+    fn poll_all_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        let id = self.id;
+        self.shard.with(|inner, now| {
+            if inner.stack.poll_acked(id, offset) {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(error) = inner.stack.error(id) {
+                return Poll::Ready(Err(error.into()));
+            }
+            if inner.stack.state(id) == State::Closed {
+                return Poll::Ready(Err(ConnectionError::Aborted.into()));
+            }
+            remember(&mut inner.waiting(id).acknowledged, cx);
+            // What is waited for has to leave.
+            inner.stack.push(id);
+            inner.transmit(now);
+            Poll::Pending
+        })
+    }
+}
+
+impl SegmentStream for TcpStream {
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+        self.poll_take(cx)
+    }
+
+    fn next_seq(&self) -> Option<Seq> {
+        match &self.unread {
+            Some(unread) => Some(unread.seq),
+            None => self.shard.with(|inner, _| inner.stack.next_taken(self.id)),
+        }
+    }
+
+    fn seq_after(&self, bytes: u32) -> Option<Seq> {
+        self.next_seq().map(|next| next + bytes)
+    }
+
+    fn furthest_seq(&self) -> Option<Seq> {
+        self.shard.with(|inner, _| inner.stack.furthest(self.id))
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.shard.with(|inner, now| {
+            if inner.stack.consume(self.id, bytes) {
+                inner.transmit(now);
+            }
+        });
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let id = self.id;
+        self.shard.with(|inner, now| {
+            let room = TcpStream::poll_writable(inner, id, cx);
+            if room.is_pending() {
+                inner.stack.push(id);
+                inner.transmit(now);
+            }
+            room
+        })
+    }
+
+    fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
+        self.shard.with(|inner, _| inner.stack.send(self.id, data, tag))
+    }
+
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        self.shard.with(|inner, _| {
+            let mut first = None;
+            for (data, tag) in pieces {
+                let seq = inner.stack.send(self.id, data, tag);
+                first = first.or(Some(seq));
+            }
+            first
+        })
+    }
+
+    fn flush(&mut self) {
+        self.shard.with(|inner, now| {
+            inner.stack.push(self.id);
+            inner.transmit(now);
+        });
+    }
+
+    fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        self.poll_all_acked(cx, offset)
+    }
+
+    fn sent(&self) -> SentBytes {
+        self.shard.with(|inner, _| inner.stack.sent_bytes(self.id))
+    }
+
+    fn finish(&mut self) {
+        self.shard.with(|inner, now| {
+            inner.stack.finish(self.id);
+            inner.transmit(now);
+        });
+    }
+
+    fn abort(&mut self) {
+        self.shard.with(|inner, now| {
+            inner.stack.abort(self.id);
+            inner.transmit(now);
+        });
+    }
+
+    fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
+        self.shard.with(|inner, _| inner.stack.install(self.id, layer, sealer));
+    }
+
+    fn release(&mut self, context: Handle) {
+        self.shard.with(|inner, now| {
+            inner.stack.leave(self.id, context);
+            inner.transmit(now);
+        });
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+        self.shard.with(|inner, now| {
+            inner.stack.mark_controlled(self.id);
+            f(self.flow, &mut *inner.device);
+            inner.device.flush(now);
+        });
+        true
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        let id = self.id;
+        self.shard.with(|inner, _| match inner.stack.device_event(id) {
+            Some(event) => Poll::Ready(event),
+            None => {
+                remember(&mut inner.waiting(id).device_event, cx);
+                Poll::Pending
+            }
+        })
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let stream = self.get_mut();
+        let mut read = 0;
+        while buf.remaining() > 0 {
+            let mut segment = match stream.poll_take(cx) {
+                Poll::Ready(Ok(Some(segment))) => segment,
+                Poll::Ready(Ok(None)) => break,
+                // What was read comes first; the error is still there at the next call.
+                Poll::Ready(Err(_)) | Poll::Pending if read > 0 => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => return Poll::Pending,
+            };
+            let _scope = cost::work(Work::Copy);
+            let bytes = segment.data.len().min(buf.remaining());
+            buf.put_slice(&segment.data[..bytes]);
+            read += bytes;
+            if bytes < segment.data.len() {
+                segment.split_to(bytes);
+                stream.unread = Some(segment);
+            }
+        }
+        if read > 0 {
+            stream.consume(read);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let id = self.id;
+        self.shard.with(|inner, now| {
+            let room = match TcpStream::poll_writable(inner, id, cx) {
+                Poll::Ready(Ok(room)) => room,
+                other => return other,
+            };
+            let bytes = room.min(buf.len());
+            inner.stack.send_copy(id, &buf[..bytes]);
+            inner.transmit(now);
+            Poll::Ready(Ok(bytes))
+        })
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        SegmentStream::flush(self.get_mut());
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        SegmentStream::finish(self.get_mut());
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.shard.with(|inner, now| {
+            *inner.waiting(self.id) = Waiting::default();
+            inner.stack.detach(now, self.id);
+            inner.transmit(now);
+        });
+        self.shard.let_go();
+    }
+}
+
+impl fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpStream").field("flow", &self.flow).finish_non_exhaustive()
+    }
+}
+
+/// Keeps the task's waker, if it is not the one kept already.
+fn remember(kept: &mut Option<Waker>, cx: &Context<'_>) {
+    if !kept.as_ref().is_some_and(|kept| kept.will_wake(cx.waker())) {
+        *kept = Some(cx.waker().clone());
+    }
+}

@@ -1,0 +1,308 @@
+//! A UDP socket in an application's hands.
+
+use super::{Inner, Shard};
+use crate::udp::SendError;
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+use core::future::poll_fn;
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::num::NonZeroU16;
+use core::task::{Context, Poll, Waker};
+use offload_api::{Datagram, DatagramSocket, NetDevice, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_base::Instant;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+/// A UDP socket; for protocols that have a device work on their packets, a [`DatagramSocket`]. Datagrams that nobody reads are dropped and counted once some 200 KiB of them wait. Any number of tasks
+/// may wait for them: each datagram is one task's. Dropping it closes the port.
+///
+/// ```
+/// use offload_host_stack::Host;
+///
+/// async fn echo(host: Host) -> std::io::Result<()> {
+///     let socket = host.bind_udp(Some(7))?;
+///     loop {
+///         let (data, from) = socket.recv_from().await?;
+///         socket.send_to(data.freeze(), from).await?;
+///     }
+/// }
+/// ```
+pub struct UdpSocket {
+    shard: Arc<Shard>,
+    port: u16,
+}
+
+/// Who waits for a socket.
+#[derive(Debug, Default)]
+pub(crate) struct UdpWaiting {
+    pub(crate) readable: Vec<Waker>,
+    pub(crate) writable: Vec<Waker>,
+    pub(crate) device_event: Vec<Waker>,
+}
+
+/// Notes that a task waits, once. Those that have given up waiting are not known: beyond a few, all look again.
+fn remember(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+        if waiting.len() == MOST_WAITING {
+            waiting.drain(..).for_each(Waker::wake);
+        }
+        waiting.push(cx.waker().clone());
+    }
+}
+
+impl UdpSocket {
+    pub(crate) fn new(shard: Arc<Shard>, port: u16) -> UdpSocket {
+        shard.hold();
+        UdpSocket { shard, port }
+    }
+
+    /// This end's IPv4 address and port; [`local_addrs`](Self::local_addrs) has the others, too.
+    pub fn local_addr(&self) -> SocketAddr {
+        let address = self.shard.with(|inner, _| inner.stack.config().address);
+        SocketAddr::V4(SocketAddrV4::new(address, self.port))
+    }
+
+    /// All addresses at which the socket takes datagrams now, with its port: IPv4's first; then, of IPv6, the link-local one,
+    /// that which was set up, and those made of routers' prefixes.
+    ///
+    /// ```
+    /// use offload_host_stack::UdpSocket;
+    ///
+    /// fn speaks_six(socket: &UdpSocket) -> bool {
+    ///     socket.local_addrs().iter().any(|address| address.is_ipv6())
+    /// }
+    /// ```
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        let addresses = self.shard.with(|inner, _| inner.stack.addresses());
+        addresses.into_iter().map(|address| SocketAddr::new(address, self.port)).collect()
+    }
+
+    /// The next datagram, and who sent it.
+    ///
+    /// # Errors
+    /// None at present; as with other sockets, a caller should be ready for them.
+    pub async fn recv_from(&self) -> io::Result<(BytesMut, SocketAddr)> {
+        poll_fn(|cx| self.poll_recv_from(cx)).await
+    }
+
+    /// The next datagram, and who sent it.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn poll_recv_from(&self, cx: &mut Context<'_>) -> Poll<io::Result<(BytesMut, SocketAddr)>> {
+        self.shard.with(|inner, _| match inner.stack.take_single_datagram(self.port) {
+            Some(datagram) => Poll::Ready(Ok(datagram)),
+            None => {
+                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                Poll::Pending
+            }
+        })
+    }
+
+    /// Sends `data` to `to`, as soon as the device takes it. Whether it arrives, nobody says.
+    ///
+    /// # Errors
+    /// `HostUnreachable` if there is no way to `to`, `InvalidInput` if no packet has space for `data`. What a path does not
+    /// take as one packet goes in fragments.
+    pub async fn send_to(&self, data: Bytes, to: SocketAddr) -> io::Result<()> {
+        poll_fn(|cx| self.poll_send_to(cx, &data, to)).await
+    }
+
+    /// Sends `data` to `to`, or waits until the device takes it.
+    ///
+    /// # Errors
+    /// As for [`send_to`](Self::send_to).
+    pub fn poll_send_to(&self, cx: &mut Context<'_>, data: &Bytes, to: SocketAddr) -> Poll<io::Result<()>> {
+        self.shard.with(|inner, now| {
+            let sent = inner.stack.send_datagram(now, self.port, to, data.clone(), &*inner.device);
+            self.after_send(cx, inner, now, sent)
+        })
+    }
+
+    /// Sends `data` to `to` as datagrams of `bytes` bytes each, but for the last, as soon as the device takes them. One
+    /// call, and with a device that segments UDP one packet for it, where there would be up to 128.
+    ///
+    /// # Errors
+    /// `HostUnreachable` if there is no way to `to`; `InvalidInput` if the path takes no packet with a datagram of that size,
+    /// or there are too many of them: 128, and together some 65,500 bytes.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use core::num::NonZeroU16;
+    /// use offload_host_stack::Host;
+    ///
+    /// async fn burst(host: Host, to: std::net::SocketAddr) -> std::io::Result<()> {
+    ///     let socket = host.bind_udp(None)?;
+    ///     let size = NonZeroU16::new(1200).expect("not zero");
+    ///     socket.send_segmented(Bytes::from(vec![0; 40 * 1200]), size, to).await
+    /// }
+    /// ```
+    pub async fn send_segmented(&self, data: Bytes, bytes: NonZeroU16, to: SocketAddr) -> io::Result<()> {
+        poll_fn(|cx| self.poll_send_segmented(cx, &data, bytes, to)).await
+    }
+
+    /// Sends `data` to `to` as datagrams of `bytes` bytes each, or waits until the device takes them.
+    ///
+    /// # Errors
+    /// As for [`send_segmented`](Self::send_segmented).
+    pub fn poll_send_segmented(
+        &self,
+        cx: &mut Context<'_>,
+        data: &Bytes,
+        bytes: NonZeroU16,
+        to: SocketAddr,
+    ) -> Poll<io::Result<()>> {
+        self.shard.with(|inner, now| {
+            let sent = inner.stack.send_segmented(now, (self.port, to), data.clone(), bytes, &*inner.device);
+            self.after_send(cx, inner, now, sent)
+        })
+    }
+
+    fn after_send(
+        &self,
+        cx: &mut Context<'_>,
+        inner: &mut Inner,
+        now: Instant,
+        sent: Result<(), SendError>,
+    ) -> Poll<io::Result<()>> {
+        match sent {
+            Ok(()) => {
+                inner.transmit(now);
+                Poll::Ready(Ok(()))
+            }
+            Err(SendError::Full) => {
+                remember(&mut inner.udp_waiting(self.port).writable, cx);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+}
+
+/// With a device: that of the shard at which the socket was opened. Asks may be for contexts of any socket of that shard.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_host_stack::Host;
+/// use offload_api::{DatagramSocket, EcnCodepoint, TxDatagram};
+/// use std::collections::VecDeque;
+/// use std::future::poll_fn;
+///
+/// /// Answers what was marked on its way.
+/// async fn report_marks(host: Host) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut socket = host.bind_udp(Some(7))?;
+///     let mut received = Vec::new();
+///     loop {
+///         poll_fn(|cx| socket.poll_receive(cx, &mut received, 16)).await?;
+///         let marked = received.drain(..).filter(|it| it.ecn == EcnCodepoint::CongestionExperienced);
+///         let answer = |from, to| TxDatagram { source: Some(to), ..TxDatagram::new(from, Bytes::from_static(b"CE")) };
+///         let mut answers: VecDeque<_> = marked.map(|it| answer(it.from, it.to.ip())).collect();
+///         while !answers.is_empty() {
+///             poll_fn(|cx| socket.poll_send(cx, &mut answers)).await?;
+///         }
+///     }
+/// }
+/// ```
+impl DatagramSocket for UdpSocket {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut VecDeque<TxDatagram>,
+    ) -> Poll<Result<usize, SendRefused>> {
+        self.shard.with(|inner, now| {
+            let (before, mut handed_over) = (batch.len(), 0);
+            let stopped = loop {
+                let queued = before - batch.len();
+                let Some(first) = batch.front() else { break None };
+                match inner.stack.send_datagrams(now, self.port, first.clone(), &*inner.device) {
+                    Ok(()) => drop(batch.pop_front()),
+                    // The device takes what waits, and then there may be space for more.
+                    Err(SendError::Full) if handed_over < queued => {
+                        inner.transmit(now);
+                        handed_over = queued;
+                    }
+                    Err(error) => break Some((error, first)),
+                }
+            };
+            let sent = before - batch.len();
+            if handed_over < sent {
+                inner.transmit(now);
+            }
+            match stopped {
+                Some((SendError::Full, _)) if sent == 0 => {
+                    remember(&mut inner.udp_waiting(self.port).writable, cx);
+                    Poll::Pending
+                }
+                Some((error, first)) if sent == 0 => Poll::Ready(Err(error.refusal(first))),
+                _ => Poll::Ready(Ok(sent)),
+            }
+        })
+    }
+
+    fn limits(&mut self, to: SocketAddr) -> SendLimits {
+        self.shard.with(|inner, now| inner.stack.datagram_limits(now, self.port, to, &*inner.device))
+    }
+
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        batch: &mut Vec<Datagram>,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.shard.with(|inner, _| {
+            let before = batch.len();
+            batch.extend(core::iter::from_fn(|| inner.stack.take_datagram(self.port)).take(most));
+            if batch.len() == before && most > 0 {
+                remember(&mut inner.udp_waiting(self.port).readable, cx);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(batch.len() - before))
+        })
+    }
+
+    /// Unspecified: the socket takes what is sent to any address of its host ([`local_addrs`](Self::local_addrs)).
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port))
+    }
+
+    fn control(&mut self, f: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+        self.shard.with(|inner, now| {
+            let Inner { stack, device, .. } = inner;
+            stack.control_udp(self.port, &mut **device, f);
+            device.flush(now);
+        });
+        true
+    }
+
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<SocketEvent> {
+        self.shard.with(|inner, _| match inner.stack.socket_event(self.port) {
+            Some(event) => Poll::Ready(event),
+            None => {
+                remember(&mut inner.udp_waiting(self.port).device_event, cx);
+                Poll::Pending
+            }
+        })
+    }
+}
+
+impl Drop for UdpSocket {
+    fn drop(&mut self) {
+        self.shard.with(|inner, now| {
+            inner.stack.close_udp(self.port);
+            inner.forget_udp(self.port);
+            // Its contexts go back.
+            inner.transmit(now);
+        });
+        self.shard.let_go();
+    }
+}
+
+impl fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpSocket").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+/// More tasks than anybody has wait for one socket; each costs two words.
+const MOST_WAITING: usize = 1024;

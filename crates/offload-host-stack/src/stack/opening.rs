@@ -1,0 +1,387 @@
+//! Connections begin: opened from here, or taken by a listener.
+
+use super::{Stack, cookies};
+use crate::flow_table::ConnectionId;
+use crate::memory::Level;
+use crate::network::Parsed;
+use crate::tcp::connection::{Connection, ListenerName};
+use crate::tcp::segment::Segment;
+use crate::tcp::state::State;
+use core::hash::{BuildHasher, Hasher};
+use core::net::{IpAddr, SocketAddr};
+use offload_api::{FlowKey, NetDevice};
+use offload_base::{Instant, Rng, Seq};
+use std::collections::VecDeque;
+use std::io;
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) name: ListenerName,
+    pub(super) backlog: usize,
+    pub(super) half_open: usize,
+    pub(super) accepted: VecDeque<ConnectionId>,
+    /// Since when SYNs find no room, and when the last found none.
+    pub(super) refused: Option<(Instant, Instant)>,
+    /// Until when acknowledgments of cookies are looked for.
+    pub(super) cookies_until: Option<Instant>,
+}
+
+impl Listener {
+    /// Whether nobody accepts what it has.
+    fn is_full(&self) -> bool {
+        self.accepted.len() >= self.backlog
+    }
+}
+
+/// What a segment that belongs to no connection is to a listener.
+pub(super) enum Cookie {
+    /// It acknowledges a cookie: here is the connection.
+    Opens(ConnectionId),
+    /// It may, but there is no room for the connection; the client will ask again.
+    NotNow,
+    /// It does not.
+    None,
+}
+
+/// Why a connection or a listener could not be opened.
+///
+/// ```
+/// use offload_host_stack::OpenError;
+///
+/// let error = std::io::Error::from(OpenError::InUse);
+/// assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The port, or the flow, is being used.
+    #[error("the address is in use")]
+    InUse,
+    /// No local port is free.
+    #[error("no local port is free")]
+    NoPort,
+    /// The host has as many connections as it may have.
+    #[error("too many connections")]
+    TooMany,
+    /// The queues of the host's connections take all the memory they may ([`TcpMemory::most`](crate::TcpMemory::most)).
+    #[error("no memory for another connection: close some, or allow more in TcpConfig::memory")]
+    NoMemory,
+    /// The address is not one that this stack can reach.
+    #[error("the address cannot be reached from here")]
+    Unreachable,
+}
+
+impl From<OpenError> for io::Error {
+    fn from(error: OpenError) -> io::Error {
+        let kind = match error {
+            OpenError::InUse => io::ErrorKind::AddrInUse,
+            OpenError::NoPort => io::ErrorKind::AddrNotAvailable,
+            OpenError::TooMany => io::ErrorKind::QuotaExceeded,
+            OpenError::NoMemory => io::ErrorKind::OutOfMemory,
+            OpenError::Unreachable => io::ErrorKind::HostUnreachable,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl Stack {
+    /// Opens a connection from `local_port`, or from any port that is free. A connection between the same ends that is
+    /// in TIME-WAIT since a second or more, and that nobody holds, gives way if it had timestamps (RFC 6191).
+    ///
+    /// # Errors
+    /// If there is no free port, too many connections, no memory for what they would queue, or no way to this address.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local_port: Option<u16>,
+        remote: SocketAddr,
+    ) -> Result<ConnectionId, OpenError> {
+        self.connect_where(now, local_port, remote, &|_| true)
+    }
+
+    /// The same, with a flow that `serves` says yes to, if the port is not given.
+    pub(crate) fn connect_where(
+        &mut self,
+        now: Instant,
+        local_port: Option<u16>,
+        remote: SocketAddr,
+        serves: &dyn Fn(&FlowKey) -> bool,
+    ) -> Result<ConnectionId, OpenError> {
+        // There is one interface: which one, and what a flow label says, is no part of a flow's name.
+        let remote = SocketAddr::new(remote.ip(), remote.port());
+        let local = self.network.source_for(remote.ip());
+        let local = local.filter(|_| self.network.reaches(remote.ip()) && remote.port() != 0);
+        let local = local.ok_or(OpenError::Unreachable)?;
+        let flow = match local_port {
+            Some(port) => {
+                let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
+                let free = self.flows.find(&flow).is_none() || self.may_be_reopened(now, &flow).is_some();
+                free.then_some(flow)
+            }
+            None => self.free_flow(now, local, remote, serves),
+        };
+        if self.refuses_for_memory() {
+            return Err(OpenError::NoMemory);
+        }
+        let flow = flow.ok_or(if local_port.is_some() { OpenError::InUse } else { OpenError::NoPort })?;
+        let mut connection = self.new_connection(now, flow, State::SynSent);
+        if let Some((id, least)) = self.may_be_reopened(now, &flow) {
+            connection.begin_no_earlier_than(least);
+            self.connection_mut(id).end_wait();
+            self.settle(id);
+        }
+        if !self.make_room(now) {
+            return Err(OpenError::TooMany);
+        }
+        self.counters.active_opens += 1;
+        let id = self.flows.insert(connection);
+        self.mark_dirty(id);
+        Ok(id)
+    }
+
+    /// Takes connections to `port`: up to `backlog` (at least one) that nobody has accepted yet, and as many
+    /// half-open ones. If SYNs beyond those keep coming, they are answered with cookies, which take no memory: a flood
+    /// of them keeps nobody out for longer than it takes to ask again. Connections from that port that are still open, or wait, are in nobody's way.
+    ///
+    /// # Errors
+    /// If somebody listens there: a port has one listener.
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), OpenError> {
+        if port == 0 {
+            return Err(OpenError::NoPort);
+        }
+        if self.listeners.contains_key(&port) {
+            return Err(OpenError::InUse);
+        }
+        self.listeners_opened = self.listeners_opened.wrapping_add(1);
+        let listener = Listener {
+            name: ListenerName { port, number: self.listeners_opened },
+            backlog: backlog.max(1),
+            half_open: 0,
+            accepted: VecDeque::new(),
+            refused: None,
+            cookies_until: None,
+        };
+        self.listeners.insert(port, listener);
+        Ok(())
+    }
+
+    /// The next connection to `port` that is open.
+    pub fn accept(&mut self, port: u16) -> Option<ConnectionId> {
+        self.listeners.get_mut(&port)?.accepted.pop_front()
+    }
+
+    /// Listens at `port` no more; connections that nobody has accepted are reset.
+    pub fn close_listener(&mut self, now: Instant, port: u16) {
+        let Some(listener) = self.listeners.remove(&port) else { return };
+        for id in listener.accepted {
+            self.abort(id);
+            self.detach(now, id);
+        }
+    }
+
+    /// Has a connection in TIME-WAIT that nobody holds give way to a new SYN, and notes where the new one has to begin.
+    /// False if the SYN is to be dropped: nobody would take it now, and with the old connection that would be forgotten.
+    pub(super) fn give_way(&mut self, parsed: &mut Parsed) -> bool {
+        if !parsed.segment.flags.syn {
+            return true;
+        }
+        let Some(id) = self.flows.find(&parsed.flow) else { return true };
+        let Some(unused_from) = self.connection(id).gives_way_to(&parsed.segment) else { return true };
+        let is_full = self.listeners.get(&parsed.flow.local.port()).is_some_and(Listener::is_full);
+        if is_full || self.refuses_for_memory() {
+            self.counters.listen_overflows += u64::from(is_full);
+            self.counters.listen_drops += 1;
+            return false;
+        }
+        parsed.unused_from = Some(unused_from);
+        self.connection_mut(id).end_wait();
+        self.settle(id);
+        true
+    }
+
+    /// Takes the SYN of a flow that is not known to the stack, if there is room.
+    pub(super) fn on_syn(&mut self, now: Instant, parsed: &Parsed, device: &mut dyn NetDevice) {
+        let Parsed { flow, segment, unused_from, .. } = parsed;
+        let flow = *flow;
+        let port = flow.local.port();
+        let Some(listener) = self.listeners.get(&port) else { return };
+        if listener.is_full() {
+            self.counters.listen_overflows += 1;
+            self.counters.listen_drops += 1;
+            return;
+        }
+        if self.refuses_for_memory() {
+            self.counters.listen_drops += 1;
+            return;
+        }
+        let Some(listener) = self.listeners.get(&port) else { return };
+        // Only to one that is taken others give way. One that took the place of a connection is of a peer that was there,
+        // and has to begin where no cookie can.
+        let crowded = listener.half_open >= listener.backlog && unused_from.is_none();
+        let full = if crowded { !self.has_room() } else { !self.make_room(now) };
+        let Some(listener) = self.listeners.get_mut(&port) else { return };
+        if full || crowded {
+            // That one finds room between others that do not is no end of it: who floods may also take back.
+            let series = listener.refused.filter(|(_, last)| now <= *last + cookies::LULL);
+            let (since, _) = series.unwrap_or((now, now));
+            listener.refused = Some((since, now));
+            let flooded = listener.cookies_until.is_some_and(|until| now <= until) || now >= since + cookies::GRACE;
+            if flooded && !full {
+                listener.cookies_until = Some(now + cookies::TAKEN_FOR);
+            }
+            if full || !flooded || !self.answer_with_cookie(now, flow, segment, device) {
+                self.counters.request_queue_drops += 1;
+                self.counters.listen_drops += 1;
+            }
+            return;
+        }
+        listener.half_open += 1;
+        let name = listener.name;
+        let mut connection = self.new_connection(now, flow, State::SynReceived);
+        if let Some(unused_from) = unused_from {
+            connection.begin_no_earlier_than(*unused_from);
+        }
+        connection.listener = Some(name);
+        let id = self.flows.insert(connection);
+        self.with(now, id, |connection, env| connection.on_first_syn(env, segment));
+        self.mark_dirty(id);
+        self.settle(id);
+    }
+
+    /// Looks whether a segment without a connection acknowledges a cookie.
+    pub(super) fn open_by_cookie(&mut self, now: Instant, flow: FlowKey, segment: &Segment) -> Cookie {
+        let port = flow.local.port();
+        let Some(listener) = self.listeners.get_mut(&port) else { return Cookie::None };
+        if listener.cookies_until.is_none_or(|until| until < now) {
+            listener.cookies_until = None;
+            return Cookie::None;
+        }
+        let (no_room, name) = (listener.is_full(), listener.name);
+        let Some(mut connection) = self.on_cookie(now, flow, segment) else { return Cookie::None };
+        if no_room || self.refuses_for_memory() || !self.make_room(now) {
+            self.counters.listen_overflows += 1;
+            return Cookie::NotNow;
+        }
+        connection.listener = Some(name);
+        if let Some(listener) = self.listeners.get_mut(&port) {
+            listener.half_open += 1;
+        }
+        Cookie::Opens(self.flows.insert(connection))
+    }
+
+    /// Whether there is no memory for what one more connection would queue; that it was refused is counted.
+    fn refuses_for_memory(&mut self) -> bool {
+        let refused = self.memory.level() == Level::Full;
+        self.counters.memory_refusals += u64::from(refused);
+        refused
+    }
+
+    /// Whether there is room for one more connection, or would be if one gave way.
+    fn has_room(&mut self) -> bool {
+        self.flows.len() < self.config.max_connections || self.one_that_waits().is_some()
+    }
+
+    /// Sees to it that there is room for one more connection, if that can be. Where there is none, one that nobody holds
+    /// gives way that only waits: who closes first would be kept from opening others for a minute, by what guards against
+    /// old segments, or by peers that never close.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.flows.len() < self.config.max_connections {
+            return true;
+        }
+        let Some(id) = self.one_that_waits() else { return false };
+        match self.connection(id).state() {
+            State::TimeWait => self.counters.time_wait_overflows += 1,
+            _ => self.counters.aborts_on_memory += 1,
+        }
+        self.connection_mut(id).end_wait();
+        self.with(now, id, |_, _| ());
+        self.settle(id);
+        true
+    }
+
+    fn one_that_waits(&mut self) -> Option<ConnectionId> {
+        self.flows.next_that(WAITING_LOOKED_FOR, Connection::is_waiting_alone)
+    }
+
+    /// Whether a segment would complete a handshake that nobody has room for.
+    pub(super) fn accept_queue_is_full(&self, id: ConnectionId, segment: &Segment) -> bool {
+        let connection = self.connection(id);
+        connection.state() == State::SynReceived
+            && segment.ack.is_some()
+            && !segment.flags.rst
+            && connection
+                .listener
+                .and_then(|name| self.listeners.get(&name.port).filter(|listener| listener.name == name))
+                .is_some_and(Listener::is_full)
+    }
+
+    fn new_connection(&mut self, now: Instant, flow: FlowKey, state: State) -> Connection {
+        let fingerprint = self.fingerprint(&flow);
+        // RFC 6528: a keyed hash of the flow, and a clock that ticks every four microseconds.
+        let initial = match self.config.tcp.initial_sequence {
+            Some(initial) => Seq(initial),
+            None => Seq(fingerprint as u32) + (now.as_nanos() / 4_000) as u32,
+        };
+        Connection::new(flow, state, initial, fingerprint, &self.config.tcp)
+    }
+
+    pub(super) fn fingerprint(&self, flow: &FlowKey) -> u64 {
+        let mut hasher = self.key.build_hasher();
+        hasher.write(b"sequence");
+        for end in [flow.local, flow.remote] {
+            match end.ip() {
+                IpAddr::V4(address) => hasher.write(&address.octets()),
+                IpAddr::V6(address) => hasher.write(&address.octets()),
+            }
+            hasher.write(&end.port().to_be_bytes());
+        }
+        hasher.finish()
+    }
+
+    /// A flow from a random port of `local` to `remote` (RFC 6056).
+    fn free_flow(
+        &mut self,
+        now: Instant,
+        local: IpAddr,
+        remote: SocketAddr,
+        serves: &dyn Fn(&FlowKey) -> bool,
+    ) -> Option<FlowKey> {
+        let mut second_choice = None;
+        for _ in 0..PORTS_TRIED {
+            let port = random_port(&mut self.ports);
+            if self.listeners.contains_key(&port) {
+                continue;
+            }
+            let flow = FlowKey::tcp(SocketAddr::new(local, port), remote);
+            if !serves(&flow) {
+                continue;
+            }
+            if self.flows.find(&flow).is_none() {
+                return Some(flow);
+            }
+            if second_choice.is_none() && self.may_be_reopened(now, &flow).is_some() {
+                second_choice = Some(flow);
+            }
+        }
+        second_choice
+    }
+
+    /// The connection in TIME-WAIT that a new one of the same flow may take the place of, and where it has to begin.
+    fn may_be_reopened(&mut self, now: Instant, flow: &FlowKey) -> Option<(ConnectionId, Seq)> {
+        let id = self.flows.find(flow)?;
+        let wait = self.config.tcp.time_wait;
+        Some((id, self.connection(id).may_be_reopened(now, wait)?))
+    }
+}
+
+pub(super) fn random_port(ports: &mut Rng) -> u16 {
+    FIRST_LOCAL_PORT + ports.below(u64::from(LAST_LOCAL_PORT - FIRST_LOCAL_PORT) + 1) as u16
+}
+
+/// Linux's ip_local_port_range.
+const FIRST_LOCAL_PORT: u16 = 32_768;
+const LAST_LOCAL_PORT: u16 = 60_999;
+/// Connections looked at for one that waits: of a table that is full of others, only some at a time.
+const WAITING_LOOKED_FOR: usize = 32;
+/// Random ports tried before giving up.
+pub(super) const PORTS_TRIED: usize = 256;

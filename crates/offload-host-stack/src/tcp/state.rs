@@ -1,0 +1,49 @@
+//! The states of a connection (RFC 9293 3.3.2).
+
+/// A connection's state, under RFC 9293's names. LISTEN is a listener's, and no connection's.
+///
+/// ```
+/// use offload_host_stack::State;
+///
+/// assert!(State::CloseWait.may_send() && !State::CloseWait.may_receive());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for the answer to a SYN.
+    SynSent,
+    /// Waiting for the ACK of a SYN-ACK.
+    SynReceived,
+    /// Open both ways.
+    Established,
+    /// This side has closed; its FIN is not acknowledged.
+    FinWait1,
+    /// This side has closed; the peer has not.
+    FinWait2,
+    /// The peer has closed; this side has not.
+    CloseWait,
+    /// Both have closed; the FIN of this side is not acknowledged.
+    Closing,
+    /// The peer has closed first; the FIN of this side is not acknowledged.
+    LastAck,
+    /// Both have closed; late segments are answered for a while.
+    TimeWait,
+    /// There is no connection any more.
+    Closed,
+}
+
+impl State {
+    /// Whether the three-way handshake is still under way.
+    pub fn is_opening(self) -> bool {
+        matches!(self, State::SynSent | State::SynReceived)
+    }
+
+    /// Whether the application may still queue data.
+    pub fn may_send(self) -> bool {
+        matches!(self, State::SynSent | State::SynReceived | State::Established | State::CloseWait)
+    }
+
+    /// Whether the peer may still send data.
+    pub fn may_receive(self) -> bool {
+        matches!(self, State::SynSent | State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)
+    }
+}

@@ -1,0 +1,127 @@
+//! Ten thousand connections between two stacks, in virtual time. Alone in its process, for it weighs the process.
+
+#[path = "../tcp/nic.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod nic;
+#[path = "../tcp/pair.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod pair;
+#[path = "../tcp/wire.rs"]
+mod wire;
+
+use core::time::Duration;
+use offload_base::Seed;
+use offload_host_stack::{ConnectionId, Stack, TcpConfig};
+use pair::{ADDRESS, PORT, Pair, Setup};
+use std::collections::BTreeMap;
+
+const OVER_SIX: bool = false;
+const CONNECTIONS: usize = 10_000;
+/// More than a segment and less than two.
+const BYTES: usize = 2_000;
+
+/// What the two applications have seen.
+#[derive(Default)]
+struct Seen {
+    accepted: Vec<ConnectionId>,
+    /// Bytes by side and connection, and how many connections have all of theirs.
+    received: [BTreeMap<ConnectionId, Vec<u8>>; 2],
+    complete: [usize; 2],
+    ended: [usize; 2],
+}
+
+impl Seen {
+    /// Does what an application does that looks at no connection without news.
+    fn look(&mut self, stacks: &mut [Stack; 2]) {
+        while stacks[1].next_acceptable().is_some() {
+            while let Some(id) = stacks[1].accept(PORT) {
+                self.accepted.push(id);
+            }
+        }
+        for (side, stack) in stacks.iter_mut().enumerate() {
+            while let Some((id, _)) = stack.next_ready() {
+                assert_eq!(stack.error(id), None);
+                let bytes = self.received[side].entry(id).or_default();
+                let before = bytes.len();
+                while let Some(segment) = stack.take(id) {
+                    bytes.extend_from_slice(&segment.data);
+                    stack.consume(id, segment.data.len());
+                }
+                self.complete[side] += usize::from(before < BYTES && bytes.len() == BYTES);
+                if stack.at_end(id) && stack.state(id) != offload_host_stack::State::Established {
+                    self.ended[side] += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Opens all, moves bytes each way on each, and closes all. Returns what the process weighs while all are open and idle.
+fn round(pair: &mut Pair, number: u64) -> usize {
+    let mut seen = Seen::default();
+    let clients: Vec<ConnectionId> =
+        (0..CONNECTIONS).map(|_| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap()).collect();
+    pair.run_until(|pair| {
+        seen.look(&mut pair.stacks);
+        seen.accepted.len() == CONNECTIONS
+    });
+    pair.run_for(Duration::from_secs(1));
+    let weight = resident_bytes();
+    let data: Vec<Vec<u8>> = (0..2)
+        .map(|side| {
+            let mut data = vec![0; BYTES];
+            Seed(number).stream(&format!("side {side}")).fill(&mut data);
+            data
+        })
+        .collect();
+    clients.iter().for_each(|id| pair.stacks[0].send_copy(*id, &data[0]));
+    seen.accepted.iter().for_each(|id| pair.stacks[1].send_copy(*id, &data[1]));
+    pair.run_until(|pair| {
+        seen.look(&mut pair.stacks);
+        seen.complete == [CONNECTIONS; 2]
+    });
+    for (side, received) in seen.received.iter().enumerate() {
+        assert!(received.values().all(|bytes| *bytes == data[1 - side]), "round {number}, side {side}");
+    }
+    for (side, ids) in [&clients, &seen.accepted].into_iter().enumerate() {
+        ids.iter().for_each(|id| pair.stacks[side].detach(pair.now, *id));
+    }
+    pair.run_for(Duration::from_secs(61));
+    assert_eq!(pair.stacks.each_ref().map(Stack::connections), [0, 0]);
+    for stack in &pair.stacks {
+        let counters = stack.counters();
+        assert_eq!((counters.retransmitted_segments, counters.timeouts, counters.listen_drops), (0, 0, 0));
+        assert_eq!(stack.next_event(), None, "nothing is left that wants a turn");
+    }
+    weight
+}
+
+/// What the process has in memory.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second figure");
+    pages * 4096
+}
+
+#[test]
+fn ten_thousand_open_move_bytes_and_close_and_leave_nothing() {
+    let tcp = TcpConfig::default();
+    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    pair.stacks[1].listen(PORT, CONNECTIONS).unwrap();
+    let empty = resident_bytes();
+    let open = round(&mut pair, 0);
+    let each = (open - empty) / (2 * CONNECTIONS);
+    println!("{each} bytes a connection that is open and idle, frames on the way to that included");
+    // The allocator finds its size within a few rounds.
+    (1..3).for_each(|number| {
+        round(&mut pair, number);
+    });
+    let settled = resident_bytes();
+    (3..5).for_each(|number| {
+        round(&mut pair, number);
+    });
+    let grown = resident_bytes().saturating_sub(settled) / (2 * 2 * CONNECTIONS);
+    println!("{grown} bytes kept of each connection that is closed");
+    assert!(each < 3072, "{each} bytes a connection");
+    assert!(grown < 16, "{grown} bytes stay of each connection");
+}

@@ -1,0 +1,62 @@
+//! What a peer can make a host keep by sending crumbs. Alone in its process, for it weighs the process.
+
+#[path = "../tcp/nic.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod nic;
+#[path = "../tcp/packets.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod packets;
+#[path = "../tcp/pair.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod pair;
+#[path = "../tcp/wire.rs"]
+mod wire;
+
+use offload_host_stack::TcpConfig;
+use packets::{across, answers};
+use pair::{ADDRESS, PORT, Pair, Setup, TCP};
+use smoltcp::wire::{IpProtocol, TcpPacket, TcpSeqNumber};
+
+const OVER_SIX: bool = false;
+const BUFFER: usize = 16 << 20;
+/// Many more than the buffer is good for.
+const CRUMBS: u32 = 150_000;
+
+/// What the process has in memory.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("the second figure");
+    pages * 4096
+}
+
+#[test]
+fn crumbs_behind_a_hole_take_no_more_than_the_buffer() {
+    let tcp =
+        TcpConfig { timestamps: false, receive_buffer: BUFFER, initial_receive_buffer: BUFFER, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    let mut frame = across(IpProtocol::Tcp, &[0; 21]);
+    let first = pair.stacks[0].first_seq(ids[0]);
+    let ack = pair.stacks[1].first_seq(ids[1]);
+    let port = pair.stacks[0].flow(ids[0]).local.port();
+    let mut send = |pair: &mut Pair, offset: u32| {
+        let mut tcp = TcpPacket::new_unchecked(&mut frame[TCP..]);
+        tcp.set_header_len(20);
+        tcp.set_src_port(port);
+        tcp.set_dst_port(PORT);
+        tcp.set_seq_number(TcpSeqNumber((first + offset).0 as i32));
+        tcp.set_ack_number(TcpSeqNumber(ack.0 as i32));
+        tcp.set_ack(true);
+        tcp.set_window_len(1000);
+        tcp.fill_checksum(&ADDRESS[0].into(), &ADDRESS[1].into());
+        answers(pair, &frame);
+    };
+    send(&mut pair, 1);
+    let empty = resident_bytes();
+    // Every other byte, so that none joins another, and none is next.
+    (1..CRUMBS).for_each(|number| send(&mut pair, 1 + 2 * number));
+    let counters = pair.stacks[1].counters();
+    assert!(counters.out_of_order_queued > 10_000 && counters.out_of_order_drops > 10_000, "the buffer is full");
+    let grown = resident_bytes() - empty;
+    println!("{} bytes a crumb", grown / counters.out_of_order_queued as usize);
+    assert!(grown < BUFFER + BUFFER / 8, "{grown} bytes");
+}

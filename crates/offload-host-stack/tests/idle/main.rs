@@ -1,0 +1,102 @@
+//! What a connection takes that had traffic and is idle, counted at the allocator. Alone in its process, for it counts all of
+//! the process.
+
+// The global allocator is an unsafe trait; it hands everything on to the system's, and only counts.
+#![allow(unsafe_code)]
+
+#[path = "../tcp/nic.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod nic;
+#[path = "../tcp/pair.rs"]
+#[expect(dead_code, reason = "it does more for others")]
+mod pair;
+#[path = "../tcp/wire.rs"]
+mod wire;
+
+use core::sync::atomic::{AtomicIsize, Ordering};
+use core::time::Duration;
+use offload_host_stack::{ConnectionId, TcpConfig};
+use pair::{ADDRESS, PORT, Pair, Setup};
+use std::alloc::{GlobalAlloc, Layout, System};
+
+const OVER_SIX: bool = false;
+/// Just below a power of two, so that tables are nearly full.
+const CONNECTIONS: usize = 500;
+/// More than a window at the beginning.
+const BYTES: usize = 200_000;
+/// The most that an idle connection may take.
+const MOST: isize = 2048;
+
+/// The system's allocator, and how many bytes it has given out and not got back.
+struct Counting;
+
+static IN_USE: AtomicIsize = AtomicIsize::new(0);
+
+// SAFETY: each call is handed on as it is to `System`, whose contract is the same; the counter touches no memory.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: see above.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: see above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Opens a connection, and moves bytes both ways, some of which are lost and read late.
+fn used_connection(pair: &mut Pair, data: &[u8]) -> [ConnectionId; 2] {
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_for(Duration::from_millis(1));
+    let ids = [client, pair.stacks[1].accept(PORT).unwrap()];
+    for (stack, id) in pair.stacks.iter_mut().zip(ids) {
+        stack.send_copy(id, data);
+        stack.push(id);
+    }
+    let mut losses = 5;
+    pair.wire.filter = Some(Box::new(move |_, frame| {
+        let lost = frame.len() > 1000 && losses > 0;
+        losses -= i32::from(lost);
+        lost
+    }));
+    pair.run_for(Duration::from_millis(300));
+    let mut got = Vec::new();
+    let mut all = [0; 2];
+    pair.run_until(|pair| {
+        for side in 0..2 {
+            got.clear();
+            all[side] += pair.read(side, ids[side], &mut got);
+        }
+        all == [data.len(); 2]
+    });
+    ids
+}
+
+#[test]
+fn a_connection_that_had_traffic_and_is_idle_takes_2_kib() {
+    let tcp = TcpConfig::default();
+    let mut pair = Pair::new(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+    pair.stacks[1].listen(PORT, 16).unwrap();
+    let data = vec![7; BYTES];
+    let settle = |pair: &mut Pair| {
+        pair.wire.filter = None;
+        pair.run_for(Duration::from_secs(10));
+        IN_USE.load(Ordering::Relaxed)
+    };
+    // What is made once, and tables that are as large as the last doubling left them.
+    used_connection(&mut pair, &data);
+    let empty = settle(&mut pair);
+    (1..CONNECTIONS).for_each(|_| {
+        used_connection(&mut pair, &data);
+    });
+    let each = (settle(&mut pair) - empty) / (2 * (CONNECTIONS as isize - 1));
+    println!("{each} bytes a connection that was used and is idle");
+    assert_eq!(pair.stacks.each_ref().map(|stack| stack.tcp_memory()), [0, 0]);
+    assert!(each <= MOST, "{each} bytes");
+}

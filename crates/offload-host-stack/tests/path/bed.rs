@@ -1,0 +1,156 @@
+//! Two stacks with emulated NICs and a wire between them, in virtual time, and streams that always have more to send.
+
+use bytes::Bytes;
+use core::num::NonZeroU64;
+use core::time::Duration;
+use nic_sim::wire::{Link, LinkConfig, Port};
+use nic_sim::{Device, Driver, NicConfig, nic};
+use offload_api::{NetDevice, TxTag};
+use offload_base::{Instant, Seed};
+use offload_host_stack::{Config, ConnectionId, Stack, TcpConfig, TcpStats};
+
+pub(crate) struct Bed {
+    pub(crate) now: Instant,
+    pub(crate) stacks: [Stack; 2],
+    nics: [(Device, Driver); 2],
+    links: [Link; 2],
+    streams: Vec<Stream>,
+    block: Bytes,
+}
+
+/// A connection whose side 0 sends as much as it can.
+struct Stream {
+    ends: [ConnectionId; 2],
+    received: u64,
+}
+
+impl Bed {
+    /// Hosts with `tcp`, NICs like `nic_config`, and a wire like `link`, whose impairments meet data only.
+    pub(crate) fn new(seed: Seed, tcp: &TcpConfig, nic_config: &NicConfig, link: &LinkConfig) -> Bed {
+        let mac = |side: u8| [2, 0, 0, 0, 0, side + 1];
+        let address = |side: u8| [10, 0, 0, side + 1];
+        let stack = |side: u8| {
+            let config = Config::new(address(side).into(), mac(side), seed.derive(&format!("host {side}")));
+            let config = config.with_neighbour(core::net::Ipv4Addr::from(address(1 - side)).into(), mac(1 - side));
+            Stack::new(Config { tcp: tcp.clone(), ..config })
+        };
+        let back = LinkConfig { impairments: Default::default(), ..link.clone() };
+        let mut stacks = [stack(0), stack(1)];
+        stacks[1].listen(PORT, 1024).unwrap();
+        Bed {
+            now: Instant::ZERO,
+            stacks,
+            nics: [0, 1].map(|side| nic(NicConfig { mac: mac(side), ..nic_config.clone() })),
+            links: [Link::new(link, seed.derive("there")), Link::new(&back, seed.derive("back"))],
+            streams: Vec::new(),
+            block: Bytes::from(vec![0x5a; BLOCK_BYTES]),
+        }
+    }
+
+    /// Opens a stream that is kept to `rate`, and waits until it is open.
+    pub(crate) fn open(&mut self, rate: Option<NonZeroU64>) {
+        self.open_with(|stack, id| stack.set_pacing_rate(id, rate));
+    }
+
+    /// Opens a stream with settings of its own, and waits until it is open.
+    pub(crate) fn open_with(&mut self, settings: impl FnOnce(&mut Stack, ConnectionId)) {
+        let remote = (core::net::Ipv4Addr::new(10, 0, 0, 2), PORT).into();
+        let client = self.stacks[0].connect(self.now, None, remote).unwrap();
+        settings(&mut self.stacks[0], client);
+        let mut goes_on = true;
+        let server = loop {
+            if let Some(server) = self.stacks[1].accept(PORT) {
+                break server;
+            }
+            assert!(goes_on, "nobody comes");
+            goes_on = self.step(None);
+        };
+        self.streams.push(Stream { ends: [client, server], received: 0 });
+        self.feed();
+    }
+
+    /// Lets `span` pass, and returns how many bytes of each stream arrived.
+    pub(crate) fn run_for(&mut self, span: Duration) -> Vec<u64> {
+        let before: Vec<u64> = self.streams.iter().map(|stream| stream.received).collect();
+        let end = self.now + span;
+        while self.now < end {
+            self.step(Some(end));
+        }
+        self.streams.iter().zip(before).map(|(stream, before)| stream.received - before).collect()
+    }
+
+    /// Figures of a stream's sender.
+    pub(crate) fn stats(&self, stream: usize) -> TcpStats {
+        self.stacks[0].stats(self.streams[stream].ends[0])
+    }
+
+    /// Does what can be done at this instant, and moves on to the next event, or to `end`. False if there is neither.
+    fn step(&mut self, end: Option<Instant>) -> bool {
+        let mut next = end;
+        let mut at = |event: Option<Instant>| next = offload_base::time::earliest(next, event);
+        for side in 0..2 {
+            let (device, driver) = &mut self.nics[side];
+            while let Some(frame) = self.links[1 - side].poll(self.now) {
+                device.receive_frame(self.now, frame);
+            }
+            device.process(self.now);
+            while self.stacks[side].poll(self.now, driver) {}
+        }
+        self.applications();
+        for side in 0..2 {
+            let (device, driver) = &mut self.nics[side];
+            while self.stacks[side].poll(self.now, driver) {}
+            device.process(self.now);
+            let link = &mut self.links[side];
+            let mut held_back = false;
+            loop {
+                held_back |= link.ready_at() > self.now;
+                if held_back {
+                    break;
+                }
+                let Some(frame) = device.poll_frame(self.now) else { break };
+                link.send(self.now, frame);
+            }
+            at(link.next_event());
+            at(held_back.then(|| link.ready_at()));
+            at(device.next_event().filter(|at| !held_back || *at > self.now));
+            at(driver.next_event());
+            at(self.stacks[side].next_event());
+        }
+        self.now = next.map_or(self.now, |next| next.max(self.now));
+        next.is_some()
+    }
+
+    fn applications(&mut self) {
+        while let Some((id, readiness)) = self.stacks[1].next_ready() {
+            if readiness.readable {
+                let mut bytes = 0;
+                while let Some(segment) = self.stacks[1].take(id) {
+                    bytes += segment.data.len();
+                    self.stacks[1].consume(id, segment.data.len());
+                }
+                if let Some(stream) = self.streams.iter_mut().find(|stream| stream.ends[1] == id) {
+                    stream.received += bytes as u64;
+                }
+            }
+        }
+        let mut writable = false;
+        while let Some((_, readiness)) = self.stacks[0].next_ready() {
+            writable |= readiness.writable;
+        }
+        if writable {
+            self.feed();
+        }
+    }
+
+    fn feed(&mut self) {
+        for stream in &self.streams {
+            while self.stacks[0].room(stream.ends[0]) > 0 {
+                self.stacks[0].send(stream.ends[0], self.block.clone(), TxTag::PLAIN);
+            }
+        }
+    }
+}
+
+const PORT: u16 = 443;
+const BLOCK_BYTES: usize = 256 << 10;

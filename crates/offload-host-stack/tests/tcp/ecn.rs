@@ -1,0 +1,166 @@
+//! Marks instead of losses (RFC 3168): who agrees to them, what may be marked, and what a mark leads to.
+
+use crate::pair::{Pair, Setup, TCP};
+use crate::transfer::{exchange, pattern};
+use crate::wire::WireConfig;
+use core::time::Duration;
+use offload_base::{Seed, Seq};
+use offload_formats::IpHeaders;
+use offload_host_stack::{Ecn, TcpConfig};
+use smoltcp::wire::TcpPacket;
+use std::sync::{Arc, Mutex};
+
+/// What ECN is about in a frame.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    from: usize,
+    syn: bool,
+    ece: bool,
+    cwr: bool,
+    /// The two bits of the IP header.
+    ecn: u8,
+    seq: Seq,
+    bytes: usize,
+}
+
+impl Seen {
+    fn of(from: usize, frame: &[u8]) -> Seen {
+        let ip = IpHeaders::parse(&frame[14..]).unwrap();
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        Seen {
+            from,
+            syn: tcp.syn(),
+            ece: tcp.ece(),
+            cwr: tcp.cwr(),
+            ecn: ip.ecn(&frame[14..]),
+            seq: Seq(tcp.seq_number().0 as u32),
+            bytes: ip.end - ip.upper - usize::from(tcp.header_len()),
+        }
+    }
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+/// A pair whose frames are looked at, before the wire does anything to them; those that `loses` picks are lost.
+fn watched(setup: &Setup, mut loses: impl FnMut(&Seen) -> bool + 'static) -> (Pair, Log) {
+    let mut pair = Pair::new(setup);
+    let log = Log::default();
+    let seen = log.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let frame = Seen::of(from, frame);
+        seen.lock().unwrap().push(frame);
+        loses(&frame)
+    }));
+    (pair, log)
+}
+
+fn setup(ecn: [Ecn; 2], wire: WireConfig) -> Setup {
+    Setup { wire, tcp: ecn.map(|ecn| TcpConfig { ecn, ..TcpConfig::default() }), ..Setup::default() }
+}
+
+const BOTH: [Ecn; 2] = [Ecn::Request, Ecn::Accept];
+
+#[test]
+fn both_have_to_agree() {
+    for client in [Ecn::Off, Ecn::Accept, Ecn::Request] {
+        for server in [Ecn::Off, Ecn::Accept, Ecn::Request] {
+            let (mut pair, log) = watched(&setup([client, server], WireConfig::default()), |_| false);
+            let ids = pair.open();
+            let data = pattern(Seed(1), 50_000);
+            exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
+            let log = log.lock().unwrap();
+            let [syn, syn_ack] = [0, 1].map(|side| *log.iter().find(|seen| seen.syn && seen.from == side).unwrap());
+            let asked = client == Ecn::Request;
+            let agreed = asked && server != Ecn::Off;
+            // RFC 3168 6.1.1, and no SYN is ECN-capable itself.
+            assert_eq!((syn.ece, syn.cwr, syn.ecn), (asked, asked, 0), "{client:?}, {server:?}");
+            assert_eq!((syn_ack.ece, syn_ack.cwr, syn_ack.ecn), (agreed, false, 0), "{client:?}, {server:?}");
+            for seen in log.iter().filter(|seen| !seen.syn) {
+                let capable = agreed && seen.bytes > 0;
+                assert_eq!(seen.ecn, if capable { 0b10 } else { 0 }, "{client:?}, {server:?}: {seen:?}");
+                assert!(!seen.ece && !seen.cwr);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_syn_without_an_answer_asks_for_nothing() {
+    let mut syns = 0;
+    let loses = move |seen: &Seen| {
+        syns += u32::from(seen.syn && seen.from == 0);
+        seen.syn && syns == 1
+    };
+    let (mut pair, log) = watched(&setup(BOTH, WireConfig::default()), loses);
+    let ids = pair.open();
+    let data = pattern(Seed(1), 50_000);
+    exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
+    let log = log.lock().unwrap();
+    let syns: Vec<_> = log.iter().filter(|seen| seen.syn && seen.from == 0).map(|seen| (seen.ece, seen.cwr)).collect();
+    assert_eq!(syns, [(true, true), (false, false)]);
+    assert!(log.iter().all(|seen| seen.ecn == 0));
+}
+
+#[test]
+fn marks_slow_a_sender_down_without_a_loss() {
+    for tso in [0, 65_536] {
+        let wire = WireConfig { mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
+        let (mut pair, log) = watched(&Setup { tso, ..setup(BOTH, wire) }, |_| false);
+        let ids = pair.open();
+        let data = pattern(Seed(1), 4_000_000);
+        exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
+        let [sender, receiver] = pair.stacks.each_ref().map(|stack| *stack.counters());
+        assert_eq!((sender.retransmitted_segments, sender.timeouts), (0, 0));
+        assert!(pair.wire.marked > 10, "{} marks", pair.wire.marked);
+        assert_eq!(receiver.in_marked, pair.wire.marked);
+        assert!(sender.window_cuts_for_marks > 5 && sender.window_cuts_for_marks <= pair.wire.marked);
+        // Each cut is told of once: by one segment, the first of its packet.
+        let log = log.lock().unwrap();
+        let told = log.iter().filter(|seen| seen.cwr && !seen.syn).count() as u64;
+        assert!(told.abs_diff(sender.window_cuts_for_marks) <= 1, "{told} of {}", sender.window_cuts_for_marks);
+        // And the echo ends when that arrives: it neither lasts nor is it missing.
+        let echoes = log.iter().filter(|seen| seen.from == 1 && !seen.syn && seen.ece).count();
+        let acks = log.iter().filter(|seen| seen.from == 1).count();
+        assert!(echoes as u64 >= sender.window_cuts_for_marks && echoes * 2 < acks, "{echoes} of {acks}");
+    }
+}
+
+#[test]
+fn a_window_is_cut_once_a_round_trip() {
+    let delay = Duration::from_millis(5);
+    let wire = WireConfig { mark: 1.0, delay, ..WireConfig::default() };
+    let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
+    let ids = pair.open();
+    let began = pair.now;
+    let data = pattern(Seed(1), 1_000_000);
+    let ended = exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
+    let rounds = ((ended - began).as_nanos() / (2 * delay).as_nanos()) as u64;
+    let cuts = pair.stacks[0].counters().window_cuts_for_marks;
+    assert!(cuts >= rounds / 3 && cuts <= rounds + 1, "{cuts} cuts in {rounds} round trips");
+    let log = log.lock().unwrap();
+    assert!(log.iter().filter(|seen| seen.from == 1 && !seen.syn && seen.ecn == 0).all(|seen| seen.bytes == 0));
+    assert_eq!(pair.stacks[0].counters().retransmitted_segments, 0);
+}
+
+#[test]
+fn what_is_sent_again_may_not_be_marked() {
+    let wire = WireConfig { loss: 0.03, mark: 0.01, delay: Duration::from_millis(1), ..WireConfig::default() };
+    let (mut pair, log) = watched(&setup(BOTH, wire), |_| false);
+    let ids = pair.open();
+    let data = pattern(Seed(1), 1_000_000);
+    exchange(&mut pair, ids, [&data, &[]], [50_000, 1]);
+    let log = log.lock().unwrap();
+    let mut next = pair.stacks[0].first_seq(ids[0]);
+    let (mut fresh, mut again) = (0, 0);
+    for seen in log.iter().filter(|seen| seen.from == 0 && seen.bytes > 0) {
+        if seen.seq.before(next) {
+            again += 1;
+            assert!(seen.ecn == 0 && !seen.cwr, "{seen:?}");
+        } else {
+            fresh += 1;
+            assert_eq!(seen.ecn, 0b10, "{seen:?}");
+            next = seen.seq + seen.bytes as u32;
+        }
+    }
+    assert!(fresh > 600 && again > 10, "{fresh} new, {again} again");
+}

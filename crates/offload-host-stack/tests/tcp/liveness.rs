@@ -1,0 +1,111 @@
+//! Peers that fall silent: keep-alive probes and the user timeout.
+
+use crate::pair::{Pair, Setup};
+use core::time::Duration;
+use offload_host_stack::{ConnectionError, ConnectionId, KeepAlive, State, TcpConfig};
+
+const SECOND: Duration = Duration::from_secs(1);
+const KEEP_ALIVE: KeepAlive = KeepAlive { idle: Duration::from_secs(60), interval: Duration::from_secs(5), probes: 3 };
+
+/// A pair whose side 0 has `tcp`, and has just heard of its peer.
+fn connected(tcp: TcpConfig) -> (Pair, [ConnectionId; 2]) {
+    let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp, TcpConfig::default()], ..Setup::default() });
+    pair.stacks[0].send_copy(ids[0], b"hello");
+    pair.run_for(SECOND / 10);
+    (pair, ids)
+}
+
+/// The wire carries nothing any more: how many seconds until side 0 gives up.
+fn cut(pair: &mut Pair, id: ConnectionId) -> u64 {
+    pair.wire.filter = Some(Box::new(|_, _| true));
+    let begin = pair.now;
+    while pair.stacks[0].error(id).is_none() {
+        pair.run_for(SECOND / 10);
+    }
+    assert_eq!(pair.stacks[0].error(id), Some(ConnectionError::TimedOut));
+    (pair.now - begin + SECOND / 2).as_secs()
+}
+
+#[test]
+fn a_peer_that_answers_is_probed_and_kept() {
+    let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
+    pair.run_for(SECOND * 601);
+    assert_eq!(pair.stacks[0].counters().keep_alives, 10, "one a minute");
+    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [State::Established; 2]);
+    // Whoever hears of the peer need not ask.
+    for _ in 0..20 {
+        pair.stacks[1].send_copy(ids[1], b"still here");
+        pair.run_for(SECOND * 30);
+    }
+    pair.stacks[0].set_keep_alive(pair.now, ids[0], None);
+    pair.run_for(SECOND * 600);
+    assert!(pair.stacks[0].counters().keep_alives <= 11);
+}
+
+#[test]
+fn a_silent_peer_is_given_up_after_as_many_probes_as_were_asked_for() {
+    let (mut pair, ids) = connected(TcpConfig::default());
+    pair.stacks[0].set_keep_alive(pair.now, ids[0], Some(KEEP_ALIVE));
+    assert_eq!(cut(&mut pair, ids[0]), 60 + 3 * 5);
+    assert_eq!(pair.stacks[0].counters().keep_alives, 3);
+    assert_eq!(pair.stacks[0].counters().out_resets, 1);
+}
+
+#[test]
+fn a_peer_that_has_forgotten_the_connection_says_so_when_probed() {
+    let (mut pair, ids) = connected(TcpConfig { keep_alive: Some(KEEP_ALIVE), ..TcpConfig::default() });
+    pair.wire.filter = Some(Box::new(|_, _| true));
+    pair.stacks[1].abort(ids[1]);
+    pair.stacks[1].detach(pair.now, ids[1]);
+    pair.run_for(SECOND);
+    pair.wire.filter = None;
+    pair.run_for(SECOND * 60);
+    assert_eq!(pair.stacks[0].error(ids[0]), Some(ConnectionError::Reset));
+}
+
+#[test]
+fn bytes_wait_for_their_acknowledgment_no_longer_than_the_user_timeout() {
+    // Shorter and longer than the retransmissions would take.
+    for seconds in [1, 30, 3000] {
+        let user_timeout = Some(SECOND * seconds);
+        let (mut pair, ids) = connected(TcpConfig { user_timeout, ..TcpConfig::default() });
+        pair.stacks[0].send_copy(ids[0], b"first");
+        pair.run_for(SECOND * 5000);
+        assert_eq!(pair.stacks[0].state(ids[0]), State::Established, "an idle connection may be so for ever");
+        pair.stacks[0].send_copy(ids[0], b"second");
+        assert_eq!(cut(&mut pair, ids[0]), u64::from(seconds));
+    }
+}
+
+#[test]
+fn every_acknowledgment_begins_the_user_timeout_anew() {
+    let (mut pair, ids) = connected(TcpConfig { user_timeout: Some(SECOND * 2), ..TcpConfig::default() });
+    for _ in 0..10 {
+        pair.stacks[0].send_copy(ids[0], &[1; 5000]);
+        pair.run_for(SECOND);
+    }
+    // The peer takes what its buffer holds, and then nothing for too long.
+    pair.stacks[0].send_copy(ids[0], &vec![1; 20 << 20]);
+    let begin = pair.now;
+    pair.run_until(|pair| pair.stacks[0].error(ids[0]).is_some());
+    assert!(pair.stacks[0].stats(ids[0]).bytes_acknowledged > 60_000);
+    assert!(pair.now - begin >= SECOND * 2);
+}
+
+/// Nobody was asked yet when the first probe is due.
+#[test]
+fn a_peer_that_answers_is_kept_though_the_user_timeout_is_short() {
+    let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 10), ..TcpConfig::default() };
+    let (mut pair, ids) = connected(tcp);
+    pair.run_for(SECOND * 1000);
+    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    assert!(pair.stacks[0].counters().keep_alives > 10);
+    assert!(cut(&mut pair, ids[0]) <= 65, "a probe without an answer, and the next one is too late");
+}
+
+#[test]
+fn a_user_timeout_ends_silence_too() {
+    let tcp = TcpConfig { keep_alive: Some(KEEP_ALIVE), user_timeout: Some(SECOND * 62), ..TcpConfig::default() };
+    let (mut pair, ids) = connected(tcp);
+    assert_eq!(cut(&mut pair, ids[0]), 65, "at the first probe that is due after it");
+}

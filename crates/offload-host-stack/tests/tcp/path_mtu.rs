@@ -1,0 +1,211 @@
+//! Routers that forward no large packets, and those who only pretend to be such.
+
+use crate::packets::packet;
+use crate::pair::{ADDRESS, FULL, PORT, Pair, Setup, TCP};
+use core::net::IpAddr;
+use core::time::Duration;
+use offload_host_stack::{ConnectionError, State};
+use smoltcp::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Packet, IpProtocol, Ipv4Packet};
+use std::sync::{Arc, Mutex};
+
+/// What an ICMP error says: the path takes fewer bytes, nobody listens, there is no way.
+#[derive(Clone, Copy)]
+enum Says {
+    TooLarge(u16),
+    NoPort,
+    NoRoute,
+}
+
+/// An ICMP error about `frame`, which side 0 sent, as side 0 gets it.
+fn unreachable(says: Says, frame: &[u8]) -> Vec<u8> {
+    let mut answer = if crate::OVER_SIX { unreachable_six(says, frame) } else { unreachable_four(says, frame) };
+    answer[..12].rotate_left(6); // from side 1 to side 0
+    answer
+}
+
+fn unreachable_six(says: Says, frame: &[u8]) -> Vec<u8> {
+    let (kind, code, mtu) = match says {
+        Says::TooLarge(mtu) => (2, 0, mtu),
+        Says::NoPort => (1, 4, 0),
+        Says::NoRoute => (1, 0, 0),
+    };
+    let mut message = vec![kind, code, 0, 0, 0, 0];
+    message.extend_from_slice(&mtu.to_be_bytes());
+    message.extend_from_slice(&frame[14..frame.len().min(14 + 1232)]);
+    let [IpAddr::V6(to), IpAddr::V6(from)] = ADDRESS else { panic!("of the other IP") };
+    Icmpv6Packet::new_unchecked(&mut message[..]).fill_checksum(&from, &to);
+    packet(from.into(), to.into(), IpProtocol::Icmpv6, &message)
+}
+
+fn unreachable_four(says: Says, frame: &[u8]) -> Vec<u8> {
+    let (code, mtu) = match says {
+        Says::TooLarge(mtu) => (4, mtu),
+        Says::NoPort => (3, 0),
+        Says::NoRoute => (1, 0),
+    };
+    let mut message = vec![3, code, 0, 0, 0, 0];
+    message.extend_from_slice(&mtu.to_be_bytes());
+    message.extend_from_slice(&frame[14..frame.len().min(14 + 28)]);
+    let mut icmp = Icmpv4Packet::new_unchecked(&mut message[..]);
+    icmp.set_msg_type(Icmpv4Message::DstUnreachable);
+    icmp.fill_checksum();
+    packet(ADDRESS[1], ADDRESS[0], IpProtocol::Icmp, &message)
+}
+
+/// The frame's TCP sequence number becomes another.
+fn with_other_seq(frame: &[u8], by: u32) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let seq = u32::from_be_bytes(frame[TCP + 4..TCP + 8].try_into().unwrap()).wrapping_add(by);
+    frame[TCP + 4..TCP + 8].copy_from_slice(&seq.to_be_bytes());
+    frame
+}
+
+#[test]
+fn a_narrow_path_is_found_at_once_and_costs_no_window() {
+    // What the router says, what it forwards; and the largest packet that is sent in the end.
+    let of_four = [(1000, 1000, 1000), (0, 1492, 1492), (0, 1400, 1006), (300, 300, 552)];
+    // IPv6's routers always say, and always forward 1280.
+    let of_six = [(1400, 1400, 1400), (1281, 1281, 1281), (1280, 1280, 1280), (1492, 1492, 1492)];
+    for (told, forwards, largest) in if crate::OVER_SIX { of_six } else { of_four } {
+        for tso in [65_536, 0] {
+            let (mut pair, ids) = Pair::connected(&Setup { tso, ..Setup::default() });
+            let answers = Arc::new(Mutex::new(Vec::new()));
+            let sizes = Arc::new(Mutex::new((0, 0u32)));
+            let (told_to, seen) = (answers.clone(), sizes.clone());
+            pair.wire.filter = Some(Box::new(move |from, frame| {
+                let length = frame.len() as u16 - 14;
+                let whole = crate::OVER_SIX || Ipv4Packet::new_unchecked(&frame[14..]).dont_frag();
+                let stopped = from == 0 && length > forwards && whole;
+                if stopped {
+                    told_to.lock().unwrap().push(unreachable(Says::TooLarge(told), frame));
+                } else if from == 0 {
+                    let mut seen = seen.lock().unwrap();
+                    seen.0 = seen.0.max(length);
+                    seen.1 += u32::from(!whole);
+                }
+                stopped
+            }));
+            let data: Vec<u8> = crate::transfer::pattern(pair.seed, 300_000);
+            pair.stacks[0].send_copy(ids[0], &data);
+            let window = pair.stacks[0].stats(ids[0]).congestion_window;
+            let mut read = Vec::new();
+            pair.run_until(|pair| {
+                for answer in answers.lock().unwrap().drain(..) {
+                    pair.nics[0].port().deliver(&answer);
+                }
+                pair.read(1, ids[1], &mut read);
+                read.len() == data.len()
+            });
+            assert!(read == data);
+            let (seen, fragmentable) = *sizes.lock().unwrap();
+            assert_eq!(seen, largest, "told {told}, forwards {forwards}");
+            assert_eq!(fragmentable > 0, told == 300, "only what nobody would believe may be fragmented");
+            assert_eq!(pair.stacks[0].counters().timeouts, 0);
+            let stats = pair.stacks[0].stats(ids[0]);
+            assert_eq!(stats.slow_start_threshold, u64::MAX, "no congestion was seen in it");
+            assert!(stats.congestion_window * 2 > window);
+            // Whoever comes next knows, until ten minutes are over.
+            let next = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+            pair.run_for(Duration::from_secs(1));
+            assert!(pair.stacks[0].stats(next).segment_size <= usize::from(largest) + 14 - TCP - 32);
+            pair.run_for(Duration::from_secs(601));
+            pair.stacks[0].send_copy(next, b"again");
+            pair.stacks[0].push(next);
+            pair.run_for(Duration::from_millis(1));
+            assert_eq!(pair.stacks[0].stats(next).segment_size, FULL);
+        }
+    }
+}
+
+#[test]
+fn what_was_not_under_way_cannot_have_been_too_large() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let copy = sent.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        if from == 0 && frame.len() > 1000 {
+            copy.lock().unwrap().push(frame.to_vec());
+        }
+        false
+    }));
+    pair.stacks[0].send_copy(ids[0], &[1; 20_000]);
+    pair.run_now();
+    let frame = sent.lock().unwrap()[0].clone();
+    for by in [u32::MAX, 20_000, 0x8000_0000] {
+        pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &with_other_seq(&frame, by)));
+        pair.run_now();
+    }
+    // No smaller than what was sent; and, of IPv6, smaller than any path may be.
+    let nonsense = if crate::OVER_SIX { [1500, 1279] } else { [1500, 1500] };
+    for told in nonsense {
+        pair.nics[0].port().deliver(&unreachable(Says::TooLarge(told), &frame));
+        pair.run_now();
+    }
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.stray_icmp_errors, counters.paths_narrowed), (5, 0));
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, FULL);
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &frame));
+    pair.run_now();
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, FULL - usize::from(1500 - LESS));
+}
+
+#[test]
+fn a_refusal_ends_an_opening_connection_and_no_open_one() {
+    for (says, error) in [(Says::NoPort, ConnectionError::Refused), (Says::NoRoute, ConnectionError::Unreachable)] {
+        let mut pair = Pair::new(&Setup::default());
+        let id = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        let syn = pair.nics[0].port().drain().pop_front().unwrap();
+        pair.nics[0].port().deliver(&unreachable(says, &with_other_seq(&syn, 1)));
+        pair.run_now();
+        assert_eq!(pair.stacks[0].state(id), State::SynSent);
+        pair.nics[0].port().deliver(&unreachable(says, &syn));
+        pair.run_now();
+        assert_eq!(pair.stacks[0].error(id), Some(error));
+
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        pair.stacks[0].send_copy(ids[0], &[1; 1000]);
+        pair.stacks[0].push(ids[0]);
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        let frame = pair.nics[0].port().drain().pop_front().unwrap();
+        pair.nics[0].port().deliver(&unreachable(says, &frame));
+        pair.run_for(Duration::from_secs(1));
+        assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+    }
+}
+
+#[test]
+fn a_path_does_not_widen_by_a_routers_word_and_segments_do_not_shrink_for_datagrams() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    let port = pair.stacks[0].bind_udp(None).unwrap();
+    let to = (ADDRESS[1], PORT).into();
+    let datagram = |pair: &mut Pair| {
+        pair.stacks[0].send_datagram(pair.now, port, to, vec![5; 1400].into(), &pair.nics[0]).unwrap();
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        pair.nics[0].port().drain()
+    };
+    let sent = datagram(&mut pair);
+    assert_eq!(sent.len(), 1);
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &sent[0]));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(datagram(&mut pair).len(), 2, "believed of datagrams");
+    let segment = |pair: &mut Pair| {
+        pair.stacks[0].send_copy(ids[0], &[1; 2000]);
+        while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+        pair.nics[0].port().drain().pop_front().unwrap()
+    };
+    let frame = segment(&mut pair);
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, FULL);
+
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS), &frame));
+    pair.run_for(Duration::from_secs(1));
+    let narrow = FULL - usize::from(1500 - LESS);
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, narrow);
+    let late = segment(&mut pair);
+    pair.nics[0].port().deliver(&unreachable(Says::TooLarge(LESS + 20), &late));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.stacks[0].stats(ids[0]).segment_size, narrow);
+}
+
+/// Less than the wire takes, and no less than every path does.
+const LESS: u16 = 1300;

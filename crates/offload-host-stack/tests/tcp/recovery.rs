@@ -1,0 +1,261 @@
+//! What a loss costs the sender, whatever way it hears of it.
+
+use crate::pair::{FULL, Pair, Setup, TCP};
+use crate::transfer::pattern;
+use crate::wire::WireConfig;
+use core::time::Duration;
+use offload_base::{Seed, Seq};
+use offload_host_stack::{CongestionAlgorithm, TcpConfig};
+use smoltcp::wire::TcpPacket;
+use std::sync::{Arc, Mutex};
+
+/// What the wire saw of the flight in which a segment was lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flight {
+    segments: u32,
+    /// The first unacknowledged position, as the sender knows it, and the end of what it sent.
+    una: u32,
+    end: u32,
+    lost: Option<u32>,
+    /// The sender is told of the segments before the loss by an acknowledgment of its own.
+    apart: bool,
+    /// The sender has been told of the loss.
+    told: bool,
+}
+
+impl Flight {
+    /// Takes note of a frame; true if it is to be lost. The peer joins what it receives: one acknowledgment, or two at
+    /// once, end behind what came before the loss and report everything behind that.
+    fn see(&mut self, from: usize, frame: &[u8]) -> bool {
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        let (seq, ack) = (tcp.seq_number().0 as u32, tcp.ack_number().0 as u32);
+        let payload = tcp.payload().len() as u32;
+        if from == 0 && payload > 0 && self.lost.is_none() {
+            self.end = seq.wrapping_add(payload);
+            self.segments += 1;
+            // The flight it is in has begun long before.
+            if self.segments == 100 {
+                self.lost = Some(seq);
+                return true;
+            }
+        } else if from == 0 && payload > 0 && !self.told {
+            self.end = if Seq(seq + payload).after(Seq(self.end)) { seq + payload } else { self.end };
+        } else if from == 1 && !self.told {
+            let Some(lost) = self.lost else {
+                self.una = ack;
+                return false;
+            };
+            let right = tcp.selective_ack_ranges().unwrap()[0].map(|range| range.1);
+            self.told = ack == lost && right == Some(self.end);
+            let apart = self.apart && ack == lost && right.is_none();
+            return !(self.told || apart);
+        }
+        false
+    }
+}
+
+#[test]
+fn a_window_acknowledged_at_once_with_a_loss_in_it_is_cut_whole() {
+    for (congestion, share) in [(CongestionAlgorithm::Cubic, 0.7), (CongestionAlgorithm::NewReno, 0.5)] {
+        for apart in [false, true] {
+            let (flight, threshold) = run(congestion, Flight { apart, ..Flight::default() }, 1_000_000);
+            let whole = flight.end.wrapping_sub(flight.una);
+            let expected = share * f64::from(whole);
+            assert!((threshold as f64 - expected).abs() < 0.02 * expected, "{congestion:?}: {threshold}, {flight:?}");
+        }
+    }
+}
+
+/// What the wire saw, and the slow start threshold once the sender recovers, or has been sent everything.
+fn run(congestion: CongestionAlgorithm, flight: Flight, bytes: usize) -> (Flight, u64) {
+    let wire = WireConfig { delay: Duration::from_millis(5), ..WireConfig::default() };
+    let tcp = TcpConfig { congestion, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let seen = Arc::new(Mutex::new(flight));
+    let flight = seen.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| flight.lock().unwrap().see(from, frame)));
+    pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), bytes));
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut Vec::new());
+        let counters = pair.stacks[0].counters();
+        counters.sack_recoveries + counters.loss_probe_recoveries > 0
+    });
+    let flight = *seen.lock().unwrap();
+    assert!(flight.told, "{flight:?}");
+    (flight, pair.stacks[0].stats(ids[0]).slow_start_threshold)
+}
+
+#[test]
+fn one_lost_tail_costs_a_share_of_the_window_and_no_more() {
+    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let data = pattern(Seed(2), 100 * FULL);
+    let last = pair.stacks[0].first_seq(ids[0]) + 99 * FULL as u32;
+    lose_once(&mut pair, last);
+    pair.stacks[0].send_copy(ids[0], &data);
+    let mut read = Vec::new();
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut read);
+        read.len() == data.len()
+    });
+    pair.run_for(Duration::from_millis(50));
+    // RFC 8985 7.4.2: a report that it came twice may still be under way.
+    let window = pair.stacks[0].stats(ids[0]).congestion_window;
+    assert_eq!(pair.stacks[0].counters().loss_probe_recoveries, 0);
+    assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
+    pair.stacks[0].send_copy(ids[0], b"more");
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(pair.stacks[0].counters().loss_probe_recoveries, 1);
+    let threshold = pair.stacks[0].stats(ids[0]).slow_start_threshold;
+    assert!(window >= 20 * FULL as u64 && threshold * 4 > window, "{threshold} of {window}");
+}
+
+#[test]
+fn what_is_sent_behind_a_probe_that_repaired_a_loss_has_its_own_probe() {
+    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let first = pair.stacks[0].first_seq(ids[0]);
+    for number in 0..3 {
+        lose_once(&mut pair, first + number * FULL as u32);
+        pair.stacks[0].send_copy(ids[0], &[0; FULL]);
+        pair.run_for(Duration::from_secs(1));
+    }
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.loss_probes, counters.timeouts), (3, 0));
+    assert_eq!(counters.loss_probe_recoveries, 2, "of the third nothing is known yet");
+}
+
+#[test]
+fn a_probe_that_was_not_needed_tells_nothing_of_congestion_nor_of_reordering() {
+    const DELAY: Duration = Duration::from_millis(10);
+    for fin in [false, true] {
+        let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { wire, tso: 0, ..Setup::default() });
+        // Two segments arrive, and nothing that the peer says of them.
+        pair.wire.filter = Some(Box::new(|from, _| from == 1));
+        pair.stacks[0].send_copy(ids[0], &[0; 2 * FULL]);
+        if fin {
+            pair.stacks[0].finish(ids[0]);
+        }
+        pair.run_until(|pair| pair.stacks[0].counters().loss_probes == 1);
+        pair.wire.filter = None;
+        pair.run_for(4 * DELAY);
+        let counters = pair.stacks[0].counters();
+        assert_eq!((counters.dsacks_received, counters.loss_probe_recoveries, counters.timeouts), (1, 0, 0));
+        if fin {
+            continue;
+        }
+        // Of five more the first is lost: three behind it are enough, and nothing is waited for.
+        let lost = pair.stacks[0].first_seq(ids[0]) + 2 * FULL as u32;
+        lose_once(&mut pair, lost);
+        pair.stacks[0].send_copy(ids[0], &[0; 5 * FULL]);
+        pair.run_for(2 * DELAY);
+        let counters = pair.stacks[0].counters();
+        assert_eq!((counters.sack_recoveries, counters.loss_probe_recoveries), (1, 0));
+    }
+}
+
+#[test]
+fn what_a_batch_of_acknowledgments_left_of_a_recovery_can_be_taken_back() {
+    const DELAY: Duration = Duration::from_millis(5);
+    let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
+    // With timestamps the first acknowledgment would tell already.
+    let tcp = TcpConfig { timestamps: false, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    let late = pair.stacks[0].first_seq(ids[0]) + 50 * (FULL + 12) as u32;
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let hold = held.clone();
+    // One segment is late, both times; and once it was sent again, nothing is acknowledged for a while.
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        let mut held = hold.lock().unwrap();
+        if from == 0 && tcp.seq_number().0 as u32 == late.0 {
+            held.push(frame.to_vec());
+            return true;
+        }
+        from == 1 && held.len() == 2
+    }));
+    let data = pattern(Seed(3), 4_000_000);
+    pair.stacks[0].send_copy(ids[0], &data);
+    pair.run_until(|_| held.lock().unwrap().len() == 2);
+    pair.run_for(2 * DELAY);
+    pair.wire.filter = None;
+    assert_ne!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
+    let frames = std::mem::take(&mut *held.lock().unwrap());
+    pair.nics[1].port().deliver(&frames[0]);
+    let acknowledged = pair.stacks[0].stats(ids[0]).bytes_acknowledged;
+    pair.run_for(DELAY + DELAY / 2);
+    let stats = pair.stacks[0].stats(ids[0]);
+    assert!(stats.bytes_acknowledged > acknowledged && stats.unacknowledged > 0, "all that was sent, not all there is");
+    // Only now it is told that nothing was lost.
+    pair.nics[1].port().deliver(&frames[1]);
+    pair.run_for(DELAY);
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.sack_recoveries, counters.timeouts, counters.dsack_undos), (1, 0, 1));
+    assert_eq!(pair.stacks[0].stats(ids[0]).slow_start_threshold, u64::MAX);
+}
+
+/// An acknowledgment of what was sent again says nothing of what was sent before, and how often does not matter.
+#[test]
+fn what_the_first_of_three_timeouts_sent_again_is_not_taken_for_what_was_there_before() {
+    let (mut pair, ids) = Pair::connected(&Setup { tso: 0, ..Setup::default() });
+    let held = Arc::new(Mutex::new(Vec::new()));
+    let hold = held.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let is_data = from == 0 && !TcpPacket::new_unchecked(&frame[TCP..]).payload().is_empty();
+        if is_data {
+            hold.lock().unwrap().push(frame.to_vec());
+        }
+        is_data
+    }));
+    pair.stacks[0].send_copy(ids[0], &[1; 100]);
+    pair.run_until(|pair| pair.stacks[0].counters().timeouts == 3);
+    pair.wire.filter = None;
+    let frames = std::mem::take(&mut *held.lock().unwrap());
+    // It, a probe, and what each timeout sent.
+    let [_, _, of_first, _, _] = &frames[..] else { panic!("{} frames", frames.len()) };
+    pair.nics[1].port().deliver(of_first);
+    pair.run_until(|pair| pair.stacks[0].stats(ids[0]).unacknowledged == 0);
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.full_undos, counters.dsack_undos), (0, 0));
+}
+
+#[test]
+fn a_paced_stream_asks_for_its_window_over_its_round_trip() {
+    const DELAY: Duration = Duration::from_millis(10);
+    let wire = WireConfig { delay: DELAY, ..WireConfig::default() };
+    let tcp = TcpConfig { congestion: CongestionAlgorithm::NewReno, ..TcpConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, tcp: [tcp.clone(), tcp], tso: 0, ..Setup::default() });
+    pair.nics[0].port().caps.pacing = true;
+    let rate = |pair: &Pair, percent: u128| {
+        let stats = pair.stacks[0].stats(ids[0]);
+        let round_trip = stats.smoothed_rtt.unwrap().as_nanos();
+        (u128::from(stats.congestion_window) * percent * 10_000_000 / round_trip) as u64
+    };
+    let asked = |pair: &Pair| pair.nics[0].port().rates.drain(..).collect::<Vec<_>>();
+    pair.stacks[0].send_copy(ids[0], &[1; FULL]);
+    pair.run_for(4 * DELAY);
+    assert_eq!(asked(&pair), [], "nobody asked for a pace");
+    pair.stacks[0].set_paced(ids[0], true);
+    // Four segments, of which none arrives; the window doubles.
+    pair.wire.filter = Some(Box::new(|from, _| from == 0));
+    pair.stacks[0].send_copy(ids[0], &[1; 4 * FULL]);
+    while pair.run_now() {}
+    assert_eq!(asked(&pair), [rate(&pair, 200); 4]);
+    pair.run_until(|pair| pair.stacks[0].counters().timeouts == 1);
+    let _of_probe = asked(&pair);
+    // One segment, and it may double once: that is where it ends to double.
+    let stats = pair.stacks[0].stats(ids[0]);
+    assert_eq!((stats.congestion_window, stats.slow_start_threshold), (FULL as u64, 2 * FULL as u64));
+    pair.run_until(|pair| !pair.nics[0].port().rates.is_empty());
+    assert_eq!(asked(&pair), [rate(&pair, 120)]);
+}
+
+/// Loses the next segment of side 0 that begins at `seq`.
+fn lose_once(pair: &mut Pair, seq: Seq) {
+    let mut lost = false;
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+        let hit = from == 0 && !lost && tcp.seq_number().0 as u32 == seq.0 && !tcp.payload().is_empty();
+        lost |= hit;
+        hit
+    }));
+}

@@ -1,0 +1,203 @@
+//! What IPv6 has of its own: neighbours solicited, echoes answered, headers that are not acceptable, packets in pieces.
+
+use crate::packets::{answers, packet};
+use crate::pair::{MAC, Pair, SIX, Setup};
+use crate::transfer::pattern;
+use core::net::Ipv6Addr;
+use core::time::Duration;
+use offload_base::Seed;
+use offload_formats::Version;
+use offload_ip::{Limits, Reassembler, Taken};
+use smoltcp::wire::{Icmpv6Packet, IpProtocol, Ipv6Packet};
+use std::sync::{Arc, Mutex};
+
+fn icmp(to: Ipv6Addr, hop_limit: u8, mut message: Vec<u8>) -> Vec<u8> {
+    Icmpv6Packet::new_unchecked(&mut message[..]).fill_checksum(&SIX[0], &to);
+    let mut frame = packet(SIX[0].into(), to.into(), IpProtocol::Icmpv6, &message);
+    Ipv6Packet::new_unchecked(&mut frame[14..]).set_hop_limit(hop_limit);
+    frame
+}
+
+/// Side 0 asks for the Ethernet address of `target`.
+fn solicitation(target: Ipv6Addr) -> Vec<u8> {
+    [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets(), &[1, 1], &MAC[0]].concat()
+}
+
+#[test]
+fn a_solicitation_is_answered_if_it_has_passed_no_router() {
+    let mut pair = Pair::new(&Setup::default());
+    let answer = answers(&mut pair, &icmp(SIX[1], 255, solicitation(SIX[1])));
+    let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
+    let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
+    assert_eq!((ip.src_addr(), ip.dst_addr(), ip.hop_limit()), (SIX[1], SIX[0], 255));
+    let advertisement = Icmpv6Packet::new_checked(ip.payload()).unwrap();
+    assert!(advertisement.verify_checksum(&SIX[1], &SIX[0]));
+    assert_eq!((ip.payload()[0], ip.payload()[4]), (136, 0x60), "solicited, and it overrides");
+    assert_eq!(ip.payload()[8..24], SIX[1].octets());
+    assert_eq!(ip.payload()[24..], [&[2, 1][..], &MAC[1]].concat());
+    assert!(answers(&mut pair, &icmp(SIX[1], 254, solicitation(SIX[1]))).is_empty());
+    assert!(answers(&mut pair, &icmp(SIX[1], 255, solicitation(SIX[0]))).is_empty(), "not its own address");
+    assert_eq!(pair.stacks[1].counters().ndp_in_errors, 1);
+}
+
+/// A frame to nobody's address, or to that of many, would go to nobody, or to all.
+#[test]
+fn an_advertisement_of_an_address_that_no_station_has_is_not_believed() {
+    let mut pair = Pair::new(&Setup { acquainted: false, ..Setup::default() });
+    pair.stacks[1].connect(pair.now, None, (SIX[0], 80).into()).unwrap();
+    while pair.stacks[1].poll(pair.now, &mut pair.nics[1]) {}
+    assert_eq!(pair.nics[1].port().drain().len(), 1, "a solicitation");
+    let advertisement = |mac: [u8; 6]| {
+        icmp(SIX[1], 255, [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &SIX[0].octets(), &[2, 1], &mac].concat())
+    };
+    for mac in [[0; 6], [0xff; 6], [0x33, 0x33, 0, 0, 0, 1]] {
+        assert!(answers(&mut pair, &advertisement(mac)).is_empty(), "{mac:?}");
+    }
+    assert_eq!(pair.stacks[1].counters().ndp_in_errors, 3);
+    let syn = answers(&mut pair, &advertisement(MAC[0]));
+    assert_eq!((syn.len(), &syn[0][..6]), (1, &MAC[0][..]));
+}
+
+/// RFC 8200 4.3: such options are for every router on the way, and none has seen them there.
+#[test]
+fn hop_by_hop_options_behind_a_fragment_header_are_refused() {
+    let mut pair = Pair::new(&Setup::default());
+    let header = [&[0, 0][..], &[0, 1], &7u32.to_be_bytes(), &[17, 0, 1, 4, 0, 0, 0, 0]].concat();
+    let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Frag, &header));
+    let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
+    assert_eq!(frame[54..56], [4, 1], "parameter problem: a next header");
+    assert_eq!(frame[58..62], 40u32.to_be_bytes());
+    assert_eq!(pair.stacks[1].counters().ip6_in_header_errors, 1);
+}
+
+#[test]
+fn a_ping_is_answered_and_a_broken_one_is_not() {
+    let mut pair = Pair::new(&Setup::default());
+    let request = [&[128, 0, 0, 0, 0, 77, 0, 5][..], b"some data"].concat();
+    let answer = answers(&mut pair, &icmp(SIX[1], 64, request.clone()));
+    let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
+    let reply = &frame[54..];
+    assert!(Icmpv6Packet::new_checked(reply).unwrap().verify_checksum(&SIX[1], &SIX[0]));
+    assert_eq!((reply[0], &reply[4..]), (129, &request[4..]));
+    let mut broken = icmp(SIX[1], 64, request);
+    *broken.last_mut().unwrap() ^= 1;
+    assert!(answers(&mut pair, &broken).is_empty());
+    assert_eq!(pair.stacks[1].counters().icmp6_in_checksum_errors, 1);
+}
+
+#[test]
+fn an_option_that_is_not_known_is_pointed_at() {
+    let mut pair = Pair::new(&Setup::default());
+    let options = [17, 0, 0x9e, 4, 0, 0, 0, 0];
+    let answer = answers(&mut pair, &packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Opts, &options));
+    let [frame] = &answer[..] else { panic!("{} answers", answer.len()) };
+    assert_eq!(frame[54..56], [4, 2], "parameter problem: an option");
+    assert_eq!(frame[58..62], 42u32.to_be_bytes());
+}
+
+/// A piece of an ICMPv6 message from side 0 to side 1.
+fn piece(message: &[u8], from: usize, to: usize) -> Vec<u8> {
+    let more = u16::from(to < message.len());
+    let header = [&[58, 0][..], &(from as u16 | more).to_be_bytes(), &7u32.to_be_bytes()].concat();
+    packet(SIX[0].into(), SIX[1].into(), IpProtocol::Ipv6Frag, &[&header, &message[from..to]].concat())
+}
+
+/// An echo request of so many bytes, its checksum right.
+fn long_request(bytes: usize) -> Vec<u8> {
+    let mut request = [&[128, 0, 0, 0, 0, 77, 0, 5][..], &pattern(Seed(5), bytes)].concat();
+    Icmpv6Packet::new_unchecked(&mut request[..]).fill_checksum(&SIX[0], &SIX[1]);
+    request
+}
+
+#[test]
+fn a_ping_in_pieces_is_answered_in_pieces() {
+    let request = long_request(4000);
+    let cuts = [(0, 1448), (1448, 2896), (2896, 4008)];
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut pair = Pair::new(&Setup::default());
+        let mut answer = Vec::new();
+        for index in order {
+            let (from, to) = cuts[index];
+            assert!(answer.is_empty(), "before it was whole");
+            answer = answers(&mut pair, &piece(&request, from, to));
+        }
+        assert_eq!(answer.len(), 3, "{order:?}");
+        assert!(answer.iter().all(|frame| frame.len() <= 1514));
+        let mut pieces = Reassembler::new(Limits::of(Version::Six));
+        let whole = answer.iter().find_map(|frame| match pieces.insert(pair.now, frame, 14) {
+            Taken::Whole(whole) => Some(whole),
+            _ => None,
+        });
+        let whole = whole.expect("they belong together");
+        let reply = &whole[54..];
+        assert!(Icmpv6Packet::new_checked(reply).unwrap().verify_checksum(&SIX[1], &SIX[0]));
+        assert_eq!((reply[0], &reply[4..]), (129, &request[4..]), "{order:?}");
+    }
+}
+
+/// RFC 8200 4.5: a minute is enough; whoever sent the first piece hears of it, and nobody else.
+#[test]
+fn pieces_that_stay_alone_are_given_up_and_reported() {
+    let request = long_request(2000);
+    for (from, to, reported) in [(0, 1448, 1), (1448, 2008, 0)] {
+        let mut pair = Pair::new(&Setup::default());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let copy = seen.clone();
+        pair.wire.filter = Some(Box::new(move |_, frame| {
+            copy.lock().unwrap().push(frame.to_vec());
+            false
+        }));
+        pair.nics[1].port().deliver(&piece(&request, from, to));
+        pair.run_for(Duration::from_secs(59));
+        assert!(seen.lock().unwrap().is_empty(), "there is still time");
+        pair.run_for(Duration::from_secs(2));
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), reported);
+        for frame in seen.iter() {
+            let message = &frame[54..];
+            assert!(Icmpv6Packet::new_checked(message).unwrap().verify_checksum(&SIX[1], &SIX[0]));
+            assert_eq!(message[..2], [3, 1], "time exceeded: in reassembly");
+            assert_eq!(message[8..48], piece(&request, from, to)[14..54], "with what came of it");
+            assert!(frame.len() <= 14 + 1280);
+        }
+        let counters = pair.stacks[1].counters();
+        assert_eq!((counters.ip6_reassembly_timeouts, counters.icmp6_out_time_exceeded), (1, reported as u64));
+    }
+}
+
+/// A router on the way forwards no more than 1300 bytes: the datagram is lost, and the next ones go in pieces.
+#[test]
+fn a_datagram_that_was_too_big_is_followed_by_such_as_fit() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].bind_udp(Some(53)).unwrap();
+    let port = pair.stacks[0].bind_udp(None).unwrap();
+    let too_big = Arc::new(Mutex::new(Vec::new()));
+    let told = too_big.clone();
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let stopped = from == 0 && frame.len() > 14 + 1300;
+        if stopped {
+            let mut message = [&[2, 0, 0, 0][..], &1300u32.to_be_bytes(), &frame[14..14 + 1232]].concat();
+            Icmpv6Packet::new_unchecked(&mut message[..]).fill_checksum(&SIX[1], &SIX[0]);
+            let mut answer = packet(SIX[1].into(), SIX[0].into(), IpProtocol::Icmpv6, &message);
+            answer[..12].rotate_left(6); // from side 1 to side 0
+            told.lock().unwrap().push(answer);
+        }
+        stopped
+    }));
+    let data = pattern(Seed(9), 1400);
+    for number in 0..3 {
+        let to = (SIX[1], 53).into();
+        pair.stacks[0].send_datagram(pair.now, port, to, data.clone().into(), &pair.nics[0]).unwrap();
+        pair.run_for(Duration::from_millis(1));
+        for answer in too_big.lock().unwrap().drain(..) {
+            pair.nics[0].port().deliver(&answer);
+        }
+        pair.run_for(Duration::from_millis(1));
+        let arrived = pair.stacks[1].take_datagram(53).map(|datagram| datagram.data);
+        assert_eq!(arrived.is_some(), number > 0, "datagram {number}");
+        assert!(arrived.is_none_or(|arrived| arrived[..] == data[..]));
+    }
+    let counters = pair.stacks[0].counters();
+    assert_eq!((counters.icmp6_in_too_bigs, counters.paths_narrowed), (1, 1));
+    assert_eq!(pair.stacks[1].counters().ip6_reassembly_oks, 2);
+}

@@ -1,0 +1,224 @@
+//! smoltcp as the peer, in each role, over whatever wire.
+
+use crate::nic::Nic;
+use crate::pair::{ADDRESS, MAC, PORT, config};
+use crate::transfer::{any_wire, pattern};
+use crate::wire::{Wire, WireConfig};
+use core::time::Duration;
+use offload_base::{Instant, Seed};
+use offload_host_stack::{ConnectionId, Stack, State, TcpConfig};
+use proptest::prelude::*;
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp::{Socket, SocketBuffer};
+use smoltcp::time::Instant as SmolInstant;
+use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
+use std::collections::VecDeque;
+
+/// smoltcp's device: two queues.
+#[derive(Default)]
+struct Queues {
+    received: VecDeque<Vec<u8>>,
+    sent: VecDeque<Vec<u8>>,
+}
+
+struct Received(Vec<u8>);
+struct Sending<'a>(&'a mut VecDeque<Vec<u8>>);
+
+impl RxToken for Received {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+impl TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, f: F) -> R {
+        let mut frame = vec![0; length];
+        let result = f(&mut frame);
+        self.0.push_back(frame);
+        result
+    }
+}
+
+impl Device for Queues {
+    type RxToken<'a> = Received;
+    type TxToken<'a> = Sending<'a>;
+
+    fn receive(&mut self, _: SmolInstant) -> Option<(Received, Sending<'_>)> {
+        let frame = self.received.pop_front()?;
+        Some((Received(frame), Sending(&mut self.sent)))
+    }
+
+    fn transmit(&mut self, _: SmolInstant) -> Option<Sending<'_>> {
+        Some(Sending(&mut self.sent))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = 1514;
+        capabilities
+    }
+}
+
+/// A host of ours on side 0, one of smoltcp's on side 1.
+struct Mixed {
+    now: Instant,
+    stack: Stack,
+    nic: Nic,
+    queues: Queues,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    socket: SocketHandle,
+    wire: Wire,
+}
+
+impl Mixed {
+    fn new(wire: WireConfig, seed: Seed) -> Mixed {
+        let mut queues = Queues::default();
+        let mut settings = Config::new(HardwareAddress::Ethernet(EthernetAddress(MAC[1])));
+        settings.random_seed = 1;
+        let mut interface = Interface::new(settings, &mut queues, SmolInstant::from_micros(0));
+        interface.update_ip_addrs(|addresses| {
+            addresses.push(IpCidr::new(ADDRESS[1].into(), if crate::OVER_SIX { 64 } else { 24 })).unwrap();
+        });
+        let buffer = || SocketBuffer::new(vec![0; 256 << 10]);
+        let mut sockets = SocketSet::new(Vec::new());
+        let socket = sockets.add(Socket::new(buffer(), buffer()));
+        Mixed {
+            now: Instant::ZERO,
+            stack: Stack::new(config(0, seed, TcpConfig::default())),
+            nic: Nic::new(1500, 0, true),
+            queues,
+            interface,
+            sockets,
+            socket,
+            wire: Wire::new(wire, seed),
+        }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.socket)
+    }
+
+    fn smol_now(&self) -> SmolInstant {
+        SmolInstant::from_micros(self.now.as_micros() as i64)
+    }
+
+    fn step(&mut self) {
+        loop {
+            let mut moved = false;
+            while let Some((to, frame)) = self.wire.receive(self.now) {
+                moved = true;
+                if to == 0 { self.nic.port().deliver(&frame) } else { self.queues.received.push_back(frame) }
+            }
+            while self.stack.poll(self.now, &mut self.nic) {}
+            let now = self.smol_now();
+            self.interface.poll(now, &mut self.queues, &mut self.sockets);
+            for frame in self.nic.port().drain() {
+                moved = true;
+                self.wire.send(self.now, 0, frame);
+            }
+            for frame in core::mem::take(&mut self.queues.sent) {
+                moved = true;
+                self.wire.send(self.now, 1, frame);
+            }
+            if !moved {
+                break;
+            }
+        }
+        let smol = self.interface.poll_delay(self.smol_now(), &self.sockets);
+        let smol = smol.map(|delay| self.now + Duration::from_micros(delay.total_micros().max(1)));
+        let next = [smol, self.stack.next_event(), self.wire.next_event()];
+        self.now = next.into_iter().flatten().min().unwrap_or(self.now).max(self.now);
+    }
+
+    /// Sends `data` each way, closes, and checks.
+    fn exchange(&mut self, id: ConnectionId, data: &[u8]) {
+        let (mut sent, mut got) = ([0, 0], [Vec::new(), Vec::new()]);
+        let end = self.now + Duration::from_secs(3600);
+        loop {
+            let room = self.stack.room(id).min(data.len() - sent[0]);
+            self.stack.send_copy(id, &data[sent[0]..sent[0] + room]);
+            sent[0] += room;
+            if sent[0] == data.len() && self.stack.may_send(id) {
+                self.stack.finish(id);
+            }
+            while let Some(segment) = self.stack.take(id) {
+                got[0].extend_from_slice(&segment.data);
+                self.stack.consume(id, segment.data.len());
+            }
+            let from = sent[1];
+            let socket = self.socket();
+            if from < data.len() {
+                if socket.can_send() {
+                    sent[1] += socket.send_slice(&data[from..]).unwrap();
+                }
+            } else {
+                socket.close();
+            }
+            while socket.can_recv() {
+                socket.recv(|bytes| (bytes.len(), got[1].extend_from_slice(bytes))).unwrap();
+            }
+            if self.stack.at_end(id) && got[1].len() == data.len() {
+                break;
+            }
+            self.step();
+            assert!(self.now < end, "too slow: {:?} sent, {:?} received", sent, [got[0].len(), got[1].len()]);
+            assert_eq!(self.stack.error(id), None);
+        }
+        assert!(got[0] == data && got[1] == data);
+        self.stack.detach(self.now, id);
+        let end = self.now + Duration::from_secs(200);
+        while self.stack.connections() > 0 && self.now < end {
+            self.step();
+        }
+        assert_eq!(self.stack.connections(), 0);
+    }
+}
+
+/// A connection, opened by either.
+fn opened(wire: WireConfig, seed: Seed, smoltcp_listens: bool) -> (Mixed, ConnectionId) {
+    let mut mixed = Mixed::new(wire, seed);
+    let end = mixed.now + Duration::from_secs(600);
+    if smoltcp_listens {
+        mixed.socket().listen(PORT).unwrap();
+        let id = mixed.stack.connect(mixed.now, None, (ADDRESS[1], PORT).into()).unwrap();
+        while mixed.stack.state(id) != State::Established {
+            mixed.step();
+            assert!(mixed.now < end && mixed.stack.error(id).is_none(), "{:?}", mixed.stack.stats(id));
+        }
+        return (mixed, id);
+    }
+    mixed.stack.listen(PORT, 4).unwrap();
+    let remote = (IpAddress::from(ADDRESS[0]), PORT);
+    let socket = mixed.sockets.get_mut::<Socket<'_>>(mixed.socket);
+    socket.connect(mixed.interface.context(), remote, 5000).unwrap();
+    loop {
+        mixed.step();
+        if let Some(id) = mixed.stack.accept(PORT) {
+            return (mixed, id);
+        }
+        assert!(mixed.now < end, "{:?}", mixed.socket().state());
+    }
+}
+
+#[test]
+fn smoltcp_listens_and_connects_over_a_clean_wire() {
+    for smoltcp_listens in [true, false] {
+        let (mut mixed, id) = opened(WireConfig::default(), Seed(3), smoltcp_listens);
+        mixed.exchange(id, &pattern(Seed(1), 500_000));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn smoltcp_gets_and_gives_every_byte_whatever_the_wire_does(
+        seed: u64, wire in any_wire(), smoltcp_listens: bool, bytes in 0usize..60_000,
+    ) {
+        let (mut mixed, id) = opened(wire, Seed(seed), smoltcp_listens);
+        mixed.exchange(id, &pattern(Seed(seed), bytes));
+    }
+}

@@ -1,0 +1,359 @@
+//! Opening, closing, and what goes wrong with either.
+
+use crate::pair::{ADDRESS, FULL, PORT, Pair, Setup, TCP};
+use crate::transfer::{exchange, pattern};
+use crate::wire::WireConfig;
+use core::time::Duration;
+use offload_base::Seed;
+use offload_host_stack::{ConnectionError, State, TcpConfig};
+use smoltcp::wire::TcpPacket;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Loses every frame of `side` that `unwanted` says, up to `count` of them.
+fn lose(pair: &mut Pair, side: usize, mut count: u32, unwanted: fn(&TcpPacket<&[u8]>) -> bool) {
+    pair.wire.filter = Some(Box::new(move |from, frame| {
+        let hit = from == side && count > 0 && unwanted(&TcpPacket::new_unchecked(&frame[TCP..]));
+        count -= u32::from(hit);
+        hit
+    }));
+}
+
+#[test]
+fn a_lost_syn_and_a_lost_syn_ack_are_repeated() {
+    for side in 0..2 {
+        let mut pair = Pair::new(&Setup::default());
+        lose(&mut pair, side, 2, |tcp| tcp.syn());
+        let ids = pair.open();
+        assert!(pair.now.as_millis() >= 3000, "1 s, then 2 s");
+        let data = pattern(Seed(1), 10_000);
+        exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
+    }
+}
+
+#[test]
+fn a_lost_last_ack_of_the_handshake_is_made_up_for_by_data() {
+    let mut pair = Pair::new(&Setup::default());
+    lose(&mut pair, 0, 1, |tcp| tcp.ack() && !tcp.syn());
+    pair.stacks[1].listen(PORT, 1).unwrap();
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+    pair.stacks[0].send_copy(client, b"hello");
+    let mut server = None;
+    pair.run_until(|pair| {
+        server = pair.stacks[1].accept(PORT);
+        server.is_some()
+    });
+    let mut got = Vec::new();
+    pair.read(1, server.unwrap(), &mut got);
+    assert_eq!(got, b"hello");
+}
+
+#[test]
+fn ten_segments_leave_before_the_first_acknowledgment() {
+    // RFC 6928.
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.stacks[0].send_copy(ids[0], &pattern(Seed(1), 100_000));
+    while pair.stacks[0].poll(pair.now, &mut pair.nics[0]) {}
+    let stats = pair.stacks[0].stats(ids[0]);
+    assert_eq!((stats.in_flight, stats.segment_size), (10 * FULL as u64, FULL));
+}
+
+#[test]
+fn lost_fins_are_repeated_by_either_side() {
+    for side in 0..2 {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        lose(&mut pair, side, 3, |tcp| tcp.fin());
+        let data = pattern(Seed(1), 10_000);
+        exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
+        pair.run_for(SECOND);
+        assert!(
+            ids.iter()
+                .enumerate()
+                .all(|(side, id)| { matches!(pair.stacks[side].state(*id), State::TimeWait | State::Closed) })
+        );
+    }
+}
+
+#[test]
+fn both_sides_close_at_once() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    for (stack, id) in pair.stacks.iter_mut().zip(ids) {
+        stack.finish(id);
+    }
+    pair.run_for(SECOND);
+    for (stack, id) in pair.stacks.iter_mut().zip(ids) {
+        assert_eq!(stack.state(id), State::TimeWait);
+        assert!(stack.at_end(id));
+    }
+}
+
+#[test]
+fn both_sides_open_at_once() {
+    let mut pair = Pair::new(&Setup::default());
+    let ids = [0, 1].map(|side| {
+        let remote = (ADDRESS[1 - side], 5000).into();
+        pair.stacks[side].connect(pair.now, Some(5000), remote).unwrap()
+    });
+    pair.run_for(SECOND);
+    assert_eq!([0, 1].map(|side| pair.stacks[side].state(ids[side])), [State::Established; 2]);
+    let data = pattern(Seed(1), 10_000);
+    exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
+}
+
+#[test]
+fn half_a_connection_goes_on() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.stacks[0].finish(ids[0]);
+    pair.run_for(SECOND);
+    assert_eq!((pair.stacks[0].state(ids[0]), pair.stacks[1].state(ids[1])), (State::FinWait2, State::CloseWait));
+    assert!(pair.stacks[1].at_end(ids[1]));
+    let data = pattern(Seed(1), 1_000_000);
+    let (mut sent, mut got) = (0, Vec::new());
+    pair.run_until(|pair| {
+        let bytes = pair.stacks[1].room(ids[1]).min(data.len() - sent);
+        pair.stacks[1].send_copy(ids[1], &data[sent..sent + bytes]);
+        sent += bytes;
+        if sent == data.len() {
+            pair.stacks[1].finish(ids[1]);
+        }
+        pair.read(0, ids[0], &mut got);
+        pair.stacks[0].at_end(ids[0])
+    });
+    assert!(got == data);
+}
+
+#[test]
+fn nobody_listens_and_the_connection_is_refused() {
+    let mut pair = Pair::new(&Setup::default());
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_until(|pair| pair.stacks[0].state(client) == State::Closed);
+    assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::Refused));
+    assert_eq!(pair.stacks[1].counters().out_resets, 1);
+}
+
+#[test]
+fn nobody_answers_and_the_connection_times_out() {
+    let wire = WireConfig { loss: 1.0, ..WireConfig::default() };
+    let mut pair = Pair::new(&Setup { wire, ..Setup::default() });
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_until(|pair| pair.stacks[0].state(client) == State::Closed);
+    assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::TimedOut));
+    assert_eq!(pair.now.as_millis(), 127_000, "1 + 2 + 4 + ... + 64 s, as Linux does");
+}
+
+#[test]
+fn a_peer_that_vanishes_is_given_up_with_or_without_an_application() {
+    for detached in [false, true] {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
+        pair.wire.config.loss = 1.0;
+        if detached {
+            pair.stacks[0].detach(pair.now, ids[0]);
+            pair.run_until(|pair| pair.stacks[0].connections() == 0);
+        } else {
+            pair.run_until(|pair| pair.stacks[0].error(ids[0]).is_some());
+            assert_eq!(pair.stacks[0].error(ids[0]), Some(ConnectionError::TimedOut));
+        }
+        assert_eq!(pair.stacks[0].counters().aborts_on_timeout, 1);
+    }
+}
+
+#[test]
+fn an_abort_is_a_reset_and_data_before_it_can_still_be_read() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.stacks[0].send_copy(ids[0], b"last words");
+    pair.run_for(SECOND);
+    pair.stacks[0].abort(ids[0]);
+    pair.run_for(SECOND);
+    assert_eq!(pair.stacks[0].error(ids[0]), Some(ConnectionError::Aborted));
+    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
+    let mut got = Vec::new();
+    pair.read(1, ids[1], &mut got);
+    assert_eq!(got, b"last words");
+    for (stack, id) in pair.stacks.iter_mut().zip(ids) {
+        stack.detach(pair.now, id);
+        assert_eq!(stack.connections(), 0);
+    }
+}
+
+#[test]
+fn a_dropped_stream_delivers_and_then_resets_what_nobody_reads() {
+    let wire = WireConfig { loss: 0.05, ..WireConfig::default() };
+    let (mut pair, ids) = Pair::connected(&Setup { wire, ..Setup::default() });
+    let data = pattern(Seed(1), 200_000);
+    pair.stacks[0].send_copy(ids[0], &data);
+    pair.stacks[1].send_copy(ids[1], &data);
+    pair.stacks[0].detach(pair.now, ids[0]);
+    let mut got = Vec::new();
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut got);
+        got.len() == data.len() && pair.stacks[0].connections() == 0
+    });
+    assert!(got == data);
+    // The reset may be lost; whatever the peer sends then brings another.
+    pair.stacks[1].send_copy(ids[1], b"anyone?");
+    pair.run_until(|pair| pair.stacks[1].error(ids[1]).is_some());
+    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
+    assert_eq!(pair.stacks[0].counters().aborts_on_data, 1);
+}
+
+#[test]
+fn a_dropped_stream_does_not_wait_for_ever_for_the_peers_fin() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    pair.stacks[0].detach(pair.now, ids[0]);
+    pair.run_for(SECOND * 61);
+    assert_eq!(pair.stacks[0].connections(), 0);
+    pair.stacks[1].send_copy(ids[1], b"anyone?");
+    pair.run_for(SECOND);
+    assert_eq!(pair.stacks[1].error(ids[1]), Some(ConnectionError::Reset));
+}
+
+#[test]
+fn a_listener_takes_no_more_than_its_backlog() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    let clients: Vec<_> =
+        (0..10).map(|_| pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap()).collect();
+    pair.run_for(SECOND / 2);
+    assert!(pair.stacks[1].connections() <= 6);
+    assert!(pair.stacks[1].counters().listen_drops > 0);
+    let mut accepted = 0;
+    pair.run_until(|pair| {
+        accepted += usize::from(pair.stacks[1].accept(PORT).is_some());
+        accepted == clients.len()
+    });
+}
+
+#[test]
+fn a_closed_listener_resets_what_nobody_accepted() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    let client = pair.stacks[0].connect(pair.now, None, (ADDRESS[1], PORT).into()).unwrap();
+    pair.run_for(SECOND);
+    pair.stacks[1].close_listener(pair.now, PORT);
+    pair.run_for(SECOND);
+    assert_eq!(pair.stacks[0].error(client), Some(ConnectionError::Reset));
+    assert_eq!(pair.stacks[1].connections(), 0);
+}
+
+#[test]
+fn a_flow_that_waits_gives_way_to_a_new_connection() {
+    let mut pair = Pair::new(&Setup::default());
+    pair.stacks[1].listen(PORT, 3).unwrap();
+    for round in 0..3 {
+        let client = pair.stacks[0].connect(pair.now, Some(7000), (ADDRESS[1], PORT).into()).unwrap();
+        pair.run_until(|pair| pair.stacks[0].state(client) == State::Established);
+        pair.run_for(SECOND);
+        let server = pair.stacks[1].accept(PORT).unwrap();
+        // The server closes first: it is the one that waits.
+        pair.stacks[1].detach(pair.now, server);
+        pair.run_for(SECOND);
+        pair.stacks[0].detach(pair.now, client);
+        pair.run_for(SECOND);
+        assert_eq!((pair.stacks[0].connections(), pair.stacks[1].connections()), (0, 1), "round {round}");
+    }
+}
+
+#[test]
+fn only_the_fin_again_starts_the_wait_again() {
+    for fin in [false, true] {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let kept = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let keep = kept.clone();
+        pair.wire.filter = Some(Box::new(move |from, frame| {
+            let tcp = TcpPacket::new_unchecked(&frame[TCP..]);
+            if from == 1 && tcp.fin() == fin && tcp.segment_len() > 0 {
+                keep.lock().unwrap().get_or_insert(frame.to_vec());
+            }
+            false
+        }));
+        let data = pattern(Seed(1), 10_000);
+        exchange(&mut pair, ids, [&data, &data], [1000, 1000]);
+        pair.stacks[0].detach(pair.now, ids[0]);
+        pair.run_for(30 * SECOND);
+        let frame = kept.lock().unwrap().take().expect("a segment");
+        pair.nics[0].port().deliver(&frame);
+        pair.run_for(31 * SECOND);
+        assert_eq!(pair.stacks[0].connections(), usize::from(fin));
+        pair.run_for(30 * SECOND);
+        assert_eq!(pair.stacks[0].connections(), 0);
+    }
+}
+
+#[test]
+fn a_window_that_closes_opens_again_even_if_the_update_is_lost() {
+    let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
+    let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
+    let (mut pair, ids) = Pair::connected(&setup);
+    let data = pattern(Seed(1), 100_000);
+    pair.stacks[0].send_copy(ids[0], &data);
+    pair.stacks[0].finish(ids[0]);
+    pair.run_for(SECOND * 10);
+    assert!(pair.stacks[0].counters().window_probes > 0);
+    assert!(pair.stacks[1].counters().to_zero_window > 0);
+    assert_eq!(pair.stacks[0].counters().timeouts, 0);
+    let mut got = Vec::new();
+    // Every window update is lost; the probes find out.
+    lose(&mut pair, 1, 3, |tcp| tcp.window_len() > 0);
+    pair.run_until(|pair| {
+        pair.read(1, ids[1], &mut got);
+        pair.stacks[1].at_end(ids[1])
+    });
+    assert!(got == data);
+}
+
+#[test]
+fn a_closed_window_never_times_out_a_peer_that_answers() {
+    let small = TcpConfig { receive_buffer: 20_000, ..TcpConfig::default() };
+    let setup = Setup { tcp: [TcpConfig::default(), small], ..Setup::default() };
+    let (mut pair, ids) = Pair::connected(&setup);
+    pair.stacks[0].send_copy(ids[0], &[0; 100_000]);
+    pair.run_for(SECOND * 36_000);
+    assert_eq!(pair.stacks[0].state(ids[0]), State::Established);
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    for initial in [u32::MAX, u32::MAX - 1, u32::MAX - 100_000, 0x7fff_ffff - 100_000] {
+        let tcp = TcpConfig { initial_sequence: Some(initial), ..TcpConfig::default() };
+        let wire = WireConfig { loss: 0.02, reorder: 0.02, ..WireConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], wire, ..Setup::default() });
+        let data = pattern(Seed(1), 300_000);
+        exchange(&mut pair, ids, [&data, &data], [5000, 5000]);
+    }
+}
+
+#[test]
+fn small_writes_wait_for_company_unless_told_not_to() {
+    for (nodelay, segments) in [(false, 2), (true, 50)] {
+        let tcp = TcpConfig { nodelay, ..TcpConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { tcp: [tcp.clone(), tcp], ..Setup::default() });
+        let before = pair.nics[0].port().packets;
+        for _ in 0..50 {
+            pair.stacks[0].send_copy(ids[0], b"tiny");
+            pair.run_now();
+        }
+        pair.run_for(SECOND);
+        assert_eq!(pair.nics[0].port().packets - before, segments);
+        let mut got = Vec::new();
+        pair.read(1, ids[1], &mut got);
+        assert_eq!(got.len(), 200);
+    }
+}
+
+#[test]
+fn acknowledgments_are_delayed_and_put_together() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    // Past the quick ones at the beginning.
+    for _ in 0..20 {
+        pair.stacks[0].send_copy(ids[0], b"warm up");
+        pair.run_for(SECOND / 10);
+    }
+    let before = pair.nics[1].port().packets;
+    pair.stacks[0].send_copy(ids[0], b"one");
+    pair.run_for(Duration::from_millis(39));
+    assert_eq!(pair.nics[1].port().packets, before);
+    pair.run_for(Duration::from_millis(2));
+    assert_eq!(pair.nics[1].port().packets, before + 1);
+}

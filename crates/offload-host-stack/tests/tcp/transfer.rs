@@ -1,0 +1,252 @@
+//! Streams arrive as they were sent, whatever the wire does.
+
+use crate::pair::{Pair, Setup, TCP};
+use crate::wire::WireConfig;
+use bytes::BytesMut;
+use core::num::NonZeroU16;
+use core::time::Duration;
+use offload_api::rx::Checksums;
+use offload_api::{RxMeta, RxPacket};
+use offload_base::{Instant, Seed, Seq};
+use offload_host_stack::{CongestionAlgorithm, ConnectionId, Ecn, State, TcpConfig};
+use proptest::prelude::*;
+use std::sync::{Arc, Mutex};
+
+/// `bytes` bytes that differ from place to place.
+pub(crate) fn pattern(seed: Seed, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    seed.stream("data").fill(&mut data);
+    data
+}
+
+/// Sends `data` from each side, in writes of `write` bytes, closes, and checks what arrives.
+pub(crate) fn exchange(pair: &mut Pair, ids: [ConnectionId; 2], data: [&[u8]; 2], write: [usize; 2]) -> Instant {
+    let mut sent = [0, 0];
+    let mut received = [Vec::new(), Vec::new()];
+    let mut finished = [false, false];
+    pair.run_until(|pair| {
+        for side in 0..2 {
+            let (id, stack) = (ids[side], &mut pair.stacks[side]);
+            while sent[side] < data[side].len() && stack.room(id) > 0 {
+                let bytes = write[side].min(data[side].len() - sent[side]).min(stack.room(id));
+                stack.send_copy(id, &data[side][sent[side]..sent[side] + bytes]);
+                sent[side] += bytes;
+            }
+            if sent[side] == data[side].len() && !core::mem::replace(&mut finished[side], true) {
+                stack.finish(id);
+            }
+            let mut got = core::mem::take(&mut received[side]);
+            pair.read(side, id, &mut got);
+            received[side] = got;
+            assert_eq!(pair.stacks[side].error(id), None, "seed {:?}", pair.seed);
+        }
+        (0..2).all(|side| pair.stacks[side].at_end(ids[side]))
+    });
+    assert!(received[0] == data[1] && received[1] == data[0], "something else arrived (seed {:?})", pair.seed);
+    pair.now
+}
+
+#[test]
+fn a_stream_each_way_and_both_ends_close() {
+    let (mut pair, ids) = Pair::connected(&Setup::default());
+    // The device keeps to no rate, so nothing does.
+    pair.stacks[0].set_pacing_rate(ids[0], core::num::NonZeroU64::new(1));
+    let data = [pattern(Seed(1), 300_000), pattern(Seed(2), 200_000)];
+    exchange(&mut pair, ids, [&data[0], &data[1]], [10_000, 100]);
+    pair.run_for(Duration::from_secs(1));
+    for (stack, id) in pair.stacks.iter_mut().zip(ids) {
+        assert_eq!(stack.counters().retransmitted_segments, 0);
+        assert!(matches!(stack.state(id), State::TimeWait | State::Closed));
+        stack.detach(pair.now, id);
+    }
+    pair.run_for(Duration::from_secs(61));
+    assert_eq!(pair.stacks.each_ref().map(|stack| stack.connections()), [0, 0]);
+}
+
+/// A device that cuts more than an IP header tells is given as much; what is on the wire is the same.
+#[test]
+fn packets_may_be_longer_than_their_headers_tell() {
+    let frames = |tso: u32| {
+        let setup = Setup {
+            tso,
+            wire: WireConfig { delay: Duration::from_millis(1), ..WireConfig::default() },
+            ..Setup::default()
+        };
+        let (mut pair, ids) = Pair::connected(&setup);
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = log.clone();
+        pair.wire.filter = Some(Box::new(move |from, frame| {
+            seen.lock().unwrap().push((from, frame.to_vec()));
+            false
+        }));
+        let data = pattern(Seed(1), 4 << 20);
+        exchange(&mut pair, ids, [&data, &[]], [1 << 20, 1]);
+        let longest = pair.nics[0].port().longest;
+        // Nobody is told to push but the last of a packet, which is another here.
+        let plain = |mut frame: Vec<u8>| {
+            frame[TCP + 13] &= !0x08;
+            frame[TCP + 16..TCP + 18].fill(0);
+            frame
+        };
+        let sent = core::mem::take(&mut *log.lock().unwrap()).into_iter().filter(|(from, _)| *from == 0);
+        (sent.map(|(_, frame)| plain(frame)).collect::<Vec<_>>(), longest)
+    };
+    let ((usual, of_usual), (larger, of_larger)) = (frames(65_536), frames(256 << 10));
+    assert!((60_000..65_536).contains(&of_usual) && (250_000..=256 << 10).contains(&of_larger));
+    assert!(usual == larger);
+}
+
+/// Lost are segments from the far ends of packets that are longer than an IP header tells; and, of another stream, whatever
+/// a bad wire loses.
+#[test]
+fn longer_packets_are_sent_again_like_others() {
+    for seed in 0..8 {
+        let delay = Duration::from_millis(1);
+        let bad =
+            WireConfig { loss: 0.01, reorder: 0.02, duplicate: 0.01, corrupt: 0.01, delay, ..WireConfig::default() };
+        for wire in [WireConfig { delay, ..WireConfig::default() }, bad] {
+            let is_bad = wire.loss > 0.0;
+            let setup = Setup { seed: Seed(seed), wire, tso: 512 << 10, ..Setup::default() };
+            let (mut pair, ids) = Pair::connected(&setup);
+            let lost = Arc::new(Mutex::new(0));
+            let (nic, losing) = (pair.nics[0].clone(), lost.clone());
+            let mut segments = 0;
+            pair.wire.filter = Some(Box::new(move |from, frame| {
+                let seq = Seq(u32::from_be_bytes(frame[TCP + 4..TCP + 8].try_into().unwrap()));
+                let is_far_in = |(start, bytes): &(Seq, u32)| (65_536..*bytes).contains(&seq.distance_from(*start));
+                let is_counted = from == 0 && nic.port().long.iter().any(is_far_in);
+                segments += u64::from(is_counted);
+                let loses = !is_bad && is_counted && segments % 101 == seed + 1;
+                *losing.lock().unwrap() += u64::from(loses);
+                loses
+            }));
+            let data = [pattern(Seed(1), 3 << 20), pattern(Seed(2), 1 << 20)];
+            exchange(&mut pair, ids, [&data[0], &data[1]], [1 << 20, 1 << 19]);
+            if !is_bad {
+                let (lost, again) = (*lost.lock().unwrap(), pair.stacks[0].counters().retransmitted_segments);
+                assert!(lost >= 1 && again >= lost, "seed {seed}: {lost} lost, {again} sent again");
+            }
+        }
+    }
+}
+
+/// What a device joined may be longer than its header tells. What came from the wire may not.
+#[test]
+fn what_was_joined_may_be_longer_than_its_header_tells() {
+    let data = pattern(Seed(1), 100_000);
+    for joined in [NonZeroU16::new(1448), None] {
+        let (mut pair, ids) = Pair::connected(&Setup::default());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = log.clone();
+        // Nothing gets through by itself.
+        pair.wire.filter = Some(Box::new(move |_, frame| {
+            seen.lock().unwrap().push(frame.to_vec());
+            true
+        }));
+        pair.stacks[0].send_copy(ids[0], &data[..1000]);
+        pair.run_now();
+        let first = log.lock().unwrap().pop().unwrap();
+        let mut frame = BytesMut::from(&first[..first.len() - 1000]);
+        frame.extend_from_slice(&data);
+        frame[if crate::OVER_SIX { 18 } else { 16 }..][..2].fill(0);
+        let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+        let packet = RxPacket { joined, ..RxPacket::new(frame, meta) };
+        pair.nics[1].port().received.push_back(packet);
+        pair.run_now();
+        let mut received = Vec::new();
+        pair.read(1, ids[1], &mut received);
+        let counters = pair.stacks[1].counters();
+        // In IPv6 it is a packet with nothing in it, not even TCP's header.
+        let errors = if crate::OVER_SIX { counters.in_errors } else { counters.ip_in_header_errors };
+        // As much as the window had room for.
+        assert_eq!((received.len() > 60_000, errors), (joined.is_some(), u64::from(joined.is_none())));
+        assert!(data.starts_with(&received));
+    }
+}
+
+#[test]
+fn a_lossy_wire_loses_nothing() {
+    for seed in 0..20 {
+        let wire = WireConfig { loss: 0.05, reorder: 0.05, duplicate: 0.02, corrupt: 0.01, ..WireConfig::default() };
+        let setup = Setup { seed: Seed(seed), wire, ..Setup::default() };
+        let (mut pair, ids) = Pair::connected(&setup);
+        let data = [pattern(Seed(1), 100_000), pattern(Seed(2), 100_000)];
+        exchange(&mut pair, ids, [&data[0], &data[1]], [1000, 3000]);
+    }
+}
+
+#[test]
+fn the_same_seed_puts_the_same_frames_on_the_wire() {
+    let frames = |seed: u64| {
+        let wire = WireConfig { loss: 0.02, reorder: 0.05, duplicate: 0.01, corrupt: 0.01, ..WireConfig::default() };
+        let (mut pair, ids) = Pair::connected(&Setup { seed: Seed(seed), wire, ..Setup::default() });
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let seen = log.clone();
+        pair.wire.filter = Some(Box::new(move |from, frame| {
+            seen.lock().unwrap().push((from, frame.to_vec()));
+            false
+        }));
+        let data = pattern(Seed(1), 200_000);
+        exchange(&mut pair, ids, [&data, &data], [1000, 3000]);
+        let frames = core::mem::take(&mut *log.lock().unwrap());
+        (frames, *pair.stacks[0].counters(), *pair.stacks[1].counters())
+    };
+    assert!(frames(1) == frames(1));
+    assert!(frames(1) != frames(2));
+}
+
+prop_compose! {
+    pub(crate) fn any_wire()(
+        loss in prop_oneof![Just(0.0), 0.0..0.1],
+        reorder in prop_oneof![Just(0.0), 0.0..0.3],
+        duplicate in prop_oneof![Just(0.0), 0.0..0.1],
+        corrupt in prop_oneof![Just(0.0), 0.0..0.05],
+        mark in prop_oneof![Just(0.0), 0.0..0.1],
+        held in 1u64..2000,
+        delay in 0u64..5000,
+        rate in prop_oneof![Just(0), Just(10_000_000), Just(1_000_000_000u64)],
+    ) -> WireConfig {
+        WireConfig {
+            loss, reorder, duplicate, corrupt, mark, rate,
+            held: Duration::from_micros(held),
+            delay: Duration::from_micros(delay),
+            queue: Duration::from_millis(20),
+        }
+    }
+}
+
+prop_compose! {
+    fn any_tcp()(
+        sack: bool, timestamps: bool, reno: bool, ecn in prop_oneof![Just(Ecn::Off), Just(Ecn::Accept), Just(Ecn::Request)], window_scaling: bool, nodelay: bool,
+        receive_buffer in prop_oneof![Just(6 << 20), 1000usize..200_000],
+        send_buffer in prop_oneof![Just(4 << 20), 1usize..100_000],
+        initial_sequence in prop_oneof![Just(None), any::<u32>().prop_map(Some), (u32::MAX - 50_000..=u32::MAX).prop_map(Some)],
+    ) -> TcpConfig {
+        let congestion = if reno { CongestionAlgorithm::NewReno } else { CongestionAlgorithm::Cubic };
+        TcpConfig { sack, timestamps, window_scaling, nodelay, receive_buffer, send_buffer, initial_sequence, congestion, ecn, ..TcpConfig::default() }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_writes_over_any_wire_arrive(
+        seed: u64,
+        wire in any_wire(),
+        mtu in prop_oneof![Just(1500u16), 200u16..9000],
+        tso in prop_oneof![Just(0u32), Just(65_536), 3000u32..65_536, 65_537u32..512 << 10],
+        checksum: bool,
+        client in any_tcp(),
+        server in any_tcp(),
+        sizes in (0usize..60_000, 0usize..60_000),
+        writes in (1usize..20_000, 1usize..5_000),
+    ) {
+        // The worst of these wires loses six answers to a SYN in a row now and then. Who has opened then waits for ever.
+        let server = TcpConfig { syn_ack_retries: 15, ..server };
+        let setup = Setup { seed: Seed(seed), wire, mtu, tso, checksum, tcp: [client, server], acquainted: true };
+        let (mut pair, ids) = Pair::connected(&setup);
+        let data = [pattern(Seed(seed), sizes.0), pattern(Seed(seed + 1), sizes.1)];
+        exchange(&mut pair, ids, [&data[0], &data[1]], [writes.0, writes.1]);
+    }
+}

@@ -1,0 +1,240 @@
+//! Packets cut into fragments that a path takes (RFC 791 3.2, RFC 8200 4.5).
+//!
+//! Invariant: put together again, the fragments are the packet, byte for byte; each but the last carries a multiple
+//! of eight bytes, and none is longer than the path takes.
+
+use bytes::Bytes;
+use offload_api::{Header, TxPacket};
+use offload_formats::checksum::fill_ipv4_header;
+use offload_formats::ip::{FRAGMENT, HeaderError, IpHeaders, Version};
+use smallvec::SmallVec;
+
+/// Why a packet cannot be cut.
+///
+/// See [`fragment`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotFragmentable {
+    /// Its headers make no sense.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// It says that it is not to be, or it is an IPv6 fragment, which nobody cuts further but [who made it](fragment_own).
+    #[error("the packet is not to be fragmented")]
+    Forbidden,
+    /// It has IPv4 options, not all of which belong in every fragment.
+    #[error("a packet with IPv4 options is not fragmented here")]
+    Options,
+    /// The path takes not even eight bytes with the headers.
+    #[error("the path takes {0} bytes, too few for a fragment")]
+    Path(u16),
+    /// The device is to do something to the packet as a whole.
+    #[error("the packet asks for an offload, which no fragment can have")]
+    Offload,
+    /// It is longer than a packet can be.
+    #[error("no packet has so many bytes")]
+    TooLong,
+}
+
+/// Cuts `packet`, whose IP header starts at `network` and whose transport checksum is made, into fragments that a path
+/// of `mtu` bytes takes. `identification` tells them from those of others; IPv4 has 16 bits for it.
+///
+/// # Errors
+/// If it cannot be cut, or may not be.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_ip::fragment;
+/// use offload_api::TxPacket;
+///
+/// let header = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// let packet = TxPacket {
+///     header: header.into_iter().collect(),
+///     fragments: [Bytes::from(vec![7; 3000])].into_iter().collect(),
+///     ..TxPacket::default()
+/// };
+/// let fragments = fragment(packet, 0, 1500, 77)?;
+/// assert_eq!(fragments.iter().map(TxPacket::payload_len).collect::<Vec<_>>(), [1480, 1480, 40]);
+/// # Ok::<(), offload_ip::NotFragmentable>(())
+/// ```
+pub fn fragment(
+    packet: TxPacket,
+    network: usize,
+    mtu: u16,
+    identification: u32,
+) -> Result<Vec<TxPacket>, NotFragmentable> {
+    cut(packet, network, mtu, identification, false)
+}
+
+/// The same for the host that the packet comes from: what it has cut already, it may cut further, whichever IP it is of.
+///
+/// # Errors
+/// If it cannot be cut, or may not be.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_ip::{fragment, fragment_own};
+/// use offload_api::TxPacket;
+///
+/// let header = [&[0x60, 0, 0, 0, 0, 0, 17, 64][..], &[7; 32]].concat();
+/// let packet = TxPacket {
+///     header: header.into(),
+///     fragments: [Bytes::from(vec![7; 2000])].into_iter().collect(),
+///     ..TxPacket::default()
+/// };
+/// let [first, last] = &fragment(packet, 0, 1500, 77)?[..] else { panic!("two fragments") };
+/// assert!(fragment(first.clone(), 0, 1400, 0).is_err(), "no router may");
+/// let sizes = fragment_own(first.clone(), 0, 1400, 0)?.iter().map(TxPacket::payload_len).collect::<Vec<_>>();
+/// assert_eq!((sizes, last.payload_len()), (vec![1352, 96], 552));
+/// # Ok::<(), offload_ip::NotFragmentable>(())
+/// ```
+pub fn fragment_own(
+    packet: TxPacket,
+    network: usize,
+    mtu: u16,
+    identification: u32,
+) -> Result<Vec<TxPacket>, NotFragmentable> {
+    cut(packet, network, mtu, identification, true)
+}
+
+fn cut(
+    packet: TxPacket,
+    network: usize,
+    mtu: u16,
+    identification: u32,
+    own: bool,
+) -> Result<Vec<TxPacket>, NotFragmentable> {
+    if !packet.ask.is_nothing() {
+        return Err(NotFragmentable::Offload);
+    }
+    let ip = packet.header.get(network..).unwrap_or_default();
+    let headers = IpHeaders::walk(ip)?;
+    if headers.version == Version::Six && headers.fragment.is_some() && !own {
+        return Err(NotFragmentable::Forbidden);
+    }
+    let cut = Cut::plan(&headers, ip, mtu, identification)?;
+    let total = ip.len() - headers.upper + packet.payload_len();
+    let in_front = cut.kept - if headers.version == Version::Six { Version::Six.header_bytes() } else { 0 };
+    if in_front + total > usize::from(u16::MAX) {
+        return Err(NotFragmentable::TooLong);
+    }
+    let mut rest = Rest::of(&packet, network + headers.upper);
+    let mut made = Vec::with_capacity(total.div_ceil(cut.most).max(1));
+    let mut at = 0;
+    loop {
+        let bytes = cut.most.min(total - at);
+        let more = at + bytes < total;
+        let header = cut.header(&packet.header[..network + cut.kept], network, at, bytes, more);
+        made.push(TxPacket { header, fragments: rest.take(bytes), ask: packet.ask });
+        at += bytes;
+        if !more {
+            return Ok(made);
+        }
+    }
+}
+
+/// How a packet is cut.
+struct Cut {
+    version: Version,
+    identification: u32,
+    /// Bytes of the packet's headers that each fragment has, its own fragment header not counted.
+    kept: usize,
+    /// Bytes of each fragment but the last.
+    most: usize,
+    /// Where the byte is that is to name the fragment header, and what it names now: IPv6 alone.
+    named_at: usize,
+    protocol: u8,
+    /// Of a fragment that is cut further: where in its packet it starts, and whether others follow.
+    before: usize,
+    more_behind: bool,
+}
+
+impl Cut {
+    fn plan(headers: &IpHeaders, ip: &[u8], mtu: u16, identification: u32) -> Result<Cut, NotFragmentable> {
+        let (kept, own) = match headers.version {
+            Version::Four => (headers.upper, headers.upper),
+            Version::Six => (headers.unfragmentable(), headers.unfragmentable() + FRAGMENT_HEADER_BYTES),
+        };
+        let most = usize::from(mtu).saturating_sub(own) / 8 * 8;
+        if most == 0 {
+            return Err(NotFragmentable::Path(mtu));
+        }
+        let (mut identification, mut before, mut more_behind) = (identification, 0, false);
+        match headers.version {
+            Version::Four if headers.upper > Version::Four.header_bytes() => return Err(NotFragmentable::Options),
+            Version::Four if ip[6] & DONT_FRAGMENT != 0 => return Err(NotFragmentable::Forbidden),
+            _ => {}
+        }
+        if let Some(fragment) = headers.fragment {
+            (identification, before, more_behind) = (fragment.identification, fragment.offset, fragment.more);
+        }
+        Ok(Cut {
+            version: headers.version,
+            identification,
+            kept,
+            most,
+            named_at: headers.protocol_at(),
+            protocol: headers.protocol,
+            before,
+            more_behind,
+        })
+    }
+
+    /// The headers of the fragment of `bytes` bytes that starts at `at`, made of the packet's own.
+    fn header(&self, whole: &[u8], network: usize, at: usize, bytes: usize, more: bool) -> Header {
+        let mut header = Header::from_slice(whole);
+        let place = (self.before + at) as u16;
+        let more = more || self.more_behind;
+        match self.version {
+            Version::Four => {
+                let ip = &mut header[network..];
+                let length = (ip.len() + bytes) as u16;
+                ip[2..4].copy_from_slice(&length.to_be_bytes());
+                ip[4..6].copy_from_slice(&(self.identification as u16).to_be_bytes());
+                ip[6..8].copy_from_slice(&(place / 8 + if more { MORE_FRAGMENTS } else { 0 }).to_be_bytes());
+                fill_ipv4_header(ip);
+            }
+            Version::Six => {
+                header[network + self.named_at] = FRAGMENT;
+                header.extend_from_slice(&[self.protocol, 0]);
+                header.extend_from_slice(&(place | u16::from(more)).to_be_bytes());
+                header.extend_from_slice(&self.identification.to_be_bytes());
+                let behind = header.len() - network - Version::Six.header_bytes() + bytes;
+                header[network + 4..network + 6].copy_from_slice(&(behind as u16).to_be_bytes());
+            }
+        }
+        header
+    }
+}
+
+/// What of the packet is not in a fragment yet.
+struct Rest {
+    pieces: SmallVec<[Bytes; 5]>,
+}
+
+impl Rest {
+    /// All of `packet` from `at` in its header on.
+    fn of(packet: &TxPacket, at: usize) -> Rest {
+        let header = Bytes::copy_from_slice(&packet.header[at..]);
+        Rest { pieces: core::iter::once(header).chain(packet.fragments.iter().cloned()).collect() }
+    }
+
+    fn take(&mut self, mut bytes: usize) -> SmallVec<[Bytes; 4]> {
+        let mut taken = SmallVec::new();
+        while bytes > 0 && !self.pieces.is_empty() {
+            let first = &mut self.pieces[0];
+            let part = first.split_to(bytes.min(first.len()));
+            if first.is_empty() {
+                self.pieces.remove(0);
+            }
+            bytes -= part.len();
+            if !part.is_empty() {
+                taken.push(part);
+            }
+        }
+        taken
+    }
+}
+
+const FRAGMENT_HEADER_BYTES: usize = 8;
+const DONT_FRAGMENT: u8 = 0x40;
+const MORE_FRAGMENTS: u16 = 0x2000;

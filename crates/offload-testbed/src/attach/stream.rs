@@ -1,0 +1,343 @@
+//! Frames on a stream, each behind its length: the other end of QEMU's `-netdev stream`, over a Unix socket or TCP.
+//!
+//! A port that listens has one peer at a time; when it has gone, the next may come.
+
+use super::AttachCounters;
+use super::outlet::Outlet;
+use super::watcher::{Readiness, Watcher};
+use core::fmt;
+use core::net::SocketAddr;
+use core::task::Waker;
+use nic_sim::frame::Frame;
+use nic_sim::wire::Port;
+use nic_sim::wire::attach::{FrameReader, frame_prefix};
+use offload_base::Instant;
+use offload_base::cost::{self, Work};
+use smallvec::SmallVec;
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A port whose frames go over a stream socket.
+///
+/// ```text
+/// qemu-system-x86_64 -netdev stream,id=n0,server=off,addr.type=unix,addr.path=port.sock \
+///                    -device virtio-net-pci,netdev=n0 ...
+/// ```
+///
+/// ```
+/// use nic_sim::wire::Port;
+/// use offload_base::Instant;
+/// use std::io::{Read, Write};
+/// use std::os::unix::net::UnixStream;
+/// use offload_testbed::attach::StreamPort;
+///
+/// let (inside, mut outside) = UnixStream::pair()?;
+/// let mut port = StreamPort::on_unix(inside)?;
+/// outside.write_all(&[0, 0, 0, 14])?;
+/// outside.write_all(&[7; 14])?;
+/// assert_eq!(port.poll_frame(Instant::ZERO).unwrap().data[..], [7; 14]);
+/// port.receive_frame(Instant::ZERO, vec![8; 60].into());
+/// port.process(Instant::ZERO);
+/// let mut length = [0; 4];
+/// outside.read_exact(&mut length)?;
+/// assert_eq!(length, [0, 0, 0, 60]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamPort {
+    listener: Option<Listener>,
+    peer: Option<Peer>,
+    watcher: Watcher,
+    outlet: Outlet,
+    scratch: Box<[u8]>,
+}
+
+/// Somebody to exchange frames with.
+struct Peer {
+    socket: Box<dyn Socket>,
+    reader: FrameReader,
+    /// Bytes of the first waiting frame, its length included, that have been written.
+    written: usize,
+}
+
+impl StreamPort {
+    /// A port that waits for its peer at a path.
+    ///
+    /// # Errors
+    /// If the path cannot be bound, for example because somebody else is there.
+    pub fn listen_unix(path: &Path) -> io::Result<StreamPort> {
+        let socket = bind_in_place_of_the_dead(path)?;
+        socket.set_nonblocking(true)?;
+        StreamPort::listening(Listener::Unix { socket, path: path.to_owned() })
+    }
+
+    /// A port that waits for its peer at a TCP address of this machine, and says which: with port 0 the system
+    /// chooses. Anybody who reaches the address can be the peer.
+    ///
+    /// # Errors
+    /// If the address cannot be bound.
+    pub fn listen_tcp(address: SocketAddr) -> io::Result<(StreamPort, SocketAddr)> {
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        Ok((StreamPort::listening(Listener::Tcp(socket))?, address))
+    }
+
+    /// A port on a Unix socket that is connected already.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn on_unix(socket: UnixStream) -> io::Result<StreamPort> {
+        socket.set_nonblocking(true)?;
+        StreamPort::connected(Box::new(socket))
+    }
+
+    /// A port on a TCP socket that is connected already.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn on_tcp(socket: TcpStream) -> io::Result<StreamPort> {
+        prepare_tcp(&socket)?;
+        StreamPort::connected(Box::new(socket))
+    }
+
+    fn listening(listener: Listener) -> io::Result<StreamPort> {
+        let watcher = Watcher::start("stream")?;
+        match &listener {
+            Listener::Unix { socket, .. } => watcher.add(LISTENER, socket)?,
+            Listener::Tcp(socket) => watcher.add(LISTENER, socket)?,
+        }
+        Ok(StreamPort::new(Some(listener), watcher))
+    }
+
+    fn connected(socket: Box<dyn Socket>) -> io::Result<StreamPort> {
+        let mut port = StreamPort::new(None, Watcher::start("stream")?);
+        port.welcome(socket)?;
+        Ok(port)
+    }
+
+    fn new(listener: Option<Listener>, watcher: Watcher) -> StreamPort {
+        let scratch = vec![0; READ_BYTES].into();
+        StreamPort { listener, peer: None, watcher, outlet: Outlet::default(), scratch }
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> AttachCounters {
+        self.outlet.counters
+    }
+
+    /// Whether there is somebody at the other end.
+    pub fn is_connected(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    fn welcome(&mut self, socket: Box<dyn Socket>) -> io::Result<()> {
+        self.watcher.add(PEER, socket.as_fd())?;
+        self.peer = Some(Peer { socket, reader: FrameReader::default(), written: 0 });
+        Ok(())
+    }
+
+    /// Lets the next peer in, if there is none and one waits.
+    fn accept(&mut self) {
+        let Some(listener) = self.listener.as_ref().filter(|_| self.peer.is_none()) else { return };
+        let accepted = match listener {
+            Listener::Unix { socket, .. } => socket.accept().and_then(|(peer, _)| {
+                peer.set_nonblocking(true)?;
+                Ok(Box::new(peer) as Box<dyn Socket>)
+            }),
+            Listener::Tcp(socket) => socket.accept().and_then(|(peer, _)| {
+                prepare_tcp(&peer)?;
+                Ok(Box::new(peer) as Box<dyn Socket>)
+            }),
+        };
+        let outcome = match accepted {
+            Ok(socket) => self.welcome(socket),
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            Err(_) => match listener {
+                Listener::Unix { socket, .. } => self.watcher.arm(LISTENER, socket, Readiness::Read),
+                Listener::Tcp(socket) => self.watcher.arm(LISTENER, socket, Readiness::Read),
+            },
+        };
+        self.outlet.counters.failures += u64::from(outcome.is_err());
+    }
+
+    fn send_away(&mut self) {
+        self.peer = None;
+        self.outlet.counters.failures += 1;
+        self.outlet.all_lost();
+        self.accept();
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        self.accept();
+        let mut reads = 0;
+        while let Some(peer) = &mut self.peer {
+            match peer.reader.next_frame() {
+                Ok(Some(frame)) if frame.len() < SHORTEST => {
+                    self.outlet.counters.rx_malformed += 1;
+                    continue;
+                }
+                Ok(Some(frame)) => {
+                    self.outlet.counters.rx_frames += 1;
+                    self.outlet.counters.rx_bytes += frame.len() as u64;
+                    return Some(frame);
+                }
+                Ok(None) => {}
+                Err(_) => {
+                    self.outlet.counters.rx_malformed += 1;
+                    self.send_away();
+                    continue;
+                }
+            }
+            // A peer that sends nothing of use is not listened to for longer than others are.
+            reads += 1;
+            if reads > MOST_READS {
+                self.arm(Readiness::Read);
+                break;
+            }
+            match peer.socket.read(&mut self.scratch) {
+                Ok(0) => self.send_away(),
+                Ok(bytes) => {
+                    let _copying = cost::work(Work::Copy);
+                    peer.reader.push(&self.scratch[..bytes]);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.arm(Readiness::Read);
+                    break;
+                }
+                Err(_) => self.send_away(),
+            }
+        }
+        None
+    }
+
+    /// Sends what waits, as far as the peer takes it.
+    fn send_waiting(&mut self) {
+        while !self.outlet.is_empty() {
+            let Some(peer) = &mut self.peer else { return self.outlet.all_lost() };
+            match peer.write(&self.outlet) {
+                Ok(0) => self.send_away(),
+                Ok(bytes) => {
+                    peer.written += bytes;
+                    while let Some(first) = self.outlet.first().map(|frame| PREFIX + frame.len())
+                        && peer.written >= first
+                    {
+                        peer.written -= first;
+                        self.outlet.sent();
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.arm(Readiness::Write),
+                Err(_) => self.send_away(),
+            }
+        }
+    }
+
+    fn arm(&mut self, readiness: Readiness) {
+        let Some(peer) = &self.peer else { return };
+        if self.watcher.arm(PEER, peer.socket.as_fd(), readiness).is_err() {
+            self.send_away();
+        }
+    }
+}
+
+impl Peer {
+    /// Writes as many of the waiting frames as one call takes.
+    fn write(&mut self, outlet: &Outlet) -> io::Result<usize> {
+        let prefixes: SmallVec<[[u8; PREFIX]; MOST_AT_ONCE]> =
+            outlet.waiting().take(MOST_AT_ONCE).map(frame_prefix).collect();
+        let mut slices: SmallVec<[IoSlice<'_>; 2 * MOST_AT_ONCE]> = SmallVec::new();
+        for (frame, prefix) in outlet.waiting().zip(&prefixes) {
+            slices.push(IoSlice::new(prefix));
+            slices.push(IoSlice::new(&frame.data));
+        }
+        let mut slices = &mut slices[..];
+        IoSlice::advance_slices(&mut slices, self.written);
+        self.socket.write_vectored(slices)
+    }
+}
+
+impl Port for StreamPort {
+    fn receive_frame(&mut self, _: Instant, frame: Frame) {
+        self.outlet.push(frame);
+    }
+
+    fn poll_frame(&mut self, _: Instant) -> Option<Frame> {
+        self.receive()
+    }
+
+    fn process(&mut self, _: Instant) {
+        self.accept();
+        self.send_waiting();
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        None
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.watcher.register(waker);
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer").field("written", &self.written).finish_non_exhaustive()
+    }
+}
+
+/// A connected stream socket.
+trait Socket: Read + Write + AsFd + Send {}
+impl<S: Read + Write + AsFd + Send> Socket for S {}
+
+#[derive(Debug)]
+enum Listener {
+    Unix { socket: UnixListener, path: PathBuf },
+    Tcp(TcpListener),
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix { path, .. } = self {
+            // If it is gone already, so much the better.
+            let _removed = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Binds `path`; a socket left there by a program that has ended is removed first.
+fn bind_in_place_of_the_dead(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            let answer = UnixStream::connect(path);
+            if answer.is_err_and(|answer| answer.kind() == ErrorKind::ConnectionRefused) {
+                std::fs::remove_file(path)?;
+                return UnixListener::bind(path);
+            }
+            Err(error)
+        }
+        bound => bound,
+    }
+}
+
+fn prepare_tcp(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_nodelay(true)
+}
+
+const LISTENER: usize = 0;
+const PEER: usize = 1;
+/// Bytes of a length.
+const PREFIX: usize = 4;
+/// Frames in one call.
+const MOST_AT_ONCE: usize = 32;
+/// Reads for one frame.
+const MOST_READS: usize = 64;
+/// Bytes read in one call.
+const READ_BYTES: usize = 64 * 1024;
+/// An Ethernet header.
+const SHORTEST: usize = 14;

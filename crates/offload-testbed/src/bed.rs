@@ -1,0 +1,685 @@
+//! Hosts, each with a NIC, joined by wires, and run in virtual or in real time.
+//!
+//! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: devices,
+//! each with the wire that leads to it, and hosts, each with its applications, are dealt out to threads, as many as this
+//! machine has cores, on the same clock; tokio is there for applications that want its sockets or timers.
+
+use crate::capture::Capture;
+use crate::domain::in_domain;
+use crate::executor::{RealClock, VirtualTime};
+use crate::fabric::{Cable, Station, connect, connect_threads};
+use crate::real_threads::RealThreads;
+use crate::runtime::{JoinHandle, Runtime, lock};
+use crate::tokio_runtime;
+use core::fmt;
+use core::future::Future;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use nic_sim::dma::DmaBytes;
+use nic_sim::engine::Engines;
+use nic_sim::stats::DeviceCounters;
+use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
+use nic_sim::{Driver, MultiQueueDevice, NicConfig, multi_queue_nic_with};
+use offload_api::NetDevice;
+use offload_base::cost::{Domain, Meter};
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, RandomSource, Seed};
+use offload_host_stack::{Config, Host, Ipv6Config, TcpConfig};
+use std::borrow::Cow;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Which clock a testbed runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockKind {
+    /// From event to event: the same run every time.
+    #[default]
+    Virtual,
+    /// The machine's.
+    Real,
+}
+
+/// Puts a testbed together.
+///
+/// See [`Testbed`] for an example.
+#[derive(Debug)]
+pub struct Builder {
+    seed: Seed,
+    /// Hosts with somebody outside can be guessed by the seed, too.
+    guessable: bool,
+    clock: ClockKind,
+    meter: Option<Meter>,
+    hosts: Vec<Plan>,
+    wires: Vec<Wire>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    name: String,
+    nic: NicConfig,
+    tcp: TcpConfig,
+    address: Ipv4Addr,
+    ipv6: Ipv6Config,
+    /// Adds engines to the NIC's own.
+    engines: Option<More>,
+    /// What is between the driver and the stack.
+    layer: Option<Layer>,
+    /// Besides the other hosts.
+    neighbours: Vec<(IpAddr, [u8; 6])>,
+}
+
+/// Adds engines to those that every NIC has.
+#[derive(Clone)]
+struct More(Arc<dyn Fn(&mut Engines) + Send + Sync>);
+
+impl fmt::Debug for More {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("More")
+    }
+}
+
+/// Makes what is between the drivers of a NIC's queues and the shards of a stack.
+#[derive(Clone)]
+struct Layer(Arc<Around>);
+
+type Around = dyn Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync;
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Layer")
+    }
+}
+
+#[derive(Debug)]
+struct Wire {
+    left: usize,
+    right: End,
+    link: LinkConfig,
+    capture: Option<Capture>,
+    recorder: Option<Recorder>,
+}
+
+/// What a wire leads to.
+#[derive(Debug)]
+enum End {
+    Host(usize),
+    Outside(Station),
+}
+
+impl Builder {
+    /// In real time rather than virtual.
+    #[must_use]
+    pub fn clock(mut self, clock: ClockKind) -> Builder {
+        self.clock = clock;
+        self
+    }
+
+    /// Draws from the seed even what protects hosts with somebody [outside](Self::attach) in real time: the numbers of
+    /// their connections, ports, cookies and hash keys are the same in every run then. Whoever knows the seed can break
+    /// into their connections. Without this, the system's generator is asked for them.
+    #[must_use]
+    pub fn guessable(mut self) -> Builder {
+        self.guessable = true;
+        self
+    }
+
+    /// With every thread of the run metered.
+    #[must_use]
+    pub fn meter(mut self, meter: &Meter) -> Builder {
+        self.meter = Some(meter.clone());
+        self
+    }
+
+    /// Adds a host with a NIC; hosts are numbered in the order they are added. The `n`th, from 0 on, has the
+    /// addresses 10.0.0.`n + 1` and fd00::`n + 1`, and its NIC a matching Ethernet address.
+    ///
+    /// # Panics
+    /// At the 255th host.
+    #[must_use]
+    pub fn host(mut self, name: &str, nic: NicConfig, tcp: TcpConfig) -> Builder {
+        let number = u8::try_from(self.hosts.len() + 1).expect("a testbed has at most 254 hosts");
+        assert!(number < 255, "a testbed has at most 254 hosts");
+        let nic = NicConfig { mac: [0x02, 0, 0, 0, 0, number], ..nic };
+        let address = Ipv4Addr::new(10, 0, 0, number);
+        let ipv6 = Ipv6Config::new(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()));
+        self.hosts.push(Plan {
+            name: name.into(),
+            nic,
+            tcp,
+            address,
+            ipv6,
+            engines: None,
+            layer: None,
+            neighbours: Vec::new(),
+        });
+        self
+    }
+
+    /// Gives the last host another address.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn address(mut self, address: Ipv4Addr) -> Builder {
+        self.last_host().address = address;
+        self
+    }
+
+    /// Gives the last host another IPv6 address, and whatever else it has of IPv6.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn ipv6(mut self, ipv6: Ipv6Config) -> Builder {
+        self.last_host().ipv6 = ipv6;
+        self
+    }
+
+    /// Adds engines to those that the last host's NIC has, for each of its queues anew.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn engines(mut self, add: impl Fn(&mut Engines) + Send + Sync + 'static) -> Builder {
+        self.last_host().engines = Some(More(Arc::new(add)));
+        self
+    }
+
+    /// Puts something between the last host's stack and its driver, such as IPsec: a device around a device. It is given
+    /// those of all queues of the host's NIC at once, for what it counts, of an SA for example, may concern all of them;
+    /// it gives as many back, in the same order.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn layer(
+        mut self,
+        around: impl Fn(Vec<Box<dyn NetDevice>>) -> Vec<Box<dyn NetDevice>> + Send + Sync + 'static,
+    ) -> Builder {
+        self.last_host().layer = Some(Layer(Arc::new(around)));
+        self
+    }
+
+    /// Tells the last host of somebody outside, whom it reaches at `mac`.
+    ///
+    /// # Panics
+    /// If there is no host yet.
+    #[must_use]
+    pub fn neighbour(mut self, address: impl Into<IpAddr>, mac: [u8; 6]) -> Builder {
+        self.last_host().neighbours.push((address.into(), mac));
+        self
+    }
+
+    /// Joins the NICs of two hosts by a wire, the same in both directions.
+    #[must_use]
+    pub fn wire(mut self, left: usize, right: usize, link: LinkConfig) -> Builder {
+        self.wires.push(Wire { left, right: End::Host(right), link, capture: None, recorder: None });
+        self
+    }
+
+    /// Joins the NIC of a host to something outside, by a wire like any other. With a file or a socket behind it
+    /// (see [`attach`](crate::attach)), a port works in real time only; and there the host has secrets of its own, not of
+    /// the seed (see [`guessable`](Self::guessable)).
+    #[must_use]
+    pub fn attach(mut self, host: usize, name: &str, port: impl Port + 'static, link: LinkConfig) -> Builder {
+        let outside = Station::new(name, Domain::Wire, port);
+        self.wires.push(Wire { left: host, right: End::Outside(outside), link, capture: None, recorder: None });
+        self
+    }
+
+    /// Captures what the left end of the last wire sends and receives.
+    ///
+    /// # Panics
+    /// If there is no wire yet.
+    #[must_use]
+    pub fn captured(mut self, capture: &Capture) -> Builder {
+        self.last_wire().capture = Some(capture.clone());
+        self
+    }
+
+    /// Records, in memory, what the left end of the last wire sends and receives.
+    ///
+    /// # Panics
+    /// If there is no wire yet.
+    #[must_use]
+    pub fn recorded(mut self, recorder: &Recorder) -> Builder {
+        self.last_wire().recorder = Some(recorder.clone());
+        self
+    }
+
+    /// Builds it, and starts whatever runs by itself.
+    ///
+    /// # Errors
+    /// In real time, if a thread or tokio cannot be started, or if the system has no randomness to give; if a capture
+    /// cannot be written.
+    ///
+    /// # Panics
+    /// If a wire ends at a host that is not there, or at one that has a wire already; if a layer has lost a queue.
+    pub fn build(self) -> io::Result<Testbed> {
+        let engine = Engine::start(self.clock, self.meter.as_ref(), self.hosts.len())?;
+        let mut ports = Vec::new();
+        let mut hosts = Vec::new();
+        for (number, plan) in self.hosts.iter().enumerate() {
+            let random = self.random_source(number)?;
+            let mut nic = plan.nic.clone();
+            if !random.is_seeded() {
+                // Who knows the key can have all flows come to one queue.
+                random.stream("rss key").fill(&mut nic.rss_key);
+            }
+            let (device, drivers) = multi_queue_nic_with(nic, |engines| {
+                if let Some(More(add)) = &plan.engines {
+                    add(engines);
+                }
+            });
+            let device = Arc::new(Mutex::new(device));
+            ports.push(Some(device.clone()));
+            hosts.push(self.bring_up(number, plan, random, (device, drivers), &engine.host_runtime(number)));
+        }
+        let mut cables = Vec::new();
+        for (number, wire) in self.wires.into_iter().enumerate() {
+            let mut nic_station = |host: usize| {
+                let device = ports[host].take().expect("a NIC has one port: it takes one wire");
+                Station::new(self.hosts[host].name.clone(), Domain::Device(host as u8), device)
+            };
+            let left = nic_station(wire.left);
+            let (right, right_runs_on) = match wire.right {
+                End::Host(host) => (nic_station(host), host),
+                End::Outside(station) => (station, wire.left),
+            };
+            let left = match &wire.capture {
+                Some(capture) => {
+                    let tap = capture.tap(&left.name)?;
+                    left.tapped(tap)
+                }
+                None => left,
+            };
+            let left = match wire.recorder {
+                Some(recorder) => left.tapped(recorder),
+                None => left,
+            };
+            let seed = self.seed.derive(&format!("wire {number}"));
+            let there = Link::new(&wire.link, seed.derive("left to right"));
+            let back = Link::new(&wire.link, seed.derive("right to left"));
+            let (left_runs, right_runs) = (engine.device_runtime(wire.left), engine.device_runtime(right_runs_on));
+            cables.push(if engine.parts(wire.left, right_runs_on) {
+                connect_threads([&left_runs, &right_runs], left, right, there, back)
+            } else {
+                connect(&left_runs, left, right, there, back)
+            });
+        }
+        Ok(Testbed { hosts, cables, engine })
+    }
+
+    /// What a host's secrets are drawn from. Determinism is for virtual time, and for hosts among themselves: a peer
+    /// outside may be anybody.
+    fn random_source(&self, host: usize) -> io::Result<RandomSource> {
+        let outside = self.wires.iter().any(|wire| wire.left == host && matches!(wire.right, End::Outside(_)));
+        if outside && self.clock == ClockKind::Real && !self.guessable {
+            return RandomSource::from_system();
+        }
+        Ok(self.seed.derive(&format!("host {host}")).into())
+    }
+
+    fn bring_up(
+        &self,
+        number: usize,
+        plan: &Plan,
+        random: RandomSource,
+        (device, drivers): (Arc<Mutex<MultiQueueDevice>>, Vec<Driver>),
+        runtime: &Arc<dyn Runtime>,
+    ) -> BedHost {
+        let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
+        config.tcp = plan.tcp.clone();
+        for neighbour in self.hosts.iter().filter(|other| other.address != plan.address) {
+            for address in [IpAddr::from(neighbour.address), IpAddr::from(neighbour.ipv6.address)] {
+                config = config.with_neighbour(address, neighbour.nic.mac);
+            }
+        }
+        for (address, mac) in &plan.neighbours {
+            config = config.with_neighbour(*address, *mac);
+        }
+        let mut queues: Vec<Box<dyn NetDevice>> = drivers.into_iter().map(|driver| Box::new(driver) as _).collect();
+        if let Some(Layer(around)) = &plan.layer {
+            queues = around(queues);
+        }
+        assert_eq!(queues.len(), usize::from(plan.nic.queues), "a layer gives back as many queues as it was given");
+        let shards = Host::shards(config, queues, runtime.clone());
+        let bed_host = BedHost {
+            number,
+            name: plan.name.clone(),
+            address: plan.address,
+            ipv6: plan.ipv6.address,
+            shards: shards.into(),
+            device,
+            runtime: runtime.clone(),
+        };
+        for (index, shard) in bed_host.shards.iter().enumerate() {
+            let name = if index == 0 { "stack".into() } else { format!("stack, shard {index}") };
+            bed_host.spawn(name, shard.serve());
+        }
+        bed_host
+    }
+
+    fn last_host(&mut self) -> &mut Plan {
+        self.hosts.last_mut().expect("there is a host to say something about")
+    }
+
+    fn last_wire(&mut self) -> &mut Wire {
+        self.wires.last_mut().expect("there is a wire to look at")
+    }
+}
+
+/// Hosts with NICs, joined by wires, and what runs them.
+///
+/// ```
+/// use offload_host_stack::TcpConfig;
+/// use nic_sim::NicConfig;
+/// use nic_sim::wire::LinkConfig;
+/// use offload_base::Seed;
+/// use offload_testbed::Testbed;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let mut bed = Testbed::builder(Seed(1))
+///     .host("server", NicConfig::default(), TcpConfig::default())
+///     .host("client", NicConfig::default(), TcpConfig::default())
+///     .wire(0, 1, LinkConfig::default())
+///     .build()?;
+/// let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+///
+/// let mut listener = server.stack().listen(7, 8)?;
+/// let echo = server.spawn("echo", async move {
+///     let mut stream = listener.accept().await?;
+///     let mut word = [0; 5];
+///     stream.read_exact(&mut word).await?;
+///     stream.write_all(&word).await
+/// });
+/// let to = (server.address(), 7).into();
+/// let heard = client.clone().spawn("client", async move {
+///     let mut stream = client.stack().connect(None, to).await?;
+///     stream.write_all(b"hello").await?;
+///     let mut word = [0; 5];
+///     stream.read_exact(&mut word).await?;
+///     std::io::Result::Ok(word)
+/// });
+/// assert_eq!(&bed.run(heard)?, b"hello");
+/// bed.run(echo)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Testbed {
+    hosts: Vec<BedHost>,
+    cables: Vec<Cable>,
+    engine: Engine,
+}
+
+impl Testbed {
+    /// Starts on a testbed whose randomness comes from `seed`: all of it, but for the secrets of a host that is attached to
+    /// something [outside](Builder::attach) in real time.
+    pub fn builder(seed: Seed) -> Builder {
+        Builder { seed, guessable: false, clock: ClockKind::Virtual, meter: None, hosts: Vec::new(), wires: Vec::new() }
+    }
+
+    /// A host, by the order they were added.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn host(&self, number: usize) -> &BedHost {
+        &self.hosts[number]
+    }
+
+    /// A wire, by the order they were added: to change what it does to frames, in one direction or both.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn cable(&self, number: usize) -> &Cable {
+        &self.cables[number]
+    }
+
+    /// Runs `future` to its end, and everything else meanwhile. In virtual time nothing happens between two calls.
+    pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
+        match &mut self.engine {
+            Engine::Virtual(run) => run.block_on(future),
+            Engine::Real { tokio, .. } => tokio.block_on(future),
+        }
+    }
+
+    /// The same, for what is to end within `span` of virtual time: whoever waits for ever may have timers that never end,
+    /// and so does time then. In real time `span` means nothing.
+    ///
+    /// # Panics
+    /// If it has not ended by then, naming the tasks.
+    pub fn run_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
+        match &mut self.engine {
+            Engine::Virtual(run) => run.block_within(span, future),
+            Engine::Real { tokio, .. } => tokio.block_on(future),
+        }
+    }
+
+    /// What the first host and its applications are run by; the others' is [`BedHost::runtime`].
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.engine.host_runtime(0)
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Instant {
+        self.engine.host_runtime(0).now()
+    }
+
+    /// What all hosts, drivers, devices and wires counted, added up by name.
+    pub fn counters(&self) -> CounterSet {
+        let mut set = CounterSet::default();
+        for host in &self.hosts {
+            host.count(&mut set);
+        }
+        for cable in &self.cables {
+            cable.count(&mut set);
+        }
+        set
+    }
+
+    /// What all devices moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        let mut all = DmaBytes::default();
+        for host in &self.hosts {
+            all += host.dma();
+        }
+        all
+    }
+}
+
+/// A host of a testbed. Cloned, it is the same one.
+///
+/// See [`Testbed`] for an example.
+#[derive(Clone)]
+pub struct BedHost {
+    number: usize,
+    name: String,
+    address: Ipv4Addr,
+    ipv6: Ipv6Addr,
+    shards: Arc<[Host]>,
+    device: Arc<Mutex<MultiQueueDevice>>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl BedHost {
+    /// Its TCP/IP stack; of several shards, the first.
+    pub fn stack(&self) -> &Host {
+        &self.shards[0]
+    }
+
+    /// Its TCP/IP stack, a shard for each queue of its NIC ([`NicConfig::queues`]).
+    ///
+    /// ```
+    /// use offload_host_stack::TcpConfig;
+    /// use nic_sim::NicConfig;
+    /// use offload_base::Seed;
+    /// use offload_testbed::Testbed;
+    ///
+    /// let nic = NicConfig { queues: 4, ..NicConfig::default() };
+    /// let bed = Testbed::builder(Seed(1)).host("server", nic, TcpConfig::default()).build()?;
+    /// let listeners: std::io::Result<Vec<_>> = bed.host(0).shards().iter().map(|shard| shard.listen(443, 128)).collect();
+    /// assert_eq!(listeners?.len(), 4);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn shards(&self) -> &[Host] {
+        &self.shards
+    }
+
+    /// Its IPv4 address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Its IPv6 address.
+    pub fn ipv6_address(&self) -> Ipv6Addr {
+        self.ipv6
+    }
+
+    /// Whose time its tasks take.
+    pub fn domain(&self) -> Domain {
+        Domain::Host(self.number as u8)
+    }
+
+    /// Runs a task on this host, and charges it its time.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let name: Cow<'static, str> = format!("{}: {}", self.name, name.into()).into();
+        self.runtime.spawn(name, in_domain(self.domain(), future))
+    }
+
+    /// What runs it.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.runtime.clone()
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    /// Resets its NIC: every context is gone.
+    pub fn reset_device(&self) {
+        let now = self.runtime.now();
+        lock(&self.device).reset(now);
+    }
+
+    /// How many contexts its NIC has.
+    pub fn device_contexts(&self) -> usize {
+        lock(&self.device).contexts()
+    }
+
+    /// What each queue of its NIC counted.
+    pub fn queue_counters(&self) -> Vec<DeviceCounters> {
+        lock(&self.device).queues().iter().map(|queue| queue.counters()).collect()
+    }
+
+    /// What its NIC moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        lock(&self.device).dma()
+    }
+
+    /// Adds what stack, driver and device counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        for shard in &*self.shards {
+            set.add(&shard.counters());
+            shard.with_device(|driver| driver.count(set));
+        }
+        lock(&self.device).count(set);
+    }
+}
+
+impl fmt::Debug for BedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BedHost").field("name", &self.name).field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What runs a testbed.
+#[derive(Debug)]
+enum Engine {
+    Virtual(VirtualTime),
+    Real { threads: RealThreads, tokio: tokio::runtime::Runtime },
+}
+
+impl Engine {
+    fn start(clock: ClockKind, meter: Option<&Meter>, hosts: usize) -> io::Result<Engine> {
+        match clock {
+            ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
+            ClockKind::Real => {
+                let tokio = tokio_runtime::start(1, meter.cloned())?;
+                let threads = RealThreads::start(tokio.handle(), RealClock::new(), meter, hosts)?;
+                Ok(Engine::Real { threads, tokio })
+            }
+        }
+    }
+
+    fn host_runtime(&self, number: usize) -> Arc<dyn Runtime> {
+        match self {
+            Engine::Virtual(run) => Arc::new(run.handle()),
+            Engine::Real { threads, .. } => Arc::new(threads.host(number)),
+        }
+    }
+
+    fn device_runtime(&self, number: usize) -> Arc<dyn Runtime> {
+        match self {
+            Engine::Virtual(run) => Arc::new(run.handle()),
+            Engine::Real { threads, .. } => Arc::new(threads.device(number)),
+        }
+    }
+
+    /// Whether two devices are on threads of their own.
+    fn parts(&self, one: usize, other: usize) -> bool {
+        match self {
+            Engine::Virtual(_) => false,
+            Engine::Real { threads, .. } => threads.parts_devices(one, other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_sim::frame::Frame;
+
+    /// A wire's end at which nothing happens.
+    struct Nothing;
+
+    impl Port for Nothing {
+        fn receive_frame(&mut self, _now: Instant, _frame: Frame) {}
+
+        fn poll_frame(&mut self, _now: Instant) -> Option<Frame> {
+            None
+        }
+
+        fn process(&mut self, _now: Instant) {}
+
+        fn next_event(&self) -> Option<Instant> {
+            None
+        }
+
+        fn register_doorbell(&mut self, _waker: &core::task::Waker) {}
+    }
+
+    #[test]
+    fn only_a_host_with_somebody_outside_in_real_time_has_secrets_of_the_system() {
+        let hosts = |clock| {
+            let host = || NicConfig::default();
+            Testbed::builder(Seed(1))
+                .clock(clock)
+                .host("attached", host(), TcpConfig::default())
+                .attach(0, "outside", Nothing, LinkConfig::default())
+                .host("left", host(), TcpConfig::default())
+                .host("right", host(), TcpConfig::default())
+                .wire(1, 2, LinkConfig::default())
+        };
+        let seeded = |builder: &Builder| [0, 1, 2].map(|host| builder.random_source(host).unwrap().is_seeded());
+        assert_eq!(seeded(&hosts(ClockKind::Virtual)), [true; 3]);
+        assert_eq!(seeded(&hosts(ClockKind::Real)), [false, true, true]);
+        assert_eq!(seeded(&hosts(ClockKind::Real).guessable()), [true; 3]);
+        let builder = hosts(ClockKind::Real);
+        assert_ne!(builder.random_source(0).unwrap(), builder.random_source(0).unwrap());
+    }
+}

@@ -1,0 +1,151 @@
+//! Captures for Wireshark: taps and a TLS key log that write to one file.
+//!
+//! Give the key log to TLS *servers*: [`nic_sim::wire::pcapng`] tells why. In virtual time the same run writes the
+//! same file.
+
+use crate::runtime::lock;
+use crate::secrets::key_log_line;
+use core::fmt;
+use nic_sim::frame::Frame;
+use nic_sim::wire::{Direction, Tap, pcapng};
+use offload_base::Instant;
+use rustls::KeyLog;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+/// A capture that is being written. Clones write to the same one.
+///
+/// ```
+/// use nic_sim::wire::{Direction, Tap};
+/// use offload_base::Instant;
+/// use std::sync::Arc;
+/// use offload_testbed::Capture;
+///
+/// let path = std::env::temp_dir().join(format!("example-{}.pcapng", std::process::id()));
+/// let capture = Capture::new(std::io::BufWriter::new(std::fs::File::create(&path)?))?;
+/// let mut tap = capture.tap("nic0")?;
+/// let key_log: Arc<dyn rustls::KeyLog> = Arc::new(capture.clone());
+/// tap.frame(Instant::ZERO, Direction::Outbound, &vec![0; 60].into());
+/// capture.finish()?;
+/// assert!(std::fs::metadata(&path)?.len() > 100);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Capture {
+    state: Arc<Mutex<State>>,
+}
+
+enum State {
+    Open(pcapng::Writer<Box<dyn Write + Send>>),
+    Failed(io::Error),
+    Finished,
+}
+
+impl Capture {
+    /// Begins a capture on `output`, which is written to in small pieces: give it a buffered one.
+    ///
+    /// # Errors
+    /// What `output` fails with.
+    pub fn new(output: impl Write + Send + 'static) -> io::Result<Capture> {
+        let output: Box<dyn Write + Send> = Box::new(output);
+        Ok(Capture { state: Arc::new(Mutex::new(State::Open(pcapng::Writer::new(output)?))) })
+    }
+
+    /// A tap whose frames show as passing the interface `name`.
+    ///
+    /// # Errors
+    /// What the output fails with, or failed with before.
+    pub fn tap(&self, name: &str) -> io::Result<CaptureTap> {
+        let interface = match &mut *lock(&self.state) {
+            State::Open(writer) => writer.interface(name)?,
+            State::Failed(error) => return Err(io::Error::new(error.kind(), error.to_string())),
+            State::Finished => return Err(io::Error::other("the capture is finished")),
+        };
+        Ok(CaptureTap { capture: self.clone(), interface })
+    }
+
+    /// Ends the capture and closes its output. What passes later is not written.
+    ///
+    /// # Errors
+    /// What the output fails with, or failed with since the beginning.
+    pub fn finish(&self) -> io::Result<()> {
+        match core::mem::replace(&mut *lock(&self.state), State::Finished) {
+            State::Open(writer) => writer.finish().map(drop),
+            State::Failed(error) => Err(error),
+            State::Finished => Ok(()),
+        }
+    }
+
+    /// Writes, unless that failed before; [`finish`](Self::finish) will tell.
+    fn write(&self, write: impl FnOnce(&mut pcapng::Writer<Box<dyn Write + Send>>) -> io::Result<()>) {
+        let mut state = lock(&self.state);
+        if let State::Open(writer) = &mut *state
+            && let Err(error) = write(writer)
+        {
+            *state = State::Failed(error);
+        }
+    }
+}
+
+impl KeyLog for Capture {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        let line = key_log_line(label, client_random, secret);
+        self.write(|writer| writer.tls_secrets(&line));
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &*lock(&self.state) {
+            State::Open(_) => "open",
+            State::Failed(_) => "failed",
+            State::Finished => "finished",
+        };
+        f.debug_struct("Capture").field("state", &state).finish()
+    }
+}
+
+/// An interface of a [`Capture`].
+#[derive(Clone, Debug)]
+pub struct CaptureTap {
+    capture: Capture,
+    interface: pcapng::Interface,
+}
+
+impl Tap for CaptureTap {
+    fn frame(&mut self, at: Instant, direction: Direction, frame: &Frame) {
+        self.capture.write(|writer| writer.frame(self.interface, at, direction, frame));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes so many bytes and then no more.
+    struct Disk(usize);
+
+    impl Write for Disk {
+        fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(data.len()).ok_or(io::ErrorKind::StorageFull)?;
+            Ok(data.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_told_at_the_end_and_stops_nothing() {
+        let capture = Capture::new(Disk(200)).expect("room for the header");
+        let mut tap = capture.tap("nic0").expect("room for the interface");
+        for _ in 0..10 {
+            tap.frame(Instant::ZERO, Direction::Inbound, &vec![0; 60].into());
+        }
+        assert!(capture.tap("nic1").is_err());
+        assert_eq!(capture.finish().expect_err("it was full").kind(), io::ErrorKind::StorageFull);
+        capture.finish().expect("told once");
+    }
+}

@@ -1,0 +1,306 @@
+//! Real time: the same executor on a thread of its own.
+//!
+//! The thread runs what is ready; with nothing ready it spins for a while, for what comes next usually comes
+//! soon, and then parks until a task is woken, from whichever thread, or the next alarm is due.
+
+use super::clock::{ClockKind, RealClock};
+use super::shared::Shared;
+use super::{Handle, JoinHandle};
+use core::future::Future;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use offload_base::cost::{self, Domain, Meter};
+use offload_base::{Clock, Instant};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+/// How a [`RealTime`] runs.
+///
+/// See [`RealTime`] for an example.
+#[derive(Clone, Debug)]
+pub struct RealTimeConfig {
+    /// The clock, shared with whatever else takes part in the run.
+    pub clock: RealClock,
+    /// How long the thread spins before it parks. Spinning answers in a fraction of a microsecond, parking in
+    /// tens of them; but it takes a core, which on a small machine the hosts may want.
+    pub spin: Duration,
+    /// Meters the thread: waiting is charged to nobody.
+    pub meter: Option<Meter>,
+    /// The tokio whose sockets and timers tasks may use.
+    pub tokio: Option<tokio::runtime::Handle>,
+}
+
+impl Default for RealTimeConfig {
+    fn default() -> RealTimeConfig {
+        RealTimeConfig { clock: RealClock::new(), spin: Duration::from_micros(20), meter: None, tokio: None }
+    }
+}
+
+/// An executor on a thread of its own, in real time.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_testbed::{RealTime, RealTimeConfig, VirtualTime};
+/// use std::sync::mpsc;
+///
+/// let devices = RealTime::start("devices", RealTimeConfig::default())?;
+/// let (answer, answered) = mpsc::channel();
+/// let handle = devices.handle();
+/// devices.spawn("sleeper", async move {
+///     handle.sleep(Duration::from_micros(50)).await;
+///     answer.send(42)
+/// });
+/// assert_eq!(answered.recv(), Ok(42));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// Dropped, it stops the thread and drops all tasks with whatever they hold. If a task panics, so does the
+/// thread, and every other task goes with it: whoever waits for one panics as well.
+#[derive(Debug)]
+pub struct RealTime {
+    shared: Arc<Shared>,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl RealTime {
+    /// Starts the thread, under `name`.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn start(name: &str, config: RealTimeConfig) -> io::Result<RealTime> {
+        let shared = Shared::new(ClockKind::Real(config.clock));
+        let stop = Arc::new(AtomicBool::new(false));
+        let runner = Runner { shared: shared.clone(), stop: stop.clone(), spin: config.spin };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let _metered = config.meter.as_ref().map(Meter::attach);
+            let _within = config.tokio.as_ref().map(tokio::runtime::Handle::enter);
+            runner.run();
+        })?;
+        Ok(RealTime { shared, stop, thread: Some(thread) })
+    }
+
+    /// To spawn, sleep and tell the time with, from any thread.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.shared.clone() }
+    }
+
+    /// Adds a task.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.handle().spawn(name, future)
+    }
+
+    /// Stops the thread; its meter, if it has one, then has its time.
+    ///
+    /// # Panics
+    /// If a task did, with the same message.
+    pub fn shutdown(mut self) {
+        if let Some(Err(panic)) = self.stop() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+
+    fn stop(&mut self) -> Option<thread::Result<()>> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.shared.unpark();
+        let thread = self.thread.take()?;
+        // A task that owns its own executor cannot wait for itself; the thread ends when the task has.
+        (thread.thread().id() != thread::current().id()).then(|| thread.join())
+    }
+}
+
+impl Drop for RealTime {
+    fn drop(&mut self) {
+        // A panic has been reported by the thread itself, and by everybody who waits for one of its tasks.
+        let _panicked = self.stop();
+    }
+}
+
+/// What runs on the thread.
+struct Runner {
+    shared: Arc<Shared>,
+    stop: Arc<AtomicBool>,
+    spin: Duration,
+}
+
+impl Runner {
+    fn run(self) {
+        self.shared.run_here();
+        let mut batch = VecDeque::new();
+        while !self.stop.load(Ordering::SeqCst) {
+            self.shared.fire(self.shared.now());
+            self.shared.take_ready(&mut batch);
+            if batch.is_empty() {
+                self.wait();
+            }
+            for task in batch.drain(..) {
+                task.run();
+            }
+        }
+    }
+
+    /// Returns when there may be something to do.
+    fn wait(&self) {
+        let since = self.shared.now();
+        loop {
+            let now = self.shared.now();
+            if self.is_needed(now) {
+                return;
+            }
+            if now - since >= self.spin {
+                break;
+            }
+            core::hint::spin_loop();
+        }
+        self.shared.about_to_park();
+        // Whoever came before that did not wake the thread; whoever comes after does.
+        if !self.is_needed(self.shared.now()) {
+            let _parked = cost::domain(Domain::Parked);
+            match self.shared.first_deadline() {
+                Some(deadline) => thread::park_timeout(deadline - self.shared.now()),
+                None => thread::park(),
+            }
+        }
+        self.shared.awake();
+    }
+
+    fn is_needed(&self, now: Instant) -> bool {
+        self.shared.any_ready()
+            || self.shared.first_deadline().is_some_and(|deadline| deadline <= now)
+            || self.stop.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Clock for RealTime {
+    fn now(&self) -> Instant {
+        self.shared.now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::future::poll_fn;
+    use core::task::{Poll, Waker};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::{Mutex, mpsc};
+
+    #[test]
+    fn wakes_from_another_thread_are_never_lost() {
+        // No spinning: every wake meets a thread that parks, is about to, or has just come back.
+        let config = RealTimeConfig { spin: Duration::ZERO, ..RealTimeConfig::default() };
+        let executor = RealTime::start("test", config).expect("a thread");
+        let (to_task, from_here) = mpsc::channel::<u32>();
+        let (to_here, from_task) = mpsc::channel::<u32>();
+        let waker = Arc::new(Mutex::new(Waker::noop().clone()));
+        let shared_waker = waker.clone();
+        let from_here = Mutex::new(from_here);
+        executor.spawn(
+            "echo",
+            poll_fn::<(), _>(move |cx| {
+                shared_waker.lock().expect("no panic").clone_from(cx.waker());
+                while let Ok(number) = from_here.lock().expect("no panic").try_recv() {
+                    to_here.send(number).expect("the test listens");
+                }
+                Poll::Pending
+            }),
+        );
+        for number in 0..20_000 {
+            to_task.send(number).expect("the task lives");
+            waker.lock().expect("no panic").wake_by_ref();
+            assert_eq!(from_task.recv(), Ok(number));
+        }
+    }
+
+    #[test]
+    fn alarms_are_never_early_and_may_be_set_from_another_thread() {
+        let executor = RealTime::start("test", RealTimeConfig::default()).expect("a thread");
+        let handle = executor.handle();
+        // Long enough that the thread has parked for good, with nothing to wait for.
+        std::thread::spawn(move || {
+            let clock = handle.clone();
+            let deadline = clock.now() + Duration::from_millis(2);
+            let (woken, wait) = mpsc::channel();
+            struct Notify(Mutex<mpsc::Sender<()>>);
+            impl std::task::Wake for Notify {
+                fn wake(self: Arc<Notify>) {
+                    let _nobody_left = self.0.lock().expect("no panic").send(());
+                }
+            }
+            let waker = Waker::from(Arc::new(Notify(Mutex::new(woken))));
+            let mut sleep = core::pin::pin!(handle.sleep_until(deadline));
+            let mut cx = core::task::Context::from_waker(&waker);
+            while sleep.as_mut().poll(&mut cx).is_pending() {
+                wait.recv().expect("the alarm goes off");
+            }
+            assert!(clock.now() >= deadline);
+        })
+        .join()
+        .expect("never early");
+    }
+
+    #[test]
+    fn a_panic_reaches_who_waits_and_who_shuts_down() {
+        let executor = RealTime::start("test", RealTimeConfig::default()).expect("a thread");
+        let bystander = executor.spawn("bystander", core::future::pending::<()>());
+        let culprit = executor.spawn("culprit", async { panic!("on purpose") });
+        let waited = catch_unwind(AssertUnwindSafe(|| futures_block_on(culprit)));
+        assert!(waited.is_err());
+        let waited = catch_unwind(AssertUnwindSafe(|| futures_block_on(bystander)));
+        assert!(waited.is_err());
+        let panic = catch_unwind(AssertUnwindSafe(|| executor.shutdown())).expect_err("it was to panic");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"on purpose"));
+    }
+
+    #[test]
+    fn waiting_is_charged_to_nobody_and_work_to_its_domain() {
+        let meter = Meter::new();
+        let config = RealTimeConfig { spin: Duration::ZERO, meter: Some(meter.clone()), ..RealTimeConfig::default() };
+        let executor = RealTime::start("test", config).expect("a thread");
+        let work = executor.spawn(
+            "work",
+            crate::in_domain(Domain::Wire, async {
+                for round in 0..1_000_000 {
+                    core::hint::black_box(round);
+                }
+            }),
+        );
+        futures_block_on(work);
+        executor.shutdown();
+        let report = meter.take();
+        assert!(report.total(Domain::Wire) > Duration::ZERO);
+        assert_eq!(report.total(Domain::Parked), Duration::ZERO);
+    }
+
+    /// Blocks this thread on `future`.
+    fn futures_block_on<T>(future: impl Future<Output = T>) -> T {
+        struct Unpark(thread::Thread);
+        impl std::task::Wake for Unpark {
+            fn wake(self: Arc<Unpark>) {
+                self.0.unpark();
+            }
+        }
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut cx = core::task::Context::from_waker(&waker);
+        let mut future = core::pin::pin!(future);
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut cx) {
+                return result;
+            }
+            thread::park();
+        }
+    }
+}

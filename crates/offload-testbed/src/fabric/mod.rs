@@ -1,0 +1,206 @@
+//! The tasks that join ports by wires: one a port, one a direction of a wire, each woken only when there is
+//! something for it to do.
+//!
+//! ```text
+//!  port task: Port, Tap --queue--> link task: Link --queue--> port task: Tap, Port
+//!                       <--queue-- link task: Link <--queue--
+//! ```
+//!
+//! Frames move through queues of bounded length. A link that holds its sender back stops taking frames, its
+//! queue fills, and the port task leaves further frames in the port. The queues are lock-free, and the tasks of a
+//! fabric may be on several threads.
+
+mod link_task;
+mod port_task;
+mod queue;
+
+pub use queue::{FrameReceiver, FrameSender, frame_queue, frame_queue_between_threads};
+
+use crate::domain::in_domain;
+use crate::runtime::{Runtime, lock};
+use core::fmt;
+use nic_sim::wire::{Link, Port, Tap};
+use offload_base::cost::Domain;
+use offload_base::counters::CounterSet;
+use std::sync::{Arc, Mutex};
+
+/// A port, ready to be plugged in: its name, whose time it takes, who looks on.
+///
+/// See [`connect`] for an example.
+pub struct Station {
+    /// What its task is called.
+    pub name: String,
+    /// Whom its time is charged to.
+    pub domain: Domain,
+    /// The port.
+    pub port: Box<dyn Port>,
+    /// Who looks on.
+    pub tap: Option<Box<dyn Tap>>,
+}
+
+impl Station {
+    /// A station nobody looks at.
+    pub fn new(name: impl Into<String>, domain: Domain, port: impl Port + 'static) -> Station {
+        Station { name: name.into(), domain, port: Box::new(port), tap: None }
+    }
+
+    /// With `tap` looking on, and whoever does already.
+    #[must_use]
+    pub fn tapped(mut self, tap: impl Tap + 'static) -> Station {
+        self.tap = Some(match self.tap {
+            None => Box::new(tap),
+            Some(first) => Box::new(BothTaps(first, tap)),
+        });
+        self
+    }
+}
+
+impl fmt::Debug for Station {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut station = f.debug_struct("Station");
+        station.field("name", &self.name).field("domain", &self.domain).field("tapped", &self.tap.is_some());
+        station.finish_non_exhaustive()
+    }
+}
+
+/// Both directions of a wire that is plugged in, for whoever wants to count or to change them.
+///
+/// See [`connect`] for an example.
+#[derive(Clone, Debug)]
+pub struct Cable {
+    /// From the left station to the right one.
+    pub left_to_right: Arc<Mutex<Link>>,
+    /// From the right station to the left one.
+    pub right_to_left: Arc<Mutex<Link>>,
+}
+
+impl Cable {
+    /// Adds what both directions counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        for link in [&self.left_to_right, &self.right_to_left] {
+            lock(link).count(set);
+        }
+    }
+}
+
+/// Joins two stations by a wire, and keeps all three going for as long as `runtime` does.
+///
+/// ```
+/// use core::time::Duration;
+/// # use core::task::Waker;
+/// # use nic_sim::frame::Frame;
+/// use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
+/// use offload_base::cost::Domain;
+/// use offload_base::{Instant, Seed};
+/// use std::sync::Arc;
+/// use offload_testbed::{Runtime, Station, VirtualTime, connect};
+/// # struct Greeter(u32);
+/// # impl Port for Greeter {
+/// #     fn receive_frame(&mut self, _: Instant, _: Frame) {}
+/// #     fn poll_frame(&mut self, _: Instant) -> Option<Frame> {
+/// #         self.0 = self.0.checked_sub(1)?;
+/// #         Some(Frame::from(vec![0; 1514]))
+/// #     }
+/// #     fn process(&mut self, _: Instant) {}
+/// #     fn next_event(&self) -> Option<Instant> { None }
+/// #     fn register_doorbell(&mut self, _: &Waker) {}
+/// # }
+///
+/// let mut run = VirtualTime::new();
+/// let runtime: Arc<dyn Runtime> = Arc::new(run.handle());
+/// let recorder = Recorder::default();
+/// let left = Station::new("left", Domain::Device(0), Greeter(3)); // a port that sends three frames
+/// let right = Station::new("right", Domain::Device(1), Greeter(0)).tapped(recorder.clone());
+/// let config = LinkConfig::default();
+/// connect(&runtime, left, right, Link::new(&config, Seed(1)), Link::new(&config, Seed(2)));
+///
+/// run.run_for(Duration::from_millis(1));
+/// // 1538 byte times at 100 Gb/s, and 5 us of delay.
+/// let arrivals: Vec<u64> = recorder.seen().iter().map(|seen| seen.at.as_nanos()).collect();
+/// assert_eq!(arrivals, [5_123, 5_246, 5_369]);
+/// ```
+pub fn connect(
+    runtime: &Arc<dyn Runtime>,
+    left: Station,
+    right: Station,
+    left_to_right: Link,
+    right_to_left: Link,
+) -> Cable {
+    let queue = || frame_queue(QUEUE_FRAMES);
+    join([runtime; 2], [left, right], [left_to_right, right_to_left], queue)
+}
+
+/// The same for stations on two threads: each is kept going, with the direction of the wire that leads to it, by a runtime
+/// of its own, the left one's first.
+pub fn connect_threads(
+    runtimes: [&Arc<dyn Runtime>; 2],
+    left: Station,
+    right: Station,
+    left_to_right: Link,
+    right_to_left: Link,
+) -> Cable {
+    let queue = || frame_queue_between_threads(QUEUE_FRAMES_BETWEEN_THREADS);
+    join(runtimes, [left, right], [left_to_right, right_to_left], queue)
+}
+
+/// Each of the two belongs to one runtime, with the link that leads to it: only what leads away crosses over, by `queue`.
+fn join(
+    [left_runs, right_runs]: [&Arc<dyn Runtime>; 2],
+    [left, right]: [Station; 2],
+    [left_to_right, right_to_left]: [Link; 2],
+    queue: impl Fn() -> (FrameSender, FrameReceiver),
+) -> Cable {
+    let there = format!("wire {} > {}", left.name, right.name);
+    let back = format!("wire {} > {}", right.name, left.name);
+    let cable = Cable {
+        left_to_right: Arc::new(Mutex::new(left_to_right)),
+        right_to_left: Arc::new(Mutex::new(right_to_left)),
+    };
+    let (from_left, into_there) = queue();
+    let (out_of_there, to_right) = frame_queue(QUEUE_FRAMES);
+    let (from_right, into_back) = queue();
+    let (out_of_back, to_left) = frame_queue(QUEUE_FRAMES);
+    run_port(left_runs, left, to_left, from_left);
+    run_port(right_runs, right, to_right, from_right);
+    run_link(right_runs, there, cable.left_to_right.clone(), into_there, out_of_there);
+    run_link(left_runs, back, cable.right_to_left.clone(), into_back, out_of_back);
+    cable
+}
+
+/// Keeps a port going between the frames that arrive for it and those that leave it: one end of a fabric that
+/// [`connect`] does not build.
+pub fn run_port(runtime: &Arc<dyn Runtime>, station: Station, inbound: FrameReceiver, outbound: FrameSender) {
+    let Station { name, domain, port, tap } = station;
+    let task = port_task::run(runtime.clone(), port, tap, inbound, outbound);
+    runtime.spawn_task(name.into(), Box::pin(in_domain(domain, task)));
+}
+
+/// Keeps one direction of a wire going, under `name`: a part of a fabric that [`connect`] does not build.
+pub fn run_link(
+    runtime: &Arc<dyn Runtime>,
+    name: String,
+    link: Arc<Mutex<Link>>,
+    from: FrameReceiver,
+    to: FrameSender,
+) {
+    let task = link_task::run(runtime.clone(), link, from, to);
+    runtime.spawn_task(name.into(), Box::pin(in_domain(Domain::Wire, task)));
+}
+
+/// One tap behind the other.
+struct BothTaps<T>(Box<dyn Tap>, T);
+
+impl<T: Tap> Tap for BothTaps<T> {
+    fn frame(&mut self, at: offload_base::Instant, direction: nic_sim::wire::Direction, frame: &nic_sim::frame::Frame) {
+        self.0.frame(at, direction, frame);
+        self.1.frame(at, direction, frame);
+    }
+}
+
+/// Frames between a port and a link. Enough to hand over many at once, too few to be a queue of their own.
+const QUEUE_FRAMES: usize = 64;
+/// The same between threads, which do not take turns: enough, in full loads, for what one does while the other is busy.
+const QUEUE_FRAMES_BETWEEN_THREADS: usize = 512;
+
+#[cfg(test)]
+mod tests;

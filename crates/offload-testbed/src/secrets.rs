@@ -1,0 +1,223 @@
+//! TLS randomness from a seed, so that a handshake repeats to the byte; and key logs.
+//!
+//! **For simulation only.** Whoever knows the seed knows every key.
+
+use crate::runtime::lock;
+use core::fmt::{self, Write};
+use offload_base::{Rng, Seed};
+use rustls::crypto::ring as ring_provider;
+use rustls::crypto::{
+    ActiveKeyExchange, CryptoProvider, GetRandomFailed, SecureRandom, SharedSecret, SupportedKxGroup,
+};
+use rustls::ffdhe_groups::FfdheGroup;
+use rustls::{Error, KeyLog, NamedGroup, PeerMisbehaved};
+use std::sync::Mutex;
+use x25519_dalek::{PublicKey, StaticSecret};
+
+/// A provider for rustls that draws all it draws from streams of `seed`: ring's TLS 1.3 suites,
+/// `TLS13_AES_128_GCM_SHA256` first, and X25519 only. Ed25519 signatures are deterministic by themselves.
+///
+/// Each of the two ends of a connection has its own, with its own seed. rustls wants the sources of randomness to live
+/// as long as the process, so each call leaves a few hundred bytes behind for good.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_testbed::secrets::seeded_provider;
+///
+/// let (mut once, mut again) = ([0; 32], [0; 32]);
+/// seeded_provider(Seed(7)).secure_random.fill(&mut once).unwrap();
+/// seeded_provider(Seed(7)).secure_random.fill(&mut again).unwrap();
+/// assert_eq!(once, again);
+/// ```
+pub fn seeded_provider(seed: Seed) -> CryptoProvider {
+    let mut provider = seeded(seed);
+    provider.cipher_suites.retain(|suite| suite.tls13().is_some());
+    provider
+}
+
+/// The same with the suites of TLS 1.2 behind those of 1.3, which repeat as well.
+pub(crate) fn seeded(seed: Seed) -> CryptoProvider {
+    let random: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls random"))));
+    let key_shares: &'static SeededRandom = Box::leak(Box::new(SeededRandom::new(seed.stream("tls key shares"))));
+    let group: &'static SeededX25519 = Box::leak(Box::new(SeededX25519 { key_shares }));
+    CryptoProvider { kx_groups: vec![group], secure_random: random, ..system_provider() }
+}
+
+/// ring's provider with the suites in the order of [`seeded_provider`], behind them those of TLS 1.2: first those that go
+/// with the testbed's certificate, then those for servers elsewhere that have an RSA key. And the system's randomness.
+///
+/// ```
+/// let provider = offload_testbed::secrets::system_provider();
+/// assert_eq!(provider.cipher_suites[0].suite(), rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+/// ```
+pub fn system_provider() -> CryptoProvider {
+    use ring_provider::cipher_suite as suite;
+    let cipher_suites = vec![
+        suite::TLS13_AES_128_GCM_SHA256,
+        suite::TLS13_AES_256_GCM_SHA384,
+        suite::TLS13_CHACHA20_POLY1305_SHA256,
+        suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    ];
+    CryptoProvider { cipher_suites, ..ring_provider::default_provider() }
+}
+
+/// A line of a key log, with its end, in the format of `SSLKEYLOGFILE`.
+///
+/// ```
+/// use offload_testbed::secrets::key_log_line;
+///
+/// assert_eq!(key_log_line("SERVER_TRAFFIC_SECRET_0", &[1, 2], &[0xab]), "SERVER_TRAFFIC_SECRET_0 0102 ab\n");
+/// ```
+pub fn key_log_line(label: &str, client_random: &[u8], secret: &[u8]) -> String {
+    let mut line = String::with_capacity(label.len() + 2 * (client_random.len() + secret.len()) + 3);
+    line.push_str(label);
+    for bytes in [client_random, secret] {
+        line.push(' ');
+        for byte in bytes {
+            // Writing to a string does not fail.
+            let _always_fits = write!(line, "{byte:02x}");
+        }
+    }
+    line.push('\n');
+    line
+}
+
+/// A key log that keeps its lines, for whoever wants to know secrets without a capture.
+///
+/// ```
+/// use rustls::KeyLog;
+/// use offload_testbed::secrets::KeyLines;
+///
+/// let lines = KeyLines::default();
+/// lines.log("EXPORTER_SECRET", &[1], &[2]);
+/// assert_eq!(lines.text(), "EXPORTER_SECRET 01 02\n");
+/// ```
+#[derive(Default)]
+pub struct KeyLines {
+    lines: Mutex<String>,
+}
+
+impl KeyLines {
+    /// All lines so far.
+    pub fn text(&self) -> String {
+        lock(&self.lines).clone()
+    }
+}
+
+impl KeyLog for KeyLines {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        lock(&self.lines).push_str(&key_log_line(label, client_random, secret));
+    }
+}
+
+/// Without the secrets.
+impl fmt::Debug for KeyLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyLines").field("lines", &lock(&self.lines).lines().count()).finish()
+    }
+}
+
+struct SeededRandom {
+    rng: Mutex<Rng>,
+}
+
+impl SeededRandom {
+    fn new(rng: Rng) -> SeededRandom {
+        SeededRandom { rng: Mutex::new(rng) }
+    }
+}
+
+impl SecureRandom for SeededRandom {
+    fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
+        lock(&self.rng).fill(bytes);
+        Ok(())
+    }
+}
+
+/// Without its state, from which keys follow.
+impl fmt::Debug for SeededRandom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SeededRandom")
+    }
+}
+
+/// X25519 (RFC 7748) with secrets from a seeded stream.
+#[derive(Debug)]
+struct SeededX25519 {
+    key_shares: &'static SeededRandom,
+}
+
+impl SupportedKxGroup for SeededX25519 {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let mut secret = [0; 32];
+        lock(&self.key_shares.rng).fill(&mut secret);
+        let secret = StaticSecret::from(secret);
+        let public = PublicKey::from(&secret);
+        Ok(Box::new(KeyShare { secret, public }))
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}
+
+struct KeyShare {
+    secret: StaticSecret,
+    public: PublicKey,
+}
+
+impl ActiveKeyExchange for KeyShare {
+    fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        let peer: [u8; 32] = peer.try_into().map_err(|_| PeerMisbehaved::InvalidKeyShare)?;
+        let shared = self.secret.diffie_hellman(&PublicKey::from(peer));
+        // RFC 8446 7.4.2: an all-zero result is refused.
+        if !shared.was_contributory() {
+            return Err(PeerMisbehaved::InvalidKeyShare.into());
+        }
+        Ok(SharedSecret::from(&shared.as_bytes()[..]))
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        self.public.as_bytes()
+    }
+
+    fn ffdhe_group(&self) -> Option<FfdheGroup<'static>> {
+        None
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::X25519
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_exchange_agrees_with_rings() {
+        let ours = seeded_provider(Seed(1)).kx_groups[0].start().expect("a key share");
+        let theirs = ring_provider::kx_group::X25519.start().expect("a key share");
+        let (our_public, their_public) = (ours.pub_key().to_vec(), theirs.pub_key().to_vec());
+        let (our_secret, their_secret) = (ours.complete(&their_public), theirs.complete(&our_public));
+        assert_eq!(our_secret.expect("agreed").secret_bytes(), their_secret.expect("agreed").secret_bytes());
+    }
+
+    #[test]
+    fn bad_key_shares_are_the_peers_fault() {
+        for bad in [&[0u8; 32][..], &[9; 31], &[]] {
+            let share = seeded_provider(Seed(1)).kx_groups[0].start().expect("a key share");
+            let refused = share.complete(bad).err();
+            assert_eq!(refused, Some(Error::PeerMisbehaved(PeerMisbehaved::InvalidKeyShare)));
+        }
+    }
+}

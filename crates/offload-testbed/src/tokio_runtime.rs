@@ -1,0 +1,210 @@
+//! Applications in real time that tokio runs, on the clock of the devices.
+//!
+//! What counts microseconds stays on a [`RealTime`](crate::RealTime) executor, as hosts, devices and wires of a
+//! [`Testbed`](crate::Testbed) do: tokio's timers count in milliseconds, and its threads sleep at once.
+
+use crate::executor::RealClock;
+use crate::runtime::{Runtime, TaskFuture};
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use offload_base::cost::{self, Attached, Meter};
+use offload_base::{Alarm, Clock, Instant, Timers};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io;
+
+/// A tokio runtime as a [`Runtime`].
+///
+/// ```
+/// use core::time::Duration;
+/// use std::sync::Arc;
+/// use offload_testbed::tokio_runtime::start;
+/// use offload_testbed::{RealClock, Runtime, TokioRuntime};
+///
+/// let tokio = start(1, None)?;
+/// let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::new(tokio.handle().clone(), RealClock::new()));
+/// let napper = runtime.clone();
+/// let nap = runtime.spawn("nap", async move {
+///     napper.sleep(Duration::from_millis(1)).await;
+///     42
+/// });
+/// assert_eq!(tokio.block_on(nap), 42);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokioRuntime {
+    tokio: tokio::runtime::Handle,
+    clock: RealClock,
+}
+
+impl TokioRuntime {
+    /// Tasks on `tokio`, whose timers must be enabled, and time by `clock`.
+    pub fn new(tokio: tokio::runtime::Handle, clock: RealClock) -> TokioRuntime {
+        TokioRuntime { tokio, clock }
+    }
+}
+
+/// Starts tokio on `threads` threads of its own, with everything enabled that was compiled in.
+///
+/// The threads are metered, if a meter is given; it has their time when the runtime has been dropped. Only what
+/// runs in tasks is: `block_on` runs its future on the calling thread.
+///
+/// See [`TokioRuntime`] for an example.
+///
+/// # Errors
+/// If the system gives no threads.
+///
+/// # Panics
+/// If `threads` is zero.
+pub fn start(threads: usize, meter: Option<Meter>) -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(threads).max_blocking_threads(BLOCKING_THREADS).thread_name("tokio").enable_all();
+    if let Some(meter) = meter {
+        builder
+            .on_thread_start(move || ATTACHED.set(Some(meter.attach())))
+            .on_thread_stop(|| drop(ATTACHED.take()))
+            .on_thread_park(cost::park)
+            .on_thread_unpark(cost::unpark);
+    }
+    builder.build()
+}
+
+impl Clock for TokioRuntime {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+impl Timers for TokioRuntime {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        Box::new(TokioAlarm { runtime: self.clone(), pending: None })
+    }
+}
+
+impl Runtime for TokioRuntime {
+    fn spawn_task(&self, _name: Cow<'static, str>, task: TaskFuture) {
+        // tokio has no names for tasks; whoever waits for one knows it by its handle.
+        drop(self.tokio.spawn(task));
+    }
+}
+
+struct TokioAlarm {
+    runtime: TokioRuntime,
+    /// What tokio will wake the task for.
+    pending: Option<(Instant, Pin<Box<tokio::time::Sleep>>)>,
+}
+
+impl Alarm for TokioAlarm {
+    fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+        let Some((deadline, at)) = deadline.and_then(|at| Some((at, self.runtime.clock.to_std(at)?))) else {
+            self.pending = None;
+            return Poll::Pending;
+        };
+        if deadline <= self.runtime.clock.now() {
+            self.pending = None;
+            return Poll::Ready(());
+        }
+        let sleep = match &mut self.pending {
+            Some((present, sleep)) => {
+                if *present != deadline {
+                    *present = deadline;
+                    sleep.as_mut().reset(at.into());
+                }
+                sleep
+            }
+            None => {
+                let _context = self.runtime.tokio.enter();
+                let sleep = Box::pin(tokio::time::sleep_until(at.into()));
+                &mut self.pending.insert((deadline, sleep)).1
+            }
+        };
+        let poll = sleep.as_mut().poll(cx);
+        if poll.is_ready() {
+            self.pending = None;
+        }
+        poll
+    }
+}
+
+impl fmt::Debug for TokioAlarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokioAlarm").field("deadline", &self.pending.as_ref().map(|(at, _)| at)).finish()
+    }
+}
+
+thread_local! {
+    static ATTACHED: RefCell<Option<Attached>> = const { RefCell::new(None) };
+}
+
+/// Threads for what blocks, such as reading files: each has a stack, and an arena of the allocator, in address space that may
+/// be bounded. tokio would start 512.
+const BLOCKING_THREADS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::future::poll_fn;
+    use core::time::Duration;
+    use offload_base::cost::Domain;
+    use std::sync::Arc;
+
+    fn runtime() -> (tokio::runtime::Runtime, Arc<dyn Runtime>) {
+        let tokio = start(1, None).expect("a thread");
+        let runtime = Arc::new(TokioRuntime::new(tokio.handle().clone(), RealClock::new()));
+        (tokio, runtime)
+    }
+
+    #[test]
+    fn alarms_are_never_early_and_follow_their_deadline() {
+        let (tokio, runtime) = runtime();
+        let timers = runtime.clone();
+        tokio.block_on(runtime.spawn("alarms", async move {
+            let mut alarm = timers.alarm();
+            let far = timers.now() + Duration::from_secs(3600);
+            let deadline = timers.now() + Duration::from_millis(3);
+            let mut first = true;
+            poll_fn(|cx| {
+                if core::mem::take(&mut first) {
+                    assert!(alarm.poll(cx, Some(far)).is_pending());
+                    assert!(alarm.poll(cx, None).is_pending());
+                    assert!(alarm.poll(cx, Some(Instant::MAX)).is_pending());
+                    assert!(alarm.poll(cx, Some(far)).is_pending());
+                }
+                alarm.poll(cx, Some(deadline))
+            })
+            .await;
+            assert!(timers.now() >= deadline);
+            poll_fn(|cx| alarm.poll(cx, Some(deadline))).await; // past already
+        }));
+    }
+
+    #[test]
+    fn worker_threads_are_metered_and_their_waits_are_not() {
+        let meter = Meter::new();
+        let tokio = start(2, Some(meter.clone())).expect("threads");
+        let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::new(tokio.handle().clone(), RealClock::new()));
+        let timers = runtime.clone();
+        tokio.block_on(runtime.spawn("work", async move {
+            timers.sleep(Duration::from_millis(2)).await;
+            crate::in_domain(Domain::Host(0), async {
+                for round in 0..1_000_000 {
+                    core::hint::black_box(round);
+                }
+            })
+            .await;
+        }));
+        drop(tokio);
+        let report = meter.take();
+        assert!(report.total(Domain::Host(0)) > Duration::ZERO);
+        assert_eq!(report.total(Domain::Parked), Duration::ZERO);
+    }
+
+    #[test]
+    #[should_panic(expected = "\"doomed\" was dropped")]
+    fn a_panic_reaches_who_waits() {
+        let (tokio, runtime) = runtime();
+        tokio.block_on(runtime.spawn("doomed", async { panic!("on purpose") }));
+    }
+}

@@ -1,0 +1,699 @@
+//! An engine that the NIC knows nothing of, and a protocol that uses it: through two NICs, under loss and reordering.
+//!
+//! "Veil" frames its units itself: a magic byte, the length of the body, a check byte; the body, masked under a key; two bytes of
+//! tag. It is no cipher, but has what an offload must handle: a state in mid-unit, a tag over all of it, headers to be found
+//! again, and units that software finishes. Before a body is masked it passes a stage, which Veil knows by name only: "Chain".
+
+use bytes::{Bytes, BytesMut};
+use core::convert::Infallible;
+use core::future::poll_fn;
+use core::task::{Context as Task, Poll};
+use core::time::Duration;
+use ktls_offload::{KtlsStream, Offload};
+use nic_sim::NicConfig;
+use nic_sim::engine::{
+    Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, Run, Stage, StageMakers, StageState, StageStates,
+    Stages, StreamEngine,
+};
+use nic_sim::stats::DeviceCounters;
+use nic_sim::wire::LinkConfig;
+use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+use offload_api::{
+    DeviceEvent, Direction, Handle, Key, Layer, NewContext, RxSegment, SealError, Sealer, SegmentStream, StageSpec,
+    TxTag, Unit, UnitTag, Verdict,
+};
+use offload_base::counters::CounterSet;
+use offload_base::{Seed, Seq};
+use offload_host_stack::TcpConfig;
+use offload_host_stack::TcpStream;
+use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use offload_testbed::{BedHost, Testbed};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+const MAGIC: u8 = 0xa7;
+const HEADER: usize = 4;
+const TAG: usize = 2;
+
+/// A place in the stream of units, and what passing its bytes does. Used by the engine, and by software.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Cursor {
+    number: u64,
+    at: u32,
+    header: [u8; HEADER],
+    sum: u16,
+    states: StageStates,
+}
+
+/// What is done to units.
+#[derive(Debug)]
+struct Veiling {
+    key: u64,
+    stages: Stages,
+}
+
+impl Cursor {
+    fn at_unit(number: u64) -> Cursor {
+        Cursor { number, ..Cursor::default() }
+    }
+
+    fn body(&self) -> u32 {
+        u32::from(u16::from_be_bytes([self.header[1], self.header[2]]))
+    }
+
+    fn mask(&self, key: u64) -> u8 {
+        let word = (key ^ self.number << 20 ^ u64::from(self.at)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (word >> 56) as u8
+    }
+
+    /// Passes `bytes`, and appends what they become: of plain bytes masked ones and the tag (`seals`), or the other way. Of bytes
+    /// that were `opened` already the mask is off.
+    fn pass(
+        &mut self,
+        Veiling { key, stages }: &Veiling,
+        bytes: &[u8],
+        seals: bool,
+        opened: bool,
+        out: &mut BytesMut,
+    ) -> Result<(), Broken> {
+        for byte in bytes {
+            let at = self.at as usize;
+            let end = HEADER as u32 + self.body();
+            let becomes = if at < HEADER {
+                self.header[at] = *byte;
+                if at + 1 == HEADER && !is_header(self.header) {
+                    return Err(Broken);
+                }
+                *byte
+            } else if self.at < end {
+                let mask = self.mask(*key);
+                // What is open already passes the stages once more, for what they remember.
+                let closes = seals || opened;
+                let direction = if closes { Direction::Transmit } else { Direction::Receive };
+                let run = Run { direction, unit: self.number, at: u64::from(self.at) - HEADER as u64 };
+                let mut data = [if closes { *byte } else { *byte ^ mask }];
+                if !stages.pass(run, &mut self.states, &mut data) {
+                    return Err(Broken);
+                }
+                let plain = if closes { *byte } else { data[0] };
+                self.sum = self.sum.wrapping_mul(31).wrapping_add(plain.into());
+                if seals { data[0] ^ mask } else { plain }
+            } else {
+                let tag = (self.sum ^ *key as u16).to_be_bytes()[(self.at - end) as usize];
+                if !seals && tag != *byte {
+                    return Err(Broken);
+                }
+                tag
+            };
+            out.extend_from_slice(&[becomes]);
+            self.at += 1;
+            if at >= HEADER && self.at == end + TAG as u32 {
+                *self = Cursor::at_unit(self.number + 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Broken;
+
+fn is_header(header: [u8; HEADER]) -> bool {
+    header[0] == MAGIC && header[3] == header[1] ^ header[2] ^ 0x5a
+}
+
+fn header(body: usize) -> [u8; HEADER] {
+    let [high, low] = (body as u16).to_be_bytes();
+    [MAGIC, high, low, high ^ low ^ 0x5a]
+}
+
+/// The header at `at`, and where the next one would be.
+fn header_at(bytes: &[u8], at: usize) -> Option<usize> {
+    let header = bytes.get(at..at + HEADER)?.try_into().ok()?;
+    is_header(header).then(|| at + HEADER + usize::from(u16::from_be_bytes([header[1], header[2]])) + TAG)
+}
+
+// ---- the engine
+
+/// A stage: each byte is masked by all that were before it in the unit.
+#[derive(Debug)]
+struct Chain(u8);
+
+impl Stage for Chain {
+    const NAME: &'static str = "chain";
+    type Spec = u8;
+
+    fn new(first: u8) -> Option<Chain> {
+        Some(Chain(first))
+    }
+
+    fn pass(&self, run: Run, StageState(state): &mut StageState, bytes: &mut [u8]) -> bool {
+        for byte in bytes {
+            let became = *byte ^ state[0] ^ self.0;
+            let plain = if run.direction == Direction::Transmit { *byte } else { became };
+            state[0] = state[0].wrapping_mul(5).wrapping_add(plain);
+            *byte = became;
+        }
+        true
+    }
+}
+
+#[derive(Debug, Default)]
+struct Veil {
+    stages: StageMakers,
+}
+
+struct VeilSpec {
+    key: u64,
+    stages: Vec<StageSpec>,
+    /// Where the first unit starts, of a context that receives.
+    start: Option<Seq>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// It transmits, and waits for parameters.
+    Nowhere,
+    Known {
+        next: Seq,
+        cursor: Cursor,
+    },
+    /// Behind a gap that may have hidden a header. What comes next is at `end`.
+    Searching {
+        end: Seq,
+    },
+    /// What looked like a header at `asked` was followed by `passed` more; the next is at `next`.
+    Tracking {
+        asked: Seq,
+        next: Seq,
+        passed: u64,
+        end: Seq,
+    },
+    /// Software said yes: unit `number` starts at `next`.
+    Told {
+        next: Seq,
+        number: u64,
+        end: Seq,
+    },
+}
+
+#[derive(Debug)]
+struct VeilState {
+    /// From static parameters.
+    number: u64,
+    place: Place,
+}
+
+impl VeilState {
+    /// Behind a gap: looks for a header in the bytes at `seq`.
+    fn search(&mut self, seq: Seq, bytes: &[u8]) -> Verdict {
+        let end = seq + bytes.len() as u32;
+        self.place = Place::Searching { end };
+        for at in 0..bytes.len() {
+            if let Some(next) = header_at(bytes, at) {
+                let (asked, next) = (seq + at as u32, seq + next as u32);
+                self.place = Place::Tracking { asked, next, passed: 1, end };
+                self.track(seq, bytes);
+                if matches!(self.place, Place::Tracking { .. }) {
+                    return Verdict::Asks;
+                }
+            }
+        }
+        Verdict::Untouched
+    }
+
+    /// Follows headers by their lengths through the bytes at `seq`.
+    fn track(&mut self, seq: Seq, bytes: &[u8]) {
+        let packet_end = seq + bytes.len() as u32;
+        let Place::Tracking { next, passed, end, .. } = &mut self.place else { return };
+        *end = packet_end;
+        while next.before(packet_end) {
+            let Some(after) = header_at(bytes, next.distance_from(seq) as usize) else {
+                self.place = Place::Searching { end: packet_end };
+                return;
+            };
+            *next = seq + after as u32;
+            *passed += 1;
+        }
+    }
+}
+
+impl Engine for Veil {
+    const NAME: &'static str = "veil";
+    type Spec = VeilSpec;
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = VeilState;
+    type Held = Veiling;
+
+    fn take_stages(&mut self, stages: &StageMakers) {
+        self.stages = stages.clone();
+    }
+
+    fn create(&mut self, _: Direction, spec: VeilSpec) -> Option<(VeilState, Veiling)> {
+        let stages = self.stages.make(spec.stages)?;
+        let place = spec.start.map_or(Place::Nowhere, |next| Place::Known { next, cursor: Cursor::at_unit(0) });
+        Some((VeilState { number: 0, place }, Veiling { key: spec.key, stages }))
+    }
+
+    fn save(state: &VeilState, image: &mut ImageWriter<'_>) {
+        image.put_u64(state.number);
+        match &state.place {
+            Place::Nowhere => image.put_u8(0),
+            Place::Known { next, cursor } => {
+                image.put_u8(1);
+                image.put_seq(*next);
+                image.put_u64(cursor.number);
+                image.put_u32(cursor.at);
+                image.put(&cursor.header);
+                image.put_u16(cursor.sum);
+                cursor.states.put(image);
+            }
+            Place::Searching { end } => {
+                image.put_u8(2);
+                image.put_seq(*end);
+            }
+            Place::Tracking { asked, next, passed, end } => {
+                image.put_u8(3);
+                [asked, next, end].into_iter().for_each(|seq| image.put_seq(*seq));
+                image.put_u64(*passed);
+            }
+            Place::Told { next, number, end } => {
+                image.put_u8(4);
+                [next, end].into_iter().for_each(|seq| image.put_seq(*seq));
+                image.put_u64(*number);
+            }
+        }
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<VeilState> {
+        let number = image.take_u64()?;
+        let place = match image.take_u8()? {
+            0 => Place::Nowhere,
+            1 => {
+                let (next, number, at) = (image.take_seq()?, image.take_u64()?, image.take_u32()?);
+                let (header, sum, states) = (image.take()?, image.take_u16()?, StageStates::take(image)?);
+                Place::Known { next, cursor: Cursor { number, at, header, sum, states } }
+            }
+            2 => Place::Searching { end: image.take_seq()? },
+            3 => {
+                let (asked, next, end) = (image.take_seq()?, image.take_seq()?, image.take_seq()?);
+                Place::Tracking { asked, next, end, passed: image.take_u64()? }
+            }
+            4 => Place::Told { next: image.take_seq()?, end: image.take_seq()?, number: image.take_u64()? },
+            _ => return None,
+        };
+        Some(VeilState { number, place })
+    }
+
+    fn question(state: &VeilState) -> Option<Seq> {
+        if let Place::Tracking { asked, .. } = state.place { Some(asked) } else { None }
+    }
+
+    fn answer(
+        &mut self,
+        context: Option<Context<'_, Veil>>,
+        (header, number): (Seq, Option<u64>),
+        _: &mut DeviceCounters,
+    ) {
+        let Some(Context { state, .. }) = context else { return };
+        if let Place::Tracking { asked, next, passed, end } = state.place
+            && asked == header
+        {
+            state.place = match number {
+                Some(number) => Place::Told { next, number: number + passed, end },
+                None => Place::Searching { end },
+            };
+        }
+    }
+}
+
+impl StreamEngine for Veil {
+    fn receive(
+        Context { state, held, .. }: Context<'_, Veil>,
+        payload: &mut Payload<'_>,
+        _: &mut DeviceCounters,
+    ) -> Option<Verdict> {
+        if payload.content().is_some() {
+            // In the content of other units it only transmits.
+            return None;
+        }
+        let (seq, end) = (payload.seq(), payload.end());
+        let expected = match &state.place {
+            Place::Nowhere => return None,
+            Place::Known { next, .. } => *next,
+            Place::Searching { end } | Place::Tracking { end, .. } | Place::Told { end, .. } => *end,
+        };
+        if seq.before(expected) {
+            return Some(Verdict::Untouched);
+        }
+        if let Place::Told { next, number, .. } = state.place
+            && !seq.after(next)
+            && next.before(end)
+        {
+            let mut cursor = Cursor::at_unit(number);
+            if seq == next {
+                state.place = Place::Known { next, cursor };
+            } else {
+                // The host gets this packet as it is; the engine stands behind it.
+                let behind = &payload.wire()[next.distance_from(seq) as usize..];
+                state.place = match cursor.pass(held, behind, false, false, &mut BytesMut::new()) {
+                    Ok(()) => Place::Known { next: end, cursor },
+                    Err(Broken) => Place::Searching { end },
+                };
+                return Some(Verdict::Untouched);
+            }
+        }
+        match &mut state.place {
+            Place::Known { next, cursor } if *next == seq => {
+                let mut after = cursor.clone();
+                let passed = payload.open(|wire, buffer| {
+                    let passed = after.pass(held, wire, false, false, buffer);
+                    (passed.is_ok(), passed)
+                });
+                if passed.is_ok() {
+                    (*next, *cursor) = (end, after);
+                    return Some(Verdict::Done);
+                }
+                state.place = Place::Searching { end };
+                Some(Verdict::Failed)
+            }
+            Place::Tracking { next, .. } if seq == expected || !seq.after(*next) => {
+                state.track(seq, payload.wire());
+                Some(Verdict::Untouched)
+            }
+            Place::Told { next, end: behind, .. } if !seq.after(*next) => {
+                *behind = end;
+                Some(Verdict::Untouched)
+            }
+            _ => {
+                let wire = payload.wire().to_vec();
+                Some(state.search(seq, &wire))
+            }
+        }
+    }
+
+    fn count_from(Context { state, .. }: Context<'_, Veil>, number: u64) -> bool {
+        state.number = number;
+        true
+    }
+
+    fn begin(Context { state, .. }: Context<'_, Veil>, start: Seq) -> bool {
+        state.place = Place::Known { next: start, cursor: Cursor::at_unit(state.number) };
+        true
+    }
+
+    fn expects(state: &VeilState, seq: Seq) -> Option<bool> {
+        Some(matches!(state.place, Place::Known { next, .. } if next == seq))
+    }
+
+    fn transmit(
+        Context { state, held, .. }: Context<'_, Veil>,
+        at: Option<Seq>,
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<u64, OutOfStep> {
+        let Place::Known { next, cursor } = &mut state.place else { return Err(OutOfStep) };
+        // In the content of other units the driver knows where it stands.
+        if at.is_some_and(|at| at != *next) {
+            return Err(OutOfStep);
+        }
+        cursor.pass(held, bytes, true, false, out).map_err(|Broken| OutOfStep)?;
+        *next += bytes.len() as u32;
+        Ok(bytes.len() as u64)
+    }
+
+    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+}
+
+// ---- the protocol
+
+const KEY: u64 = 0x0123_4567_89ab_cdef;
+
+fn stage_specs() -> Vec<StageSpec> {
+    vec![StageSpec::new("chain", 0x35u8)]
+}
+
+/// What software does.
+fn veiling() -> Veiling {
+    let stages = StageMakers::default().with::<Chain>().make(stage_specs());
+    Veiling { key: KEY, stages: stages.unwrap() }
+}
+
+struct VeilSealer(Veiling);
+
+impl Sealer for VeilSealer {
+    fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
+        let (mut cursor, mut sealed) = (Cursor::at_unit(unit.number), BytesMut::new());
+        for piece in plain {
+            let passed = cursor.pass(&self.0, piece, true, false, &mut sealed);
+            passed.map_err(|Broken| SealError::Malformed { number: unit.number })?;
+        }
+        Ok(sealed.freeze())
+    }
+}
+
+/// A context of the engine for a stream, if its device has the engine.
+fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>) -> Option<Handle> {
+    let mut context = None;
+    stream.control(&mut |flow, device| {
+        let Some(contexts) = device.contexts() else { return };
+        let engine = contexts.engine(Veil::NAME).expect("it was added").number;
+        let keys = if direction == Direction::Receive { vec![Key::Flow(flow, Layer::FIRST)] } else { Vec::new() };
+        let spec = Box::new(VeilSpec { key: KEY, stages: stage_specs(), start });
+        let new = NewContext { engine, direction, flow: Some(flow), keys, spec };
+        context = contexts.create(new).ok();
+    });
+    context
+}
+
+async fn send(mut stream: impl SegmentStream, bodies: Vec<Bytes>, has_engine: bool) {
+    stream.install(Layer::FIRST, Box::new(VeilSealer(veiling())));
+    let context = ask(&mut stream, Direction::Transmit, None);
+    assert_eq!(context.is_some(), has_engine);
+    let (software, mut sent) = (veiling(), 0);
+    for (body, number) in bodies.into_iter().zip(0..) {
+        poll_fn(|cx| stream.poll_room(cx)).await.unwrap();
+        let length = HEADER + body.len() + TAG;
+        let pieces = [Bytes::copy_from_slice(&header(body.len())), body, Bytes::from_static(&[0; TAG])];
+        match context {
+            Some(context) => {
+                // The engine leaves headers as they are.
+                let (len, touched_from) = (length as u32, HEADER as u32);
+                let tag = TxTag::device(context, UnitTag { number, at: 0, len, touched_from });
+                let mut at = 0;
+                stream.send_pieces(&mut pieces.into_iter().map(|piece| {
+                    let tag = tag.advanced(at);
+                    at += piece.len() as u32;
+                    (piece, tag)
+                }));
+            }
+            None => {
+                let (mut cursor, mut sealed) = (Cursor::at_unit(number), BytesMut::new());
+                pieces.iter().for_each(|piece| cursor.pass(&software, piece, true, false, &mut sealed).unwrap());
+                stream.send(sealed.freeze(), TxTag::PLAIN);
+            }
+        }
+        sent += length as u64;
+    }
+    stream.flush();
+    poll_fn(|cx| stream.poll_acked(cx, sent)).await.unwrap();
+    if let Some(context) = context {
+        stream.release(context);
+    }
+    stream.finish();
+    poll_fn(|cx| stream.poll_segment(cx)).await.unwrap();
+}
+
+/// What a receiver found.
+#[derive(Debug, Default)]
+struct Received {
+    bodies: Vec<Vec<u8>>,
+    opened_by_device: u64,
+    answers: [u32; 2],
+}
+
+/// Where units start, and what the device wants to know of that.
+#[derive(Default)]
+struct Starts {
+    /// The last ones.
+    starts: VecDeque<(Seq, u64)>,
+    question: Option<(Handle, Seq)>,
+}
+
+async fn receive(mut stream: impl SegmentStream) -> io::Result<Received> {
+    let start = stream.next_seq();
+    let context = ask(&mut stream, Direction::Receive, start);
+    let (mut received, mut cursor, mut starts) = (Received::default(), Cursor::at_unit(0), Starts::default());
+    let (software, mut body) = (veiling(), BytesMut::new());
+    loop {
+        let next = poll_fn(|cx| -> Poll<io::Result<Option<RxSegment>>> {
+            hear(&mut stream, cx, &mut starts);
+            stream.poll_segment(cx)
+        });
+        let Some(RxSegment { seq, data, meta }) = next.await? else { break };
+        let opened = context.is_some_and(|context| {
+            meta.marks.of(context.engine()).is_some_and(|mark| mark.context == context && mark.verdict == Verdict::Done)
+        });
+        received.opened_by_device += if opened { data.len() as u64 } else { 0 };
+        for (byte, at) in data.iter().zip(0..) {
+            if cursor.at == 0 {
+                starts.starts.push_back((seq + at, cursor.number));
+                if starts.starts.len() > 64 {
+                    starts.starts.pop_front();
+                }
+            }
+            let (was, mut plain) = (cursor.clone(), BytesMut::new());
+            let passed = cursor.pass(&software, &[*byte], false, opened, &mut plain);
+            assert!(passed.is_ok(), "unit {} at {}", was.number, was.at);
+            let end = HEADER as u32 + was.body();
+            if was.at as usize >= HEADER && was.at < end {
+                body.extend_from_slice(&plain);
+            }
+            if cursor.number != was.number {
+                received.bodies.push(body.split().to_vec());
+            }
+        }
+        let (length, reached) = (data.len(), seq + data.len() as u32);
+        stream.consume(length);
+        if let Some((handle, header)) = starts.question.filter(|(_, header)| header.before(reached)) {
+            let number = starts.starts.iter().find(|(start, _)| *start == header).map(|(_, number)| *number);
+            received.answers[usize::from(number.is_some())] += 1;
+            starts.question = None;
+            stream.control(&mut |_, device| device.contexts().unwrap().answer(handle, header, number));
+        }
+    }
+    if let Some(context) = context {
+        stream.release(context);
+    }
+    stream.finish();
+    Ok(received)
+}
+
+fn hear(stream: &mut impl SegmentStream, cx: &mut Task<'_>, starts: &mut Starts) {
+    while let Poll::Ready(event) = stream.poll_device_event(cx) {
+        if let DeviceEvent::ResyncRequested { handle, header, .. } = event {
+            starts.question = Some((handle, header));
+        }
+    }
+}
+
+// ---- together
+
+fn bodies(seed: u64) -> Vec<Bytes> {
+    let mut random = Seed(seed).stream("bodies");
+    let body = |number: u64| {
+        let mut body = vec![0; [0, 1, 3, 300, 1500, 4000, 9000][random.below(7) as usize]];
+        random.fill(&mut body);
+        // Bodies that show what looks like headers.
+        if number.is_multiple_of(5) && body.len() > 100 {
+            body[50..54].copy_from_slice(&header(700));
+        }
+        Bytes::from(body)
+    };
+    (0..400).map(body).collect()
+}
+
+/// Sends from host 0 to host 1, each with the engine or not.
+fn run(seed: u64, has_engine: [bool; 2], nic: &NicConfig, loss: f64, over_tls: bool) -> (Received, CounterSet) {
+    let share = |share| Share::new(share).unwrap();
+    let reorder = Reorder { share: share(loss), hold: Duration::from_micros(40) };
+    let impairments = Impairments { loss: share(loss), reorder: Some(reorder), ..Impairments::default() };
+    let link = LinkConfig { rate: Some(2_000_000_000), impairments, ..LinkConfig::default() };
+    let mut builder = Testbed::builder(Seed(seed));
+    for (name, has_engine) in ["sender", "receiver"].into_iter().zip(has_engine) {
+        builder = builder.host(name, nic.clone(), TcpConfig::default());
+        if has_engine {
+            builder = builder.engines(|engines| {
+                engines.add_stage::<Chain>();
+                engines.add_stream(Veil::default(), 16);
+            });
+        }
+    }
+    let mut bed = builder.wire(0, 1, link).build().unwrap();
+    let hosts: [BedHost; 2] = [bed.host(0).clone(), bed.host(1).clone()];
+    let address = hosts[1].address();
+    let [near, far] = hosts;
+    let server = far.clone();
+    let receiving = far.spawn("receive", async move {
+        let mut listener = server.stack().listen(7, 1).unwrap();
+        let stream = listener.accept().await.unwrap();
+        if !over_tls {
+            return receive(stream).await.unwrap();
+        }
+        let config = server_config(Randomness::Seeded(Seed(seed).derive("server")), None);
+        receive(offloaded(ktls_offload::accept(stream, Arc::new(config)).await.unwrap()).await).await.unwrap()
+    });
+    let client = near.clone();
+    let sending = near.spawn("send", async move {
+        let stream = client.stack().connect(None, (address, 7).into()).await.unwrap();
+        if !over_tls {
+            return send(stream, bodies(seed), has_engine[0]).await;
+        }
+        let config = client_config(Randomness::Seeded(Seed(seed).derive("client")), None);
+        let stream = ktls_offload::connect(stream, Arc::new(config), server_name()).await.unwrap();
+        send(offloaded(stream).await, bodies(seed), has_engine[0]).await;
+    });
+    let received = bed.run(async move {
+        sending.await;
+        receiving.await
+    });
+    (received, bed.counters())
+}
+
+/// TLS in the device, both ways, whatever is lost.
+async fn offloaded(mut stream: KtlsStream<TcpStream>) -> KtlsStream<TcpStream> {
+    stream.set_retransmit_limit(None);
+    stream.offload(Offload::BOTH);
+    stream.ready().await.unwrap();
+    stream
+}
+
+/// Units as the content of TLS records, both sealed by the NIC in one pass: what is sent again needs one context, or both, or
+/// software for either.
+#[test]
+fn an_engine_from_outside_works_in_the_content_of_tls_records() {
+    let mut dumps = 0;
+    for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.02, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
+    {
+        let nic = NicConfig { context_cache_bytes, ..NicConfig::default() };
+        let sent: Vec<Vec<u8>> = bodies(seed).iter().map(|body| body.to_vec()).collect();
+        for has_engine in [[true, true], [true, false], [false, true]] {
+            let (received, counters) = run(seed, has_engine, &nic, loss, true);
+            assert!(received.bodies == sent, "seed {seed}, {loss}, {has_engine:?}");
+            assert_eq!((counters.value("tx_drop_out_of_sync"), counters.value("tx_stale_parameters")), (0, 0));
+            assert!(counters.value("tx_tls_encrypted_bytes") > 0);
+            dumps += counters.value("tx_tls_dump_packets");
+        }
+    }
+    assert!(dumps > 0, "nothing had to be rebuilt");
+}
+
+#[test]
+fn an_engine_from_outside_works_both_ways_under_loss_and_reordering() {
+    let (mut answers, mut shares) = ([0; 2], Vec::new());
+    for (seed, loss, context_cache_bytes) in [(1, 0.0, 4 << 20), (2, 0.01, 4 << 20), (3, 0.03, 4 << 20), (4, 0.03, 208)]
+    {
+        // A cache of one context: each is in host memory in between.
+        let nic = NicConfig { context_cache_bytes, ..NicConfig::default() };
+        let sent: Vec<Vec<u8>> = bodies(seed).iter().map(|body| body.to_vec()).collect();
+        let all: usize = sent.iter().map(|body| HEADER + body.len() + TAG).sum();
+        for has_engine in [[true, true], [true, false], [false, true], [false, false]] {
+            let (received, counters) = run(seed, has_engine, &nic, loss, false);
+            assert!(received.bodies == sent, "seed {seed}, {loss}, {has_engine:?}");
+            let share = received.opened_by_device as f64 / all as f64;
+            match (has_engine[1], loss > 0.0) {
+                (false, _) => assert_eq!(share, 0.0),
+                (true, false) => assert_eq!(share, 1.0, "nothing hid a header"),
+                (true, true) => shares.push(share),
+            }
+            assert_eq!(counters.value("tx_drop_out_of_sync"), 0, "seed {seed}");
+            assert_eq!(counters.value("tx_tls_dump_packets"), 0, "nothing of it is TLS");
+            answers[0] += received.answers[0];
+            answers[1] += received.answers[1];
+        }
+    }
+    assert!(answers.into_iter().all(|count| count > 0), "both answers were given: {answers:?}");
+    assert!(shares.iter().all(|share| (0.1..1.0).contains(share)), "it lost its place and found it: {shares:?}");
+}

@@ -1,0 +1,90 @@
+//! TLS streams whose keys both ends know without a handshake: every suite at no cost, and key changes that go on for
+//! ever.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
+use offload_api::{TlsKey, TlsSuite, TlsVersion};
+use offload_base::Seed;
+use offload_host_stack::TcpStream;
+use offload_testbed::BedHost;
+use std::io;
+
+/// What protects records.
+pub(crate) type Cipher = (TlsVersion, TlsSuite);
+
+/// The two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
+
+impl Side {
+    pub(crate) const BOTH: [Side; 2] = [Side::Server, Side::Client];
+
+    pub(crate) fn peer(self) -> Side {
+        match self {
+            Side::Server => Side::Client,
+            Side::Client => Side::Server,
+        }
+    }
+}
+
+/// Accepts a connection at port 443 and speaks TLS on it at once.
+pub(crate) async fn accept(host: &BedHost, seed: u64, cipher: Cipher) -> io::Result<KtlsStream<TcpStream>> {
+    let stream = host.stack().listen(443, 4)?.accept().await?;
+    Ok(keyed(stream, Side::Server, seed, cipher))
+}
+
+/// The other end of [`accept`].
+pub(crate) async fn connect(
+    host: &BedHost,
+    server: &BedHost,
+    seed: u64,
+    cipher: Cipher,
+) -> io::Result<KtlsStream<TcpStream>> {
+    let stream = host.stack().connect(None, (server.address(), 443).into()).await?;
+    Ok(keyed(stream, Side::Client, seed, cipher))
+}
+
+fn keyed(stream: TcpStream, side: Side, seed: u64, cipher: Cipher) -> KtlsStream<TcpStream> {
+    let mut ratchet = Ratchet { side, seed: Seed(seed), cipher, generations: [0, 0] };
+    let keys = TrafficKeys { transmit: (0, ratchet.next(side)), receive: (0, ratchet.next(side.peer())) };
+    KtlsStream::new(stream, keys, Box::new(ratchet)).expect("the record layer knows the suite")
+}
+
+/// Derives one key after the other.
+struct Ratchet {
+    side: Side,
+    seed: Seed,
+    cipher: Cipher,
+    /// How many keys of each side's sending direction were given out.
+    generations: [u32; 2],
+}
+
+impl Ratchet {
+    fn next(&mut self, sender: Side) -> TlsKey {
+        let generation = &mut self.generations[sender as usize];
+        let mut secret = [0; 44];
+        self.seed.stream(&format!("{sender:?} key {generation}")).fill(&mut secret);
+        *generation += 1;
+        let iv = secret[32..].try_into().expect("12 bytes");
+        let (version, suite) = self.cipher;
+        TlsKey::new(version, suite, &secret[..suite.key_len()], iv).expect("a key's length")
+    }
+}
+
+impl KeySchedule for Ratchet {
+    fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        Ok(self.next(self.side))
+    }
+
+    fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        Ok(self.next(self.side.peer()))
+    }
+
+    fn store_ticket(&mut self, _: &[u8]) -> Result<(), ScheduleError> {
+        Err(ScheduleError::NoTickets)
+    }
+}

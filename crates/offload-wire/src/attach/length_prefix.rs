@@ -1,0 +1,125 @@
+//! Frames on a byte stream, each behind its length in four bytes, the highest first: what QEMU's `-netdev stream`
+//! (and `-netdev socket`) speaks.
+//!
+//! Invariant: what a [`FrameReader`] keeps is less than one frame of the greatest length, and what one push brought.
+
+use crate::frame::Frame;
+use bytes::BytesMut;
+
+/// Finds the frames in a stream of bytes, however they were cut up.
+///
+/// ```
+/// use offload_wire::frame::Frame;
+/// use offload_wire::attach::{FrameReader, frame_prefix};
+///
+/// let frame = Frame::from(vec![7; 60]);
+/// let stream = [&frame_prefix(&frame)[..], &frame.data].concat();
+///
+/// let mut reader = FrameReader::default();
+/// reader.push(&stream[..10]);
+/// assert_eq!(reader.next_frame(), Ok(None));
+/// reader.push(&stream[10..]);
+/// assert_eq!(reader.next_frame(), Ok(Some(frame)));
+/// ```
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    unread: BytesMut,
+}
+
+/// A length that no frame has: the stream is out of step, or nothing of the kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of {0} bytes was announced, and {MOST} is the most")]
+pub struct FrameTooLong(pub u32);
+
+impl FrameReader {
+    /// Takes what comes next in the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+    }
+
+    /// The next frame that is all there. Empty ones are passed over.
+    ///
+    /// # Errors
+    /// If a frame is announced that is too long. The rest of the stream cannot be made sense of.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameTooLong> {
+        while let Some(prefix) = self.unread.first_chunk::<4>() {
+            let announced = u32::from_be_bytes(*prefix);
+            if announced > MOST {
+                return Err(FrameTooLong(announced));
+            }
+            let bytes = announced as usize;
+            if self.unread.len() < PREFIX + bytes {
+                break;
+            }
+            let frame = self.unread.split_to(PREFIX + bytes).split_off(PREFIX);
+            if !frame.is_empty() {
+                return Ok(Some(Frame::from(frame)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What goes before a frame on the stream.
+pub fn frame_prefix(frame: &Frame) -> [u8; PREFIX] {
+    (frame.len() as u32).to_be_bytes()
+}
+
+/// Bytes of a length.
+const PREFIX: usize = 4;
+/// The longest frame: QEMU's own bound, a packet of 64 KiB and 4 KiB of headers.
+const MOST: u32 = 64 * 1024 + 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_however_the_stream_is_cut(
+            frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..3000), 0..20),
+            cuts in prop::collection::vec(1usize..2000, 1..20),
+        ) {
+            let frames: Vec<Frame> = frames.into_iter().map(Frame::from).collect();
+            let stream: Vec<u8> = frames.iter().flat_map(|frame| [&frame_prefix(frame)[..], &frame.data].concat()).collect();
+            let mut reader = FrameReader::default();
+            let mut read = Vec::new();
+            let (mut rest, mut cuts) = (&stream[..], cuts.iter().cycle());
+            while !rest.is_empty() {
+                let piece = rest.len().min(*cuts.next().unwrap());
+                reader.push(&rest[..piece]);
+                rest = &rest[piece..];
+                while let Some(frame) = reader.next_frame().unwrap() {
+                    read.push(frame);
+                }
+            }
+            prop_assert_eq!(read, frames);
+        }
+
+        #[test]
+        fn any_bytes_are_frames_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+            let mut reader = FrameReader::default();
+            reader.push(&bytes);
+            while let Ok(Some(frame)) = reader.next_frame() {
+                prop_assert!(!frame.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_length_nobody_has_is_an_error_and_stays_one() {
+        let mut reader = FrameReader::default();
+        reader.push(&[0, 1, 0x10, 1]);
+        assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));
+        assert_eq!(reader.next_frame(), Err(FrameTooLong(MOST + 1)));
+    }
+
+    #[test]
+    fn empty_frames_are_passed_over() {
+        let mut reader = FrameReader::default();
+        reader.push(&[0, 0, 0, 0, 0, 0, 0, 1, 9]);
+        assert_eq!(reader.next_frame(), Ok(Some(Frame::from(vec![9]))));
+        assert_eq!(reader.next_frame(), Ok(None));
+    }
+}

@@ -1,0 +1,100 @@
+//! What crosses a wire: an Ethernet frame, from the destination address to the last byte of the payload.
+//!
+//! Preamble, padding, frame check sequence and gap are not carried, but they take their time on the line.
+//! Sizes: IEEE 802.3 clauses 3.2 and 4.4.2.
+
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+
+/// An Ethernet frame without its frame check sequence. Shared and immutable: copies share the bytes.
+///
+/// ```
+/// use offload_wire::frame::Frame;
+///
+/// let frame = Frame::from(vec![0; 1514]);
+/// assert_eq!(frame.len(), 1514);
+/// assert_eq!(frame.wire_len(), 1538);
+/// assert_eq!(Frame::from(vec![0; 54]).wire_len(), 84, "a short frame is padded to 60 bytes");
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Frame {
+    /// The bytes, Ethernet header first.
+    pub data: Bytes,
+}
+
+impl Frame {
+    /// A frame of these bytes, the Ethernet header first.
+    pub const fn new(data: Bytes) -> Frame {
+        Frame { data }
+    }
+
+    /// Bytes of the frame.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// Byte times the frame takes on the line, until the next one can start.
+    pub fn wire_len(&self) -> usize {
+        self.data.len().max(SHORTEST) + PREAMBLE + CHECK_SEQUENCE + GAP
+    }
+}
+
+impl From<Vec<u8>> for Frame {
+    fn from(data: Vec<u8>) -> Frame {
+        Frame::new(data.into())
+    }
+}
+
+impl From<Bytes> for Frame {
+    fn from(data: Bytes) -> Frame {
+        Frame::new(data)
+    }
+}
+
+impl From<BytesMut> for Frame {
+    fn from(data: BytesMut) -> Frame {
+        Frame::new(data.freeze())
+    }
+}
+
+/// Length and first bytes: a frame may be long, and may hold what a log should not.
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frame({} bytes", self.len())?;
+        if let Some(header) = self.data.first_chunk::<14>() {
+            f.write_str(",")?;
+            for byte in header {
+                write!(f, " {byte:02x}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// Fewest bytes on the line, frame check sequence apart.
+const SHORTEST: usize = 60;
+/// Preamble and start of frame.
+const PREAMBLE: usize = 8;
+/// Frame check sequence.
+const CHECK_SEQUENCE: usize = 4;
+/// Gap between two frames.
+const GAP: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_its_header_and_nothing_behind_it() {
+        let mut data = vec![0xaa; 14];
+        data.extend_from_slice(&[0x5e; 100]);
+        let printed = format!("{:?}", Frame::from(data));
+        assert!(printed.starts_with("Frame(114 bytes, aa aa") && !printed.contains("5e"), "{printed}");
+        assert_eq!(format!("{:?}", Frame::default()), "Frame(0 bytes)");
+    }
+}

@@ -1,0 +1,52 @@
+//! Frames that arrive twice.
+
+use super::{Crossing, Impairment, Share};
+use offload_base::Rng;
+use offload_base::counters::Counters;
+
+offload_base::counters! {
+    /// What duplication counts.
+    pub struct DuplicateCounters {
+        /// Frames doubled.
+        pub duplicated: "wire_duplicated",
+    }
+}
+
+/// Doubles a share of the frames; the copy arrives right behind its original and takes no time on the line.
+///
+/// ```
+/// use offload_wire::impairment::{Crossing, Duplicate, Impairment, Share};
+/// use offload_base::{Instant, Seed};
+///
+/// let mut duplicate = Duplicate::new(Share::ALWAYS, Seed(1).stream("duplicate"));
+/// let mut arrived = 0;
+/// duplicate.pass(Crossing { frame: vec![0; 60].into(), arrives: Instant::ZERO }, &mut |_| arrived += 1);
+/// assert_eq!(arrived, 2);
+/// ```
+#[derive(Debug)]
+pub struct Duplicate {
+    share: Share,
+    rng: Rng,
+    counters: DuplicateCounters,
+}
+
+impl Duplicate {
+    /// Doubles `share` of the frames.
+    pub fn new(share: Share, rng: Rng) -> Duplicate {
+        Duplicate { share, rng, counters: DuplicateCounters::default() }
+    }
+}
+
+impl Impairment for Duplicate {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        if self.rng.chance(self.share.as_f64()) {
+            self.counters.duplicated += 1;
+            onward(crossing.clone());
+        }
+        onward(crossing);
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}

@@ -1,0 +1,65 @@
+//! Shares of frames.
+
+use core::fmt;
+use core::str::FromStr;
+
+/// A share of all frames, from 0 to 1: 0.01 is one in a hundred.
+///
+/// ```
+/// use offload_wire::Share;
+///
+/// assert_eq!("0.25".parse(), Share::new(0.25));
+/// assert!(Share::new(1.5).is_err() && "much".parse::<Share>().is_err());
+/// assert_eq!(Share::default(), Share::NEVER);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Share(f64);
+
+/// A number that is no share.
+///
+/// ```
+/// use offload_wire::Share;
+///
+/// let error = Share::new(1.5).unwrap_err();
+/// assert_eq!(error.to_string(), "1.5 is no share: it takes a number from 0 to 1, where 0.01 is 1 %");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{given} is no share: it takes a number from 0 to 1, where 0.01 is 1 %")]
+pub struct InvalidShare {
+    given: String,
+}
+
+impl Share {
+    /// No frame.
+    pub const NEVER: Share = Share(0.0);
+    /// Every frame.
+    pub const ALWAYS: Share = Share(1.0);
+
+    /// The share `share`.
+    ///
+    /// # Errors
+    /// If it is not a number from 0 to 1.
+    pub fn new(share: f64) -> Result<Share, InvalidShare> {
+        // Not a number fails the comparison as well.
+        if (0.0..=1.0).contains(&share) { Ok(Share(share)) } else { Err(InvalidShare { given: share.to_string() }) }
+    }
+
+    /// As a number from 0 to 1.
+    pub fn as_f64(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Share {
+    type Err = InvalidShare;
+    fn from_str(text: &str) -> Result<Share, InvalidShare> {
+        let invalid = || InvalidShare { given: text.to_owned() };
+        Share::new(text.parse().map_err(|_| invalid())?).map_err(|_| invalid())
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

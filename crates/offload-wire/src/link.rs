@@ -1,0 +1,469 @@
+//! One direction of a wire: a queue in front of a line of some rate, then impairments and delay.
+//!
+//! ```text
+//!  send --> queue (limited) --> line (rate) --> impairments --> delay --> poll
+//! ```
+//!
+//! Invariants: frames leave the line in the order they were sent, back to back while there are any; [`Link::poll`]
+//! gives frames in the order of their arrival, those of one instant in the order they left the line.
+//!
+//! The queue itself holds no frames. With one rate and first come, first served, the moment a frame has left the
+//! line is known when it is sent, so it goes straight among those in flight, and the queue is the line's time
+//! that is already given away.
+
+use super::impairment::{Crossing, Impairment, ImpairmentChain, Impairments};
+use crate::frame::Frame;
+use core::cmp::{Ordering, Reverse};
+use core::time::Duration;
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seed};
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What a [`Link`] is like.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_wire::{LinkConfig, Overflow};
+///
+/// // The way into a bottleneck: a gigabit per second, and a switch in front of it with 64 KiB for those who wait.
+/// let bottleneck = LinkConfig {
+///     rate: Some(1_000_000_000),
+///     queue_limit: 64 * 1024,
+///     overflow: Overflow::Drop,
+///     ..LinkConfig::default()
+/// };
+/// assert_eq!(bottleneck.delay, Duration::from_micros(5));
+/// ```
+#[derive(Clone, Debug)]
+pub struct LinkConfig {
+    /// Bits per second, not zero; `None`: frames take no time on the line, and there is never a queue.
+    pub rate: Option<u64>,
+    /// From the line's end to the other side: propagation, and whatever else takes every frame the same time.
+    pub delay: Duration,
+    /// Bytes (as on the line, gaps included) that may wait for the line. The frame that reaches the limit is
+    /// still taken, so an idle line takes any frame.
+    pub queue_limit: usize,
+    /// What happens to a sender that is faster than the line.
+    pub overflow: Overflow,
+    /// What happens to frames on the way.
+    pub impairments: Impairments,
+}
+
+impl Default for LinkConfig {
+    fn default() -> LinkConfig {
+        LinkConfig {
+            rate: Some(100_000_000_000),
+            delay: Duration::from_micros(5),
+            queue_limit: 256 * 1024,
+            overflow: Overflow::HoldBack,
+            impairments: Impairments::default(),
+        }
+    }
+}
+
+/// What happens to a sender that is faster than the line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// It is held back, as a NIC is by its own line: [`Link::ready_at`] says until when. A frame sent earlier
+    /// all the same is dropped.
+    #[default]
+    HoldBack,
+    /// What does not fit the queue is dropped, as in a switch; nobody is told.
+    Drop,
+}
+
+offload_base::counters! {
+    /// What a link counts, without what its impairments count.
+    pub struct LinkCounters {
+        /// Frames that left the line.
+        pub sent_frames: "wire_tx_packets",
+        /// Their bytes.
+        pub sent_bytes: "wire_tx_bytes",
+        /// Frames that did not fit the queue.
+        pub queue_drops: "wire_queue_drops",
+        /// Frames that arrived.
+        pub arrived_frames: "wire_rx_packets",
+        /// Their bytes.
+        pub arrived_bytes: "wire_rx_bytes",
+    }
+}
+
+/// One direction of a wire.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_wire::frame::Frame;
+/// use offload_wire::{Link, LinkConfig};
+/// use offload_base::{Instant, Seed};
+///
+/// let config = LinkConfig { rate: Some(1_000_000_000), delay: Duration::from_micros(5), ..LinkConfig::default() };
+/// let mut link = Link::new(&config, Seed(1));
+/// link.send(Instant::ZERO, Frame::from(vec![0; 1514]));
+///
+/// // 1538 byte times at 1 Gb/s are 12.304 us; the delay comes on top.
+/// let arrival = link.next_event().unwrap();
+/// assert_eq!(arrival, Instant::from_nanos(12_304 + 5_000));
+/// assert!(link.poll(Instant::from_nanos(17_303)).is_none());
+/// assert!(link.poll(arrival).is_some());
+/// ```
+#[derive(Debug)]
+pub struct Link {
+    line: Option<Line>,
+    delay: Duration,
+    queue_limit: usize,
+    overflow: Overflow,
+    impairments: ImpairmentChain,
+    in_flight: InFlight,
+    counters: LinkCounters,
+}
+
+impl Link {
+    /// A link as `config` describes it, on which nothing is under way. Its impairments draw from `seed`.
+    ///
+    /// # Panics
+    /// If the rate is zero.
+    pub fn new(config: &LinkConfig, seed: Seed) -> Link {
+        Link {
+            line: config.rate.map(Line::new),
+            delay: config.delay,
+            queue_limit: config.queue_limit,
+            overflow: config.overflow,
+            impairments: config.impairments.chain(seed),
+            in_flight: InFlight::default(),
+            counters: LinkCounters::default(),
+        }
+    }
+
+    /// Adds an impairment behind those there are.
+    pub fn impair(&mut self, impairment: Box<dyn Impairment>) {
+        self.impairments.push(impairment);
+    }
+
+    /// Hands over a frame at `now`, which is not before the time of an earlier call.
+    pub fn send(&mut self, now: Instant, frame: Frame) {
+        let left_line = match &mut self.line {
+            None => now,
+            Some(line) => {
+                if line.backlog(now) >= self.queue_limit.max(1) {
+                    self.counters.queue_drops += 1;
+                    return;
+                }
+                line.occupy(now, frame.wire_len())
+            }
+        };
+        self.counters.sent_frames += 1;
+        self.counters.sent_bytes += frame.len() as u64;
+        let in_flight = &mut self.in_flight;
+        self.impairments.pass(Crossing { frame, arrives: left_line + self.delay }, &mut |crossing| {
+            in_flight.add(crossing);
+        });
+    }
+
+    /// The next frame that has arrived by `now`.
+    pub fn poll(&mut self, now: Instant) -> Option<Frame> {
+        let frame = self.in_flight.take(now)?;
+        self.counters.arrived_frames += 1;
+        self.counters.arrived_bytes += frame.len() as u64;
+        Some(frame)
+    }
+
+    /// When the next frame arrives; `None` if there is none under way.
+    pub fn next_event(&self) -> Option<Instant> {
+        self.in_flight.next_arrival()
+    }
+
+    /// Bytes, as on the line, that have not left it by `now`.
+    pub fn backlog(&self, now: Instant) -> usize {
+        self.line.as_ref().map_or(0, |line| line.backlog(now))
+    }
+
+    /// From when on the sender may send the next frame: at once, unless it is to be
+    /// [held back](Overflow::HoldBack).
+    pub fn ready_at(&self) -> Instant {
+        match (&self.line, self.overflow) {
+            (Some(line), Overflow::HoldBack) => line.backlog_under_at(self.queue_limit.max(1)),
+            _ => Instant::ZERO,
+        }
+    }
+
+    /// What the link itself counted.
+    pub fn counters(&self) -> &LinkCounters {
+        &self.counters
+    }
+
+    /// Adds what the link and its impairments counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        set.add(&self.counters);
+        self.impairments.count(set);
+    }
+}
+
+/// The time of a line of constant rate, given away frame by frame.
+#[derive(Debug)]
+struct Line {
+    bits_per_second: u64,
+    /// When the last frame has left.
+    free_at: Instant,
+    /// What of a nanosecond `free_at` leaves out, in 1 / `bits_per_second` nanoseconds: a full line is exact
+    /// however many frames went over it.
+    remainder: u64,
+}
+
+impl Line {
+    fn new(bits_per_second: u64) -> Line {
+        assert!(bits_per_second > 0, "a line without a rate never sends");
+        Line { bits_per_second, free_at: Instant::ZERO, remainder: 0 }
+    }
+
+    /// Gives away the time of `bytes` bytes, and says when the last of them has left.
+    fn occupy(&mut self, now: Instant, bytes: usize) -> Instant {
+        if self.free_at < now {
+            (self.free_at, self.remainder) = (now, 0);
+        }
+        let work = bytes as u128 * BIT_NANOS_PER_BYTE + u128::from(self.remainder);
+        let rate = u128::from(self.bits_per_second);
+        self.free_at += Duration::from_nanos(u64::try_from(work / rate).unwrap_or(u64::MAX));
+        self.remainder = (work % rate) as u64;
+        self.free_at
+    }
+
+    fn backlog(&self, now: Instant) -> usize {
+        let nanos = u128::from(self.free_at.as_nanos().saturating_sub(now.as_nanos()));
+        (nanos * u128::from(self.bits_per_second)).div_ceil(BIT_NANOS_PER_BYTE) as usize
+    }
+
+    /// The first instant at which fewer than `bytes` bytes wait.
+    fn backlog_under_at(&self, bytes: usize) -> Instant {
+        let allowed = (bytes - 1) as u128 * BIT_NANOS_PER_BYTE / u128::from(self.bits_per_second);
+        Instant::from_nanos(self.free_at.as_nanos().saturating_sub(u64::try_from(allowed).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Frames on their way, in the order of their arrival. Most are sent in that order too and only join a queue;
+/// those that overtake are sorted in.
+#[derive(Debug, Default)]
+struct InFlight {
+    in_order: VecDeque<Arrival>,
+    out_of_order: BinaryHeap<Reverse<Arrival>>,
+    next_number: u64,
+}
+
+impl InFlight {
+    fn add(&mut self, crossing: Crossing) {
+        let arrival = Arrival { at: crossing.arrives, number: self.next_number, frame: crossing.frame };
+        self.next_number += 1;
+        match self.in_order.back() {
+            Some(last) if arrival.at < last.at => self.out_of_order.push(Reverse(arrival)),
+            _ => self.in_order.push_back(arrival),
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Option<Frame> {
+        let arrival = match (self.in_order.front(), self.out_of_order.peek()) {
+            (None, None) => return None,
+            (Some(first), Some(Reverse(other))) if other < first => {
+                if other.at > now {
+                    return None;
+                }
+                self.out_of_order.pop().map(|Reverse(arrival)| arrival)
+            }
+            (Some(first), _) => {
+                if first.at > now {
+                    return None;
+                }
+                self.in_order.pop_front()
+            }
+            (None, Some(Reverse(other))) => {
+                if other.at > now {
+                    return None;
+                }
+                self.out_of_order.pop().map(|Reverse(arrival)| arrival)
+            }
+        };
+        arrival.map(|arrival| arrival.frame)
+    }
+
+    fn next_arrival(&self) -> Option<Instant> {
+        let in_order = self.in_order.front().map(|arrival| arrival.at);
+        let out_of_order = self.out_of_order.peek().map(|Reverse(arrival)| arrival.at);
+        offload_base::time::earliest(in_order, out_of_order)
+    }
+}
+
+/// A frame on its way. Ordered by time of arrival, then by the order they left the line.
+#[derive(Debug)]
+struct Arrival {
+    at: Instant,
+    number: u64,
+    frame: Frame,
+}
+
+impl Ord for Arrival {
+    fn cmp(&self, other: &Arrival) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Arrival {
+    fn partial_cmp(&self, other: &Arrival) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Arrival {
+    fn eq(&self, other: &Arrival) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Arrival {}
+
+/// Bits of a byte times nanoseconds of a second: a byte takes this many nanoseconds, divided by the rate.
+const BIT_NANOS_PER_BYTE: u128 = 8 * 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::impairment::{Reorder, Share};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn numbered(number: u32) -> Frame {
+        let mut data = vec![0; 1514];
+        data[..4].copy_from_slice(&number.to_be_bytes());
+        Frame::from(data)
+    }
+
+    fn number(frame: &Frame) -> u32 {
+        u32::from_be_bytes(frame.data[..4].try_into().expect("four bytes"))
+    }
+
+    /// Everything that arrives, with the time it does.
+    fn drain(link: &mut Link) -> Vec<(Instant, u32)> {
+        let mut arrived = Vec::new();
+        while let Some(at) = link.next_event() {
+            assert!(link.poll(Instant::from_nanos(at.as_nanos().saturating_sub(1))).is_none(), "nothing is early");
+            let frame = link.poll(at).expect("what was announced");
+            arrived.push((at, number(&frame)));
+        }
+        arrived
+    }
+
+    #[test]
+    fn a_full_line_is_exact_over_any_number_of_frames() {
+        // 84 byte times at 100 Gb/s are 6.72 ns: rounding each frame would be off by a tenth.
+        let config = LinkConfig { delay: Duration::ZERO, queue_limit: usize::MAX, ..LinkConfig::default() };
+        let mut link = Link::new(&config, Seed(0));
+        for _ in 0..100_000 {
+            link.send(Instant::ZERO, Frame::from(vec![0; 60]));
+        }
+        let mut last = Instant::ZERO;
+        while let Some(at) = link.next_event() {
+            link.poll(at).expect("what was announced");
+            last = at;
+        }
+        assert_eq!(last, Instant::from_nanos(672_000));
+    }
+
+    #[test]
+    fn an_unlimited_link_only_delays() {
+        let config = LinkConfig { rate: None, delay: Duration::from_nanos(7), ..LinkConfig::default() };
+        let mut link = Link::new(&config, Seed(0));
+        for number in 0..3 {
+            link.send(Instant::from_nanos(1), numbered(number));
+        }
+        assert_eq!((link.backlog(Instant::ZERO), link.ready_at()), (0, Instant::ZERO));
+        let at = Instant::from_nanos(8);
+        assert_eq!(drain(&mut link), [(at, 0), (at, 1), (at, 2)]);
+    }
+
+    #[test]
+    fn a_full_queue_drops_its_tail_and_counts() {
+        let config = LinkConfig {
+            rate: Some(1_000_000_000),
+            queue_limit: 3 * 1538,
+            overflow: Overflow::Drop,
+            ..LinkConfig::default()
+        };
+        let mut link = Link::new(&config, Seed(0));
+        for number in 0..5 {
+            link.send(Instant::ZERO, numbered(number));
+        }
+        assert_eq!(link.counters().queue_drops, 2);
+        assert_eq!(link.backlog(Instant::ZERO), 3 * 1538);
+        assert_eq!(link.backlog(Instant::from_nanos(12_304)), 2 * 1538);
+        link.send(Instant::from_nanos(12_304), numbered(5));
+        let order: Vec<u32> = drain(&mut link).into_iter().map(|(_, number)| number).collect();
+        assert_eq!(order, [0, 1, 2, 5]);
+        assert_eq!(link.ready_at(), Instant::ZERO, "nobody is held back");
+    }
+
+    #[test]
+    fn a_sender_that_waits_until_ready_loses_nothing_and_keeps_the_line_full() {
+        let config =
+            LinkConfig { rate: Some(3_333_333_333), queue_limit: 4000, delay: Duration::ZERO, ..LinkConfig::default() };
+        let mut link = Link::new(&config, Seed(0));
+        let mut now = Instant::ZERO;
+        for number in 0..1000 {
+            now = now.max(link.ready_at());
+            assert!(link.backlog(now) < 4000);
+            link.send(now, numbered(number));
+        }
+        let arrived = drain(&mut link);
+        assert_eq!((arrived.len(), link.counters().queue_drops), (1000, 0));
+        let full = 1000u128 * 1538 * BIT_NANOS_PER_BYTE / 3_333_333_333;
+        assert_eq!(u128::from(arrived[999].0.as_nanos()), full);
+    }
+
+    #[test]
+    fn a_held_frame_is_overtaken() {
+        let impairments = Impairments {
+            reorder: Some(Reorder { share: Share::ALWAYS, hold: Duration::from_micros(30) }),
+            ..Impairments::default()
+        };
+        let config = LinkConfig { delay: Duration::ZERO, rate: None, ..LinkConfig::default() };
+        let mut link = Link::new(&LinkConfig { impairments, ..config }, Seed(0));
+        link.send(Instant::ZERO, numbered(0));
+        link.impairments = ImpairmentChain::default();
+        link.send(Instant::from_nanos(10), numbered(1));
+        link.send(Instant::from_nanos(40_000), numbered(2));
+        let order: Vec<u32> = drain(&mut link).into_iter().map(|(_, number)| number).collect();
+        assert_eq!(order, [1, 0, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn arrivals_come_in_the_order_of_time_then_number(arrivals in prop::collection::vec(0u64..20, 0..60)) {
+            let mut in_flight = InFlight::default();
+            let mut expected = Vec::new();
+            for (index, at) in arrivals.iter().enumerate() {
+                in_flight.add(Crossing { frame: numbered(index as u32), arrives: Instant::from_nanos(*at) });
+                expected.push((*at, index as u32));
+            }
+            expected.sort_unstable();
+            let mut seen = Vec::new();
+            while let Some(at) = in_flight.next_arrival() {
+                let frame = in_flight.take(at).expect("what was announced");
+                seen.push((at.as_nanos(), number(&frame)));
+            }
+            prop_assert_eq!(seen, expected);
+        }
+
+        #[test]
+        fn the_queue_never_holds_more_than_its_limit_and_a_frame(
+            gaps in prop::collection::vec(0u64..3000, 1..200),
+            limit in 0usize..20_000,
+        ) {
+            let config = LinkConfig { rate: Some(10_000_000_000), queue_limit: limit, overflow: Overflow::Drop, ..LinkConfig::default() };
+            let mut link = Link::new(&config, Seed(0));
+            let mut now = Instant::ZERO;
+            for gap in &gaps {
+                now += Duration::from_nanos(*gap);
+                link.send(now, numbered(0));
+                prop_assert!(link.backlog(now) <= limit.max(1) + 1538);
+            }
+            let counters = *link.counters();
+            prop_assert_eq!(counters.sent_frames + counters.queue_drops, gaps.len() as u64);
+            prop_assert_eq!(drain(&mut link).len() as u64, counters.sent_frames);
+        }
+    }
+}
