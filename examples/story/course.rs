@@ -10,7 +10,7 @@ use core::time::Duration;
 use ktls_offload::{KtlsStream, Offload, TlsCounters};
 use nic_sim::wire::{Link, LinkConfig};
 use nic_sim::{Device, NicConfig, nic};
-use offload_api::TlsResync;
+use offload_api::ResyncMode;
 use offload_base::Seed;
 use offload_base::cost::Domain;
 use offload_host_stack::{Config, Host, TcpConfig, TcpListener, TcpStream};
@@ -35,7 +35,7 @@ pub struct Course {
     /// The packet that the next one overtakes, counted from 1.
     pub hold_back: Option<usize>,
     /// How the client's NIC finds its place again.
-    pub resync: TlsResync,
+    pub resync: ResyncMode,
     /// How much later than usual the NIC's questions come to its driver.
     pub question_delay: Duration,
 }
@@ -48,7 +48,7 @@ impl Default for Course {
             record_size: 4000,
             lose: Some(12),
             hold_back: Some(4),
-            resync: TlsResync::DriverRequest,
+            resync: ResyncMode::DriverRequest,
             question_delay: Duration::ZERO,
         }
     }

@@ -9,8 +9,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
-    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice,
-    PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, StreamAsk, TlsDevice, TlsKey, TlsResync, TxPacket,
+    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice,
+    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk, TxPacket,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -143,14 +143,6 @@ impl NetDevice for WatchedDriver {
         self.driver.serves(flow)
     }
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        self.driver.tls().is_some().then_some(self as &mut dyn TlsDevice)
-    }
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        self.driver.nvme()
-    }
-
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         self.driver.ipsec()
     }
@@ -164,37 +156,50 @@ impl NetDevice for WatchedDriver {
     }
 
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        self.driver.contexts()
+        Some(self)
     }
 }
 
-impl TlsDevice for WatchedDriver {
-    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+impl Contexts for WatchedDriver {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        self.driver.engine(name)
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        self.driver.create(new)
+    }
+
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        Contexts::command(&mut self.driver, context, command)
+    }
+
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        self.driver.change(engine, change)
+    }
+
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+        self.driver.place(context, buffer, pieces);
+    }
+
+    fn release(&mut self, context: Handle, buffer: u64) {
+        self.driver.release(context, buffer);
+    }
+
+    fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
         if self.role == Role::Client
             && let Some(header) = self.log.place(header)
         {
             self.log.note_answer(self.now, header, number);
         }
-        TlsDevice::answer_resync(&mut self.driver, handle, header, number);
+        self.driver.answer(context, header, number);
     }
 
-    fn add(
-        &mut self,
-        flow: &FlowKey,
-        direction: Direction,
-        start: Seq,
-        number: u64,
-        key: &TlsKey,
-    ) -> Result<Handle, Refused> {
-        TlsDevice::add(&mut self.driver, flow, direction, start, number, key)
+    fn remove(&mut self, context: Handle) {
+        self.driver.remove(context);
     }
 
-    fn resync(&mut self) -> TlsResync {
-        self.driver.resync()
-    }
-
-    fn remove(&mut self, handle: Handle) {
-        TlsDevice::remove(&mut self.driver, handle);
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        self.driver.poll_news()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The story of a lost and an overtaken packet: what `docs/` shows is what happens, and what happens is what ought to.
 
 use core::time::Duration;
-use offload_api::TlsResync;
+use offload_api::ResyncMode;
 use offload_examples::story::course::Course;
 use offload_examples::story::reading::Made;
 use offload_examples::story::{Opened, Rebuilt, Story, What, picture, table};
@@ -56,14 +56,14 @@ fn a_lost_header_costs_a_question_and_the_retransmission_its_dumps() {
 
 #[test]
 fn each_way_to_find_the_place_again_leads_back() {
-    for resync in [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous] {
+    for resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
         let story = Course { more: 40, resync, ..Course::default() }.run().unwrap();
         let opened = opened(&story);
         assert_eq!(opened.len(), 46, "{resync:?}");
         assert!(opened.contains(&Opened::InSoftware), "{resync:?}");
         assert!(opened[40..].iter().all(|by| *by == Opened::ByNic), "{resync:?}: {opened:?}");
         let asks = story.events.iter().any(|event| matches!(event.what, What::Asked { .. }));
-        assert_eq!(asks, resync != TlsResync::CoreHint, "{resync:?}");
+        assert_eq!(asks, resync != ResyncMode::CoreHint, "{resync:?}");
     }
 }
 
@@ -71,7 +71,7 @@ fn each_way_to_find_the_place_again_leads_back() {
 fn a_late_question_is_answered_from_what_was_noted() {
     let late =
         |resync| Course { resync, question_delay: Duration::from_micros(40), ..Course::default() }.run().unwrap();
-    let story = late(TlsResync::Asynchronous);
+    let story = late(ResyncMode::Asynchronous);
     let at = |wanted: &dyn Fn(What) -> bool| story.events.iter().position(|event| wanted(event.what));
     let header = story.records[5].from;
     let steps = [
@@ -85,7 +85,7 @@ fn a_late_question_is_answered_from_what_was_noted() {
     assert!(steps.is_sorted() && steps[0].is_some(), "{steps:?}\n{}", table::of(&story));
     assert_eq!(opened(&story).last(), Some(&Opened::ByNic));
     // A driver that asks at once announces nothing, and TLS finds the answer in what it remembers.
-    let plain = late(TlsResync::DriverRequest);
+    let plain = late(ResyncMode::DriverRequest);
     assert!(!plain.events.iter().any(|event| matches!(event.what, What::Announced(_) | What::Noted { .. })));
     let answer = What::Answered { header, number: Some(5), noted: false };
     assert!(plain.events.iter().any(|event| event.what == answer));

@@ -18,7 +18,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::NicConfig;
 use nic_sim::frame::Frame;
-use offload_api::{DeviceEvent, NetDevice, TlsDevice};
+use offload_api::{DeviceEvent, NetDevice, TypedContexts};
 use offload_bench::workbench::{RECORD_OVERHEAD, Stream, Workbench, flow};
 use std::time::Instant;
 
@@ -190,7 +190,11 @@ fn resync(criterion: &mut Criterion) {
                         black_box(bench.drain());
                         while let Some(event) = bench.driver.poll_event() {
                             if let DeviceEvent::ResyncRequested { handle, header, .. } = event {
-                                bench.driver.answer_resync(handle, header, Some(header.0 as u64 / record as u64));
+                                bench.driver.tls().unwrap().answer_resync(
+                                    handle,
+                                    header,
+                                    Some(header.0 as u64 / record as u64),
+                                );
                             }
                         }
                     }

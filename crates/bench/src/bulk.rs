@@ -364,7 +364,7 @@ mod tests {
     use super::*;
     use nic_sim::TransmitResync;
     use nic_sim::wire::Impairments;
-    use offload_api::{TlsResync, TlsSuite, TlsVersion};
+    use offload_api::{ResyncMode, TlsSuite, TlsVersion};
 
     fn bulk(mode: Mode) -> Bulk {
         Bulk::new(mode, Payload::seeded(Seed(1), 1_000_000))
@@ -416,7 +416,7 @@ mod tests {
         assert!(usual("tx_tls_dump_packets") > 0 && usual("rx_tls_resync_req_pkt") > 0);
         let sealed = lossy(NicConfig { tls_transmit_resync: TransmitResync::NextRecord, ..NicConfig::default() });
         assert!(sealed("tx_tls_dump_packets") == 0 && sealed("tx_tls_needs_software") > 0);
-        let hinted = lossy(NicConfig { tls_resync: TlsResync::CoreHint, ..NicConfig::default() });
+        let hinted = lossy(NicConfig { tls_resync: ResyncMode::CoreHint, ..NicConfig::default() });
         assert_eq!(hinted("rx_tls_resync_req_pkt"), 0);
     }
 }

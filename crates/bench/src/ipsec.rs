@@ -383,9 +383,9 @@ mod tests {
         use crate::bulk::{Bulk, Mode};
         use crate::payload::Payload;
         use nic_sim::wire::{Impairments, LinkConfig, Share};
-        use offload_api::TlsResync;
+        use offload_api::ResyncMode;
         let lossy = Impairments { loss: Share::new(0.01).unwrap(), ..Impairments::default() };
-        for tls_resync in [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous] {
+        for tls_resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
             let decrypted = |keys: Option<&str>| {
                 let layer = keys.map(|keys| layer(keys.parse().unwrap()));
                 let nic = NicConfig { tls_resync, ..NicConfig::default() };

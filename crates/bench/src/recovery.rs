@@ -16,7 +16,7 @@ use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::wire::impairment::{Loss, Reorder, Reordering};
 use nic_sim::wire::{Impairment, LinkConfig, Share};
 use nic_sim::{NicConfig, TransmitResync};
-use offload_api::{TlsKey, TlsResync, TlsSuite, TlsVersion};
+use offload_api::{ResyncMode, TlsKey, TlsSuite, TlsVersion};
 use offload_base::cost::{self, Meter, Work};
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
@@ -58,7 +58,7 @@ pub struct Recovery {
     /// Records that each sends.
     pub records: u64,
     /// How the receiving NIC finds its place again.
-    pub resync: TlsResync,
+    pub resync: ResyncMode,
     /// How the sending one goes on after a retransmission.
     pub transmit_resync: TransmitResync,
     /// The seed of everything random.
@@ -68,7 +68,7 @@ pub struct Recovery {
 impl Recovery {
     /// 128 streams of 64 records; driver requests, and DUMPs.
     pub fn new(trouble: Trouble, share: f64, seed: Seed) -> Recovery {
-        let (resync, transmit_resync) = (TlsResync::default(), TransmitResync::default());
+        let (resync, transmit_resync) = (ResyncMode::default(), TransmitResync::default());
         Recovery { trouble, share, streams: 128, records: 64, resync, transmit_resync, seed }
     }
 
@@ -77,7 +77,7 @@ impl Recovery {
     pub fn grid(self) -> impl Iterator<Item = Recovery> {
         let shares = move |run: Recovery| PERCENTAGES.map(|percent| Recovery { share: percent / 100.0, ..run });
         let troubles = [Trouble::Loss, Trouble::Reordering];
-        let ways = [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous];
+        let ways = [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous];
         let received = ways.into_iter().flat_map(move |resync| {
             troubles.into_iter().flat_map(move |trouble| shares(Recovery { trouble, resync, ..self }))
         });
@@ -120,8 +120,8 @@ impl Recovery {
             trouble: self.trouble,
             share: self.share,
             resync: match self.resync {
-                TlsResync::CoreHint => "core hint",
-                TlsResync::Asynchronous => "asynchronous",
+                ResyncMode::CoreHint => "core hint",
+                ResyncMode::Asynchronous => "asynchronous",
                 _ => "driver request",
             },
             transmit_resync: match self.transmit_resync {

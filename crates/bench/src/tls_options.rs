@@ -3,7 +3,7 @@
 use crate::options::name;
 use clap::{Args, ValueEnum};
 use nic_sim::{NicConfig, TransmitResync};
-use offload_api::{TlsResync, TlsSuite, TlsVersion};
+use offload_api::{ResyncMode, TlsSuite, TlsVersion};
 use offload_testbed::identity::Agreement;
 
 /// What the two ends of a connection agree on, and how their NICs go about it.
@@ -140,10 +140,10 @@ impl From<SuiteName> for TlsSuite {
 /// A way to find the place in the stream again.
 ///
 /// ```
-/// use offload_api::TlsResync;
+/// use offload_api::ResyncMode;
 /// use offload_bench::tls_options::ResyncName;
 ///
-/// assert_eq!(TlsResync::from(ResyncName::CoreHint), TlsResync::CoreHint);
+/// assert_eq!(ResyncMode::from(ResyncName::CoreHint), ResyncMode::CoreHint);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ResyncName {
@@ -155,12 +155,12 @@ pub enum ResyncName {
     Asynchronous,
 }
 
-impl From<ResyncName> for TlsResync {
-    fn from(name: ResyncName) -> TlsResync {
+impl From<ResyncName> for ResyncMode {
+    fn from(name: ResyncName) -> ResyncMode {
         match name {
-            ResyncName::DriverRequest => TlsResync::DriverRequest,
-            ResyncName::CoreHint => TlsResync::CoreHint,
-            ResyncName::Asynchronous => TlsResync::Asynchronous,
+            ResyncName::DriverRequest => ResyncMode::DriverRequest,
+            ResyncName::CoreHint => ResyncMode::CoreHint,
+            ResyncName::Asynchronous => ResyncMode::Asynchronous,
         }
     }
 }

@@ -7,8 +7,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::{
-    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsDevice,
-    TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
+    Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsKey, TlsSuite,
+    TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
 };
 use offload_base::{Instant, Seq};
 
@@ -63,7 +63,7 @@ impl Workbench {
 
     /// Gives a context back, and waits until it is gone.
     pub fn remove(&mut self, context: Handle) {
-        self.driver.remove(context);
+        self.driver.tls().unwrap().remove(context);
         self.settle();
     }
 
@@ -122,7 +122,8 @@ impl Workbench {
     }
 
     fn context(&mut self, flow: FlowKey, direction: Direction, number: u64) -> Handle {
-        let handle = self.driver.add(&flow, direction, Seq(0), number, &key()).expect("the device has room");
+        let handle =
+            self.driver.tls().unwrap().add(&flow, direction, Seq(0), number, &key()).expect("the device has room");
         self.settle();
         handle
     }

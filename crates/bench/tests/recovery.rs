@@ -1,7 +1,7 @@
 //! What loss and reordering leave of the offload, kept as a table; and the law behind the bytes read again.
 
 use nic_sim::TransmitResync;
-use offload_api::TlsResync;
+use offload_api::ResyncMode;
 use offload_base::Seed;
 use offload_bench::recovery::{Recovery, Row, Table, Trouble};
 
@@ -27,8 +27,8 @@ fn what_loss_and_reordering_leave() {
     }
     let lossy = recovery(Trouble::Loss, 1.0);
     for other in [
-        Recovery { resync: TlsResync::CoreHint, ..lossy },
-        Recovery { resync: TlsResync::Asynchronous, ..lossy },
+        Recovery { resync: ResyncMode::CoreHint, ..lossy },
+        Recovery { resync: ResyncMode::Asynchronous, ..lossy },
         Recovery { transmit_resync: TransmitResync::NextRecord, ..lossy },
     ] {
         rows.push(row(other));

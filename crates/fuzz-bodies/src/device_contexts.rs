@@ -14,7 +14,7 @@ use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
     DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk,
-    TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
+    TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
 };
 use offload_base::{Instant, Seq};
 use resumable_aead::{Algorithm, Key};
@@ -71,7 +71,10 @@ impl Bed {
             Direction::Transmit => &mut self.sending,
             Direction::Receive => &mut self.receiving,
         };
-        let Ok(handle) = self.driver.add(&stream.flow(), direction, stream.start, stream.first, &key) else { return };
+        let Ok(handle) = self.driver.tls().unwrap().add(&stream.flow(), direction, stream.start, stream.first, &key)
+        else {
+            return;
+        };
         streams.push(Stream { handle, is_certain: !self.unheard, ..stream });
         self.made += 1;
     }
@@ -80,7 +83,7 @@ impl Bed {
     fn remove(&mut self, which: usize) {
         let all = self.sending.len() + self.receiving.len();
         if let Some(stream) = self.sending.iter_mut().chain(&mut self.receiving).nth(which % all.max(1)) {
-            self.driver.remove(stream.handle);
+            self.driver.tls().unwrap().remove(stream.handle);
             stream.is_certain = false;
         }
     }
@@ -98,7 +101,7 @@ impl Bed {
             if let DeviceEvent::ResyncRequested { handle, header, .. } = event {
                 let stream = self.receiving.iter().find(|stream| stream.handle == handle);
                 let unit = stream.and_then(|stream| stream.units.iter().find(|unit| unit.start == header));
-                self.driver.answer_resync(handle, header, unit.map(|unit| unit.number));
+                self.driver.tls().unwrap().answer_resync(handle, header, unit.map(|unit| unit.number));
             }
         }
     }

@@ -9,7 +9,7 @@ use core::time::Duration;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig, nic};
-use offload_api::{Direction, FlowKey, NetDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+use offload_api::{Direction, FlowKey, NetDevice, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::{Instant, Seq};
 
 /// One input.
@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
     let (mut device, mut driver) = nic(config);
     let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[0; 16], [0; 12]).unwrap();
-    driver.add(&flow, Direction::Receive, Seq(0), 0, &key).unwrap();
+    driver.tls().unwrap().add(&flow, Direction::Receive, Seq(0), 0, &key).unwrap();
     let (mut now, mut data, mut seq, mut frames, mut received) = (Instant::ZERO, data, 0u32, 0u64, 0u64);
     while let Some((length, rest)) = data.split_first() {
         let (bytes, rest) = rest.split_at(rest.len().min(usize::from(*length) * 8));
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
         }
         if let Some(offload_api::DeviceEvent::ResyncRequested { handle, header, .. }) = driver.poll_event() {
             let number = (header.0 % 3 > 0).then_some(u64::from(header.0));
-            driver.answer_resync(handle, header, number);
+            driver.tls().unwrap().answer_resync(handle, header, number);
         }
         driver.flush(now);
     }

@@ -3,8 +3,9 @@
 
 use core::task::Waker;
 use offload_api::{
-    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
-    RecordSource, Refused, RssDevice, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
+    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
+    NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, ResyncMode, RssDevice, RxPacket, Sent, Spec,
+    TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, engines,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -61,10 +62,6 @@ impl NetDevice for Nic {
 
     fn handle_timeout(&mut self, _: Instant) {}
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        Some(self)
-    }
-
     fn room_paced(&self, flow: &FlowKey) -> usize {
         self.room(flow)
     }
@@ -74,10 +71,6 @@ impl NetDevice for Nic {
     }
 
     fn count(&self, _: &mut CounterSet) {}
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
@@ -92,25 +85,53 @@ impl NetDevice for Nic {
     }
 
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
+        Some(self)
     }
 }
 
-impl TlsDevice for Nic {
-    fn add(&mut self, _: &FlowKey, direction: Direction, _: Seq, number: u64, key: &TlsKey) -> Result<Handle, Refused> {
+impl Contexts for Nic {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        (name == TlsContexts::ENGINE).then(|| EngineInfo {
+            number: engines::TLS,
+            name: TlsContexts::ENGINE,
+            contexts: Handle::PLACES,
+            counts_units: true,
+            resync: ResyncMode::DriverRequest,
+            pool: 0,
+            capabilities: Capabilities::new(TlsCapabilities {
+                versions: &[TlsVersion::Tls12, TlsVersion::Tls13],
+                suites: &[TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305],
+            }),
+        })
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let TlsContext { number, key, .. } = *new.spec.downcast().map_err(|spec| (Refused::Unsupported, spec))?;
         let handle = Handle { index: self.contexts, generation: 0 };
         self.contexts += 1;
-        if direction == Direction::Receive {
-            self.receiving.push((handle, number, key.clone()));
+        if new.direction == Direction::Receive {
+            self.receiving.push((handle, number, key));
         }
         Ok(handle)
     }
 
-    fn resync(&mut self) -> TlsResync {
-        TlsResync::DriverRequest
+    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, command))
     }
 
-    fn answer_resync(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, change))
+    }
+
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
+
+    fn release(&mut self, _: Handle, _: u64) {}
+
+    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
 
     fn remove(&mut self, _: Handle) {}
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        None
+    }
 }

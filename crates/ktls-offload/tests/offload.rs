@@ -4,7 +4,7 @@ mod rig;
 
 use bytes::Bytes;
 use ktls_offload::{NotOffloaded, Offload, Outcome, TlsCounters};
-use offload_api::{DeviceEvent, Refused, SegmentStream, TlsSuite, TxTag};
+use offload_api::{DeviceEvent, Refused, SegmentStream, TlsSuite, TxTag, TypedContexts};
 use proptest::prelude::*;
 use rig::{CIPHERS, Cipher, Cut, Wire, data, streams};
 use std::future::poll_fn;

@@ -3,7 +3,7 @@
 mod rig;
 
 use ktls_offload::{KtlsStream, Offload};
-use offload_api::{DeviceEvent, Handle, RxMeta, TlsResync, TlsSuite, Verdict};
+use offload_api::{DeviceEvent, Handle, ResyncMode, RxMeta, TlsSuite, Verdict};
 use offload_base::Seq;
 use rig::device::FLOW;
 use rig::{End, Wire, counted, data, record, streams};
@@ -22,7 +22,7 @@ struct Setup {
 const RECORD: u32 = 52;
 
 impl Setup {
-    async fn new(mode: TlsResync) -> Setup {
+    async fn new(mode: ResyncMode) -> Setup {
         let wire = Wire::new(3).with_devices(1.0, 3);
         wire.lock()[1].device.as_mut().unwrap().resync = mode;
         let (mut near, mut far) = streams(&wire, TlsSuite::Aes128Gcm);
@@ -85,7 +85,7 @@ impl Setup {
 
 #[tokio::test]
 async fn a_request_is_answered_early_late_and_with_no() {
-    let mut setup = Setup::new(TlsResync::DriverRequest).await;
+    let mut setup = Setup::new(ResyncMode::DriverRequest).await;
     setup.exchange(3).await;
     setup.asks(setup.at(3));
     setup.exchange(1).await;
@@ -105,7 +105,7 @@ async fn a_request_is_answered_early_late_and_with_no() {
 
 #[tokio::test]
 async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
-    let mut setup = Setup::new(TlsResync::CoreHint).await;
+    let mut setup = Setup::new(ResyncMode::CoreHint).await;
     let mut hinted = Vec::new();
     for record in 1..=150 {
         setup.exchange(1).await;
@@ -127,7 +127,7 @@ async fn hints_come_after_the_3rd_5th_9th_record_of_nothing_but_ciphertext() {
 
 #[tokio::test]
 async fn a_hint_waits_for_the_socket_to_drain_and_tells_of_what_is_behind_all_of_it() {
-    let mut setup = Setup::new(TlsResync::CoreHint).await;
+    let mut setup = Setup::new(ResyncMode::CoreHint).await;
     setup.send(10).await;
     setup.read(9).await;
     assert_eq!(setup.told(), [], "the device is past everything up to the tenth");
@@ -142,7 +142,7 @@ async fn a_hint_waits_for_the_socket_to_drain_and_tells_of_what_is_behind_all_of
 
 #[tokio::test]
 async fn a_hint_waits_for_a_header_that_is_here_in_part() {
-    let mut setup = Setup::new(TlsResync::CoreHint).await;
+    let mut setup = Setup::new(ResyncMode::CoreHint).await;
     setup.send(3).await;
     setup.wire.lock()[0].hold = true;
     setup.send(1).await;
@@ -158,7 +158,7 @@ async fn a_hint_waits_for_a_header_that_is_here_in_part() {
 
 #[tokio::test]
 async fn an_asynchronous_question_is_answered_long_after() {
-    let mut setup = Setup::new(TlsResync::Asynchronous).await;
+    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
     setup.exchange(5).await;
     // The packet with which the device lost its place held the headers of records 5, 6 and 7.
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
@@ -173,7 +173,7 @@ async fn an_asynchronous_question_is_answered_long_after() {
 
 #[tokio::test]
 async fn headers_read_before_the_announcement_count() {
-    let mut setup = Setup::new(TlsResync::Asynchronous).await;
+    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
     setup.exchange(8).await;
     setup.started(setup.at(4) + 30, setup.at(7) + 5);
     setup.exchange(100).await;
@@ -184,7 +184,7 @@ async fn headers_read_before_the_announcement_count() {
 
 #[tokio::test]
 async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_nothing() {
-    let mut setup = Setup::new(TlsResync::Asynchronous).await;
+    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
     setup.started(setup.at(2), setup.at(4));
     setup.exchange(6).await;
     setup.asks(setup.at(3) + 1);
@@ -209,7 +209,7 @@ async fn an_asynchronous_question_about_no_header_gets_a_no_and_a_cancelled_one_
 /// Linux' limit: 65,535 records.
 #[tokio::test]
 async fn an_asynchronous_question_that_never_comes_is_given_up() {
-    let mut setup = Setup::new(TlsResync::Asynchronous).await;
+    let mut setup = Setup::new(ResyncMode::Asynchronous).await;
     let key = counted(TlsSuite::Aes128Gcm, 1);
     let sealed = |number: u64| record(&key, number, 23, b"x", 0);
     let length = sealed(0).len() as u32;
@@ -229,7 +229,7 @@ async fn an_asynchronous_question_that_never_comes_is_given_up() {
 #[tokio::test]
 async fn a_partial_record_costs_what_is_left_of_it() {
     for decrypted in [1, 16, 400, 999, 1000] {
-        let setup = Setup::new(TlsResync::DriverRequest).await;
+        let setup = Setup::new(ResyncMode::DriverRequest).await;
         let (wire, mut far) = (setup.wire, setup.far);
         let content = data(5, 1000);
         let sealed = record(&counted(TlsSuite::Aes128Gcm, 1), 0, 23, &content, 0);

@@ -3,7 +3,7 @@
 mod rig;
 
 use ktls_offload::{KtlsStream, NotOffloaded, Offload, Outcome};
-use offload_api::{Refused, TlsDevice, TlsSuite};
+use offload_api::{Contexts, Refused, TlsSuite};
 use rig::{End, Wire, streams};
 use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

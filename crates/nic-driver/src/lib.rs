@@ -1,9 +1,8 @@
 //! The driver: the host's side of the rings, a [`NetDevice`].
 //!
-//! - `contexts`: contexts as the driver shadows them, created and given up over the control ring; `tls`: the typed face of
-//!   those of TLS; `others`: of engines that were added to the NIC;
+//! - `contexts`: contexts as the driver shadows them, whichever engines they are of; `face`: what protocols may ask of them;
+//!   `control`: commands on the control ring, and what the device reports there; `counts`: what is counted of them;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
-//! - `nvme`: NVMe/TCP contexts, over the control ring;
 //! - `rss`: which packets come to this queue;
 //! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
 //!   the same ring, whichever engines are to work on it.
@@ -14,25 +13,26 @@
 #![forbid(unsafe_code)]
 
 mod contexts;
+mod control;
+mod counts;
+mod face;
 mod ipsec;
-mod nvme;
-mod others;
 mod recovery;
 mod rss;
 pub mod stats;
-mod tls;
 mod transmit;
 
 use crate::stats::DriverCounters;
 use contexts::Contexts;
+use control::ControlQueue;
 use core::task::Waker;
+use counts::Counts;
 use ipsec::DeviceSas;
 use nic_rings::packet::ReceiveCompletion;
 use nic_rings::{DriverRings, NicConfig};
-use nvme::NvmeContexts;
 use offload_api::{
-    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
-    RecordSource, RssDevice, RxPacket, Sent, TlsDevice, TxPacket, Verdict, engines,
+    ContextNews, DeviceEvent, EngineInfo, FlowKey, IpsecDevice, Keying, NetDevice, PathCaps, RecordSource, RssDevice,
+    RxPacket, Sent, TxPacket, Verdict,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{BufferPool, Instant};
@@ -41,8 +41,8 @@ use rss::RssQueue;
 use std::collections::VecDeque;
 use transmit::SendQueue;
 
-/// A NIC's driver, one queue pair. Made by [`nic`](nic_sim::nic), or one of several made by
-/// [`multi_queue_nic`](nic_sim::multi_queue_nic).
+/// A NIC's driver, one queue pair. Made by `nic_sim::nic`, or one of several made by
+/// `nic_sim::multi_queue_nic`.
 ///
 /// ```
 /// use nic_sim::{NicConfig, nic};
@@ -61,7 +61,7 @@ pub struct Driver {
     send: SendQueue,
     contexts: Contexts,
     sas: DeviceSas,
-    nvme: NvmeContexts,
+    control: ControlQueue,
     rss: RssQueue,
     /// What the NIC's engines are.
     engines: Vec<EngineInfo>,
@@ -73,6 +73,7 @@ pub struct Driver {
     /// Moves at every reset.
     epoch: u64,
     recoveries: Recoveries,
+    counts: Counts,
     counters: DriverCounters,
 }
 
@@ -85,9 +86,10 @@ impl Driver {
             send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(&engines),
             sas: DeviceSas::new(config.ipsec_sas),
-            nvme: NvmeContexts::new(config.nvme_contexts),
+            control: ControlQueue::default(),
             rss: RssQueue::new(&config, queue),
             recoveries: Recoveries::new(engines.len()),
+            counts: Counts::new(engines.len()),
             engines,
             events: VecDeque::new(),
             news: VecDeque::new(),
@@ -110,6 +112,7 @@ impl Driver {
     pub fn counters(&self) -> DriverCounters {
         let mut counters = self.counters;
         self.recoveries.add_to(&mut counters);
+        self.counts.add_to(&mut counters);
         counters
     }
 
@@ -182,10 +185,7 @@ impl NetDevice for Driver {
             self.post_buffers();
         }
         for mark in completion.meta.marks.iter().filter(|mark| mark.verdict == Verdict::Asks) {
-            match mark.context.engine() {
-                engines::NVME_TCP => self.query_nvme_resync(mark.context),
-                _ => self.query_resync(mark.context, &completion.frame),
-            }
+            self.query_resync(mark.context, &completion.frame);
         }
         let ReceiveCompletion { frame, meta, joined, placed, .. } = completion;
         Some(RxPacket { frame, meta, joined, placed })
@@ -204,10 +204,7 @@ impl NetDevice for Driver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         self.reap_sent();
-        let waits_for_sends = self.send.is_starved()
-            || self.contexts.waits_for_sends()
-            || self.nvme.waits_for_sends()
-            || self.sas.waits_for_sends();
+        let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends() || self.sas.waits_for_sends();
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();
@@ -238,10 +235,6 @@ impl NetDevice for Driver {
         set.add(&self.counters());
     }
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        if self.config.tls_contexts == 0 { None } else { Some(self) }
-    }
-
     fn rss(&mut self) -> Option<&mut dyn RssDevice> {
         if self.config.queues > 1 { Some(self) } else { None }
     }
@@ -254,14 +247,23 @@ impl NetDevice for Driver {
         None
     }
 
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        if self.config.nvme_contexts == 0 { None } else { Some(self) }
-    }
-
     fn contexts(&mut self) -> Option<&mut dyn offload_api::Contexts> {
-        if self.engines.len() == others::FIRST { None } else { Some(self) }
+        Some(self)
     }
 }
 
 /// Buffers are allocated so many bytes at a time, or one by one if they are larger.
 const SLAB_BYTES: usize = 96 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nic_rings::{DeviceRings, rings};
+
+    /// A driver, and the device's ends of the rings.
+    pub(super) fn driver(config: NicConfig) -> (DeviceRings, Driver) {
+        let (device, host) = rings(&config);
+        let engines = nic_device::engine::Engines::of(&config).infos();
+        (device, Driver::new(config, 0, host, engines))
+    }
+}

@@ -84,7 +84,7 @@ impl Driver {
         }
         for (ask, works) in asked.into_iter().zip(packet.ask.streams) {
             if let Some(ask) = ask
-                && let Some(sending) = self.sending_mut(ask.context)
+                && let Some(sending) = self.contexts.sending_mut(ask.context)
             {
                 sending.sent_to = sending.sent_to.max(Some(ask.end()));
                 if works.is_some() {
@@ -146,7 +146,7 @@ impl Driver {
         let mut needed = self.first_touched(layer, brought, source)?;
         if needed.is_none() {
             let Some(part) = within else { return Ok(Step::Ready) };
-            let sending = self.sending(part.context).copied();
+            let sending = self.contexts.sending(part.context).copied();
             if sending.is_some_and(|sending| sending.stands_at == Some(part.offset)) {
                 return Ok(Step::Ready);
             }
@@ -182,7 +182,7 @@ impl Driver {
         if brought.iter().chain(&within).any(|part| part.context != first.context) {
             return None;
         }
-        let sending = self.sending(first.context).copied()?;
+        let sending = self.contexts.sending(first.context).copied()?;
         let Lookup::In(unit) = source.unit_at(layer, first.offset) else { return None };
         if self.config.tls_transmit_resync == TransmitResync::NextRecord {
             let is_ahead = sending.stands_at.is_none_or(|stands_at| first.offset > stands_at);
@@ -245,7 +245,7 @@ impl Driver {
             Lookup::Released => recovery.no_sync_data += 1,
             _ => recovery.no_unit += 1,
         }
-        let is_known = self.sending(context).is_some();
+        let is_known = self.contexts.sending(context).is_some();
         Sent::Dropped(if is_known { DropReason::NoSyncData } else { DropReason::DeviceGone })
     }
 
@@ -283,7 +283,7 @@ impl Driver {
             self.post(SendDescriptor::Dump { contexts, seq, bytes });
             seq += length;
         }
-        if let Some(sending) = self.sending_mut(context) {
+        if let Some(sending) = self.contexts.sending_mut(context) {
             sending.stands_at = Some(until);
         }
     }
@@ -292,7 +292,7 @@ impl Driver {
     fn post_parameters(&mut self, handle: Handle, unit: Unit) {
         let counts = self.engines.get(usize::from(handle.engine())).is_some_and(|engine| engine.counts_units);
         if counts
-            && let Some(sending) = self.sending_mut(handle)
+            && let Some(sending) = self.contexts.sending_mut(handle)
             && sending.counts_from.replace(unit.number) != Some(unit.number)
         {
             self.post(SendDescriptor::StaticParameters { handle, number: unit.number });
@@ -301,22 +301,7 @@ impl Driver {
     }
 
     fn stands_at(&self, context: Handle) -> Option<u64> {
-        self.sending(context)?.stands_at
-    }
-
-    /// A transmit context that packets may name.
-    fn sending(&self, context: Handle) -> Option<&Sending> {
-        match context.engine() {
-            engines::NVME_TCP => self.nvme.sending(context),
-            _ => self.contexts.sending(context),
-        }
-    }
-
-    fn sending_mut(&mut self, context: Handle) -> Option<&mut Sending> {
-        match context.engine() {
-            engines::NVME_TCP => self.nvme.sending_mut(context),
-            _ => self.contexts.sending_mut(context),
-        }
+        self.contexts.sending(context)?.stands_at
     }
 }
 

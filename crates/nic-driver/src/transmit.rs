@@ -4,6 +4,7 @@
 //! as it is; what any other takes is in `recovery`.
 
 use crate::Driver;
+use crate::control::Waiting;
 use crate::ipsec::SaChange;
 use crate::recovery::descriptors_at_most;
 use core::cell::Cell;
@@ -195,9 +196,8 @@ impl Driver {
             for slot in completion.slots {
                 let Some(Posted { contexts, sa, .. }) = self.send.note_done(slot) else { continue };
                 for handle in contexts.into_iter().flatten() {
-                    match handle.engine() {
-                        engines::NVME_TCP => self.nvme.note_done(handle),
-                        _ => self.contexts.note_done(handle),
+                    if self.contexts.note_done(handle) {
+                        self.give_or_wait(Waiting::GiveUp(handle));
                     }
                 }
                 if let Some(change) = sa {
@@ -207,7 +207,6 @@ impl Driver {
             any = true;
         }
         if any {
-            self.finish_removals();
             self.give_waiting();
             self.post_waiting_commands();
         }
@@ -270,10 +269,7 @@ impl Driver {
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
         for handle in contexts.into_iter().flatten() {
-            match handle.engine() {
-                engines::NVME_TCP => self.nvme.note_posted(handle),
-                _ => self.contexts.note_posted(handle),
-            }
+            self.contexts.note_posted(handle);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::rss::Toeplitz;
 use core::time::Duration;
-use offload_api::{TlsKey, TlsResync, TlsSuite, TlsVersion};
+use offload_api::ResyncMode;
 use offload_formats::frame::ETHERNET_BYTES;
 
 /// A NIC's size, speed and delays.
@@ -77,18 +77,12 @@ pub struct NicConfig {
     /// What is done about a packet that a TLS transmit context does not stand at.
     pub tls_transmit_resync: TransmitResync,
     /// How TLS receive contexts that lost their place find it again.
-    pub tls_resync: TlsResync,
+    pub tls_resync: ResyncMode,
     /// How long things take inside.
     pub delays: Delays,
 }
 
 impl NicConfig {
-    /// Whether the TLS engines know the version and suite of a key.
-    pub fn knows(&self, key: &TlsKey) -> bool {
-        matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13)
-            && matches!(key.suite(), TlsSuite::Aes128Gcm | TlsSuite::Aes256Gcm | TlsSuite::ChaCha20Poly1305)
-    }
-
     /// What each of the queues is built with. With several, the port is theirs together, and keeps the line's time.
     pub fn of_each_queue(&self) -> NicConfig {
         let share = u32::from(self.queues.max(1));
@@ -156,7 +150,7 @@ impl Default for NicConfig {
             context_cache_bytes: 4 << 20,
             tls_context_pool: 1024,
             tls_transmit_resync: TransmitResync::Dump,
-            tls_resync: TlsResync::DriverRequest,
+            tls_resync: ResyncMode::DriverRequest,
             delays: Delays::default(),
         }
     }

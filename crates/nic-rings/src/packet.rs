@@ -119,7 +119,7 @@ pub enum ControlCommand {
         /// What its engine makes it from.
         spec: Spec,
     },
-    /// Make a transmit context of one that was parked, in the same place. It cannot fail, and is reported only if the entry
+    /// Make a transmit context of one that was parked, in the same place. It is of a kind that the engine knows, and is reported only if the entry
     /// asks for that.
     Reuse {
         /// What it will be called.
@@ -223,3 +223,6 @@ pub enum ControlCompletion {
         resets: u64,
     },
 }
+
+/// Most pieces of a buffer.
+pub const MAX_PIECES: usize = 256;

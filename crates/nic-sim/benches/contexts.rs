@@ -8,7 +8,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
-use offload_api::{Direction, FlowKey, Handle, NetDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+use offload_api::{Direction, FlowKey, Handle, NetDevice, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -63,7 +63,7 @@ impl Rig {
     fn connect(&mut self, directions: &[Direction]) {
         for direction in directions {
             if let Some(oldest) = self.living.pop_front() {
-                self.driver.remove(oldest);
+                self.driver.tls().unwrap().remove(oldest);
                 self.run();
             }
             self.add(*direction);
@@ -73,7 +73,7 @@ impl Rig {
     fn add(&mut self, direction: Direction) {
         self.port = self.port.wrapping_add(1);
         let flow = FlowKey::tcp(([10, 0, 0, 1], 443).into(), ([10, 0, 0, 2], self.port).into());
-        let added = self.driver.add(&flow, direction, Seq(1), 0, &self.key);
+        let added = self.driver.tls().unwrap().add(&flow, direction, Seq(1), 0, &self.key);
         self.living.push_back(added.expect("there is room for a quarter of a million"));
         self.added += 1;
         self.run();

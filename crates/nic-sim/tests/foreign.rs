@@ -160,8 +160,8 @@ impl Nic {
 
     fn engine(&mut self) -> EngineInfo {
         let contexts = self.driver.contexts().unwrap();
-        assert_eq!(contexts.engine("another"), None);
-        assert_eq!(contexts.engine("tls"), None, "that has a face of its own");
+        assert!(contexts.engine("another").is_none());
+        assert!(contexts.engine("esp").is_none(), "that has a face of its own");
         contexts.engine(Shim::NAME).unwrap()
     }
 

@@ -5,7 +5,7 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
-use offload_api::{Direction, FlowKey, NetDevice, RxPacket, TlsDevice, TlsKey, TlsSuite, TlsVersion};
+use offload_api::{Direction, FlowKey, NetDevice, RxPacket, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 
@@ -285,7 +285,7 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
     let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &key, [9; 12]).unwrap();
     // The context begins with the third record: what comes before is none of its business.
-    driver.add(&flow, Direction::Receive, Seq(2 * 2005), 2, &key).unwrap();
+    driver.tls().unwrap().add(&flow, Direction::Receive, Seq(2 * 2005), 2, &key).unwrap();
     device.process(Instant::ZERO);
     assert!(device.poll_frame(Instant::ZERO).is_none());
     let cut = |from: usize, to: usize| Says::data(from as u32, &wire[from..to]).frame(false);

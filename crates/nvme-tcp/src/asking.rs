@@ -4,7 +4,7 @@
 //! being is, as [`AskAgain`] tells.
 
 use crate::lock;
-use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpDevice, Refused, SegmentStream};
+use offload_api::{AskAgain, FlowKey, Handle, NvmeTcpContexts, Refused, SegmentStream, TypedContexts};
 use std::sync::{Arc, Mutex};
 
 offload_base::counters! {
@@ -82,12 +82,12 @@ impl Asking {
     pub(crate) fn ask(
         &mut self,
         stream: &mut dyn SegmentStream,
-        add: impl Fn(&FlowKey, &mut dyn NvmeTcpDevice) -> Result<Handle, Refused>,
+        add: impl Fn(&FlowKey, &mut NvmeTcpContexts<'_>) -> Result<Handle, Refused>,
     ) -> Option<Handle> {
         let mut answer = Err(Refused::Unsupported);
         stream.control(&mut |flow, device| {
-            if let Some(device) = device.nvme() {
-                answer = add(&flow, device);
+            if let Some(mut contexts) = device.nvme() {
+                answer = add(&flow, &mut contexts);
             }
         });
         self.settle(answer)

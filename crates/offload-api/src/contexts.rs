@@ -1,17 +1,22 @@
 //! Contexts of any engine that a device has, whoever wrote it.
 //!
-//! TLS, NVMe/TCP and IPsec have faces of their own ([`TlsDevice`](crate::TlsDevice) and the others). A protocol whose engine was
-//! added to a device from outside finds it here by its name, and speaks to it in the engine's own types.
+//! There is one face for all engines: a protocol finds its engine by name, and speaks to it in the engine's own types.
+//! [`TlsContexts`] and [`NvmeTcpContexts`] are that face in the words of those two; [`TypedContexts`] gives them. (SAs, which
+//! belong to an IPsec layer and not to flows, have [`IpsecDevice`](crate::IpsecDevice).)
 
 use crate::device::NetDevice;
 use crate::key::Key;
 use crate::mark::ContextEvent;
-use crate::tls::{Direction, Refused};
-use crate::unit::{Handle, engines};
+use crate::nvme::NvmeTcpContexts;
+use crate::rx::Piece;
+use crate::tls::{Direction, Refused, TlsContexts};
+use crate::unit::Handle;
 use core::any::Any;
+use core::fmt;
 use offload_base::Seq;
 use offload_formats::FlowKey;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// What an engine makes a context from, or is told: of a type that the engine says.
 pub type Spec = Box<dyn Any + Send>;
@@ -40,7 +45,7 @@ impl StageSpec {
 }
 
 /// An engine of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct EngineInfo {
     /// As handles name it ([`Handle::engine`]).
     pub number: u8,
@@ -50,6 +55,68 @@ pub struct EngineInfo {
     pub contexts: u32,
     /// Whether a transmit context is to be told the number of a unit that it begins at and that is not the next.
     pub counts_units: bool,
+    /// How its receive contexts find their places again.
+    pub resync: ResyncMode,
+    /// Transmit contexts given up that a driver keeps for others, at most: the next one there needs a new key only. 0: each is
+    /// created and destroyed.
+    pub pool: usize,
+    /// What else it has to say of itself, to those who know it.
+    pub capabilities: Capabilities,
+}
+
+/// What an engine says of itself, of a type of its own.
+///
+/// ```
+/// use offload_api::Capabilities;
+///
+/// #[derive(Debug, PartialEq)]
+/// struct Widest(u32);
+///
+/// let capabilities = Capabilities::new(Widest(64));
+/// assert_eq!(capabilities.get(), Some(&Widest(64)));
+/// assert_eq!(Capabilities::default().get::<Widest>(), None);
+/// ```
+#[derive(Clone, Default)]
+pub struct Capabilities(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Capabilities {
+    /// These.
+    pub fn new(capabilities: impl Any + Send + Sync) -> Capabilities {
+        Capabilities(Some(Arc::new(capabilities)))
+    }
+
+    /// They, if they are of this type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.as_ref()?.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Capabilities(..)" } else { "Capabilities(none)" })
+    }
+}
+
+/// How a receive context that lost its place finds it again: the three ways of Linux' tls-offload.
+///
+/// ```
+/// use offload_api::ResyncMode;
+///
+/// assert_eq!(ResyncMode::default(), ResyncMode::DriverRequest);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResyncMode {
+    /// The device searches, and asks about what may be a header
+    /// ([`ResyncRequested`](crate::DeviceEvent::ResyncRequested)).
+    #[default]
+    DriverRequest,
+    /// The device waits. Software sees that it gets nothing but what the device did not work on, and tells where the next unit
+    /// begins.
+    CoreHint,
+    /// The device searches, and asks in two steps: what may be headers is
+    /// [noted](crate::DeviceEvent::ResyncStarted) at once, and the question about one of them may come long after.
+    Asynchronous,
 }
 
 /// A context to be made.
@@ -86,7 +153,8 @@ pub trait Contexts {
     /// Has an engine make a context. One for transmission may be used at once.
     ///
     /// # Errors
-    /// If the device has no room, or no such engine, or one with a face of its own. The spec comes back.
+    /// If the device has no room, or no such engine, or one with a face of its own; the flow then stays in software. The spec
+    /// comes back.
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)>;
 
     /// Tells a context something. Of one that is gone, nothing comes.
@@ -101,22 +169,50 @@ pub trait Contexts {
     /// If there is no room for it now, or no such engine. It comes back.
     fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)>;
 
-    /// Answers [`ResyncRequested`](crate::DeviceEvent::ResyncRequested): the number of the unit that starts at `header`; `None`:
-    /// none does.
+    /// Gives a receive context a buffer, the pieces in order, before the peer is told that it may fill it. Data that the device
+    /// places come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it. Refused,
+    /// all of it comes home at once.
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>);
+
+    /// Has the device send home what it has of a buffer.
+    fn release(&mut self, context: Handle, buffer: u64);
+
+    /// Answers [`ResyncRequested`](crate::DeviceEvent::ResyncRequested): the number of the unit that starts at `header`, any
+    /// number where units have none; `None`: none does. With [`ResyncMode::CoreHint`] nobody asked: it tells where the next unit
+    /// begins.
     fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>);
 
-    /// Gives a context up, after everything posted with it is done.
+    /// Gives a context up, after everything posted with it is done, and sends its buffers home.
     fn remove(&mut self, context: Handle);
 
     /// What happened next to a context that follows no flow.
     fn poll_news(&mut self) -> Option<ContextNews>;
 }
 
-/// Gives a context of a stream up, whatever engine it is of.
-pub fn remove(device: &mut dyn NetDevice, context: Handle) {
-    match context.engine() {
-        engines::TLS => device.tls().into_iter().for_each(|device| device.remove(context)),
-        engines::NVME_TCP => device.nvme().into_iter().for_each(|device| device.remove(context)),
-        _ => device.contexts().into_iter().for_each(|device| device.remove(context)),
+/// The face of a device's contexts in the words of those engines that every NIC has.
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{ResyncMode, TypedContexts};
+///
+/// let (_device, mut driver) = nic(NicConfig { nvme_contexts: 0, ..NicConfig::default() });
+/// assert_eq!(driver.tls().unwrap().resync(), ResyncMode::DriverRequest);
+/// assert!(driver.nvme().is_none());
+/// ```
+pub trait TypedContexts {
+    /// TLS contexts, if the device has any.
+    fn tls(&mut self) -> Option<TlsContexts<'_>>;
+
+    /// NVMe/TCP contexts, if the device has any.
+    fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>>;
+}
+
+impl<D: NetDevice + ?Sized> TypedContexts for D {
+    fn tls(&mut self) -> Option<TlsContexts<'_>> {
+        TlsContexts::of(self.contexts()?)
+    }
+
+    fn nvme(&mut self) -> Option<NvmeTcpContexts<'_>> {
+        NvmeTcpContexts::of(self.contexts()?)
     }
 }

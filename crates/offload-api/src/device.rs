@@ -2,11 +2,9 @@
 
 use crate::contexts::Contexts;
 use crate::ipsec::{IpsecDevice, Keying};
-use crate::nvme::NvmeTcpDevice;
 use crate::rss::RssDevice;
 use crate::rx::RxPacket;
 use crate::source::RecordSource;
-use crate::tls::TlsDevice;
 use crate::tx::{Sent, TxPacket};
 use crate::unit::Handle;
 use core::task::Waker;
@@ -61,7 +59,7 @@ pub enum DeviceEvent {
         header: Seq,
     },
     /// The device lost its place, and will ask about one of the headers from `from` to `to`: those are to be noted as
-    /// they come. (Only with [`TlsResync::Asynchronous`](crate::TlsResync).)
+    /// they come. (Only with [`ResyncMode::Asynchronous`](crate::ResyncMode).)
     ResyncStarted {
         /// The flow it follows.
         flow: FlowKey,
@@ -143,12 +141,6 @@ pub trait NetDevice: Send {
     /// Adds what the driver and whatever it wraps have counted to `set`.
     fn count(&self, set: &mut CounterSet);
 
-    /// The TLS face, if the device has one.
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice>;
-
-    /// The NVMe/TCP face, if the device has one.
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice>;
-
     /// The IPsec face, if the device has one.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice>;
 
@@ -158,6 +150,6 @@ pub trait NetDevice: Send {
     /// Where security associations and policies are added, if this is an IPsec layer around a device.
     fn keying(&mut self) -> Option<&mut dyn Keying>;
 
-    /// Its engines that were added from outside, if there are any and the path to them is free.
+    /// The contexts of its engines, if it has any and the path to them is free.
     fn contexts(&mut self) -> Option<&mut dyn Contexts>;
 }

@@ -45,7 +45,9 @@ pub mod tx;
 pub mod unit;
 
 pub use again::AskAgain;
-pub use contexts::{ContextNews, Contexts, EngineInfo, NewContext, Spec, StageSpec};
+pub use contexts::{
+    Capabilities, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec, StageSpec, TypedContexts,
+};
 pub use datagram::{Datagram, EcnCodepoint, TxDatagram};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
 pub use ipsec::{
@@ -55,7 +57,7 @@ pub use ipsec::{
 };
 pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
-pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpDevice, NvmeTcpLimits};
+pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
 pub use record::RecordFormat;
 pub use rss::RssDevice;
@@ -64,7 +66,7 @@ pub use slots::Slots;
 pub use socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
 pub use source::{Lookup, NoRecords, QueuedBytes, RecordSource, SealError, Sealer};
 pub use stream::{SegmentStream, SentBytes};
-pub use tls::{Direction, Refused, TlsContext, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
+pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};

@@ -1,11 +1,14 @@
-//! The NVMe/TCP face of a device: data placed where they belong, digests checked on the way in and made on the way out.
+//! NVMe/TCP contexts of a device: data placed where they belong, digests checked on the way in and made on the way out.
 //!
 //! The shape is that of the ULP DDP series proposed for Linux: limits, a flow added and removed, buffers of commands
 //! given and taken back, resync. Terms: NVMe/TCP Transport Specification 1.0.
 
+use crate::contexts::{Contexts, EngineInfo, NewContext};
+use crate::key::Key;
 use crate::rx::Piece;
-use crate::tls::Refused;
-use crate::unit::Handle;
+use crate::tls::{Direction, Refused};
+use crate::unit::{Handle, Layer};
+use core::fmt;
 use offload_base::Seq;
 use offload_formats::FlowKey;
 
@@ -50,8 +53,6 @@ pub struct NvmeTcpConfig {
     pub alignment: u8,
     /// Data digests are to be checked.
     pub check: bool,
-    /// The PDUs are the content of TLS records, which a context of the flow's opens. (Set by the TLS layer that they pass.)
-    pub over_tls: bool,
 }
 
 /// What an NVMe/TCP context is made from.
@@ -76,39 +77,110 @@ pub enum NvmeTcpContext {
     Transmit,
 }
 
-/// What an NVMe/TCP host may ask of a device. Nothing here blocks: what takes time ends in a
-/// [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.
-pub trait NvmeTcpDevice {
+/// What an NVMe/TCP host may ask of a device: [`Contexts`] in the words of NVMe/TCP. Nothing here blocks: what takes time ends
+/// in a [`DeviceEvent`](crate::DeviceEvent), or when the last piece of a buffer has come home.
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{FlowKey, NvmeTcpConfig, TypedContexts};
+/// use offload_base::Seq;
+///
+/// let (_device, mut driver) = nic(NicConfig::default());
+/// let flow = FlowKey::tcp("10.0.0.2:50000".parse().unwrap(), "10.0.0.1:4420".parse().unwrap());
+/// let mut contexts = driver.nvme().unwrap();
+/// let receiver = contexts.add(&flow, Seq(1000), &NvmeTcpConfig::default()).unwrap();
+/// contexts.remove(receiver);
+/// ```
+pub struct NvmeTcpContexts<'a> {
+    contexts: &'a mut dyn Contexts,
+    engine: EngineInfo,
+    layer: Layer,
+}
+
+impl<'a> NvmeTcpContexts<'a> {
+    /// What the engine is called.
+    pub const ENGINE: &'static str = "nvme-tcp";
+
+    /// Those of a device, if it has the engine.
+    pub fn of(contexts: &'a mut dyn Contexts) -> Option<NvmeTcpContexts<'a>> {
+        let engine = contexts.engine(Self::ENGINE)?;
+        Some(NvmeTcpContexts { contexts, engine, layer: Layer::FIRST })
+    }
+
+    /// The same for PDUs that are the content of another layer's units, which contexts of the flow's open and seal. A protocol
+    /// over such a layer does not say so: the layer does.
+    #[must_use]
+    pub fn at(self, layer: Layer) -> NvmeTcpContexts<'a> {
+        NvmeTcpContexts { layer, ..self }
+    }
+
     /// What the device can do.
-    fn limits(&mut self) -> NvmeTcpLimits;
+    pub fn limits(&self) -> NvmeTcpLimits {
+        let none = NvmeTcpLimits { max_pieces: 0, io_threshold: usize::MAX };
+        self.engine.capabilities.get().copied().unwrap_or(none)
+    }
 
     /// Has the device follow what arrives on `flow`, from the PDU that begins at `start`. It works from
     /// [`Ready`](crate::DeviceEvent::Ready) on. Over TLS, sequence numbers are those of the bytes of content on the wire.
     ///
     /// # Errors
     /// Whatever the device cannot take; the flow then stays in software.
-    fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused>;
+    pub fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
+        let keys = vec![Key::Flow(*flow, self.layer)];
+        self.create(flow, Direction::Receive, keys, NvmeTcpContext::Receive { start, config: *config })
+    }
 
     /// Has the device fill in the data digests of PDUs that are sent on `flow`: those queued with the handle as their
     /// context, the digests' places zero. It may be used at once. All bytes from the first such PDU on are to have it,
-    /// in units that are whole PDUs ([`TxTag::device`](crate::TxTag::device)), or be sealed by software. Over TLS they are filled in before the
-    /// records are encrypted, which a context of the flow's does too.
+    /// in units that are whole PDUs ([`TxTag::device`](crate::TxTag::device)), or be sealed by software. Over TLS they are filled
+    /// in before the records are encrypted, which a context of the flow's does too.
     ///
     /// # Errors
     /// Whatever the device cannot take; digests are then software's.
-    fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused>;
+    pub fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
+        self.create(flow, Direction::Transmit, Vec::new(), NvmeTcpContext::Transmit)
+    }
+
+    fn create(
+        &mut self,
+        flow: &FlowKey,
+        direction: Direction,
+        keys: Vec<Key>,
+        spec: NvmeTcpContext,
+    ) -> Result<Handle, Refused> {
+        let engine = self.engine.number;
+        let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(spec) };
+        self.contexts.create(new).map_err(|(refused, _)| refused)
+    }
 
     /// Gives the device the buffer of `command`, the pieces in order, before the command is sent. Data that it places
     /// come as [`Placed`](crate::RxBuf::Placed) pieces of it; the rest comes home when the device is done with it.
     /// Refused, all of it does at once.
-    fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>);
+    pub fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
+        self.contexts.place(handle, command.into(), buffer);
+    }
 
     /// Has the device send home what it has of the buffer of `command`.
-    fn release(&mut self, handle: Handle, command: u16);
+    pub fn release(&mut self, handle: Handle, command: u16) {
+        self.contexts.release(handle, command.into());
+    }
 
     /// Answers a resync request: whether a PDU begins at `header`.
-    fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool);
+    pub fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool) {
+        self.contexts.answer(handle, header, is_header.then_some(0));
+    }
 
     /// Gives the context up, sending or receiving, and sends all buffers home; [`Removed`](crate::DeviceEvent::Removed) follows.
-    fn remove(&mut self, handle: Handle);
+    pub fn remove(&mut self, handle: Handle) {
+        self.contexts.remove(handle);
+    }
+}
+
+impl fmt::Debug for NvmeTcpContexts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NvmeTcpContexts")
+            .field("engine", &self.engine)
+            .field("layer", &self.layer)
+            .finish_non_exhaustive()
+    }
 }

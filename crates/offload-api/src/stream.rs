@@ -1,6 +1,5 @@
 //! What a protocol sees of a transport.
 
-use crate::contexts;
 use crate::device::{DeviceEvent, NetDevice};
 use crate::rx::RxSegment;
 use crate::source::Sealer;
@@ -138,7 +137,11 @@ pub trait SegmentStream: Send + Unpin {
     /// dropped or not: what has to go out again until then still has its context. Removing it at once is safe
     /// too, for the installed sealer answers for all of it.
     fn release(&mut self, context: Handle) {
-        self.control(&mut |_, device| contexts::remove(device, context));
+        self.control(&mut |_, device| {
+            if let Some(contexts) = device.contexts() {
+                contexts.remove(context);
+            }
+        });
     }
 
     /// Calls `f` with the flow and its device; false, and `f` is not called, if there is no device below.

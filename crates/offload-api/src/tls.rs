@@ -1,7 +1,9 @@
-//! The TLS face of a device.
+//! TLS contexts of a device.
 
+use crate::contexts::{Contexts, EngineInfo, NewContext, ResyncMode};
+use crate::key::Key;
 use crate::record::RecordFormat;
-use crate::unit::Handle;
+use crate::unit::{Handle, Layer};
 use core::fmt;
 use offload_base::Seq;
 use offload_formats::FlowKey;
@@ -132,25 +134,28 @@ pub struct TlsContext {
     pub key: TlsKey,
 }
 
-/// How a receive context that lost its place finds it again: the three ways of Linux' tls-offload.
+/// What a device's TLS engine knows.
 ///
 /// ```
-/// use offload_api::TlsResync;
+/// use offload_api::{TlsCapabilities, TlsKey, TlsSuite, TlsVersion};
 ///
-/// assert_eq!(TlsResync::default(), TlsResync::DriverRequest);
+/// let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
+/// let knows = TlsCapabilities { versions: &[TlsVersion::Tls13], suites: &[TlsSuite::Aes128Gcm] };
+/// assert!(knows.include(&key) && !TlsCapabilities { versions: &[TlsVersion::Tls12], ..knows }.include(&key));
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum TlsResync {
-    /// The device searches, and asks about what may be a header
-    /// ([`ResyncRequested`](crate::DeviceEvent::ResyncRequested)).
-    #[default]
-    DriverRequest,
-    /// The device waits. Software sees that it gets nothing but ciphertext, and tells where the next record begins.
-    CoreHint,
-    /// The device searches, and asks in two steps: what may be headers is
-    /// [noted](crate::DeviceEvent::ResyncStarted) at once, and the question about one of them may come long after.
-    Asynchronous,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsCapabilities {
+    /// Versions.
+    pub versions: &'static [TlsVersion],
+    /// Suites, of each version.
+    pub suites: &'static [TlsSuite],
+}
+
+impl TlsCapabilities {
+    /// Whether it can work with this key.
+    pub fn include(&self, key: &TlsKey) -> bool {
+        self.versions.contains(&key.version()) && self.suites.contains(&key.suite())
+    }
 }
 
 /// Why a device would not take a flow.
@@ -187,34 +192,84 @@ impl Refused {
     }
 }
 
-/// What a TLS layer may ask of a device. Nothing here blocks: what takes time ends in a
+/// What a TLS layer may ask of a device: [`Contexts`] in the words of TLS. Nothing here blocks: what takes time ends in a
 /// [`DeviceEvent`](crate::DeviceEvent).
-pub trait TlsDevice {
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{Direction, FlowKey, TlsKey, TlsSuite, TlsVersion, TypedContexts};
+/// use offload_base::Seq;
+///
+/// let (_device, mut driver) = nic(NicConfig::default());
+/// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:50000".parse().unwrap());
+/// let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
+/// let mut contexts = driver.tls().unwrap();
+/// let sender = contexts.add(&flow, Direction::Transmit, Seq(1000), 0, &key).unwrap();
+/// contexts.remove(sender);
+/// ```
+pub struct TlsContexts<'a> {
+    contexts: &'a mut dyn Contexts,
+    engine: EngineInfo,
+}
+
+impl<'a> TlsContexts<'a> {
+    /// What the engine is called.
+    pub const ENGINE: &'static str = "tls";
+
+    /// Those of a device, if it has the engine.
+    pub fn of(contexts: &'a mut dyn Contexts) -> Option<TlsContexts<'a>> {
+        let engine = contexts.engine(Self::ENGINE)?;
+        Some(TlsContexts { contexts, engine })
+    }
+
     /// Has the device follow one direction of `flow`, from the record numbered `number` that starts at `start`.
     /// For [`Direction::Transmit`] the handle may be used at once; for [`Direction::Receive`] the device works
     /// from [`Ready`](crate::DeviceEvent::Ready) on.
     ///
     /// # Errors
     /// Whatever the device cannot take; the flow then stays in software.
-    fn add(
+    pub fn add(
         &mut self,
         flow: &FlowKey,
         direction: Direction,
         start: Seq,
         number: u64,
         key: &TlsKey,
-    ) -> Result<Handle, Refused>;
+    ) -> Result<Handle, Refused> {
+        if !self.engine.capabilities.get::<TlsCapabilities>().is_some_and(|knows| knows.include(key)) {
+            return Err(Refused::Unsupported);
+        }
+        let keys = match direction {
+            Direction::Transmit => Vec::new(),
+            Direction::Receive => vec![Key::Flow(*flow, Layer::FIRST)],
+        };
+        let spec = Box::new(TlsContext { start, number, key: key.clone() });
+        let new = NewContext { engine: self.engine.number, direction, flow: Some(*flow), keys, spec };
+        self.contexts.create(new).map_err(|(refused, _)| refused)
+    }
 
     /// How its receive contexts find their places again.
-    fn resync(&mut self) -> TlsResync;
+    pub fn resync(&self) -> ResyncMode {
+        self.engine.resync
+    }
 
     /// Answers a resync request: the record whose header starts at `header` has `number`, or no record starts there.
-    /// With [`TlsResync::CoreHint`] nobody asked: it tells where the next record begins.
-    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>);
+    /// With [`ResyncMode::CoreHint`] nobody asked: it tells where the next record begins.
+    pub fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+        self.contexts.answer(handle, header, number);
+    }
 
     /// Gives the context up, after everything that was posted with it;
     /// [`Removed`](crate::DeviceEvent::Removed) follows.
-    fn remove(&mut self, handle: Handle);
+    pub fn remove(&mut self, handle: Handle) {
+        self.contexts.remove(handle);
+    }
+}
+
+impl fmt::Debug for TlsContexts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsContexts").field("engine", &self.engine).finish_non_exhaustive()
+    }
 }
 
 #[cfg(test)]

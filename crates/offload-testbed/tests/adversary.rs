@@ -25,7 +25,7 @@ use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
 use nic_sim::wire::tap::Seen;
 use nic_sim::wire::{Crossing, Direction, Impairment, LinkConfig, Recorder};
 use nic_sim::{NicConfig, TransmitResync};
-use offload_api::{Direction as Half, FlowKey, TlsKey, TlsResync, TlsSuite, TlsVersion};
+use offload_api::{Direction as Half, FlowKey, ResyncMode, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::counters::Counters;
 use offload_base::{Rng, Seed, Seq};
 use offload_host_stack::{TcpConfig, TcpStream};
@@ -45,7 +45,7 @@ struct Schedule {
     contexts: u32,
     cached: usize,
     pooled: usize,
-    resync: TlsResync,
+    resync: ResyncMode,
     transmit_resync: TransmitResync,
     impairments: Impairments,
     overlap: f64,
@@ -415,7 +415,7 @@ fn free_places(host: &BedHost, contexts: u32) -> u32 {
     let flow = FlowKey::tcp("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
     host.stack().with_device(|driver| {
-        let tls = driver.tls().expect("the NIC does TLS");
+        let mut tls = driver.tls().expect("the NIC does TLS");
         (0..contexts).filter(|_| tls.add(&flow, Half::Transmit, Seq(0), 0, &key).is_ok()).count() as u32
     })
 }
@@ -739,7 +739,7 @@ fn schedule() -> impl Strategy<Value = Schedule> {
     let suite = prop::sample::select(vec![TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305]);
     let cipher = (version, suite);
     let resets = || prop::collection::vec(prop_oneof![0u64..300, 300u64..300_000], 0..3);
-    let resync = prop::sample::select(vec![TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous]);
+    let resync = prop::sample::select(vec![ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous]);
     let transmit_resync = prop::sample::select(vec![TransmitResync::Dump, TransmitResync::NextRecord]);
     let nic = (576u16..3_000, any::<bool>(), 1u32..8, 0usize..3, 0usize..4, resync, transmit_resync);
     let swap = prop_oneof![3 => Just(0.0), 1 => 0.0..0.05f64];

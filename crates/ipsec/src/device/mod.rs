@@ -5,6 +5,7 @@
 //! - `receive`: ESP opened, by whom ever; policies held to what arrives;
 //! - `fragments`: put together where policies, or ESP, need the whole packet;
 //! - `keying`: SAs and policies come and go; `offload`: what the device does of it, and what it tells;
+//! - `contexts`: those of the device, for flows that pass as they are;
 //! - `numbers`: how far they are written down, if they outlive the process;
 //! - `events`: what keying is to hear of it all;
 //! - `path_mtu`: what routers say about the size of ESP packets; `keep_alive`: what address translators need to hear;
@@ -14,6 +15,7 @@
 //! it rather than send it plain; no sequence number is used twice under one key, whoever counts; the packets of an SA leave by one
 //! queue, in the order of their numbers.
 
+mod contexts;
 mod events;
 mod fragments;
 mod keep_alive;
@@ -38,12 +40,11 @@ use events::Events;
 use fragments::Fragments;
 use offload_api::ipsec::Packet;
 use offload_api::{
-    Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice,
-    OffloadKind, PathCaps, Protocol, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent,
-    TlsDevice, TlsKey, TlsResync, TxPacket,
+    Action, Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, OffloadKind, PathCaps,
+    Protocol, RecordSource, RssDevice, RxPacket, SaEvent, SaId, Selector, Sent, TxPacket,
 };
 use offload_base::counters::CounterSet;
-use offload_base::{BufferPool, Instant, Seq};
+use offload_base::{BufferPool, Instant};
 use queues::Queue;
 use std::collections::{HashMap, VecDeque};
 
@@ -235,18 +236,8 @@ impl NetDevice for SecureDevice {
         self.count_at(ONLY, set);
     }
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        self.queues[ONLY].inner.tls()?;
-        Some(self)
-    }
-
     fn serves(&self, flow: &FlowKey) -> bool {
         self.queues[ONLY].inner.serves(flow)
-    }
-
-    /// What it works on would have to be found anew below ESP: PDUs are software's.
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
     }
 
     /// It is this layer's.
@@ -262,39 +253,9 @@ impl NetDevice for SecureDevice {
         Some(self)
     }
 
-    /// What they would work on, this layer wraps.
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
-    }
-}
-
-/// Flows that pass as they are have the device's TLS; below ESP, a device cannot follow a stream (it is refused).
-impl TlsDevice for SecureDevice {
-    fn resync(&mut self) -> TlsResync {
-        self.resync_at(ONLY)
-    }
-
-    fn add(
-        &mut self,
-        flow: &FlowKey,
-        direction: Direction,
-        start: Seq,
-        number: u64,
-        key: &TlsKey,
-    ) -> Result<Handle, Refused> {
-        self.tls_at(ONLY, flow).ok_or(Refused::Unsupported)?.add(flow, direction, start, number, key)
-    }
-
-    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
-        if let Some(tls) = self.queues[ONLY].inner.tls() {
-            tls.answer_resync(handle, header, number);
-        }
-    }
-
-    fn remove(&mut self, handle: Handle) {
-        if let Some(tls) = self.queues[ONLY].inner.tls() {
-            tls.remove(handle);
-        }
+        self.queues[ONLY].inner.contexts()?;
+        Some(self)
     }
 }
 

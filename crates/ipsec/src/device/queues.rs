@@ -20,13 +20,13 @@ use offload_api::ipsec::{Packet, SaAdded, SaUse};
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_api::{
     Action, Contexts, DeviceEvent, Direction, EspKey, FlowKey, Handle, IpsecDevice, Keying, KeyingError, Lifetime,
-    NetDevice, NoRecords, NvmeTcpDevice, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId,
-    SaParams, Selector, Sent, TlsDevice, TlsKey, TlsResync, TxPacket,
+    NetDevice, NoRecords, PathCaps, Policy, RecordSource, Refused, RssDevice, RxPacket, SaEvent, SaId, SaParams,
+    Selector, Sent, TxPacket,
 };
+use offload_base::Instant;
 use offload_base::QuickHash;
 use offload_base::counters::CounterSet;
 use offload_base::time::earliest;
-use offload_base::{Instant, Seq};
 use offload_esp::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -229,19 +229,6 @@ impl SecureDevice {
         self.queues[queue].inner.count(set);
     }
 
-    /// The device's TLS, for a flow that passes as it is both ways.
-    pub(super) fn tls_at(&mut self, queue: usize, flow: &FlowKey) -> Option<&mut dyn TlsDevice> {
-        let is_plain = |action| matches!(action, Some(Action::Bypass));
-        let both = is_plain(self.decide(&packet_of(flow)).action)
-            && is_plain(self.action(Direction::Receive, &packet_of(&flow.reversed())));
-        if both { self.queues[queue].inner.tls() } else { None }
-    }
-
-    /// How the device's TLS finds its places again.
-    pub(super) fn resync_at(&mut self, queue: usize) -> TlsResync {
-        self.queues[queue].inner.tls().map(|tls| tls.resync()).unwrap_or_default()
-    }
-
     /// The queue that an SA's packets leave by.
     pub(super) fn home(&self, sa: Option<SaId>) -> Option<usize> {
         Some(self.sad.find(sa?)?.queue)
@@ -315,13 +302,13 @@ impl SecureDevice {
 }
 
 /// One queue of a device under an IPsec layer that is around all of them.
-struct SecureQueue {
+pub(super) struct SecureQueue {
     layer: Arc<Mutex<SecureDevice>>,
-    queue: usize,
+    pub(super) queue: usize,
 }
 
 impl SecureQueue {
-    fn layer(&self) -> MutexGuard<'_, SecureDevice> {
+    pub(super) fn layer(&self) -> MutexGuard<'_, SecureDevice> {
         // A panic elsewhere leaves a layer that is whole between calls.
         self.layer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -376,16 +363,6 @@ impl NetDevice for SecureQueue {
         self.layer().count_at(self.queue, set);
     }
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        self.layer().queues[self.queue].inner.tls()?;
-        Some(self)
-    }
-
-    /// What it works on would have to be found anew below ESP: PDUs are software's.
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
-
     /// It is this layer's.
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
@@ -400,39 +377,9 @@ impl NetDevice for SecureQueue {
         Some(self)
     }
 
-    /// What they would work on, this layer wraps.
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
-    }
-}
-
-impl TlsDevice for SecureQueue {
-    fn resync(&mut self) -> TlsResync {
-        self.layer().resync_at(self.queue)
-    }
-
-    fn add(
-        &mut self,
-        flow: &FlowKey,
-        direction: Direction,
-        start: Seq,
-        number: u64,
-        key: &TlsKey,
-    ) -> Result<Handle, Refused> {
-        let mut layer = self.layer();
-        layer.tls_at(self.queue, flow).ok_or(Refused::Unsupported)?.add(flow, direction, start, number, key)
-    }
-
-    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
-        if let Some(tls) = self.layer().queues[self.queue].inner.tls() {
-            tls.answer_resync(handle, header, number);
-        }
-    }
-
-    fn remove(&mut self, handle: Handle) {
-        if let Some(tls) = self.layer().queues[self.queue].inner.tls() {
-            tls.remove(handle);
-        }
+        self.layer().queues[self.queue].inner.contexts()?;
+        Some(self)
     }
 }
 

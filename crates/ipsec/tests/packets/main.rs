@@ -21,7 +21,7 @@ mod scale;
 use nic_sim::wire::Port;
 use offload_api::{
     Direction, EspKey, EspMode, EspSuite, FlowKey, NetDevice, OffloadKind, Refused, SaEvent, SaParams, TlsKey,
-    TlsSuite, TlsVersion, UdpEncapsulation,
+    TlsSuite, TlsVersion, TypedContexts, UdpEncapsulation,
 };
 use offload_base::Seq;
 use proptest::prelude::*;
@@ -153,7 +153,7 @@ fn tls_below_esp_is_masked() {
     let [mut from, _] = pair(OffloadKind::Packet, OffloadKind::Packet, EspMode::Transport);
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
-    let tls = from.secure.tls().expect("for flows that pass as they are");
+    let mut tls = from.secure.tls().expect("for flows that pass as they are");
     assert_eq!(tls.add(&flow, Direction::Transmit, Seq(7), 0, &key), Err(Refused::Unsupported));
 }
 

@@ -5,8 +5,7 @@ use core::task::Waker;
 use ipsec::SecureDevice;
 use offload_api::{
     Contexts, DeviceEvent, Direction, DropReason, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords,
-    NvmeTcpDevice, PacketAsk, PathCaps, RecordSource, RssDevice, RxPacket, Sent, StreamAsk, TlsDevice, TxAsk, TxPacket,
-    engines,
+    PacketAsk, PathCaps, RecordSource, RssDevice, RxPacket, Sent, StreamAsk, TxAsk, TxPacket, engines,
 };
 use offload_base::Instant;
 use offload_base::counters::CounterSet;
@@ -48,12 +47,6 @@ impl NetDevice for Keeps {
     }
     fn handle_timeout(&mut self, _: Instant) {}
     fn count(&self, _: &mut CounterSet) {}
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        None
-    }
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
     }

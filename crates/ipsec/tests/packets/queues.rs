@@ -10,8 +10,8 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, MultiQueueDevice, NicConfig, multi_queue_nic};
 use offload_api::{
-    Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, SaParams, Selector, Sent, Template,
-    TlsResync, TxAsk, TxPacket, UdpEncapsulation,
+    Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, ResyncMode, SaParams, Selector,
+    Sent, Template, TxAsk, TxPacket, TypedContexts, UdpEncapsulation,
 };
 use offload_base::counters::CounterSet;
 use std::sync::Arc;
@@ -216,7 +216,7 @@ fn in_fragments(mut sender: End, sa: SaParams, after: usize) -> Vec<Frame> {
 
 #[test]
 fn a_layer_says_how_the_device_finds_its_places() {
-    for tls_resync in [TlsResync::DriverRequest, TlsResync::CoreHint, TlsResync::Asynchronous] {
+    for tls_resync in [ResyncMode::DriverRequest, ResyncMode::CoreHint, ResyncMode::Asynchronous] {
         for queues in [1, 2] {
             let (_device, drivers) = multi_queue_nic(NicConfig { tls_resync, queues, ..NicConfig::default() });
             let drivers = drivers.into_iter().map(|driver| Box::new(driver) as Box<dyn NetDevice>).collect();

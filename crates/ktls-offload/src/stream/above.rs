@@ -3,13 +3,12 @@
 use core::task::Waker;
 use offload_api::{
     ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying, NetDevice,
-    NewContext, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, PathCaps, Piece, RecordSource, Refused, RssDevice,
-    RxPacket, Sent, Spec, TlsDevice, TxPacket,
+    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TlsContexts, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 
-/// A device as a protocol above TLS may see it: without the TLS face, which is taken. It takes new contexts only while it
+/// A device as a protocol above TLS may see it: without the TLS engine, which is taken. It takes new contexts only while it
 /// opens, or seals, the records in which their units are; what it has, it gives back at any time.
 pub(super) struct AboveTls<'a> {
     pub(super) device: &'a mut dyn NetDevice,
@@ -43,12 +42,6 @@ impl When {
             When::Later => Err(Refused::Busy),
             When::Never => Err(Refused::Unsupported),
         }
-    }
-
-    /// The NVMe/TCP face, if a context is to be had.
-    fn face(self, device: &mut dyn NetDevice) -> Result<&mut dyn NvmeTcpDevice, Refused> {
-        self.check()?;
-        device.nvme().ok_or(Refused::Unsupported)
     }
 }
 
@@ -101,14 +94,6 @@ impl NetDevice for AboveTls<'_> {
         self.device.count(set);
     }
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        None
-    }
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        if self.device.nvme().is_some() { Some(self) } else { None }
-    }
-
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         self.device.ipsec()
     }
@@ -127,8 +112,9 @@ impl NetDevice for AboveTls<'_> {
 }
 
 impl Contexts for AboveTls<'_> {
+    /// TLS's own is taken.
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        self.device.contexts()?.engine(name)
+        self.device.contexts()?.engine(name).filter(|engine| engine.name != TlsContexts::ENGINE)
     }
 
     /// What the context is to work on is in records: one layer higher than the protocol says, which knows of none below it.
@@ -163,6 +149,17 @@ impl Contexts for AboveTls<'_> {
         }
     }
 
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+        // Without a device they are dropped, and so go home.
+        if let Some(contexts) = self.device.contexts() {
+            contexts.place(context, buffer, pieces);
+        }
+    }
+
+    fn release(&mut self, context: Handle, buffer: u64) {
+        self.device.contexts().into_iter().for_each(|contexts| contexts.release(context, buffer));
+    }
+
     fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
         self.device.contexts().into_iter().for_each(|contexts| contexts.answer(context, header, number));
     }
@@ -173,44 +170,5 @@ impl Contexts for AboveTls<'_> {
 
     fn poll_news(&mut self) -> Option<ContextNews> {
         self.device.contexts()?.poll_news()
-    }
-}
-
-impl NvmeTcpDevice for AboveTls<'_> {
-    fn limits(&mut self) -> NvmeTcpLimits {
-        self.device.nvme().map_or(NvmeTcpLimits { max_pieces: 0, io_threshold: usize::MAX }, |device| device.limits())
-    }
-
-    fn add(&mut self, flow: &FlowKey, start: Seq, config: &NvmeTcpConfig) -> Result<Handle, Refused> {
-        self.opens.face(self.device)?.add(flow, start, &NvmeTcpConfig { over_tls: true, ..*config })
-    }
-
-    fn add_transmit(&mut self, flow: &FlowKey) -> Result<Handle, Refused> {
-        self.seals.face(self.device)?.add_transmit(flow)
-    }
-
-    fn place(&mut self, handle: Handle, command: u16, buffer: Vec<Piece>) {
-        // Without a device they are dropped, and so go home.
-        if let Some(device) = self.device.nvme() {
-            device.place(handle, command, buffer);
-        }
-    }
-
-    fn release(&mut self, handle: Handle, command: u16) {
-        if let Some(device) = self.device.nvme() {
-            device.release(handle, command);
-        }
-    }
-
-    fn answer_resync(&mut self, handle: Handle, header: Seq, is_header: bool) {
-        if let Some(device) = self.device.nvme() {
-            device.answer_resync(handle, header, is_header);
-        }
-    }
-
-    fn remove(&mut self, handle: Handle) {
-        if let Some(device) = self.device.nvme() {
-            device.remove(handle);
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! given back, and all of it when the stream goes.
 
 use super::offload::NotOffloaded;
-use offload_api::{Direction, FlowKey, Handle, NetDevice, SegmentStream, TlsKey};
+use offload_api::{Direction, FlowKey, Handle, NetDevice, SegmentStream, TlsKey, TypedContexts};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
@@ -28,7 +28,7 @@ impl Contexts {
         let mut result = Err(NotOffloaded::NoDevice);
         stream.control(&mut |flow: FlowKey, device: &mut dyn NetDevice| {
             result = match device.tls() {
-                Some(tls) => tls.add(&flow, direction, start, number, key).map_err(NotOffloaded::from),
+                Some(mut tls) => tls.add(&flow, direction, start, number, key).map_err(NotOffloaded::from),
                 None => Err(NotOffloaded::NoTls),
             };
         });
@@ -65,7 +65,7 @@ fn give_back<S: SegmentStream>(stream: &mut S, direction: Direction, context: Ha
         Direction::Transmit => stream.release(context),
         Direction::Receive => {
             stream.control(&mut |_, device| {
-                if let Some(tls) = device.tls() {
+                if let Some(mut tls) = device.tls() {
                     tls.remove(context);
                 }
             });

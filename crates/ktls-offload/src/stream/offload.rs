@@ -11,7 +11,9 @@ use crate::tasks::Task;
 use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload_api::{AskAgain, DeviceEvent, Direction, Handle, Layer, Refused, SegmentStream, TlsResync, TxTag};
+use offload_api::{
+    AskAgain, DeviceEvent, Direction, Handle, Layer, Refused, ResyncMode, SegmentStream, TxTag, TypedContexts,
+};
 use offload_base::Seq;
 use std::io;
 
@@ -367,7 +369,7 @@ impl<S: SegmentStream> KtlsStream<S> {
                 self.rekeys.note_context();
                 self.rx = RxOffload::Adding(handle);
                 self.counters.offload_later += u64::from(self.returns.rx.end());
-                let mut mode = TlsResync::default();
+                let mut mode = ResyncMode::default();
                 self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
                 self.resync = Resync::new(mode, start);
                 None
@@ -579,7 +581,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         }
         self.counters.rx_device_resync += u64::from(number.is_some());
         self.stream.control(&mut |_, device| {
-            if let Some(tls) = device.tls() {
+            if let Some(mut tls) = device.tls() {
                 tls.answer_resync(handle, header, number);
             }
         });

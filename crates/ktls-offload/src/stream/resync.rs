@@ -1,21 +1,21 @@
 //! Helping a receive context that lost its place: the parts of it that keep a state of their own.
 //!
-//! - [`Hints`]: with [`TlsResync::CoreHint`](offload_api::TlsResync::CoreHint), when to tell the device where the next
+//! - [`Hints`]: with [`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint), when to tell the device where the next
 //!   record begins;
-//! - [`HeaderLog`]: with [`TlsResync::Asynchronous`](offload_api::TlsResync::Asynchronous), the headers that it may ask
+//! - [`HeaderLog`]: with [`ResyncMode::Asynchronous`](offload_api::ResyncMode::Asynchronous), the headers that it may ask
 //!   about later.
 //!
 //! Limits and counts are those of Linux' `net/tls/tls_device.c`.
 
 use crate::record::receive::{Opened, Record};
-use offload_api::{Handle, TlsResync};
+use offload_api::{Handle, ResyncMode};
 use offload_base::Seq;
 use smallvec::SmallVec;
 
 /// What is kept about one receive context.
 #[derive(Debug, Default)]
 pub(super) struct Resync {
-    mode: TlsResync,
+    mode: ResyncMode,
     /// Where the context begins, until a record that begins there or later was given out; what comes before is no failure
     /// of its. Sequence numbers come round, so they are not compared with it for longer.
     start: Option<Seq>,
@@ -27,7 +27,7 @@ pub(super) struct Resync {
 
 impl Resync {
     /// For a context that begins at `start`.
-    pub(super) fn new(mode: TlsResync, start: Seq) -> Resync {
+    pub(super) fn new(mode: ResyncMode, start: Seq) -> Resync {
         Resync { mode, start: Some(start), ..Resync::default() }
     }
 
@@ -38,9 +38,9 @@ impl Resync {
         }
         self.start = None;
         match (self.mode, record.opened) {
-            (TlsResync::CoreHint, Opened::InSoftware) => self.hints.note_encrypted(),
-            (TlsResync::CoreHint, Opened::ByDevice | Opened::InPart) => self.hints.note_decrypted(),
-            (TlsResync::Asynchronous, _) => return self.log.note(record.start, record.number),
+            (ResyncMode::CoreHint, Opened::InSoftware) => self.hints.note_encrypted(),
+            (ResyncMode::CoreHint, Opened::ByDevice | Opened::InPart) => self.hints.note_decrypted(),
+            (ResyncMode::Asynchronous, _) => return self.log.note(record.start, record.number),
             _ => {}
         }
         true
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_context_is_helped_however_far_its_stream_has_come() {
-        for mode in [TlsResync::CoreHint, TlsResync::Asynchronous] {
+        for mode in [ResyncMode::CoreHint, ResyncMode::Asynchronous] {
             let start = Seq(u32::MAX - 5);
             let mut resync = Resync::new(mode, start);
             resync.log.start(start, start + 100);
@@ -195,7 +195,7 @@ mod tests {
                 resync.log.start(at, at + 100);
                 (0..600).for_each(|later| assert!(resync.note(&record(at + later * 20, number.into()))));
                 let helped = match mode {
-                    TlsResync::CoreHint => resync.hints.is_due(),
+                    ResyncMode::CoreHint => resync.hints.is_due(),
                     _ => resync.log.resolve(at + 20) == Some(number.into()),
                 };
                 assert!(helped, "{mode:?}, {} MiB behind the start", number << 9);

@@ -3,9 +3,9 @@
 
 use bytes::Bytes;
 use offload_api::{
-    Contexts, DeviceEvent, Direction, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps,
-    RecordSource, Refused, RssDevice, RxMeta, RxPacket, Sent, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion,
-    TxPacket, Verdict,
+    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
+    NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, ResyncMode, RssDevice, RxMeta, RxPacket, Sent, Spec,
+    TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, Verdict, engines,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seq};
@@ -31,7 +31,7 @@ pub(crate) struct MockDevice {
     pub(crate) silent: bool,
     pub(crate) removed: Vec<Handle>,
     /// How it says that its contexts find their place again.
-    pub(crate) resync: TlsResync,
+    pub(crate) resync: ResyncMode,
     /// What it was told about where records begin.
     pub(crate) told: Vec<(Handle, Seq, Option<u64>)>,
     rng: Rng,
@@ -63,7 +63,7 @@ impl MockDevice {
             refuse: None,
             silent: false,
             removed: Vec::new(),
-            resync: TlsResync::DriverRequest,
+            resync: ResyncMode::DriverRequest,
             told: Vec::new(),
             rng,
         }
@@ -212,10 +212,6 @@ impl NetDevice for MockDevice {
 
     fn handle_timeout(&mut self, _: Instant) {}
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        Some(self)
-    }
-
     fn room_paced(&self, flow: &FlowKey) -> usize {
         self.room(flow)
     }
@@ -225,10 +221,6 @@ impl NetDevice for MockDevice {
     }
 
     fn count(&self, _: &mut CounterSet) {}
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None
@@ -243,31 +235,40 @@ impl NetDevice for MockDevice {
     }
 
     fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
+        Some(self)
     }
 }
 
-impl TlsDevice for MockDevice {
-    fn add(
-        &mut self,
-        flow: &FlowKey,
-        direction: Direction,
-        start: Seq,
-        number: u64,
-        key: &TlsKey,
-    ) -> Result<Handle, Refused> {
-        assert_eq!(*flow, FLOW);
+impl Contexts for MockDevice {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        (name == TlsContexts::ENGINE).then(|| EngineInfo {
+            number: engines::TLS,
+            name: TlsContexts::ENGINE,
+            contexts: Handle::PLACES,
+            counts_units: true,
+            resync: self.resync,
+            pool: 0,
+            capabilities: Capabilities::new(TlsCapabilities {
+                versions: &[TlsVersion::Tls12, TlsVersion::Tls13],
+                suites: &[TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305],
+            }),
+        })
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let NewContext { direction, flow, spec, .. } = new;
+        assert_eq!(flow, Some(FLOW));
         if let Some(refused) = self.refuse {
-            return Err(refused);
+            return Err((refused, spec));
         }
+        let TlsContext { start, number, key } = *spec.downcast().map_err(|spec| (Refused::Unsupported, spec))?;
         let handle = Handle { index: self.next_index, generation: 1 };
         self.next_index += 1;
-        let key = key.clone();
         let context = match direction {
             Direction::Transmit => Context::Transmit { key, start, number },
             Direction::Receive => {
                 if !self.silent {
-                    self.events.push_back(DeviceEvent::Ready { flow: *flow, handle });
+                    self.events.push_back(DeviceEvent::Ready { flow: FLOW, handle });
                 }
                 let tracker = Tracker { key, expected: start, number, head: vec![], state: None, tag: vec![] };
                 Context::Receive(Box::new(tracker))
@@ -277,11 +278,19 @@ impl TlsDevice for MockDevice {
         Ok(handle)
     }
 
-    fn resync(&mut self) -> TlsResync {
-        self.resync
+    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, command))
     }
 
-    fn answer_resync(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
+    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, change))
+    }
+
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
+
+    fn release(&mut self, _: Handle, _: u64) {}
+
+    fn answer(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
         self.told.push((handle, header, number));
     }
 
@@ -289,6 +298,10 @@ impl TlsDevice for MockDevice {
         self.contexts.retain(|(known, _)| *known != handle);
         self.removed.push(handle);
         self.events.push_back(DeviceEvent::Removed { flow: FLOW, handle });
+    }
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        None
     }
 }
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use device::MockDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey, TlsSuite,
-    TlsVersion, TxTag, Unit,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey,
+    TlsSuite, TlsVersion, TxTag, Unit,
 };
 use offload_base::{Rng, Seed, Seq};
 use std::collections::{BTreeMap, VecDeque};
@@ -319,8 +319,8 @@ impl Half {
         self.releases.retain(|(offset, _)| *offset > gone);
         for handle in due {
             self.released.push(handle);
-            if let Some(tls) = self.device.as_mut().and_then(|device| device.tls()) {
-                tls.remove(handle);
+            if let Some(device) = &mut self.device {
+                device.remove(handle);
             }
         }
     }

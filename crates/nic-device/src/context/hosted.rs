@@ -7,7 +7,10 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
-use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
+use offload_api::{
+    Capabilities, ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, ResyncMode, TxPacket,
+    Verdict,
+};
 use offload_api::{KeyBytes, Spec};
 use offload_base::Seq;
 use offload_formats::IpHeaders;
@@ -134,7 +137,17 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
 
 impl<E: Engine> AnyEngine for Hosted<E> {
     fn info(&self, number: u8) -> EngineInfo {
-        EngineInfo { number, name: E::NAME, contexts: self.places, counts_units: self.counts_units }
+        let mut info = EngineInfo {
+            number,
+            name: E::NAME,
+            contexts: self.places,
+            counts_units: self.counts_units,
+            resync: ResyncMode::default(),
+            pool: 0,
+            capabilities: Capabilities::default(),
+        };
+        self.engine.describe(&mut info);
+        info
     }
 
     fn take_stages(&mut self, stages: &StageMakers) {

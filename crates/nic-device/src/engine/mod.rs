@@ -142,6 +142,9 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// Reads back what [`save`](Self::save) wrote; `None`: it is none of that.
     fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
 
+    /// Adds to what a driver is told of it: beside name, number and room, how its contexts find their places again, say.
+    fn describe(&self, _: &mut EngineInfo) {}
+
     /// The stages that the NIC has, once, before any context is made.
     fn take_stages(&mut self, _: &StageMakers) {}
 
@@ -341,7 +344,7 @@ impl Engines {
         // In the order of `offload_api::engines`.
         engines.add_stream(tls::Tls::new(config), config.tls_contexts);
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
-        engines.add_stream(nvme::NvmeTcp, config.nvme_contexts);
+        engines.add_stream(nvme::NvmeTcp::new(config), config.nvme_contexts);
         engines
     }
 

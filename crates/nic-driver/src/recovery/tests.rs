@@ -4,10 +4,7 @@
 use super::*;
 use nic_rings::DeviceRings;
 use nic_rings::packet::SendDescriptor;
-use nic_rings::rings;
-use offload_api::{
-    Direction, FlowKey, NetDevice, NvmeTcpDevice, TlsDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, UnitTag,
-};
+use offload_api::{Direction, FlowKey, NetDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TypedContexts, UnitTag};
 use offload_base::{Instant, Seq};
 
 /// Units of [`RECORD`] bytes, one after the other; the engine changes those from this byte on.
@@ -57,20 +54,13 @@ struct Rig {
 
 impl Rig {
     fn new(tls_transmit_resync: TransmitResync) -> Rig {
-        let config = NicConfig { tls_transmit_resync, ..NicConfig::default() };
-        let (device, host) = rings(&config);
-        Rig {
-            driver: {
-                let infos = nic_device::engine::Engines::of(&config).infos();
-                Driver::new(config, 0, host, infos)
-            },
-            device,
-        }
+        let (device, driver) = crate::tests::driver(NicConfig { tls_transmit_resync, ..NicConfig::default() });
+        Rig { driver, device }
     }
 
     fn tls(&mut self) -> Handle {
         let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[7; 16], [9; 12]).unwrap();
-        TlsDevice::add(&mut self.driver, &flow(), Direction::Transmit, Seq(0), 0, &key).unwrap()
+        self.driver.tls().unwrap().add(&flow(), Direction::Transmit, Seq(0), 0, &key).unwrap()
     }
 
     fn post(&mut self, context: Handle, seq: u32) -> String {
@@ -121,7 +111,7 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
     assert_eq!(rig.post(context, 3 * RECORD), "PPF.");
 
     let mut rig = Rig::new(TransmitResync::Dump);
-    let context = rig.driver.add_transmit(&flow()).unwrap();
+    let context = rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap();
     assert_eq!(rig.post(context, RECORD - 1000), "PFdd.", "a digest is in it");
 }
 
@@ -129,7 +119,7 @@ fn a_fence_stands_between_parameters_and_what_goes_by_them() {
 #[test]
 fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
     let mut rig = Rig::new(TransmitResync::Dump);
-    let (tls, nvme) = (rig.tls(), rig.driver.add_transmit(&flow()).unwrap());
+    let (tls, nvme) = (rig.tls(), rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap());
     let contexts = [Some(tls), Some(nvme)];
     assert_eq!(rig.post_with(0, contexts, &Stacked(nvme)), "PPPF.", "at the start of both");
     assert_eq!(rig.post_with(1000, contexts, &Stacked(nvme)), ".");

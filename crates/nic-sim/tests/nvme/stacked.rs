@@ -6,8 +6,8 @@ use bytes::Bytes;
 use nic_sim::wire::Port;
 use nic_sim::{Device, Driver, NicConfig, TransmitResync};
 use offload_api::{
-    Direction, Handle, Layer, Lookup, NetDevice, NvmeTcpDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsDevice,
-    TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit, UnitTag,
+    Direction, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Sent, StreamAsk, TlsSuite, TlsVersion,
+    TxAsk, TxPacket, TxTag, TypedContexts, Unit, UnitTag,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -116,7 +116,7 @@ impl Queue {
     /// All of it with digests made by software, as a NIC seals that.
     fn sealed(&self, cipher: Cipher) -> Vec<u8> {
         let (mut device, mut driver) = pair(NicConfig::default());
-        let tls = TlsDevice::add(&mut driver, &flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
+        let tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, self.start, 0, &key(cipher)).unwrap();
         let mut plain = Vec::new();
         for chunk in &self.chunks {
             match chunk.pdu {
@@ -240,8 +240,8 @@ impl RecordSource for Queue {
 }
 
 fn contexts(driver: &mut Driver, cipher: Cipher, start: Seq) -> Handles {
-    let tls = TlsDevice::add(driver, &flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
-    Handles { tls, nvme: driver.add_transmit(&flow()).unwrap() }
+    let tls = driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key(cipher)).unwrap();
+    Handles { tls, nvme: driver.nvme().unwrap().add_transmit(&flow()).unwrap() }
 }
 
 /// Sends up to `bytes` bytes from `at` on, with software's help if need be; they must be right. Where they ended.
@@ -291,10 +291,10 @@ proptest! {
                         let start = Seq(start) + reached as u32;
                         let key = key(cipher);
                         queue.handles.tls =
-                            TlsDevice::add(&mut driver, &flow(), Direction::Transmit, start, 0, &key).unwrap();
+                            driver.tls().unwrap().add(&flow(), Direction::Transmit, start, 0, &key).unwrap();
                     }
                     if bytes % 3 == 0 {
-                        queue.handles.nvme = driver.add_transmit(&flow()).unwrap();
+                        queue.handles.nvme = driver.nvme().unwrap().add_transmit(&flow()).unwrap();
                     }
                 }
                 1..10 if reached < queue.wire.len() => {
@@ -352,7 +352,7 @@ fn without_the_digest_context_software_makes_the_digests_and_the_nic_still_encry
     let (mut device, mut driver) = pair(NicConfig::default());
     let handles = contexts(&mut driver, cipher, Seq(7));
     let mut queue = Queue::new(cipher, Seq(7), &[4000, 4000], &[1500], handles);
-    NvmeTcpDevice::remove(&mut driver, handles.nvme);
+    driver.nvme().unwrap().remove(handles.nvme);
     let mut at = 0;
     while at < queue.wire.len() {
         at = send(&mut device, &mut driver, &mut queue, at, MSS);

@@ -7,10 +7,10 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
     let config = NicConfig { tls_contexts: 1, tls_context_pool: 0, ..NicConfig::default() };
     let (mut device, mut driver) = nic(fast(config));
-    let first = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
-    assert_eq!(driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
+    let first = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    assert_eq!(driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()), Err(Refused::NoSpace));
     assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, first), &stream), Sent::Posted);
-    driver.remove(first);
+    driver.tls().unwrap().remove(first);
     assert_eq!(driver.poll_event(), None, "a packet is still under way");
     driver.flush(Instant::ZERO);
     let payload: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
@@ -18,7 +18,7 @@ fn places_are_used_again_under_a_new_generation_after_the_last_packet() {
     assert_eq!(driver.poll_event(), None, "now the device is told");
     frames(&mut device);
     assert_eq!(driver.poll_event(), Some(DeviceEvent::Removed { flow: sender(), handle: first }));
-    let second = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let second = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     assert_eq!((second.index, second.generation), (first.index, first.generation + 1));
     let sent = driver.transmit(Instant::ZERO, stream.packet(0, 100, 1000, first), &stream);
     assert_eq!(sent, Sent::NeedsSoftware(stream.units[0]), "the old name finds nothing");
@@ -32,10 +32,10 @@ fn a_context_from_the_pool_needs_a_key_only() {
         let (mut device, mut driver) =
             nic(fast(NicConfig { tls_contexts: 1, tls_context_pool, ..NicConfig::default() }));
         for generation in 0..5 {
-            let handle = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+            let handle = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
             assert_eq!(handle, Handle { index: 0, generation });
             assert_eq!(driver.transmit(Instant::ZERO, stream.packet(0, 3021, 1000, handle), &stream), Sent::Posted);
-            driver.remove(handle);
+            driver.tls().unwrap().remove(handle);
             driver.flush(Instant::ZERO);
             let left: Vec<u8> = frames(&mut device).iter().flat_map(|frame| frame.data[HEADERS..].to_vec()).collect();
             assert_eq!(left, stream.wire, "the pool's context has the new key");
@@ -52,16 +52,16 @@ fn a_context_from_the_pool_needs_a_key_only() {
         assert_eq!((counted.tx_tls_ctx, counted.tx_tls_del), (5, 5));
         // What is in the pool is there for receive contexts too, and a reset empties it.
         let flow = sender().reversed();
-        let handle = driver.add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
+        let handle = driver.tls().unwrap().add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
         frames(&mut device);
         assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle }));
         assert_eq!(driver.counters().tx_tls_pool_free, made.1 + tls_context_pool as u64);
-        driver.remove(handle);
+        driver.tls().unwrap().remove(handle);
         frames(&mut device);
         device.reset(Instant::ZERO);
         while driver.poll_event().is_some() {}
         let alloc = driver.counters().tx_tls_pool_alloc;
-        driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+        driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
         assert_eq!(driver.counters().tx_tls_pool_alloc, alloc + 1);
         (device.dma().control, device.dma().completions)
     });
@@ -74,7 +74,7 @@ fn commands_from_before_a_reset_are_forgotten() {
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
     device.reset(Instant::ZERO);
     // The driver has not heard of the reset when it gives this command.
-    driver.add(&sender().reversed(), Direction::Receive, Seq(0), 0, &key()).unwrap();
+    driver.tls().unwrap().add(&sender().reversed(), Direction::Receive, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
     assert_eq!(driver.poll_event(), Some(DeviceEvent::Reset));
     assert_eq!(driver.poll_event(), None);
@@ -89,7 +89,7 @@ fn a_driver_that_looks_away_hears_of_the_last_reset() {
     for commands in 0..4 {
         let (mut device, mut driver) = nic(fast(NicConfig { control_ring: 4, ..NicConfig::default() }));
         for _ in 0..commands {
-            let _busy = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key());
+            let _busy = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key());
         }
         frames(&mut device);
         for _ in 0..6 {
@@ -99,7 +99,7 @@ fn a_driver_that_looks_away_hears_of_the_last_reset() {
         device.process(Instant::ZERO);
         while driver.poll_event().is_some() {}
         let flow = sender().reversed();
-        let handle = driver.add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
+        let handle = driver.tls().unwrap().add(&flow, Direction::Receive, Seq(0), 0, &key()).unwrap();
         frames(&mut device);
         assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle }), "{commands} commands before");
     }
@@ -115,7 +115,7 @@ fn keys_are_never_printed() {
     let stream = Stream::new(Seq(0), 0, &[3000]);
     let mut printed = Vec::new();
     for direction in [Direction::Transmit, Direction::Receive, Direction::Transmit] {
-        let handle = driver.add(&sender(), direction, Seq(0), 0, &key).unwrap();
+        let handle = driver.tls().unwrap().add(&sender(), direction, Seq(0), 0, &key).unwrap();
         printed.push(format!("{driver:?} {device:?}"));
         frames(&mut device);
         while driver.poll_event().is_some() {}
@@ -126,7 +126,7 @@ fn keys_are_never_printed() {
         }
         printed.push(format!("{driver:?} {device:?}"));
         if direction == Direction::Transmit {
-            driver.remove(handle);
+            driver.tls().unwrap().remove(handle);
             printed.push(format!("{driver:?} {device:?}"));
         }
     }

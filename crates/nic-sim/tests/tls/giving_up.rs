@@ -30,7 +30,7 @@ impl Host {
 
     fn add(&mut self, number: usize, direction: Direction) -> Handle {
         let flow = flow(1 + number as u16);
-        self.driver.add(&flow, direction, Seq(0), 0, &key()).expect("the device looks often enough")
+        self.driver.tls().unwrap().add(&flow, direction, Seq(0), 0, &key()).expect("the device looks often enough")
     }
 
     fn falls_asleep(&mut self) {
@@ -73,7 +73,7 @@ fn contexts_given_up_at_once_all_leave() {
                 host.run();
             }
             host.falls_asleep();
-            handles.into_iter().for_each(|handle| host.driver.remove(handle));
+            handles.into_iter().for_each(|handle| host.driver.tls().unwrap().remove(handle));
             host.run();
             let left = (host.removed(), host.device.contexts());
             assert_eq!(left, (count, 0), "{count} to {direction:?}, a pool of {tls_context_pool}");
@@ -91,19 +91,19 @@ fn what_waits_behind_keys_for_pooled_contexts_is_done() {
         handles.push(host.add(number, Direction::Transmit));
         host.run();
     }
-    handles.drain(..).for_each(|handle| host.driver.remove(handle));
+    handles.drain(..).for_each(|handle| host.driver.tls().unwrap().remove(handle));
     let receiver = host.add_when_there_is_room(Direction::Receive);
     host.falls_asleep();
     let taken = (0..12).map_while(|number| {
         let flow = flow(100 + number);
-        host.driver.add(&flow, Direction::Transmit, Seq(0), 0, &key()).ok()
+        host.driver.tls().unwrap().add(&flow, Direction::Transmit, Seq(0), 0, &key()).ok()
     });
     handles.extend(taken);
     assert_eq!(handles.len(), 8, "as many as the ring has places");
-    host.driver.remove(receiver);
-    host.driver.remove(handles[0]);
-    for _ in 0..3 {
-        host.driver.answer_resync(handles[1], Seq(9), None);
+    host.driver.tls().unwrap().remove(receiver);
+    host.driver.tls().unwrap().remove(handles[0]);
+    for handle in &handles[1..4] {
+        host.driver.tls().unwrap().answer_resync(*handle, Seq(9), None);
     }
     host.run();
     assert_eq!((host.removed(), host.device.contexts()), (2, 7));
@@ -122,7 +122,7 @@ fn a_context_leaves_after_its_last_packet() {
         let sent = host.driver.transmit(Instant::ZERO, stream.packet(0, 2000, 1000, context), &stream);
         assert_eq!(sent, Sent::Posted);
         host.driver.flush(Instant::ZERO);
-        host.driver.remove(context);
+        host.driver.tls().unwrap().remove(context);
         assert_eq!(host.run(), 2);
         assert_eq!((host.removed(), host.device.contexts()), (1, 0));
     }
@@ -140,7 +140,7 @@ fn a_context_that_leaves_is_named_by_no_packet() {
         sent
     };
     assert_eq!(send(&mut host, 0), Sent::Posted);
-    host.driver.remove(context);
+    host.driver.tls().unwrap().remove(context);
     for at in [1000, 0] {
         assert_eq!(send(&mut host, at), Sent::NeedsSoftware(stream.units[0]), "in step or not");
     }

@@ -15,7 +15,7 @@ use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
 use offload_api::{
     DeviceEvent, Direction, DropReason, FlowKey, Handle, Layer, Lookup, NetDevice, QueuedBytes, RecordSource, Refused,
-    Sent, StreamAsk, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, Unit,
+    ResyncMode, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -212,7 +212,7 @@ proptest! {
         let mut stream = Stream::sealed_with(cipher, Seq(start), first_number, &lengths);
         let tls_transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
         let (mut device, mut driver) = nic(fast(NicConfig { tls_transmit_resync, ..NicConfig::default() }));
-        let mut context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
+        let mut context = driver.tls().unwrap().add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
         let mut seen = 0;
         for (at, bytes, mss, fate) in sends {
             let at = at.index(stream.wire.len());
@@ -256,7 +256,7 @@ proptest! {
                 prop_assert_eq!(refused, expected);
                 driver.flush(Instant::ZERO);
                 frames(&mut device);
-                context = driver.add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
+                context = driver.tls().unwrap().add(&sender(), Direction::Transmit, stream.start, first_number, &key_for(cipher)).unwrap();
             }
         }
         prop_assert!(seen > 0 || device.counters().resets > 0);
@@ -279,7 +279,7 @@ proptest! {
         let streams = starts.map(|start| Stream::new(Seq(start), 9, &[3000, 16_000, 1, 500]));
         let (mut device, mut driver) = nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });
         let contexts = [0, 1].map(|number| {
-            driver.add(&flows[number], Direction::Transmit, streams[number].start, 9, &key()).unwrap()
+            driver.tls().unwrap().add(&flows[number], Direction::Transmit, streams[number].start, 9, &key()).unwrap()
         });
         let (mut now, mut posted, mut left) = (Instant::ZERO, [Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
         let mut run = |device: &mut Device, now: &mut Instant, until: Option<Instant>| loop {
@@ -311,7 +311,7 @@ proptest! {
             let until = now + core::time::Duration::from_nanos(after);
             run(&mut device, &mut now, Some(until));
         }
-        contexts.into_iter().for_each(|context| driver.remove(context));
+        contexts.into_iter().for_each(|context| driver.tls().unwrap().remove(context));
         run(&mut device, &mut now, None);
         let mut events: Vec<DeviceEvent> = std::iter::from_fn(|| driver.poll_event()).collect();
         run(&mut device, &mut now, None);
@@ -360,7 +360,7 @@ proptest! {
         }
         let (mut device, mut driver) = nic(fast(NicConfig { receive_ring: 4, ..NicConfig::default() }));
         let flow = sender().reversed();
-        let context = driver.add(&flow, Direction::Receive, stream.start, 3, &key_for(cipher)).unwrap();
+        let context = driver.tls().unwrap().add(&flow, Direction::Receive, stream.start, 3, &key_for(cipher)).unwrap();
         device.process(Instant::ZERO);
         prop_assert!(device.poll_frame(Instant::ZERO).is_none());
         prop_assert_eq!(driver.poll_event(), Some(DeviceEvent::Ready { flow, handle: context }));
@@ -406,8 +406,8 @@ proptest! {
             let stream = Stream::sealed_with(*cipher, Seq(*start), 9, lengths);
             let flow = flow(5000 + number as u16);
             let key = key_for(*cipher);
-            let context = sender_driver.add(&flow, Direction::Transmit, stream.start, 9, &key).unwrap();
-            receiver_driver.add(&flow.reversed(), Direction::Receive, stream.start, 9, &key).unwrap();
+            let context = sender_driver.tls().unwrap().add(&flow, Direction::Transmit, stream.start, 9, &key).unwrap();
+            receiver_driver.tls().unwrap().add(&flow.reversed(), Direction::Receive, stream.start, 9, &key).unwrap();
             streams.push((stream, flow, context, 0));
         }
         frames(&mut receives);

@@ -6,7 +6,7 @@ use super::*;
 fn a_ring_that_is_full_has_no_room_until_the_device_catches_up() {
     let stream = Stream::new(Seq(0), 0, &[16_000]);
     let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 40_000, ..NicConfig::default() }));
-    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     let mut posted = 0;
     while driver.room(&sender()) > 0 {
         // Each from the middle on, so that each needs a resync.
@@ -40,7 +40,7 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     let woken = std::sync::Arc::new(Woken::default());
     let stream = Stream::new(Seq(0), 0, &[16_000]);
     let (mut device, mut driver) = nic(fast(NicConfig { send_queue_bytes: 1, ..NicConfig::default() }));
-    let context = driver.add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
+    let context = driver.tls().unwrap().add(&sender(), Direction::Transmit, Seq(0), 0, &key()).unwrap();
     frames(&mut device);
     driver.poll_event();
     assert!(driver.arm(&woken.clone().into()), "nothing to do: it goes to sleep");

@@ -15,7 +15,11 @@ fn second_verdict(cipher: Cipher, split: usize, wrong: Option<usize>, evicted: b
     let other = Stream::sealed_with(cipher, Seq(0), 7, &[LENGTH]);
     let (mut device, mut driver) = nic(fast(NicConfig { context_cache_bytes: 208, ..NicConfig::default() }));
     for (stream, port) in [(&stream, 5000), (&other, 5001)].into_iter().take(1 + usize::from(evicted)) {
-        driver.add(&flow(port).reversed(), Direction::Receive, stream.start, 7, &key_for(cipher)).unwrap();
+        driver
+            .tls()
+            .unwrap()
+            .add(&flow(port).reversed(), Direction::Receive, stream.start, 7, &key_for(cipher))
+            .unwrap();
     }
     frames(&mut device);
     let mut deliver = |frame: &Frame| {
@@ -62,7 +66,7 @@ fn a_tag_that_is_awaited_is_never_printed() {
     let stream = Stream::new(Seq(0), 7, &[LENGTH]);
     let tag = stream.wire.len() - 16;
     let (mut device, mut driver) = nic(fast(NicConfig::default()));
-    driver.add(&sender().reversed(), Direction::Receive, Seq(0), 7, &key()).unwrap();
+    driver.tls().unwrap().add(&sender().reversed(), Direction::Receive, Seq(0), 7, &key()).unwrap();
     frames(&mut device);
     device.receive_frame(Instant::ZERO, segments_cut_at(&stream, sender(), &[tag])[0].clone());
     device.process(Instant::ZERO);

@@ -11,7 +11,8 @@ use crate::core::queue::{Order, Queue};
 use crate::sending::Sending;
 use core::task::{Context, Poll};
 use offload_api::{
-    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpDevice, NvmeTcpLimits, RxMeta, SegmentStream, Verdict, engines,
+    DeviceEvent, Handle, NvmeTcpConfig, NvmeTcpContexts, NvmeTcpLimits, RxMeta, SegmentStream, TypedContexts, Verdict,
+    engines,
 };
 use offload_base::Seq;
 
@@ -84,7 +85,6 @@ impl Offloading {
             data_digest: framing.data_digest,
             alignment: queue.alignment(),
             check: framing.data_digest && self.wanted == Offload::PlaceAndCheck,
-            over_tls: false,
         };
         self.handle = self.asking.ask(stream, |flow, device| device.add(flow, start, &config));
         if self.handle.is_some() {
@@ -153,11 +153,11 @@ impl Offloading {
     }
 }
 
-fn with_device(stream: &mut dyn SegmentStream, f: impl FnOnce(&mut dyn NvmeTcpDevice)) {
+fn with_device(stream: &mut dyn SegmentStream, f: impl FnOnce(&mut NvmeTcpContexts<'_>)) {
     let mut f = Some(f);
     stream.control(&mut |_, device| {
-        if let (Some(device), Some(f)) = (device.nvme(), f.take()) {
-            f(device);
+        if let (Some(mut contexts), Some(f)) = (device.nvme(), f.take()) {
+            f(&mut contexts);
         }
     });
 }

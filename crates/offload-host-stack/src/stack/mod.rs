@@ -33,7 +33,6 @@ use crate::timers::TimerQueue;
 use crate::udp::Sockets;
 use bytes::Buf;
 use core::net::{IpAddr, SocketAddr};
-use offload_api::contexts;
 use offload_api::{FlowKey, Handle, NetDevice, NoRecords, Protocol, RxPacket};
 use offload_base::{Instant, RandomSource, Rng, time::earliest};
 use opening::{Cookie, Listener};
@@ -302,7 +301,11 @@ impl Stack {
     pub fn transmit(&mut self, now: Instant, device: &mut dyn NetDevice) -> bool {
         let done = self.transmit_unpaced(now, device) & self.transmit_paced(now, device);
         self.post_mail(now, device);
-        self.left.drain(..).for_each(|context| contexts::remove(device, context));
+        for context in self.left.drain(..) {
+            if let Some(contexts) = device.contexts() {
+                contexts.remove(context);
+            }
+        }
         device.flush(now);
         done
     }

@@ -162,8 +162,7 @@ mod tests {
     use core::time::Duration;
     use offload_api::rx::Checksums;
     use offload_api::{
-        Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, NvmeTcpDevice, PathCaps, RecordSource, RssDevice, RxMeta,
-        Sent, TlsDevice, TxPacket,
+        Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, PathCaps, RecordSource, RssDevice, RxMeta, Sent, TxPacket,
     };
     use offload_base::counters::CounterSet;
     use offload_base::{Seed, Seq};
@@ -208,12 +207,6 @@ mod tests {
             true
         }
         fn count(&self, _: &mut CounterSet) {}
-        fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-            None
-        }
-        fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-            None
-        }
         fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
             None
         }

@@ -6,7 +6,7 @@
 use core::task::Waker;
 use offload_api::{
     ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NewContext,
-    NvmeTcpDevice, PathCaps, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TlsDevice, TxPacket,
+    PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TxPacket,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -104,14 +104,6 @@ impl NetDevice for SocketDevice<'_> {
         self.device.count(set);
     }
 
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        self.device.tls()
-    }
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        self.device.nvme()
-    }
-
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         self.device.ipsec()
     }
@@ -163,6 +155,19 @@ impl Contexts for SocketDevice<'_> {
         }
     }
 
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+        // Without a device they are dropped, and so go home.
+        if let Some(contexts) = self.device.contexts() {
+            contexts.place(context, buffer, pieces);
+        }
+    }
+
+    fn release(&mut self, context: Handle, buffer: u64) {
+        if let Some(contexts) = self.device.contexts() {
+            contexts.release(context, buffer);
+        }
+    }
+
     fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
         if let Some(contexts) = self.device.contexts() {
             contexts.answer(context, header, number);
@@ -211,6 +216,8 @@ mod tests {
         fn change(&mut self, _: u8, _: Spec) -> Result<(), (Refused, Spec)> {
             Ok(())
         }
+        fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
+        fn release(&mut self, _: Handle, _: u64) {}
         fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
         fn remove(&mut self, _: Handle) {}
         fn poll_news(&mut self) -> Option<ContextNews> {
@@ -249,12 +256,6 @@ mod tests {
         }
         fn handle_timeout(&mut self, _: Instant) {}
         fn count(&self, _: &mut CounterSet) {}
-        fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-            None
-        }
-        fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-            None
-        }
         fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
             None
         }

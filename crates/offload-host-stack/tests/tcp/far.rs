@@ -7,8 +7,8 @@ use core::task::Waker;
 use core::time::Duration;
 use offload_api::rx::Checksums;
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, NvmeTcpDevice, PathCaps, RecordSource, RssDevice,
-    RxMeta, RxPacket, Sent, TlsDevice, TxPacket, TxTag,
+    Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, PathCaps, RecordSource, RssDevice, RxMeta,
+    RxPacket, Sent, TxPacket, TxTag,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Rng, Seed};
@@ -77,14 +77,6 @@ impl NetDevice for Short {
     }
 
     fn count(&self, _: &mut CounterSet) {}
-
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        None
-    }
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None

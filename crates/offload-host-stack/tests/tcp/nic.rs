@@ -6,8 +6,8 @@
 use bytes::{Bytes, BytesMut};
 use offload_api::rx::Checksums;
 use offload_api::{
-    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, NvmeTcpDevice,
-    PathCaps, RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TlsDevice, TxPacket, Unit,
+    Contexts, DeviceEvent, DropReason, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice, PathCaps,
+    RecordSource, RssDevice, RxMeta, RxPacket, SealError, Sealer, Sent, TxPacket, Unit,
 };
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
@@ -359,14 +359,6 @@ impl NetDevice for Nic {
     }
 
     fn count(&self, _: &mut CounterSet) {}
-
-    fn tls(&mut self) -> Option<&mut dyn TlsDevice> {
-        None
-    }
-
-    fn nvme(&mut self) -> Option<&mut dyn NvmeTcpDevice> {
-        None
-    }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
         None

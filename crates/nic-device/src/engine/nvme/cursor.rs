@@ -211,8 +211,7 @@ mod tests {
 
     #[test]
     fn data_beyond_what_an_offset_counts_are_no_pdu() {
-        let config =
-            NvmeTcpConfig { header_digest: false, data_digest: false, alignment: 0, check: false, over_tls: false };
+        let config = NvmeTcpConfig { header_digest: false, data_digest: false, alignment: 0, check: false };
         for (offset, fits) in [(u32::MAX - 8, true), (u32::MAX - 7, false), (u32::MAX, false)] {
             let mut pdu = [0; 32];
             pdu[..8].copy_from_slice(&[7, 0, 24, 24, 32, 0, 0, 0]);

@@ -76,8 +76,7 @@ const LONGEST: u32 = 1 << 28;
 mod tests {
     use super::*;
 
-    const CONFIG: NvmeTcpConfig =
-        NvmeTcpConfig { header_digest: false, data_digest: true, alignment: 0, check: true, over_tls: false };
+    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: false, data_digest: true, alignment: 0, check: true };
 
     #[test]
     fn a_header_tells_where_its_parts_are() {

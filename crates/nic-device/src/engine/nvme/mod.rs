@@ -20,8 +20,12 @@ use crate::context::{ImageReader, ImageWriter};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::convert::Infallible;
+use nic_rings::config::NicConfig;
+use nic_rings::packet::MAX_PIECES;
 use offload_api::rx::NvmeVerdict;
-use offload_api::{Direction, NvmeTcpContext, Piece, Verdict};
+use offload_api::{
+    Capabilities, Direction, EngineInfo, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits, Piece, Verdict,
+};
 use offload_base::Seq;
 use placement::Placement;
 use receive::{NvmeReceive, Received};
@@ -29,7 +33,16 @@ use transmit::NvmeTransmit;
 
 /// Follows PDUs of NVMe/TCP.
 #[derive(Debug)]
-pub(crate) struct NvmeTcp;
+pub(crate) struct NvmeTcp {
+    limits: NvmeTcpLimits,
+}
+
+impl NvmeTcp {
+    /// As the NIC is built.
+    pub(crate) fn new(config: &NicConfig) -> NvmeTcp {
+        NvmeTcp { limits: NvmeTcpLimits { max_pieces: MAX_PIECES, io_threshold: config.nvme_io_threshold } }
+    }
+}
 
 /// Where a context stands, by direction.
 #[derive(Debug)]
@@ -39,13 +52,17 @@ pub(crate) enum NvmeState {
 }
 
 impl Engine for NvmeTcp {
-    const NAME: &'static str = "nvme-tcp";
+    const NAME: &'static str = NvmeTcpContexts::ENGINE;
     type Spec = NvmeTcpContext;
     type Command = Infallible;
     type Change = Infallible;
     type State = NvmeState;
     /// The buffers of commands; of a transmit context there are none.
     type Held = Placement;
+
+    fn describe(&self, info: &mut EngineInfo) {
+        info.capabilities = Capabilities::new(self.limits);
+    }
 
     fn create(&mut self, _: Direction, spec: NvmeTcpContext) -> Option<(NvmeState, Placement)> {
         let state = match spec {

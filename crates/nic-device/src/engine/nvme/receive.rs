@@ -60,8 +60,8 @@ impl NvmeReceive {
 
     /// Writes the state out.
     pub(crate) fn write(&self, image: &mut ImageWriter<'_>) {
-        let NvmeTcpConfig { header_digest, data_digest, alignment, check, over_tls } = self.config;
-        let flags = [header_digest, data_digest, check, over_tls, self.shown_to.is_some()];
+        let NvmeTcpConfig { header_digest, data_digest, alignment, check } = self.config;
+        let flags = [header_digest, data_digest, check, self.shown_to.is_some()];
         image.put_u8(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         image.put_u8(alignment);
         image.put_seq(self.shown_to.unwrap_or(Seq(0)));
@@ -90,14 +90,9 @@ impl NvmeReceive {
     pub(crate) fn read(image: &mut ImageReader<'_>) -> Option<NvmeReceive> {
         let bits = image.take_u8()?;
         let flag = |bit: u8| bits >> bit & 1 == 1;
-        let config = NvmeTcpConfig {
-            header_digest: flag(0),
-            data_digest: flag(1),
-            check: flag(2),
-            over_tls: flag(3),
-            alignment: image.take_u8()?,
-        };
-        let shown_to = Some(image.take_seq()?).filter(|_| flag(4));
+        let config =
+            NvmeTcpConfig { header_digest: flag(0), data_digest: flag(1), check: flag(2), alignment: image.take_u8()? };
+        let shown_to = Some(image.take_seq()?).filter(|_| flag(3));
         let place = match image.take_u8()? {
             KNOWN => Place::Known { next: image.take_seq()?, cursor: Cursor::read(image, &config)? },
             SEARCHING => Place::Searching { end: image.take_seq()?, have: image.take_u8()?, bytes: image.take()? },
@@ -358,8 +353,7 @@ mod tests {
         fn take_back(&self, _: u64, _: BytesMut) {}
     }
 
-    const CONFIG: NvmeTcpConfig =
-        NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true, over_tls: false };
+    const CONFIG: NvmeTcpConfig = NvmeTcpConfig { header_digest: true, data_digest: true, alignment: 1, check: true };
 
     /// PDUs with data of these lengths for commands 0, 1, 2 ..., each followed by a response; where each PDU begins, and
     /// where data lie in the stream.

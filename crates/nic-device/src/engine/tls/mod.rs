@@ -14,7 +14,10 @@ use bytes::BytesMut;
 use core::convert::Infallible;
 use nic_rings::config::NicConfig;
 use offload_api::rx::TlsVerdict;
-use offload_api::{Direction, TlsContext, TlsResync, TlsSuite, Verdict};
+use offload_api::{
+    Capabilities, Direction, EngineInfo, ResyncMode, TlsCapabilities, TlsContext, TlsContexts, TlsSuite, TlsVersion,
+    Verdict,
+};
 use offload_base::Seq;
 use receive::TlsReceive;
 use record::Protection;
@@ -42,16 +45,22 @@ pub(crate) enum TlsState {
 }
 
 impl Engine for Tls {
-    const NAME: &'static str = "tls";
+    const NAME: &'static str = TlsContexts::ENGINE;
     type Spec = TlsContext;
     type Command = Infallible;
     type Change = Infallible;
     type State = TlsState;
     type Held = Key;
 
+    fn describe(&self, info: &mut EngineInfo) {
+        info.resync = self.config.tls_resync;
+        info.pool = self.config.tls_context_pool;
+        info.capabilities = Capabilities::new(KNOWN);
+    }
+
     fn create(&mut self, direction: Direction, spec: TlsContext) -> Option<(TlsState, Key)> {
         let TlsContext { start, number, key } = spec;
-        if !self.config.knows(&key) {
+        if !KNOWN.include(&key) {
             return None;
         }
         let expanded = Key::new(algorithm(key.suite())?, key.key()).ok()?;
@@ -59,7 +68,7 @@ impl Engine for Tls {
         let state = match direction {
             Direction::Transmit => TlsState::Transmit(TlsTransmit::new(protection)),
             Direction::Receive => {
-                let asks = self.config.tls_resync != TlsResync::CoreHint;
+                let asks = self.config.tls_resync != ResyncMode::CoreHint;
                 TlsState::Receive(TlsReceive::new(protection, start, number, asks))
             }
         };
@@ -182,5 +191,9 @@ fn algorithm(suite: TlsSuite) -> Option<Algorithm> {
     }
 }
 
+const KNOWN: TlsCapabilities = TlsCapabilities {
+    versions: &[TlsVersion::Tls12, TlsVersion::Tls13],
+    suites: &[TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305],
+};
 const TRANSMIT: u8 = 1;
 const RECEIVE: u8 = 2;

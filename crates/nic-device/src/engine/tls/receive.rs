@@ -13,7 +13,7 @@
 //!   Tracking  --- software says yes, and the next header arrives --> Known
 //! ```
 //!
-//! A context that does not ask ([`TlsResync::CoreHint`](offload_api::TlsResync::CoreHint)) waits instead of searching:
+//! A context that does not ask ([`ResyncMode::CoreHint`](offload_api::ResyncMode::CoreHint)) waits instead of searching:
 //! ```text
 //!   Known --- a gap that hides a header --> Waiting --- software says where the next record begins --> Expecting
 //!   Expecting --- that header arrives --> Known        Expecting --- it was lost --> Waiting

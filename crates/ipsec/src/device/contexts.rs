@@ -1,0 +1,113 @@
+//! The contexts of the device below, for flows that pass as they are both ways. What others would work on, this layer wraps:
+//! those are refused.
+
+use super::queues::SecureQueue;
+use super::{ONLY, SecureDevice, packet_of};
+use offload_api::{
+    Action, ContextNews, Contexts, Direction, EngineInfo, FlowKey, Handle, NewContext, Piece, Refused, Spec, engines,
+};
+use offload_base::Seq;
+
+impl SecureDevice {
+    fn passes(&mut self, flow: &FlowKey) -> bool {
+        let is_plain = |action| matches!(action, Some(Action::Bypass));
+        is_plain(self.decide(&packet_of(flow)).action)
+            && is_plain(self.action(Direction::Receive, &packet_of(&flow.reversed())))
+    }
+
+    fn contexts_at(&mut self, queue: usize) -> Option<&mut dyn Contexts> {
+        self.queues[queue].inner.contexts()
+    }
+
+    fn engine_at(&mut self, queue: usize, name: &str) -> Option<EngineInfo> {
+        // SAs are this layer's.
+        self.contexts_at(queue)?.engine(name).filter(|engine| engine.number != engines::ESP)
+    }
+
+    fn create_at(&mut self, queue: usize, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        if !new.flow.is_some_and(|flow| self.passes(&flow)) {
+            return Err((Refused::Unsupported, new.spec));
+        }
+        match self.contexts_at(queue) {
+            Some(contexts) => contexts.create(new),
+            None => Err((Refused::Unsupported, new.spec)),
+        }
+    }
+
+    fn command_at(&mut self, queue: usize, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        match self.contexts_at(queue) {
+            Some(contexts) => contexts.command(context, command),
+            None => Err((Refused::Unsupported, command)),
+        }
+    }
+
+    fn change_at(&mut self, queue: usize, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        match self.contexts_at(queue) {
+            Some(contexts) if engine != engines::ESP => contexts.change(engine, change),
+            _ => Err((Refused::Unsupported, change)),
+        }
+    }
+}
+
+/// The face of a layer with one queue, and that of one queue of several.
+macro_rules! contexts_of {
+    ($face:ty, |$this:ident| $layer:expr, $queue:expr) => {
+        impl Contexts for $face {
+            fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+                let $this = self;
+                $layer.engine_at($queue, name)
+            }
+
+            fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+                let $this = self;
+                $layer.create_at($queue, new)
+            }
+
+            fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+                let $this = self;
+                $layer.command_at($queue, context, command)
+            }
+
+            fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+                let $this = self;
+                $layer.change_at($queue, engine, change)
+            }
+
+            fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+                let $this = self;
+                if let Some(contexts) = $layer.contexts_at($queue) {
+                    contexts.place(context, buffer, pieces);
+                }
+            }
+
+            fn release(&mut self, context: Handle, buffer: u64) {
+                let $this = self;
+                if let Some(contexts) = $layer.contexts_at($queue) {
+                    contexts.release(context, buffer);
+                }
+            }
+
+            fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
+                let $this = self;
+                if let Some(contexts) = $layer.contexts_at($queue) {
+                    contexts.answer(context, header, number);
+                }
+            }
+
+            fn remove(&mut self, context: Handle) {
+                let $this = self;
+                if let Some(contexts) = $layer.contexts_at($queue) {
+                    contexts.remove(context);
+                }
+            }
+
+            fn poll_news(&mut self) -> Option<ContextNews> {
+                let $this = self;
+                $layer.contexts_at($queue)?.poll_news()
+            }
+        }
+    };
+}
+
+contexts_of!(SecureDevice, |layer| layer, ONLY);
+contexts_of!(SecureQueue, |face| face.layer(), face.queue);

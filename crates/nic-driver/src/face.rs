@@ -1,0 +1,128 @@
+//! The face of contexts, whichever engines they are of.
+
+use crate::Driver;
+use crate::contexts::Shadow;
+use crate::control::Waiting;
+use nic_rings::packet::{ControlCommand, MAX_PIECES};
+use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Refused, Spec, engines};
+use offload_base::Seq;
+
+impl Contexts for Driver {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        self.engines.iter().find(|engine| engine.name == name && has_contexts_here(engine)).cloned()
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let (engine, direction) = (new.engine, new.direction);
+        let created = self.create_context(new);
+        self.counts.of_engine(engine).note_created(direction, created.is_ok());
+        created
+    }
+
+    fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        if !self.has_room_for_control() {
+            return Err((Refused::Busy, command));
+        }
+        if self.contexts.shadow(context).is_some() {
+            // There is room.
+            let _given = self.command(ControlCommand::Command { handle: context, command });
+            self.ring_doorbell();
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) {
+            return Err((Refused::Unsupported, change));
+        }
+        if !self.has_room_for_control() {
+            return Err((Refused::Busy, change));
+        }
+        // There is room.
+        let _given = self.command(ControlCommand::Change { engine, change });
+        self.ring_doorbell();
+        Ok(())
+    }
+
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+        // Behind what waits it might come later than the peer's data.
+        let taken = self.contexts.live(context).is_some()
+            && pieces.len() <= MAX_PIECES
+            && !self.control.is_waiting()
+            && self.command(ControlCommand::Place { handle: context, buffer, pieces }).is_ok();
+        self.counts.of(context).note_placed(taken);
+        self.ring_doorbell();
+    }
+
+    fn release(&mut self, context: Handle, buffer: u64) {
+        if self.contexts.live(context).is_some() {
+            self.counts.of(context).released += 1;
+            self.give_or_wait(Waiting::Unplace(context, buffer));
+        }
+    }
+
+    fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
+        match self.contexts.shadow_mut(context).filter(|shadow| !shadow.leaving) {
+            Some(shadow) => {
+                shadow.answer = Some((header, number));
+                self.give_or_wait(Waiting::Answer(context));
+            }
+            None => self.counts.of(context).skipped += 1,
+        }
+    }
+
+    fn remove(&mut self, context: Handle) {
+        let Some(direction) = self.contexts.live(context).map(|shadow| shadow.direction) else { return };
+        self.counts.of(context).note_removed(direction);
+        match self.contexts.leave(context) {
+            Some(true) => self.give_or_wait(Waiting::GiveUp(context)),
+            Some(false) => {
+                self.wake_when_sent();
+                self.reap_sent();
+            }
+            None => {}
+        }
+    }
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        self.reap_sent();
+        self.reap_control();
+        self.news.pop_front()
+    }
+}
+
+impl Driver {
+    fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let NewContext { engine, direction, flow, keys, spec } = new;
+        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) {
+            return Err((Refused::Unsupported, spec));
+        }
+        // What was parked takes what a flow's transmit context is: that needs no answer.
+        let reused = flow.filter(|_| direction == Direction::Transmit && keys.is_empty());
+        let reused = reused.filter(|_| self.contexts.pooled(engine) > 0);
+        if !(self.has_room_for_control() || reused.is_some() && self.rings.control.room() > 0) {
+            return Err((Refused::Busy, spec));
+        }
+        let shadow = Shadow::new(flow, direction);
+        let Some((handle, from_pool)) = self.contexts.occupy(engine, shadow, reused.is_some()) else {
+            return Err((Refused::NoSpace, spec));
+        };
+        // There is room.
+        let _given = match reused {
+            Some(flow) => self.command_unreported(ControlCommand::Reuse { handle, flow, spec }),
+            None => {
+                let counts = self.counts.of(handle);
+                counts.pool_alloc += u64::from(direction == Direction::Transmit);
+                counts.pool_free += u64::from(from_pool);
+                self.command(ControlCommand::Create { handle, flow, direction, keys, spec })
+            }
+        };
+        self.ring_doorbell();
+        Ok(handle)
+    }
+}
+
+/// SAs have a face of their own.
+fn has_contexts_here(engine: &EngineInfo) -> bool {
+    engine.number != engines::ESP && engine.contexts > 0
+}
