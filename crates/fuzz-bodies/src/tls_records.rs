@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use ktls_offload::{KeySchedule, KtlsStream, Offload, ScheduleError, TrafficKeys};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey, TlsSuite,
-    TlsVersion, TxTag, Verdict,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
+    SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, contexts, stream,
 };
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
@@ -269,6 +269,18 @@ impl SegmentStream for Transport {
         }
     }
 
+    fn next_seq(&self) -> Option<Seq> {
+        None
+    }
+
+    fn seq_after(&self, _: u32) -> Option<Seq> {
+        None
+    }
+
+    fn furthest_seq(&self) -> Option<Seq> {
+        None
+    }
+
     fn consume(&mut self, bytes: usize) {
         *self.consumed.borrow() += bytes as u64;
     }
@@ -283,7 +295,28 @@ impl SegmentStream for Transport {
         seq
     }
 
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        stream::send_one_by_one(self, pieces)
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>> {
+        stream::poll_send_in_steps(self, cx, listener, pieces)
+    }
+
     fn flush(&mut self) {}
+
+    fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn sent(&self) -> SentBytes {
+        SentBytes::default()
+    }
 
     fn poll_acked(&mut self, _: &mut Context<'_>, _: u64) -> Poll<io::Result<()>> {
         Poll::Pending
@@ -294,6 +327,10 @@ impl SegmentStream for Transport {
     fn abort(&mut self) {}
 
     fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
+
+    fn release(&mut self, context: Handle) {
+        contexts::remove(&mut self.device, context);
+    }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 1));

@@ -8,7 +8,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use core::future::Future;
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker, ready};
-use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TxTag};
+use offload_api::{
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
+    SentBytes, TxTag, stream,
+};
 use offload_base::Seq;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -254,6 +257,19 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
         Poll::Ready(Ok(Some(RxSegment { seq, data, meta: RxMeta::default() })))
     }
 
+    /// What arrives next is not known before it does.
+    fn next_seq(&self) -> Option<Seq> {
+        None
+    }
+
+    fn seq_after(&self, _: u32) -> Option<Seq> {
+        None
+    }
+
+    fn furthest_seq(&self) -> Option<Seq> {
+        None
+    }
+
     fn consume(&mut self, _: usize) {}
 
     /// Wants more when all it has is written: the kernel's buffer is the send buffer.
@@ -272,6 +288,19 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
             self.queue.push_back(data);
         }
         seq
+    }
+
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        stream::send_one_by_one(self, pieces)
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>> {
+        stream::poll_send_in_steps(self, cx, listener, pieces)
     }
 
     fn flush(&mut self) {
@@ -297,6 +326,11 @@ impl<T: ByteStream> SegmentStream for TokioSegments<T> {
 
     fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_written(Task::Writer, cx)
+    }
+
+    /// The stream below does not tell.
+    fn sent(&self) -> SentBytes {
+        SentBytes::default()
     }
 
     fn finish(&mut self) {

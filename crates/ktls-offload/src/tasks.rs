@@ -55,6 +55,11 @@ impl Waiting {
         self.waker.clone()
     }
 
+    /// The same, lent.
+    pub(crate) fn waker_ref(&self) -> &Waker {
+        &self.waker
+    }
+
     /// Wakes all that wait.
     pub(crate) fn wake_all(&self) {
         self.tasks.wake_but(None, false);

@@ -5,7 +5,7 @@ use crate::rx::RxSegment;
 use crate::source::Sealer;
 use crate::unit::{Handle, Layer, TxTag};
 use bytes::Bytes;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker, ready};
 use offload_base::Seq;
 use offload_formats::FlowKey;
 use std::io;
@@ -39,6 +39,42 @@ impl SentBytes {
     }
 }
 
+/// How a turn of sending ended: see [`SegmentStream::poll_send`].
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_api::{DeviceEvent, SegmentStream, SendTurn, TxTag};
+/// use std::task::{Context, Poll, Waker};
+///
+/// /// Sends a line, after whatever the device has to say.
+/// fn poll_line(
+///     stream: &mut impl SegmentStream,
+///     cx: &mut Context<'_>,
+///     listener: &Waker,
+///     mut act_on: impl FnMut(DeviceEvent),
+/// ) -> Poll<std::io::Result<()>> {
+///     loop {
+///         let mut line = Some((Bytes::from_static(b"hello\n"), TxTag::PLAIN));
+///         match stream.poll_send(cx, listener, &mut |_| line.take()) {
+///             Poll::Ready(Ok(SendTurn::News(event))) => act_on(event),
+///             Poll::Ready(Ok(SendTurn::Queued(_))) => return Poll::Ready(Ok(())),
+///             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+///             Poll::Pending => return Poll::Pending,
+///         }
+///     }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendTurn {
+    /// The device has news, which may change what is to be sent. Nothing was queued.
+    News(DeviceEvent),
+    /// Everything is queued and leaves now; the sequence number of its first byte, `None` of nothing.
+    Queued(Option<Seq>),
+}
+
+/// Gives what a turn of sending is to send, piece by piece; it hears how much has left so far.
+pub type NextPiece<'a> = dyn FnMut(SentBytes) -> Option<(Bytes, TxTag)> + 'a;
+
 /// A byte stream in both directions whose ranges keep their TCP sequence and what the device said about them,
 /// and whose queued bytes carry what the device is to do with them.
 ///
@@ -47,6 +83,8 @@ impl SentBytes {
 /// **Life after the stream.** Whatever was handed to [`send`](Self::send) before it was dropped is still delivered, sealed
 /// in software if need be, with nobody polling; then the connection is closed. What a protocol says at an end that was
 /// meant ([`finish`](Self::finish)), such as a close_notify, it leaves out then.
+///
+/// No method has a default, so that nothing that wraps a stream can forget to pass one on.
 pub trait SegmentStream: Send + Unpin {
     /// The next range in order; `None` when the peer has closed its side.
     ///
@@ -56,20 +94,14 @@ pub trait SegmentStream: Send + Unpin {
 
     /// Sequence number of the byte that the next range begins with, whether that has arrived or not; `None` from a
     /// transport that cannot tell before it has.
-    fn next_seq(&self) -> Option<Seq> {
-        None
-    }
+    fn next_seq(&self) -> Option<Seq>;
 
     /// Sequence number of the byte `bytes` behind the one that [`next_seq`](Self::next_seq) tells of; `None` from a transport
-    /// that cannot tell where it will be, as one whose bytes come in records.
-    fn seq_after(&self, bytes: u32) -> Option<Seq> {
-        if bytes == 0 { self.next_seq() } else { None }
-    }
+    /// that cannot tell where it will be, as one whose bytes come in records and that knows of byte 0 only.
+    fn seq_after(&self, bytes: u32) -> Option<Seq>;
 
     /// Sequence number behind the last byte that has arrived, in order or not; `None` from a transport that cannot tell.
-    fn furthest_seq(&self) -> Option<Seq> {
-        None
-    }
+    fn furthest_seq(&self) -> Option<Seq>;
 
     /// Says that `bytes` received bytes are done with, so that the window may open again.
     fn consume(&mut self, bytes: usize);
@@ -87,14 +119,24 @@ pub trait SegmentStream: Send + Unpin {
 
     /// [Sends](Self::send) what comes one behind the other, such as the pieces of a record, and returns the sequence number
     /// of the first byte; `None` of nothing. A transport behind a lock takes it once.
-    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
-        let mut first = None;
-        for (data, tag) in pieces {
-            let seq = self.send(data, tag);
-            first = first.or(Some(seq));
-        }
-        first
-    }
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq>;
+
+    /// A turn of sending: gives the next device event about this flow, if there is one; else, if the send queue wants
+    /// anything, [sends](Self::send) all that `pieces` gives and [flushes](Self::flush) them. The task of `listener` is woken for
+    /// a later event as after [`poll_device_event`](Self::poll_device_event), the one of `cx` for room as after
+    /// [`poll_room`](Self::poll_room).
+    ///
+    /// A transport behind a lock takes it once. `pieces` is asked for something only when it is going to be queued, so it
+    /// may make up its mind that late; it is asked under that lock, so it must neither use the transport nor wait.
+    ///
+    /// # Errors
+    /// When nothing can be sent any more.
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>>;
 
     /// Bytes queued are to leave now, even if they do not fill a segment.
     fn flush(&mut self);
@@ -105,10 +147,7 @@ pub trait SegmentStream: Send + Unpin {
     ///
     /// # Errors
     /// When the connection is lost first.
-    fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.flush();
-        Poll::Ready(Ok(()))
-    }
+    fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Ready once all bytes before `offset` (bytes handed to [`send`](Self::send) since the stream began) are
     /// acknowledged.
@@ -118,9 +157,7 @@ pub trait SegmentStream: Send + Unpin {
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>>;
 
     /// How much has left so far. Zeros from a transport that cannot tell.
-    fn sent(&self) -> SentBytes {
-        SentBytes::default()
-    }
+    fn sent(&self) -> SentBytes;
 
     /// Closes this side after everything queued; the other side goes on.
     fn finish(&mut self);
@@ -136,17 +173,47 @@ pub trait SegmentStream: Send + Unpin {
     /// does not remove it before the last byte queued with it is acknowledged, or will never be sent, the stream
     /// dropped or not: what has to go out again until then still has its context. Removing it at once is safe
     /// too, for the installed sealer answers for all of it.
-    fn release(&mut self, context: Handle) {
-        self.control(&mut |_, device| {
-            if let Some(contexts) = device.contexts() {
-                contexts.remove(context);
-            }
-        });
-    }
+    fn release(&mut self, context: Handle);
 
     /// Calls `f` with the flow and its device; false, and `f` is not called, if there is no device below.
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool;
 
     /// The next device event about this flow.
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent>;
+}
+
+/// [`SegmentStream::poll_send`] by the methods for each of its steps: for a transport that is behind no lock.
+///
+/// # Errors
+/// As there.
+pub fn poll_send_in_steps<S: SegmentStream + ?Sized>(
+    stream: &mut S,
+    cx: &mut Context<'_>,
+    listener: &Waker,
+    pieces: &mut NextPiece<'_>,
+) -> Poll<io::Result<SendTurn>> {
+    if let Poll::Ready(event) = stream.poll_device_event(&mut Context::from_waker(listener)) {
+        return Poll::Ready(Ok(SendTurn::News(event)));
+    }
+    ready!(stream.poll_room(cx))?;
+    let mut first = None;
+    while let Some((data, tag)) = pieces(stream.sent()) {
+        let seq = stream.send(data, tag);
+        first = first.or(Some(seq));
+    }
+    stream.flush();
+    Poll::Ready(Ok(SendTurn::Queued(first)))
+}
+
+/// [`SegmentStream::send_pieces`] one by one: for a transport that is behind no lock.
+pub fn send_one_by_one<S: SegmentStream + ?Sized>(
+    stream: &mut S,
+    pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>,
+) -> Option<Seq> {
+    let mut first = None;
+    for (data, tag) in pieces {
+        let seq = stream.send(data, tag);
+        first = first.or(Some(seq));
+    }
+    first
 }

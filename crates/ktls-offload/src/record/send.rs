@@ -225,6 +225,12 @@ impl Sender {
         self.pad_to = bytes.max(1);
     }
 
+    /// How many records may be made before something has to happen to the key.
+    pub(crate) fn records_left(&self) -> u64 {
+        let last = if self.has_key_updates() { 1 } else { 0 };
+        self.limit.saturating_sub(last).saturating_sub(self.number)
+    }
+
     /// Whether not even a KeyUpdate can be protected any more.
     pub(crate) fn is_used_up(&self) -> bool {
         self.number >= self.limit

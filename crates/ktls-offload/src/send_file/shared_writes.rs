@@ -225,7 +225,9 @@ const WORTH_SHARING: usize = 2048;
 mod tests {
     use super::*;
     use core::task::Waker;
-    use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer};
+    use offload_api::{
+        DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SendTurn, SentBytes, stream,
+    };
     use offload_base::Seq;
 
     /// Keeps what was sent.
@@ -239,6 +241,15 @@ mod tests {
         fn poll_segment(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
             Poll::Pending
         }
+        fn next_seq(&self) -> Option<Seq> {
+            None
+        }
+        fn seq_after(&self, _: u32) -> Option<Seq> {
+            None
+        }
+        fn furthest_seq(&self) -> Option<Seq> {
+            None
+        }
         fn consume(&mut self, _: usize) {}
         fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<io::Result<usize>> {
             if self.full { Poll::Pending } else { Poll::Ready(Ok(1)) }
@@ -247,7 +258,24 @@ mod tests {
             self.sent.push(data);
             Seq(0)
         }
+        fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+            stream::send_one_by_one(self, pieces)
+        }
+        fn poll_send(
+            &mut self,
+            cx: &mut Context<'_>,
+            listener: &Waker,
+            pieces: &mut NextPiece<'_>,
+        ) -> Poll<io::Result<SendTurn>> {
+            stream::poll_send_in_steps(self, cx, listener, pieces)
+        }
         fn flush(&mut self) {}
+        fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+        fn sent(&self) -> SentBytes {
+            SentBytes::default()
+        }
         fn poll_acked(&mut self, _: &mut Context<'_>, _: u64) -> Poll<io::Result<()>> {
             Poll::Pending
         }

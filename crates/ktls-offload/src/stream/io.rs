@@ -1,10 +1,11 @@
 //! The stream as tokio's traits have it. Nothing here needs a runtime.
 
-use super::KtlsStream;
+use super::{KtlsStream, Turn};
 use crate::record::send::Content;
+use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
-use offload_api::SegmentStream;
+use offload_api::{SegmentStream, TxTag};
 use offload_base::cost::{self, Work};
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -41,8 +42,20 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        ready!(self.poll_writable(cx))?;
         let taken = self.write_len(data.len());
+        while self.writes_at_once(taken) {
+            // Copied under the transport's lock, as by the transport itself: before, it may be for nothing.
+            let mut parts = data[..taken].chunks(self.record_size);
+            let mut copies = |_| {
+                let part = parts.next()?;
+                let _copy = cost::work(Work::Copy);
+                Some((Bytes::copy_from_slice(part), TxTag::PLAIN))
+            };
+            if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut copies))? {
+                return Poll::Ready(Ok(taken));
+            }
+        }
+        ready!(self.poll_writable(cx))?;
         for part in data[..taken].chunks(self.record_size) {
             self.write_record(Content::Lent(part), part.len())?;
         }

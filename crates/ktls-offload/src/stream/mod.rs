@@ -4,6 +4,7 @@
 //! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`policy`]: when that is done unasked;
 //!   [`contexts`]: who owns what the device has for the stream; [`resync`]: helping it to find its place again;
 //! - [`rekey`]: keys that change, and how the device gets the new ones;
+//! - [`records`]: what is written for a device, framed under the transport's lock;
 //! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above, [`above`]: the device as that sees it.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
@@ -13,6 +14,7 @@ mod contexts;
 mod io;
 pub(crate) mod offload;
 mod policy;
+mod records;
 mod rekey;
 mod resync;
 mod segments;
@@ -28,19 +30,19 @@ use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
 use crate::record::{CONTENT_MAX, ContentType, WIRE_MAX};
 use crate::tasks::{Task, Waiting};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use contexts::Contexts;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
 use offload::{Returns, RxOffload};
-use offload_api::{DeviceEvent, Layer, RxSegment, SegmentStream, TxTag};
+use offload_api::{DeviceEvent, Layer, NextPiece, RxSegment, SegmentStream, SendTurn, TxTag};
 use offload_base::Seq;
 use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
+use records::{Cutter, Pieces, Records};
 use rekey::Rekeys;
 use resync::Resync;
 use segments::AckLog;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// A TLS stream over the transport `S`, each direction in software or on a device.
@@ -136,6 +138,14 @@ impl Side {
             Side::Lost(kind) => Some((*kind).into()),
         }
     }
+}
+
+/// What came of a turn of writing.
+enum Turn {
+    /// The device had news; nothing was written.
+    Heard,
+    /// All is queued and leaves; the sequence number of the first byte of content.
+    Written(Option<Seq>),
 }
 
 /// What a handshake leaves behind.
@@ -237,12 +247,25 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// A [`TlsError`] inside; an error of the transport; `BrokenPipe` after closing.
     pub async fn send_chunk(&mut self, mut data: Bytes) -> std::io::Result<()> {
         while !data.is_empty() {
-            poll_fn(|cx| self.poll_writable(cx)).await?;
-            let part = data.split_to(self.write_len(data.len()));
-            self.write_pieces(&mut core::iter::once((part, TxTag::PLAIN)))?;
-            self.stream.flush();
+            let bytes = self.write_len(data.len());
+            poll_fn(|cx| self.poll_write_part(cx, &data.slice(..bytes))).await?;
+            data.advance(bytes);
         }
         Ok(())
+    }
+
+    fn poll_write_part(&mut self, cx: &mut Context<'_>, part: &Bytes) -> Poll<std::io::Result<()>> {
+        while self.writes_at_once(part.len()) {
+            let mut whole = Some(part);
+            let mut pieces = |_| whole.take().map(|part| (part.clone(), TxTag::PLAIN));
+            if let Turn::Written(_) = ready!(self.poll_write_at_once(cx, &mut pieces))? {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        ready!(self.poll_writable(cx))?;
+        self.write_pieces(&mut core::iter::once((part.clone(), TxTag::PLAIN)))?;
+        self.stream.flush();
+        Poll::Ready(Ok(()))
     }
 
     /// Says that no more will be written, with a close_notify, and waits for nothing but the transport's promise to see
@@ -501,32 +524,64 @@ impl<S: SegmentStream> KtlsStream<S> {
         if length <= WRITE_MAX { length } else { WRITE_MAX / self.record_size * self.record_size }
     }
 
-    /// Makes records of `data`; gives the sequence number of the first byte of content.
-    /// Fills records with what comes one behind the other; the last ends with it.
-    fn write_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Result<Option<Seq>, TlsError> {
-        let mut first = None;
-        let mut record: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
-        let mut length = 0;
-        let mut write = |stream: &mut Self, record: &mut SmallVec<[(Bytes, TxTag); PIECES]>, length: usize| {
-            let seq = stream.write_record(Content::Shared(record), length)?;
-            record.clear();
-            first = first.or(Some(seq));
-            Ok::<_, TlsError>(())
-        };
-        for (mut data, mut tag) in pieces {
-            while !data.is_empty() {
-                let part = data.split_to((self.record_size - length).min(data.len()));
-                let bytes = part.len();
-                record.push((part, tag));
-                tag = tag.advanced(bytes as u32);
-                length += bytes;
-                if length == self.record_size {
-                    write(self, &mut record, core::mem::take(&mut length))?;
-                }
+    /// Whether a write of `bytes` bytes is records for a device and nothing else.
+    fn writes_at_once(&self, bytes: usize) -> bool {
+        let settled = !self.update_owed && !self.waits_to_ask() && !self.waits_to_install();
+        self.write == Side::Open
+            && self.sender.context().is_some()
+            && settled
+            && bytes.div_ceil(self.record_size) as u64 <= self.sender.records_left()
+    }
+
+    /// Hears the device's news, or makes records of `data` and has them leave, at once for a transport behind a lock.
+    /// (Records for a device cost next to nothing to make. What is sealed here is sealed while nobody waits for a lock.)
+    fn poll_write_at_once(&mut self, cx: &mut Context<'_>, data: &mut NextPiece<'_>) -> Poll<std::io::Result<Turn>> {
+        self.waiting.wait(Task::Writer, cx);
+        let mut cutter = Cutter::new(data, self.record_size);
+        let KtlsStream { stream, sender, acks, counters, waiting, policy, .. } = self;
+        let mut records = Records::new(&mut cutter, sender, acks, counters, policy);
+        let first = match ready!(stream.poll_send(cx, waiting.waker_ref(), &mut |sent| records.next(sent)))? {
+            SendTurn::Queued(first) => first,
+            SendTurn::News(event) => {
+                self.hear(Some(Task::Writer), Some(event));
+                return Poll::Ready(Ok(Turn::Heard));
             }
+        };
+        let Records { wire, left, .. } = records;
+        let first = first.map(|first| {
+            self.next = Some(first + wire as u32);
+            self.update_answered = false;
+            first + self.sender.prefix_len() as u32
+        });
+        if left.is_none() {
+            return Poll::Ready(Ok(Turn::Written(first)));
         }
-        if length > 0 {
-            write(self, &mut record, length)?;
+        let rest = self.write_contents(left, &mut cutter)?;
+        self.stream.flush();
+        Poll::Ready(Ok(Turn::Written(first.or(rest))))
+    }
+
+    /// Fills records with what comes one behind the other; the last ends with it. Gives the sequence number of the first
+    /// byte of content.
+    fn write_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Result<Option<Seq>, TlsError> {
+        self.write_next(&mut |_| pieces.next())
+    }
+
+    /// The same, with what a turn of sending is to send.
+    fn write_next(&mut self, pieces: &mut NextPiece<'_>) -> Result<Option<Seq>, TlsError> {
+        self.write_contents(None, &mut Cutter::new(pieces, self.record_size))
+    }
+
+    /// Makes a record of `content`, and those of what `cutter` has.
+    fn write_contents(
+        &mut self,
+        mut content: Option<(Pieces, usize)>,
+        cutter: &mut Cutter<'_>,
+    ) -> Result<Option<Seq>, TlsError> {
+        let (mut first, sent) = (None, self.policy.looked());
+        while let Some((pieces, length)) = content.take().or_else(|| cutter.next_content(sent)) {
+            let seq = self.write_record(Content::Shared(&pieces), length)?;
+            first = first.or(Some(seq));
         }
         Ok(first)
     }
@@ -562,7 +617,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         {
             stream.install(Layer::FIRST, Box::new(sealer));
         }
-        let mut pieces: SmallVec<[(Bytes, TxTag); PIECES]> = SmallVec::new();
+        let mut pieces = Pieces::new();
         sender.record(content_type, content, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
         let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();
         let first = stream.send_pieces(&mut pieces.into_iter()).unwrap_or_default();

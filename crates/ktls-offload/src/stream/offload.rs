@@ -448,76 +448,86 @@ impl<S: SegmentStream> KtlsStream<S> {
             // Said before the transport is asked, or its answer might come in between.
             self.waiting.wait(task, cx);
         }
+        self.hear(task, None);
+    }
+
+    /// Acts on `first` and on whatever else happened to the device; `task` waits for more of it.
+    pub(super) fn hear(&mut self, task: Option<Task>, first: Option<DeviceEvent>) {
         // The transport wakes one, and what it tells may be for any of the tasks.
         let waker = self.waiting.waker();
-        let mut heard = false;
+        let mut heard = first.is_some();
+        first.into_iter().for_each(|event| self.act_on(event));
         while let Poll::Ready(event) = self.stream.poll_device_event(&mut Context::from_waker(&waker)) {
             heard = true;
-            if self.concerns_above(&event) && self.events_above.len() < EVENTS_ABOVE {
-                self.events_above.push_back(event);
-            }
-            match event {
-                DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
-                    self.rx = RxOffload::Device(handle);
-                    self.counters.rx_device += 1;
-                    self.note_receive_key_on_device();
-                    self.note_places();
-                }
-                DeviceEvent::ResyncRequested { handle, header, .. } if self.rx == RxOffload::Device(handle) => {
-                    match self.resync.log.resolve(header) {
-                        Some(number) => self.answer(handle, header, Some(number)),
-                        None => {
-                            self.resync.question = Some((handle, header));
-                            self.answer_question();
-                        }
-                    }
-                }
-                DeviceEvent::ResyncStarted { handle, from, to, .. } if self.rx == RxOffload::Device(handle) => {
-                    self.resync.log.start(from, to);
-                    // The packet's records may have been read before the news.
-                    for (header, number) in self.receiver.last_starts() {
-                        self.resync.log.note(header, number);
-                    }
-                }
-                DeviceEvent::ResyncCancelled { handle, .. } if self.rx == RxOffload::Device(handle) => {
-                    self.resync.log.cancel();
-                }
-                DeviceEvent::Removed { handle, .. } => {
-                    self.contexts.is_gone(handle);
-                    self.receiver.note_context_gone(handle, self.stream.furthest_seq());
-                    self.note_context_gone(handle);
-                    if self.sender.context() == Some(handle) {
-                        self.lose_transmit();
-                        self.returns.tx.note_lost();
-                    }
-                    if self.rx.context() == Some(handle) {
-                        self.lose_receive();
-                        self.returns.rx.note_lost();
-                        self.rx = RxOffload::Deferred;
-                    }
-                }
-                DeviceEvent::Reset => {
-                    // The news may be older than the contexts: then the device still has them.
-                    self.counters.device_resets += 1;
-                    // Its places are free.
-                    if self.returns.tx.waits() || self.waits_to_install() || self.sender.context().is_some() {
-                        self.returns.tx.begin();
-                    }
-                    let had_receive = self.wants_receive_context();
-                    self.lose_transmit();
-                    self.lose_receive();
-                    self.give_back_unused();
-                    if had_receive {
-                        self.returns.rx.begin();
-                        self.rx = RxOffload::Deferred;
-                    }
-                }
-                _ => {}
-            }
+            self.act_on(event);
         }
         match task {
             Some(task) if heard => self.waiting.wake_others(task),
             None if heard => self.waiting.wake_all(),
+            _ => {}
+        }
+    }
+
+    fn act_on(&mut self, event: DeviceEvent) {
+        if self.concerns_above(&event) && self.events_above.len() < EVENTS_ABOVE {
+            self.events_above.push_back(event);
+        }
+        match event {
+            DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
+                self.rx = RxOffload::Device(handle);
+                self.counters.rx_device += 1;
+                self.note_receive_key_on_device();
+                self.note_places();
+            }
+            DeviceEvent::ResyncRequested { handle, header, .. } if self.rx == RxOffload::Device(handle) => {
+                match self.resync.log.resolve(header) {
+                    Some(number) => self.answer(handle, header, Some(number)),
+                    None => {
+                        self.resync.question = Some((handle, header));
+                        self.answer_question();
+                    }
+                }
+            }
+            DeviceEvent::ResyncStarted { handle, from, to, .. } if self.rx == RxOffload::Device(handle) => {
+                self.resync.log.start(from, to);
+                // The packet's records may have been read before the news.
+                for (header, number) in self.receiver.last_starts() {
+                    self.resync.log.note(header, number);
+                }
+            }
+            DeviceEvent::ResyncCancelled { handle, .. } if self.rx == RxOffload::Device(handle) => {
+                self.resync.log.cancel();
+            }
+            DeviceEvent::Removed { handle, .. } => {
+                self.contexts.is_gone(handle);
+                self.receiver.note_context_gone(handle, self.stream.furthest_seq());
+                self.note_context_gone(handle);
+                if self.sender.context() == Some(handle) {
+                    self.lose_transmit();
+                    self.returns.tx.note_lost();
+                }
+                if self.rx.context() == Some(handle) {
+                    self.lose_receive();
+                    self.returns.rx.note_lost();
+                    self.rx = RxOffload::Deferred;
+                }
+            }
+            DeviceEvent::Reset => {
+                // The news may be older than the contexts: then the device still has them.
+                self.counters.device_resets += 1;
+                // Its places are free.
+                if self.returns.tx.waits() || self.waits_to_install() || self.sender.context().is_some() {
+                    self.returns.tx.begin();
+                }
+                let had_receive = self.wants_receive_context();
+                self.lose_transmit();
+                self.lose_receive();
+                self.give_back_unused();
+                if had_receive {
+                    self.returns.rx.begin();
+                    self.rx = RxOffload::Deferred;
+                }
+            }
             _ => {}
         }
     }

@@ -9,7 +9,7 @@
 use offload_api::SentBytes;
 
 /// The policy of one flow's transmit direction.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RetransmitPolicy {
     most: Option<f64>,
     /// What had left when it was looked at last.
@@ -45,9 +45,25 @@ impl RetransmitPolicy {
         self.queued >= STRETCH
     }
 
+    /// `bytes` more are to be queued for the device, and `sent` have left. False, and nothing is noted: not before a
+    /// verdict is carried out.
+    pub(super) fn admits(&mut self, bytes: u64, sent: SentBytes) -> bool {
+        let mut after = *self;
+        let admits = !after.note_queued(bytes) || after.judge(sent, true) == Verdict::Stay;
+        if admits {
+            *self = after;
+        }
+        admits
+    }
+
     /// Somebody else decided where the flow is: the policy begins anew.
     pub(super) fn begin(&mut self, sent: SentBytes) {
         *self = RetransmitPolicy { looked: sent, ..RetransmitPolicy::new(self.most) };
+    }
+
+    /// What had left when it was looked at last.
+    pub(super) fn looked(&self) -> SentBytes {
+        self.looked
     }
 
     /// Whether the policy took the flow off the device.
@@ -130,6 +146,21 @@ mod tests {
         assert_eq!(flow.stretch(0.5, false), Verdict::ToDevice);
         flow.0.begin(flow.1);
         assert_eq!(flow.stretch(0.9, true), Verdict::Stay);
+    }
+
+    #[test]
+    fn what_needs_no_verdict_is_admitted_and_judged_all_the_same() {
+        let mut flow = Flow::new();
+        assert!(flow.0.admits(STRETCH, flow.1), "queued, and nothing has left");
+        flow.1 = SentBytes { total: STRETCH, again: 0 };
+        assert!(flow.0.admits(1, flow.1));
+        assert_eq!((flow.0.looked, flow.0.queued), (flow.1, 0), "a calm stretch is over");
+        flow.1 = SentBytes { total: STRETCH * 2, again: STRETCH };
+        assert!(flow.0.admits(STRETCH - 1, flow.1));
+        assert!(!flow.0.admits(1, flow.1));
+        assert_eq!((flow.0.queued, flow.0.holds()), (STRETCH - 1, false), "as it was");
+        assert!(flow.0.note_queued(1));
+        assert_eq!(flow.0.judge(flow.1, true), Verdict::ToSoftware);
     }
 
     #[test]

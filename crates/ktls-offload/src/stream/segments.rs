@@ -2,12 +2,12 @@
 //! came in and what the device said about them.
 
 use super::above::{AboveTls, When};
-use super::{KtlsStream, Side};
+use super::{KtlsStream, Side, Turn};
 use crate::tasks::Task;
 use bytes::Bytes;
 use core::task::{Context, Poll, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, SentBytes, TxTag, engines,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes, TxTag, engines,
 };
 use offload_base::Seq;
 use std::collections::VecDeque;
@@ -51,6 +51,10 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         first.or(self.next).unwrap_or_default()
     }
 
+    fn seq_after(&self, bytes: u32) -> Option<Seq> {
+        self.next_seq().filter(|_| bytes == 0)
+    }
+
     /// Pieces share records, as far as these go.
     fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
         match self.write {
@@ -58,6 +62,31 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
             Side::Open => self.write_pieces(pieces).ok().flatten(),
             _ => None,
         }
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>> {
+        let mut listens = Context::from_waker(listener);
+        while self.writes_at_once(0) {
+            self.waiting.wait(Task::Listener, &listens);
+            if let Some(event) = self.events_above.pop_front() {
+                return Poll::Ready(Ok(SendTurn::News(event)));
+            }
+            if let Turn::Written(first) = ready!(self.poll_write_at_once(cx, pieces))? {
+                return Poll::Ready(Ok(SendTurn::Queued(first)));
+            }
+        }
+        if let Poll::Ready(event) = self.poll_device_event(&mut listens) {
+            return Poll::Ready(Ok(SendTurn::News(event)));
+        }
+        ready!(self.poll_room(cx))?;
+        let first = self.write_next(pieces)?;
+        self.stream.flush();
+        Poll::Ready(Ok(SendTurn::Queued(first)))
     }
 
     fn flush(&mut self) {

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use device::MockDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxMeta, RxSegment, Sealer, SegmentStream, TlsKey,
-    TlsSuite, TlsVersion, TxTag, Unit,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Unit, stream,
 };
 use offload_base::{Rng, Seed, Seq};
 use std::collections::{BTreeMap, VecDeque};
@@ -371,6 +370,10 @@ impl SegmentStream for End {
         half.tells_next.then(|| halves[1 - self.side].first + half.received as u32)
     }
 
+    fn seq_after(&self, bytes: u32) -> Option<Seq> {
+        self.next_seq().filter(|_| bytes == 0)
+    }
+
     fn consume(&mut self, bytes: usize) {
         self.half(|half| {
             half.consumed += bytes as u64;
@@ -410,8 +413,26 @@ impl SegmentStream for End {
         })
     }
 
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        stream::send_one_by_one(self, pieces)
+    }
+
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>> {
+        stream::poll_send_in_steps(self, cx, listener, pieces)
+    }
+
     fn flush(&mut self) {
         self.transmit();
+    }
+
+    fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.transmit();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
@@ -425,6 +446,10 @@ impl SegmentStream for End {
             half.wakers.acknowledged = Some(cx.waker().clone());
             Poll::Pending
         })
+    }
+
+    fn sent(&self) -> SentBytes {
+        SentBytes::default()
     }
 
     fn finish(&mut self) {

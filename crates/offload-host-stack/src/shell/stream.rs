@@ -9,11 +9,14 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::num::NonZeroU64;
 use core::pin::Pin;
-use core::task::{Context, Poll, Waker};
+use core::task::{Context, Poll, Waker, ready};
 use core::time::Duration;
-use offload_api::{DeviceEvent, FlowKey, Handle, Layer, NetDevice, RxSegment, Sealer, SegmentStream, SentBytes, TxTag};
-use offload_base::Seq;
+use offload_api::{
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    TxTag,
+};
 use offload_base::cost::{self, Work};
+use offload_base::{Instant, Seq};
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -137,7 +140,7 @@ impl TcpStream {
                 return Poll::Ready(Err(error.into()));
             }
             if inner.stack.state(id).is_opening() {
-                remember(&mut inner.waiting(id).opened, cx);
+                remember(&mut inner.waiting(id).opened, cx.waker());
                 return Poll::Pending;
             }
             Poll::Ready(Ok(()))
@@ -163,7 +166,7 @@ impl TcpStream {
             if inner.stack.state(id) == State::Closed {
                 return Poll::Ready(Ok(None));
             }
-            remember(&mut inner.waiting(id).readable, cx);
+            remember(&mut inner.waiting(id).readable, cx.waker());
             // The answer may be to something that was queued and not flushed.
             if inner.stack.has_work() {
                 inner.transmit(now);
@@ -172,18 +175,44 @@ impl TcpStream {
         })
     }
 
-    /// Room in the send queue; what is queued is sent first if there is none.
+    /// What the device has to say, for the application.
+    fn poll_news(inner: &mut Inner, id: ConnectionId, listener: &Waker) -> Poll<DeviceEvent> {
+        match inner.stack.device_event(id) {
+            Some(event) => Poll::Ready(event),
+            None => {
+                remember(&mut inner.waiting(id).device_event, listener);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Room in the send queue.
     fn poll_writable(inner: &mut Inner, id: ConnectionId, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if !inner.stack.may_send(id) {
             return Poll::Ready(Err(inner.stack.error(id).map_or(io::ErrorKind::BrokenPipe.into(), Into::into)));
         }
         match inner.stack.room(id) {
             0 => {
-                remember(&mut inner.waiting(id).writable, cx);
+                remember(&mut inner.waiting(id).writable, cx.waker());
                 Poll::Pending
             }
             room => Poll::Ready(Ok(room)),
         }
+    }
+
+    /// Room in the send queue; what is queued is sent first if there is none.
+    fn poll_room_after_sending(
+        inner: &mut Inner,
+        now: Instant,
+        id: ConnectionId,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let room = TcpStream::poll_writable(inner, id, cx);
+        if room.is_pending() {
+            inner.stack.push(id);
+            inner.transmit(now);
+        }
+        room
     }
 
     fn poll_all_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
@@ -198,7 +227,7 @@ impl TcpStream {
             if inner.stack.state(id) == State::Closed {
                 return Poll::Ready(Err(ConnectionError::Aborted.into()));
             }
-            remember(&mut inner.waiting(id).acknowledged, cx);
+            remember(&mut inner.waiting(id).acknowledged, cx.waker());
             // What is waited for has to leave.
             inner.stack.push(id);
             inner.transmit(now);
@@ -237,14 +266,7 @@ impl SegmentStream for TcpStream {
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let id = self.id;
-        self.shard.with(|inner, now| {
-            let room = TcpStream::poll_writable(inner, id, cx);
-            if room.is_pending() {
-                inner.stack.push(id);
-                inner.transmit(now);
-            }
-            room
-        })
+        self.shard.with(|inner, now| TcpStream::poll_room_after_sending(inner, now, id, cx))
     }
 
     fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
@@ -262,11 +284,40 @@ impl SegmentStream for TcpStream {
         })
     }
 
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>> {
+        let id = self.id;
+        self.shard.with(|inner, now| {
+            if let Poll::Ready(event) = TcpStream::poll_news(inner, id, listener) {
+                return Poll::Ready(Ok(SendTurn::News(event)));
+            }
+            ready!(TcpStream::poll_room_after_sending(inner, now, id, cx))?;
+            let mut first = None;
+            while let Some((data, tag)) = pieces(inner.stack.sent_bytes(id)) {
+                let seq = inner.stack.send(id, data, tag);
+                first = first.or(Some(seq));
+            }
+            inner.stack.push(id);
+            inner.transmit(now);
+            Poll::Ready(Ok(SendTurn::Queued(first)))
+        })
+    }
+
     fn flush(&mut self) {
         self.shard.with(|inner, now| {
             inner.stack.push(self.id);
             inner.transmit(now);
         });
+    }
+
+    /// The connection lives on by itself.
+    fn poll_committed(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        SegmentStream::flush(self);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
@@ -313,13 +364,7 @@ impl SegmentStream for TcpStream {
 
     fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
         let id = self.id;
-        self.shard.with(|inner, _| match inner.stack.device_event(id) {
-            Some(event) => Poll::Ready(event),
-            None => {
-                remember(&mut inner.waiting(id).device_event, cx);
-                Poll::Pending
-            }
-        })
+        self.shard.with(|inner, _| TcpStream::poll_news(inner, id, cx.waker()))
     }
 }
 
@@ -396,8 +441,8 @@ impl fmt::Debug for TcpStream {
 }
 
 /// Keeps the task's waker, if it is not the one kept already.
-fn remember(kept: &mut Option<Waker>, cx: &Context<'_>) {
-    if !kept.as_ref().is_some_and(|kept| kept.will_wake(cx.waker())) {
-        *kept = Some(cx.waker().clone());
+fn remember(kept: &mut Option<Waker>, waker: &Waker) {
+    if !kept.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+        *kept = Some(waker.clone());
     }
 }

@@ -9,11 +9,13 @@ use core::future::{Future, poll_fn};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use offload_api::{DeviceEvent, Handle, Layer, SegmentStream, TxTag, UnitTag};
+use offload_api::{DeviceEvent, Handle, Layer, SegmentStream, SendTurn, TxTag, UnitTag};
+use offload_host_stack::{Host, TcpConfig, TcpListener, TcpStream};
 use offload_base::{Alarm, Clock, Instant, Seed, Timers};
 use offload_host_stack::{Host, TcpConfig, TcpListener, TcpStream};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -24,6 +26,8 @@ struct Runtime {
     now: Mutex<Instant>,
     alarms: Mutex<BTreeMap<(Instant, u64), Waker>>,
     next_alarm: Mutex<u64>,
+    /// How often somebody looked at the clock, which a shell does each time that it takes its lock.
+    looks: AtomicU64,
     ready: Mutex<VecDeque<usize>>,
 }
 
@@ -45,6 +49,7 @@ struct VirtualTimers(Arc<Runtime>);
 
 impl Clock for VirtualTimers {
     fn now(&self) -> Instant {
+        self.0.looks.fetch_add(1, Ordering::Relaxed);
         *self.0.now.lock().unwrap()
     }
 }
@@ -291,6 +296,65 @@ fn a_stream_dropped_at_once_is_delivered_sealed_after_a_device_reset() {
         assert_eq!(*sealed, plain ^ crate::nic::mask(unit, at), "byte {place}");
     }
     assert!(world.hosts[0].counters().sealed_units > 100);
+}
+
+#[test]
+fn a_turn_of_sending_takes_the_lock_once() {
+    let tcp = TcpConfig { send_buffer: 10_000, ..TcpConfig::default() };
+    let mut world = World::new(WireConfig::default(), tcp);
+    let listener = world.hosts[1].listen(PORT, 4).unwrap();
+    let (nic, runtime) = (world.nics[0].clone(), world.runtime.clone());
+    let connecting = world.hosts[0].connect(None, server_address());
+    world.spawn(async move {
+        let mut stream = connecting.await.unwrap();
+        assert!(stream.control(&mut |_, _| ()));
+        let first = stream.first_seq();
+        // What a turn with two pieces of 3,000 bytes came to, how many of them it asked for, and how often it took the lock.
+        let turn = |stream: &mut TcpStream, cx: &mut Context<'_>| {
+            let (mut asked, before) = (0, runtime.looks.load(Ordering::Relaxed));
+            let mut pieces = |_| {
+                asked += 1;
+                (asked <= 2).then(|| (Bytes::from(vec![asked; 3_000]), TxTag::PLAIN))
+            };
+            let listener = cx.waker().clone();
+            let turn = stream.poll_send(cx, &listener, &mut pieces);
+            (turn.map(Result::unwrap), asked, runtime.looks.load(Ordering::Relaxed) - before)
+        };
+        poll_fn(|cx| {
+            let queued = |offset: u32| Poll::Ready(SendTurn::Queued(Some(first + offset)));
+            assert_eq!(turn(&mut stream, cx), (queued(0), 3, 1));
+            assert_eq!(turn(&mut stream, cx), (queued(6_000), 3, 1), "more is taken than there is room for");
+            assert_eq!(turn(&mut stream, cx), (Poll::Pending, 0, 1), "no room: nothing is asked for");
+            nic.port().reset();
+            Poll::Ready(())
+        })
+        .await;
+        let news = poll_fn(|cx| match turn(&mut stream, cx) {
+            (Poll::Pending, 0, 1) => Poll::Pending,
+            ended => Poll::Ready(ended),
+        });
+        assert_eq!(news.await, (Poll::Ready(SendTurn::News(DeviceEvent::Reset)), 0, 1), "news come first");
+        poll_fn(|cx| match turn(&mut stream, cx) {
+            (Poll::Pending, 0, 1) => Poll::Pending,
+            (Poll::Ready(SendTurn::Queued(_)), 3, 1) => Poll::Ready(()),
+            other => panic!("{other:?}"),
+        })
+        .await;
+        stream.finish();
+        assert!(poll_fn(|cx| stream.poll_segment(cx)).await.unwrap().is_none());
+        let waker = Waker::noop();
+        let over = stream.poll_send(&mut Context::from_waker(waker), waker, &mut |_| None);
+        assert!(matches!(over, Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe));
+    });
+    let got = Arc::new(Mutex::new(Vec::new()));
+    let result = got.clone();
+    world.spawn(async move {
+        let (_listener, mut stream) = accept(listener).await;
+        *result.lock().unwrap() = read_to_end(&mut stream, 7000).await.unwrap();
+    });
+    world.run(false);
+    let expected: Vec<u8> = (0..6).flat_map(|piece| vec![piece % 2 + 1; 3_000]).collect();
+    assert!(*got.lock().unwrap() == expected);
 }
 
 #[test]

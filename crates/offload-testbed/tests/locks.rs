@@ -1,0 +1,212 @@
+//! How often a write takes the stack's lock: once for each call of the transport below, so these are counted.
+
+use bytes::Bytes;
+use core::future::{Future, poll_fn};
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use offload_host_stack::{TcpConfig, TcpStream};
+use ktls_offload::{FixedKeys, KtlsStream, Offload, TrafficKeys};
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use offload_api::{
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    TlsKey, TlsSuite, TlsVersion, TxTag,
+};
+use offload_base::{Seed, Seq};
+use std::cell::Cell;
+use std::io;
+use offload_testbed::Testbed;
+use tokio::io::AsyncWriteExt;
+
+/// A stream that counts the calls to it, each of which takes the lock of its host.
+struct Counted {
+    stream: TcpStream,
+    calls: Cell<u64>,
+}
+
+impl Counted {
+    fn call(&mut self) -> &mut TcpStream {
+        *self.calls.get_mut() += 1;
+        &mut self.stream
+    }
+
+    fn look(&self) -> &TcpStream {
+        self.calls.set(self.calls.get() + 1);
+        &self.stream
+    }
+}
+
+impl SegmentStream for Counted {
+    fn poll_segment(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<RxSegment>>> {
+        self.call().poll_segment(cx)
+    }
+    fn next_seq(&self) -> Option<Seq> {
+        self.look().next_seq()
+    }
+    fn seq_after(&self, bytes: u32) -> Option<Seq> {
+        self.look().seq_after(bytes)
+    }
+    fn furthest_seq(&self) -> Option<Seq> {
+        self.look().furthest_seq()
+    }
+    fn consume(&mut self, bytes: usize) {
+        self.call().consume(bytes);
+    }
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.call().poll_room(cx)
+    }
+    fn send(&mut self, data: Bytes, tag: TxTag) -> Seq {
+        self.call().send(data, tag)
+    }
+    fn send_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Option<Seq> {
+        self.call().send_pieces(pieces)
+    }
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        listener: &Waker,
+        pieces: &mut NextPiece<'_>,
+    ) -> Poll<io::Result<SendTurn>> {
+        self.call().poll_send(cx, listener, pieces)
+    }
+    fn flush(&mut self) {
+        SegmentStream::flush(self.call());
+    }
+    fn poll_committed(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.call().poll_committed(cx)
+    }
+    fn poll_acked(&mut self, cx: &mut Context<'_>, offset: u64) -> Poll<io::Result<()>> {
+        self.call().poll_acked(cx, offset)
+    }
+    fn sent(&self) -> SentBytes {
+        self.look().sent()
+    }
+    fn finish(&mut self) {
+        self.call().finish();
+    }
+    fn abort(&mut self) {
+        self.call().abort();
+    }
+    fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
+        self.call().install(layer, sealer);
+    }
+    fn release(&mut self, context: Handle) {
+        self.call().release(context);
+    }
+    fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {
+        self.call().control(f)
+    }
+    fn poll_device_event(&mut self, cx: &mut Context<'_>) -> Poll<DeviceEvent> {
+        self.call().poll_device_event(cx)
+    }
+}
+
+/// How a record is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Chunk,
+    Copied,
+    FromAbove,
+}
+
+/// Calls of the transport that a write made, and how often it was polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cost {
+    calls: u64,
+    polls: u64,
+}
+
+async fn write(stream: &mut KtlsStream<Counted>, how: How, data: Bytes) -> Cost {
+    let before = stream.transport().calls.get();
+    let mut polls = 0;
+    {
+        let mut write = pin!(async {
+            match how {
+                How::Chunk => stream.send_chunk(data).await.unwrap(),
+                How::Copied => stream.write_all(&data).await.unwrap(),
+                How::FromAbove => {
+                    let send = |cx: &mut Context<'_>| {
+                        let (listener, half) = (cx.waker().clone(), data.len() / 2);
+                        let mut halves = [data.slice(..half), data.slice(half..)].into_iter();
+                        let pieces = &mut |_| halves.next().map(|half| (half, TxTag::PLAIN));
+                        SegmentStream::poll_send(stream, cx, &listener, pieces)
+                    };
+                    let turn = poll_fn(send).await.unwrap();
+                    assert!(matches!(turn, SendTurn::Queued(Some(_))), "{turn:?}");
+                }
+            }
+        });
+        poll_fn(|cx| {
+            polls += 1;
+            write.as_mut().poll(cx)
+        })
+        .await;
+    }
+    Cost { calls: stream.transport().calls.get() - before, polls }
+}
+
+/// What each of the writes costs once all is settled, on a NIC or on the CPU.
+fn costs(on_nic: bool, how: How, bytes: usize, writes: usize) -> Vec<Cost> {
+    let key = |byte| TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
+    let keys = TrafficKeys { transmit: (0, key(1)), receive: (0, key(2)) };
+    let mut bed = Testbed::builder(Seed(3))
+        .host("a", NicConfig::default(), TcpConfig::default())
+        .host("b", NicConfig::default(), TcpConfig::default())
+        .wire(0, 1, LinkConfig::default())
+        .build()
+        .unwrap();
+    let (a, b) = (bed.host(0).clone(), bed.host(1).clone());
+    let (host, theirs, data) = (b.clone(), keys.clone().swapped(), Bytes::from(vec![7; bytes]));
+    let sent = data.clone();
+    let reading = b.spawn("read", async move {
+        let stream = host.stack().listen(443, 4).unwrap().accept().await.unwrap();
+        let mut stream = KtlsStream::new(stream, theirs, Box::new(FixedKeys)).unwrap();
+        let mut read = 0;
+        while let Some(chunk) = stream.next_chunk().await.unwrap() {
+            assert!(sent.starts_with(&chunk) || !chunk.is_empty());
+            read += chunk.len();
+        }
+        read
+    });
+    let (host, address) = (a.clone(), b.address());
+    let writing = a.spawn("write", async move {
+        let stream = host.stack().connect(None, (address, 443).into()).await.unwrap();
+        let counted = Counted { stream, calls: Cell::new(0) };
+        let mut stream = KtlsStream::new(counted, keys, Box::new(FixedKeys)).unwrap();
+        if on_nic {
+            assert!(stream.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
+        }
+        let mut costs = Vec::new();
+        for _ in 0..writes {
+            costs.push(write(&mut stream, how, data.clone()).await);
+        }
+        let counters = *stream.counters();
+        let (device, software) = (counters.tx_records_device, counters.tx_records_sw);
+        assert_eq!(if on_nic { software } else { device }, 0);
+        assert_eq!(device + software, (writes * bytes.div_ceil(16_384)) as u64);
+        stream.close().await.unwrap();
+        costs
+    });
+    let (read, costs) = bed.run(async move { (reading.await, writing.await) });
+    assert_eq!(read, bytes * writes);
+    costs
+}
+
+#[test]
+fn a_write_to_a_nic_takes_the_lock_once() {
+    for how in [How::Chunk, How::Copied, How::FromAbove] {
+        // A record and many, far enough for the retransmissions to be judged a few times.
+        for (bytes, writes) in [(1, 200), (16_384, 1_000), (150_000, 100)] {
+            let costs = costs(true, how, bytes, writes);
+            assert!(costs.iter().all(|cost| cost.calls == cost.polls), "{how:?}, {bytes} bytes: {costs:?}");
+            assert!(costs.iter().any(|cost| cost.polls == 1), "{how:?}, {bytes} bytes: some had room at once");
+        }
+    }
+}
+
+/// Sealing 16 KiB takes longer than all of the calls, and nobody waits for a lock meanwhile.
+#[test]
+fn a_write_that_is_sealed_here_holds_no_lock_while_it_is() {
+    let costs = costs(false, How::Chunk, 16_384, 100);
+    assert!(costs.iter().all(|cost| cost.calls == cost.polls + 2), "room, record, flush: {costs:?}");
+}
