@@ -121,8 +121,9 @@ fn cover_traffic_comes_in_any_number_and_others_have_their_turns() {
 }
 
 #[test]
-fn a_stream_that_had_traffic_and_is_idle_takes_less_than_4_kib() {
-    const MOST: isize = 4096;
+fn a_stream_that_had_traffic_and_is_idle_takes_little() {
+    // Two expanded keys are a third of it.
+    const MOST: isize = 3200;
     for suite in [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305] {
         let wire = Wire::new(0);
         let (_, schedule, keys) = Counting::pair(suite);

@@ -18,14 +18,14 @@ impl<S: SegmentStream> AsyncRead for KtlsStream<S> {
         ready!(self.poll_plain(cx))?;
         let copy = cost::work(Work::Copy);
         let mut copied = 0;
-        while let Some(front) = self.plain.front_mut()
+        while let Some(front) = self.receive.front()
             && into.remaining() > 0
         {
             let length = front.data.len().min(into.remaining());
             into.put_slice(&front.data[..length]);
             copied += length;
             if length == front.data.len() {
-                self.plain.pop_front();
+                self.receive.take();
             } else {
                 front.skip(length);
             }
@@ -42,10 +42,10 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let taken = self.write_len(data.len());
+        let taken = self.send.write_len(data.len());
         while self.writes_at_once(taken) {
             // Copied under the transport's lock, as by the transport itself: before, it may be for nothing.
-            let mut parts = data[..taken].chunks(self.record_size);
+            let mut parts = data[..taken].chunks(self.send.record_size());
             let mut copies = |_| {
                 let part = parts.next()?;
                 let _copy = cost::work(Work::Copy);
@@ -56,7 +56,7 @@ impl<S: SegmentStream> AsyncWrite for KtlsStream<S> {
             }
         }
         ready!(self.poll_writable(cx))?;
-        for part in data[..taken].chunks(self.record_size) {
+        for part in data[..taken].chunks(self.send.record_size()) {
             self.write_record(Content::Lent(part), part.len())?;
         }
         self.stream.flush();

@@ -1,23 +1,32 @@
 //! The stream of data: everything between the application and the records.
 //!
-//! - this file: the stream itself, its two sides and how they end;
-//! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`policy`]: when that is done unasked;
-//!   [`contexts`]: who owns what the device has for the stream; [`resync`]: helping it to find its place again;
-//! - [`rekey`]: keys that change, and how the device gets the new ones;
-//! - [`records`]: what is written for a device, framed under the transport's lock;
-//! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above, [`above`]: the device as that sees it.
+//! - this file: the stream itself, which puts the following together, and how its two sides end;
+//! - [`send_half`], with [`records`] and [`acks`]: the half that sends; [`receive_half`]: the half that receives;
+//! - [`transmit_place`], with [`policy`], and [`receive_place`], with [`resync`]: each direction's way to a device and back, keys that change
+//!   included; [`contexts`]: who owns what the device has for the stream; [`above`]: a protocol above that uses the device too,
+//!   and [`above_device`]: the device as that sees it;
+//! - [`offload`]: handing directions to a device, losing them, and going back after a reset; [`rekey`]: keys that change;
+//! - [`io`]: tokio's traits; [`segments`]: the stream as a transport for a protocol above.
+//!
+//! The halves and the ways own their fields, and know nothing of each other.
 //!
 //! Invariant: a side that failed or closed stays so. Whatever happens to a device changes who works, never the bytes.
 
 mod above;
+mod above_device;
+mod acks;
 mod contexts;
 mod io;
 pub(crate) mod offload;
 mod policy;
+mod receive_half;
+mod receive_place;
 mod records;
 mod rekey;
 mod resync;
 mod segments;
+mod send_half;
+mod transmit_place;
 
 use crate::alert::AlertDescription;
 use crate::counters::TlsCounters;
@@ -25,25 +34,24 @@ use crate::error::TlsError;
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 use crate::messages::{self, Alert, Message, Messages, Role};
-use crate::record::inbox::{self, Inbox};
+use crate::record::ContentType;
+use crate::record::inbox::Inbox;
 use crate::record::receive::{Receiver, Record};
 use crate::record::send::{Content, Sender};
-use crate::record::{CONTENT_MAX, ContentType, WIRE_MAX};
 use crate::tasks::{Task, Waiting};
+use above::Above;
 use bytes::{Buf, Bytes};
 use contexts::Contexts;
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload::{Returns, RxOffload};
-use offload_api::{DeviceEvent, Layer, NextPiece, RxSegment, SegmentStream, SendTurn, TxTag};
+use offload_api::{NextPiece, SegmentStream, TxTag};
 use offload_base::Seq;
-use policy::{MOST_SENT_AGAIN, RetransmitPolicy};
-use records::{Cutter, Pieces, Records};
-use rekey::Rekeys;
-use resync::Resync;
-use segments::AckLog;
-use std::collections::VecDeque;
+use receive_half::ReceiveHalf;
+use receive_place::ReceivePlace;
+use records::{Cutter, Pieces};
+use send_half::{AtOnce, SendHalf};
+use transmit_place::TransmitPlace;
 
 /// A TLS stream over the transport `S`, each direction in software or on a device.
 ///
@@ -79,44 +87,17 @@ use std::collections::VecDeque;
 /// ```
 pub struct KtlsStream<S: SegmentStream> {
     stream: S,
-    sender: Sender,
-    receiver: Receiver,
+    negotiated: Negotiated,
     schedule: Box<dyn KeySchedule>,
     messages: Messages,
-    negotiated: Negotiated,
     counters: TlsCounters,
-    read: Side,
-    write: Side,
-
-    /// Opened content that nobody has taken.
-    plain: VecDeque<RxSegment>,
-    /// Bytes that `consume` was told before the application had them.
-    early_credit: usize,
-    /// Bytes that are done with, which `consume` is told before the transport is asked for more.
-    owed_credit: usize,
-    /// The transport's last word, got while nobody was reading.
-    ended: Option<std::io::Result<()>>,
-    rx: RxOffload,
+    send: SendHalf,
+    receive: ReceiveHalf,
+    tx: TransmitPlace,
+    rx: ReceivePlace,
     contexts: Contexts,
-    /// A protocol above has reached for the device, and is to hear of what is not for TLS.
-    watched: bool,
-    events_above: VecDeque<DeviceEvent>,
-    policy: RetransmitPolicy,
-    resync: Resync,
-    rekeys: Rekeys,
-    returns: Returns,
+    above: Above,
     waiting: Waiting,
-
-    /// Where the next byte queued goes, once a byte was queued.
-    next: Option<Seq>,
-    acks: AckLog,
-    record_size: usize,
-    records_per_key: u64,
-    pad_to: usize,
-    /// The peer is to get a KeyUpdate before the next data.
-    update_owed: bool,
-    /// It got one since the last data.
-    update_answered: bool,
 }
 
 /// One half of the stream.
@@ -189,34 +170,17 @@ impl<S: SegmentStream> KtlsStream<S> {
         let Established { sender, receiver, schedule, role, next, negotiated } = handshake;
         KtlsStream {
             stream,
-            messages: Messages::new(receiver.key().version(), role),
-            sender,
-            receiver,
-            schedule,
             negotiated,
+            schedule,
+            messages: Messages::new(receiver.key().version(), role),
             counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
-            read: Side::Open,
-            write: Side::Open,
-            plain: VecDeque::new(),
-            early_credit: 0,
-            owed_credit: 0,
-            ended: None,
-            rx: RxOffload::Software,
+            send: SendHalf::new(sender, next),
+            receive: ReceiveHalf::new(receiver),
+            tx: TransmitPlace::default(),
+            rx: ReceivePlace::default(),
             contexts: Contexts::default(),
-            watched: false,
-            events_above: VecDeque::new(),
-            policy: RetransmitPolicy::new(Some(MOST_SENT_AGAIN)),
-            resync: Resync::default(),
-            rekeys: Rekeys::default(),
-            returns: Returns::default(),
+            above: Above::default(),
             waiting: Waiting::default(),
-            next: next.map(|(seq, _)| seq),
-            acks: AckLog::new(next.map_or(0, |(_, sent)| sent)),
-            record_size: CONTENT_MAX,
-            records_per_key: u64::MAX,
-            pad_to: 1,
-            update_owed: false,
-            update_answered: false,
         }
     }
 
@@ -235,7 +199,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// As there.
     pub fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<Option<Bytes>>> {
         ready!(self.poll_plain(cx))?;
-        Poll::Ready(Ok(self.plain.pop_front().map(|range| {
+        Poll::Ready(Ok(self.receive.take().map(|range| {
             self.credit(range.data.len());
             range.data.freeze()
         })))
@@ -247,7 +211,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// A [`TlsError`] inside; an error of the transport; `BrokenPipe` after closing.
     pub async fn send_chunk(&mut self, mut data: Bytes) -> std::io::Result<()> {
         while !data.is_empty() {
-            let bytes = self.write_len(data.len());
+            let bytes = self.send.write_len(data.len());
             poll_fn(|cx| self.poll_write_part(cx, &data.slice(..bytes))).await?;
             data.advance(bytes);
         }
@@ -263,7 +227,8 @@ impl<S: SegmentStream> KtlsStream<S> {
             }
         }
         ready!(self.poll_writable(cx))?;
-        self.write_pieces(&mut core::iter::once((part.clone(), TxTag::PLAIN)))?;
+        let mut whole = Some(part);
+        self.write_pieces(&mut |_| whole.take().map(|part| (part.clone(), TxTag::PLAIN)))?;
         self.stream.flush();
         Poll::Ready(Ok(()))
     }
@@ -285,8 +250,8 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// If there is no next key, which fails the stream; `BrokenPipe` after closing; `Unsupported`, and the stream goes
     /// on, with TLS 1.2.
     pub fn update_keys(&mut self, both: bool) -> std::io::Result<()> {
-        self.check_writable()?;
-        if !self.sender.has_key_updates() {
+        self.send.check()?;
+        if !self.send.has_key_updates() {
             return Err(TlsError::NoKeyUpdates.into());
         }
         self.send_key_update(both)?;
@@ -296,29 +261,27 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Has every full record hold `bytes` bytes, from 1 to 16384, which is what it is at first.
     pub fn set_record_size(&mut self, bytes: usize) {
-        self.record_size = bytes.clamp(1, CONTENT_MAX);
+        self.send.set_record_size(bytes);
     }
 
     /// Pads records so that what is encrypted of each, content and type, has a multiple of `bytes` bytes, as far as a
     /// record may be as long (RFC 8446 section 5.4): then their lengths say less. 1, as at first: no padding. Records of
     /// TLS 1.2 are never padded.
     pub fn set_padding(&mut self, bytes: usize) {
-        self.pad_to = bytes.max(1);
-        self.sender.set_pad_to(self.pad_to);
+        self.send.set_padding(bytes);
     }
 
     /// Changes the transmit key at least every `records` records, two or more; before the next data, if the present key
     /// had as many. Without it, keys last as long as RFC 8446 section 5.5 lets them. With TLS 1.2, which has no key updates,
     /// the stream fails then instead.
     pub fn set_records_per_key(&mut self, records: u64) {
-        self.records_per_key = records.max(2);
-        self.sender.lower_limit(self.records_per_key);
+        self.send.set_records_per_key(records);
     }
 
     /// Takes the transmit direction off its device while more than the share `most` of the bytes sent had been sent
     /// before, and gives it back when that is down to half of it; `None`: never. At first the limit is 2 %.
     pub fn set_retransmit_limit(&mut self, most: Option<f64>) {
-        self.policy.set_most(most);
+        self.tx.policy().set_most(most);
     }
 
     /// What the handshake agreed on.
@@ -355,23 +318,23 @@ impl<S: SegmentStream> KtlsStream<S> {
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         let mut without_content = 0;
         // News of a device take a lock to hear; while all is settled, what has arrived needs none.
-        let mut watched = self.rx.is_being_added() || self.returns.rx.is_due();
+        let mut watched = self.rx.is_unsettled();
         if watched {
             self.hear_news(cx);
         }
         loop {
-            if !self.plain.is_empty() {
+            if self.receive.has_content() {
                 return Poll::Ready(Ok(()));
             }
-            if self.read != Side::Open {
-                return Poll::Ready(self.read.error().map_or(Ok(()), Err));
+            if !self.receive.is_open() {
+                return Poll::Ready(self.receive.side().error().map_or(Ok(()), Err));
             }
-            let opened = match self.receiver.next_record(&mut self.plain, &mut self.counters) {
+            let opened = match self.receive.next_record(&mut self.counters) {
                 Ok(Some(record)) => {
                     self.note_record(&record);
-                    let received = self.receive(record);
-                    without_content += u32::from(self.plain.is_empty());
-                    self.returns.rx.note_unit();
+                    let received = self.act_on_record(record);
+                    without_content += u32::from(!self.receive.has_content());
+                    self.rx.note_unit();
                     self.add_deferred(cx);
                     received
                 }
@@ -389,10 +352,10 @@ impl<S: SegmentStream> KtlsStream<S> {
                 Err(error) => Err(error),
             };
             if let Err(error) = opened {
-                self.plain.clear();
+                self.receive.discard();
                 self.fail(error);
             }
-            if without_content == WITHOUT_CONTENT_AT_ONCE && self.read == Side::Open {
+            if without_content == WITHOUT_CONTENT_AT_ONCE && self.receive.is_open() {
                 // Cover traffic (RFC 8446 section 5.1) and KeyUpdates may come in any number, but other tasks have
                 // their turns between them.
                 cx.waker().wake_by_ref();
@@ -404,7 +367,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Hears what happened to the device; whether the receive direction was to go back to it.
     fn hear_news(&mut self, cx: &mut Context<'_>) -> bool {
         self.watch_device(Task::Reader, cx);
-        let returns = self.returns.rx.is_due();
+        let returns = self.rx.is_due();
         if returns {
             // Not when the news comes: whoever hears them may be a writer, whom the transport must not wake for a reader.
             self.add_deferred(cx);
@@ -423,47 +386,32 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Gets the next range from the transport; false if there are no more.
     fn poll_range(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<bool>> {
-        self.settle_credit();
-        let segment = match self.ended.take() {
-            Some(ended) => ended.map(|()| None),
-            None => match self.stream.poll_segment(cx) {
-                Poll::Ready(segment) => segment,
-                Poll::Pending => {
-                    self.give_hint();
-                    self.receiver.shrink();
-                    inbox::shrink(&mut self.plain);
-                    // A window smaller than a record would never open again. (Who waits for a device has maybe not read all.)
-                    let unread: usize = self.plain.iter().map(|range| range.data.len()).sum();
-                    let due = (unread + self.receiver.pending().min(WIRE_MAX)).saturating_sub(self.early_credit);
-                    if due > 0 {
-                        self.early_credit += due;
-                        self.stream.consume(due);
-                    }
-                    return Poll::Pending;
-                }
-            },
+        self.receive.settle_credit(&mut self.stream);
+        let segment = match self.receive.poll_segment(&mut self.stream, cx) {
+            Poll::Ready(Ok(Some(segment))) => segment,
+            Poll::Ready(Ok(None)) => return Poll::Ready(Ok(false)),
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => {
+                self.rx.give_hint(&mut self.stream, self.receive.receiver(), &mut self.counters);
+                self.receive.rest(&mut self.stream);
+                return Poll::Pending;
+            }
         };
-        let segment = match segment {
-            Ok(Some(segment)) => segment,
-            Ok(None) => return Poll::Ready(Ok(false)),
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        self.receiver.push(segment);
+        self.receive.receiver().push(segment);
         self.add_deferred(cx);
-        self.answer_question();
+        self.rx.answer_question(&mut self.stream, self.receive.receiver(), &mut self.counters);
         Poll::Ready(Ok(true))
     }
 
     /// Acts on a record whose content is all that nobody has taken.
-    fn receive(&mut self, record: Record) -> Result<(), TlsError> {
+    fn act_on_record(&mut self, record: Record) -> Result<(), TlsError> {
         if record.content_type == ContentType::ApplicationData {
             self.messages.data()?;
-            self.rekeys.note_data();
+            self.rx.note_data();
             self.credit(record.wire_len - record.content_len);
             return Ok(());
         }
-        let mut content = Vec::with_capacity(record.content_len);
-        self.plain.drain(..).for_each(|range| content.extend_from_slice(&range.data));
+        let content = self.receive.take_whole(record.content_len);
         self.credit(record.wire_len);
         if record.content_type == ContentType::Alert {
             if self.messages.alert(&content)? == Alert::Close {
@@ -487,11 +435,11 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// RFC 5246 section 7.2.2: a warning says no, and both go on with what they have.
     fn refuse_renegotiation(&mut self) -> Result<(), TlsError> {
-        if self.write != Side::Open {
+        if !self.send.is_open() {
             return Ok(());
         }
         // What a used-up key has left is for the alert that ends the connection.
-        if self.sender.is_used_up() {
+        if self.send.is_used_up() {
             return Err(TlsError::KeyExhausted);
         }
         self.alert(AlertDescription::NO_RENEGOTIATION);
@@ -511,65 +459,35 @@ impl<S: SegmentStream> KtlsStream<S> {
         waited
     }
 
-    fn check_writable(&self) -> std::io::Result<()> {
-        match &self.write {
-            Side::Open => Ok(()),
-            ended => Err(ended.error().unwrap_or_else(|| std::io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-
-    /// How much of a write of `length` bytes is taken at once: all of it, or whole records. The transport's room has no
-    /// part in it, so that record boundaries do not depend on that.
-    fn write_len(&self, length: usize) -> usize {
-        if length <= WRITE_MAX { length } else { WRITE_MAX / self.record_size * self.record_size }
-    }
-
     /// Whether a write of `bytes` bytes is records for a device and nothing else.
     fn writes_at_once(&self, bytes: usize) -> bool {
-        let settled = !self.update_owed && !self.waits_to_ask() && !self.waits_to_install();
-        self.write == Side::Open
-            && self.sender.context().is_some()
-            && settled
-            && bytes.div_ceil(self.record_size) as u64 <= self.sender.records_left()
+        self.send.writes_at_once(bytes) && !self.tx.waits()
     }
 
-    /// Hears the device's news, or makes records of `data` and has them leave, at once for a transport behind a lock.
-    /// (Records for a device cost next to nothing to make. What is sealed here is sealed while nobody waits for a lock.)
+    /// Hears the device's news, or writes records of `data` for it.
     fn poll_write_at_once(&mut self, cx: &mut Context<'_>, data: &mut NextPiece<'_>) -> Poll<std::io::Result<Turn>> {
         self.waiting.wait(Task::Writer, cx);
-        let mut cutter = Cutter::new(data, self.record_size);
-        let KtlsStream { stream, sender, acks, counters, waiting, policy, .. } = self;
-        let mut records = Records::new(&mut cutter, sender, acks, counters, policy);
-        let first = match ready!(stream.poll_send(cx, waiting.waker_ref(), &mut |sent| records.next(sent)))? {
-            SendTurn::Queued(first) => first,
-            SendTurn::News(event) => {
+        let mut cutter = self.send.cutter(data);
+        let KtlsStream { stream, send, waiting, tx, counters, .. } = self;
+        match ready!(send.poll_at_once(stream, cx, waiting, tx.policy(), counters, &mut cutter))? {
+            AtOnce::News(event) => {
                 self.hear(Some(Task::Writer), Some(event));
-                return Poll::Ready(Ok(Turn::Heard));
+                Poll::Ready(Ok(Turn::Heard))
             }
-        };
-        let Records { wire, left, .. } = records;
-        let first = first.map(|first| {
-            self.next = Some(first + wire as u32);
-            self.update_answered = false;
-            first + self.sender.prefix_len() as u32
-        });
-        if left.is_none() {
-            return Poll::Ready(Ok(Turn::Written(first)));
+            AtOnce::Written(first, None) => Poll::Ready(Ok(Turn::Written(first))),
+            AtOnce::Written(first, left) => {
+                let rest = self.write_contents(left, &mut cutter)?;
+                self.stream.flush();
+                Poll::Ready(Ok(Turn::Written(first.or(rest))))
+            }
         }
-        let rest = self.write_contents(left, &mut cutter)?;
-        self.stream.flush();
-        Poll::Ready(Ok(Turn::Written(first.or(rest))))
     }
 
     /// Fills records with what comes one behind the other; the last ends with it. Gives the sequence number of the first
     /// byte of content.
-    fn write_pieces(&mut self, pieces: &mut dyn Iterator<Item = (Bytes, TxTag)>) -> Result<Option<Seq>, TlsError> {
-        self.write_next(&mut |_| pieces.next())
-    }
-
-    /// The same, with what a turn of sending is to send.
-    fn write_next(&mut self, pieces: &mut NextPiece<'_>) -> Result<Option<Seq>, TlsError> {
-        self.write_contents(None, &mut Cutter::new(pieces, self.record_size))
+    fn write_pieces(&mut self, pieces: &mut NextPiece<'_>) -> Result<Option<Seq>, TlsError> {
+        let mut cutter = self.send.cutter(pieces);
+        self.write_contents(None, &mut cutter)
     }
 
     /// Makes a record of `content`, and those of what `cutter` has.
@@ -578,7 +496,7 @@ impl<S: SegmentStream> KtlsStream<S> {
         mut content: Option<(Pieces, usize)>,
         cutter: &mut Cutter<'_>,
     ) -> Result<Option<Seq>, TlsError> {
-        let (mut first, sent) = (None, self.policy.looked());
+        let (mut first, sent) = (None, self.tx.policy().looked());
         while let Some((pieces, length)) = content.take().or_else(|| cutter.next_content(sent)) {
             let seq = self.write_record(Content::Shared(&pieces), length)?;
             first = first.or(Some(seq));
@@ -587,47 +505,20 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn write_record(&mut self, content: Content<'_>, length: usize) -> Result<Seq, TlsError> {
-        if self.update_owed || self.sender.must_update() {
+        if self.send.owes_update() {
             self.send_key_update(false)?;
         }
-        self.install_transmit_key();
         self.return_to_device();
-        if self.policy.note_queued(length as u64) {
+        if self.tx.policy().note_queued(length as u64) {
             self.consult_policy();
         }
-        let seq = match self.record(ContentType::ApplicationData, content) {
-            Ok(seq) => seq,
-            Err(error) => {
-                self.fail(error.clone());
-                return Err(error);
-            }
-        };
-        self.update_answered = false;
-        self.acks.record(length);
-        Ok(seq)
-    }
-
-    /// Queues one record; gives the sequence number of its content.
-    fn record(&mut self, content_type: ContentType, content: Content<'_>) -> Result<Seq, TlsError> {
-        let KtlsStream { stream, sender, counters, next, acks, .. } = self;
-        // Digests that a device was to make come before the record is sealed: without the device, the transport does both.
-        if content.wants_digests()
-            && sender.context().is_none()
-            && let Some(sealer) = sender.sealer()
-        {
-            stream.install(Layer::FIRST, Box::new(sealer));
-        }
-        let mut pieces = Pieces::new();
-        sender.record(content_type, content, counters, &mut |bytes, tag| pieces.push((bytes, tag)))?;
-        let length: usize = pieces.iter().map(|(bytes, _)| bytes.len()).sum();
-        let first = stream.send_pieces(&mut pieces.into_iter()).unwrap_or_default();
-        acks.wire(length);
-        *next = Some(first + length as u32);
-        Ok(first + sender.prefix_len() as u32)
+        self.send
+            .data(&mut self.stream, &mut self.counters, content, length)
+            .inspect_err(|error| self.fail(error.clone()))
     }
 
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        if let Some(error) = self.write.error() {
+        if let Some(error) = self.send.side().error() {
             return Poll::Ready(Err(error));
         }
         self.finish_writing();
@@ -635,12 +526,12 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn finish_writing(&mut self) {
-        if self.write == Side::Open {
-            self.write = Side::Closed;
-            self.abort_transmit_rekey();
+        if self.send.is_open() {
+            self.send.end(Side::Closed);
+            self.tx.abort_rekey(&mut self.counters);
             self.alert(AlertDescription::CLOSE_NOTIFY);
             self.stream.finish();
-            self.retire_sealer();
+            self.send.retire_sealer(&mut self.stream);
             self.note_places();
             self.waiting.wake_all();
         }
@@ -648,12 +539,12 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Ends both directions, and says nothing of it to the peer. The transport delivers what is queued.
     fn end(&mut self) {
-        if self.write == Side::Open {
-            self.write = Side::Closed;
-            self.abort_transmit_rekey();
+        if self.send.is_open() {
+            self.send.end(Side::Closed);
+            self.tx.abort_rekey(&mut self.counters);
         }
-        self.retire_sealer();
-        if self.read == Side::Open {
+        self.send.retire_sealer(&mut self.stream);
+        if self.receive.is_open() {
             self.end_reading(Side::Closed);
         }
         self.note_places();
@@ -662,50 +553,36 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// Nothing more is read, whatever has arrived.
     fn end_reading(&mut self, end: Side) {
-        self.read = end;
-        self.receiver.clear();
-        self.abort_receive_rekey();
+        self.receive.end(end);
+        self.rx.abort_rekey(&mut self.counters);
         self.leave_receive_context();
     }
 
     /// Ends the connection: the peer gets its alert, then the end of the stream; both sides tell why.
     fn fail(&mut self, error: TlsError) {
-        if self.write == Side::Open {
+        if self.send.is_open() {
             if let Some(description) = error.alert() {
                 self.alert(description);
             }
             self.stream.finish();
         }
-        self.write = Side::Failed(error.clone());
-        self.abort_transmit_rekey();
-        self.retire_sealer();
+        self.send.end(Side::Failed(error.clone()));
+        self.tx.abort_rekey(&mut self.counters);
+        self.send.retire_sealer(&mut self.stream);
         self.end_reading(Side::Failed(error));
         self.waiting.wake_all();
     }
 
     fn alert(&mut self, description: AlertDescription) {
         // Only a key without a single number left could refuse it; then the stream just ends.
-        let _ = self.record(ContentType::Alert, Content::Lent(&messages::alert(description)));
+        let alert = messages::alert(description);
+        let _ = self.send.record(&mut self.stream, &mut self.counters, ContentType::Alert, Content::Lent(&alert));
         self.stream.flush();
     }
 
-    /// Notes that `bytes` more received bytes are done with. The transport is told when there are no others, or before it
-    /// is asked for more: a record may be several chunks, and a range of the transport's several records.
+    /// Notes that `bytes` more received bytes are done with.
     fn credit(&mut self, bytes: usize) {
-        let told = self.early_credit.min(bytes);
-        self.early_credit -= told;
-        self.owed_credit += bytes - told;
-        let nothing_left = self.plain.is_empty() && self.receiver.pending() == 0;
-        if nothing_left || self.read != Side::Open {
-            self.settle_credit();
-        }
-    }
-
-    fn settle_credit(&mut self) {
-        let owed = core::mem::take(&mut self.owed_credit);
-        if owed > 0 {
-            self.stream.consume(owed);
-        }
+        self.receive.credit(&mut self.stream, bytes);
     }
 }
 
@@ -718,17 +595,15 @@ impl<S: SegmentStream> Drop for KtlsStream<S> {
 impl<S: SegmentStream> fmt::Debug for KtlsStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KtlsStream")
-            .field("read", &self.read)
-            .field("write", &self.write)
+            .field("read", self.receive.side())
+            .field("write", self.send.side())
             .field("transmit_context", &self.transmit_context())
             .field("receive_context", &self.receive_context())
-            .field("earlier_receive_keys", &self.receiver.earlier_keys())
+            .field("earlier_receive_keys", &self.receive.records().earlier_keys())
             .finish_non_exhaustive()
     }
 }
 
-/// Of a record left to a device: prefix, content, trailer; the content of a PDU is its header, data and digest.
-const PIECES: usize = 5;
 /// Records without content that one poll of a reader takes in.
 const WITHOUT_CONTENT_AT_ONCE: u32 = 32;
 /// Most bytes of one write taken at once.

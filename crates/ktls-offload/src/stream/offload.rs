@@ -3,18 +3,13 @@
 //! Invariant: a transmit context is used only while the transport has a sealer for its key; a receive context begins at
 //! a record that has not arrived. What the device then does or does not do changes who works, never the bytes.
 
+use super::KtlsStream;
 use super::policy::Verdict;
-use super::resync::Resync;
-use super::{KtlsStream, Side};
-use crate::record::receive::{Located, Record};
+use crate::record::receive::Record;
 use crate::tasks::Task;
-use bytes::Bytes;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload_api::{
-    AskAgain, DeviceEvent, Direction, Handle, Layer, Refused, ResyncMode, SegmentStream, TxTag, TypedContexts,
-};
-use offload_base::Seq;
+use offload_api::{DeviceEvent, Direction, Handle, Refused, SegmentStream, ResyncMode};
 use std::io;
 
 /// Which directions a device is asked to take.
@@ -133,28 +128,6 @@ pub(super) enum RxOffload {
     Device(Handle),
 }
 
-impl RxOffload {
-    /// The context, working or not yet.
-    fn context(self) -> Option<Handle> {
-        match self {
-            RxOffload::Adding(handle) | RxOffload::Device(handle) => Some(handle),
-            RxOffload::Software | RxOffload::Refused(_) | RxOffload::Deferred => None,
-        }
-    }
-
-    /// Whether the device is to say when it begins.
-    pub(super) fn is_being_added(self) -> bool {
-        matches!(self, RxOffload::Adding(_))
-    }
-}
-
-/// Which directions are to go to a device, or back to it after a reset, and when it is asked.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Returns {
-    tx: AskAgain,
-    pub(super) rx: AskAgain,
-}
-
 impl<S: SegmentStream> KtlsStream<S> {
     /// Hands directions to the device below, from the next record on. Whatever it refuses stays in software. After a
     /// reset both go on in software and return by themselves: what this end sends with the next write, what it receives
@@ -202,32 +175,33 @@ impl<S: SegmentStream> KtlsStream<S> {
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Outcome>> {
         loop {
             self.poll_events(Some(Task::Reader), cx);
-            let before = self.rx;
-            if self.rx == RxOffload::Deferred && self.returns.rx.rests_after_loss() {
+            let before = self.rx.state();
+            if self.rx.rests_after_loss() {
                 // To ask at once might be to lose it at once, without an end.
                 return Poll::Ready(Ok(Outcome::Refused(NotOffloaded::Lost)));
             }
             // Somebody waits for the answer of now.
-            self.returns.rx.hurry();
+            self.rx.hurry();
             if let Some(reason) = self.add_deferred(cx) {
                 // Somebody waits, so a refusal is an answer, also one that passes.
                 return Poll::Ready(Ok(Outcome::Refused(reason)));
             }
-            if self.rx != before {
+            if self.rx.state() != before {
                 continue; // the device may have spoken by now
             }
-            match self.rx {
+            match self.rx.state() {
                 RxOffload::Software => return Poll::Ready(Ok(Outcome::NotAsked)),
                 RxOffload::Refused(reason) => return Poll::Ready(Ok(Outcome::Refused(reason))),
                 RxOffload::Device(handle) => return Poll::Ready(Ok(Outcome::Device(handle))),
                 RxOffload::Adding(_) => return Poll::Pending,
                 RxOffload::Deferred => {
                     // What arrived before the end is still to be read.
-                    self.ended = match ready!(self.poll_range(cx)) {
+                    let ended = match ready!(self.poll_range(cx)) {
                         Ok(true) => continue,
-                        Ok(false) => Some(Ok(())),
-                        Err(error) => Some(Err(error)),
+                        Ok(false) => Ok(()),
+                        Err(error) => Err(error),
                     };
+                    self.receive.keep_end(ended);
                     self.give_up_deferred();
                 }
             }
@@ -236,93 +210,61 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// The context that records are left to, if there is one.
     pub fn transmit_context(&self) -> Option<Handle> {
-        self.sender.context()
+        self.send.context()
     }
 
     /// The context that opens records, if it works already.
     pub fn receive_context(&self) -> Option<Handle> {
-        match self.rx {
-            RxOffload::Device(handle) => Some(handle),
-            _ => None,
-        }
+        self.rx.working()
     }
 
-    pub(super) fn offload_transmit(&mut self) -> Outcome {
+    fn offload_transmit(&mut self) -> Outcome {
         match self.add_transmit_context() {
             Ok(handle) => Outcome::Device(handle),
             Err(reason) => {
                 self.counters.offload_refused += u64::from(reason != NotOffloaded::Closed);
-                self.returns.tx.end();
-                self.note_transmit_refused(reason);
+                self.tx.end_asking();
+                self.tx.note_refused(reason);
                 Outcome::Refused(reason)
             }
         }
     }
 
     /// Hands the transmit direction to the device, if it is not there already.
-    pub(super) fn add_transmit_context(&mut self) -> Result<Handle, NotOffloaded> {
-        if let Some(handle) = self.sender.context() {
+    fn add_transmit_context(&mut self) -> Result<Handle, NotOffloaded> {
+        if let Some(handle) = self.send.context() {
             return Ok(handle);
         }
-        if self.write != Side::Open {
+        if !self.send.is_open() {
             return Err(NotOffloaded::Closed);
         }
-        self.counters.offload_retried += u64::from(self.returns.tx.was_refused());
-        let KtlsStream { stream, sender, next, contexts, .. } = self;
-        // Nothing sent tells where something would go.
-        let start = *next.get_or_insert_with(|| stream.send(Bytes::new(), TxTag::PLAIN));
-        let handle = contexts.add(stream, Direction::Transmit, start, sender.number(), sender.key())?;
-        if let Some(sealer) = sender.sealer() {
-            stream.install(Layer::FIRST, Box::new(sealer));
-        }
-        sender.hand_over(handle);
-        self.policy.begin(stream.sent());
-        self.counters.tx_device += 1;
-        self.counters.offload_later += u64::from(self.returns.tx.end());
-        self.note_transmit_key_on_device();
+        self.tx.note_asked(&mut self.counters);
+        let handle = self.send.add_context(&mut self.stream, &mut self.contexts)?;
+        self.tx.note_taken(self.stream.sent(), &mut self.counters);
         self.note_places();
         Ok(handle)
     }
 
-    /// Whether the transmit direction is to come to a device, or to come back to it.
-    pub(super) fn waits_for_transmit_context(&self) -> bool {
-        self.returns.tx.waits() || self.waits_to_install() || self.policy.holds()
-    }
-
-    /// Whether the receive direction is on a device, or on its way there.
-    pub(super) fn wants_receive_context(&self) -> bool {
-        matches!(self.rx, RxOffload::Deferred | RxOffload::Adding(_) | RxOffload::Device(_))
-    }
-
-    /// Has the receive direction go to the device as soon as it is known where its next record begins.
-    pub(super) fn defer_receive_context(&mut self) {
-        self.rx = RxOffload::Deferred;
-    }
-
     fn offload_receive(&mut self, cx: &mut Context<'_>) -> Outcome {
-        match self.rx {
-            RxOffload::Adding(handle) | RxOffload::Device(handle) => return Outcome::Device(handle),
-            RxOffload::Deferred | RxOffload::Software | RxOffload::Refused(_) => {}
+        if let Some(handle) = self.rx.context() {
+            return Outcome::Device(handle);
         }
-        if self.read != Side::Open {
+        if !self.receive.is_open() {
             return Outcome::Refused(NotOffloaded::Closed);
         }
         let mut able = Err(NotOffloaded::NoDevice);
         self.stream.control(&mut |_, device| able = device.tls().map(|_| ()).ok_or(NotOffloaded::NoTls));
         if let Err(reason) = able {
             self.counters.offload_refused += 1;
-            self.rx = RxOffload::Refused(reason);
+            self.rx.refuse_unasked(reason);
             return Outcome::Refused(reason);
         }
-        self.rx = RxOffload::Deferred;
-        if self.returns.rx.waits() {
-            self.returns.rx.begin();
-        }
+        self.rx.ask();
         if let Some(reason) = self.add_deferred(cx) {
             self.counters.offload_refused += 1;
             return Outcome::Refused(reason);
         }
-        match self.rx {
+        match self.rx.state() {
             RxOffload::Adding(handle) => Outcome::Device(handle),
             RxOffload::Refused(reason) => Outcome::Refused(reason),
             _ => Outcome::Deferred,
@@ -332,29 +274,18 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// Adds the receive context, if one is waiting for the next record's place to be known, and it is. Gives the reason if
     /// it is refused for the time being.
     pub(super) fn add_deferred(&mut self, cx: &mut Context<'_>) -> Option<NotOffloaded> {
-        if self.rx != RxOffload::Deferred || (self.returns.rx.waits() && !self.returns.rx.is_due()) {
+        if !self.rx.is_to_be_asked_for() {
             return None;
         }
-        let may_ask = self.rekeys.may_ask();
-        if !may_ask || !self.receiver.has_room_for_context() {
-            // Reading on changes that, not the device.
-            self.returns.rx.begin();
-            return Some(if may_ask { NotOffloaded::Unread } else { NotOffloaded::KeyUpdates });
+        if let Some(reason) = self.rx.holds_back(self.receive.receiver()) {
+            return Some(reason);
         }
-        // What has arrived the device will not see again: its context has to begin behind all of it. The transport's
-        // window bounds how much that is.
-        while self.ended.is_none() {
-            match self.stream.poll_segment(cx) {
-                Poll::Ready(Ok(Some(segment))) => self.receiver.push(segment),
-                Poll::Ready(Ok(None)) => self.ended = Some(Ok(())),
-                Poll::Ready(Err(error)) => self.ended = Some(Err(error)),
-                Poll::Pending => break,
-            }
-        }
+        // What has arrived the device will not see again: its context has to begin behind all of it.
+        self.receive.take_in(&mut self.stream, cx);
         if let Some(seq) = self.stream.next_seq() {
-            self.receiver.begin_at(seq);
+            self.receive.receiver().begin_at(seq);
         }
-        let (start, number) = match self.receiver.next_boundary() {
+        let (start, number) = match self.receive.receiver().next_boundary() {
             Ok(boundary) => boundary?,
             // What arrived is no record: reading tells, and no context will begin behind it.
             Err(_) => {
@@ -362,28 +293,25 @@ impl<S: SegmentStream> KtlsStream<S> {
                 return None;
             }
         };
-        self.counters.offload_retried += u64::from(self.returns.rx.was_refused());
-        match self.contexts.add(&mut self.stream, Direction::Receive, start, number, self.receiver.key()) {
+        self.rx.note_asked(&mut self.counters);
+        let key = self.receive.records().key();
+        match self.contexts.add(&mut self.stream, Direction::Receive, start, number, key) {
             Ok(handle) => {
-                self.receiver.add_context(handle);
-                self.rekeys.note_context();
-                self.rx = RxOffload::Adding(handle);
-                self.counters.offload_later += u64::from(self.returns.rx.end());
+                self.receive.receiver().add_context(handle);
                 let mut mode = ResyncMode::default();
                 self.stream.control(&mut |_, device| mode = device.tls().map(|tls| tls.resync()).unwrap_or_default());
-                self.resync = Resync::new(mode, start);
+                self.rx.note_added(handle, mode, start, &mut self.counters);
                 None
             }
             // After a reset every flow comes at once, more than the device takes at a time.
             Err(NotOffloaded::Device(refused)) if refused.passes() => {
-                self.returns.rx.note_refused(refused);
+                self.rx.note_refused(refused);
                 Some(refused.into())
             }
             Err(reason) => {
                 self.counters.offload_refused += 1;
-                self.returns.rx.end();
-                self.rx = RxOffload::Refused(reason);
-                self.keep_receive_key_in_software();
+                self.rx.refuse(reason);
+                self.rx.keep_key_in_software(&mut self.counters);
                 None
             }
         }
@@ -391,53 +319,29 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// There will be no next record for a context to begin with.
     fn give_up_deferred(&mut self) {
-        self.returns.rx.end();
-        self.rx = RxOffload::Refused(NotOffloaded::Closed);
-        self.abort_receive_rekey();
+        self.rx.refuse(NotOffloaded::Closed);
+        self.rx.abort_rekey(&mut self.counters);
     }
 
     /// Hands the transmit direction to the device, if it is to get it and it is time to ask. Called before a record of
     /// data.
     pub(super) fn return_to_device(&mut self) {
-        if !self.returns.tx.waits() {
-            return;
-        }
-        self.returns.tx.note_unit();
-        if !self.returns.tx.is_due() {
+        if !self.tx.asks_before_record() {
             return;
         }
         if let Err(reason) = self.add_transmit_context() {
-            self.note_transmit_refused(reason);
+            self.tx.note_refused(reason);
             if !reason.passes() {
                 self.counters.offload_refused += 1;
-                self.keep_transmit_key_in_software();
-            }
-        }
-    }
-
-    /// Whether the device is to be asked, now or later, to take the transmit direction.
-    pub(super) fn waits_to_ask(&self) -> bool {
-        self.returns.tx.waits()
-    }
-
-    /// The device is to get the transmit direction with the next record.
-    pub(super) fn want_transmit_context(&mut self) {
-        self.returns.tx.begin();
-    }
-
-    fn note_transmit_refused(&mut self, reason: NotOffloaded) {
-        match reason {
-            NotOffloaded::Device(refused) if refused.passes() => self.returns.tx.note_refused(refused),
-            _ => {
-                self.returns.tx.end();
+                self.tx.keep_key_in_software(&mut self.counters);
             }
         }
     }
 
     /// Acts on what happened to the device, if the stream has anything there.
     pub(super) fn watch_device(&mut self, task: Task, cx: &Context<'_>) {
-        let waits = self.returns.tx.waits() || self.returns.rx.waits() || self.waits_to_install();
-        if waits || self.sender.context().is_some() || self.rx.context().is_some() {
+        let waits = self.tx.waits() || self.rx.waits();
+        if waits || self.send.context().is_some() || self.rx.context().is_some() {
             self.poll_events(Some(task), cx);
         }
     }
@@ -469,66 +373,40 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn act_on(&mut self, event: DeviceEvent) {
-        if self.concerns_above(&event) && self.events_above.len() < EVENTS_ABOVE {
-            self.events_above.push_back(event);
+        if self.concerns_above(&event) {
+            self.above.tell(event);
         }
         match event {
-            DeviceEvent::Ready { handle, .. } if self.rx == RxOffload::Adding(handle) => {
-                self.rx = RxOffload::Device(handle);
-                self.counters.rx_device += 1;
-                self.note_receive_key_on_device();
+            DeviceEvent::Ready { handle, .. } if self.rx.state() == RxOffload::Adding(handle) => {
+                self.rx.note_ready(handle, &mut self.counters);
                 self.note_places();
-            }
-            DeviceEvent::ResyncRequested { handle, header, .. } if self.rx == RxOffload::Device(handle) => {
-                match self.resync.log.resolve(header) {
-                    Some(number) => self.answer(handle, header, Some(number)),
-                    None => {
-                        self.resync.question = Some((handle, header));
-                        self.answer_question();
-                    }
-                }
-            }
-            DeviceEvent::ResyncStarted { handle, from, to, .. } if self.rx == RxOffload::Device(handle) => {
-                self.resync.log.start(from, to);
-                // The packet's records may have been read before the news.
-                for (header, number) in self.receiver.last_starts() {
-                    self.resync.log.note(header, number);
-                }
-            }
-            DeviceEvent::ResyncCancelled { handle, .. } if self.rx == RxOffload::Device(handle) => {
-                self.resync.log.cancel();
             }
             DeviceEvent::Removed { handle, .. } => {
                 self.contexts.is_gone(handle);
-                self.receiver.note_context_gone(handle, self.stream.furthest_seq());
-                self.note_context_gone(handle);
-                if self.sender.context() == Some(handle) {
+                self.receive.receiver().note_context_gone(handle, self.stream.furthest_seq());
+                self.tx.note_gone(handle);
+                if self.send.context() == Some(handle) {
                     self.lose_transmit();
-                    self.returns.tx.note_lost();
+                    self.tx.note_lost();
                 }
                 if self.rx.context() == Some(handle) {
                     self.lose_receive();
-                    self.returns.rx.note_lost();
-                    self.rx = RxOffload::Deferred;
+                    self.rx.note_lost();
                 }
             }
             DeviceEvent::Reset => {
                 // The news may be older than the contexts: then the device still has them.
                 self.counters.device_resets += 1;
-                // Its places are free.
-                if self.returns.tx.waits() || self.waits_to_install() || self.sender.context().is_some() {
-                    self.returns.tx.begin();
-                }
-                let had_receive = self.wants_receive_context();
+                self.tx.note_reset(self.send.context().is_some());
+                let had_receive = self.rx.wants_context();
                 self.lose_transmit();
                 self.lose_receive();
                 self.give_back_unused();
                 if had_receive {
-                    self.returns.rx.begin();
-                    self.rx = RxOffload::Deferred;
+                    self.rx.note_reset();
                 }
             }
-            _ => {}
+            _ => self.rx.on_resync(event, &mut self.stream, self.receive.receiver(), &mut self.counters),
         }
     }
 
@@ -541,72 +419,32 @@ impl<S: SegmentStream> KtlsStream<S> {
             DeviceEvent::Reset => true,
             _ => false,
         };
-        self.watched && theirs
+        self.above.watches() && theirs
     }
 
     /// Whether this is, or was, a context of TLS.
     fn is_ours(&self, handle: Handle) -> bool {
-        self.contexts.knows(handle) || self.receiver.knows_context(handle)
-    }
-
-    /// Tells the receive context whether a record begins where it thinks, as soon as that is known. (An answer for a
-    /// context that is gone does no harm.)
-    pub(super) fn answer_question(&mut self) {
-        let Some((handle, header)) = self.resync.question else { return };
-        let number = match self.receiver.locate(header) {
-            Located::NotYet => return,
-            Located::Nothing => None,
-            Located::Record(number) => Some(number),
-        };
-        self.resync.question = None;
-        self.answer(handle, header, number);
+        self.contexts.knows(handle) || self.receive.records().knows_context(handle)
     }
 
     /// Takes note of a record, for the help that the receive context may need.
     pub(super) fn note_record(&mut self, record: &Record) {
-        if self.receiver.earlier_keys() > 0 {
-            self.receiver.drop_earlier_keys(self.stream.furthest_seq());
+        if self.receive.records().earlier_keys() > 0 {
+            self.receive.receiver().drop_earlier_keys(self.stream.furthest_seq());
         }
-        if matches!(self.rx, RxOffload::Device(_)) && !self.resync.note(record) {
-            self.counters.rx_resync_given_up += 1;
-        }
-    }
-
-    /// Tells the receive context where the next record begins, if it gave nothing but ciphertext for long enough. Called
-    /// when the transport has nothing more: what has arrived the device will not see again.
-    pub(super) fn give_hint(&mut self) {
-        if !self.resync.hints.is_due() {
-            return;
-        }
-        let RxOffload::Device(handle) = self.rx else { return };
-        let Ok(Some((header, number))) = self.receiver.next_boundary() else { return };
-        self.resync.hints.note_given();
-        self.answer(handle, header, Some(number));
-    }
-
-    /// Tells the receive context which record begins at `header`, if any.
-    fn answer(&mut self, handle: Handle, header: Seq, number: Option<u64>) {
-        if self.rx != RxOffload::Device(handle) {
-            return;
-        }
-        self.counters.rx_device_resync += u64::from(number.is_some());
-        self.stream.control(&mut |_, device| {
-            if let Some(mut tls) = device.tls() {
-                tls.answer_resync(handle, header, number);
-            }
-        });
+        self.rx.note_record(record, &mut self.counters);
     }
 
     /// Has the transmit direction go where its retransmissions say.
     pub(super) fn consult_policy(&mut self) {
-        let context = self.sender.context();
-        if context.is_none() && !self.policy.holds() {
+        let context = self.send.context();
+        if context.is_none() && !self.tx.policy().holds() {
             return;
         }
-        match self.policy.judge(self.stream.sent(), context.is_some()) {
+        match self.tx.policy().judge(self.stream.sent(), context.is_some()) {
             Verdict::Stay => {}
             Verdict::ToSoftware => {
-                if self.sender.come_back() {
+                if self.send.come_back() {
                     self.give_back_unused();
                     self.count_transmit_software();
                     self.counters.tx_policy_sw += 1;
@@ -622,34 +460,31 @@ impl<S: SegmentStream> KtlsStream<S> {
 
     /// The device no longer has the transmit context. What is queued for it the transport has sealed.
     fn lose_transmit(&mut self) {
-        if self.sender.come_back() {
+        if self.send.come_back() {
             self.count_transmit_software();
         }
-        self.keep_transmit_key_in_software();
+        self.tx.keep_key_in_software(&mut self.counters);
         self.note_places();
     }
 
     /// The device no longer has the receive context. What it decrypted before still counts.
     fn lose_receive(&mut self) {
         self.count_receive_software();
-        if !matches!(self.rx, RxOffload::Software | RxOffload::Refused(_)) {
-            self.rx = RxOffload::Refused(NotOffloaded::Lost);
-            self.keep_receive_key_in_software();
-        }
+        self.rx.lose(&mut self.counters);
         self.note_places();
     }
 
     /// Takes the receive context, if there is one, off the device.
     pub(super) fn leave_receive_context(&mut self) {
         self.count_receive_software();
-        self.rx = RxOffload::Software;
+        self.rx.leave();
         self.give_back_unused();
         self.note_places();
     }
 
     /// Gives back the contexts that neither direction uses any more.
     pub(super) fn give_back_unused(&mut self) {
-        let in_use = [self.sender.context(), self.rx.context()];
+        let in_use = [self.send.context(), self.rx.context()];
         self.contexts.keep_only(&mut self.stream, in_use);
     }
 
@@ -659,21 +494,18 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     fn count_receive_software(&mut self) {
-        if self.read == Side::Open && matches!(self.rx, RxOffload::Device(_)) {
+        if self.receive.is_open() && self.rx.working().is_some() {
             self.counters.rx_sw += 1;
         }
     }
 
     /// Counts where the directions are. One that ended is nowhere.
     pub(super) fn note_places(&mut self) {
-        let transmit = (self.write == Side::Open).then(|| self.sender.context().is_some());
-        let receive = (self.read == Side::Open).then_some(matches!(self.rx, RxOffload::Device(_)));
+        let transmit = self.send.is_open().then(|| self.send.context().is_some());
+        let receive = self.receive.is_open().then_some(self.rx.working().is_some());
         self.counters.curr_tx_device = u64::from(transmit == Some(true));
         self.counters.curr_tx_sw = u64::from(transmit == Some(false));
         self.counters.curr_rx_device = u64::from(receive == Some(true));
         self.counters.curr_rx_sw = u64::from(receive == Some(false));
     }
 }
-
-/// Events that a protocol above has not asked for yet; it is told of the first.
-const EVENTS_ABOVE: usize = 64;

@@ -3,9 +3,8 @@
 //! Invariant: a record is begun only if nothing has to happen before it but framing: no key is due to change, and nobody
 //! is due to judge whether the device should go on. What is left then is as it was, to be written one step at a time.
 
-use super::PIECES;
+use super::acks::AckLog;
 use super::policy::RetransmitPolicy;
-use super::segments::AckLog;
 use crate::counters::TlsCounters;
 use crate::record::ContentType;
 use crate::record::send::{Content, Sender};
@@ -49,15 +48,15 @@ impl<'a> Cutter<'a> {
 
 /// Data on their way into records for a device.
 pub(super) struct Records<'a, 'd> {
-    pub(super) cutter: &'a mut Cutter<'d>,
-    pub(super) sender: &'a mut Sender,
-    pub(super) acks: &'a mut AckLog,
-    pub(super) counters: &'a mut TlsCounters,
-    pub(super) policy: &'a mut RetransmitPolicy,
+    cutter: &'a mut Cutter<'d>,
+    sender: &'a mut Sender,
+    acks: &'a mut AckLog,
+    counters: &'a mut TlsCounters,
+    policy: &'a mut RetransmitPolicy,
     /// Content of a record that was not begun.
-    pub(super) left: Option<(Pieces, usize)>,
+    left: Option<(Pieces, usize)>,
     /// Bytes of the records.
-    pub(super) wire: u64,
+    wire: u64,
     framed: smallvec::IntoIter<[(Bytes, TxTag); PIECES]>,
 }
 
@@ -82,6 +81,11 @@ impl<'a, 'd> Records<'a, 'd> {
         self.framed.next()
     }
 
+    /// Bytes of the records, and the content of one that was not begun.
+    pub(super) fn end(self) -> (u64, Option<(Pieces, usize)>) {
+        (self.wire, self.left)
+    }
+
     /// Frames the next record, if there is one and nothing has to happen first.
     fn frame(&mut self, sent: SentBytes) {
         let Some((content, length)) = self.cutter.next_content(sent) else { return };
@@ -100,3 +104,6 @@ impl<'a, 'd> Records<'a, 'd> {
         self.framed = pieces.into_iter();
     }
 }
+
+/// Of a record left to a device: prefix, content, trailer; the content of a PDU is its header, data and digest.
+const PIECES: usize = 5;
