@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use ktls_offload::{KeySchedule, KtlsStream, Offload, ScheduleError, TrafficKeys};
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn,
-    SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, contexts, stream,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream,
+    SendTurn, SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
 };
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
@@ -329,7 +329,7 @@ impl SegmentStream for Transport {
     fn install(&mut self, _: Layer, _: Box<dyn Sealer>) {}
 
     fn release(&mut self, context: Handle) {
-        contexts::remove(&mut self.device, context);
+        self.device.remove(context);
     }
 
     fn control(&mut self, f: &mut dyn FnMut(FlowKey, &mut dyn NetDevice)) -> bool {

@@ -66,8 +66,8 @@ pub use slots::Slots;
 pub use socket::{DatagramSocket, SendLimits, SendRefused, SocketEvent};
 pub use source::{Lookup, NoRecords, QueuedBytes, RecordSource, SealError, Sealer};
 pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
-pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsDevice, TlsKey, TlsResync, TlsSuite, TlsVersion};
+pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
-pub use tokio_datagrams::{TokioDatagrams};
-pub use tx::{DigestAsk, DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
-pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitPlace, UnitTag, engines};
+pub use tokio_datagrams::TokioDatagrams;
+pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
+pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};

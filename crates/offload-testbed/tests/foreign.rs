@@ -459,7 +459,7 @@ fn ask(stream: &mut impl SegmentStream, direction: Direction, start: Option<Seq>
     let mut context = None;
     stream.control(&mut |flow, device| {
         let Some(contexts) = device.contexts() else { return };
-        let engine = contexts.engine(Veil::NAME).expect("it was added").number;
+        let Some(engine) = contexts.engine(Veil::NAME).map(|engine| engine.number) else { return };
         let keys = if direction == Direction::Receive { vec![Key::Flow(flow, Layer::FIRST)] } else { Vec::new() };
         let spec = Box::new(VeilSpec { key: KEY, stages: stage_specs(), start });
         let new = NewContext { engine, direction, flow: Some(flow), keys, spec };

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use core::future::{Future, poll_fn};
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
-use offload_host_stack::{TcpConfig, TcpStream};
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TrafficKeys};
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
@@ -13,9 +12,10 @@ use offload_api::{
     TlsKey, TlsSuite, TlsVersion, TxTag,
 };
 use offload_base::{Seed, Seq};
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::Testbed;
 use std::cell::Cell;
 use std::io;
-use offload_testbed::Testbed;
 use tokio::io::AsyncWriteExt;
 
 /// A stream that counts the calls to it, each of which takes the lock of its host.

@@ -9,7 +9,7 @@ use crate::record::receive::Record;
 use crate::tasks::Task;
 use core::future::poll_fn;
 use core::task::{Context, Poll, ready};
-use offload_api::{DeviceEvent, Direction, Handle, Refused, SegmentStream, ResyncMode};
+use offload_api::{DeviceEvent, Direction, Handle, Refused, ResyncMode, SegmentStream, TypedContexts};
 use std::io;
 
 /// Which directions a device is asked to take.

@@ -8,7 +8,7 @@ use super::offload::{NotOffloaded, RxOffload};
 use super::resync::Resync;
 use crate::counters::TlsCounters;
 use crate::record::receive::{Located, Receiver, Record};
-use offload_api::{AskAgain, DeviceEvent, Handle, Refused, SegmentStream, ResyncMode};
+use offload_api::{AskAgain, DeviceEvent, Handle, Refused, ResyncMode, SegmentStream, TypedContexts};
 use offload_base::Seq;
 
 #[derive(Debug)]

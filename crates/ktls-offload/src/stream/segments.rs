@@ -5,12 +5,12 @@ use super::above_device::{AboveTls, When};
 use super::{KtlsStream, Side, Turn};
 use crate::tasks::Task;
 use bytes::Bytes;
-use core::task::{Context, Poll, ready};
+use core::task::{Context, Poll, Waker, ready};
 use offload_api::{
-    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes, TxTag, engines,
+    DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes,
+    TxTag, engines,
 };
-use offload_base::counters::CounterSet;
-use offload_base::{Instant, Seq};
+use offload_base::Seq;
 use std::io;
 
 impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
@@ -159,4 +159,3 @@ impl<S: SegmentStream> SegmentStream for KtlsStream<S> {
         self.above.next_event().map_or(Poll::Pending, Poll::Ready)
     }
 }
-

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use device::MockDevice;
 use ktls_offload::{KeySchedule, KtlsStream, ScheduleError, TrafficKeys};
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream, SendTurn, SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Unit, stream,
+    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream,
+    SendTurn, SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Unit, stream,
 };
 use offload_base::{Rng, Seed, Seq};
 use std::collections::{BTreeMap, VecDeque};

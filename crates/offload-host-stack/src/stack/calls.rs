@@ -190,7 +190,7 @@ impl Stack {
 
     /// From now on the connection gets the device's events.
     pub fn mark_controlled(&mut self, id: ConnectionId) {
-        self.connection_mut(id).controlled = true;
+        self.connection_mut(id).notes.controlled = true;
         self.controlled.insert(id);
     }
 

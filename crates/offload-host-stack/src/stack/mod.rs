@@ -10,6 +10,7 @@
 mod calls;
 mod cookies;
 mod datagrams;
+pub(crate) mod notes;
 mod opening;
 pub(crate) mod shards;
 mod socket_device;
@@ -287,7 +288,7 @@ impl Stack {
         }
         while let Some(id) = self.timers.pop_due(now) {
             let Some(connection) = self.flows.get_mut(id) else { continue };
-            connection.timer.fired();
+            connection.notes.timer.fired();
             if connection.next_deadline().is_some_and(|at| at <= now) {
                 self.with(now, id, |connection, env| connection.handle_timeout(env));
                 self.mark_dirty(id);
@@ -348,7 +349,7 @@ impl Stack {
     /// Has a connection, which was on one of the lists, send what it may.
     fn take_turn(&mut self, now: Instant, id: ConnectionId, device: &mut dyn NetDevice) -> Option<Turn> {
         let connection = self.flows.get_mut(id)?;
-        core::mem::take(&mut connection.dirty)
+        core::mem::take(&mut connection.notes.dirty)
             .then(|| self.with(now, id, |connection, env| connection.transmit(env, device)))
     }
 
@@ -366,7 +367,7 @@ impl Stack {
     pub fn next_ready(&mut self) -> Option<(ConnectionId, Readiness)> {
         while let Some(id) = self.noted.pop_front() {
             if let Some(connection) = self.flows.get_mut(id)
-                && core::mem::take(&mut connection.noted)
+                && core::mem::take(&mut connection.notes.noted)
             {
                 return Some((id, core::mem::take(&mut connection.readiness)));
             }
@@ -439,16 +440,16 @@ impl Stack {
     fn account(&mut self, id: ConnectionId) {
         if let Some(connection) = self.flows.get_mut(id) {
             let taken = connection.memory();
-            let before = core::mem::replace(&mut connection.accounted, taken);
+            let before = core::mem::replace(&mut connection.notes.accounted, taken);
             self.memory.change(before, taken, &mut self.counters);
         }
     }
 
     fn mark_dirty(&mut self, id: ConnectionId) {
         if let Some(connection) = self.flows.get_mut(id)
-            && !connection.dirty
+            && !connection.notes.dirty
         {
-            connection.dirty = true;
+            connection.notes.dirty = true;
             match connection.is_paced() {
                 false => self.dirty.push_back(id),
                 true => self.dirty_paced.push_back(id),
@@ -461,7 +462,7 @@ impl Stack {
         let connection = self.flows.get_mut(id).filter(|connection| !connection.is_paced());
         let stays = connection.is_some();
         if let Some(connection) = connection {
-            connection.dirty = true;
+            connection.notes.dirty = true;
             self.dirty.push_front(id);
         }
         stays
@@ -489,28 +490,28 @@ impl Stack {
                 None => {
                     connection.abort();
                     connection.orphan();
-                    if !core::mem::replace(&mut connection.dirty, true) {
+                    if !core::mem::replace(&mut connection.notes.dirty, true) {
                         self.dirty.push_back(id);
                     }
                 }
             }
         }
-        if connection.readiness.any() && !core::mem::replace(&mut connection.noted, true) {
+        if connection.readiness.any() && !core::mem::replace(&mut connection.notes.noted, true) {
             self.noted.push_back(id);
         }
         connection.take_left(&mut self.left);
         let taken = if connection.is_done() { 0 } else { connection.memory() };
-        let before = core::mem::replace(&mut connection.accounted, taken);
+        let before = core::mem::replace(&mut connection.notes.accounted, taken);
         self.memory.change(before, taken, &mut self.counters);
         if connection.is_done() {
-            self.timers.clear(id, &mut connection.timer);
-            if connection.controlled {
+            self.timers.clear(id, &mut connection.notes.timer);
+            if connection.notes.controlled {
                 self.controlled.remove(&id);
             }
             self.flows.remove(id);
         } else {
             let deadline = connection.next_deadline();
-            self.timers.set(id, &mut connection.timer, deadline);
+            self.timers.set(id, &mut connection.notes.timer, deadline);
         }
     }
 

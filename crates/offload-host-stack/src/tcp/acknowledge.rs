@@ -1,7 +1,7 @@
 //! What an acknowledgment tells: which bytes arrived, how long it took, how much more may come.
 
 use super::congestion::Acked;
-use super::connection::{Connection, Env, timestamp};
+use super::connection::{Connection, Env};
 use super::flight::{Fate, Sent};
 use super::recovery::Delivery;
 use super::segment::Segment;
@@ -19,8 +19,7 @@ impl Connection {
             }
         });
         self.una = FIRST_BYTE;
-        self.recovery = Default::default();
-        self.undo = None;
+        self.repair.open();
         self.peer.window_ack = FIRST_BYTE;
     }
 
@@ -36,7 +35,7 @@ impl Connection {
         if position < self.una {
             return;
         }
-        self.unanswered = 0;
+        self.backoff.hear();
         let window_before = self.peer.window;
         self.set_peer_window(segment, position);
         let payload_free = segment.sequence_len(0) == 0;
@@ -51,7 +50,7 @@ impl Connection {
         }
         self.recover(env, segment, &delivery, acked);
         self.on_echo(env, segment, acked);
-        if acked > 0 && self.recovery.grows_window() {
+        if acked > 0 && self.repair.grows_window() {
             self.congestion.on_ack(&Acked {
                 now: env.now,
                 bytes: acked,
@@ -66,19 +65,19 @@ impl Connection {
             self.deadlines.retransmit = None;
             self.deadlines.probe = None;
             self.deadlines.reorder = None;
-            if self.send.end() + u64::from(self.finishing) <= self.next {
+            if self.outbox.end(self.send.end()) <= self.next {
                 // What an idle connection need not remember. Where more waits, a batch of ACKs came before the next turn
                 // to send, and it is not idle.
-                self.undo = None;
+                self.repair.forget();
                 self.congestion.on_quiet();
             }
         } else if acked > 0 || window_before == 0 && self.peer.window > 0 {
             // What it had no room for, it may have room for now.
-            self.backoff = 0;
+            self.backoff.reset();
             self.arm_after_progress(env);
         }
         if self.peer.window > 0 {
-            self.probes = 0;
+            self.closed_window.note_open();
         }
     }
 
@@ -104,16 +103,16 @@ impl Connection {
     /// Updates the scoreboard from the acknowledgment and its blocks, and takes an RTT sample.
     fn note_delivery(&mut self, env: &mut Env<'_>, segment: &Segment, position: u64) -> Delivery {
         let mut delivery = Delivery::default();
-        let forward = self.rack.forward();
+        let forward = self.repair.rack().forward();
         let now = env.now;
         let mut sample = None;
         // RFC 8985 6.2 step 2: an echo from before the retransmission is the original's. Selective acknowledgments
         // have no echo of their own.
         let echo = segment.options.timestamps.map(|timestamps| Seq(timestamps.echo));
-        let offset = self.timestamp_offset;
-        let older = |sent_at| echo.is_some_and(|echo| echo.before(Seq(timestamp(offset, sent_at))));
+        let labels = self.labels;
+        let older = |sent_at| echo.is_some_and(|echo| echo.before(Seq(labels.timestamp(sent_at))));
         {
-            let (rack, rtt, mss) = (&mut self.rack, &self.rtt, self.mss as u64);
+            let (rack, rtt, mss) = (self.repair.rack(), &self.rtt, self.mss as u64);
             let mut deliver = |sent: &Sent, original: bool| {
                 delivery.bytes += sent.end - sent.start;
                 delivery.late |= rack.on_delivered(now, sent, forward, original, rtt);
@@ -164,17 +163,14 @@ impl Connection {
     fn advance(&mut self, env: &mut Env<'_>, position: u64) {
         let had_room = self.room(env.config, env.memory) > 0;
         self.una = position;
-        self.backoff = 0;
+        self.backoff.reset();
         self.send.acknowledge(position.clamp(FIRST_BYTE, self.send.end()));
         // A sender that waited is woken when a third of the buffer is free, not for every segment.
         let free = self.room(env.config, env.memory);
         if free > 0 && (!had_room || free >= env.config.send_buffer / 3) {
             self.readiness.writable = true;
         }
-        if self.acked_target.is_some_and(|target| target <= position) {
-            self.acked_target = None;
-            self.readiness.acknowledged = true;
-        }
+        self.readiness.acknowledged |= self.holder.note_acknowledged(position);
         if self.fin_position().is_some_and(|fin| position > fin) {
             self.on_fin_acknowledged(env);
         }
@@ -184,7 +180,7 @@ impl Connection {
         match self.state {
             State::FinWait1 => {
                 self.state = State::FinWait2;
-                if self.detached {
+                if self.holder.is_gone() {
                     self.deadlines.state = Some(env.now + env.config.fin_timeout);
                 }
             }

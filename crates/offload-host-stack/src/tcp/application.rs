@@ -12,6 +12,52 @@ use core::num::NonZeroU64;
 use offload_api::{Handle, Layer, RxSegment, Sealer, TxTag};
 use offload_base::Seq;
 
+/// The application's end.
+///
+/// Invariant: once it is gone, nobody waits, and nothing brings it back.
+#[derive(Debug, Default)]
+pub(super) struct Holder {
+    /// The application has dropped its end.
+    gone: bool,
+    /// Data were thrown away because of that: the peer has to know.
+    discarded: bool,
+    /// The position that is waited for to be acknowledged.
+    waits_for: Option<u64>,
+}
+
+impl Holder {
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    fn leave(&mut self) {
+        self.gone = true;
+    }
+
+    /// `bytes` bytes were thrown away.
+    pub(super) fn note_discarded(&mut self, bytes: u64) {
+        self.discarded |= bytes > 0;
+    }
+
+    /// Whether it is gone, and has not read all.
+    fn left_unread(&self) -> bool {
+        self.gone && self.discarded
+    }
+
+    fn wait_for(&mut self, position: Option<u64>) {
+        self.waits_for = position;
+    }
+
+    /// All before `position` is acknowledged. True if that was waited for.
+    pub(super) fn note_acknowledged(&mut self, position: u64) -> bool {
+        let reached = self.waits_for.is_some_and(|target| target <= position);
+        if reached {
+            self.waits_for = None;
+        }
+        reached
+    }
+}
+
 impl Connection {
     /// Queues `data`. Goes nowhere once this side was closed.
     pub(crate) fn queue(&mut self, data: Bytes, tag: TxTag) -> Seq {
@@ -31,7 +77,7 @@ impl Connection {
 
     /// Whether data may still be queued.
     pub(crate) fn may_queue(&self) -> bool {
-        self.state.may_send() && !self.finishing && self.error.is_none()
+        self.state.may_send() && !self.outbox.is_finishing() && self.error.is_none()
     }
 
     /// Bytes the send queue wants.
@@ -41,11 +87,11 @@ impl Connection {
 
     /// What is queued now may leave in short segments.
     pub(crate) fn push(&mut self) {
-        self.pushed = self.send.end();
+        self.outbox.push(self.send.end());
     }
 
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
-        self.nodelay = nodelay;
+        self.outbox.set_nodelay(nodelay);
     }
 
     /// Hands congestion control over, with the window as it is.
@@ -57,15 +103,15 @@ impl Connection {
 
     /// Whether the device is asked to keep it to a rate.
     pub(crate) fn is_paced(&self) -> bool {
-        self.paced || self.pacing_rate.is_some()
+        self.pace.is_asked()
     }
 
     pub(crate) fn set_paced(&mut self, paced: bool) {
-        self.paced = paced;
+        self.pace.set_by_window(paced);
     }
 
     pub(crate) fn set_pacing_rate(&mut self, rate: Option<NonZeroU64>) {
-        self.pacing_rate = rate;
+        self.pace.set_rate(rate);
     }
 
     pub(crate) fn install(&mut self, layer: Layer, sealer: Box<dyn Sealer>) {
@@ -85,7 +131,7 @@ impl Connection {
     pub(crate) fn poll_acked(&mut self, bytes: u64) -> bool {
         let target = FIRST_BYTE + bytes;
         let acked = self.una >= target;
-        self.acked_target = (!acked).then_some(target);
+        self.holder.wait_for((!acked).then_some(target));
         acked
     }
 
@@ -114,14 +160,14 @@ impl Connection {
         self.receive.consume(bytes);
         self.receive.set_memory(memory);
         let update = self.state.may_receive() && !self.state.is_opening() && self.receive.wants_update(self.mss);
-        self.ack.now |= update;
+        self.acks.owe_if(update);
         update
     }
 
     /// Closes this side behind what is queued.
     pub(crate) fn finish(&mut self) {
         if self.may_queue() {
-            self.finishing = true;
+            self.outbox.finish();
             self.push();
             if self.state == State::SynSent && self.next == 0 {
                 // RFC 9293 3.10.4: nothing was sent, nobody need know.
@@ -143,12 +189,12 @@ impl Connection {
     /// The application drops its end. What is queued is still delivered; what was not read is thrown away, and the
     /// peer gets a reset for it when everything queued has been acknowledged.
     pub(crate) fn detach(&mut self, env: &mut Env<'_>) {
-        self.detached = true;
+        self.holder.leave();
         match self.state {
             State::Closed => {}
             State::SynSent => self.close(),
             _ => {
-                self.discarded |= self.receive.discard() > 0;
+                self.holder.note_discarded(self.receive.discard());
                 if self.state == State::SynReceived && self.listener.is_some() {
                     self.abort();
                     return;
@@ -164,25 +210,25 @@ impl Connection {
 
     /// Nobody has or will ever have this end.
     pub(crate) fn orphan(&mut self) {
-        self.detached = true;
+        self.holder.leave();
     }
 
     /// Whether it only waits, be it for late segments or for a peer to close its side, and nobody holds it.
     pub(crate) fn is_waiting_alone(&self) -> bool {
-        matches!(self.state, State::TimeWait | State::FinWait2) && self.detached
+        matches!(self.state, State::TimeWait | State::FinWait2) && self.holder.is_gone()
     }
 
     /// Ends such a wait early; only a connection that nobody holds gives way.
     pub(crate) fn end_wait(&mut self) {
-        if self.detached {
+        if self.holder.is_gone() {
             self.close();
         }
     }
 
     /// Resets the connection if the peer has all it will get, and sent what nobody took.
     pub(super) fn settle_discarded(&mut self, env: &mut Env<'_>) {
-        let delivered = self.finishing && self.una > self.send.end();
-        if self.detached && self.discarded && delivered && self.state != State::Closed {
+        let delivered = self.outbox.is_finishing() && self.una > self.send.end();
+        if self.holder.left_unread() && delivered && self.state != State::Closed {
             env.counters.aborts_on_data += 1;
             self.abort();
         }

@@ -25,13 +25,13 @@ impl Connection {
         }
         if take_due(&mut self.deadlines.ack, now) {
             env.counters.delayed_acks += 1;
-            self.ack.now = true;
+            self.acks.owe();
         }
         if take_due(&mut self.deadlines.reorder, now) {
             self.on_reorder_timeout(env);
         }
         if take_due(&mut self.deadlines.probe, now) {
-            self.tail_probe_owed = true;
+            self.repair.owe_tail_probe(true);
             self.deadlines.retransmit = Some(now + self.timeout(env.config));
         }
         if take_due(&mut self.deadlines.persist, now) {
@@ -55,23 +55,22 @@ impl Connection {
         }
         // RFC 9293 3.8.6.1: a peer that has closed its window over what it did not take, and answers, is waited for. What is
         // sent again is its probe.
-        let waits = self.peer.window == 0 && !self.detached && !self.state.is_opening();
+        let waits = self.peer.window == 0 && !self.holder.is_gone() && !self.state.is_opening();
         let most = self.retries(env.config);
-        let attempts = if waits { self.unanswered } else { self.backoff };
+        let attempts = if waits { self.backoff.unanswered() } else { self.backoff.exponent() };
         if attempts >= most {
             self.give_up(env);
             return;
         }
         env.counters.timeouts += 1;
         self.begin_timeout_recovery(env);
-        self.unanswered += 1;
-        self.backoff = if waits { (self.backoff + 1).min(most.max(1) - 1) } else { self.backoff + 1 };
+        self.backoff.note_timeout(if waits { most.max(1) - 1 } else { u32::MAX });
         self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
     }
 
     /// `at`; or, if it is before that, when the peer will have kept its window closed for too long.
     pub(super) fn or_when_patience_ends(&self, env: &Env<'_>, at: Instant) -> Instant {
-        let end = self.closed_since.and_then(|since| Some(since + env.config.zero_window_timeout?));
+        let end = self.closed_window.patience_ends(env.config.zero_window_timeout);
         end.filter(|end| *end > env.now).map_or(at, |end| at.min(end))
     }
 
@@ -82,27 +81,23 @@ impl Connection {
             return;
         }
         // A peer that answers may keep its window closed, but not for an application that is gone.
-        let attempts = if self.detached { self.probes } else { self.unanswered };
+        let attempts = if self.holder.is_gone() { self.closed_window.probes() } else { self.backoff.unanswered() };
         if attempts >= self.retries(env.config) {
             self.give_up(env);
             return;
         }
-        if self.peer.window > 0 {
-            self.window_override = true;
-        } else {
-            env.counters.window_probes += 1;
-            self.window_probe_owed = true;
-        }
-        self.probes += 1;
-        self.unanswered += 1;
+        let small = self.peer.window > 0;
+        env.counters.window_probes += u64::from(!small);
+        self.closed_window.act(small);
+        self.backoff.note_probe();
     }
 
     /// Ends the connection, with a reset, if its peer has kept its window closed for too long, or if it is in the way of
     /// others where memory is short (RFC 6429): nobody holds it any more, or nothing moves.
     fn give_up_for_want_of_memory_or_window(&mut self, env: &mut Env<'_>) -> bool {
-        let closed_for = self.closed_since.map(|since| env.now - since);
+        let closed_for = self.closed_window.lasts(env.now);
         let lasts = |most: Duration| closed_for.is_some_and(|closed| closed >= most);
-        if env.memory == Level::Full && (self.detached || lasts(CLOSED_WHEN_FULL)) {
+        if env.memory == Level::Full && (self.holder.is_gone() || lasts(CLOSED_WHEN_FULL)) {
             env.counters.aborts_on_memory += 1;
         } else if env.config.zero_window_timeout.is_some_and(lasts) {
             env.counters.aborts_on_timeout += 1;

@@ -7,25 +7,41 @@ use super::connection::Connection;
 use offload_api::DeviceEvent;
 use std::collections::VecDeque;
 
-impl Connection {
-    /// The next device event for the application.
-    pub(crate) fn take_device_event(&mut self) -> Option<DeviceEvent> {
-        let event = self.device_events.pop_front();
-        if self.device_events.is_empty() {
-            self.device_events = VecDeque::new();
+/// Events that the application has not taken.
+#[derive(Debug, Default)]
+pub(super) struct DeviceNews {
+    kept: VecDeque<DeviceEvent>,
+}
+
+impl DeviceNews {
+    fn take(&mut self) -> Option<DeviceEvent> {
+        let event = self.kept.pop_front();
+        if self.kept.is_empty() {
+            self.kept = VecDeque::new();
         }
         event
     }
 
-    /// Keeps an event for the application, instead of those it makes moot: of each context the last word counts,
-    /// so an application that does not ask has no more of them than it has contexts.
+    /// Keeps an event, instead of those it makes moot: of each context the last word counts, so an application that does
+    /// not ask has no more of them than it has contexts.
+    fn keep(&mut self, event: DeviceEvent) {
+        self.kept.retain(|earlier| !makes_moot(&event, earlier));
+        self.kept.push_back(event);
+    }
+}
+
+impl Connection {
+    /// The next device event for the application.
+    pub(crate) fn take_device_event(&mut self) -> Option<DeviceEvent> {
+        self.news.take()
+    }
+
+    /// Keeps an event for the application, if there is one.
     pub(crate) fn note_device_event(&mut self, event: DeviceEvent) {
-        if self.detached {
-            return;
+        if !self.holder.is_gone() {
+            self.news.keep(event);
+            self.readiness.device_event = true;
         }
-        self.device_events.retain(|earlier| !makes_moot(&event, earlier));
-        self.device_events.push_back(event);
-        self.readiness.device_event = true;
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: nothing of a connection changes for a segment that fails the checks, but for the acknowledgment
 //! that tells the peer where things stand.
 
-use super::connection::{Connection, Env, QUICK_ACKS, timestamp};
+use super::connection::{Connection, Env};
 use super::report::ConnectionError;
 use super::segment::{Flags, Payload, Segment};
 use super::send_queue::FIRST_BYTE;
@@ -36,7 +36,7 @@ impl Connection {
         self.receive.begin_with(env.memory);
         self.next = FIRST_BYTE;
         self.receive.advertise(self.receive.window(self.mss).min(u64::from(u16::MAX)));
-        self.acked_until = self.receive.next();
+        self.acks.note_told(self.receive.next());
     }
 
     /// RFC 9293 3.10.7.3.
@@ -66,7 +66,7 @@ impl Connection {
         self.hear(env.now);
         self.acknowledge_syn(env);
         self.establish();
-        self.ack.now = true;
+        self.acks.owe();
         // Data with a SYN-ACK (RFC 7413 aside) are unusual, and legal.
         if !payload.data.is_empty() || segment.flags.fin {
             self.take_data(env, 1, segment, payload);
@@ -90,7 +90,7 @@ impl Connection {
         // edge of a closed window is: nothing of it is taken but the acknowledgment, and it is answered (RFC 9293
         // 3.8.6.1, 3.10.7.4).
         let start = self.receive.position(segment.seq);
-        let acceptable = start.is_some_and(|start| start + length >= next.min(self.acked_until) && start <= edge);
+        let acceptable = start.is_some_and(|start| start + length >= next.min(self.acks.until()) && start <= edge);
         let Some(start) = start.filter(|_| acceptable) else {
             return self.on_unacceptable(env, segment, start, length);
         };
@@ -132,7 +132,10 @@ impl Connection {
         };
         self.hear(env.now);
         self.remember_timestamp(env, segment, start);
-        self.note_mark(env, segment, payload.data.len());
+        if let Some(at_once) = self.ecn.note_arrival(segment, payload.data.len()) {
+            env.counters.in_marked += 1;
+            self.acks.owe_if(at_once);
+        }
         self.on_ack(env, segment, position);
         if self.state == State::Closed {
             return None;
@@ -158,17 +161,14 @@ impl Connection {
         let next = self.receive.next();
         match start {
             Some(start) if length > 0 && start + length <= next => {
-                self.duplicate = Some(start.max(1)..(start + length).max(1));
-                self.ack.now = true;
+                self.acks.note_duplicate(start.max(1)..(start + length).max(1));
+                self.acks.owe();
                 self.wait_again(env, segment);
             }
             // Data beyond the window.
-            _ if length > 0 => self.ack.now = true,
+            _ if length > 0 => self.acks.owe(),
             // A probe; or one half of a quarrel that would never end, for which once in a while is enough.
-            _ if self.ack.answered.is_none_or(|at| env.now - at >= BETWEEN_ANSWERS) => {
-                self.ack.answered = Some(env.now);
-                self.ack.now = true;
-            }
+            _ if !self.acks.answered_within(BETWEEN_ANSWERS, env.now) => self.acks.answer(env.now),
             _ => {}
         }
         None
@@ -192,7 +192,7 @@ impl Connection {
         self.readiness.opened = true;
         self.readiness.writable = true;
         self.deadlines.retransmit = None;
-        self.backoff = 0;
+        self.backoff.reset();
         if self.fin_position().is_some_and(|fin| self.next > fin) {
             self.state = State::FinWait1;
         }
@@ -202,11 +202,9 @@ impl Connection {
     /// for all of them is not to be guessed: from how much a stranger's own connection is answered he learns nothing of
     /// others (CVE-2016-5696).
     fn challenge(&mut self, env: &mut Env<'_>) {
-        let lately = self.ack.answered.is_some_and(|at| env.now - at < BETWEEN_CHALLENGES);
-        if !lately && env.challenges.allow(env.now) {
-            self.ack.answered = Some(env.now);
+        if !self.acks.answered_within(BETWEEN_CHALLENGES, env.now) && env.challenges.allow(env.now) {
             env.counters.challenge_acks += 1;
-            self.ack.now = true;
+            self.acks.answer(env.now);
         }
     }
 
@@ -225,7 +223,7 @@ impl Connection {
     fn remember_timestamp(&mut self, env: &Env<'_>, segment: &Segment, start: u64) {
         if let (Some((recent, set_at)), Some(timestamps)) = (&mut self.peer.timestamp, segment.options.timestamps)
             && Seq(timestamps.value).at_or_after(Seq(*recent))
-            && start <= self.acked_until
+            && start <= self.acks.until()
         {
             (*recent, *set_at) = (timestamps.value, env.now);
         }
@@ -237,9 +235,9 @@ impl Connection {
             // The peer's FIN came already; only it, and what came before, may be repeated.
             let end = start + u64::from(segment.sequence_len(payload.data.len()));
             if end <= self.receive.next() && !segment.flags.syn {
-                self.duplicate = Some(start..end);
+                self.acks.note_duplicate(start..end);
             }
-            self.ack.now = true;
+            self.acks.owe();
             self.wait_again(env, segment);
             return;
         }
@@ -249,7 +247,7 @@ impl Connection {
         if end > edge {
             // The rest comes again, and what stands behind it. A probe of a closed window is waiting for the answer.
             payload.data.truncate(edge.saturating_sub(start) as usize);
-            self.ack.now = true;
+            self.acks.owe();
         } else if segment.flags.fin && end >= self.receive.furthest() && self.peer_fin.is_none() {
             // One just beyond the last byte of the window takes no memory. One before what came already is a lie.
             self.peer_fin = Some(end);
@@ -261,7 +259,7 @@ impl Connection {
         if env.memory == Level::Full {
             // What a device joined is many segments, and all that one may have is one of them, or the least.
             let most = payload.segment_bytes.max(LEAST_BYTES);
-            self.ack.now |= payload.data.len() > most;
+            self.acks.owe_if(payload.data.len() > most);
             payload.data.truncate(most);
         }
         if !payload.data.is_empty() {
@@ -281,8 +279,8 @@ impl Connection {
             }
             if received.in_order > 0 {
                 self.readiness.readable = true;
-                if self.detached {
-                    self.discarded |= self.receive.discard() > 0;
+                if self.holder.is_gone() {
+                    self.holder.note_discarded(self.receive.discard());
                 }
             }
             // RFC 5681 4.2: out of order, or filling a hole, or not taken: the peer is to know at once.
@@ -291,10 +289,11 @@ impl Connection {
                 || received.dropped
                 || received.out_of_order > 0
                 || received.duplicate.is_some();
-            self.duplicate = received.duplicate.or(self.duplicate.take());
+            if let Some(duplicate) = received.duplicate {
+                self.acks.note_duplicate(duplicate);
+            }
             if urgent {
-                self.ack.quick = QUICK_ACKS;
-                self.ack.now = true;
+                self.acks.hurry();
             } else {
                 self.owe_ack(env);
             }
@@ -302,7 +301,7 @@ impl Connection {
         if self.peer_fin == Some(self.receive.next()) {
             self.on_fin(env);
         } else if segment.flags.fin {
-            self.ack.now = true;
+            self.acks.owe();
         }
     }
 
@@ -310,7 +309,7 @@ impl Connection {
     /// handshake; but then the sender echoes when it was acknowledged last.
     fn round_trip_of_receiver(&self, env: &Env<'_>, segment: &Segment) -> Duration {
         let echoed = segment.options.timestamps.filter(|timestamps| timestamps.echo != 0).map(|timestamps| {
-            let ago = Seq(timestamp(self.timestamp_offset, env.now)) - Seq(timestamps.echo);
+            let ago = Seq(self.labels.timestamp(env.now)) - Seq(timestamps.echo);
             Duration::from_millis(u64::try_from(ago).unwrap_or(0))
         });
         self.rtt.smoothed().max(echoed).unwrap_or_default()
@@ -320,9 +319,9 @@ impl Connection {
     /// than one is enough, as in Linux: the second may be short, with nothing behind it that the sender's congestion
     /// window admits.
     fn owe_ack(&mut self, env: &mut Env<'_>) {
-        let unacknowledged = self.receive.next() - self.acked_until;
-        if self.ack.quick > 0 || unacknowledged > self.receive.largest() as u64 {
-            self.ack.now = true;
+        let unacknowledged = self.receive.next() - self.acks.until();
+        if self.acks.is_hurried() || unacknowledged > self.receive.largest() as u64 {
+            self.acks.owe();
         } else if self.deadlines.ack.is_none() {
             self.deadlines.ack = Some(env.now + env.config.delayed_ack);
         }
@@ -331,7 +330,7 @@ impl Connection {
     /// The peer's FIN is next.
     fn on_fin(&mut self, env: &mut Env<'_>) {
         self.receive.skip_fin();
-        self.ack.now = true;
+        self.acks.owe();
         self.readiness.readable = true;
         match self.state {
             State::SynReceived | State::Established => self.state = State::CloseWait,
@@ -344,10 +343,8 @@ impl Connection {
     /// Both sides are closed: TIME-WAIT.
     pub(super) fn wait_out(&mut self, env: &mut Env<'_>) {
         self.state = State::TimeWait;
-        let ack = self.ack;
         self.deadlines = Default::default();
         self.deadlines.state = Some(env.now + env.config.time_wait);
-        self.ack = ack;
         self.readiness.acknowledged = true;
         self.readiness.writable = true;
     }
@@ -363,7 +360,7 @@ impl Connection {
     /// timestamps tell what belongs to which, once their clock has moved on. Returns the first sequence number that is
     /// free.
     pub(crate) fn may_be_reopened(&self, now: Instant, time_wait: Duration) -> Option<Seq> {
-        let waits = self.state == State::TimeWait && self.detached && self.peer.timestamp.is_some();
+        let waits = self.state == State::TimeWait && self.holder.is_gone() && self.peer.timestamp.is_some();
         let since = self.deadlines.state.filter(|_| waits)?;
         (now + time_wait >= since + REOPENED_AFTER).then(|| self.send.seq(self.next))
     }
@@ -372,7 +369,7 @@ impl Connection {
     /// sequence number that is free: the new connection has to begin beyond all that this one used.
     pub(crate) fn gives_way_to(&self, segment: &Segment) -> Option<Seq> {
         let flags = segment.flags;
-        if self.state != State::TimeWait || !self.detached {
+        if self.state != State::TimeWait || !self.holder.is_gone() {
             return None;
         }
         if !flags.syn || segment.ack.is_some() || flags.rst || flags.fin {

@@ -139,7 +139,7 @@ impl Connection {
         match self.state {
             State::SynSent => config.syn_retries,
             State::SynReceived => config.syn_ack_retries,
-            _ if self.detached => config.orphan_retries,
+            _ if self.holder.is_gone() => config.orphan_retries,
             _ if self.liveness.as_ref().is_some_and(|liveness| liveness.user_timeout.is_some()) => u32::MAX,
             _ => config.retries,
         }
@@ -147,8 +147,8 @@ impl Connection {
 
     /// Whether bytes of this side, SYN and FIN included, are not acknowledged, and not for want of the rest of a unit.
     fn waits_for_peer(&self) -> bool {
-        let queued = self.una < self.send.end() + u64::from(self.finishing);
-        self.una < self.next || (queued && !self.blocked_on_unit)
+        let queued = self.una < self.outbox.end(self.send.end());
+        self.una < self.next || (queued && !self.outbox.is_blocked())
     }
 
     /// Whether silence is looked into: where bytes wait, they are sent again anyway.

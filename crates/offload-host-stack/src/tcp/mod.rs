@@ -17,10 +17,15 @@
 //! - [`output`]: what may be sent now; [`deadlines`]: what happens when nothing arrives; [`liveness`]: for how
 //!   long;
 //! - [`send_queue`], [`sealing`], [`recv_queue`], [`ranges`]: the bytes;
+//! - [`outbox`], [`acks`], [`closed_window`], [`backoff`], [`pace`], [`labels`], [`tally`]: parts of a connection that own what changes
+//!   together;
 //! - [`flight`], [`loss`], [`rtt`], [`congestion`], [`ecn`]: the network, as far as it can be known.
 
 pub(crate) mod acknowledge;
+mod acks;
 mod application;
+mod backoff;
+mod closed_window;
 pub(crate) mod congestion;
 pub(crate) mod connection;
 pub(crate) mod deadlines;
@@ -28,9 +33,12 @@ mod device_events;
 pub(crate) mod ecn;
 pub(crate) mod flight;
 pub(crate) mod input;
+mod labels;
 mod liveness;
 pub(crate) mod loss;
+mod outbox;
 pub(crate) mod output;
+mod pace;
 mod path;
 pub(crate) mod ranges;
 pub(crate) mod recovery;
@@ -41,6 +49,7 @@ pub(crate) mod sealing;
 pub(crate) mod segment;
 pub(crate) mod send_queue;
 pub(crate) mod state;
+mod tally;
 
 pub(crate) use connection::Connection;
 pub use report::{ConnectionError, Readiness, TcpStats};

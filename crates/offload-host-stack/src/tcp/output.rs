@@ -3,7 +3,7 @@
 //! Order: a SYN, what was lost, new data with the FIN behind them, and an acknowledgment if none of these carried
 //! it. No packet spans two contexts, for [`SendQueue::cut`](super::send_queue::SendQueue::cut) ends it there.
 
-use super::connection::{Connection, Env, timestamp};
+use super::connection::{Connection, Env};
 use super::report::ConnectionError;
 use super::segment::{Flags, HEADER_BYTES, Options, Segment, Timestamps};
 use super::send_queue::{Cut, FIRST_BYTE, SealFailure};
@@ -64,7 +64,7 @@ impl Connection {
         }
         let (mut room, mut turns) = (0, PACKETS_A_TURN);
         let without_room = |turns| if turns < PACKETS_A_TURN { Turn::More } else { Turn::NoRoom };
-        self.blocked_on_unit = false;
+        self.outbox.set_blocked(false);
         while let Some(plan) = self.plan(env, &caps) {
             if !self.has_room(&mut room, device, &caps) {
                 return without_room(turns);
@@ -76,7 +76,7 @@ impl Connection {
                 Outcome::Sent => {}
                 Outcome::NoRoom => return without_room(turns),
                 Outcome::Incomplete => {
-                    self.blocked_on_unit = true;
+                    self.outbox.set_blocked(true);
                     break;
                 }
                 Outcome::Over => return self.transmit_reset(env, device, &caps),
@@ -84,7 +84,7 @@ impl Connection {
             room -= 1;
             turns -= 1;
         }
-        if self.ack.now
+        if self.acks.is_owed()
             && !self.state.is_opening()
             && !(self.has_room(&mut room, device, &caps) && self.send_ack(env, device, &caps))
         {
@@ -99,9 +99,9 @@ impl Connection {
     /// block; and in the round trip after a hole, when the sender may have nothing else under way, a single one that is
     /// lost would leave it to its timeout.
     pub(crate) fn acknowledge_at_once(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice) {
-        let must = self.receive.has_holes() || self.duplicate.is_some() || self.ack.quick > 0;
+        let must = self.acks.is_one_by_one(self.receive.has_holes());
         if must
-            && self.ack.now
+            && self.acks.is_owed()
             && !self.state.is_opening()
             && self.state != State::Closed
             && device.room(&self.flow) > 0
@@ -140,15 +140,15 @@ impl Connection {
         if matches!(self.state, State::TimeWait | State::Closed) {
             return None;
         }
-        self.window_probe_owed &= self.peer.window == 0;
-        if self.window_probe_owed || self.liveness.as_ref().is_some_and(|liveness| liveness.probe_owed) {
+        let window_probe = self.closed_window.owes_probe(self.peer.window == 0);
+        if window_probe || self.liveness.as_ref().is_some_and(|liveness| liveness.probe_owed) {
             return Some(Plan::Probe);
         }
-        if self.tail_probe_owed {
+        if self.repair.owes_tail_probe() {
             if let Some(probe) = self.plan_tail_probe() {
                 return Some(probe);
             }
-            self.tail_probe_owed = false;
+            self.repair.owe_tail_probe(false);
         }
         let allowance = self.congestion_allowance();
         let mss = self.mss as u64;
@@ -175,7 +175,7 @@ impl Connection {
             return fin_alone.then_some(Plan::New(self.next..self.next + 1));
         }
         if self.flight.is_empty() {
-            self.congestion.on_idle(env.now - self.last_sent > self.timeout(env.config));
+            self.congestion.on_idle(self.tally.rest(env.now) > self.timeout(env.config));
         }
         if allowance < usable.min(mss) {
             self.window_limited = true;
@@ -187,9 +187,9 @@ impl Connection {
         let short = length % mss;
         if short > 0 {
             // RFC 9293 3.7.4 (Nagle) and 3.8.6.2.1 (silly windows).
-            let hurried = self.nodelay || fin || self.next + length - short < self.pushed || self.flight.is_empty();
+            let hurried = fin || self.outbox.is_hurried(self.next + length - short) || self.flight.is_empty();
             let big_for_peer = length * 2 >= self.peer.max_window;
-            if !(last && hurried || length < mss && (big_for_peer || self.window_override)) {
+            if !(last && hurried || length < mss && (big_for_peer || self.closed_window.uses_small())) {
                 length -= short;
             }
             if length == 0 {
@@ -203,7 +203,7 @@ impl Connection {
     /// RFC 8985 7.3: new data if there are some the peer takes, else the last segment again. Nothing if it was late,
     /// and the tail has arrived or is known to be lost.
     fn plan_tail_probe(&self) -> Option<Plan> {
-        if self.flight.is_empty() || !self.recovery.is_open() {
+        if self.flight.is_empty() || !self.repair.is_open() {
             return None;
         }
         let mss = self.mss as u64;
@@ -237,11 +237,11 @@ impl Connection {
             Plan::New(range) => self.send_range(range, false, env, device, caps),
             Plan::Probe => {
                 // As Linux does: an acknowledged position with no data makes the peer answer, and needs no unit.
-                let probe = self.header(env, self.una - 1, self.ecn_flags(false));
+                let probe = self.header(env, self.una - 1, self.ecn.flags(false));
                 if !self.send_bare(probe, env, device, caps) {
                     return Outcome::NoRoom;
                 }
-                self.window_probe_owed = false;
+                self.closed_window.note_probed();
                 if let Some(liveness) = &mut self.liveness {
                     liveness.probe_owed = false;
                 }
@@ -249,7 +249,7 @@ impl Connection {
             }
             Plan::TailProbe { range, again } => {
                 let outcome = self.send_range(range, again, env, device, caps);
-                self.tail_probe_owed = outcome == Outcome::NoRoom;
+                self.repair.owe_tail_probe(outcome == Outcome::NoRoom);
                 if outcome == Outcome::Sent {
                     env.counters.loss_probes += 1;
                     self.begin_tail_probe(env, again);
@@ -262,7 +262,7 @@ impl Connection {
     fn send_syn(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> Outcome {
         let again = self.next > 0;
         let first = self.state == State::SynSent;
-        let mut segment = self.header(env, 0, self.ecn_syn_flags(env, first, again));
+        let mut segment = self.header(env, 0, self.ecn.syn_flags(env.config.ecn, first, again));
         segment.window = self.receive.window(self.mss).min(u64::from(u16::MAX)) as u16;
         segment.options = Options {
             // RFC 6691: what the MTU leaves beside the headers without options.
@@ -279,7 +279,7 @@ impl Connection {
         }
         if again {
             env.counters.retransmitted_segments += 1;
-            self.retransmits += 1;
+            self.tally.note_again(1);
             self.flight.resent(0..1, env.now);
         } else {
             env.counters.out_segments += 1;
@@ -312,7 +312,7 @@ impl Connection {
                 return Outcome::Incomplete;
             }
             let fresh = !again && cut.len > 0;
-            let flags = Flags { fin, psh: cut.len > 0 && at_end, ..self.ecn_flags(fresh) };
+            let flags = Flags { fin, psh: cut.len > 0 && at_end, ..self.ecn.flags(fresh) };
             let segment = self.header(env, range.start, flags);
             let segments = cut.len.div_ceil(self.mss).max(1);
             let outgoing = Outgoing {
@@ -320,10 +320,10 @@ impl Connection {
                 segment: &segment,
                 fragments: cut.fragments,
                 streams: cut.streams,
-                ident: self.ident,
+                ident: self.labels.ident(),
                 mss: self.mss,
                 // RFC 3168 6.1.5: what is sent again is not, or a mark on it could not be believed.
-                ecn_capable: fresh && self.ecn_capable(),
+                ecn_capable: fresh && self.ecn.is_capable(),
                 rate: self.pace(),
             };
             if let Some(packet) = env.network.packet(env.now, outgoing, caps, env.counters) {
@@ -334,7 +334,7 @@ impl Connection {
                             env.counters.sealed_units += 1;
                             continue;
                         }
-                        Err(SealFailure::Incomplete) if !self.finishing => return Outcome::Incomplete,
+                        Err(SealFailure::Incomplete) if !self.outbox.is_finishing() => return Outcome::Incomplete,
                         Err(_) => return self.give_up_unsealed(env),
                     },
                     Sent::Dropped(DropReason::RingFull) => return Outcome::NoRoom,
@@ -343,10 +343,10 @@ impl Connection {
                     Sent::Dropped(_) => env.counters.device_drops += 1,
                 }
             }
-            self.ident = self.ident.wrapping_add(segments as u16);
+            self.labels.note_sent(segments);
             self.note_header_sent(env, &segment);
             if segment.flags.cwr {
-                self.note_cut_told();
+                self.ecn.note_cut_told();
             }
             self.note_range_sent(range.start..end, again, segments as u64, segment.options.timestamps, env);
             if !again {
@@ -366,29 +366,27 @@ impl Connection {
     ) {
         let bytes = range.end - range.start;
         let first_again = again && range.start == self.una;
-        self.sent_bytes.total += bytes;
-        self.sent_bytes.again += if again { bytes } else { 0 };
+        self.tally.note_sent(bytes, again, env.now);
         if again {
             env.counters.retransmitted_segments += segments;
-            if self.recovery.is_open() || !self.recovery.grows_window() {
+            if self.repair.is_open() || !self.repair.grows_window() {
                 env.counters.fast_retransmits += segments;
             } else {
                 env.counters.slow_start_retransmits += segments;
             }
-            self.retransmits += segments;
+            self.tally.note_again(segments);
             self.flight.resent(range, env.now);
             self.note_resent(bytes, timestamps.map(|timestamps| timestamps.value));
         } else {
             env.counters.out_segments += segments;
             self.next = range.end;
-            self.carried = self.outstanding();
+            self.repair.note_carried(self.outstanding());
             self.flight.push(range, env.now);
             self.note_sent(bytes);
             self.on_fin_sent();
         }
-        self.last_sent = env.now;
         self.deadlines.persist = None;
-        self.window_override = false;
+        self.closed_window.note_sent();
         if self.deadlines.retransmit.is_none() || first_again {
             self.deadlines.retransmit = Some(env.now + self.timeout(env.config));
         }
@@ -415,17 +413,16 @@ impl Connection {
     /// Sends an acknowledgment without data, with whatever there is to report. False if the device had no room after
     /// all.
     fn send_ack(&mut self, env: &mut Env<'_>, device: &mut dyn NetDevice, caps: &PathCaps) -> bool {
-        let mut segment = self.header(env, self.next, self.ecn_flags(false));
+        let mut segment = self.header(env, self.next, self.ecn.flags(false));
         if self.peer.sack {
-            segment.options.sack = self.receive.sack_blocks(self.duplicate.as_ref());
+            segment.options.sack = self.receive.sack_blocks(self.acks.duplicate());
         }
         if !self.send_bare(segment, env, device, caps) {
             return false;
         }
-        env.counters.dsacks_sent += u64::from(self.peer.sack && self.duplicate.is_some());
+        env.counters.dsacks_sent += u64::from(self.peer.sack && self.acks.duplicate().is_some());
         env.counters.out_segments += 1;
-        self.duplicate = None;
-        self.ack.now = false;
+        self.acks.note_reported();
         true
     }
 
@@ -448,7 +445,7 @@ impl Connection {
             segment: &segment,
             fragments: SmallVec::new(),
             streams: Default::default(),
-            ident: self.ident,
+            ident: self.labels.ident(),
             mss: self.mss,
             ecn_capable: false,
             rate: None,
@@ -460,7 +457,7 @@ impl Connection {
                 _ => env.counters.device_drops += 1,
             }
         }
-        self.ident = self.ident.wrapping_add(1);
+        self.labels.note_sent(1);
         self.note_header_sent(env, &segment);
         true
     }
@@ -481,7 +478,7 @@ impl Connection {
             window,
             options: Options {
                 timestamps: with_timestamps
-                    .then(|| Timestamps { value: timestamp(self.timestamp_offset, env.now), echo: echo.unwrap_or(0) }),
+                    .then(|| Timestamps { value: self.labels.timestamp(env.now), echo: echo.unwrap_or(0) }),
                 ..Options::default()
             },
             marked: false,
@@ -491,38 +488,34 @@ impl Connection {
     /// What the peer knows once the header has left.
     fn note_header_sent(&mut self, env: &mut Env<'_>, segment: &Segment) {
         if segment.flags.syn || segment.flags.rst {
-            self.acked_until = self.receive.next();
+            self.acks.note_told(self.receive.next());
             return;
         }
         self.receive.advertise(u64::from(segment.window) << self.window_scale);
-        let closed_before = core::mem::replace(&mut self.window_closed, segment.window == 0);
-        env.counters.to_zero_window += u64::from(self.window_closed && !closed_before);
-        env.counters.from_zero_window += u64::from(closed_before && !self.window_closed);
-        self.acked_until = self.receive.next();
-        self.deadlines.ack = None;
-        self.ack.quick = self.ack.quick.saturating_sub(1);
-        // Data carry no blocks: what there is to report goes in an acknowledgment of its own.
-        if !self.receive.has_holes() && self.duplicate.is_none() {
-            self.ack.now = false;
+        let closed = segment.window == 0;
+        if self.acks.note_window(closed) {
+            env.counters.to_zero_window += u64::from(closed);
+            env.counters.from_zero_window += u64::from(!closed);
         }
+        self.acks.note_told(self.receive.next());
+        self.deadlines.ack = None;
+        self.acks.note_carried(self.receive.has_holes());
     }
 
     /// Data wait, nothing is under way, and nothing may leave: then it is the peer's window, and it may open
     /// without our hearing of it.
     fn arm_persist(&mut self, env: &Env<'_>) {
-        let unsent = self.send.end() + u64::from(self.finishing) > self.next;
-        let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.blocked_on_unit;
+        let unsent = self.outbox.end(self.send.end()) > self.next;
+        let waiting = unsent && self.flight.is_empty() && !self.state.is_opening() && !self.outbox.is_blocked();
         // Before the handshake is over, the peer has offered none that it could close.
         let closed = self.peer.window == 0 && !self.state.is_opening();
-        self.closed_since = match closed && (waiting || !self.flight.is_empty()) {
-            true => self.closed_since.or(Some(env.now)),
-            false => None,
-        };
+        self.closed_window.watch(closed && (waiting || !self.flight.is_empty()), env.now);
         self.deadlines.retransmit = self.deadlines.retransmit.map(|at| self.or_when_patience_ends(env, at));
         if !waiting {
             self.deadlines.persist = None;
         } else if self.deadlines.persist.is_none() {
-            let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, self.probes);
+            let probes = self.closed_window.probes();
+            let wait = self.rtt.timeout(env.config.initial_rto, env.config.min_rto, env.config.max_rto, probes);
             self.deadlines.persist = Some(self.or_when_patience_ends(env, env.now + wait));
         }
     }

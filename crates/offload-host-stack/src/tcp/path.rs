@@ -1,7 +1,6 @@
 //! What peer and path take: the options of the peer's SYN, the segment size, and word from routers on the way.
 
 use super::connection::{Connection, Env};
-use super::recovery::Recovery;
 use super::recv_queue::ReceiveQueue;
 use super::report::ConnectionError;
 use super::segment::{HEADER_BYTES, Segment, TIMESTAMPS_BYTES};
@@ -31,7 +30,7 @@ impl Connection {
         {
             self.peer.timestamp = Some((timestamps.value, env.now));
         }
-        self.learn_ecn(env, segment);
+        self.ecn.learn(env.config.ecn, segment);
         // RFC 7323 2.2: the window of a SYN is not scaled.
         self.peer.window = u64::from(segment.window);
         self.peer.max_window = self.peer.window;
@@ -75,10 +74,7 @@ impl Connection {
         self.mss = mss;
         self.congestion.set_mss(mss as u64);
         self.flight.lose_all();
-        if self.recovery.is_open() {
-            self.recovery = Recovery::Timeout { until: self.next };
-            self.undo = None;
-            self.tail_probe = None;
+        if self.repair.resend_until(self.next) {
             self.deadlines.probe = None;
             self.deadlines.reorder = None;
         }

@@ -4,7 +4,7 @@
 
 use super::congestion::Signal;
 use super::connection::{Connection, Env};
-use super::loss::DUPLICATE_THRESHOLD;
+use super::loss::{DUPLICATE_THRESHOLD, Rack};
 use super::segment::Segment;
 use core::num::NonZeroU64;
 use core::ops::Range;
@@ -12,10 +12,9 @@ use core::time::Duration;
 use offload_base::Seq;
 
 /// Where recovery stands.
-#[derive(Clone, Debug, Default)]
-pub(super) enum Recovery {
+#[derive(Clone, Debug)]
+enum Recovery {
     /// Nothing is known to be missing.
-    #[default]
     Open,
     /// A loss was found; everything sent before `until` belongs to the same event.
     Fast { until: u64, pace: Box<ProportionalRate> },
@@ -25,7 +24,7 @@ pub(super) enum Recovery {
 
 /// Proportional rate reduction (RFC 9937 6): data leave in the proportion in which they arrive.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ProportionalRate {
+struct ProportionalRate {
     flight_at_start: u64,
     delivered: u64,
     sent: u64,
@@ -38,7 +37,7 @@ pub(super) struct ProportionalRate {
 
 /// What it takes to find out that a recovery was uncalled for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Undo {
+struct Undo {
     /// Where the unacknowledged data began.
     from: u64,
     /// The timestamp of the first retransmission.
@@ -51,7 +50,7 @@ pub(super) struct Undo {
 
 /// A tail loss probe, until it is known what it met (RFC 8985 7.4.1).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TailProbe {
+struct TailProbe {
     /// The last position sent when it was.
     end: u64,
     /// It was a retransmission; otherwise new data.
@@ -79,21 +78,97 @@ pub(super) struct Delivery {
     pub(super) rtt: Option<Duration>,
 }
 
-impl Recovery {
-    /// Whether acknowledged bytes make the congestion window grow.
-    pub(super) fn grows_window(&self) -> bool {
-        !matches!(self, Recovery::Fast { .. })
+/// What is known of losses, and what is done about them. Only this file looks inside.
+///
+/// Invariant: what is kept to take a recovery back, or to judge a probe, is of the last one; it goes with it.
+#[derive(Debug)]
+pub(super) struct Repair {
+    recovery: Recovery,
+    undo: Option<Box<Undo>>,
+    tail_probe: Option<TailProbe>,
+    /// A tail loss probe is to be sent.
+    tail_probe_owed: bool,
+    /// Duplicate ACKs in a row, for peers without selective ones.
+    duplicate_acks: u32,
+    /// What was sent before this position belongs to the window that was cut last.
+    cut_until: u64,
+    /// Bytes that were outstanding behind the last new ones sent: what the network has carried. Whole windows are
+    /// acknowledged at once by peers that join what they receive, so what is outstanding when a loss is found may be
+    /// little.
+    carried: u64,
+    rack: Rack,
+}
+
+impl Default for Repair {
+    fn default() -> Repair {
+        Repair {
+            recovery: Recovery::Open,
+            undo: None,
+            tail_probe: None,
+            tail_probe_owed: false,
+            duplicate_acks: 0,
+            cut_until: 0,
+            carried: 0,
+            rack: Rack::new(),
+        }
+    }
+}
+
+impl Repair {
+    /// Whether nothing is known to be missing.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.recovery, Recovery::Open)
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self, Recovery::Open)
+    /// Whether acknowledged bytes make the congestion window grow.
+    pub(super) fn grows_window(&self) -> bool {
+        !matches!(self.recovery, Recovery::Fast { .. })
+    }
+
+    /// Nothing is missing, and nothing was.
+    pub(super) fn open(&mut self) {
+        self.recovery = Recovery::Open;
+        self.undo = None;
+    }
+
+    /// What an idle connection need not remember.
+    pub(super) fn forget(&mut self) {
+        self.undo = None;
+    }
+
+    /// All up to `until` is sent again, and no congestion is seen in it; unless something else is being repaired.
+    pub(super) fn resend_until(&mut self, until: u64) -> bool {
+        let open = self.is_open();
+        if open {
+            self.recovery = Recovery::Timeout { until };
+            self.undo = None;
+            self.tail_probe = None;
+        }
+        open
+    }
+
+    pub(super) fn owes_tail_probe(&self) -> bool {
+        self.tail_probe_owed
+    }
+
+    pub(super) fn owe_tail_probe(&mut self, owed: bool) {
+        self.tail_probe_owed = owed;
+    }
+
+    /// New bytes have left, and `outstanding` are not acknowledged.
+    pub(super) fn note_carried(&mut self, outstanding: u64) {
+        self.carried = outstanding;
+    }
+
+    pub(super) fn rack(&mut self) -> &mut Rack {
+        &mut self.rack
     }
 }
 
 impl Connection {
     /// Bytes that congestion control lets out now. The first segment of a recovery is always let out.
     pub(super) fn congestion_allowance(&self) -> u64 {
-        match &self.recovery {
+        match &self.repair.recovery {
             // Nothing is left in the network that could let anything out.
             Recovery::Fast { pace, .. } if self.pipe() == 0 => pace.allowance.max(self.mss as u64),
             Recovery::Fast { pace, .. } => pace.allowance,
@@ -101,25 +176,14 @@ impl Connection {
         }
     }
 
-    /// The bytes a second that the device is to keep to. A window spread over its round trip goes out without bursts that
-    /// queues on the way would have to hold; a little faster, so that it is the window that limits, and twice as fast while
-    /// it doubles (Linux's sk_pacing_rate). Before the first RTT sample nothing is known.
+    /// The bytes a second that the device is to keep to.
     pub(super) fn pace(&self) -> Option<NonZeroU64> {
-        let by_window = self.rtt.smoothed().filter(|_| self.paced).and_then(|smoothed| {
-            let window = self.congestion.window();
-            let percent = if window < self.congestion.threshold() / 2 { 200 } else { 120 };
-            let rate = u128::from(window) * percent * 10_000_000 / smoothed.as_nanos().max(1);
-            NonZeroU64::new(u64::try_from(rate).unwrap_or(u64::MAX))
-        });
-        match (by_window, self.pacing_rate) {
-            (Some(rate), Some(most)) => Some(rate.min(most)),
-            (one, other) => one.or(other),
-        }
+        self.pace.of(self.congestion.window(), self.congestion.threshold(), self.rtt.smoothed())
     }
 
     /// Bytes believed to be in the network. Without selective ACKs, each duplicate one says that a segment left it.
     fn pipe(&self) -> u64 {
-        let left = if self.peer.sack { 0 } else { u64::from(self.duplicate_acks) * self.mss as u64 };
+        let left = if self.peer.sack { 0 } else { u64::from(self.repair.duplicate_acks) * self.mss as u64 };
         self.flight.in_flight().saturating_sub(left)
     }
 
@@ -141,17 +205,17 @@ impl Connection {
         if self.was_spurious(segment, delivery, acked) {
             self.take_back(env, delivery.duplicate.is_some());
         }
-        match self.recovery {
+        match self.repair.recovery {
             Recovery::Fast { until, .. } | Recovery::Timeout { until } if self.una >= until => self.end_recovery(),
             _ => {}
         }
         let lost = self.detect_losses(env, delivery, acked);
-        if lost && self.recovery.is_open() {
+        if lost && self.repair.is_open() {
             self.begin_fast_recovery(env, delivery.bytes);
         }
         let (pipe, threshold, mss) = (self.pipe(), self.congestion.threshold(), self.mss as u64);
         let missing = self.flight.lost() > 0;
-        if let Recovery::Fast { pace, .. } = &mut self.recovery {
+        if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
             // Without selective ACKs, a duplicate one says that some segment arrived.
             let bytes = if delivery.plain_duplicate { delivery.bytes.max(mss) } else { delivery.bytes };
             pace.on_delivery(bytes, acked > 0 && !lost);
@@ -164,8 +228,8 @@ impl Connection {
         if !self.peer.sack {
             return self.count_duplicates(delivery, acked);
         }
-        let recovering = !self.recovery.is_open();
-        let overdue = self.rack.detect(env.now, &mut self.flight, &self.rtt, recovering, self.mss as u64);
+        let recovering = !self.repair.is_open();
+        let overdue = self.repair.rack.detect(env.now, &mut self.flight, &self.rtt, recovering, self.mss as u64);
         self.deadlines.reorder = overdue.next;
         env.counters.lost_retransmits += u64::from(overdue.retransmits_lost);
         overdue.lost > 0
@@ -174,32 +238,41 @@ impl Connection {
     /// RFC 6582, for peers that do not report what they have.
     fn count_duplicates(&mut self, delivery: &Delivery, acked: u64) -> bool {
         let mss = self.mss as u64;
-        match (&self.recovery, acked) {
+        match (&self.repair.recovery, acked) {
             (_, 0) => {
-                self.duplicate_acks += u32::from(delivery.plain_duplicate);
-                self.recovery.is_open()
+                self.repair.duplicate_acks += u32::from(delivery.plain_duplicate);
+                self.repair.is_open()
                     && delivery.plain_duplicate
-                    && u64::from(self.duplicate_acks) == DUPLICATE_THRESHOLD
+                    && u64::from(self.repair.duplicate_acks) == DUPLICATE_THRESHOLD
                     && self.flight.lose_first(mss) > 0
             }
             (Recovery::Fast { .. }, _) => {
                 // RFC 6582 3.2 step 3: a partial acknowledgment ends where the next loss begins.
                 let segments = u32::try_from(acked.div_ceil(mss)).unwrap_or(u32::MAX);
-                self.duplicate_acks = self.duplicate_acks.saturating_sub(segments);
+                self.repair.duplicate_acks = self.repair.duplicate_acks.saturating_sub(segments);
                 self.flight.lose_first(mss) > 0
             }
             _ => {
-                self.duplicate_acks = 0;
+                self.repair.duplicate_acks = 0;
                 false
             }
         }
     }
 
+    /// An acknowledgment that moved by `acked` bytes may say that the network is congested (RFC 3168 6.1.2).
+    pub(super) fn on_echo(&mut self, env: &mut Env<'_>, segment: &Segment, acked: u64) {
+        // What was under way when the window was cut is of the same window of data, its last byte included.
+        let later = self.una > self.repair.cut_until;
+        if self.ecn.is_echo(segment) && acked > 0 && later && self.repair.is_open() {
+            env.counters.window_cuts_for_marks += u64::from(self.cut_window(Signal::Mark, self.repair.carried));
+        }
+    }
+
     /// A loss was found without an ACK: its first segment may leave at once.
     pub(super) fn on_late_loss(&mut self, env: &mut Env<'_>) {
-        if self.recovery.is_open() {
+        if self.repair.is_open() {
             self.begin_fast_recovery(env, 0);
-        } else if let Recovery::Fast { pace, .. } = &mut self.recovery {
+        } else if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
             pace.allowance = pace.allowance.max(self.mss as u64);
         }
     }
@@ -207,11 +280,11 @@ impl Connection {
     /// Cuts the window, unless it was cut for something sent in the same round trip (RFC 5681 3.2, RFC 3168 6.1.2).
     /// `carried`: what the network had to carry when it happened.
     pub(super) fn cut_window(&mut self, signal: Signal, carried: u64) -> bool {
-        let first = self.una >= self.cut_until;
+        let first = self.una >= self.repair.cut_until;
         if first {
             self.congestion.on_congestion(signal, carried);
-            self.cut_until = self.next;
-            self.owe_cut_notice();
+            self.repair.cut_until = self.next;
+            self.ecn.owe_cut_notice();
         }
         first
     }
@@ -224,8 +297,9 @@ impl Connection {
             env.counters.reno_recoveries += 1;
         }
         let outstanding = self.outstanding();
-        self.cut_window(Signal::Loss, self.carried);
-        self.undo = Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
+        self.cut_window(Signal::Loss, self.repair.carried);
+        self.repair.undo =
+            Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         let pace = ProportionalRate {
             // RFC 9937 6.1: what had arrived before is not delivered again.
             flight_at_start: (outstanding - self.flight.sacked() + delivered).max(1),
@@ -235,8 +309,8 @@ impl Connection {
             good: false,
             allowance: self.mss as u64,
         };
-        self.recovery = Recovery::Fast { until: self.next, pace: Box::new(pace) };
-        self.tail_probe = None;
+        self.repair.recovery = Recovery::Fast { until: self.next, pace: Box::new(pace) };
+        self.repair.tail_probe = None;
         self.deadlines.probe = None;
     }
 
@@ -245,35 +319,36 @@ impl Connection {
         if !self.state.is_opening() {
             // RFC 5681 (4): the threshold is held when the window was cut already, and what is missing was sent again
             // since.
-            let first = self.una >= self.cut_until;
-            self.congestion.on_timeout(first.then_some(self.carried));
-            self.cut_until = self.next;
-            self.owe_cut_notice();
-        } else if self.backoff > 0 {
+            let first = self.una >= self.repair.cut_until;
+            self.congestion.on_timeout(first.then_some(self.repair.carried));
+            self.repair.cut_until = self.next;
+            self.ecn.owe_cut_notice();
+        } else if self.backoff.exponent() > 0 {
             // RFC 6928 2: one lost SYN says little, two say that one segment is enough to begin with.
             self.congestion.adopt(self.mss as u64, u64::MAX);
         }
-        if !matches!(self.recovery, Recovery::Timeout { .. }) || self.backoff == 0 {
-            self.undo = Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
+        if !matches!(self.repair.recovery, Recovery::Timeout { .. }) || self.backoff.exponent() == 0 {
+            self.repair.undo =
+                Some(Box::new(Undo { from: self.una, first_retransmit: None, unreported: 0, resent: false }));
         }
         if self.una_is_sacked() {
             env.counters.sack_reneging += 1;
             self.flight.forget_sacks();
         }
         self.flight.lose_all();
-        self.recovery = Recovery::Timeout { until: self.next };
-        self.duplicate_acks = 0;
-        self.tail_probe = None;
+        self.repair.recovery = Recovery::Timeout { until: self.next };
+        self.repair.duplicate_acks = 0;
+        self.repair.tail_probe = None;
         self.deadlines.probe = None;
         self.deadlines.reorder = None;
     }
 
     fn end_recovery(&mut self) {
-        if matches!(self.recovery, Recovery::Fast { .. }) {
-            self.rack.on_recovered();
+        if matches!(self.repair.recovery, Recovery::Fast { .. }) {
+            self.repair.rack.on_recovered();
         }
-        self.recovery = Recovery::Open;
-        self.duplicate_acks = 0;
+        self.repair.recovery = Recovery::Open;
+        self.repair.duplicate_acks = 0;
     }
 
     /// Whether the first unacknowledged byte was reported as received.
@@ -284,7 +359,8 @@ impl Connection {
     /// Notes a retransmission, for undo and pace.
     pub(super) fn note_resent(&mut self, bytes: u64, timestamp: Option<u32>) {
         // A tail probe is sent outside of any recovery.
-        if let Some(undo) = self.undo.as_mut().filter(|_| !self.recovery.is_open()) {
+        let open = self.repair.is_open();
+        if let Some(undo) = self.repair.undo.as_mut().filter(|_| !open) {
             if !undo.resent {
                 undo.first_retransmit = timestamp;
             }
@@ -296,15 +372,15 @@ impl Connection {
 
     /// Notes that bytes left, for the pace.
     pub(super) fn note_sent(&mut self, bytes: u64) {
-        if let Recovery::Fast { pace, .. } = &mut self.recovery {
+        if let Recovery::Fast { pace, .. } = &mut self.repair.recovery {
             pace.sent += bytes;
             pace.allowance = pace.allowance.saturating_sub(bytes);
         }
     }
 
     fn note_duplicate(&mut self, duplicate: &Range<u64>) {
-        self.rack.on_too_early(self.una, self.next);
-        if let Some(undo) = &mut self.undo
+        self.repair.rack.on_too_early(self.una, self.next);
+        if let Some(undo) = &mut self.repair.undo
             && duplicate.start >= undo.from
         {
             undo.unreported = undo.unreported.saturating_sub(duplicate.end - duplicate.start);
@@ -315,64 +391,64 @@ impl Connection {
     /// retransmission (RFC 3522), every retransmission was reported as a duplicate (RFC 3708), or something that was
     /// not sent again after a timeout arrives (RFC 5682 3.1, F-RTO with selective acknowledgments).
     fn was_spurious(&self, segment: &Segment, delivery: &Delivery, acked: u64) -> bool {
-        let Some(undo) = self.undo.as_deref().filter(|undo| undo.resent) else { return false };
+        let Some(undo) = self.repair.undo.as_deref().filter(|undo| undo.resent) else { return false };
         let echoed_older = match (undo.first_retransmit, segment.options.timestamps) {
             (Some(first), Some(timestamps)) => {
                 acked > 0 && timestamps.echo != 0 && Seq(timestamps.echo).before(Seq(first))
             }
             _ => false,
         };
-        let still_came = delivery.given_up && matches!(self.recovery, Recovery::Timeout { .. });
+        let still_came = delivery.given_up && matches!(self.repair.recovery, Recovery::Timeout { .. });
         echoed_older || undo.unreported == 0 || still_came
     }
 
     fn take_back(&mut self, env: &mut Env<'_>, by_duplicates: bool) {
-        self.undo = None;
+        self.repair.undo = None;
         self.congestion.on_spurious();
-        self.cut_until = self.una;
+        self.repair.cut_until = self.una;
         if by_duplicates {
             env.counters.dsack_undos += 1;
         } else {
             env.counters.full_undos += 1;
         }
-        if !self.recovery.is_open() {
+        if !self.repair.is_open() {
             // Not a recovery that ended: it says nothing for the reordering window, but that it was too small.
-            self.rack.on_too_early(self.una, self.next);
+            self.repair.rack.on_too_early(self.una, self.next);
             self.flight.lose_nothing();
-            self.recovery = Recovery::Open;
-            self.duplicate_acks = 0;
+            self.repair.recovery = Recovery::Open;
+            self.repair.duplicate_acks = 0;
         }
-        self.backoff = 0;
+        self.backoff.reset();
     }
 
     /// RFC 8985 7.4.2: what acknowledgments tell of a probe. True if this one reports that the probe arrived twice.
     fn end_tail_probe(&mut self, env: &mut Env<'_>, delivery: &Delivery) -> bool {
-        let Some(probe) = self.tail_probe else { return false };
+        let Some(probe) = self.repair.tail_probe else { return false };
         // A FIN may not be counted among what came twice.
         let is_end = |end: u64| end == probe.end || end + 1 == probe.end && self.fin_position() == Some(end);
         let twice = probe.retransmission && delivery.duplicate.as_ref().is_some_and(|range| is_end(range.end));
         if twice {
-            self.tail_probe = None;
+            self.repair.tail_probe = None;
         } else if self.una > probe.end {
             // What came behind it is acknowledged, and nobody told that it came twice.
             self.conclude_tail_probe(env);
         } else if self.una == probe.end && (delivery.repeated || !probe.retransmission) {
             // An ACK for each of the two, from a peer that does not say that one came twice; or new data.
-            self.tail_probe = None;
+            self.repair.tail_probe = None;
         }
         twice
     }
 
     /// Nothing tells that the original of a probe arrived.
     fn conclude_tail_probe(&mut self, env: &mut Env<'_>) {
-        if let Some(probe) = self.tail_probe.take()
+        if let Some(probe) = self.repair.tail_probe.take()
             && probe.retransmission
-            && self.recovery.is_open()
+            && self.repair.is_open()
         {
             // The probe repaired a loss that nothing else will tell of.
             env.counters.loss_probe_recoveries += 1;
             self.cut_window(Signal::Loss, probe.carried);
-            self.undo = None;
+            self.repair.undo = None;
         }
     }
 
@@ -380,7 +456,7 @@ impl Connection {
     pub(super) fn begin_tail_probe(&mut self, env: &mut Env<'_>, retransmission: bool) {
         // One that is acknowledged would have been reported by now, had it come twice.
         self.conclude_tail_probe(env);
-        self.tail_probe = Some(TailProbe { end: self.next, retransmission, carried: self.carried });
+        self.repair.tail_probe = Some(TailProbe { end: self.next, retransmission, carried: self.repair.carried });
         self.deadlines.probe = None;
     }
 
@@ -393,9 +469,9 @@ impl Connection {
     /// RFC 8985 7.2.
     pub(super) fn arm_tail_probe(&mut self, env: &Env<'_>) {
         let eligible = self.peer.sack
-            && self.recovery.is_open()
+            && self.repair.is_open()
             && self.flight.sacked() == 0
-            && self.tail_probe.is_none_or(|probe| self.una >= probe.end)
+            && self.repair.tail_probe.is_none_or(|probe| self.una >= probe.end)
             && !self.state.is_opening();
         self.deadlines.probe = None;
         if let Some(smoothed) = self.rtt.smoothed().filter(|_| eligible && !self.flight.is_empty()) {

@@ -127,7 +127,7 @@ pub struct TcpStats {
 
 impl Connection {
     pub(crate) fn sent_bytes(&self) -> SentBytes {
-        self.sent_bytes
+        self.tally.bytes()
     }
 
     pub(crate) fn stats(&self, config: &TcpConfig) -> TcpStats {
@@ -142,7 +142,7 @@ impl Connection {
             in_flight: self.flight.in_flight(),
             peer_window: self.peer.window,
             segment_size: self.mss,
-            retransmits: self.retransmits,
+            retransmits: self.tally.retransmits(),
             bytes_acknowledged: self.una.clamp(FIRST_BYTE, self.send.end()) - FIRST_BYTE,
             bytes_received: self
                 .receive

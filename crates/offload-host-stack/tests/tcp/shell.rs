@@ -10,7 +10,6 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use offload_api::{DeviceEvent, Handle, Layer, SegmentStream, SendTurn, TxTag, UnitTag};
-use offload_host_stack::{Host, TcpConfig, TcpListener, TcpStream};
 use offload_base::{Alarm, Clock, Instant, Seed, Timers};
 use offload_host_stack::{Host, TcpConfig, TcpListener, TcpStream};
 use std::collections::{BTreeMap, VecDeque};
