@@ -30,6 +30,8 @@ pub mod device;
 pub mod ipsec;
 pub mod key;
 pub mod mark;
+#[cfg(feature = "mock")]
+pub mod mock;
 pub mod nvme;
 pub mod record;
 pub mod rss;

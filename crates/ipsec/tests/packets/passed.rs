@@ -1,72 +1,18 @@
 //! What no policy protects passes the layer as it is.
 
 use crate::rig::{End, NOW, sa, tcp};
-use core::task::Waker;
 use ipsec::SecureDevice;
+use offload_api::mock::{MockDevice, drive};
 use offload_api::{
-    Contexts, DeviceEvent, Direction, DropReason, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NoRecords,
-    PacketAsk, PathCaps, RecordSource, RssDevice, RxPacket, Sent, StreamAsk, TxAsk, TxPacket, engines,
+    Direction, DropReason, Handle, NetDevice, NoRecords, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket, engines,
 };
-use offload_base::Instant;
-use offload_base::counters::CounterSet;
-use std::sync::{Arc, Mutex};
-
-/// A device that keeps what it is given.
-#[derive(Clone, Default)]
-struct Keeps(Arc<Mutex<Vec<TxPacket>>>);
-
-impl NetDevice for Keeps {
-    fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
-    }
-    fn room(&self, _: &FlowKey) -> usize {
-        64
-    }
-    fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.room(flow)
-    }
-    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
-        self.0.lock().unwrap().push(packet);
-        Sent::Posted
-    }
-    fn flush(&mut self, _: Instant) {}
-    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        None
-    }
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-    fn serves(&self, _: &FlowKey) -> bool {
-        true
-    }
-    fn arm(&mut self, _: &Waker) -> bool {
-        true
-    }
-    fn next_event(&self) -> Option<Instant> {
-        None
-    }
-    fn handle_timeout(&mut self, _: Instant) {}
-    fn count(&self, _: &mut CounterSet) {}
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        None
-    }
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        None
-    }
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
-
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
-    }
-}
+use std::collections::BTreeSet;
 
 /// What a context is to encrypt is behind the headers; what is in them leaves as it is.
 #[test]
 fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
     for ipv6 in [false, true] {
-        let device = Keeps::default();
+        let device = MockDevice::default();
         let mut secure = SecureDevice::new(Box::new(device.clone()));
         secure.keying().unwrap().set_default(Direction::Transmit, true);
         let plain = tcp(ipv6, b"a record that no one else is to read", None);
@@ -74,7 +20,7 @@ fn nothing_that_a_context_is_to_encrypt_comes_to_be_a_header() {
         let ask = TxAsk { streams: [Some(context), None], ..plain.ask };
         let sent = secure.transmit(NOW, TxPacket { ask, ..plain.clone() }, &NoRecords);
         assert_eq!(sent, Sent::Posted);
-        let [kept] = &device.0.lock().unwrap()[..] else { panic!("one packet") };
+        let [kept] = &device.take_sent()[..] else { panic!("one packet") };
         assert_eq!((&kept.header, &kept.fragments, kept.ask), (&plain.header, &plain.fragments, ask), "IPv6: {ipv6}");
     }
 }
@@ -87,7 +33,7 @@ fn what_another_engine_is_asked_for_does_not_leave_without_it() {
         let plain = tcp(ipv6, b"to be sealed by an engine of another", None);
         let ask = TxAsk { packet: Some(PacketAsk { context, number: 1, args: 0 }), ..plain.ask };
         let asking = || TxPacket { ask, ..plain.clone() };
-        let device = Keeps::default();
+        let device = MockDevice::default();
         let mut passing = SecureDevice::new(Box::new(device.clone()));
         passing.keying().unwrap().set_default(Direction::Transmit, true);
         assert_eq!(passing.transmit(NOW, asking(), &NoRecords), Sent::Dropped(DropReason::Unsupported));
@@ -103,6 +49,41 @@ fn what_another_engine_is_asked_for_does_not_leave_without_it() {
                 assert_eq!(end.send(plain.clone()).len(), 1, "the SA is none the worse for it");
             }
         }
-        assert!(device.0.lock().unwrap().is_empty());
+        assert!(device.take_sent().is_empty());
+    }
+}
+
+/// Where all passes, the device is there with every face but that for SAs, which is this layer's; where nothing does, it
+/// makes no context.
+#[test]
+fn every_face_of_the_device_is_there_for_what_passes() {
+    let calls = |wrap: &dyn Fn(MockDevice) -> Option<Box<dyn NetDevice>>| -> BTreeSet<String> {
+        let mut device = MockDevice::default();
+        match wrap(device.clone()) {
+            Some(mut wrapped) => drive(&mut *wrapped),
+            None => drive(&mut device),
+        }
+        device.take_calls().into_iter().collect()
+    };
+    let plain = calls(&|_| None);
+    for several in [false, true] {
+        let wrapped = |bypass: bool| {
+            calls(&|device| {
+                let mut layer: Box<dyn NetDevice> = match several {
+                    false => Box::new(SecureDevice::new(Box::new(device))),
+                    true => SecureDevice::of_queues(vec![Box::new(device), Box::<MockDevice>::default()]).remove(0),
+                };
+                for direction in [Direction::Transmit, Direction::Receive] {
+                    layer.keying().unwrap().set_default(direction, bypass);
+                }
+                Some(layer)
+            })
+        };
+        let missing: Vec<String> = plain.difference(&wrapped(true)).cloned().collect();
+        let own = |call: &String| call.contains("_sa(") || call.contains("policy(") || call == "keying()";
+        // An empty packet, which a device would send, this layer knows to be no packet.
+        let unexpected: Vec<_> = missing.iter().filter(|call| !own(call) && !call.starts_with("transmit(0")).collect();
+        assert!(unexpected.is_empty(), "several queues: {several}, not passed on: {unexpected:?}");
+        assert!(!wrapped(false).iter().any(|call| call.starts_with("create(")), "nothing passes");
     }
 }

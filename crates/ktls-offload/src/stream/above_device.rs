@@ -172,3 +172,38 @@ impl Contexts for AboveTls<'_> {
         self.device.contexts()?.poll_news()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::mock::{MockDevice, drive};
+
+    fn calls(wrapped: Option<When>) -> Vec<String> {
+        let mut device = MockDevice::default();
+        match wrapped {
+            Some(when) => drive(&mut AboveTls { device: &mut device, opens: when, seals: when }),
+            None => drive(&mut device),
+        }
+        device.take_calls()
+    }
+
+    /// The TLS engine is taken, and contexts come one layer higher.
+    #[test]
+    fn every_face_of_the_device_is_there() {
+        let mut expected = calls(None);
+        let is_first = |call: &String| call == "engine(\"nvme-tcp\")";
+        let tls_from = expected.iter().position(|call| call == "engine(\"tls\")").unwrap();
+        let tls_to = expected.iter().position(is_first).unwrap();
+        // It is asked for once for each direction, and not found.
+        expected.splice(tls_from..tls_to, ["engine(\"tls\")", "engine(\"tls\")"].map(String::from));
+        let generation = |call: &str, from: u32, to: u32| call.replace(&format!("0.{from}"), &format!("0.{to}"));
+        let expected: Vec<String> = expected
+            .iter()
+            .map(|call| generation(&generation(call, 3, 1), 4, 2).replace("Layer(0)", "Layer(1)"))
+            .collect();
+        assert_eq!(calls(Some(When::Now)), expected);
+        for when in [When::Later, When::Never] {
+            assert!(!calls(Some(when)).iter().any(|call| call.starts_with("create(")), "{when:?}");
+        }
+    }
+}

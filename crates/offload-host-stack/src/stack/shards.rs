@@ -158,69 +158,15 @@ mod tests {
     use crate::config::Ipv6Config;
     use crate::tcp::segment::{Flags, Options, Segment};
     use core::net::Ipv6Addr;
-    use core::task::Waker;
     use core::time::Duration;
+    use offload_api::RxMeta;
+    use offload_api::mock::MockDevice;
     use offload_api::rx::Checksums;
-    use offload_api::{
-        Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, PathCaps, RecordSource, RssDevice, RxMeta, Sent, TxPacket,
-    };
-    use offload_base::counters::CounterSet;
     use offload_base::{Seed, Seq};
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
     /// Where TCP begins in a frame.
     const TCP: usize = 34;
-
-    /// Keeps what is sent.
-    #[derive(Default)]
-    struct Sink(Vec<TxPacket>);
-
-    impl NetDevice for Sink {
-        fn path(&self, _: &FlowKey) -> PathCaps {
-            PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
-        }
-        fn room(&self, _: &FlowKey) -> usize {
-            64
-        }
-        fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
-            self.0.push(packet);
-            Sent::Posted
-        }
-        fn flush(&mut self, _: Instant) {}
-        fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-            None
-        }
-        fn poll_event(&mut self) -> Option<DeviceEvent> {
-            None
-        }
-        fn arm(&mut self, _: &Waker) -> bool {
-            true
-        }
-        fn next_event(&self) -> Option<Instant> {
-            None
-        }
-        fn handle_timeout(&mut self, _: Instant) {}
-        fn room_paced(&self, flow: &FlowKey) -> usize {
-            self.room(flow)
-        }
-        fn serves(&self, _: &FlowKey) -> bool {
-            true
-        }
-        fn count(&self, _: &mut CounterSet) {}
-        fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-            None
-        }
-        fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-            None
-        }
-        fn keying(&mut self) -> Option<&mut dyn Keying> {
-            None
-        }
-
-        fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-            None
-        }
-    }
 
     /// A SYN of a client's, or an acknowledgment, that the device found right.
     fn segment(port: u16, seq: u32, ack: Option<Seq>) -> RxPacket {
@@ -245,9 +191,10 @@ mod tests {
 
     /// Asks for a connection, and returns the cookie that is the answer.
     fn cookie(stack: &mut Stack, port: u16) -> Seq {
-        let mut device = Sink::default();
+        let mut device = MockDevice::default();
         stack.receive(at(300), segment(port, 5, None), &mut device);
-        let [answer] = &device.0[..] else { panic!("one answer, not {}", device.0.len()) };
+        let sent = device.take_sent();
+        let [answer] = &sent[..] else { panic!("one answer, not {}", sent.len()) };
         Segment::parse(&answer.header[TCP..]).expect("a SYN-ACK").0.seq
     }
 
@@ -259,7 +206,7 @@ mod tests {
     fn a_cookie_opens_a_connection_only_if_no_shard_has_one() {
         let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
         let mut shards = [0, 1].map(|index| Stack::of_shard(config.clone(), index, 2));
-        let mut device = Sink::default();
+        let mut device = MockDevice::default();
         for shard in &mut shards {
             shard.listen(80, 1).expect("a free port");
             // One that stays half open, and one too many, for longer than a burst lasts.
@@ -273,7 +220,7 @@ mod tests {
         assert_eq!(shards.each_ref().map(Stack::connections), [2, 1]);
 
         shards.iter_mut().for_each(Stack::note_flows_moved);
-        let pass = |shards: &mut [Stack; 2], from: usize, device: &mut Sink| {
+        let pass = |shards: &mut [Stack; 2], from: usize, device: &mut MockDevice| {
             let mut passed = shards[from].take_passed();
             assert_eq!(passed.len(), 1, "the other shard is asked");
             shards[1 - from].receive_passed(at(302), passed.remove(0), device);
@@ -306,7 +253,7 @@ mod tests {
             frame.extend_from_slice(extension);
             frame.extend_from_slice(&[134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0]);
             let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-            shard.receive(at(0), RxPacket::new(frame, meta), &mut Sink::default());
+            shard.receive(at(0), RxPacket::new(frame, meta), &mut MockDevice::default());
             assert_eq!(shard.take_passed().len(), passed);
         }
         assert_eq!(shard.counters().ndp_in_errors, 1);

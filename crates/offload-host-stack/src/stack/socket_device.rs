@@ -190,96 +190,21 @@ impl Contexts for SocketDevice<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offload_api::Direction;
-    use std::collections::VecDeque;
+    use offload_api::mock::{MockDevice, drive};
+    use offload_api::{Direction, engines};
 
-    const OLD: Handle = Handle { index: 1, generation: 0 };
-    const NEW: Handle = Handle { index: 1, generation: 1 };
-
-    /// A device that hears of all this when a context is made.
-    #[derive(Default)]
-    struct Hears {
-        events: VecDeque<DeviceEvent>,
-        news: VecDeque<ContextNews>,
-    }
-
-    impl Contexts for Hears {
-        fn engine(&mut self, _: &str) -> Option<EngineInfo> {
-            None
-        }
-        fn create(&mut self, _: NewContext) -> Result<Handle, (Refused, Spec)> {
-            Ok(NEW)
-        }
-        fn command(&mut self, _: Handle, _: Spec) -> Result<(), (Refused, Spec)> {
-            Ok(())
-        }
-        fn change(&mut self, _: u8, _: Spec) -> Result<(), (Refused, Spec)> {
-            Ok(())
-        }
-        fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
-        fn release(&mut self, _: Handle, _: u64) {}
-        fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
-        fn remove(&mut self, _: Handle) {}
-        fn poll_news(&mut self) -> Option<ContextNews> {
-            self.news.pop_front()
-        }
-    }
-
-    impl NetDevice for Hears {
-        fn path(&self, _: &FlowKey) -> PathCaps {
-            PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
-        }
-        fn room(&self, _: &FlowKey) -> usize {
-            0
-        }
-        fn room_paced(&self, _: &FlowKey) -> usize {
-            0
-        }
-        fn transmit(&mut self, _: Instant, _: TxPacket, _: &dyn RecordSource) -> Sent {
-            Sent::Posted
-        }
-        fn flush(&mut self, _: Instant) {}
-        fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-            None
-        }
-        fn poll_event(&mut self) -> Option<DeviceEvent> {
-            self.events.pop_front()
-        }
-        fn serves(&self, _: &FlowKey) -> bool {
-            true
-        }
-        fn arm(&mut self, _: &Waker) -> bool {
-            true
-        }
-        fn next_event(&self) -> Option<Instant> {
-            None
-        }
-        fn handle_timeout(&mut self, _: Instant) {}
-        fn count(&self, _: &mut CounterSet) {}
-        fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-            None
-        }
-        fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-            None
-        }
-        fn keying(&mut self) -> Option<&mut dyn Keying> {
-            None
-        }
-        fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-            Some(self)
-        }
-    }
+    const OLD: Handle = Handle { index: Handle::indices(engines::TLS, 1).start, generation: 0 };
+    const NEW: Handle = Handle { generation: 1, ..OLD };
 
     #[test]
     fn a_new_context_comes_behind_the_reset_that_was_before_and_in_front_of_its_own_news() {
-        let mut device = Hears {
-            events: [DeviceEvent::Reset].into(),
-            news: [ContextNews::Ready(OLD), ContextNews::Ready(NEW)].into(),
-        };
+        let mut device = MockDevice::default();
+        device.tells(DeviceEvent::Reset);
+        [OLD, NEW].into_iter().for_each(|context| device.tells_news(ContextNews::Ready(context)));
         let mut of_socket = SocketDevice::new(&mut device);
         let contexts = of_socket.contexts().expect("it has the face");
         let new = || NewContext {
-            engine: 3,
+            engine: engines::TLS,
             direction: Direction::Receive,
             flow: None,
             keys: Vec::new(),
@@ -296,5 +221,21 @@ mod tests {
             Noted::GivenUp(NEW),
         ];
         assert_eq!(of_socket.into_noted(), expected);
+    }
+
+    /// Events and news are the one thing that it takes: the stack tells the socket its own.
+    #[test]
+    fn every_face_of_the_device_is_there() {
+        let calls = |wrapped: bool| {
+            let mut device = MockDevice::default();
+            match wrapped {
+                true => drive(&mut SocketDevice::new(&mut device)),
+                false => drive(&mut device),
+            }
+            let mut calls = device.take_calls();
+            calls.retain(|call| !matches!(&**call, "poll_event()" | "poll_news()"));
+            calls
+        };
+        assert_eq!(calls(true), calls(false));
     }
 }

@@ -1,0 +1,187 @@
+//! Policies: which packets are protected, and by which SA.
+
+use super::EspMode;
+use crate::tls::Direction;
+use core::net::IpAddr;
+
+/// Addresses that share their first bits.
+///
+/// ```
+/// use offload_api::Prefix;
+///
+/// let net = Prefix::new("10.1.0.0".parse().unwrap(), 16).unwrap();
+/// assert!(net.contains("10.1.2.3".parse().unwrap()) && !net.contains("10.2.0.0".parse().unwrap()));
+/// assert!(Prefix::new("10.1.0.0".parse().unwrap(), 33).is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Prefix {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Prefix {
+    /// The addresses whose first `bits` bits are those of `address`. `None` if it has not so many.
+    pub fn new(address: IpAddr, bits: u8) -> Option<Prefix> {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        (bits <= longest).then(|| Prefix { address: masked(address, bits), bits })
+    }
+
+    /// This address alone.
+    pub fn host(address: IpAddr) -> Prefix {
+        Prefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// The first address.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits all share.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Whether `address` is one of them.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.address.is_ipv4() && masked(address, self.bits) == self.address
+    }
+}
+
+/// `address` with all bits behind the first `bits` cleared.
+pub fn masked(address: IpAddr, bits: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
+            IpAddr::V4((address.to_bits() & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0);
+            IpAddr::V6((address.to_bits() & mask).into())
+        }
+    }
+}
+
+/// What a policy looks at in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Packet {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Protocol of the transport layer.
+    pub protocol: u8,
+    /// Source and destination port, where the protocol has them and they are in this packet.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// Which packets a policy is about. Source and destination are the packet's own, whichever way it goes.
+///
+/// ```
+/// use offload_api::Selector;
+/// use offload_api::ipsec::Packet;
+///
+/// let web = Selector { protocol: Some(6), destination_port: Some(443), ..Selector::ANY };
+/// let packet = Packet {
+///     source: "10.0.0.1".parse().unwrap(), destination: "10.0.0.2".parse().unwrap(), protocol: 6, ports: Some((5000, 443)),
+/// };
+/// assert!(web.matches(&packet) && !web.matches(&Packet { ports: None, ..packet }));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Selector {
+    /// Source addresses; `None`: any, of either family.
+    pub source: Option<Prefix>,
+    /// Destination addresses.
+    pub destination: Option<Prefix>,
+    /// Protocol number.
+    pub protocol: Option<u8>,
+    /// Source port.
+    pub source_port: Option<u16>,
+    /// Destination port.
+    pub destination_port: Option<u16>,
+}
+
+impl Selector {
+    /// Every packet.
+    pub const ANY: Selector =
+        Selector { source: None, destination: None, protocol: None, source_port: None, destination_port: None };
+
+    /// Whether it is about `packet`. A selector with ports is not about a packet that shows none, such as a fragment.
+    pub fn matches(&self, packet: &Packet) -> bool {
+        let ports = |wanted: Option<u16>, seen: Option<u16>| wanted.is_none() || wanted == seen;
+        self.source.is_none_or(|prefix| prefix.contains(packet.source))
+            && self.destination.is_none_or(|prefix| prefix.contains(packet.destination))
+            && self.protocol.is_none_or(|protocol| protocol == packet.protocol)
+            && ports(self.source_port, packet.ports.map(|(source, _)| source))
+            && ports(self.destination_port, packet.ports.map(|(_, destination)| destination))
+    }
+
+    /// The same packets' answers: source and destination exchanged.
+    #[must_use]
+    pub fn reversed(self) -> Selector {
+        Selector {
+            source: self.destination,
+            destination: self.source,
+            protocol: self.protocol,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+        }
+    }
+}
+
+/// Which SAs a policy asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Template {
+    /// Their mode.
+    pub mode: EspMode,
+    /// Source of a tunnel; `None`, as always in transport mode: the packet's own.
+    pub source: Option<IpAddr>,
+    /// Destination of a tunnel.
+    pub destination: Option<IpAddr>,
+    /// Their reqid; 0: any.
+    pub reqid: u32,
+}
+
+impl Template {
+    /// Transport mode SAs of this reqid.
+    pub const fn transport(reqid: u32) -> Template {
+        Template { mode: EspMode::Transport, source: None, destination: None, reqid }
+    }
+
+    /// Tunnels between these two, of this reqid.
+    pub const fn tunnel(source: IpAddr, destination: IpAddr, reqid: u32) -> Template {
+        Template { mode: EspMode::Tunnel, source: Some(source), destination: Some(destination), reqid }
+    }
+}
+
+/// What a policy does with a packet (RFC 4301 4.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Action {
+    /// Drops it.
+    Discard,
+    /// Lets it pass as it is.
+    Bypass,
+    /// Has it protected by an SA, or drops it.
+    Protect(Template),
+}
+
+/// A policy.
+///
+/// ```
+/// use offload_api::{Action, Direction, Policy, Selector, Template};
+///
+/// let all = Policy {
+///     direction: Direction::Transmit, selector: Selector::ANY, priority: 0, action: Action::Protect(Template::transport(1)),
+/// };
+/// assert_ne!(all, Policy { action: Action::Bypass, ..all });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// About packets sent, or about packets received.
+    pub direction: Direction,
+    /// Which packets.
+    pub selector: Selector,
+    /// Lower goes before higher, as in Linux; among equals, the more specific goes first.
+    pub priority: u32,
+    /// What is done.
+    pub action: Action,
+}

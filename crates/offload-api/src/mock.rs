@@ -1,0 +1,333 @@
+//! A device for tests (feature `mock`): it keeps what it is given, tells what it is to tell, and remembers each call.
+//!
+//! A device around a device is to pass on what is not its own. [`drive`] calls all there is to call; what a wrapped
+//! [`MockDevice`] then remembers is to be what a plain one does, but for what the wrapper is there to change.
+
+use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec};
+use crate::device::{DeviceEvent, NetDevice, PathCaps};
+use crate::ipsec::{DeviceSaEvent, IpsecDevice, Keying, Lifetime, SaParams, SaRefused, Selector};
+use crate::key::Key;
+use crate::nvme::NvmeTcpContexts;
+use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
+use crate::rx::{Piece, RxPacket};
+use crate::source::{NoRecords, RecordSource};
+use crate::tls::{Direction, Refused, TlsContexts};
+use crate::tx::{Sent, TxPacket};
+use crate::unit::{Handle, Layer, engines};
+use core::net::SocketAddr;
+use core::task::Waker;
+use offload_base::counters::CounterSet;
+use offload_base::{Instant, Seq};
+use offload_formats::FlowKey;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A device with engines and no wire. Cloned, it is the same one.
+///
+/// ```
+/// use offload_api::mock::{MockDevice, drive};
+/// use offload_api::{NetDevice, NoRecords, TxPacket};
+/// use offload_base::Instant;
+///
+/// let device = MockDevice::default();
+/// let mut below = device.clone();
+/// let _sent = below.transmit(Instant::ZERO, TxPacket::default(), &NoRecords);
+/// assert_eq!(device.take_sent().len(), 1);
+///
+/// drive(&mut below);
+/// assert!(device.take_calls().iter().any(|call| call == "engine(\"tls\")"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MockDevice(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    sent: Vec<TxPacket>,
+    received: VecDeque<RxPacket>,
+    events: VecDeque<DeviceEvent>,
+    news: VecDeque<ContextNews>,
+    created: u32,
+    calls: Vec<String>,
+}
+
+impl MockDevice {
+    /// What was sent since this was asked last.
+    pub fn take_sent(&self) -> Vec<TxPacket> {
+        core::mem::take(&mut self.inner().sent)
+    }
+
+    /// What was called since this was asked last: method and arguments, but for times.
+    pub fn take_calls(&self) -> Vec<String> {
+        core::mem::take(&mut self.inner().calls)
+    }
+
+    /// Has it receive a packet.
+    pub fn receives(&self, packet: RxPacket) {
+        self.inner().received.push_back(packet);
+    }
+
+    /// Has it tell an event.
+    pub fn tells(&self, event: DeviceEvent) {
+        self.inner().events.push_back(event);
+    }
+
+    /// Has it tell news.
+    pub fn tells_news(&self, news: ContextNews) {
+        self.inner().news.push_back(news);
+    }
+
+    fn note(&self, call: String) {
+        self.inner().calls.push(call);
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls every method of every face that `device` shows.
+pub fn drive(device: &mut dyn NetDevice) {
+    let ends = ["10.0.0.1:443", "10.0.0.2:5000"].map(|end| end.parse::<SocketAddr>().expect("an address"));
+    let flow = FlowKey::tcp(ends[0], ends[1]);
+    device.path(&flow);
+    device.room(&flow);
+    device.room_paced(&flow);
+    let _sent = device.transmit(Instant::ZERO, TxPacket::default(), &NoRecords);
+    device.flush(Instant::ZERO);
+    device.receive(Instant::ZERO);
+    device.poll_event();
+    device.serves(&flow);
+    device.arm(Waker::noop());
+    device.next_event();
+    device.handle_timeout(Instant::ZERO);
+    device.count(&mut CounterSet::default());
+    device.keying();
+    if let Some(rss) = device.rss() {
+        rss.queue();
+        rss.queues();
+        let _done = rss.set_indirection(&[0; INDIRECTION_ENTRIES]);
+    }
+    if let Some(ipsec) = device.ipsec() {
+        drive_ipsec(ipsec);
+    }
+    if let Some(contexts) = device.contexts() {
+        for (name, direction) in [TlsContexts::ENGINE, NvmeTcpContexts::ENGINE]
+            .into_iter()
+            .flat_map(|name| [Direction::Transmit, Direction::Receive].map(|direction| (name, direction)))
+        {
+            drive_contexts(contexts, name, direction, &flow);
+        }
+    }
+}
+
+fn drive_contexts(contexts: &mut dyn Contexts, name: &str, direction: Direction, flow: &FlowKey) {
+    let Some(engine) = contexts.engine(name).map(|engine| engine.number) else { return };
+    let keys = match direction {
+        Direction::Transmit => Vec::new(),
+        Direction::Receive => vec![Key::Flow(*flow, Layer::FIRST)],
+    };
+    let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(()) };
+    let Ok(context) = contexts.create(new) else { return };
+    let _done = contexts.command(context, Box::new(()));
+    let _done = contexts.change(engine, Box::new(()));
+    contexts.place(context, 7, Vec::new());
+    contexts.release(context, 7);
+    contexts.answer(context, Seq(9), Some(1));
+    contexts.poll_news();
+    contexts.remove(context);
+}
+
+fn drive_ipsec(ipsec: &mut dyn IpsecDevice) {
+    let sa = Handle { index: Handle::indices(engines::ESP, 1).start, generation: 0 };
+    ipsec.update_sa(sa, Lifetime::default());
+    let _done = ipsec.advance_sa(sa, 7);
+    let _done = ipsec.set_policy(&Selector::ANY, 1, sa);
+    ipsec.remove_policy(&Selector::ANY, 1);
+    ipsec.remove_sa(sa);
+    ipsec.poll_sa_event();
+}
+
+impl NetDevice for MockDevice {
+    fn path(&self, flow: &FlowKey) -> PathCaps {
+        self.note(format!("path({flow:?})"));
+        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
+    }
+
+    fn room(&self, flow: &FlowKey) -> usize {
+        self.note(format!("room({flow:?})"));
+        64
+    }
+
+    fn room_paced(&self, flow: &FlowKey) -> usize {
+        self.note(format!("room_paced({flow:?})"));
+        64
+    }
+
+    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
+        self.note(format!("transmit({} bytes)", packet.header.len() + packet.payload_len()));
+        self.inner().sent.push(packet);
+        Sent::Posted
+    }
+
+    fn flush(&mut self, _: Instant) {
+        self.note("flush()".into());
+    }
+
+    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
+        self.note("receive()".into());
+        self.inner().received.pop_front()
+    }
+
+    fn poll_event(&mut self) -> Option<DeviceEvent> {
+        self.note("poll_event()".into());
+        self.inner().events.pop_front()
+    }
+
+    fn serves(&self, flow: &FlowKey) -> bool {
+        self.note(format!("serves({flow:?})"));
+        true
+    }
+
+    fn arm(&mut self, _: &Waker) -> bool {
+        self.note("arm()".into());
+        true
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.note("next_event()".into());
+        None
+    }
+
+    fn handle_timeout(&mut self, _: Instant) {
+        self.note("handle_timeout()".into());
+    }
+
+    fn count(&self, _: &mut CounterSet) {
+        self.note("count()".into());
+    }
+
+    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
+        Some(self)
+    }
+
+    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
+        Some(self)
+    }
+
+    fn keying(&mut self) -> Option<&mut dyn Keying> {
+        self.note("keying()".into());
+        None
+    }
+
+    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
+        Some(self)
+    }
+}
+
+impl Contexts for MockDevice {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        self.note(format!("engine({name:?})"));
+        let known = [(TlsContexts::ENGINE, engines::TLS), (NvmeTcpContexts::ENGINE, engines::NVME_TCP)];
+        let (name, number) = known.into_iter().find(|(known, _)| *known == name)?;
+        Some(EngineInfo {
+            number,
+            name,
+            contexts: 8,
+            counts_units: true,
+            resync: ResyncMode::default(),
+            pool: 0,
+            capabilities: Capabilities::default(),
+        })
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let NewContext { engine, direction, flow, keys, .. } = new;
+        self.note(format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
+        let mut inner = self.inner();
+        let index = Handle::indices(engine, 1).start;
+        inner.created += 1;
+        Ok(Handle { index, generation: inner.created })
+    }
+
+    fn command(&mut self, context: Handle, _: Spec) -> Result<(), (Refused, Spec)> {
+        self.note(format!("command({context:?})"));
+        Ok(())
+    }
+
+    fn change(&mut self, engine: u8, _: Spec) -> Result<(), (Refused, Spec)> {
+        self.note(format!("change({engine})"));
+        Ok(())
+    }
+
+    fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
+        self.note(format!("place({context:?}, {buffer}, {} pieces)", pieces.len()));
+    }
+
+    fn release(&mut self, context: Handle, buffer: u64) {
+        self.note(format!("release({context:?}, {buffer})"));
+    }
+
+    fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
+        self.note(format!("answer({context:?}, {header:?}, {number:?})"));
+    }
+
+    fn remove(&mut self, context: Handle) {
+        self.note(format!("remove({context:?})"));
+    }
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        self.note("poll_news()".into());
+        self.inner().news.pop_front()
+    }
+}
+
+impl IpsecDevice for MockDevice {
+    fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused> {
+        self.note(format!("add_sa({:#x})", sa.spi));
+        Err(SaRefused::NoDevice)
+    }
+
+    fn update_sa(&mut self, sa: Handle, _: Lifetime) {
+        self.note(format!("update_sa({sa:?})"));
+    }
+
+    fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
+        self.note(format!("advance_sa({sa:?}, {last})"));
+        Ok(())
+    }
+
+    fn remove_sa(&mut self, sa: Handle) {
+        self.note(format!("remove_sa({sa:?})"));
+    }
+
+    fn set_policy(&mut self, _: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
+        self.note(format!("set_policy({rank}, {sa:?})"));
+        Ok(())
+    }
+
+    fn remove_policy(&mut self, _: &Selector, rank: u64) {
+        self.note(format!("remove_policy({rank})"));
+    }
+
+    fn poll_sa_event(&mut self) -> Option<DeviceSaEvent> {
+        self.note("poll_sa_event()".into());
+        None
+    }
+}
+
+impl RssDevice for MockDevice {
+    fn queue(&self) -> u16 {
+        self.note("queue()".into());
+        0
+    }
+
+    fn queues(&self) -> u16 {
+        self.note("queues()".into());
+        1
+    }
+
+    fn set_indirection(&mut self, _: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
+        self.note("set_indirection()".into());
+        Ok(())
+    }
+}
