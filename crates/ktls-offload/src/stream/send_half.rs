@@ -38,6 +38,7 @@ pub(super) struct SendHalf {
 }
 
 /// How far a turn of writing came.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart where it is returned to")]
 pub(super) enum AtOnce {
     /// The device has news; nothing was written.
     News(DeviceEvent),

@@ -19,13 +19,13 @@ pub(super) struct Acks {
     answered: Option<Instant>,
     /// The first position after what was acknowledged last.
     until: u64,
-    /// What came twice, and the peer does not know yet.
-    duplicate: Option<Range<u64>>,
+    /// What came twice, and the peer does not know yet; empty: nothing did.
+    duplicate: Range<u64>,
 }
 
 impl Default for Acks {
     fn default() -> Acks {
-        Acks { owed: false, quick: QUICK_ACKS, window_closed: false, answered: None, until: 0, duplicate: None }
+        Acks { owed: false, quick: QUICK_ACKS, window_closed: false, answered: None, until: 0, duplicate: 0..0 }
     }
 }
 
@@ -62,7 +62,7 @@ impl Acks {
 
     /// Whether each segment gets an acknowledgment of its own; `holed`: something is missing.
     pub(super) fn is_one_by_one(&self, holed: bool) -> bool {
-        holed || self.duplicate.is_some() || self.quick > 0
+        holed || !self.duplicate.is_empty() || self.quick > 0
     }
 
     /// Whether a segment that fits nowhere was answered less than `time` ago.
@@ -78,12 +78,12 @@ impl Acks {
 
     /// The peer sent `range` again, and is told so (RFC 2883).
     pub(super) fn note_duplicate(&mut self, range: Range<u64>) {
-        self.duplicate = Some(range);
+        self.duplicate = range;
     }
 
     /// What came twice and was not reported.
     pub(super) fn duplicate(&self) -> Option<&Range<u64>> {
-        self.duplicate.as_ref()
+        Some(&self.duplicate).filter(|duplicate| !duplicate.is_empty())
     }
 
     /// The first position after what was acknowledged last.
@@ -104,14 +104,14 @@ impl Acks {
     /// It was any segment. Data carry no blocks: what there is to report goes in an acknowledgment of its own.
     pub(super) fn note_carried(&mut self, holed: bool) {
         self.quick = self.quick.saturating_sub(1);
-        if !holed && self.duplicate.is_none() {
+        if !holed && self.duplicate.is_empty() {
             self.owed = false;
         }
     }
 
     /// It was an acknowledgment with all that there is to report.
     pub(super) fn note_reported(&mut self) {
-        self.duplicate = None;
+        self.duplicate = 0..0;
         self.owed = false;
     }
 }

@@ -10,14 +10,17 @@ use std::collections::VecDeque;
 /// Events that the application has not taken.
 #[derive(Debug, Default)]
 pub(super) struct DeviceNews {
-    kept: VecDeque<DeviceEvent>,
+    /// Boxed while there are any: most connections have none.
+    #[expect(clippy::box_collection, reason = "an idle connection takes 2 KiB at most")]
+    kept: Option<Box<VecDeque<DeviceEvent>>>,
 }
 
 impl DeviceNews {
     fn take(&mut self) -> Option<DeviceEvent> {
-        let event = self.kept.pop_front();
-        if self.kept.is_empty() {
-            self.kept = VecDeque::new();
+        let kept = self.kept.as_mut()?;
+        let event = kept.pop_front();
+        if kept.is_empty() {
+            self.kept = None;
         }
         event
     }
@@ -25,8 +28,9 @@ impl DeviceNews {
     /// Keeps an event, instead of those it makes moot: of each context the last word counts, so an application that does
     /// not ask has no more of them than it has contexts.
     fn keep(&mut self, event: DeviceEvent) {
-        self.kept.retain(|earlier| !makes_moot(&event, earlier));
-        self.kept.push_back(event);
+        let kept = self.kept.get_or_insert_default();
+        kept.retain(|earlier| !makes_moot(&event, earlier));
+        kept.push_back(event);
     }
 }
 
