@@ -259,7 +259,7 @@ impl SendQueue {
     pub(crate) fn seal(&mut self, unit: Unit) -> Result<(), SealFailure> {
         let layer = unit.layer;
         let queued = match self.unit_at(layer, unit.offset) {
-            Lookup::In(found) => found == unit && self.is_pending(layer, unit.offset),
+            Lookup::In(found) => found == unit && self.is_pending(unit),
             _ => false,
         };
         if !queued {
@@ -305,10 +305,13 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether the byte at `offset` of a layer's stream, which is queued, is still to be worked on there.
-    fn is_pending(&self, layer: Layer, offset: u64) -> bool {
-        let chunk = self.chunks.get(self.index_in(layer, offset));
-        chunk.is_some_and(|chunk| chunk.tag.context(layer).is_some())
+    /// Whether a byte of `unit`, which is queued, is still to be worked on. Its first need not be: a header may have been queued
+    /// as it is to leave.
+    fn is_pending(&self, unit: Unit) -> bool {
+        let Unit { layer, offset, .. } = unit;
+        let chunks = self.chunks.range(self.index_in(layer, offset)..);
+        let mut of_unit = chunks.take_while(|chunk| chunk.offset(layer) < unit.end());
+        of_unit.any(|chunk| chunk.tag.context(layer).is_some())
     }
 
     /// The first unit of `higher` with bytes in those of `unit` that are still to be worked on.
@@ -705,6 +708,25 @@ mod tests {
         assert_eq!(queue.cut(61..101).fragments.concat(), [21; 40]);
         queue.acknowledge(101);
         assert!(queue.chunks.is_empty());
+    }
+
+    /// A protocol may have said of a unit's header that nothing is to be done with it.
+    #[test]
+    fn a_unit_is_sealed_whose_header_is_queued_as_it_is_to_leave() {
+        for layer in Layer::ALL {
+            let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+            let tagged = |tag: TxTag, at, len| match layer {
+                Layer::FIRST => tag,
+                _ => tag.within(None, unit(0, at, len)).unwrap(),
+            };
+            queue.append(vec![10; 4].into(), tagged(TxTag::done(unit(0, 0, 100)), 0, 100));
+            queue.append(vec![20; 96].into(), tagged(TxTag::device(DIGESTS, unit(0, 4, 100)), 4, 100));
+            let Lookup::In(found) = queue.unit_at(layer, 50) else { panic!("it is there") };
+            assert_eq!(queue.seal(found), Ok(()));
+            assert_eq!(queue.cut(1..101).streams, [None; LAYERS]);
+            assert_eq!(queue.seal(found), Err(SealFailure::NotPending), "once");
+        }
     }
 
     #[test]
