@@ -502,6 +502,28 @@ fn datagrams_are_joined_if_the_host_wants_that() {
     }
 }
 
+/// A packet of an engine's that nothing here opens: several in one, nobody could.
+#[test]
+fn what_an_engine_may_have_to_open_is_joined_to_nothing() {
+    for six in [false, true] {
+        let (mut device, mut driver) = at_once(NicConfig { lro_datagrams: true, ..NicConfig::default() });
+        // ESP in UDP has a number in front, others at that port a zero (RFC 3948 2.2).
+        let kinds = [0u8, 0, 7, 7, 7, 0, 0];
+        let frames = kinds.map(|first| {
+            let mut frame = datagram(4500, 0, &[first; 600], six).data.to_vec();
+            // Swapped, the ports have the same sum.
+            let ports = if six { 54 } else { 34 };
+            frame[ports..ports + 4].rotate_left(2);
+            Frame::from(frame)
+        });
+        let packets = receive(&mut device, &mut driver, frames);
+        let seen: Vec<_> = packets.iter().flat_map(datagrams_of).map(|(_, _, payload)| payload[0]).collect();
+        assert_eq!(seen, kinds);
+        let joined: Vec<_> = packets.iter().map(|packet| packet.joined.is_some()).collect();
+        assert_eq!(joined, [true, false, false, false, true]);
+    }
+}
+
 proptest! {
     #[test]
     fn datagrams_stay_what_they_were_however_they_are_joined(

@@ -11,7 +11,7 @@ use offload_api::ipsec::SaUse;
 use offload_api::rx::Checksums;
 use offload_api::{
     Action, Direction, EspMode, EspVerdict, FlowKey, NetDevice, OffloadKind, Policy, RxPacket, SaParams, Selector,
-    TxPacket,
+    TxPacket, UdpEncapsulation,
 };
 use proptest::prelude::*;
 
@@ -101,6 +101,23 @@ fn datagrams_that_the_device_opened_are_joined() {
             assert_eq!(receive(&mut software, frames).len(), 5);
             assert_eq!(used(&mut to), used(&mut software), "{receiver:?} {mode:?}");
         }
+    }
+}
+
+/// ESP in UDP looks like datagrams of one sender and one size to a NIC that joins those, and is one packet each.
+#[test]
+fn esp_in_udp_that_software_opens_is_not_joined() {
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let encapsulation = Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 });
+        let params = |direction| SaParams { encapsulation, ..sa(direction, OffloadKind::None, mode, ipv6) };
+        let (mut from, mut to) = (End::new(1), End::with(2, NicConfig { lro_datagrams: true, ..NicConfig::default() }));
+        from.key(&[params(Direction::Transmit)]);
+        to.key(&[params(Direction::Receive)]);
+        let data = stream(20 * usize::from(MSS));
+        let frames = from.send(tcp(ipv6, &data, Some(MSS)));
+        let packets = receive(&mut to, frames);
+        assert_eq!(packets.len(), 20, "{mode:?}, IPv6: {ipv6}");
+        assert!(packets.iter().flat_map(|packet| payload(&packet.frame).to_vec()).eq(data), "{mode:?}, IPv6: {ipv6}");
     }
 }
 

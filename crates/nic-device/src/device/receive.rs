@@ -120,8 +120,9 @@ impl Device {
             return;
         }
         let due = now + self.config.delays.dma + self.config.delays.engine;
-        let mark = match if self.can_take() { self.open(data) } else { Arrived::AsItWas(PacketMark::None) } {
-            Arrived::AsItWas(mark) => mark,
+        let (mark, may_join) = match if self.can_take() { self.open(data) } else { Arrived::AsItWas } {
+            Arrived::AsItWas => (PacketMark::None, true),
+            Arrived::Unopened(mark) => (mark, false),
             Arrived::Opened(opened) => return self.take_opened(data, opened, due),
             Arrived::Dropped => return self.note_received(data),
         };
@@ -129,7 +130,7 @@ impl Device {
         if let Some(transport) = &transport
             && let Some(place) = self.session_of(data, transport)
         {
-            if self.joins(place, data, transport, due) {
+            if may_join && self.joins(place, data, transport, due) {
                 self.join(place, data, transport, due);
                 return;
             }
@@ -152,7 +153,8 @@ impl Device {
             }
             None => buffer.extend_from_slice(data),
         }
-        self.begin(data, transport.as_ref(), Contents { buffer, meta, placed, within: None }, due);
+        let transport = transport.as_ref().filter(|_| may_join);
+        self.begin(data, transport, Contents { buffer, meta, placed, within: None }, due);
     }
 
     /// Shows the host what has reached its memory by `now`.

@@ -19,8 +19,11 @@ use offload_formats::{Headers, Transport};
 
 /// A frame to be handed up, or none.
 pub(super) enum Arrived {
-    /// As it was on the wire, and this about it.
-    AsItWas(PacketMark),
+    /// As it was on the wire; it is no engine's.
+    AsItWas,
+    /// As it was on the wire, with this about it. It is a packet of an engine's, and stays one: several that are joined are
+    /// nothing that anybody could open.
+    Unopened(PacketMark),
     /// In place of what was on the wire.
     Opened(OpenedPacket),
     /// The host is not to see it.
@@ -49,19 +52,19 @@ impl Device {
     /// Runs a received frame through the engine that it is for, if any is.
     pub(super) fn open(&mut self, data: &[u8]) -> Arrived {
         let Some((engine, shown)) = self.contexts.look(data, &mut self.counters) else {
-            return Arrived::AsItWas(PacketMark::None);
+            return Arrived::AsItWas;
         };
         let key = match shown {
             Shown::Key(key, ()) => key,
             Shown::Fragment => {
                 self.close_opened();
-                return Arrived::AsItWas(PacketMark::Fragment { engine });
+                return Arrived::Unopened(PacketMark::Fragment { engine });
             }
             Shown::PerhapsFragment => {
                 self.close_opened();
-                return Arrived::AsItWas(PacketMark::None);
+                return Arrived::AsItWas;
             }
-            Shown::Nothing => return Arrived::AsItWas(PacketMark::None),
+            Shown::Nothing => return Arrived::AsItWas,
         };
         let Device { contexts, steering, dma, counters, .. } = self;
         let opened = steering.opener(engine, key).and_then(|handle| {
@@ -69,8 +72,8 @@ impl Device {
             Some(engine.open(handle, data, counters))
         });
         let (frame, inner, mark, (checksums, transport)) = match opened {
-            None => return Arrived::AsItWas(PacketMark::None),
-            Some(Opened::Untouched(mark)) => return Arrived::AsItWas(mark),
+            None => return Arrived::Unopened(PacketMark::None),
+            Some(Opened::Untouched(mark)) => return Arrived::Unopened(mark),
             Some(Opened::Dropped) => return Arrived::Dropped,
             Some(Opened::InPlace { frame, inner, mark, new }) => {
                 let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));
