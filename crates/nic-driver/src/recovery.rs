@@ -52,6 +52,12 @@ struct Part {
     bytes: u32,
 }
 
+impl Part {
+    fn end(&self) -> u64 {
+        self.offset + u64::from(self.bytes)
+    }
+}
+
 /// What is to be done at a layer before a packet is posted.
 enum Step {
     /// Nothing: the context stands there, or there is none.
@@ -179,7 +185,12 @@ impl Driver {
         source: &dyn RecordSource,
     ) -> Option<Beginning> {
         let first = brought.first().copied().or(within)?;
-        if brought.iter().chain(&within).any(|part| part.context != first.context) {
+        let parts = brought.iter().chain(&within);
+        if parts.clone().any(|part| part.context != first.context) {
+            return None;
+        }
+        // Between them may be what software has sealed: an engine that counts units would not be at what follows.
+        if parts.clone().zip(parts.skip(1)).any(|(part, next)| part.end() != next.offset) {
             return None;
         }
         let sending = self.contexts.sending(first.context).copied()?;
@@ -192,10 +203,10 @@ impl Driver {
             }
         }
         let dumps = self.dumps_of(unit, first.offset, source)?;
-        let until = brought.last().map_or(first.offset, |last| last.offset + u64::from(last.bytes));
+        let until = brought.last().map_or(first.offset, |last| last.end());
         let begin = Beginning { context: first.context, unit, dumps, from: first.offset, until };
         let lower = below.iter().filter_map(|step| match step {
-            Step::Begin(begin) => Some(begin.dumps.len() + PARAMETERS - 1),
+            Step::Begin(begin) => Some(begin.dumps.len() + PARAMETERS),
             _ => None,
         });
         let lower: usize = lower.sum();
@@ -222,7 +233,7 @@ impl Driver {
     /// The first unit of which an engine changes a byte among `parts`.
     fn first_touched(&mut self, layer: Layer, parts: &[Part], source: &dyn RecordSource) -> Result<Option<Unit>, Sent> {
         for part in parts {
-            let end = part.offset + u64::from(part.bytes);
+            let end = part.end();
             let mut at = part.offset;
             while at < end {
                 let unit = match source.unit_at(layer, at) {

@@ -130,5 +130,115 @@ fn a_fence_stands_behind_the_parameters_of_each_of_two_contexts() {
     );
 }
 
+/// Records of 20 bytes that are queued byte by byte, in the end of a unit of [`LONG`] bytes of the layer above.
+struct Crumbs(Handle);
+
+impl RecordSource for Crumbs {
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        Lookup::In(match layer {
+            Layer::FIRST => unit(layer, offset, 20, 0),
+            _ => unit(layer, offset, LONG, 0),
+        })
+    }
+
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let units = TxTag::device(self.0, UnitTag { number: 0, at: 0, len: LONG, touched_from: 0 });
+        let tag = units.within(None, UnitTag { number: 0, at: 0, len: 20, touched_from: 0 }).unwrap();
+        for at in from..to {
+            sink(QueuedBytes { bytes: vec![0; 1].into(), tag, offsets: [at, at] });
+        }
+    }
+}
+
+/// One record with three units of the layer above in it, of 10 bytes each; software has sealed the second.
+struct Gap(Handle);
+
+impl RecordSource for Gap {
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        Lookup::In(match layer {
+            Layer::FIRST => unit(layer, offset, 40, 0),
+            _ => unit(layer, offset, 10, 0),
+        })
+    }
+
+    fn pieces(&self, _: Layer, from: u64, to: u64, sink: &mut dyn FnMut(QueuedBytes)) {
+        let record = UnitTag { number: 0, at: 0, len: 40, touched_from: 0 };
+        for at in from..to {
+            let number = at / 10;
+            let units = UnitTag { number, at: (at % 10) as u32, len: 10, touched_from: 0 };
+            let tag = if number == 1 { TxTag::done(units) } else { TxTag::device(self.0, units) };
+            sink(QueuedBytes { bytes: vec![0; 1].into(), tag: tag.within(None, record).unwrap(), offsets: [at, at] });
+        }
+    }
+}
+
+impl Rig {
+    /// With an engine from outside that counts units, and a ring with space for one packet that needs all there may be.
+    fn tight() -> (Rig, Handle, Handle) {
+        let mut config = NicConfig::default();
+        config.send_ring = descriptors_at_most(&config);
+        let (device, host) = rings(&config);
+        let mut infos = crate::engine::Engines::of(&config).infos();
+        let number = infos.len() as u8;
+        infos.push(offload_api::EngineInfo { number, name: "counts", contexts: 4, counts_units: true });
+        let mut rig = Rig { driver: Driver::new(config, 0, host, infos), device };
+        let new = offload_api::NewContext {
+            engine: number,
+            direction: Direction::Transmit,
+            flow: Some(flow()),
+            keys: Vec::new(),
+            spec: Box::new(()),
+        };
+        let above = rig.driver.contexts().unwrap().create(new).map_err(|(refused, _)| refused).unwrap();
+        let tls = rig.tls();
+        (rig, tls, above)
+    }
+
+    fn send(&mut self, seq: u32, bytes: u32, contexts: [Option<Handle>; LAYERS], source: &dyn RecordSource) -> Sent {
+        let streams = contexts.map(|context| Some(StreamAsk::whole(context?, seq.into(), bytes)));
+        let packet = TxPacket {
+            header: [0xff; 54].into_iter().collect(),
+            fragments: [Bytes::from(vec![0; bytes as usize])].into_iter().collect(),
+            ask: TxAsk { seq: Seq(seq), streams, ..TxAsk::default() },
+        };
+        self.driver.transmit(Instant::ZERO, packet, source)
+    }
+}
+
+/// Whatever comes before a packet, it is not more than the ring was asked for.
+#[test]
+fn what_two_contexts_need_at_most_finds_room() {
+    let mut posted = 0;
+    for seq in 0..LONG {
+        let (mut rig, tls, above) = Rig::tight();
+        match rig.send(seq, 1, [Some(tls), Some(above)], &Crumbs(above)) {
+            Sent::Posted => {}
+            Sent::NeedsSoftware(unit) => assert_eq!(unit.layer, Layer::SECOND),
+            Sent::Dropped(reason) => panic!("{reason:?}"),
+        }
+        rig.driver.flush(Instant::ZERO);
+        let entries: Vec<_> = std::iter::from_fn(|| rig.device.send.pop()).collect();
+        posted +=
+            usize::from(matches!(entries.last(), Some(last) if matches!(last.descriptor, SendDescriptor::Packet(_))));
+    }
+    assert!(posted > 20, "{posted}");
+}
+
+/// The DUMPs of a record bring a unit, and then one that software has sealed: the context of an engine that counts is not
+/// at what comes behind that.
+#[test]
+fn a_context_is_not_led_over_a_unit_that_software_sealed() {
+    let (mut rig, tls, above) = Rig::tight();
+    let contexts = [Some(tls), Some(above)];
+    // Of the third unit, whose context is to stand behind the second.
+    let Sent::NeedsSoftware(unit) = rig.send(20, 10, contexts, &Gap(above)) else { panic!("the first is DUMPed") };
+    assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
+    // The record's DUMPs have all three.
+    let (mut rig, tls, above) = Rig::tight();
+    let Sent::NeedsSoftware(unit) = rig.send(25, 5, [Some(tls), Some(above)], &Gap(above)) else { panic!("the same") };
+    assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
+}
+
 const RECORD: u32 = 4000;
 const PDU: u32 = 9000;
+const LONG: u32 = 32;
