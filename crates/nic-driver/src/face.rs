@@ -4,7 +4,7 @@ use crate::Driver;
 use crate::contexts::Shadow;
 use crate::control::Waiting;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
-use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, NewContext, Piece, Refused, Spec, engines};
+use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec, engines};
 use offload_base::Seq;
 
 impl Contexts for Driver {
@@ -94,7 +94,9 @@ impl Contexts for Driver {
 impl Driver {
     fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
-        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) {
+        // What another engine's keys lead to is that engine's.
+        let is_foreign = |key: &Key| matches!(key, Key::Engine(of, _) if *of != engine);
+        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) || keys.iter().any(is_foreign) {
             return Err((Refused::Unsupported, spec));
         }
         // What was parked takes what a flow's transmit context is: that needs no answer.

@@ -12,7 +12,7 @@ use nic_sim::{Delays, Device, Driver, NicConfig, nic_with};
 use offload_api::rx::Checksums;
 use offload_api::{
     ContextEvent, ContextNews, Direction, DropReason, EngineInfo, Handle, Key, KeyBytes, NetDevice, NewContext,
-    NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket,
+    NoRecords, PacketAsk, PacketMark, Refused, Sent, TxAsk, TxPacket, engines,
 };
 use offload_base::Instant;
 
@@ -260,6 +260,20 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
         // Number 8, 16 and 24 came twice.
         let told = far.news().len();
         assert_eq!(told, 6);
+    }
+}
+
+/// A key of another engine would lead that one's packets to where they do not belong.
+#[test]
+fn an_engine_has_no_keys_of_another() {
+    let mut nic = Nic::new(4 << 20);
+    let engine = nic.engine().number;
+    for other in [engines::ESP, engine + 1] {
+        let keys = vec![Key::Engine(other, KeyBytes::of(&[&[1; 12]]))];
+        let spec = Box::new(SPEC);
+        let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec };
+        let Err((refused, spec)) = nic.driver.contexts().unwrap().create(new) else { panic!("engine {other}") };
+        assert!(refused == Refused::Unsupported && spec.is::<ShimSpec>(), "it comes back");
     }
 }
 

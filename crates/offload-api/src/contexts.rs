@@ -153,8 +153,8 @@ pub trait Contexts {
     /// Has an engine make a context. One for transmission may be used at once.
     ///
     /// # Errors
-    /// If the device has no room, or no such engine, or one with a face of its own; the flow then stays in software. The spec
-    /// comes back.
+    /// If the device has no room, or no such engine, or one with a face of its own, or a key is another engine's; the flow then
+    /// stays in software. The spec comes back.
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)>;
 
     /// Tells a context something. Of one that is gone, nothing comes.
