@@ -314,11 +314,13 @@ impl SendQueue {
         of_unit.any(|chunk| chunk.tag.context(layer).is_some())
     }
 
-    /// The first unit of `higher` with bytes in those of `unit` that are still to be worked on.
+    /// The first unit of `higher` with bytes in those of `unit` that is still to be worked on, there or further on: its bytes
+    /// are not to be replaced before.
     fn next_pending(&self, higher: Layer, unit: Unit) -> Option<Unit> {
         let chunks = self.chunks.range(self.index_in(unit.layer, unit.offset)..);
-        let mut chunks = chunks.take_while(|chunk| chunk.offset(unit.layer) < unit.end());
-        self.unit_of(chunks.find(|chunk| chunk.tag.context(higher).is_some())?, higher)
+        let chunks = chunks.take_while(|chunk| chunk.offset(unit.layer) < unit.end());
+        let mut units = chunks.filter_map(|chunk| self.unit_of(chunk, higher));
+        units.find(|found| self.is_pending(*found))
     }
 
     fn unit_of(&self, chunk: &Chunk, layer: Layer) -> Option<Unit> {
@@ -727,6 +729,22 @@ mod tests {
             assert_eq!(queue.cut(1..101).streams, [None; LAYERS]);
             assert_eq!(queue.seal(found), Err(SealFailure::NotPending), "once");
         }
+    }
+
+    /// Nothing is to be done with the header that one record has, but with the rest, which another has.
+    #[test]
+    fn a_record_is_not_sealed_before_a_pdu_of_which_it_has_the_header() {
+        let (log, mut queue) = (Arc::default(), SendQueue::new(Seq(0)));
+        for layer in Layer::ALL {
+            queue.install(layer, Box::new(AddOne(Arc::clone(&log), layer)));
+        }
+        let header = TxTag::done(unit(0, 0, 100)).within(Some(CONTEXT), unit(0, 0, 4)).unwrap();
+        queue.append(vec![10; 4].into(), header);
+        queue.append(vec![20; 96].into(), stacked(unit(0, 4, 100), unit(1, 0, 96)));
+        let Lookup::In(record) = queue.unit_at(Layer::FIRST, 0) else { panic!("it is there") };
+        assert_eq!(queue.seal(record), Ok(()));
+        assert_eq!(*log.lock().unwrap(), [(Layer::SECOND, 0), (Layer::FIRST, 0)]);
+        assert_eq!(queue.cut(1..101).fragments.concat(), [12; 4]);
     }
 
     #[test]
