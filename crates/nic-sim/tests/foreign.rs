@@ -8,7 +8,7 @@ use core::convert::Infallible;
 use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, Device, Driver, NicConfig, nic_with};
+use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
 use offload_api::rx::Checksums;
 use offload_api::{
     ContextEvent, ContextNews, Direction, DropReason, EngineInfo, Handle, Key, KeyBytes, NetDevice, NewContext,
@@ -260,6 +260,92 @@ fn packets_are_wrapped_on_one_nic_and_opened_on_another() {
         // Number 8, 16 and 24 came twice.
         let told = far.news().len();
         assert_eq!(told, 6);
+    }
+}
+
+/// Takes for its own what is Shim's.
+#[derive(Debug)]
+struct Greedy;
+
+impl Engine for Greedy {
+    const NAME: &'static str = "greedy";
+    type Spec = ();
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = ();
+    type Held = ();
+
+    fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> {
+        Some(((), ()))
+    }
+
+    fn save((): &(), _: &mut ImageWriter<'_>) {}
+
+    fn load(_: &mut ImageReader<'_>) -> Option<()> {
+        Some(())
+    }
+}
+
+impl PacketEngine for Greedy {
+    type Seen = ();
+    type Wrapping = ();
+
+    fn look(frame: &[u8]) -> Shown<()> {
+        Shim::look(frame)
+    }
+
+    fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+        Opened::Dropped
+    }
+
+    fn begin(&mut self, _: Context<'_, Greedy>, _: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<()> {
+        None
+    }
+
+    fn wrap(
+        &mut self,
+        _: Context<'_, Greedy>,
+        (): &mut (),
+        _: &[u8],
+        _: usize,
+        _: &mut DeviceCounters,
+    ) -> Option<BytesMut> {
+        None
+    }
+
+    fn note_missing(_: &mut DeviceCounters) {}
+}
+
+#[test]
+fn a_packet_is_that_engines_to_which_its_key_was_steered() {
+    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+    // Before Shim and behind it, another takes everything for its own, and has no contexts.
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    let (device, driver) = nic_with(config.clone(), |engines| {
+        engines.add_packet(Greedy, 4);
+        engines.add_packet(Shim::default(), 4);
+        engines.add_packet(Greedy, 4);
+    });
+    (far.device, far.driver) = (device, driver);
+    let sender = near.create(Direction::Transmit, SPEC).unwrap();
+    let receiver = far.create(Direction::Receive, SPEC).unwrap();
+    let frames = near.send(&packet(100), sender).unwrap();
+    let [packet] = &far.receive(&frames)[..] else { panic!("one") };
+    assert!(matches!(packet.meta.marks.packet(), PacketMark::Opened { context, .. } if context == receiver));
+    // Its queue is the one with the context, whatever others take it for.
+    let (mut device, drivers) = multi_queue_nic_with(NicConfig { queues: 4, ..config }, |engines| {
+        engines.add_packet(Greedy, 4);
+        engines.add_packet(Shim::default(), 4);
+    });
+    for (queue, mut driver) in drivers.into_iter().enumerate().skip(3) {
+        let engine = driver.contexts().unwrap().engine(Shim::NAME).unwrap().number;
+        let keys = vec![Key::Engine(engine, KeyBytes::of(&[&SPEC.id.to_be_bytes()]))];
+        let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec: Box::new(SPEC) };
+        driver.contexts().unwrap().create(new).unwrap();
+        device.process(Instant::ZERO);
+        device.receive_frame(Instant::ZERO, frames[0].clone().into());
+        device.process(Instant::ZERO);
+        assert!(driver.receive(Instant::ZERO).is_some(), "queue {queue}");
     }
 }
 

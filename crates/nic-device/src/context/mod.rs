@@ -145,16 +145,26 @@ impl ContextStore {
         })
     }
 
-    /// What a received frame shows of a context of an engine that works on whole packets, and the engine's number.
-    pub(crate) fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Option<(u8, Shown<()>)> {
+    /// What a received frame shows of a context of an engine that works on whole packets, and the engine's number. Several may
+    /// take it for theirs: the first to which a key was steered has it.
+    pub(crate) fn look(
+        &mut self,
+        frame: &[u8],
+        steering: &Steering,
+        counters: &mut DeviceCounters,
+    ) -> Option<(u8, Shown<()>)> {
+        let mut unknown = None;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
             let Installed::Packet(engine) = engine else { continue };
             match engine.look(frame, counters) {
                 Shown::Nothing => {}
+                Shown::Key(key, ()) if steering.opener(number, key).is_none() => {
+                    unknown = unknown.or(Some((number, Shown::Key(key, ()))));
+                }
                 shown => return Some((number, shown)),
             }
         }
-        None
+        unknown
     }
 
     /// Tells a context something.

@@ -125,14 +125,12 @@ impl MultiQueueDevice {
         // All have the same engines.
         let engines = || queues[0].contexts.packet_engines();
         let queue_of = |engine, key| queues.iter().position(|queue| queue.opens(engine, key));
-        match engines().find_map(|(number, engine)| Some((number, engine.key(frame)?))) {
-            Some((engine, key)) => queue_of(engine, key),
-            None => fragments.queue_for(frame, |packet, headers| {
-                let (engine, key) =
-                    engines().find_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)))?;
-                queue_of(engine, key)
-            }),
-        }
+        let opens = engines().find_map(|(number, engine)| queue_of(number, engine.key(frame)?));
+        opens.or_else(|| {
+            fragments.queue_for(frame, |packet, headers| {
+                engines().find_map(|(number, engine)| queue_of(number, engine.key_of_first(packet, headers)?))
+            })
+        })
     }
 
     /// Takes the table that a queue's driver has set, if that was carried out, which is so on the way to a frame and without one.

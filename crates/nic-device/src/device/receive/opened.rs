@@ -51,7 +51,7 @@ impl OpenedPacket {
 impl Device {
     /// Runs a received frame through the engine that it is for, if any is.
     pub(super) fn open(&mut self, data: &[u8]) -> Arrived {
-        let Some((engine, shown)) = self.contexts.look(data, &mut self.counters) else {
+        let Some((engine, shown)) = self.contexts.look(data, &self.steering, &mut self.counters) else {
             return Arrived::AsItWas;
         };
         let key = match shown {
