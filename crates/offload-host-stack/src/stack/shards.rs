@@ -15,8 +15,7 @@ use super::datagrams::is_opened;
 use crate::config::{Config, TcpConfig};
 use crate::network::{Arrival, Parsed, ParsedDatagram, concerns_all_shards};
 use bytes::BytesMut;
-use offload_api::rx::TlsVerdict;
-use offload_api::{Marks, NetDevice, RxPacket};
+use offload_api::{Mark, Marks, NetDevice, RxPacket, Verdict, engines};
 use offload_base::Instant;
 
 /// A stack's place among the shards of its host.
@@ -136,7 +135,9 @@ impl Stack {
 
     fn pass_on(&mut self, what: What, mut packet: RxPacket, left: u16) {
         let Some(place) = &mut self.place else { return };
-        let was_changed = packet.meta.tls() == TlsVerdict::Decrypted || is_opened(&packet.meta);
+        // NVMe/TCP's engine changes nothing but where bytes are.
+        let changes = |mark: Mark| mark.verdict == Verdict::Done && mark.context.engine() != engines::NVME_TCP;
+        let was_changed = packet.meta.marks.iter().any(changes) || is_opened(&packet.meta);
         if was_changed || !packet.placed.is_empty() {
             self.counters.shard_drops += 1;
             return;
@@ -159,7 +160,7 @@ mod tests {
     use crate::tcp::segment::{Flags, Options, Segment};
     use core::net::Ipv6Addr;
     use core::time::Duration;
-    use offload_api::RxMeta;
+    use offload_api::{Handle, RxMeta};
     use offload_api::mock::MockDevice;
     use offload_api::rx::Checksums;
     use offload_base::{Seed, Seq};
@@ -234,6 +235,28 @@ mod tests {
         pass(&mut shards, 1, &mut device);
         pass(&mut shards, 0, &mut device);
         assert_eq!(shards.each_ref().map(Stack::connections), [2, 2], "nobody knew it");
+    }
+
+    /// Of a flow that is another shard's, or nobody's any more; whatever engine followed it.
+    #[test]
+    fn what_an_engine_has_made_of_a_flow_is_handed_to_nobody() {
+        let config = Config::new([10, 0, 0, 1].into(), MAC, Seed(1)).with_neighbour([10, 0, 0, 2].into(), [2; 6]);
+        for (engine, verdict, passed) in [
+            (engines::TLS, Verdict::Done, false),
+            (engines::TLS, Verdict::Failed, true),
+            (engines::STANDARD, Verdict::Done, false),
+            (engines::STANDARD, Verdict::Untouched, true),
+            // Its digests are right. What it placed is told by where that is.
+            (engines::NVME_TCP, Verdict::Done, true),
+        ] {
+            let mut shard = Stack::of_shard(config.clone(), 0, 2);
+            let mut packet = segment(3, 6, Some(Seq(7)));
+            let context = Handle { index: Handle::indices(engine, 1).start, generation: 0 };
+            packet.meta.marks.set(context, verdict);
+            shard.receive(at(0), packet, &mut MockDevice::default());
+            assert_eq!(shard.take_passed().len(), usize::from(passed), "{engine} {verdict:?}");
+            assert_eq!(shard.counters().shard_drops, u64::from(!passed), "{engine} {verdict:?}");
+        }
     }
 
     #[test]
