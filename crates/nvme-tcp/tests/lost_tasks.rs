@@ -7,7 +7,7 @@ use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use nvme_tcp::host::{Buffer, CommandError, Connecting, Connector, Failed, Host, HostError, Task};
+use nvme_tcp::host::{Buffer, CommandError, Connecting, Connector, Failed, Host, HostConfig, HostError, Offload, Task};
 use nvme_tcp::target::TransportConfig;
 use nvme_tcp::wire::commands;
 use offload_base::{Alarm, Clock, Instant, Timers};
@@ -101,8 +101,10 @@ fn is_lost(error: &CommandError) -> bool {
 
 /// A host whose task `number` has that fate.
 fn doomed(bed: &Bed, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
-    let mut config = bed.host_config();
-    config.queues = 2;
+    doomed_with(bed, HostConfig { queues: 2, ..bed.host_config() }, number, fate)
+}
+
+fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
     let doom = Arc::<Doom>::default();
     let timers = Arc::new(Burning(bed.timers(), doom.clone()));
     let (host, tasks) = Host::new(bed.connector(), timers, config);
@@ -160,6 +162,35 @@ fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
                 assert!(matches!(host.next_event().await, Err(HostError::TaskLost)));
                 host.close().await;
             });
+        }
+    }
+}
+
+/// A device keeps nothing for a queue whose task is gone.
+#[test]
+fn a_lost_task_gives_its_contexts_back() {
+    for fate in [Fate::Dropped, Fate::Panics] {
+        let mut bed = Bed::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
+        let (offload, data_digest) = (Offload::PlaceAndCheck, true);
+        let config = HostConfig { queues: 1, offload, data_digest, ..bed.host_config() };
+        let (host, doom) = doomed_with(&bed, config, 1, fate);
+        let runtime = bed.runtime();
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            for _ in 0..4 {
+                disk.write(0, [blocks(64)]).await.unwrap();
+                disk.read(0, disk.buffer(64)).await.unwrap();
+            }
+            doom.come();
+            assert!(matches!(host.next_event().await, Err(HostError::TaskLost)));
+            runtime.sleep(Duration::from_millis(50)).await;
+        });
+        let counters = bed.host_counters();
+        for (made, gone) in [("rx_nvmeotcp_sk_add", "rx_nvmeotcp_sk_del"), ("tx_nvmeotcp_sk_add", "tx_nvmeotcp_sk_del")]
+        {
+            assert!(counters.value(made) > 0, "{fate:?}: {made}");
+            assert_eq!(counters.value(gone), counters.value(made), "{fate:?}: {gone}");
         }
     }
 }

@@ -16,13 +16,31 @@ use offload_base::{Alarm, Instant, Timers, time};
 use std::sync::Arc;
 
 pub(super) struct Link {
-    stream: Box<dyn SegmentStream>,
+    below: Below,
     pub(super) queue: Queue,
     timers: Arc<dyn Timers>,
     alarm: Box<dyn Alarm>,
     room: usize,
+}
+
+/// A stream, and what its device does. Wherever it is dropped, the device gets its contexts back.
+struct Below {
+    stream: Box<dyn SegmentStream>,
     offload: Offloading,
     sending: Sending,
+}
+
+impl Below {
+    fn end_offload(&mut self) {
+        self.offload.end(&mut *self.stream);
+        self.sending.end(&mut *self.stream);
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        self.end_offload();
+    }
 }
 
 impl Link {
@@ -42,8 +60,8 @@ impl Link {
         })
         .await?;
         let queue = Queue::new(timers.now(), config);
-        let (offload, sending) = (Offloading::default(), Sending::default());
-        let mut link = Link { stream, queue, timers: timers.clone(), alarm, room: 0, offload, sending };
+        let below = Below { stream, offload: Offloading::default(), sending: Sending::default() };
+        let mut link = Link { below, queue, timers: timers.clone(), alarm, room: 0 };
         link.until(|queue| queue.is_open().then_some(())).await?;
         Ok(link)
     }
@@ -92,27 +110,28 @@ impl Link {
     /// Does what can be done, and false if nothing could; at `also`, too, somebody wants to be woken.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, also: Option<Instant>) -> Result<bool, HostError> {
         self.queue.handle_timeout(self.timers.now());
-        let mut progress = self.offload.poll(cx, &mut *self.stream, &mut self.queue, &mut self.sending);
+        let Below { stream, offload, sending } = &mut self.below;
+        let mut progress = offload.poll(cx, &mut **stream, &mut self.queue, sending);
         self.queue.poll_home(cx.waker());
         for _ in 0..SEGMENTS {
             if self.queue.error().is_some() {
                 break;
             }
-            let Poll::Ready(segment) = self.stream.poll_segment(cx)? else {
-                self.offload.ask(&mut *self.stream, &self.queue);
+            let Poll::Ready(segment) = self.below.stream.poll_segment(cx)? else {
+                self.below.offload.ask(&mut *self.below.stream, &self.queue);
                 break;
             };
             progress = true;
             match segment {
                 Some(mut segment) => {
-                    self.stream.consume(segment.data.len());
-                    self.offload.emulate(&mut segment.meta);
+                    self.below.stream.consume(segment.data.len());
+                    self.below.offload.emulate(&mut segment.meta);
                     self.queue.handle_segment(segment);
                 }
                 None => self.queue.handle_end(),
             }
         }
-        self.offload.carry_out(&mut *self.stream, &mut self.queue);
+        self.below.offload.carry_out(&mut *self.below.stream, &mut self.queue);
         progress |= self.transmit(cx)?;
         if let Some(error) = self.queue.error() {
             return Err(error.clone().into());
@@ -124,23 +143,22 @@ impl Link {
 
     /// Has the device do its part, if there is one that can.
     pub(super) fn offload(&mut self, offload: Offload, counters: &SharedCounters) {
-        self.offload.want(offload, counters);
-        self.sending.want_device(offload == Offload::PlaceAndCheck, counters);
+        self.below.offload.want(offload, counters);
+        self.below.sending.want_device(offload == Offload::PlaceAndCheck, counters);
         self.queue.set_emulation(offload.is_emulation());
     }
 
     /// Closes the stream, and waits until nobody needs to poll it any more. What is left of the queue comes back. Without
     /// `last_words` nothing that waits in the stream leaves any more: it is to be sent again elsewhere.
     pub(super) async fn finish(mut self, last_words: bool) -> Queue {
-        self.offload.end(&mut *self.stream);
-        self.sending.end(&mut *self.stream);
+        self.below.end_offload();
         if last_words {
-            self.stream.finish();
+            self.below.stream.finish();
         } else {
-            self.stream.abort();
+            self.below.stream.abort();
         }
         let deadline = self.timers.now() + FINISH_TIME;
-        poll_fn(|cx| match self.stream.poll_committed(cx) {
+        poll_fn(|cx| match self.below.stream.poll_committed(cx) {
             Poll::Ready(_) => Poll::Ready(()),
             Poll::Pending => self.alarm.poll(cx, Some(deadline)),
         })
@@ -171,7 +189,7 @@ impl Link {
             // A last word is short, and there is no later.
             let last_word = matches!(self.queue.error(), Some(QueueError::Misbehaved(_)));
             if self.room == 0 && !last_word {
-                match self.stream.poll_room(cx)? {
+                match self.below.stream.poll_room(cx)? {
                     Poll::Ready(room) => self.room = room,
                     Poll::Pending => break,
                 }
@@ -179,11 +197,11 @@ impl Link {
             let Some(pdu) = self.queue.poll_transmit() else { break };
             progress = true;
             self.room = self.room.saturating_sub(pdu.len() as usize);
-            self.offload.note_unit();
-            self.sending.send(&mut *self.stream, pdu);
+            self.below.offload.note_unit();
+            self.below.sending.send(&mut *self.below.stream, pdu);
         }
         if progress {
-            self.stream.flush();
+            self.below.stream.flush();
         }
         Ok(progress)
     }
