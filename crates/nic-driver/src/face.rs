@@ -4,7 +4,9 @@ use crate::Driver;
 use crate::contexts::Shadow;
 use crate::control::Waiting;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
-use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec, engines};
+use offload_api::{
+    ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec, engines,
+};
 use offload_base::Seq;
 
 impl Contexts for Driver {

@@ -262,8 +262,14 @@ mod tests {
 
     /// A driver, and the device's ends of the rings.
     pub(super) fn driver(config: NicConfig) -> (DeviceRings, Driver) {
+        driver_with(config, |_| ())
+    }
+
+    /// The same for a NIC with other engines.
+    pub(super) fn driver_with(config: NicConfig, change: impl FnOnce(&mut Vec<EngineInfo>)) -> (DeviceRings, Driver) {
         let (device, host) = rings(&config);
-        let engines = nic_device::engine::Engines::of(&config).infos();
+        let mut engines = nic_device::engine::Engines::of(&config).infos();
+        change(&mut engines);
         (device, Driver::new(config, 0, host, engines))
     }
 }

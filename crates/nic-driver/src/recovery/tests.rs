@@ -4,7 +4,9 @@
 use super::*;
 use nic_rings::DeviceRings;
 use nic_rings::packet::SendDescriptor;
-use offload_api::{Direction, FlowKey, NetDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TypedContexts, UnitTag};
+use offload_api::{
+    Direction, EngineInfo, FlowKey, NetDevice, TlsKey, TlsSuite, TlsVersion, TxAsk, TypedContexts, UnitTag,
+};
 use offload_base::{Instant, Seq};
 
 /// Units of [`RECORD`] bytes, one after the other; the engine changes those from this byte on.
@@ -177,11 +179,13 @@ impl Rig {
     fn tight() -> (Rig, Handle, Handle) {
         let mut config = NicConfig::default();
         config.send_ring = descriptors_at_most(&config);
-        let (device, host) = rings(&config);
-        let mut infos = crate::engine::Engines::of(&config).infos();
-        let number = infos.len() as u8;
-        infos.push(offload_api::EngineInfo { number, name: "counts", contexts: 4, counts_units: true });
-        let mut rig = Rig { driver: Driver::new(config, 0, host, infos), device };
+        let (device, driver) = crate::tests::driver_with(config, |engines| {
+            let number = engines.len() as u8;
+            let tls = engines[usize::from(engines::TLS)].clone();
+            engines.push(EngineInfo { number, name: "counts", contexts: 4, counts_units: true, pool: 0, ..tls });
+        });
+        let mut rig = Rig { driver, device };
+        let number = engines::STANDARD;
         let new = offload_api::NewContext {
             engine: number,
             direction: Direction::Transmit,

@@ -160,9 +160,9 @@ mod tests {
     use crate::tcp::segment::{Flags, Options, Segment};
     use core::net::Ipv6Addr;
     use core::time::Duration;
-    use offload_api::{Handle, RxMeta};
     use offload_api::mock::MockDevice;
     use offload_api::rx::Checksums;
+    use offload_api::{Handle, RxMeta};
     use offload_base::{Seed, Seq};
 
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
