@@ -15,7 +15,7 @@
 //! - [`KeyFile`] (`keyfile/`): both as text that reads like `ip xfrm` lines;
 //! - [`IpsecCounters`]: what is counted, under Linux's names.
 //!
-//! The packet formats, windows and lifetimes are in the crate [`esp`], which a device's engine uses as well.
+//! The packet formats, windows and lifetimes are in the crate [`offload_esp`], which a device's engine uses as well.
 //!
 //! Invariant: a packet that a policy wants protected never leaves in any other way: it is dropped, and counted, when
 //! there is no security association for it, or it is used up, or the device refuses.

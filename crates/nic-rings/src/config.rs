@@ -19,7 +19,7 @@ pub struct NicConfig {
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Queue pairs, each for a shard of the host ([`multi_queue_nic`](crate::multi_queue_nic)). Contexts and the memory for
+    /// Queue pairs, each for a shard of the host (`nic_sim::multi_queue_nic`). Contexts and the memory for
     /// them are shared out among them; rings are of the size given here each.
     pub queues: u16,
     /// The key of the hash by which received packets are spread over the queues.

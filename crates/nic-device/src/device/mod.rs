@@ -39,7 +39,7 @@ use offload_wire::frame::Frame;
 use receive::ReceiveSide;
 use transmit::TransmitSide;
 
-/// An offload NIC, seen from its port and from the thread that runs it. Made by [`nic`](crate::nic).
+/// An offload NIC, seen from its port and from the thread that runs it. Made by `nic_sim::nic`.
 ///
 /// ```
 /// use nic_sim::wire::Port;

@@ -25,7 +25,7 @@ use offload_formats::Headers;
 use offload_wire::Port;
 use offload_wire::frame::Frame;
 
-/// An offload NIC with several queue pairs, seen from its port. Made by [`multi_queue_nic`](crate::multi_queue_nic).
+/// An offload NIC with several queue pairs, seen from its port. Made by `nic_sim::multi_queue_nic`.
 ///
 /// ```
 /// use nic_sim::wire::Port;

@@ -113,7 +113,7 @@ pub enum SaEvent {
 /// What an SA has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaUse {
-    /// Bytes protected, as [`Limits::bytes`] counts them.
+    /// Bytes protected, as [`Limits::bytes`](super::Limits::bytes) counts them.
     pub bytes: u64,
     /// Packets.
     pub packets: u64,
