@@ -10,8 +10,8 @@
 //! - [`flow`], [`mod@unit`]: the names things go by: flows, device contexts, records and PDUs;
 //! - [`tx`], [`rx`]: a packet on its way out and in, with what is asked of or told by the device; [`mark`]: what its engines told; [`datagram`]: a
 //!   datagram, with what was asked or told of its packet;
-//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP and
-//!   IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
+//! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`quic`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP,
+//!   QUIC and IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
 //! - [`again`]: when a device that refused for the time being is asked again;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
 //! - [`stream`]: [`SegmentStream`], what a protocol over TCP sees of a transport; [`socket`]: [`DatagramSocket`], the same over
@@ -33,6 +33,7 @@ pub mod mark;
 #[cfg(feature = "mock")]
 pub mod mock;
 pub mod nvme;
+pub mod quic;
 pub mod record;
 pub mod rss;
 pub mod rx;
@@ -61,6 +62,7 @@ pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
+pub use quic::{QuicCipher, QuicHeaderKey, QuicKey};
 pub use record::RecordFormat;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};

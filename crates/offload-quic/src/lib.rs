@@ -1,0 +1,52 @@
+//! QUIC packet protection (RFC 9001 5 and 6) as pure functions: what a QUIC stack on a host and a QUIC engine in a NIC have in
+//! common. No clocks, no tables, no I/O.
+//!
+//! ```text
+//!  secret -- Secret: expand --> PacketKey of a generation, HeaderKey of the connection
+//!  plain packet, path, number -- seal: tag, then mask --> packet
+//!  plain packet, number <-- Unmasked: number length, key phase; open: number, tag -- packet
+//! ```
+//!
+//! - [`secret`]: keys from a traffic secret, and the next secret;
+//! - [`packet`]: whole packets sealed and opened; [`key`]: the AEAD, with its nonces; [`mask`]: header protection;
+//! - [`number`]: packet numbers, truncated and made whole again.
+//!
+//! A packet is the bytes of one QUIC packet with a short header, from its first byte to the end of its tag.
+//!
+//! ```
+//! use offload_api::QuicCipher;
+//! use offload_quic::{Secret, Unmasked, seal};
+//!
+//! let secret = Secret::new(QuicCipher::Aes128Gcm, &[7; 32])?;
+//! let (key, header_key) = (secret.packet_key(), secret.header_key());
+//! // First byte, connection ID, number 513 in two bytes, payload, room for the tag.
+//! let mut packet = [&[0x41, 0xaa, 0xbb, 2, 1][..], b"hello", &[0; 16]].concat();
+//! seal(&key, &header_key, &mut packet, 3, 1, 513)?;
+//!
+//! let header = Unmasked::read(&header_key, &packet, 3)?;
+//! let number = header.number(Some(500));
+//! assert_eq!((number, header.key_phase()), (513, false));
+//! header.open(&key, &mut packet, 1, number)?;
+//! assert_eq!(&packet[..10], b"\x41\xaa\xbb\x02\x01hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod key;
+pub mod mask;
+pub mod number;
+pub mod packet;
+pub mod secret;
+
+pub use key::PacketKey;
+pub use mask::HeaderKey;
+pub use packet::{OpenError, TooShort, Unmasked, seal};
+pub use secret::{Secret, SecretLengthError};
+
+/// Bytes of a tag, of every cipher.
+pub const TAG: usize = resumable_aead::TAG_LEN;
+/// Bytes of the sample that a mask is made from.
+pub const SAMPLE: usize = 16;
+/// Most bytes of a packet number in a header.
+pub const MAX_NUMBER_BYTES: usize = 4;

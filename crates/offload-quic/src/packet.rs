@@ -1,0 +1,158 @@
+//! Whole packets with a short header: sealed in place, and opened in place.
+//!
+//! Invariant: a packet that could not be opened is as it came.
+
+use crate::key::PacketKey;
+use crate::mask::HeaderKey;
+use crate::number::expand;
+use crate::{MAX_NUMBER_BYTES, SAMPLE, TAG};
+
+/// Seals a packet: encrypts what is behind the header, writes the tag over the room at the packet's end, and masks the first
+/// byte and the number, which starts at `number_at`.
+///
+/// ```
+/// use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
+/// use offload_quic::{HeaderKey, PacketKey, seal};
+///
+/// let key = PacketKey::new(&QuicKey::new(QuicCipher::Aes128Ccm, &[1; 16], [2; 12]).unwrap());
+/// let header_key = HeaderKey::new(&QuicHeaderKey::new(QuicCipher::Aes128Ccm, &[3; 16]).unwrap());
+/// assert!(seal(&key, &header_key, &mut [0x40; 19], 1, 0, 0).is_err(), "no sample is in it");
+/// ```
+///
+/// # Errors
+/// If the packet is too short to take a sample from, and nothing is changed.
+pub fn seal(
+    key: &PacketKey,
+    header_key: &HeaderKey,
+    packet: &mut [u8],
+    number_at: usize,
+    path: u32,
+    number: u64,
+) -> Result<(), TooShort> {
+    let number_bytes = number_bytes(*packet.first().ok_or(TooShort)?);
+    let payload_at = number_at + number_bytes;
+    let has_sample = packet.len() >= number_at + MAX_NUMBER_BYTES + SAMPLE;
+    let tag_at = packet.len().checked_sub(TAG).filter(|at| has_sample && *at >= payload_at).ok_or(TooShort)?;
+    let (header, rest) = packet.split_at_mut(payload_at);
+    let (payload, tag) = rest.split_at_mut(tag_at - payload_at);
+    tag.copy_from_slice(&key.seal(path, number, header, payload));
+    let mask = header_key.mask(&sample(packet, number_at)?);
+    packet[0] ^= mask[0] & SHORT_MASK;
+    packet[number_at..payload_at].iter_mut().zip(&mask[1..]).for_each(|(byte, mask)| *byte ^= mask);
+    Ok(())
+}
+
+/// The header of a received packet as it was before it was masked. Nothing of it is authentic before the packet is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unmasked {
+    first: u8,
+    truncated: u32,
+    number_at: usize,
+}
+
+impl Unmasked {
+    /// Reads the header of a packet whose number starts at `number_at`.
+    ///
+    /// # Errors
+    /// If the packet is too short to take a sample from.
+    pub fn read(header_key: &HeaderKey, packet: &[u8], number_at: usize) -> Result<Unmasked, TooShort> {
+        let mask = header_key.mask(&sample(packet, number_at)?);
+        let first = packet[0] ^ mask[0] & SHORT_MASK;
+        let number = packet[number_at..].iter().zip(&mask[1..]).take(number_bytes(first));
+        let truncated = number.fold(0, |number, (byte, mask)| number << 8 | u32::from(byte ^ mask));
+        Ok(Unmasked { first, truncated, number_at })
+    }
+
+    /// The key phase bit (RFC 9001 6).
+    pub fn key_phase(&self) -> bool {
+        self.first & KEY_PHASE != 0
+    }
+
+    /// The packet's number, by the largest that was opened on its path.
+    pub fn number(&self, largest: Option<u64>) -> u64 {
+        expand(largest, self.truncated, number_bytes(self.first))
+    }
+
+    /// Where the payload starts.
+    pub fn payload_at(&self) -> usize {
+        self.number_at + number_bytes(self.first)
+    }
+
+    /// Opens the packet that this was read from: its header is plain then, and its payload; the tag stays behind that.
+    ///
+    /// # Errors
+    /// If it is not authentic. It is as it was then, but for the payload, which is of no use.
+    pub fn open(&self, key: &PacketKey, packet: &mut [u8], path: u32, number: u64) -> Result<(), OpenError> {
+        let tag_at = packet.len().checked_sub(TAG).filter(|at| *at >= self.payload_at()).ok_or(TooShort)?;
+        let mut header = [0; 1 + offload_formats::quic::MAX_CID_BYTES + MAX_NUMBER_BYTES];
+        let header = header.get_mut(..self.payload_at()).ok_or(TooShort)?;
+        header.copy_from_slice(&packet[..self.payload_at()]);
+        self.write(header);
+        let (payload, tag) = packet[self.payload_at()..].split_at_mut(tag_at - self.payload_at());
+        let tag = (&*tag).try_into().map_err(|_| TooShort)?;
+        key.open(path, number, header, payload, &tag).map_err(|_| OpenError::Tag)?;
+        packet[..header.len()].copy_from_slice(header);
+        Ok(())
+    }
+
+    /// Writes first byte and number over those of a masked header.
+    pub fn write(&self, header: &mut [u8]) {
+        let number = self.truncated.to_be_bytes();
+        header[0] = self.first;
+        header[self.number_at..self.payload_at()].copy_from_slice(&number[4 - number_bytes(self.first)..]);
+    }
+}
+
+/// A packet has no place to take a sample from: nobody sends one like that (RFC 9001 5.4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the packet is too short to take a sample from: pad it")]
+pub struct TooShort;
+
+/// Why a packet could not be opened: the peer's fault, or the wire's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// It has no place for a sample or a tag.
+    #[error(transparent)]
+    TooShort(#[from] TooShort),
+    /// The tag is wrong.
+    #[error("the tag is wrong")]
+    Tag,
+}
+
+/// The key phase bit of a plain first byte: which of two keys a packet is to be sealed by.
+///
+/// ```
+/// assert!(offload_quic::packet::key_phase_of(0x44) && !offload_quic::packet::key_phase_of(0x43));
+/// ```
+pub const fn key_phase_of(first: u8) -> bool {
+    first & KEY_PHASE != 0
+}
+
+/// The number in a plain header, which starts at `number_at`, as far as it is there, and how many bytes it has.
+///
+/// ```
+/// use offload_quic::packet::truncated_number;
+///
+/// assert_eq!(truncated_number(&[0x41, 0xaa, 2, 1, 0xff], 2), Some((513, 2)));
+/// assert_eq!(truncated_number(&[0x43, 0xaa, 2, 1, 0xff], 2), None);
+/// ```
+pub fn truncated_number(packet: &[u8], number_at: usize) -> Option<(u32, usize)> {
+    let bytes = number_bytes(*packet.first()?);
+    let number = packet.get(number_at..number_at + bytes)?;
+    Some((number.iter().fold(0, |number, byte| number << 8 | u32::from(*byte)), bytes))
+}
+
+/// RFC 9000 17.3.1: one less is in the first byte.
+const fn number_bytes(first: u8) -> usize {
+    (first & 3) as usize + 1
+}
+
+/// RFC 9001 5.4.2: as if the number had four bytes.
+fn sample(packet: &[u8], number_at: usize) -> Result<[u8; SAMPLE], TooShort> {
+    packet.get(number_at + MAX_NUMBER_BYTES..).and_then(|rest| rest.first_chunk()).copied().ok_or(TooShort)
+}
+
+/// RFC 9001 5.4.1: of a short header five bits are hidden.
+const SHORT_MASK: u8 = 0x1f;
+const KEY_PHASE: u8 = 0x04;

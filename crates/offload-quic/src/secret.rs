@@ -1,0 +1,125 @@
+//! Keys from a traffic secret (RFC 9001 5.1, 6.1).
+
+use crate::key::PacketKey;
+use crate::mask::HeaderKey;
+use core::fmt;
+use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
+use ring::hkdf;
+use zeroize::Zeroizing;
+
+/// A traffic secret of one direction and generation. Never printed; overwritten when dropped.
+///
+/// ```
+/// use offload_api::QuicCipher;
+/// use offload_quic::Secret;
+///
+/// assert!(Secret::new(QuicCipher::Aes256Gcm, &[1; 32]).is_err(), "SHA-384 gives 48 bytes");
+/// ```
+#[derive(Clone)]
+pub struct Secret {
+    cipher: QuicCipher,
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+/// A secret is not as long as its cipher suite's hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a secret for {cipher:?} has {expected} bytes, not {given}")]
+pub struct SecretLengthError {
+    cipher: QuicCipher,
+    expected: usize,
+    given: usize,
+}
+
+impl Secret {
+    /// A secret from its bytes.
+    ///
+    /// # Errors
+    /// If they are not as many as the cipher suite's hash gives.
+    pub fn new(cipher: QuicCipher, bytes: &[u8]) -> Result<Secret, SecretLengthError> {
+        let (expected, given) = (hash(cipher).hmac_algorithm().digest_algorithm().output_len(), bytes.len());
+        if expected != given {
+            return Err(SecretLengthError { cipher, expected, given });
+        }
+        Ok(Secret { cipher, bytes: Zeroizing::new(bytes.to_vec()) })
+    }
+
+    /// The algorithm that its keys are for.
+    pub fn cipher(&self) -> QuicCipher {
+        self.cipher
+    }
+
+    /// The key and IV, as a device takes them.
+    ///
+    /// # Panics
+    /// Never: as many bytes are made as are wanted.
+    pub fn key(&self) -> QuicKey {
+        let (mut key, mut iv) = (Zeroizing::new([0; 32]), [0; 12]);
+        let key = &mut key[..self.cipher.key_len()];
+        self.expand(b"quic key", key);
+        self.expand(b"quic iv", &mut iv);
+        QuicKey::new(self.cipher, key, iv).expect("as long as the cipher wants")
+    }
+
+    /// The header key, as a device takes it. It is made from the first generation's secret, and stays (RFC 9001 6.1).
+    ///
+    /// # Panics
+    /// Never: as many bytes are made as are wanted.
+    pub fn header(&self) -> QuicHeaderKey {
+        let mut key = Zeroizing::new([0; 32]);
+        let key = &mut key[..self.cipher.key_len()];
+        self.expand(b"quic hp", key);
+        QuicHeaderKey::new(self.cipher, key).expect("as long as the cipher wants")
+    }
+
+    /// The key and IV, ready for use.
+    pub fn packet_key(&self) -> PacketKey {
+        PacketKey::new(&self.key())
+    }
+
+    /// The header key, ready for use.
+    pub fn header_key(&self) -> HeaderKey {
+        HeaderKey::new(&self.header())
+    }
+
+    /// The secret of the next generation.
+    #[must_use]
+    pub fn next(&self) -> Secret {
+        let mut bytes = Zeroizing::new(vec![0; self.bytes.len()]);
+        self.expand(b"quic ku", &mut bytes);
+        Secret { cipher: self.cipher, bytes }
+    }
+
+    /// HKDF-Expand-Label (RFC 8446 7.1), without a context.
+    fn expand(&self, label: &[u8], out: &mut [u8]) {
+        let length = (out.len() as u16).to_be_bytes();
+        let label_length = [(PREFIX.len() + label.len()) as u8];
+        let info = [&length[..], &label_length, PREFIX, label, &[0]];
+        let secret = hkdf::Prk::new_less_safe(hash(self.cipher), &self.bytes);
+        let made = secret.expand(&info, Bytes(out.len())).and_then(|made| made.fill(out));
+        made.expect("HKDF gives 255 hashes at most, and a key is two");
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({:?}, ..)", self.cipher)
+    }
+}
+
+struct Bytes(usize);
+
+impl hkdf::KeyType for Bytes {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// RFC 8446 B.4.
+fn hash(cipher: QuicCipher) -> hkdf::Algorithm {
+    match cipher {
+        QuicCipher::Aes256Gcm => hkdf::HKDF_SHA384,
+        _ => hkdf::HKDF_SHA256,
+    }
+}
+
+const PREFIX: &[u8] = b"tls13 ";
