@@ -50,6 +50,9 @@ struct Options {
     /// Keep what arrived (the last way's)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Show all columns (copy, crypto, the devices, DMA), what a packet costs, and the counters that moved
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
     /// Print the facts as one JSON object
     #[arg(long)]
     json: bool,
@@ -142,7 +145,7 @@ fn report(options: &Options, facts: &Facts) -> String {
         return facts.to_json() + "\n";
     }
     let runs = &facts.runs;
-    format!("{}\n{}\n{}", table::runs(runs), table::per_packet(runs), table::counters(runs)) + &loopback::spoilt(facts)
+    loopback::text(facts, options.wide, &format!("\n{}", table::per_packet(runs)), &table::timeouts(runs))
 }
 
 const NAME: &str = "ipsec_loopback";

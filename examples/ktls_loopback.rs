@@ -29,7 +29,7 @@ struct Options {
     #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Content bytes of a full TLS record
-    #[arg(long, value_name = "BYTES", default_value_t = 16384, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
     /// Only these ways, comma-separated: tcp, tls-cpu, tls-nic
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
@@ -46,6 +46,9 @@ struct Options {
     /// Over IPv6
     #[arg(long)]
     ipv6: bool,
+    /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
     /// Print the facts as one JSON object
     #[arg(long)]
     json: bool,
@@ -127,9 +130,8 @@ fn report(options: &Options, facts: &Facts) -> String {
         return facts.to_json() + "\n";
     }
     let runs = &facts.runs;
-    let (costs, counters) = (table::runs(runs), table::counters(runs));
-    let remarks = table::timeouts(runs) + &table::saved(runs) + table::noise(runs) + &loopback::spoilt(facts);
-    format!("{costs}\n{counters}\n{remarks}")
+    let remarks = table::timeouts(runs) + &table::saved(runs) + table::noise(runs);
+    loopback::text(facts, options.wide, "", &remarks)
 }
 
 const NAME: &str = "ktls_loopback";

@@ -7,7 +7,7 @@ use offload_base::Seed;
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::WireOptions;
 use offload_bench::payload::Payload;
-use offload_bench::program;
+use offload_bench::{program, table};
 use offload_testbed::Capture;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -44,8 +44,21 @@ pub fn finish(program: &str, made: Result<Facts, Failure>, report: impl FnOnce(&
     }
 }
 
+/// Facts for a person: four columns and `remarks`; with `wide`, all columns, `details` and the counters too.
+pub fn text(facts: &Facts, wide: bool, details: &str, remarks: &str) -> String {
+    let runs = &facts.runs;
+    let spoilt = spoilt(facts);
+    if wide {
+        return format!("{}{details}\n{}\n{remarks}{spoilt}", table::runs(runs), table::counters(runs));
+    }
+    format!(
+        "{}CPU time of the hosts, per byte of user data; --wide shows all columns and counters\n\n{remarks}{spoilt}",
+        table::short(runs)
+    )
+}
+
 /// What to say of runs whose file did not arrive as it was sent.
-pub fn spoilt(facts: &Facts) -> String {
+fn spoilt(facts: &Facts) -> String {
     let spoilt = facts.runs.iter().filter(|run| !run.sha256_ok);
     spoilt.map(|run| format!("{}: what arrived is NOT what was sent\n", run.mode)).collect()
 }

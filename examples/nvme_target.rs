@@ -8,7 +8,7 @@ use clap::Parser;
 use ktls_offload::TokioSegments;
 use nvme_tcp::target::{TransportConfig, derived_serial};
 use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads};
-use offload_bench::options::WireOptions;
+use offload_bench::options::{self, WireOptions};
 use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
 use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
@@ -54,8 +54,8 @@ struct Options {
     /// Files past the page cache (O_DIRECT)
     #[arg(long)]
     direct: bool,
-    /// Bytes of a block: 512 or 4096
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    /// Size of a block: 512 or 4KiB
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = options::size::<u32>(512..=4096))]
     block_size: u32,
     /// The address that discovery tells; default: where it listens. Repeatable
     #[arg(long, value_name = "ADDR")]

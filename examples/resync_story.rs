@@ -31,7 +31,7 @@ struct Options {
     #[arg(long, value_name = "RECORDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=100))]
     more: u64,
     /// Content bytes of a record
-    #[arg(long, value_name = "BYTES", default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    #[arg(long, value_name = "SIZE", default_value = "4000", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
     /// How the client's NIC finds its place again: asks its driver, waits for hints, or announces a question and asks it
     /// later, for which TLS notes the headers

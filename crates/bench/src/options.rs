@@ -1,6 +1,7 @@
 //! Options that examples and `nicbench` share, with their units.
 
 use clap::{Args, ValueEnum};
+use core::ops::RangeInclusive;
 use core::str::FromStr;
 use core::time::Duration;
 use nic_sim::wire::impairment::{Burst, Impairments, Reorder, Share};
@@ -41,8 +42,8 @@ pub struct WireOptions {
     /// One-way delay: 5us, 10ms. Default: 5us, in real time none
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub delay: Option<Duration>,
-    /// Largest IP packet, in bytes
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9216))]
+    /// Largest IP packet: 1500, 9000, 9KiB
+    #[arg(long, value_name = "SIZE", default_value = "1500", value_parser = size::<u16>(576..=9216))]
     pub mtu: u16,
     /// Share of packets lost; 0.01 is 1 %
     #[arg(long, value_name = "SHARE", default_value = "0")]
@@ -168,10 +169,28 @@ impl FromStr for Rate {
 /// A number of bytes, as people write it: `256MiB`, `1GB`, `4096`; at most a TiB.
 ///
 /// # Errors
-/// If it is none, in words.
+/// In words, if the text is not a size.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let size = text.parse::<bytesize::ByteSize>().map(|size| size.as_u64());
     size.ok().filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| "a size is 256MiB, 1GB, 4096; at most 1TiB".into())
+}
+
+/// Reads a number of bytes within `range`, as people write it: `16KiB`, `1400`.
+///
+/// ```
+/// let size = offload_bench::options::size::<u16>(1..=16_384);
+/// assert_eq!((size("16KiB"), size("1400")), (Ok(16_384), Ok(1400)));
+/// assert_eq!(size("17KiB"), Err("a size from 1 to 16384 bytes, for example 16KiB or 16384".into()));
+/// ```
+pub fn size<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let (least, most) = (range.start(), range.end());
+        let within = bytes(text).ok().filter(|size| range.contains(size));
+        within.and_then(|size| T::try_from(size).ok()).ok_or_else(|| {
+            let example = if most % 1024 == 0 { format!("{}KiB or {most}", most / 1024) } else { most.to_string() };
+            format!("a size from {least} to {most} bytes, for example {example}")
+        })
+    }
 }
 
 /// A span of time, as people write it: `5us`, `10ms`; at most a minute.

@@ -39,6 +39,22 @@ pub fn per_packet(runs: &[Run]) -> String {
     align(&rows) + "a packet on the wire, acknowledgements included: bytes of user data, and CPU time in nanoseconds\n"
 }
 
+/// One row for each run, in four columns: mode, goodput, what a byte costs the sending and the receiving host.
+///
+/// ```
+/// assert_eq!(offload_bench::table::short(&[]).lines().last(), Some("mode    Gb/s sending receiving"));
+/// ```
+pub fn short(runs: &[Run]) -> String {
+    let mut rows =
+        vec![["mode", "goodput Gb/s", "host ns/B sending", "host ns/B receiving"].map(String::from).to_vec()];
+    rows.extend(runs.iter().map(|run| {
+        let costs = [run.tx_host_ns_per_byte.total, run.rx_host_ns_per_byte.total].map(|cost| format!("{cost:.3}"));
+        let [sending, receiving] = costs;
+        vec![run.mode.clone(), format!("{:.1}", run.goodput_gbps), sending, receiving]
+    }));
+    align(&rows)
+}
+
 const CAPTION: &str = "tx, rx: CPU time of the sending and of the receiving host, nanoseconds per byte; device: that of \
                        both devices; dma: bytes over PCIe, K: 1024, M: 1024 K\n";
 
@@ -59,9 +75,9 @@ pub fn counters(runs: &[Run]) -> String {
     align(&rows) + if has_tls { TLS_COUNTERS } else { "" }
 }
 
-const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions that were in software: each at its beginning, and those that came \
-                            back from a NIC.\nTlsTxDevice, TlsRxDevice: directions that went to a NIC. Records opened in software \
-                            beside a NIC: those\nthat came before it had the keys (ready, a ticket), and those that it lost.\n";
+const TLS_COUNTERS: &str = "TlsTxSw, TlsRxSw: directions handled in software: each one at its start, and those that came \
+                            back from a NIC.\nTlsTxDevice, TlsRxDevice: directions handed to a NIC. With a NIC, software opens \
+                            the records that\ncame before the NIC had the keys (ready, a ticket), and those the NIC lost.\n";
 
 /// How often TCP stood still for want of acknowledgements, if it did: what goodput over a bad wire hangs on.
 ///
@@ -75,9 +91,8 @@ pub fn timeouts(runs: &[Run]) -> String {
     }
     let counts: Vec<String> = runs.iter().map(|run| format!("{} {}", run.mode, count(run))).collect();
     format!(
-        "TCP's timeouts, 200 ms and more of standing still each: {}. Goodput hangs on them, more than on who does the \
-         TLS:\nstreams of other lengths are other packets, so the same seed hits each of them elsewhere. Compare several \
-         seeds.\n",
+        "TCP timeouts, each of 200 ms or more without progress: {}. They decide the goodput, more than TLS does.\n\
+         The modes send streams of different lengths, so one seed loses different packets in each. Compare several seeds.\n",
         counts.join(", ")
     )
 }
@@ -95,8 +110,8 @@ pub fn saved(runs: &[Run]) -> String {
         let times = if nic <= cpu { cpu / nic.max(f64::MIN_POSITIVE) } else { nic / cpu.max(f64::MIN_POSITIVE) };
         let _infallible = writeln!(
             text,
-            "{name}: beside plain TCP, TLS costs the host {:+.3} ns a byte in software and {:+.3} with the NIC: {times:.2} \
-             times {} in all.",
+            "{name}: to plain TCP, TLS adds {:+.3} ns a byte in software and {:+.3} with the NIC: the host spends \
+             {times:.2} times {} with the NIC.",
             cpu - tcp,
             nic - tcp,
             if nic <= cpu { "less" } else { "more" },
@@ -126,9 +141,9 @@ pub fn noise(runs: &[Run]) -> &'static str {
 /// ```
 pub fn noise_in(fewest: u64, costs: &[[f64; 3]]) -> &'static str {
     if fewest < ENOUGH_BYTES {
-        "Costs are mostly noise: they are those of less than 16 MiB. Send more.\n"
+        "Costs are mostly noise: less than 16 MiB were sent. Send more.\n"
     } else if costs.iter().any(|[plain, software, nic]| software.min(*nic) < *plain) {
-        "TLS does not cost less than nothing: this machine is too busy for these costs. Try again, or send more.\n"
+        "TLS cannot cost less than nothing: this machine is too busy to measure. Try again, or send more.\n"
     } else {
         ""
     }
@@ -157,12 +172,12 @@ fn heading(purposes: &BTreeSet<&str>, with_crc: bool) -> Vec<String> {
         cells.push(format!("{side} total"));
     }
     cells.extend(["device", "packets"].map(String::from));
-    cells.extend(purposes.iter().map(|purpose| format!("dma {}", short(purpose))));
+    cells.extend(purposes.iter().map(|purpose| format!("dma {}", abbreviated(purpose))));
     cells
 }
 
 /// A purpose in as few letters as can be understood, words apart.
-fn short(purpose: &str) -> String {
+fn abbreviated(purpose: &str) -> String {
     let words = purpose.split('_').map(|word| match word {
         "descriptors" => "desc",
         "parameters" => "param",
@@ -270,8 +285,8 @@ mod tests {
         let runs = [run("tcp", 0.0), run("tls-cpu", 0.1), run("tls-nic", 0.0)];
         let text = saved(&runs);
         assert_eq!(text.lines().count(), 2);
-        let expected = "Sending: beside plain TCP, TLS costs the host +0.100 ns a byte in software and +0.000 with the NIC: \
-                        2.00 times less in all.\n";
+        let expected = "Sending: to plain TCP, TLS adds +0.100 ns a byte in software and +0.000 with the NIC: the host \
+                        spends 2.00 times less with the NIC.\n";
         assert!(text.starts_with(expected), "{text}");
         assert!(noise(&runs).contains("less than 16 MiB"));
         let long = |nic| {
@@ -287,7 +302,7 @@ mod tests {
         let mut runs = [run("tcp", 0.0), run("tls-nic", 0.0)];
         assert_eq!(timeouts(&runs), "");
         runs[1].counters.insert("TcpExtTCPTimeouts".into(), 3);
-        assert!(timeouts(&runs).contains("each: tcp 0, tls-nic 3."), "{}", timeouts(&runs));
+        assert!(timeouts(&runs).contains("progress: tcp 0, tls-nic 3."), "{}", timeouts(&runs));
     }
 
     #[test]

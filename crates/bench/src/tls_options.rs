@@ -1,6 +1,6 @@
 //! Options about TLS and its offload that examples and `nicbench` share, and what their values are called.
 
-use crate::options::name;
+use crate::options::{self, name};
 use clap::{Args, ValueEnum};
 use nic_sim::{NicConfig, TransmitResync};
 use offload_api::{ResyncMode, TlsSuite, TlsVersion};
@@ -41,7 +41,7 @@ pub struct TlsOptions {
     #[arg(long, value_enum, default_value_t = TransmitResyncName::Dump)]
     pub transmit_resync: TransmitResyncName,
     /// Pad records so that what is encrypted of each has a multiple of so many bytes (TLS 1.3)
-    #[arg(long, value_name = "BYTES", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    #[arg(long, value_name = "SIZE", default_value = "1", value_parser = options::size::<u16>(1..=16384))]
     pub padding: u16,
 }
 

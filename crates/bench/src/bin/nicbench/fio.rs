@@ -21,7 +21,7 @@ pub(crate) struct FioOptions {
     #[arg(long, value_enum, default_value_t = Pattern::RandomRead)]
     pattern: Pattern,
     /// Bytes of a command, a multiple of 512: 4KiB, 256KiB
-    #[arg(long, value_name = "BYTES", value_parser = block, default_value = "4KiB")]
+    #[arg(long, value_name = "SIZE", value_parser = block, default_value = "4KiB")]
     block_size: u32,
     /// Commands under way at a time, in each job
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -33,7 +33,7 @@ pub(crate) struct FioOptions {
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
     operations: u64,
     /// Bytes of the disk, in memory
-    #[arg(long, value_name = "BYTES", value_parser = disk, default_value = "64MiB")]
+    #[arg(long, value_name = "SIZE", value_parser = disk, default_value = "64MiB")]
     disk_size: u64,
     /// CRC32C over the headers of PDUs
     #[arg(long)]
@@ -46,7 +46,7 @@ pub(crate) struct FioOptions {
     #[arg(long, value_enum, default_value_t = NvmeOffload::None)]
     offload: NvmeOffload,
     /// Commands that move fewer bytes are not placed
-    #[arg(long, value_name = "BYTES", value_parser = options::bytes, default_value = "32KiB")]
+    #[arg(long, value_name = "SIZE", value_parser = options::bytes, default_value = "32KiB")]
     place_from: u64,
     /// Print the facts as one JSON object
     #[arg(long)]

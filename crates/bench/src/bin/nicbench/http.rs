@@ -28,10 +28,10 @@ pub(crate) struct HttpOptions {
     #[arg(long, value_enum, default_value_t = Files::Memory)]
     files: Files,
     /// Bytes of the file: 4KiB, 1MiB
-    #[arg(long, value_name = "BYTES", value_parser = file, default_value = "64KiB")]
+    #[arg(long, value_name = "SIZE", value_parser = file, default_value = "64KiB")]
     file_size: usize,
     /// Content bytes of a full TLS record
-    #[arg(long, value_name = "BYTES", default_value_t = 16384, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
     /// Queues of each NIC, and shards of each host, over which RSS spreads connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]

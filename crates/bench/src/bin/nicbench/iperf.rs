@@ -32,13 +32,13 @@ pub(crate) struct IperfOptions {
     omit: Duration,
     /// Bytes of memory that received data of a connection may take, and that its sender queues: its window, nearly. Default:
     /// what TCP takes by itself
-    #[arg(long, value_name = "BYTES", value_parser = window)]
+    #[arg(long, value_name = "SIZE", value_parser = window)]
     window: Option<usize>,
     /// Bytes handed to a stream at once: 256KiB, 4096
-    #[arg(long, value_name = "BYTES", value_parser = message, default_value = "256KiB")]
+    #[arg(long, value_name = "SIZE", value_parser = message, default_value = "256KiB")]
     message_size: usize,
     /// Content bytes of a full TLS record
-    #[arg(long, value_name = "BYTES", default_value_t = 16384, value_parser = clap::value_parser!(u16).range(1..=16384))]
+    #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
     /// Which ends hand their direction to the NIC, in mode tls-nic
     #[arg(long, value_enum, default_value_t = EndsName::Both)]

@@ -17,7 +17,7 @@ pub(crate) struct IpsecOptions {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = EspMode::ALL)]
     pub mode: Vec<EspMode>,
     /// Bytes of an IP packet before ESP
-    #[arg(long, value_name = "BYTES", default_value_t = 1400, value_parser = clap::value_parser!(u16).range(64..=9000))]
+    #[arg(long, value_name = "SIZE", default_value = "1400", value_parser = offload_bench::options::size::<u16>(64..=9000))]
     packet_size: u16,
     /// SAs, each with a flow and a policy of its own
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
