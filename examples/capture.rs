@@ -1,0 +1,54 @@
+//! A capture of a wire that Wireshark reads, with the TLS secrets in it.
+//!
+//! `cargo run --release --example capture -- tls.pcapng`
+//! `tshark -r tls.pcapng -q -z follow,tls,ascii,0`
+//!
+//! The NICs do the TLS, so the capture shows that the wire carries nothing but TLS: no plain bytes, no extra messages.
+//! The secrets travel in the file (pcapng decryption secrets), so the reader sees the plain text without a key file.
+
+use ktls_offload::{Offload, accept, connect};
+use nic_sim::NicConfig;
+use nic_sim::wire::LinkConfig;
+use offload_base::Seed;
+use offload_host_stack::TcpConfig;
+use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use offload_testbed::{Capture, Testbed};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::sync::Arc;
+use tokio::io::AsyncReadExt;
+
+fn main() -> io::Result<()> {
+    let path = std::env::args_os().nth(1).unwrap_or_else(|| "tls.pcapng".into());
+    let capture = Capture::new(BufWriter::new(File::create(&path)?))?;
+    let mut bed = Testbed::builder(Seed(1))
+        .host("server", NicConfig::default(), TcpConfig::default())
+        .host("client", NicConfig::default(), TcpConfig::default())
+        .wire(0, 1, LinkConfig::default())
+        .captured(&capture) // what the server's end of the wire sends and receives
+        .build()?;
+    let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    let mut listener = server.stack().listen(443, 8)?;
+    let address = (server.address(), 443).into();
+
+    let secrets = Arc::new(capture.clone()); // rustls hands its secrets to the capture
+    server.spawn("server", async move {
+        let config = Arc::new(server_config(Randomness::Seeded(Seed(2)), Some(secrets)));
+        let mut stream = accept(listener.accept().await?, config).await?;
+        stream.offload(Offload::BOTH);
+        stream.send_chunk("sealed by the NIC, and readable in Wireshark\n".into()).await?;
+        stream.close().await
+    });
+    let text = bed.run(async move {
+        let config = Arc::new(client_config(Randomness::Seeded(Seed(3)), None));
+        let mut stream = connect(client.stack().connect(None, address).await?, config, server_name()).await?;
+        stream.offload(Offload::BOTH);
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        io::Result::Ok(text)
+    })?;
+    capture.finish()?;
+    print!("the client read: {text}");
+    println!("the wire is in {}", path.display());
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What a lost packet costs an offload: the NIC loses its place in the stream, and finds it again.
+//!
+//! `cargo run --release --example lose_a_packet`
+//!
+//! A server sends 256 records of 16 KiB, each in about twelve packets. Where the wire loses a packet with a record's
+//! header in it, the receiving NIC no longer knows where records begin. It searches for something like a header and
+//! asks; TLS answers, and the NIC goes on. Software finishes the records in between. The sending NIC reads the first
+//! bytes of a record once more before it encrypts a retransmission from the middle of it. The client gets every byte.
+//!
+//! `resync_story` draws one such loss, packet by packet.
+
+use ktls_offload::{Offload, accept, connect};
+use nic_sim::NicConfig;
+use nic_sim::wire::impairment::Impairments;
+use nic_sim::wire::{LinkConfig, Overflow};
+use offload_base::Seed;
+use offload_host_stack::TcpConfig;
+use offload_testbed::Testbed;
+use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use tokio::io::AsyncReadExt;
+
+const BYTES: usize = 4 << 20;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("        records opened by       NIC told where    read again over PCIe,");
+    println!("loss   NIC  both  software     a record begins   % of what was sent");
+    for loss in ["0", "0.001", "0.01", "0.05"] {
+        let impairments = Impairments { loss: loss.parse()?, ..Impairments::default() };
+        // A full queue holds packets back here, so that the wire loses only what `loss` says.
+        let link = LinkConfig { impairments, overflow: Overflow::HoldBack, ..LinkConfig::default() };
+        let mut bed = Testbed::builder(Seed(1))
+            .host("server", NicConfig::default(), TcpConfig::default())
+            .host("client", NicConfig::default(), TcpConfig::default())
+            .wire(0, 1, link)
+            .build()?;
+        let (received, tls) = transfer(&mut bed)?;
+        assert_eq!(received, BYTES, "whatever is lost, TCP sends it again");
+        let again = bed.counters().value("tx_tls_dump_bytes") as f64 / BYTES as f64 * 100.0;
+        let (nic, both, software) = (tls.rx_records_device, tls.rx_records_partial, tls.rx_records_sw);
+        let answers = tls.rx_device_resync;
+        println!("{loss:<5} {nic:>4} {both:>5} {software:>9} {answers:>19} {again:>20.1}");
+    }
+    Ok(())
+}
+
+/// Sends [`BYTES`] from the server to the client; returns how many came, and what the client's TLS counted.
+fn transfer(bed: &mut Testbed) -> io::Result<(usize, ktls_offload::TlsCounters)> {
+    let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    let mut listener = server.stack().listen(443, 8)?;
+    let address = (server.address(), 443).into();
+    server.spawn("server", async move {
+        let config = Arc::new(server_config(Randomness::Seeded(Seed(2)), None));
+        let mut stream = accept(listener.accept().await?, config).await?;
+        stream.offload(Offload::BOTH);
+        // The NIC is to work on every flow here, whatever it sends again.
+        stream.set_retransmit_limit(None);
+        stream.send_chunk(vec![7; BYTES].into()).await?;
+        stream.close().await
+    });
+    bed.run(async move {
+        let config = Arc::new(client_config(Randomness::Seeded(Seed(3)), None));
+        let mut stream = connect(client.stack().connect(None, address).await?, config, server_name()).await?;
+        stream.offload(Offload::BOTH);
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await?;
+        Ok((received.len(), stream.into_counters()))
+    })
+}

@@ -1,0 +1,136 @@
+//! An engine of your own in the NIC: it takes a mask off the bytes of a flow, before the host sees them.
+//!
+//! `cargo run --release --example own_engine`
+//!
+//! The NIC knows nothing of this engine. It is registered with the NIC of one host; the application there asks for a
+//! context for its flow, and looks at each received range: was the mask taken off, or is that left for software? A mask
+//! has no units, so this engine cannot lose its place. `docs/write-your-own-engine.md` tells of engines that can.
+
+use bytes::BytesMut;
+use core::convert::Infallible;
+use core::future::poll_fn;
+use nic_sim::NicConfig;
+use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+use nic_sim::stats::DeviceCounters;
+use nic_sim::wire::LinkConfig;
+use offload_api::{Direction, Handle, Key, Layer, NewContext, SegmentStream, Verdict};
+use offload_base::{Seed, Seq};
+use offload_host_stack::TcpConfig;
+use offload_testbed::Testbed;
+use std::io;
+use tokio::io::AsyncWriteExt;
+
+const MASK: u8 = 0x5a;
+const BYTES: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Unmask;
+
+impl Engine for Unmask {
+    const NAME: &'static str = "unmask";
+    /// What the protocol says when it asks for a context.
+    type Spec = u8;
+    /// What the context is: at most 208 bytes. The NIC writes it to host memory when it needs the place for others.
+    type State = u8;
+    type Held = ();
+    type Command = Infallible;
+    type Change = Infallible;
+
+    fn create(&mut self, direction: Direction, mask: u8) -> Option<(u8, ())> {
+        (direction == Direction::Receive).then_some((mask, ()))
+    }
+
+    fn save(mask: &u8, image: &mut ImageWriter<'_>) {
+        image.put_u8(*mask);
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<u8> {
+        image.take_u8()
+    }
+}
+
+impl StreamEngine for Unmask {
+    fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
+        payload.open(|wire, buffer| {
+            buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
+            (true, ())
+        });
+        Some(Verdict::Done)
+    }
+
+    // This engine only receives: it refuses what it would be asked on the way out.
+    fn count_from(_: Context<'_, Unmask>, _: u64) -> bool {
+        false
+    }
+
+    fn begin(_: Context<'_, Unmask>, _: Seq) -> bool {
+        false
+    }
+
+    fn expects(_: &u8, _: Seq) -> Option<bool> {
+        None
+    }
+
+    fn transmit(_: Context<'_, Unmask>, _: Option<Seq>, _: &[u8], _: &mut BytesMut) -> Result<u64, OutOfStep> {
+        Err(OutOfStep)
+    }
+
+    fn note_sent(_: u64, _: &mut DeviceCounters) {}
+}
+
+fn main() -> io::Result<()> {
+    let mut bed = Testbed::builder(Seed(1))
+        .host("sender", NicConfig::default(), TcpConfig::default())
+        .host("receiver", NicConfig::default(), TcpConfig::default())
+        .engines(|engines| engines.add_stream(Unmask, 100)) // of the host above; room for 100 contexts
+        .wire(0, 1, LinkConfig::default())
+        .build()?;
+    let (sender, receiver) = (bed.host(0).clone(), bed.host(1).clone());
+    let mut listener = receiver.stack().listen(7, 8)?;
+    let address = (receiver.address(), 7).into();
+    sender.clone().spawn("sender", async move {
+        let mut stream = sender.stack().connect(None, address).await?;
+        stream.write_all(&vec![b'!' ^ MASK; BYTES]).await?;
+        stream.shutdown().await
+    });
+    let (by_nic, by_software) = bed.run(async move { receive(listener.accept().await?).await })?;
+    println!("bytes unmasked by the NIC: {by_nic}; by software, before the NIC had the context: {by_software}");
+    assert_eq!(by_nic + by_software, BYTES);
+    Ok(())
+}
+
+/// Receives everything; tells how many bytes the NIC and how many software unmasked.
+async fn receive(mut stream: impl SegmentStream) -> io::Result<(usize, usize)> {
+    let context = ask(&mut stream).expect("this NIC has the engine, and room");
+    let (mut by_nic, mut by_software) = (0, 0);
+    while let Some(range) = poll_fn(|cx| stream.poll_segment(cx)).await? {
+        // What the engine said of these bytes. A context of somebody else proves nothing.
+        let mark = range.meta.marks.of(context.engine());
+        let length = range.data.len();
+        if mark.is_some_and(|mark| mark.context == context && mark.verdict == Verdict::Done) {
+            assert!(range.data.iter().all(|byte| *byte == b'!'));
+            by_nic += length;
+        } else {
+            assert!(range.data.iter().all(|byte| byte ^ MASK == b'!'));
+            by_software += length;
+        }
+        stream.consume(length);
+    }
+    stream.release(context);
+    stream.finish();
+    Ok((by_nic, by_software))
+}
+
+/// Asks the NIC below for a context that follows this flow.
+fn ask(stream: &mut impl SegmentStream) -> Option<Handle> {
+    let mut context = None;
+    stream.control(&mut |flow, device| {
+        let Some(contexts) = device.contexts() else { return };
+        let Some(engine) = contexts.engine(Unmask::NAME).map(|engine| engine.number) else { return };
+        let keys = vec![Key::Flow(flow, Layer::FIRST)];
+        let spec = Box::new(MASK);
+        context =
+            contexts.create(NewContext { engine, direction: Direction::Receive, flow: Some(flow), keys, spec }).ok();
+    });
+    context
+}

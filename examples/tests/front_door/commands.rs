@@ -1,0 +1,84 @@
+//! Commands that pages show: the examples, tests and scripts are there, and take the options that are shown.
+
+use crate::shown::{commands, options_in};
+use crate::{page, pages, program, root};
+use std::collections::{BTreeMap, BTreeSet};
+
+#[test]
+fn every_command_that_is_shown_exists_with_its_options() {
+    let (mut help, manifest) = (BTreeMap::new(), page("examples/Cargo.toml"));
+    let mut checked = 0;
+    for (path, command) in pages()
+        .into_iter()
+        .flat_map(|path| commands(&page(&path)).map(move |line| (path.clone(), line)).collect::<Vec<_>>())
+    {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let [first, verb, ..] = words[..] else { continue };
+        if first.contains('/') {
+            assert!(root().join(first).exists(), "{path}: {command}: there is no {first}");
+        }
+        if first != "cargo" || !["run", "test", "bench", "doc", "build"].contains(&verb) {
+            continue;
+        }
+        let split = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+        let (ours, theirs) = (&words[..split], words.get(split + 1..).unwrap_or_default());
+        let value = |name: &str| ours.iter().position(|word| *word == name).and_then(|at| ours.get(at + 1)).copied();
+        let package = value("-p").unwrap_or("offload-examples");
+        let folder = if package == "offload-examples" { Some("examples".to_owned()) } else { folder_of(package) };
+        let folder = folder.unwrap_or_else(|| panic!("{path}: {command}: there is no package {package}"));
+        for kind in ["--test", "--bench"] {
+            if let Some(name) = value(kind) {
+                let places = ["s/NAME.rs", "s/NAME/main.rs"].map(|place| {
+                    folder.clone() + "/" + &kind[2..].replace("bench", "benche") + &place.replace("NAME", name)
+                });
+                assert!(
+                    places.iter().any(|place| root().join(place).exists()),
+                    "{path}: {command}: there is no {kind} {name}"
+                );
+            }
+        }
+        if let Some(name) = value("--example").filter(|_| package == "offload-examples") {
+            let options: Vec<&str> = theirs.iter().copied().filter(|word| word.starts_with("--")).collect();
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{path}: {command}: there is no example {name}");
+            for option in options {
+                let help = help.entry(name.to_owned()).or_insert_with(|| options_of(name));
+                assert!(help.contains(option), "{path}: {command}: {name} has no option {option}");
+            }
+        } else if let Some(name) = value("--example") {
+            assert!(root().join(&folder).join("examples").join(format!("{name}.rs")).exists(), "{path}: {command}");
+        }
+        if let Some(name) = value("--bin") {
+            assert_eq!((package, name), ("offload-bench", "nicbench"), "{path}: {command}");
+            // That package's own test `shown_commands` looks at the options.
+        }
+        if let Some(features) = value("--features") {
+            assert_eq!(features, "tap", "{path}: {command}");
+        }
+        checked += 1;
+    }
+    assert!(checked > 30, "only {checked} commands were found");
+}
+
+/// Options that an example takes, subcommands' too.
+fn options_of(name: &str) -> BTreeSet<String> {
+    let text = |arguments: &[&str]| {
+        let output = program(name).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{name} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut help = text(&["--help"]);
+    let subcommands = help.split("Commands:\n").nth(1).unwrap_or_default().lines().take_while(|line| !line.is_empty());
+    let names: Vec<String> = subcommands.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    for subcommand in names.iter().filter(|name| *name != "help") {
+        help += &text(&[subcommand, "--help"]);
+    }
+    options_in(&help)
+}
+
+/// Where a package of this workspace is.
+fn folder_of(package: &str) -> Option<String> {
+    let manifest = page("Cargo.toml");
+    let line = manifest.lines().find(|line| line.starts_with(&format!("{package} = {{ path")))?;
+    let path = line.split("path = \"").nth(1).and_then(|rest| rest.split('"').next());
+    path.map(str::to_owned)
+}

@@ -1,0 +1,25 @@
+//! What blocks of a shell on a page show, and which options a program takes.
+
+use std::collections::BTreeSet;
+
+/// Lines of blocks marked `sh`, without comments, continued lines joined.
+pub(crate) fn commands(text: &str) -> impl Iterator<Item = String> {
+    let blocks = text.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    let lines: Vec<String> =
+        blocks.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let uncommented =
+        lines.into_iter().map(|line| format!(" {line}").split(" #").next().unwrap_or_default().to_owned());
+    uncommented.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|line| !line.is_empty())
+}
+
+/// Options that a help text names.
+pub(crate) fn options_in(help: &str) -> BTreeSet<String> {
+    let words = help.split(|c: char| !c.is_alphanumeric() && c != '-');
+    words.filter(|word| word.starts_with("--")).map(str::to_owned).collect()
+}
+
+#[test]
+fn commands_are_what_stands_in_blocks_of_a_shell() {
+    let text = "cargo run\n```sh\ncargo run --example a  # why\n# nothing\na \\\n  b\n```\n```text\ncargo test\n```\n";
+    assert_eq!(commands(text).collect::<Vec<_>>(), ["cargo run --example a", "a b"]);
+}
