@@ -38,7 +38,7 @@ pub enum SendError {
         most: usize,
     },
     /// The source is none of this host's addresses of that kind.
-    #[error("the source is none of this host's addresses of that kind")]
+    #[error("the source is not an address of this host, or not of the destination's IP version")]
     ForeignSource,
     /// The device does not have the context that is to work on it, or it is not a socket's of this stack.
     #[error(
