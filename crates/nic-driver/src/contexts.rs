@@ -9,8 +9,9 @@
 //!
 //! (SAs are created and given up on the send ring, in order with packets: `ipsec` has them.)
 
+use crate::ipsec;
 use crate::recovery::Sending;
-use offload_api::{Direction, EngineInfo, FlowKey, Handle, Slots, engines};
+use offload_api::{Direction, EngineInfo, FlowKey, Handle, Slots};
 use offload_base::Seq;
 
 /// All contexts, by place.
@@ -55,7 +56,7 @@ impl Shadow {
 impl Contexts {
     pub(super) fn new(infos: &[EngineInfo]) -> Contexts {
         let of_engine = |info: &EngineInfo| {
-            let places = if info.number == engines::ESP { 0 } else { info.contexts };
+            let places = if ipsec::has(info.number) { 0 } else { info.contexts };
             OfEngine { slots: Slots::new(Handle::indices(info.number, places)), pool: Vec::new() }
         };
         Contexts { of_engines: infos.iter().map(of_engine).collect(), leaving: 0 }

@@ -4,8 +4,9 @@
 
 use crate::Driver;
 use crate::contexts::Shadow;
+use crate::ipsec;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry};
-use offload_api::{ContextNews, DeviceEvent, Direction, Handle, Refused, ResyncMode, engines};
+use offload_api::{ContextNews, DeviceEvent, Direction, Handle, Refused, ResyncMode};
 use offload_base::Seq;
 use offload_formats::Headers;
 use std::collections::{HashSet, VecDeque};
@@ -61,7 +62,7 @@ impl Driver {
                         self.note_removed(&shadow, handle);
                     }
                 }
-                ControlCompletion::Event(event) if event.context.engine() == engines::ESP => self.sas.note(event),
+                ControlCompletion::Event(event) if ipsec::has(event.context.engine()) => self.sas.note(event),
                 ControlCompletion::Event(event) => self.news.push_back(ContextNews::Event(event)),
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();

@@ -3,10 +3,9 @@
 use crate::Driver;
 use crate::contexts::Shadow;
 use crate::control::Waiting;
+use crate::ipsec;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
-use offload_api::{
-    ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec, engines,
-};
+use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec};
 use offload_base::Seq;
 
 impl Contexts for Driver {
@@ -128,5 +127,5 @@ impl Driver {
 
 /// SAs have a face of their own.
 fn has_contexts_here(engine: &EngineInfo) -> bool {
-    engine.number != engines::ESP && engine.contexts > 0
+    !ipsec::has(engine.number) && engine.contexts > 0
 }

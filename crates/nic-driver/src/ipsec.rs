@@ -55,6 +55,11 @@ impl SaChange {
     }
 }
 
+/// Whether the contexts of an engine are SAs: they come and go on the send ring, and have a face of their own.
+pub(super) fn has(engine: u8) -> bool {
+    engine == engines::ESP
+}
+
 impl DeviceSas {
     pub(super) fn new(limit: u32) -> DeviceSas {
         DeviceSas {

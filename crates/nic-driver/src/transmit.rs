@@ -5,13 +5,13 @@
 
 use crate::Driver;
 use crate::control::Waiting;
-use crate::ipsec::SaChange;
+use crate::ipsec::{self, SaChange};
 use crate::recovery::descriptors_at_most;
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use nic_rings::config::NicConfig;
 use nic_rings::packet::{SendDescriptor, SendEntry};
-use offload_api::{DropReason, FlowKey, Handle, LAYERS, PacketAsk, Protocol, RecordSource, Sent, TxPacket, engines};
+use offload_api::{DropReason, FlowKey, Handle, LAYERS, PacketAsk, Protocol, RecordSource, Sent, TxPacket};
 use offload_base::Instant;
 use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
@@ -161,10 +161,10 @@ impl Driver {
         if let Some(ask) = packet.ask.packet
             && !self.can_wrap(&packet, ask)
         {
-            *match ask.context.engine() {
-                engines::ESP => &mut self.counters.tx_ipsec_refused,
-                _ => &mut self.counters.tx_drop_unsupported,
-            } += 1;
+            match ipsec::has(ask.context.engine()) {
+                true => self.counters.tx_ipsec_refused += 1,
+                false => self.counters.tx_drop_unsupported += 1,
+            }
             return Sent::Dropped(DropReason::Unsupported);
         }
         let has_context = packet.ask.has_context();
@@ -214,9 +214,9 @@ impl Driver {
 
     /// Whether the device can make of a packet what it is to be.
     fn can_wrap(&self, packet: &TxPacket, ask: PacketAsk) -> bool {
-        match ask.context.engine() {
-            engines::ESP => self.can_protect(packet, ask.into()),
-            _ => !packet.ask.has_context() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context),
+        match ipsec::has(ask.context.engine()) {
+            true => self.can_protect(packet, ask.into()),
+            false => !packet.ask.has_context() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context),
         }
     }
 
@@ -250,7 +250,7 @@ impl Driver {
                 }
                 // SAs are given up on this ring, in order.
                 let wraps = packet.ask.packet.map(|ask| ask.context);
-                contexts[LAYERS] = wraps.filter(|context| context.engine() != engines::ESP);
+                contexts[LAYERS] = wraps.filter(|context| !ipsec::has(context.engine()));
                 packet.payload_len() as u32
             }
             SendDescriptor::Dump { contexts: through, bytes, .. } => {

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071): over bytes in pieces, and in the fields that IPv4, TCP and UDP have for it.
 
 use crate::flow::Protocol;
-use crate::frame::{TCP, Transport, UDP};
+use crate::frame::Transport;
 use crate::ip::Version;
 use core::net::IpAddr;
 
@@ -134,11 +134,7 @@ impl Transport {
 
     /// RFC 9293 3.1, RFC 768, RFC 8200 8.1: pseudo header, header and text.
     fn sum(&self, frame: &[u8]) -> Sum {
-        let mut sum = Sum::default();
-        sum.add(self.addresses(frame));
-        let protocol = if self.protocol == Protocol::Udp { UDP } else { TCP };
-        let bytes = ((self.end - self.header) as u32).to_be_bytes();
-        sum.add(&[0, protocol, bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let mut sum = self.pseudo_sum(frame);
         sum.add(&frame[self.header..self.end]);
         sum
     }

@@ -4,6 +4,7 @@
 //! - [`ip`]: from an IP header over extension headers to the protocol that the packet carries;
 //! - [`tunnel`], [`esp`], [`quic`]: what carries other packets, readable or encrypted;
 //! - [`tls`], [`nvme`]: the units of the streams that engines follow;
+//! - [`segment`]: packets cut into segments and joined of them: what is each one's own in the headers;
 //! - [`checksum`]: the Internet checksum, over bytes in pieces, and the fields that hold it;
 //! - [`flow`]: the name of a flow.
 //!
@@ -19,6 +20,7 @@ pub mod frame;
 pub mod ip;
 pub mod nvme;
 pub mod quic;
+pub mod segment;
 pub mod tls;
 pub mod tunnel;
 
@@ -26,6 +28,7 @@ pub use checksum::{Sum, native_sum};
 pub use flow::{FlowKey, Protocol};
 pub use frame::{Header, Headers, Kind, Transport};
 pub use ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};
+pub use segment::Segment;
 pub use tunnel::{Gre, Vxlan};
 
 /// The number at `at`, the higher byte first; `None` if it is not all there.

@@ -170,7 +170,7 @@ impl SecureDevice {
         let Plan { outer, mtu, flow, queue, .. } = plan;
         let backlog = &mut self.queues[*queue].backlog;
         let Some(sa) = self.sad.find(plan.sa) else { return };
-        for (segment, number) in Segments::new(&packet, view).zip(plan.number..) {
+        for (segment, number) in Segments::new(&packet, &view).zip(plan.number..) {
             let bytes = segment.header.len() + segment.pieces.iter().map(|piece| piece.len()).sum::<usize>();
             let wrapped = ETHERNET + outer.wrapped_len(bytes - ETHERNET);
             let mut frame = if wrapped <= FRAME_BYTES { self.frames.take() } else { BytesMut::with_capacity(wrapped) };

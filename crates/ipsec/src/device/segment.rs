@@ -2,16 +2,18 @@
 //! so that the wire shows no difference.
 
 use offload_api::{Header, TxPacket};
-use offload_esp::{ETHERNET, IpView, PROTOCOL_TCP, PROTOCOL_UDP};
+use offload_esp::{ETHERNET, IpView};
+use offload_formats::{Headers, Transport, Version};
 use smallvec::SmallVec;
 
 /// A packet, cut.
 pub(super) struct Segments<'a> {
     packet: &'a TxPacket,
-    view: IpView,
+    transport: Option<Transport>,
+    version: Version,
     payload: usize,
     sent: usize,
-    made: u16,
+    made: u32,
     fragment: usize,
     at_in_fragment: usize,
 }
@@ -25,8 +27,17 @@ pub(super) struct Segment<'a> {
 }
 
 impl<'a> Segments<'a> {
-    pub(super) fn new(packet: &'a TxPacket, view: IpView) -> Segments<'a> {
-        Segments { packet, view, payload: packet.payload_len(), sent: 0, made: 0, fragment: 0, at_in_fragment: 0 }
+    pub(super) fn new(packet: &'a TxPacket, view: &IpView) -> Segments<'a> {
+        Segments {
+            packet,
+            transport: Headers::parse_unfinished(&packet.header).transport(),
+            version: if view.is_ipv6() { Version::Six } else { Version::Four },
+            payload: packet.payload_len(),
+            sent: 0,
+            made: 0,
+            fragment: 0,
+            at_in_fragment: 0,
+        }
     }
 
     /// How many packets there will be.
@@ -36,34 +47,16 @@ impl<'a> Segments<'a> {
     }
 
     fn fix_headers(&self, header: &mut [u8], bytes: usize) {
-        let total = header.len() - ETHERNET + bytes;
-        let ip = &mut header[ETHERNET..];
-        if self.view.is_ipv6() {
-            ip[4..6].copy_from_slice(&((total - 40) as u16).to_be_bytes());
-        } else {
-            ip[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-            let identification = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(self.made);
-            ip[4..6].copy_from_slice(&identification.to_be_bytes());
-        }
-        let transport = &mut ip[self.view.header..];
-        if self.packet.ask.mss.is_none() {
-            return;
-        }
-        match self.view.protocol {
-            PROTOCOL_TCP if transport.len() >= 20 => {
-                let seq = self.packet.ask.seq + self.sent as u32;
-                transport[4..8].copy_from_slice(&seq.0.to_be_bytes());
-                if self.sent + bytes < self.payload {
-                    transport[13] &= !(FIN | PSH);
-                }
-                if self.made > 0 {
-                    transport[13] &= !CWR;
-                }
+        match self.transport {
+            Some(transport) if self.packet.ask.mss.is_some() => {
+                let is_last = self.sent + bytes == self.payload;
+                let segment = offload_formats::Segment { number: self.made, offset: self.sent, is_last };
+                transport.make_segment(header, bytes, segment);
             }
-            PROTOCOL_UDP if transport.len() >= 8 => {
-                transport[4..6].copy_from_slice(&((8 + bytes) as u16).to_be_bytes());
+            _ => {
+                let total = header.len() - ETHERNET + bytes;
+                self.version.set_length(&mut header[ETHERNET..], total);
             }
-            _ => {}
         }
     }
 }
@@ -93,12 +86,7 @@ impl<'a> Iterator for Segments<'a> {
             }
         }
         self.sent += bytes;
-        self.made = self.made.wrapping_add(1);
+        self.made += 1;
         Some(Segment { header, pieces })
     }
 }
-
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-/// RFC 3168 6.1.2: only the first segment after the window was cut says so.
-const CWR: u8 = 0x80;

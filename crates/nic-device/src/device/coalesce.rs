@@ -37,7 +37,7 @@ impl Joint {
     pub(crate) fn begin(frame: &[u8], transport: &Transport, datagrams: bool) -> Option<Joint> {
         let payload_bytes = transport.payload_len();
         let joins = match transport.protocol {
-            Protocol::Tcp => flags(frame, transport) & !ECE == ACK,
+            Protocol::Tcp => transport.may_be_first(frame),
             Protocol::Udp => datagrams && is_all_of_it(frame, transport),
             _ => false,
         };
@@ -62,11 +62,7 @@ impl Joint {
 
     /// Whether `frame` is of the same flow; `first` are the headers of the first segment.
     pub(crate) fn is_of_flow(&self, first: &[u8], frame: &[u8], transport: &Transport) -> bool {
-        let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
-        transport.protocol == self.transport.protocol
-            && transport.version == self.transport.version
-            && ports(frame, transport.header) == ports(first, self.transport.header)
-            && transport.addresses(frame) == self.transport.addresses(first)
+        transport.is_of_flow(frame, &self.transport, first)
     }
 
     /// Whether `frame`, of the same flow, may be the next segment, in an IP packet of `most` bytes at most.
@@ -84,7 +80,7 @@ impl Joint {
             && whole <= most
             && in_order
             && Transport { end: transport.payload, ..*transport } == self.transport
-            && self.says_the_same(first, frame)
+            && self.transport.says_the_same(first, frame)
     }
 
     /// Adds `frame`, which was found to be the next segment.
@@ -93,7 +89,7 @@ impl Joint {
         self.payload_bytes += bytes;
         self.next = next_seq(frame, transport);
         self.segments += 1;
-        self.last_flags = if transport.protocol == Protocol::Tcp { flags(frame, transport) & LAST_ONLY } else { 0 };
+        self.last_flags = transport.last_flags(frame);
     }
 
     /// Whether nothing can follow.
@@ -110,42 +106,9 @@ impl Joint {
     /// Makes the headers of the first segment, which stand in `headers`, those of all. The checksums stay what they
     /// were, and are of no use any more.
     pub(crate) fn finish(&self, headers: &mut [u8]) {
-        if self.segments == 1 {
-            return;
+        if self.segments > 1 {
+            self.transport.make_joined(headers, self.payload_bytes, self.last_flags);
         }
-        set_ip_length(
-            headers,
-            self.transport.network,
-            self.transport.payload - self.transport.network + self.payload_bytes,
-        );
-        match self.transport.protocol {
-            Protocol::Udp => {
-                let bytes = (self.transport.payload - self.transport.header + self.payload_bytes) as u16;
-                let at = self.transport.header + UDP_LENGTH;
-                headers[at..at + 2].copy_from_slice(&bytes.to_be_bytes());
-            }
-            _ => headers[self.transport.header + TCP_FLAGS] |= self.last_flags,
-        }
-    }
-
-    fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
-        let same = |from: usize, to: usize| first[from..to] == frame[from..to];
-        let (ip, tcp) = (self.transport.network, self.transport.header);
-        let network = match self.transport.version {
-            // But for length, identification and checksum.
-            Version::Four => same(ip, ip + 2) && same(ip + 6, ip + 10),
-            // But for the length.
-            Version::Six => same(ip, ip + 4) && same(ip + 6, ip + 8),
-        };
-        // Ports are the flow's; but for sequence number, checksum, and flags of the last.
-        let transport = || {
-            self.transport.protocol == Protocol::Udp
-                || same(tcp + 8, tcp + TCP_FLAGS)
-                    && first[tcp + TCP_FLAGS] == frame[tcp + TCP_FLAGS] & !LAST_ONLY
-                    && same(tcp + TCP_FLAGS + 1, tcp + TCP_CHECKSUM)
-                    && same(tcp + TCP_CHECKSUM + 2, self.transport.payload)
-        };
-        same(0, ip) && network && transport()
     }
 }
 
@@ -224,10 +187,6 @@ fn set_ip_length(frame: &mut [u8], network: usize, bytes: usize) {
     version.set_length(&mut frame[network..], bytes);
 }
 
-fn flags(frame: &[u8], transport: &Transport) -> u8 {
-    frame[transport.header + TCP_FLAGS]
-}
-
 /// Where a stream goes on behind a segment; of no use for datagrams.
 fn next_seq(frame: &[u8], transport: &Transport) -> Seq {
     match transport.protocol {
@@ -245,11 +204,3 @@ fn is_all_of_it(frame: &[u8], transport: &Transport) -> bool {
     };
     packet == transport.end - transport.network
 }
-
-const UDP_LENGTH: usize = 4;
-const TCP_FLAGS: usize = 13;
-const TCP_CHECKSUM: usize = 16;
-const ACK: u8 = 0x10;
-/// On all segments, or on none.
-const ECE: u8 = 0x40;
-const LAST_ONLY: u8 = 0x01 | 0x08;

@@ -6,10 +6,9 @@
 //! never read, and means nothing in one of more than 64 KiB.
 
 use bytes::BytesMut;
-use offload_api::{Protocol, TxPacket};
+use offload_api::TxPacket;
 use offload_base::{BufferPool, Seq};
-use offload_formats::Version;
-use offload_formats::{Headers, Transport};
+use offload_formats::{Headers, Segment, Transport};
 
 /// A packet being sent, and how far.
 #[derive(Debug)]
@@ -94,58 +93,15 @@ impl Segmenter {
         let Some(transport) = self.transport else { return };
         let transport = Transport { end: frame.len(), ..transport };
         if self.packet.ask.mss.is_some() {
-            self.fix_network(frame, &transport);
-            match transport.protocol {
-                Protocol::Tcp => self.fix_tcp(frame, &transport),
-                Protocol::Udp => fix_udp(frame, &transport),
-                _ => {}
-            }
+            let bytes = transport.payload_len();
+            let is_last = self.sent + bytes == self.payload_bytes;
+            transport.make_segment(frame, bytes, Segment { number: self.segments, offset: self.sent, is_last });
         }
         if self.packet.ask.checksum {
             transport.fill_checksums(frame);
         }
     }
-
-    fn fix_network(&self, frame: &mut [u8], transport: &Transport) {
-        let bytes = (frame.len() - transport.network) as u16;
-        let ip = &mut frame[transport.network..];
-        match transport.version {
-            Version::Four => {
-                ip[2..4].copy_from_slice(&bytes.to_be_bytes());
-                let identification = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(self.segments as u16);
-                ip[4..6].copy_from_slice(&identification.to_be_bytes());
-            }
-            // RFC 8200 3: of what is behind the header, extension headers included.
-            Version::Six => {
-                let payload = bytes - transport.version.header_bytes() as u16;
-                ip[4..6].copy_from_slice(&payload.to_be_bytes());
-            }
-        }
-    }
-
-    fn fix_tcp(&self, frame: &mut [u8], transport: &Transport) {
-        let seq = self.packet.ask.seq + self.sent as u32;
-        frame[transport.header + 4..transport.header + 8].copy_from_slice(&seq.0.to_be_bytes());
-        let is_last = self.sent + (frame.len() - transport.payload) == self.payload_bytes;
-        if !is_last {
-            frame[transport.header + 13] &= !(FIN | PSH);
-        }
-        if self.segments > 0 {
-            frame[transport.header + 13] &= !CWR;
-        }
-    }
 }
-
-/// RFC 768: a datagram says how long it is.
-fn fix_udp(frame: &mut [u8], transport: &Transport) {
-    let bytes = (transport.end - transport.header) as u16;
-    frame[transport.header + 4..transport.header + 6].copy_from_slice(&bytes.to_be_bytes());
-}
-
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-/// RFC 3168 6.1.2: only the first segment after the window was cut says so.
-const CWR: u8 = 0x80;
 
 #[cfg(test)]
 mod tests {

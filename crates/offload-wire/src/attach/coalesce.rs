@@ -5,13 +5,12 @@
 //! flow leave in the order they came. So nothing is joined that differs in anything but its place in the flow, and
 //! nothing whose checksums are not right: a frame that was corrupted on the wire stays one.
 
-use super::headers::{ACK, FIN, Headers, PROTOCOL_TCP, PSH, TCP_CHECKSUM, TCP_FLAGS, number, set_number};
 use super::vnet_header::{Gso, GsoKind, PartialChecksum, VnetHeader};
 use crate::frame::Frame;
 use bytes::Bytes;
 use offload_base::Seq;
-use offload_formats::Version;
-use offload_formats::checksum::is_ipv4_header_right;
+use offload_formats::checksum::fill_ipv4_header;
+use offload_formats::{Headers, Protocol, Transport, Version};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
@@ -125,84 +124,60 @@ impl Coalescer {
 #[derive(Debug)]
 struct Segment {
     frame: Frame,
-    headers: Headers,
+    tcp: Transport,
 }
 
 impl Segment {
-    /// The frame itself, if it is something else.
+    /// The frame itself, if it is something else: also one with extension headers, or with padding.
     fn of(frame: Frame) -> Result<Segment, Frame> {
-        match Headers::of_tcp(&frame.data) {
-            Some(headers) => Ok(Segment { frame, headers }),
+        let is_bare = |tcp: &Transport| {
+            tcp.end == frame.len()
+                && (tcp.version == Version::Four || tcp.header == tcp.network + Version::Six.header_bytes())
+        };
+        let transport = Headers::parse(&frame.data).transport();
+        match transport.filter(|transport| transport.protocol == Protocol::Tcp).filter(is_bare) {
+            Some(tcp) => Ok(Segment { frame, tcp }),
             None => Err(frame),
         }
     }
 
-    fn network(&self) -> &[u8] {
-        &self.frame.data[self.headers.network..self.headers.transport]
-    }
-
-    fn tcp(&self) -> &[u8] {
-        &self.frame.data[self.headers.transport..self.headers.payload]
-    }
-
-    fn payload_bytes(&self) -> usize {
-        self.frame.len() - self.headers.payload
-    }
-
-    fn flags(&self) -> u8 {
-        self.tcp()[TCP_FLAGS]
+    fn payload(&self) -> Bytes {
+        self.frame.data.slice(self.tcp.payload..)
     }
 
     fn seq(&self) -> Seq {
-        let tcp = self.tcp();
-        Seq(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]))
+        self.tcp.seq(&self.frame.data)
+    }
+
+    fn identification(&self) -> u16 {
+        self.tcp.identification(&self.frame.data)
     }
 
     fn is_of_flow_of(&self, other: &Segment) -> bool {
-        self.headers.version == other.headers.version
-            && self.headers.addresses(&self.frame.data) == other.headers.addresses(&other.frame.data)
-            && self.tcp()[..4] == other.tcp()[..4]
+        self.tcp.is_of_flow(&self.frame.data, &other.tcp, &other.frame.data)
     }
 
     /// Whether others may follow it in one packet.
     fn may_be_first(&self) -> bool {
-        // ECE may be set, on all of them or on none; what else there is has to be seen by itself.
-        self.flags() & !ECE == ACK && (1..=usize::from(u16::MAX)).contains(&self.payload_bytes()) && self.is_right()
+        self.tcp.may_be_first(&self.frame.data)
+            && (1..=usize::from(u16::MAX)).contains(&self.tcp.payload_len())
+            && self.is_right()
     }
 
     /// Whether it says the same as `first` in everything that every segment of a packet says.
     fn is_like(&self, first: &Segment) -> bool {
-        let (ours, theirs) = (self.network(), first.network());
-        let same_network = match self.headers.version {
-            // But for length, identification and checksum.
-            Version::Four => ours[..2] == theirs[..2] && ours[6..10] == theirs[6..10] && ours[12..] == theirs[12..],
-            // But for the length.
-            Version::Six => ours[..4] == theirs[..4] && ours[6..] == theirs[6..],
-        };
-        let (ours, theirs) = (self.tcp(), first.tcp());
-        // But for sequence number, flags and checksum.
-        let same_transport = ours.len() == theirs.len()
-            && ours[8..TCP_FLAGS] == theirs[8..TCP_FLAGS]
-            && ours[TCP_FLAGS + 1..TCP_CHECKSUM] == theirs[TCP_FLAGS + 1..TCP_CHECKSUM]
-            && ours[TCP_CHECKSUM + 2..] == theirs[TCP_CHECKSUM + 2..];
-        self.headers == first.headers
-            && self.frame.data[..self.headers.network] == first.frame.data[..first.headers.network]
-            && same_network
-            && same_transport
-            && self.flags() & !LAST_ONLY == first.flags()
+        Transport { end: first.tcp.end, ..self.tcp } == first.tcp
+            && self.tcp.says_the_same(&first.frame.data, &self.frame.data)
     }
 
     /// Whether its checksums are right, and as this side would write them: of one's complement's two zeros the field
     /// of a sum never holds the one of all ones (RFC 1624 3).
     fn is_right(&self) -> bool {
-        let right_network = match self.headers.version {
-            Version::Six => true,
-            Version::Four => is_ipv4_header_right(self.network()) && number(self.network(), 10) != 0xffff,
-        };
-        let transport = &self.frame.data[self.headers.transport..];
-        let mut sum = self.headers.pseudo_sum(&self.frame.data, PROTOCOL_TCP, transport.len());
-        sum.add(transport);
-        right_network && sum.is_right() && number(transport, TCP_CHECKSUM) != 0xffff
+        let data = &self.frame.data;
+        let is_all_ones = |at: usize| data[at..at + 2] == [0xff, 0xff];
+        self.tcp.are_checksums_right(data) == Some(true)
+            && !is_all_ones(self.tcp.checksum())
+            && (self.tcp.version == Version::Six || !is_all_ones(self.tcp.network + IPV4_CHECKSUM))
     }
 }
 
@@ -218,65 +193,66 @@ struct Growing {
 
 impl Growing {
     fn new(first: Segment) -> Growing {
-        let payload = first.frame.data.slice(first.headers.payload..);
+        let payload = first.payload();
         let payload_bytes = payload.len();
         Growing { first, payloads: [payload].into_iter().collect(), payload_bytes, last_flags: 0 }
     }
 
     /// Whether `segment` may be the next.
     fn takes(&self, segment: &Segment) -> bool {
-        let headers = &self.first.headers;
-        let (bytes, segment_bytes) = (segment.payload_bytes(), self.first.payload_bytes());
-        let count = self.payloads.len() as u16;
-        let identification = match headers.version {
-            Version::Four => headers.identification(&self.first.frame.data).wrapping_add(count),
+        let Transport { version, network, payload, .. } = self.first.tcp;
+        let bytes = segment.tcp.payload_len();
+        let identification = match version {
+            Version::Four => self.first.identification().wrapping_add(self.payloads.len() as u16),
             Version::Six => 0,
         };
         segment.seq() == self.first.seq() + self.payload_bytes as u32
-            && (1..=segment_bytes).contains(&bytes)
-            && headers.payload - headers.network + self.payload_bytes + bytes <= usize::from(u16::MAX)
-            && segment.headers.identification(&segment.frame.data) == identification
+            && (1..=self.first.tcp.payload_len()).contains(&bytes)
+            && payload - network + self.payload_bytes + bytes <= usize::from(u16::MAX)
+            && segment.identification() == identification
             && segment.is_like(&self.first)
             && segment.is_right()
     }
 
     /// Adds the next segment, and says whether it is the last.
     fn add(&mut self, segment: Segment) -> bool {
-        let payload = segment.frame.data.slice(segment.headers.payload..);
-        let is_short = payload.len() < self.first.payload_bytes();
+        let payload = segment.payload();
+        let is_short = payload.len() < self.first.tcp.payload_len();
         self.payload_bytes += payload.len();
         self.payloads.push(payload);
-        self.last_flags = segment.flags() & LAST_ONLY;
+        self.last_flags = segment.tcp.last_flags(&segment.frame.data);
         is_short || self.last_flags != 0 || self.payloads.len() == MOST_SEGMENTS
     }
 
     fn into_packet(self) -> OutPacket {
-        let Segment { frame, headers } = self.first;
+        let Segment { frame, tcp } = self.first;
         if self.payloads.len() == 1 {
             return OutPacket::whole(frame);
         }
-        let segment_bytes = frame.len() - headers.payload;
-        let packet_bytes = headers.payload + self.payload_bytes;
-        let mut header: SmallVec<[u8; 128]> = SmallVec::from_slice(&frame.data[..headers.payload]);
-        headers.set_network(&mut header, packet_bytes, headers.identification(&frame.data));
-        header[headers.transport + TCP_FLAGS] |= self.last_flags;
-        let pseudo = !headers.pseudo_sum(&header, PROTOCOL_TCP, packet_bytes - headers.transport).finish();
-        set_number(&mut header, headers.transport + TCP_CHECKSUM, pseudo);
-        let kind = match headers.version {
+        let mut header: SmallVec<[u8; 128]> = SmallVec::from_slice(&frame.data[..tcp.payload]);
+        tcp.make_joined(&mut header, self.payload_bytes, self.last_flags);
+        if tcp.version == Version::Four {
+            fill_ipv4_header(&mut header[tcp.network..]);
+        }
+        // What a kernel calls a partial checksum: the sum of the pseudo header, not inverted.
+        let pseudo = !Transport { end: tcp.payload + self.payload_bytes, ..tcp }.pseudo_sum(&header).finish();
+        let field = tcp.checksum();
+        header[field..field + 2].copy_from_slice(&pseudo.to_be_bytes());
+        let kind = match tcp.version {
             Version::Four => GsoKind::Tcp4,
             Version::Six => GsoKind::Tcp6,
         };
+        let offset = (field - tcp.header) as u16;
         let virtio_header = VnetHeader {
-            checksum: Some(PartialChecksum { start: headers.transport as u16, offset: TCP_CHECKSUM as u16 }),
-            gso: Some(Gso { kind, segment_bytes: segment_bytes as u16, header_bytes: headers.payload as u16 }),
+            checksum: Some(PartialChecksum { start: tcp.header as u16, offset }),
+            gso: Some(Gso { kind, segment_bytes: tcp.payload_len() as u16, header_bytes: tcp.payload as u16 }),
         };
         OutPacket { virtio_header: virtio_header.to_bytes(), header, pieces: self.payloads }
     }
 }
 
-/// Flags that segmentation leaves to the last segment.
-const LAST_ONLY: u8 = FIN | PSH;
-const ECE: u8 = 0x40;
+/// Where an IPv4 header has its checksum.
+const IPV4_CHECKSUM: usize = 10;
 /// Flows that packets grow of at a time; eight, as in Linux's GRO.
 const MOST_FLOWS: usize = 8;
 /// Segments of a packet; a full one at an MTU of 1500 has 45.

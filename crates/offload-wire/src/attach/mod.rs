@@ -14,7 +14,6 @@
 //! Everything here is sans-IO; the sockets and files are the runtime's.
 
 pub mod coalesce;
-mod headers;
 pub mod length_prefix;
 pub mod resegment;
 pub mod vnet_header;

@@ -6,9 +6,6 @@
 //! Invariant: whatever the bytes are, no frame is longer than the packet they came from, and as many are made as
 //! the segments are.
 
-use super::headers::{
-    CWR, FIN, Headers, PROTOCOL_TCP, PROTOCOL_UDP, PSH, TCP_CHECKSUM, TCP_FLAGS, Transport, UDP_CHECKSUM, set_number,
-};
 use super::vnet_header::{Gso, GsoKind, InvalidVnetHeader, PartialChecksum, VnetHeader};
 use crate::frame::Frame;
 use bytes::BytesMut;
@@ -16,7 +13,7 @@ use core::fmt;
 use offload_base::BufferPool;
 use offload_base::cost::{self, Work};
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_formats::{Sum, Version};
+use offload_formats::{Headers, Protocol, Segment, Sum, Transport, Version};
 
 /// Cuts packets into frames, one packet at a time.
 ///
@@ -61,7 +58,7 @@ enum Cut {
     /// Not at all: as it is, with the checksum completed.
     Whole { packet_bytes: usize, checksum: Option<PartialChecksum> },
     /// Into segments.
-    Segments { headers: Headers, kind: Transport, segment_bytes: usize, end: usize, at: usize, number: u16 },
+    Segments { transport: Transport, segment_bytes: usize, at: usize, number: u32 },
 }
 
 impl Resegmenter {
@@ -90,7 +87,7 @@ impl Resegmenter {
 
     /// Whether the packet makes several frames.
     pub fn is_super_segment(&self) -> bool {
-        matches!(self.work, Some(Cut::Segments { segment_bytes, end, at, .. }) if end - at > segment_bytes)
+        matches!(self.work, Some(Cut::Segments { transport, segment_bytes, at, .. }) if transport.end - at > segment_bytes)
     }
 
     /// The next frame of the packet, if there is one.
@@ -110,21 +107,23 @@ impl Resegmenter {
                 self.work = None;
                 Some(Frame::from(frame))
             }
-            Cut::Segments { headers, kind, segment_bytes, end, at, number } => {
+            Cut::Segments { transport, segment_bytes, at, number } => {
                 let from = *at;
-                let to = (from + *segment_bytes).min(*end);
-                let mut frame = buffer_of(&mut self.frames, headers.payload + to - from);
-                frame.extend_from_slice(&packet[..headers.payload]);
+                let to = (from + *segment_bytes).min(transport.end);
+                let mut frame = buffer_of(&mut self.frames, transport.payload + to - from);
+                frame.extend_from_slice(&packet[..transport.payload]);
                 {
                     let _copying = cost::work(Work::Copy);
                     frame.extend_from_slice(&packet[from..to]);
                 }
-                let segment = Segment { before: from - headers.payload, number: *number, is_last: to == *end };
-                segment.fix_headers(&mut frame, headers, *kind);
-                if segment.is_last {
+                let is_last = to == transport.end;
+                let segment = Segment { number: *number, offset: from - transport.payload, is_last };
+                transport.make_segment(&mut frame, to - from, segment);
+                Transport { end: frame.len(), ..*transport }.fill_checksums(&mut frame);
+                if is_last {
                     self.work = None;
                 } else {
-                    (*at, *number) = (to, number.wrapping_add(1));
+                    (*at, *number) = (to, *number + 1);
                 }
                 Some(Frame::from(frame))
             }
@@ -144,70 +143,18 @@ impl Cut {
         };
         // Whoever asks for segments says where the transport header is: every segment needs its own checksum.
         let PartialChecksum { start, offset } = checksum?;
-        let (transport, field) = match kind {
-            GsoKind::Tcp4 | GsoKind::Tcp6 => (Transport::Tcp, TCP_CHECKSUM),
-            GsoKind::Udp => (Transport::Udp, UDP_CHECKSUM),
-        };
-        let headers = Headers::with_transport_at(packet, usize::from(start), transport)?;
+        let transport = Headers::parse_unfinished(packet).transport()?;
         let is_of_kind = match kind {
-            GsoKind::Tcp4 => headers.version == Version::Four,
-            GsoKind::Tcp6 => headers.version == Version::Six,
-            GsoKind::Udp => true,
+            GsoKind::Tcp4 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Four),
+            GsoKind::Tcp6 => (transport.protocol, transport.version) == (Protocol::Tcp, Version::Six),
+            GsoKind::Udp => transport.protocol == Protocol::Udp,
         };
-        if !is_of_kind || usize::from(offset) != field {
+        let field = transport.checksum() - transport.header;
+        if !is_of_kind || usize::from(start) != transport.header || usize::from(offset) != field {
             return None;
         }
-        Some(Cut::Segments {
-            headers,
-            kind: transport,
-            segment_bytes: usize::from(segment_bytes),
-            end: packet.len(),
-            at: headers.payload,
-            number: 0,
-        })
-    }
-}
-
-/// One of the segments of a packet.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    /// Payload bytes in those before it.
-    before: usize,
-    /// How many there are before it.
-    number: u16,
-    is_last: bool,
-}
-
-impl Segment {
-    /// Gives the segment its own length, identification, sequence number, flags and checksums.
-    fn fix_headers(&self, frame: &mut [u8], headers: &Headers, kind: Transport) {
-        let bytes = frame.len();
-        let identification = headers.identification(frame).wrapping_add(self.number);
-        headers.set_network(frame, bytes, identification);
-        let transport_bytes = bytes - headers.transport;
-        let (protocol, field) = match kind {
-            Transport::Tcp => {
-                let tcp = &mut frame[headers.transport..];
-                let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add(self.before as u32);
-                tcp[4..8].copy_from_slice(&seq.to_be_bytes());
-                if !self.is_last {
-                    tcp[TCP_FLAGS] &= !(FIN | PSH);
-                }
-                // RFC 3168 6.1.2: only the first segment after the window was cut says so.
-                if self.number > 0 {
-                    tcp[TCP_FLAGS] &= !CWR;
-                }
-                (PROTOCOL_TCP, TCP_CHECKSUM)
-            }
-            Transport::Udp => {
-                set_number(frame, headers.transport + 4, transport_bytes as u16);
-                (PROTOCOL_UDP, UDP_CHECKSUM)
-            }
-        };
-        set_number(frame, headers.transport + field, 0);
-        let mut sum = headers.pseudo_sum(frame, protocol, transport_bytes);
-        sum.add(&frame[headers.transport..]);
-        set_number(frame, headers.transport + field, finished(sum, kind == Transport::Udp));
+        let segment_bytes = usize::from(segment_bytes);
+        Some(Cut::Segments { transport, segment_bytes, at: transport.payload, number: 0 })
     }
 }
 
@@ -216,16 +163,13 @@ fn complete(frame: &mut [u8], PartialChecksum { start, offset }: PartialChecksum
     let start = usize::from(start);
     let mut sum = Sum::default();
     sum.add(&frame[start..]);
-    let is_udp = usize::from(offset) == UDP_CHECKSUM;
-    set_number(frame, start + usize::from(offset), finished(sum, is_udp));
-}
-
-/// RFC 768: a checksum of zero says that there is none, so one that comes to zero is sent as all ones.
-fn finished(sum: Sum, is_udp: bool) -> u16 {
-    match sum.finish() {
-        0 if is_udp => 0xffff,
+    let checksum = match sum.finish() {
+        // RFC 768: a checksum of zero says that there is none, so one that comes to zero is sent as all ones.
+        0 if usize::from(offset) == UDP_CHECKSUM => 0xffff,
         checksum => checksum,
-    }
+    };
+    let field = start + usize::from(offset);
+    frame[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 fn buffer_of(frames: &mut BufferPool, bytes: usize) -> BytesMut {
@@ -250,6 +194,8 @@ impl fmt::Debug for Resegmenter {
 
 /// The longest IP packet, the headers before it, and a byte by which to know what is longer.
 const BUFFER_BYTES: usize = VnetHeader::LEN + ETHERNET_BYTES + 8 + u16::MAX as usize + 1;
+/// Where a UDP header has its checksum; TCP's is elsewhere.
+const UDP_CHECKSUM: usize = 6;
 /// Longer frames are rare enough for an allocation each.
 const FRAME_BYTES: usize = 2048;
 const FRAMES_PER_SLAB: usize = 64;

@@ -87,16 +87,15 @@ fn frame(plan: &Plan, flow: &mut Flow) -> Frame {
     bytes.extend(&tcp);
     let transport = bytes.len() - tcp.len();
     let packet_bytes = bytes.len();
-    let headers = Headers {
-        version: if plan.six { Version::Six } else { Version::Four },
-        network: 14,
-        transport,
-        payload: transport + 32,
-    };
-    headers.set_network(&mut bytes, packet_bytes, flow.identification);
-    let mut sum = headers.pseudo_sum(&bytes, PROTOCOL_TCP, tcp.len());
+    let headers = Headers::parse_unfinished(&bytes).transport().unwrap();
+    headers.version.set_length(&mut bytes[14..], packet_bytes - 14);
+    if !plan.six {
+        set_number(&mut bytes, 18, flow.identification);
+        fill_ipv4_header(&mut bytes[14..]);
+    }
+    let mut sum = headers.pseudo_sum(&bytes);
     sum.add(&bytes[transport..]);
-    set_number(&mut bytes, transport + TCP_CHECKSUM, sum.finish());
+    set_number(&mut bytes, headers.checksum(), sum.finish());
     if plan.corrupt {
         let at = packet_bytes - 1;
         bytes[at] ^= 1;
@@ -246,4 +245,9 @@ fn a_checksum_written_as_the_other_zero_stays_as_it_is() {
         assert_eq!(joined.len(), packets, "a checksum of {zero:#x}");
         assert!(joined.iter().flat_map(cut).eq(frames.iter().cloned()));
     }
+}
+
+/// Writes a number at `at`, the higher byte first.
+fn set_number(bytes: &mut [u8], at: usize, number: u16) {
+    bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }

@@ -44,14 +44,16 @@ fn udp(payload: usize) -> Vec<u8> {
 }
 
 /// Puts the sum of the pseudo header where the checksum goes.
-fn half_done(packet: &mut [u8], transport: usize, kind: Transport) {
-    let headers = Headers::with_transport_at(packet, transport, kind).unwrap();
-    let (protocol, field) = match kind {
-        Transport::Tcp => (PROTOCOL_TCP, TCP_CHECKSUM),
-        Transport::Udp => (PROTOCOL_UDP, UDP_CHECKSUM),
-    };
-    let sum = !headers.pseudo_sum(packet, protocol, packet.len() - transport).finish();
-    set_number(packet, transport + field, sum);
+fn half_done(packet: &mut [u8], transport: usize) {
+    let headers = Headers::parse_unfinished(packet).transport().unwrap();
+    assert_eq!(headers.header, transport);
+    let sum = !headers.pseudo_sum(packet).finish();
+    set_number(packet, headers.checksum(), sum);
+}
+
+/// Writes a number at `at`, the higher byte first.
+fn set_number(bytes: &mut [u8], at: usize, number: u16) {
+    bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
 }
 
 fn cut(header: VnetHeader, packet: &[u8]) -> Result<Vec<Bytes>, MalformedPacket> {
@@ -95,7 +97,7 @@ proptest! {
     ) {
         let tcp = tcp(seq, flags);
         let mut packet = packet(&ipv4(6, identification, tcp.len() + payload.len()), &tcp, &payload);
-        half_done(&mut packet, 34, Transport::Tcp);
+        half_done(&mut packet, 34);
         let frames = cut(gso(GsoKind::Tcp4, mss, 34, 16), &packet).unwrap();
         prop_assert_eq!(frames, by_the_device(&packet, 66, mss));
     }
@@ -104,7 +106,7 @@ proptest! {
     fn segments_of_ipv6_are_right(payload in prop::collection::vec(any::<u8>(), 1..20_000), mss in 500u16..3000, seq: u32) {
         let tcp = tcp(seq, 0x18);
         let mut packet = packet(&ipv6(6, tcp.len() + payload.len()), &tcp, &payload);
-        half_done(&mut packet, 54, Transport::Tcp);
+        half_done(&mut packet, 54);
         let frames = cut(gso(GsoKind::Tcp6, mss, 54, 16), &packet).unwrap();
         prop_assert_eq!(frames.len(), payload.len().div_ceil(usize::from(mss)));
         let mut received = Vec::new();
@@ -126,7 +128,7 @@ proptest! {
         let ip = if six { ipv6(17, 8 + payload.len()) } else { ipv4(17, 7, 8 + payload.len()) };
         let transport = 14 + ip.len();
         let mut packet = packet(&ip, &udp, &payload);
-        half_done(&mut packet, transport, Transport::Udp);
+        half_done(&mut packet, transport);
         let frames = cut(gso(GsoKind::Udp, bytes, transport as u16, 6), &packet).unwrap();
         let mut received = Vec::new();
         for (number, frame) in frames.iter().enumerate() {
@@ -150,7 +152,7 @@ proptest! {
     #[test]
     fn a_half_done_checksum_is_completed(payload in prop::collection::vec(any::<u8>(), 0..1400)) {
         let mut packet = packet(&ipv4(17, 1, 8 + payload.len()), &udp(payload.len()), &payload);
-        half_done(&mut packet, 34, Transport::Udp);
+        half_done(&mut packet, 34);
         let checksum = Some(PartialChecksum { start: 34, offset: 6 });
         let frames = cut(VnetHeader { checksum, gso: None }, &packet).unwrap();
         prop_assert_eq!(frames.len(), 1);
@@ -197,7 +199,7 @@ fn a_tag_in_front_changes_nothing_behind_it() {
     let tcp = tcp(5, 0x10);
     let plain = packet(&ipv4(6, 3, tcp.len() + 3000), &tcp, &[9; 3000]);
     let mut tagged = [&plain[..12], &[0x81, 0, 0, 5], &plain[12..]].concat();
-    half_done(&mut tagged, 38, Transport::Tcp);
+    half_done(&mut tagged, 38);
     let frames = cut(gso(GsoKind::Tcp4, 1448, 38, 16), &tagged).unwrap();
     let untagged: Vec<Bytes> = frames.iter().map(|frame| [&frame[..12], &frame[16..]].concat().into()).collect();
     assert_eq!(untagged, by_the_device(&plain, 66, 1448));

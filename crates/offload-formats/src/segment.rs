@@ -1,0 +1,226 @@
+//! Segments of a packet that is cut, and packets that are joined of segments: what is each one's own in the headers, and
+//! what all have in common. Cutting and joining devices, IPsec layers and attachments share these rules.
+//!
+//! Invariant: headers made for a segment by [`Transport::make_segment`] say the same, in the sense of
+//! [`Transport::says_the_same`], as those of every other segment of its packet. Checksums are not mended here.
+
+use crate::flow::Protocol;
+use crate::frame::{TCP, Transport, UDP};
+use crate::ip::Version;
+use crate::{Sum, number};
+
+/// Where a segment lies in the packet that it is cut from.
+///
+/// See [`Transport::make_segment`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// How many segments come before it.
+    pub number: u32,
+    /// Bytes of payload before it.
+    pub offset: usize,
+    /// Whether no segment follows.
+    pub is_last: bool,
+}
+
+impl Transport {
+    /// Makes the headers of a packet, which `frame` begins with, those of one segment of it, with `payload_bytes` bytes of
+    /// payload: its own length, IPv4 identification, and sequence number; FIN and PSH only in the last (RFC 9293 3.8.3),
+    /// CWR only in the first (RFC 3168 6.1.2).
+    ///
+    /// # Panics
+    /// If `frame` does not hold the headers.
+    ///
+    /// ```
+    /// use offload_formats::{Headers, Segment};
+    ///
+    /// let mut header = vec![2; 12];
+    /// header.extend([0x08, 0x00, 0x45, 0, 0, 0, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// header.extend([0, 9, 0, 9, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0]);
+    /// let tcp = Headers::parse_unfinished(&header).transport().unwrap();
+    /// tcp.make_segment(&mut header, 1000, Segment { number: 2, offset: 2000, is_last: false });
+    /// assert_eq!(header[16..18], 1040u16.to_be_bytes());
+    /// assert_eq!(header[18..20], [0, 11], "the identification counts segments");
+    /// assert_eq!(header[38..42], 2100u32.to_be_bytes());
+    /// assert_eq!(header[47], 0x10, "no PSH before the last");
+    /// ```
+    pub fn make_segment(&self, frame: &mut [u8], payload_bytes: usize, segment: Segment) {
+        self.set_lengths(frame, payload_bytes);
+        if self.version == Version::Four {
+            let at = self.network + IDENTIFICATION;
+            let identification = self.identification(frame).wrapping_add(segment.number as u16);
+            frame[at..at + 2].copy_from_slice(&identification.to_be_bytes());
+        }
+        if self.protocol == Protocol::Tcp {
+            let seq = self.seq(frame) + segment.offset as u32;
+            frame[self.header + 4..self.header + 8].copy_from_slice(&seq.0.to_be_bytes());
+            let flags = &mut frame[self.header + FLAGS];
+            if !segment.is_last {
+                *flags &= !LAST_ONLY;
+            }
+            if segment.number > 0 {
+                *flags &= !CWR;
+            }
+        }
+    }
+
+    /// Makes the headers of the first segment, which `frame` begins with, those of a packet of all segments, which together
+    /// have `payload_bytes` bytes of payload: their length, and the flags of the last segment
+    /// ([`last_flags`](Self::last_flags)).
+    ///
+    /// # Panics
+    /// If `frame` does not hold the headers.
+    ///
+    /// ```
+    /// use offload_formats::Headers;
+    ///
+    /// let mut frame = vec![2; 12];
+    /// frame.extend([0x08, 0x00, 0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// frame.extend([0, 9, 0, 9, 0, 9, 0, 0, 1]);
+    /// let udp = Headers::parse(&frame).transport().unwrap();
+    /// udp.make_joined(&mut frame, 40, 0);
+    /// assert_eq!((&frame[16..18], &frame[38..40]), (&[0, 68][..], &[0, 48][..]));
+    /// ```
+    pub fn make_joined(&self, frame: &mut [u8], payload_bytes: usize, last_flags: u8) {
+        self.set_lengths(frame, payload_bytes);
+        if self.protocol == Protocol::Tcp {
+            frame[self.header + FLAGS] |= last_flags;
+        }
+    }
+
+    /// Whether `frame`, whose headers lie where those of `first` do, says the same in everything but its place: in all
+    /// headers but for lengths, IPv4 identification, checksums, TCP's sequence number, FIN and PSH.
+    ///
+    /// # Panics
+    /// If one of them does not hold the headers.
+    ///
+    /// ```
+    /// use offload_formats::Headers;
+    ///
+    /// let mut first = vec![2; 12];
+    /// first.extend([0x08, 0x00, 0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// first.extend([0, 9, 0, 9, 0, 9, 0, 0, 1]);
+    /// let udp = Headers::parse(&first).transport().unwrap();
+    /// let mut next = first.clone();
+    /// next[19] = 2; // identification
+    /// assert!(udp.says_the_same(&first, &next));
+    /// next[15] = 3; // congestion experienced
+    /// assert!(!udp.says_the_same(&first, &next));
+    /// ```
+    pub fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
+        let same = |from: usize, to: usize| first[from..to] == frame[from..to];
+        let (ip, tcp) = (self.network, self.header);
+        let network = match self.version {
+            Version::Four => same(ip, ip + 2) && same(ip + 6, ip + 10) && same(ip + 12, tcp),
+            Version::Six => same(ip, ip + 4) && same(ip + 6, tcp),
+        };
+        let transport = || match self.protocol {
+            Protocol::Udp => same(tcp, tcp + UDP_LENGTH),
+            _ => {
+                same(tcp, tcp + 4)
+                    && same(tcp + 8, tcp + FLAGS)
+                    && first[tcp + FLAGS] & !LAST_ONLY == frame[tcp + FLAGS] & !LAST_ONLY
+                    && same(tcp + FLAGS + 1, tcp + CHECKSUM)
+                    && same(tcp + CHECKSUM + 2, self.payload)
+            }
+        };
+        same(0, ip) && network && transport()
+    }
+
+    /// Whether a segment is of the same flow as `first`, whose headers are at `of_first`: addresses and ports.
+    ///
+    /// ```
+    /// use offload_formats::Headers;
+    ///
+    /// let mut frame = vec![2; 12];
+    /// frame.extend([0x08, 0x00, 0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// frame.extend([0, 9, 0, 9, 0, 9, 0, 0, 1]);
+    /// let udp = Headers::parse(&frame).transport().unwrap();
+    /// let mut other = frame.clone();
+    /// assert!(udp.is_of_flow(&other, &udp, &frame));
+    /// other[35] = 8; // from another port
+    /// assert!(!udp.is_of_flow(&other, &udp, &frame));
+    /// ```
+    pub fn is_of_flow(&self, frame: &[u8], of_first: &Transport, first: &[u8]) -> bool {
+        let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
+        self.protocol == of_first.protocol
+            && self.version == of_first.version
+            && ports(frame, self.header) == ports(first, of_first.header)
+            && self.addresses(frame) == of_first.addresses(first)
+    }
+
+    /// Whether others may follow a segment in one packet: TCP with ACK and, perhaps, ECE, for what else there is has to be
+    /// seen by itself.
+    ///
+    /// ```
+    /// # let mut frame = vec![2; 12];
+    /// # frame.extend([0x08, 0x00, 0x45, 0, 0, 41, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// # frame.extend([0, 9, 0, 9, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0, 1]);
+    /// # let tcp = offload_formats::Headers::parse(&frame).transport().unwrap();
+    /// assert!(tcp.may_be_first(&frame)); // an ACK
+    /// frame[47] |= 0x08; // PSH: nothing may follow
+    /// assert!(!tcp.may_be_first(&frame));
+    /// ```
+    pub fn may_be_first(&self, frame: &[u8]) -> bool {
+        self.protocol == Protocol::Tcp && frame[self.header + FLAGS] & !ECE == ACK
+    }
+
+    /// FIN and PSH of a TCP segment, which only the last of several may have. Of UDP: nothing.
+    ///
+    /// See [`make_joined`](Self::make_joined).
+    pub fn last_flags(&self, frame: &[u8]) -> u8 {
+        if self.protocol == Protocol::Tcp { frame[self.header + FLAGS] & LAST_ONLY } else { 0 }
+    }
+
+    /// The identification of an IPv4 packet; zero of IPv6, which has none.
+    ///
+    /// See [`make_segment`](Self::make_segment).
+    pub fn identification(&self, frame: &[u8]) -> u16 {
+        match self.version {
+            Version::Four => number(frame, self.network + IDENTIFICATION).unwrap_or(0),
+            Version::Six => 0,
+        }
+    }
+
+    /// The sum over the pseudo header of a transport packet that ends where this one does (RFC 9293 3.1, RFC 8200 8.1).
+    ///
+    /// ```
+    /// # let mut frame = vec![2; 12];
+    /// # frame.extend([0x08, 0x00, 0x45, 0, 0, 29, 0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    /// # frame.extend([0, 9, 0, 9, 0, 9, 0, 0, 1]);
+    /// # let udp = offload_formats::Headers::parse(&frame).transport().unwrap();
+    /// // 10.0.0.1, 10.0.0.2, UDP, 9 bytes
+    /// assert_eq!(udp.pseudo_sum(&frame).finish(), !(0x0a00 + 1 + 0x0a00 + 2 + 17 + 9));
+    /// ```
+    pub fn pseudo_sum(&self, frame: &[u8]) -> Sum {
+        let mut sum = Sum::default();
+        sum.add(self.addresses(frame));
+        let protocol = if self.protocol == Protocol::Udp { UDP } else { TCP };
+        let bytes = ((self.end - self.header) as u32).to_be_bytes();
+        sum.add(&[0, protocol, bytes[0], bytes[1], bytes[2], bytes[3]]);
+        sum
+    }
+
+    fn set_lengths(&self, frame: &mut [u8], payload_bytes: usize) {
+        self.version.set_length(&mut frame[self.network..], self.payload - self.network + payload_bytes);
+        if self.protocol == Protocol::Udp {
+            // RFC 768: a datagram says how long it is.
+            let bytes = (self.payload - self.header + payload_bytes) as u16;
+            let at = self.header + UDP_LENGTH;
+            frame[at..at + 2].copy_from_slice(&bytes.to_be_bytes());
+        }
+    }
+}
+
+/// Where an IPv4 header has the identification.
+const IDENTIFICATION: usize = 4;
+/// Where a UDP header has its length.
+const UDP_LENGTH: usize = 4;
+/// Where a TCP header has its flags, and its checksum.
+const FLAGS: usize = 13;
+const CHECKSUM: usize = 16;
+const ACK: u8 = 0x10;
+const CWR: u8 = 0x80;
+/// On all segments, or on none.
+const ECE: u8 = 0x40;
+/// FIN and PSH.
+const LAST_ONLY: u8 = 0x01 | 0x08;
