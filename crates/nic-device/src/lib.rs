@@ -6,7 +6,8 @@
 //! host - queue - shape - cut (TSO, USO) - stream engines - packet engines - checksum - wire   send
 //! ```
 //!
-//! - [`Device`], [`MultiQueueDevice`]: the device, seen from its port and from the thread that runs it;
+//! - [`Device`]: the device, seen from its port and from the thread that runs it; [`Function`]: what a host sees of it, and
+//!   which queue a packet comes to; [`QueuePair`]: the rings of one driver, and what is behind them;
 //! - [`engine`]: what the author of an engine writes, and the engines that every NIC has;
 //! - `context`: the store of all contexts, with its cache; `steering`: which contexts a packet finds;
 //! - [`stats`]: what is counted.
@@ -18,7 +19,12 @@
 mod context;
 mod device;
 pub mod engine;
+mod fragments;
+mod function;
+mod queue_pair;
 pub mod stats;
 mod steering;
 
-pub use device::{Device, MultiQueueDevice};
+pub use device::Device;
+pub use function::Function;
+pub use queue_pair::QueuePair;

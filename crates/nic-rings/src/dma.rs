@@ -37,20 +37,6 @@ offload_base::counters! {
     }
 }
 
-impl core::ops::AddAssign for DmaBytes {
-    fn add_assign(&mut self, other: DmaBytes) {
-        self.tx_descriptors += other.tx_descriptors;
-        self.tx_payload += other.tx_payload;
-        self.tx_parameters += other.tx_parameters;
-        self.tx_resync += other.tx_resync;
-        self.rx_descriptors += other.rx_descriptors;
-        self.rx_payload += other.rx_payload;
-        self.completions += other.completions;
-        self.control += other.control;
-        self.context += other.context;
-    }
-}
-
 /// A send descriptor: control and Ethernet segments with the headers inline, then one segment a fragment,
 /// rounded up to whole blocks.
 pub const fn packet_descriptor_bytes(header_bytes: usize, fragments: usize) -> u64 {

@@ -24,7 +24,7 @@
 mod nic;
 
 pub use nic::{multi_queue_nic, multi_queue_nic_with, nic, nic_with};
-pub use nic_device::{self as device, Device, MultiQueueDevice, engine};
+pub use nic_device::{self as device, Device, Function, QueuePair, engine};
 pub use nic_driver::{self as driver, Driver};
 pub use nic_rings::{Delays, NicConfig, TransmitResync, config, dma, packet, ring, rss, signal};
 pub use offload_wire::{self as wire, frame};

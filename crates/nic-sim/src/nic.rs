@@ -1,7 +1,7 @@
 //! A NIC: a device and its driver, or its drivers, joined by rings.
 
 use nic_device::engine::Engines;
-use nic_device::{Device, MultiQueueDevice};
+use nic_device::{Device, QueuePair};
 use nic_driver::Driver;
 use nic_rings::{NicConfig, rings};
 
@@ -36,7 +36,9 @@ pub fn nic(config: NicConfig) -> (Device, Driver) {
 /// # Panics
 /// As [`nic`] does.
 pub fn nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Driver) {
-    queue_pair(NicConfig { queues: 1, ..config }, 0, &mut add)
+    let config = NicConfig { queues: 1, ..config };
+    let (pair, driver) = queue_pair(config.clone(), 0, &mut add);
+    (Device::new(&config, vec![pair]), driver)
 }
 
 /// Builds a NIC with as many queue pairs as `config` says: a driver for each, and behind them one port.
@@ -58,7 +60,7 @@ pub fn nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device
 ///
 /// # Panics
 /// As [`nic`] does, and if there is no queue.
-pub fn multi_queue_nic(config: NicConfig) -> (MultiQueueDevice, Vec<Driver>) {
+pub fn multi_queue_nic(config: NicConfig) -> (Device, Vec<Driver>) {
     multi_queue_nic_with(config, |_| ())
 }
 
@@ -66,14 +68,14 @@ pub fn multi_queue_nic(config: NicConfig) -> (MultiQueueDevice, Vec<Driver>) {
 ///
 /// # Panics
 /// As [`multi_queue_nic`] does.
-pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (MultiQueueDevice, Vec<Driver>) {
+pub fn multi_queue_nic_with(config: NicConfig, mut add: impl FnMut(&mut Engines)) -> (Device, Vec<Driver>) {
     assert!(config.queues > 0, "a NIC has a queue pair at least");
     let pairs = (0..config.queues).map(|queue| queue_pair(config.of_each_queue(), queue, &mut add));
-    let (queues, drivers) = pairs.unzip();
-    (MultiQueueDevice::new(&config, queues), drivers)
+    let (pairs, drivers) = pairs.unzip();
+    (Device::new(&config, pairs), drivers)
 }
 
-fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) -> (Device, Driver) {
+fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) -> (QueuePair, Driver) {
     assert!(
         config.send_ring >= Driver::descriptors_at_most(&config),
         "a send ring of {} entries has no room for a resync at an MTU of {} bytes",
@@ -84,5 +86,5 @@ fn queue_pair(config: NicConfig, queue: u16, add: &mut dyn FnMut(&mut Engines)) 
     let mut engines = Engines::of(&config);
     add(&mut engines);
     let infos = engines.infos();
-    (Device::new(config.clone(), device_rings, engines), Driver::new(config, queue, driver_rings, infos))
+    (QueuePair::new(config.clone(), device_rings, engines), Driver::new(config, queue, driver_rings, infos))
 }

@@ -38,6 +38,12 @@ macro_rules! counters {
             $($(#[$field_meta])* pub $field: u64,)*
         }
 
+        impl core::ops::AddAssign for $name {
+            fn add_assign(&mut self, other: $name) {
+                $(self.$field += other.$field;)*
+            }
+        }
+
         impl $crate::counters::Counters for $name {
             fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64)) {
                 $(visitor($reported, self.$field);)*

@@ -19,7 +19,7 @@ use nic_sim::dma::DmaBytes;
 use nic_sim::engine::Engines;
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::{Link, LinkConfig, Port, Recorder};
-use nic_sim::{Driver, MultiQueueDevice, NicConfig, multi_queue_nic_with};
+use nic_sim::{Device, Driver, NicConfig, multi_queue_nic_with};
 use offload_api::NetDevice;
 use offload_base::cost::{Domain, Meter};
 use offload_base::counters::CounterSet;
@@ -325,7 +325,7 @@ impl Builder {
         number: usize,
         plan: &Plan,
         random: RandomSource,
-        (device, drivers): (Arc<Mutex<MultiQueueDevice>>, Vec<Driver>),
+        (device, drivers): (Arc<Mutex<Device>>, Vec<Driver>),
         runtime: &Arc<dyn Runtime>,
     ) -> BedHost {
         let mut config = Config::new(plan.address, plan.nic.mac, random).with_ipv6(plan.ipv6);
@@ -497,7 +497,7 @@ pub struct BedHost {
     address: Ipv4Addr,
     ipv6: Ipv6Addr,
     shards: Arc<[Host]>,
-    device: Arc<Mutex<MultiQueueDevice>>,
+    device: Arc<Mutex<Device>>,
     runtime: Arc<dyn Runtime>,
 }
 
@@ -573,7 +573,7 @@ impl BedHost {
 
     /// What each queue of its NIC counted.
     pub fn queue_counters(&self) -> Vec<DeviceCounters> {
-        lock(&self.device).queues().iter().map(|queue| queue.counters()).collect()
+        lock(&self.device).function().queue_pairs().iter().map(|pair| pair.counters()).collect()
     }
 
     /// What its NIC moved over PCIe.

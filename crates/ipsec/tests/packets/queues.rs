@@ -8,7 +8,7 @@ use core::task::Waker;
 use ipsec::SecureDevice;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
-use nic_sim::{Delays, MultiQueueDevice, NicConfig, multi_queue_nic};
+use nic_sim::{Delays, Device, NicConfig, multi_queue_nic};
 use offload_api::{
     Action, Direction, EspMode, FlowKey, NetDevice, NoRecords, OffloadKind, Policy, ResyncMode, SaParams, Selector,
     Sent, Template, TxAsk, TxPacket, TypedContexts, UdpEncapsulation,
@@ -35,7 +35,7 @@ impl Woken {
 }
 
 /// Host 1's end, with an SA to host 2 at the first of two queues.
-fn queues(kind: OffloadKind) -> (MultiQueueDevice, [Box<dyn NetDevice>; 2]) {
+fn queues(kind: OffloadKind) -> (Device, [Box<dyn NetDevice>; 2]) {
     let config =
         NicConfig { mac: [2, 0, 0, 0, 0, 1], delays: Delays::NONE, line_rate: None, queues: 2, ..NicConfig::default() };
     let (device, drivers) = multi_queue_nic(config);
@@ -48,7 +48,7 @@ fn queues(kind: OffloadKind) -> (MultiQueueDevice, [Box<dyn NetDevice>; 2]) {
 }
 
 /// All that the device sends; nobody serves the queues meanwhile.
-fn frames(device: &mut MultiQueueDevice) -> Vec<Frame> {
+fn frames(device: &mut Device) -> Vec<Frame> {
     device.process(NOW);
     let frames = core::iter::from_fn(|| device.poll_frame(NOW)).collect();
     device.process(NOW);

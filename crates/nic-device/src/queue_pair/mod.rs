@@ -1,22 +1,19 @@
-//! The device: what is behind PCIe.
+//! A queue pair: the rings of one driver, and the engines, contexts and buffers behind them.
 //!
 //! - `transmit`: send ring to port, through segmentation and the TLS transmit engine;
 //! - `receive`: port to receive ring, through checksums, steering and the TLS receive engine;
 //! - `coalesce`: which segments may be one packet for the host (LRO); `segmentation`: one packet in, segments out (TSO);
 //!   `pacing`: lanes in which packets wait for their time;
-//! - `control`: contexts created and given up, reset;
-//! - `multi_queue`: several of those, one for each queue pair, behind one port.
+//! - `control`: contexts created and given up, reset.
 //!
 //! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
 
 mod coalesce;
 mod control;
-mod fragments;
-mod multi_queue;
 mod pacing;
 mod receive;
 pub(crate) mod segmentation;
-mod transmit;
+pub(crate) mod transmit;
 
 use crate::context::ContextStore;
 use crate::engine::Engines;
@@ -24,7 +21,6 @@ use crate::stats::DeviceCounters;
 use crate::steering::Steering;
 use core::task::Waker;
 use core::time::Duration;
-pub use multi_queue::MultiQueueDevice;
 use nic_rings::dma::DmaBytes;
 use nic_rings::signal::Signal;
 use nic_rings::{DeviceRings, NicConfig};
@@ -39,22 +35,20 @@ use offload_wire::frame::Frame;
 use receive::ReceiveSide;
 use transmit::TransmitSide;
 
-/// An offload NIC, seen from its port and from the thread that runs it. Made by `nic_sim::nic`.
+/// One queue pair of a NIC, and what is behind it.
 ///
 /// ```
-/// use nic_sim::wire::Port;
 /// use nic_sim::{NicConfig, nic};
-/// use offload_base::Instant;
 ///
-/// let (mut device, _driver) = nic(NicConfig::default());
-/// device.process(Instant::ZERO);
-/// assert!(device.poll_frame(Instant::ZERO).is_none());
+/// let (device, _driver) = nic(NicConfig::default());
+/// let [pair] = device.function().queue_pairs() else { panic!("one driver, one pair") };
+/// assert_eq!((pair.contexts(), pair.counters().resets), (0, 0));
 /// ```
 #[derive(Debug)]
-pub struct Device {
+pub struct QueuePair {
     config: NicConfig,
     rings: DeviceRings,
-    contexts: ContextStore,
+    pub(crate) contexts: ContextStore,
     steering: Steering,
     transmit: TransmitSide,
     receive: ReceiveSide,
@@ -64,18 +58,18 @@ pub struct Device {
     interrupt: Interrupt,
     send_interrupt: Interrupt,
     /// For whoever spreads packets over the queues.
-    new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
+    pub(crate) new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
     /// The driver has not been told of the last reset.
     reset_unreported: bool,
     counters: DeviceCounters,
     dma: DmaBytes,
 }
 
-impl Device {
+impl QueuePair {
     /// For `nic-sim`, which makes the driver as well.
-    pub fn new(config: NicConfig, rings: DeviceRings, engines: Engines) -> Device {
+    pub fn new(config: NicConfig, rings: DeviceRings, engines: Engines) -> QueuePair {
         let frame_bytes = (usize::from(config.mtu) + ETHERNET_BYTES).next_multiple_of(64);
-        Device {
+        QueuePair {
             frames: BufferPool::new(frame_bytes, (SLAB_BYTES / frame_bytes).max(1)),
             contexts: ContextStore::new(engines.into_installed(), config.context_cache_bytes),
             config,
@@ -93,44 +87,44 @@ impl Device {
         }
     }
 
-    /// What the device counted.
+    /// What was counted here.
     pub fn counters(&self) -> DeviceCounters {
         let cache = self.contexts.counters();
         DeviceCounters { ctx_fetched: cache.fetched, ctx_evicted: cache.evicted, ..self.counters }
     }
 
-    /// How many contexts the device has, on the NIC and in host memory.
+    /// How many contexts are here, on the NIC and in host memory.
     pub fn contexts(&self) -> usize {
         self.contexts.len()
     }
 
-    /// What the device moved over PCIe.
+    /// What was moved over PCIe here.
     pub fn dma(&self) -> DmaBytes {
         self.dma
     }
 
-    /// What the NIC was built with.
+    /// What it was built with.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
     /// Whether one of its contexts follows the packets of `flow` that are received.
-    fn follows(&self, flow: &FlowKey) -> bool {
+    pub(crate) fn follows(&self, flow: &FlowKey) -> bool {
         self.steering.followers(flow).iter().any(Option::is_some)
     }
 
     /// Whether it has no receive contexts.
-    fn follows_nothing(&self) -> bool {
+    pub(crate) fn follows_nothing(&self) -> bool {
         self.steering.follows_nothing()
     }
 
     /// Whether one of its contexts opens packets that show this key of the engine of that number.
-    fn opens(&self, engine: u8, key: KeyBytes) -> bool {
+    pub(crate) fn opens(&self, engine: u8, key: KeyBytes) -> bool {
         self.steering.opener(engine, key).is_some()
     }
 
     /// Whether it has no contexts that open packets.
-    fn opens_nothing(&self) -> bool {
+    pub(crate) fn opens_nothing(&self) -> bool {
         self.steering.opens_nothing()
     }
 
@@ -140,7 +134,7 @@ impl Device {
     }
 
     /// When something else than a frame is due.
-    fn next_other(&self) -> Option<Instant> {
+    pub(crate) fn next_other(&self) -> Option<Instant> {
         let interrupts = earliest(self.interrupt.due, self.send_interrupt.due);
         earliest(earliest(self.receive.next_due(), self.control_due), interrupts)
     }
@@ -157,7 +151,7 @@ impl Device {
     }
 }
 
-impl Port for Device {
+impl Port for QueuePair {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
         self.take_frame(now, &frame.data);
     }

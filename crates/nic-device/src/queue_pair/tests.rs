@@ -15,7 +15,7 @@ use offload_api::{
 use offload_base::Seq;
 
 struct Rig {
-    device: Device,
+    device: QueuePair,
     host: DriverRings,
 }
 
@@ -23,7 +23,7 @@ impl Rig {
     fn new() -> Rig {
         let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
         let (device, host) = rings(&config);
-        Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host }
+        Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host }
     }
 
     fn command(&mut self, command: ControlCommand) -> Option<ControlCompletion> {
@@ -134,7 +134,7 @@ fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };
     let config = NicConfig { delays, line_rate: Some(1000), ..NicConfig::default() };
     let (device, host) = rings(&config);
-    let mut rig = Rig { device: Device::new(config.clone(), device, Engines::of(&config)), host };
+    let mut rig = Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host };
     let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
     packet.ask.streams = [None; 2];
     for slot in 0..2 {

@@ -6,10 +6,10 @@
 //! shaper share the port frame by frame: a rate is a ceiling, not a claim.
 
 use crate::context::{AnyStream, ContextStore, Wrapping};
-use crate::device::Device;
-use crate::device::pacing::{Shaper, gap};
-use crate::device::segmentation::Segmenter;
 use crate::engine::OutOfStep;
+use crate::queue_pair::QueuePair;
+use crate::queue_pair::pacing::{Shaper, gap};
+use crate::queue_pair::segmentation::Segmenter;
 use bytes::BytesMut;
 use core::time::Duration;
 use nic_rings::dma::{self, DmaBytes};
@@ -136,7 +136,7 @@ enum GivenUp {
     NotWrapped,
 }
 
-impl Device {
+impl QueuePair {
     /// The next frame to leave at `now`, if the port is free and there is one. Its line time is taken up.
     pub(super) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
         if let Activity::Fetching { until } = self.transmit.activity
@@ -181,7 +181,7 @@ impl Device {
         }
     }
 
-    pub(super) fn next_transmit(&self) -> Option<Instant> {
+    pub(crate) fn next_transmit(&self) -> Option<Instant> {
         let from_ring = match self.transmit.activity {
             // What is done is reported when the port has sent it and there is nothing more.
             Activity::Idle => (!self.transmit.done.is_empty()).then_some(self.transmit.port_free_at),
@@ -344,7 +344,7 @@ impl Device {
         }
         let mut wrapping = None;
         if let Some(asked) = ask.packet {
-            let Device { contexts, dma, counters, .. } = self;
+            let QueuePair { contexts, dma, counters, .. } = self;
             let begun = match contexts.packet(asked.context, dma) {
                 Some(engine) => engine.begin(asked, &mut packet, counters),
                 None => {
@@ -370,7 +370,7 @@ impl Device {
         }
         let works = ask.has_context();
         let mut worked = Worked::default();
-        let Device { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
+        let QueuePair { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
         let made = segmenter.next_frame(frames, |seq, fragment, bytes, frame| {
             if !works {
                 frame.extend_from_slice(bytes);
@@ -387,7 +387,7 @@ impl Device {
         };
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();
-            let Device { contexts, dma, counters, .. } = self;
+            let QueuePair { contexts, dma, counters, .. } = self;
             let wrapped = match contexts.packet(*handle, dma) {
                 Some(engine) => engine.wrap(*handle, wrapping, &frame, longest, counters),
                 None => {
@@ -443,7 +443,7 @@ impl Device {
 
     fn run_dump(&mut self, stages: &Stages, seq: Seq, bytes: &[u8]) {
         self.dma.tx_resync += dma::DUMP_DESCRIPTOR + bytes.len() as u64;
-        let Device { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
+        let QueuePair { contexts, dma, transmit: TransmitSide { scratch, nowhere, .. }, .. } = self;
         nowhere.clear();
         if work(stages, contexts, dma, (seq, bytes), scratch, nowhere).is_err() {
             self.counters.tx_stale_parameters += 1;
@@ -452,7 +452,7 @@ impl Device {
 }
 
 /// How long the port is busy with a frame.
-pub(super) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
+pub(crate) fn line_time(frame: &Frame, rate: Option<u64>) -> Duration {
     rate.map_or(Duration::ZERO, |rate| {
         let nanos = frame.wire_len() as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

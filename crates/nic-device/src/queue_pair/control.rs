@@ -4,14 +4,14 @@
 //! descriptor that is fetched, for it may depend on those that were given before it.
 
 use crate::context::Subject;
-use crate::device::Device;
+use crate::queue_pair::QueuePair;
 use nic_rings::dma;
 use nic_rings::packet::{ControlCommand, ControlCompletion};
 use offload_api::Spec;
 use offload_api::{Direction, Handle};
 use offload_base::Instant;
 
-impl Device {
+impl QueuePair {
     /// Resets the device: every context is gone, what was on the send ring is thrown away, and the driver is
     /// told. Receive buffers stay posted.
     pub fn reset(&mut self, now: Instant) {
@@ -132,7 +132,7 @@ impl Device {
     }
 
     fn create(&mut self, handle: Handle, direction: Direction, subject: Subject, spec: Spec) -> bool {
-        let Device { contexts, steering, dma, .. } = self;
+        let QueuePair { contexts, steering, dma, .. } = self;
         contexts.create(handle, direction, spec, subject, steering, dma)
     }
 

@@ -11,10 +11,10 @@
 
 mod opened;
 
-use crate::device::Device;
-use crate::device::coalesce::{Joint, Wrapping};
 use crate::engine::Payload;
 use crate::engine::Within;
+use crate::queue_pair::QueuePair;
+use crate::queue_pair::coalesce::{Joint, Wrapping};
 use bytes::BytesMut;
 use nic_rings::dma;
 use nic_rings::packet::ReceiveCompletion;
@@ -108,9 +108,9 @@ impl ReceiveSide {
     }
 }
 
-impl Device {
+impl QueuePair {
     /// Takes a frame from the wire. The host sees it when `process` finds its time come.
-    pub(super) fn take_frame(&mut self, now: Instant, data: &[u8]) {
+    pub(crate) fn take_frame(&mut self, now: Instant, data: &[u8]) {
         if !is_for(data, self.config.mac) {
             self.counters.rx_drop_address += 1;
             return;

@@ -7,9 +7,9 @@
 //! that wait to be joined would move the host's replay window past them.
 
 use super::Contents;
-use crate::device::Device;
-use crate::device::coalesce::Wrapping;
 use crate::engine::{Opened, Shown, Within};
+use crate::queue_pair::QueuePair;
+use crate::queue_pair::coalesce::Wrapping;
 use bytes::BytesMut;
 use offload_api::rx::Checksums;
 use offload_api::{Handle, Marks, PacketMark, Placements, RxMeta};
@@ -48,7 +48,7 @@ impl OpenedPacket {
     }
 }
 
-impl Device {
+impl QueuePair {
     /// Runs a received frame through the engine that it is for, if any is.
     pub(super) fn open(&mut self, data: &[u8]) -> Arrived {
         let Some((engine, shown)) = self.contexts.look(data, &self.steering, &mut self.counters) else {
@@ -66,7 +66,7 @@ impl Device {
             }
             Shown::Nothing => return Arrived::AsItWas,
         };
-        let Device { contexts, steering, dma, counters, .. } = self;
+        let QueuePair { contexts, steering, dma, counters, .. } = self;
         let opened = steering.opener(engine, key).and_then(|handle| {
             let engine = contexts.packet(handle, dma)?;
             Some(engine.open(handle, data, counters))
