@@ -1,5 +1,6 @@
 //! What a peer may send in any number, and what that costs: bounded in one poll, and in memory.
 
+#[path = "all/rig/mod.rs"]
 mod rig;
 
 use ktls_offload::KtlsStream;

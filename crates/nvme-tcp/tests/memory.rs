@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
+#[path = "all/rig/mod.rs"]
 mod rig;
 
 use bytes::{Bytes, BytesMut};

@@ -12,6 +12,7 @@
 //!
 //! `PROPTEST_CASES` says how many schedules are tried.
 
+#[path = "all/keyed/mod.rs"]
 mod keyed;
 
 use bytes::Bytes;

@@ -94,7 +94,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Two tests have larger ones, with everything that an offload has to handle: `crates/offload-testbed/tests/foreign.rs` (units that the
+//! Two tests have larger ones, with everything that an offload has to handle: `crates/offload-testbed/tests/all/foreign.rs` (units that the
 //! NIC follows, loses and finds again, both ways, and the protocol above), `crates/nic-sim/tests/foreign.rs` (whole packets).
 
 pub(crate) mod esp;

@@ -1,0 +1,461 @@
+//! KeyUpdates, asked for and not, in software and while a device works with the key that is changed.
+
+use crate::rig;
+
+use bytes::Bytes;
+use ktls_offload::{
+    AlertDescription, FixedKeys, KeySchedule, KtlsStream, NotOffloaded, Offload, Outcome, ScheduleError, TlsCounters,
+    TlsError, TrafficKeys,
+};
+use offload_api::{Refused, SegmentStream, TlsKey, TlsSuite, TlsVersion, TxTag};
+use proptest::prelude::*;
+use rig::{Cipher, Counting, Cut, SUITES, Wire, data, streams};
+use std::future::poll_fn;
+use std::task::Poll;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn keys_change_in_both_directions_when_asked() {
+    for suite in SUITES {
+        let wire = Wire::new(1);
+        let (mut near, mut far) = streams(&wire, suite);
+        let mut got = vec![0; 3];
+        for round in 0..5u64 {
+            near.write_all(b"one").await.unwrap();
+            near.update_keys(true).unwrap();
+            near.write_all(b"two").await.unwrap();
+            far.read_exact(&mut got).await.unwrap();
+            far.read_exact(&mut got).await.unwrap();
+            assert_eq!(got, b"two");
+            far.write_all(b"tri").await.unwrap();
+            near.read_exact(&mut got).await.unwrap();
+            assert_eq!(got, b"tri");
+            assert_eq!((near.counters().tx_rekey_ok, near.counters().rx_rekey_ok), (round + 1, round + 1));
+            assert_eq!((far.counters().tx_rekey_ok, far.counters().rx_rekey_ok), (round + 1, round + 1));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_keeps_asking_is_answered_once_until_data_go() {
+    let wire = Wire::new(2);
+    let (mut near, mut far) = streams(&wire, SUITES[0]);
+    for _ in 0..10 {
+        near.update_keys(true).unwrap();
+    }
+    near.write_all(b"x").await.unwrap();
+    far.read_exact(&mut [0]).await.unwrap();
+    assert_eq!(far.counters().rx_rekey_received, 10);
+    assert_eq!(far.counters().tx_rekey_ok, 1);
+    far.write_all(b"y").await.unwrap();
+    assert_eq!(far.counters().tx_rekey_ok, 2, "the later requests are answered before the data");
+    near.read_exact(&mut [0]).await.unwrap();
+    assert_eq!(near.counters().rx_rekey_ok, 2);
+}
+
+#[tokio::test]
+async fn keys_change_by_themselves_before_they_are_used_up() {
+    let wire = Wire::new(3);
+    let (mut near, mut far) = streams(&wire, SUITES[1]);
+    near.set_record_size(100);
+    near.set_records_per_key(4);
+    let payload = data(3, 5000);
+    near.send_chunk(Bytes::from(payload.clone())).await.unwrap();
+    near.close().await.unwrap();
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).await.unwrap();
+    assert!(got == payload);
+    assert_eq!(near.counters().tx_rekey_ok, 16, "three of data and a KeyUpdate each");
+    assert_eq!(far.counters().rx_rekey_ok, 16);
+}
+
+#[tokio::test]
+async fn a_key_that_is_older_than_it_may_be_is_changed_at_once() {
+    let wire = Wire::new(3);
+    let (mut near, mut far) = streams(&wire, SUITES[1]);
+    for _ in 0..5 {
+        near.write_all(b"x").await.unwrap();
+    }
+    near.set_records_per_key(4);
+    for rekeys in [1, 1, 1, 2] {
+        near.write_all(b"y").await.unwrap();
+        assert_eq!(near.counters().tx_rekey_ok, rekeys);
+    }
+    near.close().await.unwrap();
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"xxxxxyyyy");
+}
+
+#[tokio::test]
+async fn a_key_with_no_room_for_a_key_update_ends_the_stream_with_the_schedule_where_it_was() {
+    let (_, _, keys) = Counting::pair(SUITES[0]);
+    let keys = TrafficKeys { transmit: (u64::MAX - 2, keys.transmit.1), ..keys };
+    let wire = Wire::new(4);
+    let (a, b) = wire.ends();
+    let mut near = KtlsStream::new(a, keys.clone(), Box::new(NeverAsked)).unwrap();
+    let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
+    for _ in 0..2 {
+        let error = near.write_all(b"x").await.unwrap_err();
+        assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::KeyExhausted));
+    }
+    assert_eq!((near.counters().tx_rekey_error, near.counters().tx_rekey_ok), (1, 0));
+    let error = far.next_chunk().await.unwrap_err();
+    let expected = TlsError::AlertReceived(AlertDescription::INTERNAL_ERROR);
+    assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
+}
+
+/// TLS 1.2 has no key updates: what the key does not allow is refused, and the peer learns that it did not get all.
+#[tokio::test]
+async fn a_key_that_is_used_up_ends_a_stream_of_tls12() {
+    let cipher = Cipher { version: TlsVersion::Tls12, suite: TlsSuite::Aes128Gcm };
+    for device in [false, true] {
+        let wire = Wire::new(5).with_devices(0.0, 5);
+        let (mut near, mut far) = streams(&wire, cipher);
+        if device {
+            assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some());
+        }
+        near.set_records_per_key(3);
+        for text in ["1", "2", "3"] {
+            SegmentStream::send(&mut near, text.into(), TxTag::PLAIN);
+        }
+        // The transport's way of sending has no result; the next question tells.
+        SegmentStream::send(&mut near, "4".into(), TxTag::PLAIN);
+        SegmentStream::flush(&mut near);
+        let error = poll_fn(|cx| near.poll_room(cx)).await.unwrap_err();
+        assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&TlsError::KeyExhausted));
+        assert!(near.close().await.is_err(), "there is no orderly end to what is not whole");
+        let counters = near.counters();
+        let sealed = if device { (1, 3) } else { (4, 0) };
+        assert_eq!((counters.tx_records_sw, counters.tx_records_device), sealed, "the alert is software's");
+        let mut got = Vec::new();
+        let error = far.read_to_end(&mut got).await.unwrap_err();
+        let expected = TlsError::AlertReceived(AlertDescription::INTERNAL_ERROR);
+        assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
+        assert_eq!(got, b"123");
+    }
+}
+
+#[tokio::test]
+async fn without_a_next_key_the_stream_ends_before_a_number_is_used_twice() {
+    let (_, _, keys) = Counting::pair(SUITES[0]);
+    let (a, b) = Wire::new(4).ends();
+    let mut near = KtlsStream::new(a, keys.clone(), Box::new(FixedKeys)).unwrap();
+    let mut far = KtlsStream::new(b, keys.swapped(), Box::new(FixedKeys)).unwrap();
+    near.set_records_per_key(3);
+    near.write_all(b"1").await.unwrap();
+    near.write_all(b"2").await.unwrap();
+    let error = near.write_all(b"3").await.unwrap_err();
+    let expected = TlsError::Schedule(ScheduleError::NoMoreKeys);
+    assert_eq!(error.get_ref().unwrap().downcast_ref(), Some(&expected));
+    assert_eq!(near.counters().tx_rekey_error, 1);
+    let mut got = Vec::new();
+    assert!(far.read_to_end(&mut got).await.is_err(), "an internal_error alert ends it");
+    assert_eq!(got, b"12");
+}
+
+#[tokio::test]
+async fn a_transmit_context_goes_after_the_last_record_of_its_key() {
+    let wire = Wire::new(5).with_devices(0.0, 5);
+    let (mut near, mut far) = streams(&wire, SUITES[0]);
+    let handle = near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+    wire.lock()[0].hold = true;
+    near.send_chunk(Bytes::from(data(1, 50_000))).await.unwrap();
+    near.update_keys(false).unwrap();
+    near.send_chunk(Bytes::from(data(2, 50_000))).await.unwrap();
+    assert_eq!((near.counters().tx_records_device, near.counters().tx_records_sw), (5, 4));
+    assert!(wire.lock()[0].released.is_empty(), "records of the old key are still queued");
+    wire.lock()[0].hold = false;
+    wire.pump(0, usize::MAX);
+    assert_eq!(wire.lock()[0].released, [handle]);
+    // The device may have the new key as well.
+    assert!(near.offload(Offload { tx: true, rx: false }).tx.handle().is_some_and(|again| again != handle));
+    near.send_chunk(Bytes::from(data(3, 50_000))).await.unwrap();
+    near.close().await.unwrap();
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).await.unwrap();
+    assert!(got == [data(1, 50_000), data(2, 50_000), data(3, 50_000)].concat());
+    assert_eq!(wire.lock()[0].sealed_units, 0);
+}
+
+/// As Linux has it: software with the new key, and the device again when the old one's records are acknowledged.
+#[tokio::test]
+async fn a_transmit_key_goes_to_the_device_with_the_write_after_the_last_acknowledgment() {
+    let wire = Wire::new(5).with_devices(0.0, 5);
+    let (mut near, mut far) = streams(&wire, SUITES[0]);
+    near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+    wire.lock()[0].hold = true;
+    near.send_chunk("old".into()).await.unwrap();
+    near.update_keys(false).unwrap();
+    near.send_chunk("new, software".into()).await.unwrap();
+    assert_eq!(near.transmit_context(), None, "what the old context is for is still under way");
+    assert_eq!(near.counters().tx_rekey_device, 0);
+    wire.lock()[0].hold = false;
+    wire.pump(0, usize::MAX);
+    near.send_chunk("new, device".into()).await.unwrap();
+    assert!(near.transmit_context().is_some());
+    assert_eq!((near.counters().tx_rekey_ok, near.counters().tx_rekey_device), (1, 1));
+    // A key that changes again before the device has it stays in software, and so does one that it refuses.
+    wire.lock()[0].hold = true;
+    near.update_keys(false).unwrap();
+    near.update_keys(false).unwrap();
+    wire.lock()[0].hold = false;
+    wire.pump(0, usize::MAX);
+    wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::Unsupported);
+    near.send_chunk("software".into()).await.unwrap();
+    assert_eq!((near.counters().tx_rekey_sw, near.counters().curr_tx_sw), (2, 1));
+    // One that waits when the direction ends is neither.
+    wire.lock()[0].device.as_mut().unwrap().refuse = None;
+    near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+    near.update_keys(false).unwrap();
+    near.close().await.unwrap();
+    check_rekeys(near.counters());
+    assert_eq!(near.counters().tx_rekey_aborted, 1);
+    let mut got = Vec::new();
+    far.read_to_end(&mut got).await.unwrap();
+    assert_eq!(got, b"oldnew, softwarenew, devicesoftware");
+    assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_sw), (4, 4));
+}
+
+/// The transport drops a sealer for the one that follows it, which no next key may ever bring.
+#[tokio::test]
+async fn the_sealer_of_a_replaced_key_is_followed_by_one_without_a_key() {
+    for end in [|stream: &mut KtlsStream<rig::End>| stream.update_keys(false).unwrap(), SegmentStream::finish] {
+        let wire = Wire::new(5).with_devices(0.0, 5);
+        let (mut near, _far) = streams(&wire, SUITES[0]);
+        near.offload(Offload { tx: true, rx: false }).tx.handle().unwrap();
+        near.send_chunk("sealed by the device".into()).await.unwrap();
+        assert_eq!(wire.lock()[0].sealers(), 1);
+        wire.lock()[0].device.as_mut().unwrap().refuse = Some(Refused::NoSpace);
+        end(&mut near);
+        assert_eq!(wire.lock()[0].sealers(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_receive_key_goes_to_the_device_by_itself() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITES[1]);
+    near.send_chunk("go".into()).await.unwrap();
+    far.next_chunk().await.unwrap();
+    far.offload(Offload { tx: false, rx: true });
+    far.ready().await.unwrap();
+    for round in 1..5 {
+        near.update_keys(false).unwrap();
+        near.send_chunk("in software: it arrived with the KeyUpdate".into()).await.unwrap();
+        far.next_chunk().await.unwrap();
+        near.send_chunk(Bytes::from(data(round, 500))).await.unwrap();
+        assert!(far.next_chunk().await.unwrap().unwrap() == data(round, 500));
+        assert_eq!((far.counters().rx_rekey_ok, far.counters().rx_rekey_device), (round, round));
+        assert_eq!(far.counters().rx_records_device, 2 * round);
+    }
+}
+
+/// What becomes of changed keys adds up, once both directions have ended.
+fn check_rekeys(counters: &TlsCounters) {
+    let TlsCounters { tx_rekey_device, tx_rekey_sw, tx_rekey_aborted, .. } = *counters;
+    assert_eq!(tx_rekey_device + tx_rekey_sw + tx_rekey_aborted, counters.tx_rekey_ok, "{counters:?}");
+    let TlsCounters { rx_rekey_device, rx_rekey_sw, rx_rekey_aborted, .. } = *counters;
+    assert_eq!(rx_rekey_device + rx_rekey_sw + rx_rekey_aborted, counters.rx_rekey_ok, "{counters:?}");
+    assert!(tx_rekey_aborted <= 1 && rx_rekey_aborted <= 1, "{counters:?}");
+}
+
+#[derive(Clone, Debug)]
+enum Turn {
+    Write(usize),
+    Rekey(bool),
+    Offload(Offload),
+    Read,
+    Refuse(Option<Refused>),
+    Reset,
+    Hold(bool),
+}
+
+fn turns() -> impl Strategy<Value = Vec<(usize, Turn)>> {
+    let ask = (any::<bool>(), any::<bool>()).prop_map(|(tx, rx)| Turn::Offload(Offload { tx, rx }));
+    let turn = prop_oneof![
+        4 => (1usize..3_000).prop_map(Turn::Write),
+        4 => any::<bool>().prop_map(Turn::Rekey),
+        2 => Just(Turn::Offload(Offload::BOTH)),
+        1 => ask,
+        3 => Just(Turn::Read),
+        1 => prop::sample::select(vec![None, Some(Refused::Unsupported), Some(Refused::NoSpace), Some(Refused::Busy)]).prop_map(Turn::Refuse),
+        1 => Just(Turn::Reset),
+        1 => any::<bool>().prop_map(Turn::Hold),
+    ];
+    prop::collection::vec((0usize..2, turn), 1..60)
+}
+
+proptest! {
+    /// The oracle of rekeying: keys that the device got, that stayed in software and that nobody waited for any more are
+    /// the KeyUpdates sent, in both directions; and every byte arrives.
+    #[test]
+    fn what_becomes_of_keys_adds_up(turns in turns(), seed: u64, miss in prop_oneof![Just(0.0), 0.0..0.3f64]) {
+        let wire = Wire::new(seed).with_devices(miss, seed);
+        let streams = streams(&wire, SUITES[0]);
+        let mut ends = [streams.0, streams.1];
+        let (mut written, mut read) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            for (side, turn) in turns {
+                let end = &mut ends[side];
+                match turn {
+                    Turn::Write(bytes) => {
+                        let payload = data(written[side].len() as u64, bytes);
+                        written[side].extend_from_slice(&payload);
+                        end.send_chunk(payload.into()).await.unwrap();
+                    }
+                    // Without data in between there may not be many.
+                    Turn::Rekey(both) => {
+                        let payload = data(7, 1);
+                        written[side].extend_from_slice(&payload);
+                        end.update_keys(both).unwrap();
+                        end.send_chunk(payload.into()).await.unwrap();
+                    }
+                    Turn::Offload(ask) => {
+                        end.offload(ask);
+                    }
+                    Turn::Read => read_what_is_there(end, &mut read[side]).await,
+                    Turn::Refuse(refusal) => wire.lock()[side].device.as_mut().unwrap().refuse = refusal,
+                    Turn::Reset => wire.lock()[side].device.as_mut().unwrap().reset(),
+                    Turn::Hold(hold) => {
+                        wire.lock()[side].hold = hold;
+                        if !hold {
+                            wire.pump(side, usize::MAX);
+                        }
+                    }
+                }
+            }
+            for side in 0..2 {
+                wire.lock()[side].hold = false;
+                wire.pump(side, usize::MAX);
+            }
+            for end in &mut ends {
+                end.close().await.unwrap();
+            }
+            for (end, read) in ends.iter_mut().zip(&mut read) {
+                end.read_to_end(read).await.unwrap();
+            }
+        });
+        prop_assert!(read[1] == written[0] && read[0] == written[1]);
+        for (end, peer) in [(0, 1), (1, 0)] {
+            check_rekeys(ends[end].counters());
+            prop_assert_eq!(ends[end].counters().tx_rekey_ok, ends[peer].counters().rx_rekey_received);
+        }
+    }
+}
+
+async fn read_what_is_there(end: &mut KtlsStream<rig::End>, read: &mut Vec<u8>) {
+    loop {
+        let chunk = poll_fn(|cx| match end.poll_chunk(cx) {
+            Poll::Ready(chunk) => Poll::Ready(chunk),
+            Poll::Pending => Poll::Ready(Ok(None)),
+        });
+        let Some(chunk) = chunk.await.unwrap() else { return };
+        read.extend_from_slice(&chunk);
+    }
+}
+
+#[tokio::test]
+async fn what_a_device_decrypted_with_a_key_that_had_changed_is_restored() {
+    for (cut, miss) in [(Cut::Every(100), 0.0), (Cut::Every(1448), 0.0), (Cut::UpTo(300), 0.3), (Cut::Every(37), 0.5)] {
+        for suite in SUITES {
+            let wire = Wire::new(6).with_devices(miss, 6);
+            wire.lock()[0].cut = cut;
+            let (mut near, mut far) = streams(&wire, suite);
+            near.set_record_size(1000);
+            near.send_chunk("go".into()).await.unwrap();
+            far.next_chunk().await.unwrap();
+            far.offload(Offload { tx: false, rx: true });
+            far.ready().await.unwrap();
+            // All of it arrives at the device before anybody opens the KeyUpdates, which change the key twice.
+            let mut expected = Vec::new();
+            for round in 0..3 {
+                let payload = data(round, 7_500);
+                near.send_chunk(Bytes::from(payload.clone())).await.unwrap();
+                expected.extend(payload);
+                if round < 2 {
+                    near.update_keys(false).unwrap();
+                }
+            }
+            near.close().await.unwrap();
+            let mut got = Vec::new();
+            far.read_to_end(&mut got).await.unwrap();
+            assert!(got == expected, "{cut:?} {suite:?}");
+            assert_eq!(far.counters().rx_rekey_ok, 2);
+            // A packet with a record's end in it has a wrong tag, so only smaller ones show it.
+            let restored = far.counters().rx_restored_bytes > 0;
+            assert_eq!(restored, !matches!(cut, Cut::Every(1448)), "{cut:?}: the model decrypts what it should not");
+            assert_eq!(far.counters().decrypt_error, 0);
+            assert_eq!(far.counters().rx_sw, 3, "at first, and after each of two keys");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_device_may_have_the_next_key() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITES[2]);
+    let mut handles = Vec::new();
+    for round in 0..4 {
+        near.update_keys(false).unwrap();
+        near.send_chunk("go".into()).await.unwrap();
+        assert_eq!(far.next_chunk().await.unwrap().unwrap(), "go");
+        far.offload(Offload { tx: false, rx: true });
+        let Outcome::Device(handle) = far.ready().await.unwrap() else { panic!("refused") };
+        handles.push(handle);
+        near.send_chunk(Bytes::from(data(round, 9_000))).await.unwrap();
+        let segment = poll_fn(|cx| far.poll_segment(cx)).await.unwrap().unwrap();
+        assert_eq!(segment.meta.tls_context(), Some(handle));
+        let mut rest = vec![0; 9_000 - segment.data.len()];
+        far.consume(segment.data.len());
+        far.read_exact(&mut rest).await.unwrap();
+        assert!([&segment.data[..], &rest].concat() == data(round, 9_000));
+    }
+    assert_eq!(far.counters().rx_records_device, 7, "four of data, three KeyUpdates");
+    assert_eq!(wire.lock()[1].device.as_ref().unwrap().removed, handles[..3]);
+}
+
+#[tokio::test]
+async fn what_one_context_decrypted_outlives_the_keys_that_came_since() {
+    let wire = Wire::new(8).with_devices(0.0, 8);
+    // Packets smaller than a record: the device decrypts some with a key that is no longer the one.
+    wire.lock()[0].cut = Cut::Every(37);
+    let (mut near, mut far) = streams(&wire, SUITES[0]);
+    near.send_chunk("go".into()).await.unwrap();
+    far.next_chunk().await.unwrap();
+    far.offload(Offload { tx: false, rx: true });
+    far.ready().await.unwrap();
+    for round in 0..12 {
+        near.update_keys(false).unwrap();
+        near.send_chunk(Bytes::from(data(round, 1000))).await.unwrap();
+    }
+    for round in 0..12 {
+        let mut got = vec![0; 1000];
+        far.read_exact(&mut got).await.unwrap();
+        assert!(got == data(round, 1000), "round {round}");
+        let outcome = far.offload(Offload { tx: false, rx: true }).rx;
+        // The first context decrypted all of it, so seven may follow while some of that is unread.
+        let refused = outcome == Outcome::Refused(NotOffloaded::Unread);
+        assert_eq!(refused, (7..11).contains(&round), "round {round}: {outcome:?}");
+    }
+    assert!(far.counters().rx_restored_bytes > 0);
+    assert_eq!(far.counters().decrypt_error, 0);
+}
+
+/// The schedule of an end that has no business asking for a key.
+struct NeverAsked;
+
+impl KeySchedule for NeverAsked {
+    fn next_transmit_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        panic!("asked for a key that nothing can announce")
+    }
+
+    fn next_receive_key(&mut self) -> Result<TlsKey, ScheduleError> {
+        panic!("asked for a key that nobody announced")
+    }
+
+    fn store_ticket(&mut self, _: &[u8]) -> Result<(), ScheduleError> {
+        Ok(())
+    }
+}

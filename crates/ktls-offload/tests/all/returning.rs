@@ -1,0 +1,243 @@
+//! Coming back to a device that refused for a reason that passes, and peers that change keys for nothing else.
+
+use crate::rig;
+
+use ktls_offload::{KtlsStream, NotOffloaded, Offload, Outcome};
+use offload_api::{Contexts, Refused, TlsSuite};
+use rig::{End, Wire, streams};
+use std::task::Poll;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const SUITE: TlsSuite = TlsSuite::Aes128Gcm;
+const TX: Offload = Offload { tx: true, rx: false };
+const RX: Offload = Offload { tx: false, rx: true };
+
+fn refuse(wire: &Wire, with: Option<Refused>) {
+    wire.lock().iter_mut().for_each(|half| half.device.as_mut().unwrap().refuse = with);
+}
+
+async fn exchange(near: &mut KtlsStream<End>, far: &mut KtlsStream<End>, records: usize) {
+    for _ in 0..records {
+        near.send_chunk("more".into()).await.unwrap();
+        assert_eq!(far.next_chunk().await.unwrap().unwrap(), "more");
+    }
+}
+
+/// Two streams, of which one sends to a device, and the other receives from one.
+async fn offloaded(wire: &Wire) -> (KtlsStream<End>, KtlsStream<End>) {
+    let (mut near, mut far) = streams(wire, SUITE);
+    exchange(&mut near, &mut far, 1).await;
+    near.offload(TX).tx.handle().unwrap();
+    far.offload(RX);
+    far.ready().await.unwrap().handle().unwrap();
+    (near, far)
+}
+
+#[tokio::test]
+async fn a_device_that_is_busy_when_a_key_changes_gets_it_later() {
+    for passing in [Refused::Busy, Refused::Resetting] {
+        let wire = Wire::new(7).with_devices(0.0, 7);
+        let (mut near, mut far) = offloaded(&wire).await;
+        refuse(&wire, Some(passing));
+        near.update_keys(false).unwrap();
+        exchange(&mut near, &mut far, 3).await;
+        assert_eq!((near.transmit_context(), far.receive_context()), (None, None));
+        // Who asks is told, and that changes nothing.
+        let refused = Outcome::Refused(NotOffloaded::Device(passing));
+        assert_eq!(far.ready().await.unwrap(), refused);
+        assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (refused, refused));
+        refuse(&wire, None);
+        exchange(&mut near, &mut far, 3).await;
+        assert!(near.transmit_context().is_some() && far.receive_context().is_some());
+        assert_eq!((near.counters().tx_rekey_device, near.counters().tx_rekey_sw), (1, 0));
+        assert_eq!((far.counters().rx_rekey_device, far.counters().rx_rekey_sw), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_device_that_is_busy_when_it_is_asked_takes_the_stream_later() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::Busy));
+    let busy = Outcome::Refused(NotOffloaded::Device(Refused::Busy));
+    assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (busy, busy));
+    exchange(&mut near, &mut far, 3).await;
+    refuse(&wire, None);
+    exchange(&mut near, &mut far, 2).await;
+    assert!(near.transmit_context().is_some() && far.receive_context().is_some());
+    assert_eq!(
+        (near.counters().offload_refused, far.counters().offload_refused),
+        (1, 1),
+        "asking again is not counted"
+    );
+}
+
+#[tokio::test]
+async fn a_full_device_is_asked_less_and_less_often_and_takes_the_stream_when_there_is_room() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::NoSpace));
+    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (full, full));
+    exchange(&mut near, &mut far, 100).await;
+    for counters in [near.counters(), far.counters()] {
+        // With records 1, 3, 7, 15, 31, 63 and 95.
+        assert_eq!((counters.offload_refused, counters.offload_retried, counters.offload_later), (1, 7, 0));
+    }
+    refuse(&wire, None);
+    exchange(&mut near, &mut far, 26).await;
+    assert_eq!((near.transmit_context(), far.receive_context()), (None, None));
+    exchange(&mut near, &mut far, 2).await;
+    assert!(near.transmit_context().is_some() && far.receive_context().is_some());
+    for counters in [near.counters(), far.counters()] {
+        assert_eq!((counters.offload_refused, counters.offload_retried, counters.offload_later), (1, 8, 1));
+    }
+    assert_eq!((near.counters().tx_device, far.counters().rx_device), (1, 1));
+}
+
+/// What it cannot do in the end it would give up again and again.
+#[tokio::test]
+async fn a_device_that_gave_contexts_up_is_asked_less_and_less_often() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = offloaded(&wire).await;
+    let mut records = Vec::new();
+    for _ in 0..4 {
+        let lost = [near.transmit_context().unwrap(), far.receive_context().unwrap()];
+        for (half, handle) in lost.into_iter().enumerate() {
+            wire.lock()[half].device.as_mut().unwrap().remove(handle);
+        }
+        let mut without = [0; 2];
+        while near.transmit_context().is_none_or(|context| context == lost[0])
+            || far.receive_context().is_none_or(|context| context == lost[1])
+        {
+            exchange(&mut near, &mut far, 1).await;
+            without[0] += u32::from(near.transmit_context().is_none());
+            without[1] += u32::from(far.receive_context().is_none());
+        }
+        records.push(without);
+    }
+    // A record that it might have had counts, the receiver's when it is here.
+    assert_eq!(records, [[0, 1], [1, 2], [3, 4], [7, 8]]);
+    for counters in [near.counters(), far.counters()] {
+        assert_eq!((counters.offload_retried, counters.offload_later), (4, 4));
+    }
+}
+
+/// Room is made by others, who may wait for this stream.
+#[tokio::test]
+async fn ready_answers_at_once_that_the_device_is_full_and_asks_each_time() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    wire.lock()[1].tells_next = false;
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::NoSpace));
+    let full = Outcome::Refused(NotOffloaded::Device(Refused::NoSpace));
+    assert_eq!(far.offload(RX).rx, Outcome::Deferred);
+    near.send_chunk("first".into()).await.unwrap();
+    for _ in 0..5 {
+        let answer = std::future::poll_fn(|cx| Poll::Ready(far.poll_ready(cx))).await;
+        assert!(matches!(answer, Poll::Ready(Ok(outcome)) if outcome == full), "{answer:?}");
+    }
+    refuse(&wire, None);
+    assert!(far.ready().await.unwrap().handle().is_some());
+    assert_eq!((far.counters().offload_retried, far.counters().offload_later), (5, 1));
+}
+
+#[tokio::test]
+async fn what_a_device_will_never_take_is_not_asked_for_again() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::Unsupported));
+    let never = Outcome::Refused(NotOffloaded::Device(Refused::Unsupported));
+    assert_eq!((near.offload(TX).tx, far.offload(RX).rx), (never, never));
+    refuse(&wire, None);
+    exchange(&mut near, &mut far, 100).await;
+    assert_eq!((near.transmit_context(), far.receive_context()), (None, None));
+    for counters in [near.counters(), far.counters()] {
+        assert_eq!((counters.offload_retried, counters.offload_later), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_reset_makes_room_for_those_that_wait() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = streams(&wire, SUITE);
+    refuse(&wire, Some(Refused::NoSpace));
+    near.offload(TX);
+    far.offload(RX);
+    exchange(&mut near, &mut far, 100).await;
+    refuse(&wire, None);
+    wire.reset(0);
+    exchange(&mut near, &mut far, 1).await;
+    assert!(near.transmit_context().is_some());
+}
+
+#[tokio::test]
+async fn many_key_updates_at_once_do_not_push_a_stream_off_its_device() {
+    let wire = Wire::new(7).with_devices(0.0, 7);
+    let (mut near, mut far) = offloaded(&wire).await;
+    wire.lock()[0].hold = true;
+    for _ in 0..40 {
+        near.update_keys(false).unwrap();
+    }
+    near.send_chunk("data".into()).await.unwrap();
+    wire.lock()[0].hold = false;
+    wire.pump(0, usize::MAX);
+    assert_eq!(far.next_chunk().await.unwrap().unwrap(), "data");
+    let removed = wire.lock()[1].device.as_ref().unwrap().removed.len();
+    assert!(removed <= 9, "{removed} contexts made and taken away for 40 records of 27 bytes");
+    exchange(&mut near, &mut far, 20).await;
+    assert!(far.receive_context().is_some(), "never goes back: {:?}", far.ready().await);
+    assert_eq!(far.counters().decrypt_error, 0);
+}
+
+/// What a peer has a device do is bounded by the data that it sends.
+#[tokio::test]
+async fn key_updates_between_records_of_a_byte_cost_the_device_little() {
+    const ROUNDS: usize = 400;
+    let wire = Wire::new(8).with_devices(0.0, 8);
+    let (mut near, mut far) = offloaded(&wire).await;
+    for _ in 0..ROUNDS {
+        near.update_keys(false).unwrap();
+        exchange(&mut near, &mut far, 1).await;
+    }
+    let removed = wire.lock()[1].device.as_ref().unwrap().removed.len();
+    assert!((8..=9 + ROUNDS / 16).contains(&removed), "{removed} contexts made and taken away");
+    exchange(&mut near, &mut far, 20).await;
+    assert!(far.receive_context().is_some());
+}
+
+/// A client that only reads, and changes its keys, and asks for the same, in bursts; with cover traffic between them.
+#[tokio::test]
+async fn a_reader_may_change_keys_and_send_cover_traffic_as_often_as_it_likes() {
+    for device in [false, true] {
+        let wire = Wire::new(9).with_devices(0.0, 9);
+        let (mut server, mut client) = streams(&wire, SUITE);
+        if device {
+            server.offload(Offload::BOTH);
+            server.ready().await.unwrap();
+        }
+        let payload = rig::data(9, 100_000);
+        for _ in 0..10 {
+            wire.lock()[1].hold = true;
+            for _ in 0..100 {
+                client.update_keys(true).unwrap();
+            }
+            wire.lock()[1].hold = false;
+            wire.pump(1, usize::MAX);
+            server.write_all(&payload).await.unwrap();
+            // A server that serves its connection reads while it writes. Four polls take in all of them.
+            for _ in 0..4 {
+                let read = std::future::poll_fn(|cx| Poll::Ready(server.poll_chunk(cx)));
+                assert!(read.await.is_pending(), "the client sends no data");
+            }
+            let mut got = vec![0; payload.len()];
+            client.read_exact(&mut got).await.unwrap();
+            assert!(got == payload);
+        }
+        client.write_all(b"thanks").await.unwrap();
+        server.read_exact(&mut [0; 6]).await.unwrap();
+        let counters = server.counters();
+        assert_eq!((counters.rx_rekey_received, counters.rx_rekey_error), (1000, 0));
+        assert!(counters.tx_rekey_ok <= 20, "{} answers", counters.tx_rekey_ok);
+    }
+}

@@ -1,0 +1,200 @@
+//! Namespaces that become others while a host is connected, or that a controller cannot tell of: nothing is sent to another
+//! in place of the one that was looked at, and what waits for one keeps no other waiting.
+
+use crate::made_by_hand;
+
+use core::time::Duration;
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use made_by_hand::{Act, Faulty, WAS, is_gone, is_identify, is_io, with};
+use nvme_tcp::host::{Buffer, Host, HostEvent};
+use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, NamespaceData, Notices, Status, commands};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+const IS: NamespaceData = NamespaceData { nguid: [8; 16], ..WAS };
+/// A log page.
+const HEALTH: u8 = 2;
+
+/// With the answer to this the controller of a test answers a request for events.
+async fn have_events_told(host: &Host) {
+    host.admin_read(commands::log_page(HEALTH, 0, 512), Buffer::zeroed(512)).await.unwrap();
+}
+
+fn is_health(queue: u16, command: &Command) -> bool {
+    queue == 0 && command.opcode() == AdminOpcode::GetLogPage as u8 && command.u32(10) as u8 == HEALTH
+}
+
+#[test]
+fn a_namespace_that_is_another_while_connected_gets_nothing_that_was_for_the_first() {
+    // What it is, what the log page names, how often it is looked at then; whether the disk goes on.
+    let rows: [(NamespaceData, &[u32], u32, bool); 5] = [
+        (IS, &[1], 1, false),
+        (NamespaceData { blocks: 999, ..WAS }, &[3, 1], 1, false),
+        // More than the controller can list.
+        (IS, &[u32::MAX], 1, false),
+        (NamespaceData { blocks: 1001, ..WAS }, &[1], 1, true),
+        (WAS, &[2, 3], 0, true),
+    ];
+    for (now, named, looks, goes_on) in rows {
+        // Requests for events, Identify commands, and writes.
+        let counts = Arc::new([const { AtomicU32::new(0) }; 3]);
+        let seen = counts.clone();
+        let mut faulty = Faulty::new(move |_, queue, command| {
+            if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
+                return if seen[0].fetch_add(1, Relaxed) == 0 { Act::Hold } else { Act::Never };
+            }
+            if is_health(queue, command) {
+                return Act::AnswerHeld;
+            }
+            if is_identify(queue, command, 0, 1) {
+                seen[1].fetch_add(1, Relaxed);
+            }
+            if is_io(queue, command, IoOpcode::Write) {
+                seen[2].fetch_add(1, Relaxed);
+            }
+            Act::Answer
+        });
+        (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, named.to_vec());
+        let looked = counts.clone();
+        faulty.namespace = Box::new(move |_| (if looked[1].load(Relaxed) > 1 { now.clone() } else { WAS }, Vec::new()));
+        with(
+            faulty,
+            |config| config.keep_alive = Duration::ZERO,
+            move |host, _| async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                let write = || disk.write(0, [vec![1; 4096].into()]);
+                write().await.unwrap();
+                have_events_told(&host).await;
+                // Held, for nobody knows yet which namespaces have changed.
+                let ended = join_all([write(), write()]).await;
+                let [_, looked, written] = [0, 1, 2].map(|of| counts[of].load(Relaxed));
+                assert_eq!((looked, written), (1 + looks, if goes_on { 3 } else { 1 }), "{named:?}, {goes_on}");
+                let listed = if named == [u32::MAX] { Vec::new() } else { named.to_vec() };
+                assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(listed));
+                if goes_on {
+                    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+                } else {
+                    assert!(ended.iter().all(is_gone), "{ended:?}");
+                    let again = host.disk(1).await.unwrap();
+                    again.write(0, [vec![1; 4096].into()]).await.unwrap();
+                    assert!(is_gone(&write().await));
+                }
+                assert_eq!(host.stats().connects, 1);
+            },
+        );
+    }
+}
+
+/// The second event comes with the answer that says what the namespace was when the first had come.
+#[test]
+fn what_was_told_of_a_namespace_before_it_changed_again_does_not_count() {
+    let counts = Arc::new([const { AtomicU32::new(0) }; 2]);
+    let seen = counts.clone();
+    let mut faulty = Faulty::new(move |_, queue, command| {
+        if queue == 0 && command.opcode() == AdminOpcode::AsyncEventRequest as u8 {
+            return if seen[0].fetch_add(1, Relaxed) < 2 { Act::Hold } else { Act::Never };
+        }
+        let looks = seen[1].fetch_add(u32::from(is_identify(queue, command, 0, 1)), Relaxed);
+        if is_health(queue, command) || (is_identify(queue, command, 0, 1) && looks == 1) {
+            return Act::AnswerHeld;
+        }
+        Act::Answer
+    });
+    (faulty.data.notices, faulty.changed) = (Notices::NAMESPACES, vec![1]);
+    let looked = counts.clone();
+    faulty.namespace = Box::new(move |_| (if looked[1].load(Relaxed) > 2 { IS } else { WAS }, Vec::new()));
+    with(
+        faulty,
+        |config| config.keep_alive = Duration::ZERO,
+        move |host, _| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            have_events_told(&host).await;
+            assert!(is_gone(&disk.flush().await));
+            assert_eq!(counts[1].load(Relaxed), 3);
+        },
+    );
+}
+
+/// Behind a new connection the controller cannot tell of one namespace, for a while or for good.
+#[test]
+fn a_namespace_that_cannot_be_told_of_keeps_no_other_waiting() {
+    let without_retry = |status: Status| Status::new(status.code_type(), status.code(), false);
+    // With what, how often; when a command for it ends, and whether it is carried out.
+    let rows = [
+        (Status::NOT_READY, 5, 300..1500, true),
+        (Status::INTERNAL_ERROR, u32::MAX, 6000..8100, false),
+        (Status::INVALID_NAMESPACE, 1, 0..100, false),
+        (without_retry(Status::INVALID_NAMESPACE), 1, 0..100, false),
+    ];
+    for (status, times, took, is_there) in rows {
+        let refused = AtomicU32::new(0);
+        let mut faulty = Faulty::new(move |association, queue, command| match association {
+            1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
+            2.. if is_identify(queue, command, 0, 1) && refused.fetch_add(1, Relaxed) < times => Act::Refuse(status),
+            _ => Act::Answer,
+        });
+        faulty.namespace = Box::new(|_| (WAS, Vec::new()));
+        with(
+            faulty,
+            |config| config.path_wait = Duration::from_secs(8),
+            move |host, runtime| async move {
+                host.ready().await.unwrap();
+                let (untold, other) = (host.disk(1).await.unwrap(), host.disk(2).await.unwrap());
+                let (start, flush) = (runtime.now(), other.flush());
+                runtime.sleep(Duration::from_millis(5)).await;
+                let (waits, given_up) = (untold.verify(0, 1), untold.verify(1, 1));
+                flush.await.unwrap();
+                assert!(runtime.now() - start < Duration::from_millis(100), "{status}");
+                given_up.cancel();
+                let early = given_up.await;
+                assert!(runtime.now() - start < Duration::from_millis(100), "{status}: {early:?}");
+                let ended = waits.await;
+                let waited = (runtime.now() - start).as_millis();
+                assert!(took.contains(&waited), "{status}: {waited} ms");
+                match is_there {
+                    true => drop(ended.unwrap()),
+                    false => {
+                        assert!(is_gone(&ended), "{status}: {ended:?}");
+                        assert_eq!(host.next_event().await.unwrap(), HostEvent::NamespacesChanged(vec![1]));
+                    }
+                }
+                assert_eq!(host.stats().connects, 2, "{status}");
+            },
+        );
+    }
+}
+
+/// The application looks at a namespace before the host could: what waits for the one from before ends at once.
+#[test]
+fn what_waits_for_a_namespace_ends_when_another_is_found_in_its_place() {
+    let counts = Arc::new(AtomicU32::new(0));
+    let seen = counts.clone();
+    let mut faulty = Faulty::new(move |association, queue, command| match association {
+        1 if is_io(queue, command, IoOpcode::Flush) => Act::Close,
+        // One look when the disk is made, one of the host behind the new connection.
+        _ if is_identify(queue, command, 0, 1) && seen.fetch_add(1, Relaxed) == 1 => Act::Refuse(Status::NOT_READY),
+        _ => Act::Answer,
+    });
+    let looked = counts.clone();
+    faulty.namespace = Box::new(move |_| (if looked.load(Relaxed) > 1 { IS } else { WAS }, Vec::new()));
+    with(
+        faulty,
+        |_| (),
+        |host, runtime| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let waits = disk.flush();
+            while host.stats().connects < 2 {
+                runtime.sleep(Duration::from_millis(1)).await;
+            }
+            host.disk(1).await.unwrap();
+            // The host would look again in 20 ms.
+            runtime.sleep(Duration::from_millis(5)).await;
+            let ended = waits.now_or_never().expect("its end");
+            assert!(is_gone(&ended), "{ended:?}");
+        },
+    );
+}

@@ -1,0 +1,384 @@
+//! Commands that nobody waits for any more: they end when they cannot be carried out any more, and what comes later and is
+//! about the same waits for that.
+
+use crate::made_by_hand;
+
+use core::future::Future;
+use core::pin::pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use futures_util::future::{join3, select};
+use made_by_hand::{Act, Faulty, with};
+use nvme_tcp::host::{CommandError, Disk, Done, Failed, Host, HostError};
+use nvme_tcp::wire::{AdminOpcode, Command, IoOpcode, Status, commands};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a controller was sent on its I/O queues, in order: association, opcode and first block.
+type Seen = Arc<Mutex<Vec<(u32, u8, u64)>>>;
+
+/// A controller with two I/O queues, that does this about I/O commands, and remembers them.
+fn remembering(act: impl Fn(u32, &Command) -> Act + Send + Sync + 'static) -> (Faulty, Seen) {
+    let seen = Seen::default();
+    let remembers = seen.clone();
+    let mut faulty = Faulty::new(move |association, queue, command| {
+        if queue == 0 || command.opcode() == AdminOpcode::Fabrics as u8 {
+            return Act::Answer;
+        }
+        remembers.lock().unwrap().push((association, command.opcode(), command.u64(10)));
+        act(association, command)
+    });
+    faulty.queues = |_| 2;
+    (faulty, seen)
+}
+
+fn block(byte: u8) -> [bytes::Bytes; 1] {
+    [vec![byte; 4096].into()]
+}
+
+fn is_over<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
+    matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+}
+
+const COPY: u8 = 0x19;
+
+/// Commands that change block 3, and maybe others near it.
+const CHANGES: [fn(&Host, &Disk) -> Done; 5] = [
+    |_, disk| disk.write(3, block(1)),
+    |_, disk| disk.write_zeroes(3, 1),
+    |_, disk| disk.write_uncorrectable(3, 1),
+    |_, disk| disk.deallocate(&[(1, 1), (3, 1)]),
+    |host, _| host.io(Command::new(COPY, 0).with_namespace(1).with_u64(10, 3), []),
+];
+
+/// How somebody stops waiting for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Cancel,
+    Drop,
+    Timeout,
+}
+
+#[test]
+fn what_was_given_up_does_not_come_after_what_is_submitted_later() {
+    for (number, change) in CHANGES.into_iter().enumerate() {
+        for door in [Door::Cancel, Door::Drop, Door::Timeout] {
+            let is_first = AtomicBool::new(true);
+            let (faulty, seen) = remembering(move |_, command| {
+                let is_change = !matches!(IoOpcode::from_u8(command.opcode()), Some(IoOpcode::Flush | IoOpcode::Read));
+                // Answered with the next command on its queue.
+                if is_change && is_first.swap(false, Ordering::Relaxed) { Act::AnswerLate } else { Act::Answer }
+            });
+            with(
+                faulty,
+                |config| config.queues = 2,
+                move |host, runtime| async move {
+                    host.ready().await.unwrap();
+                    let disk = host.disk(1).await.unwrap();
+                    // Queues take turns: this is on the first.
+                    let mut given_up = Some(change(&host, &disk));
+                    match door {
+                        Door::Cancel => {
+                            runtime.sleep(Duration::from_millis(1)).await;
+                            given_up.as_ref().unwrap().cancel();
+                        }
+                        Door::Drop => {
+                            runtime.sleep(Duration::from_millis(1)).await;
+                            given_up = None;
+                        }
+                        Door::Timeout => {
+                            let sleep = runtime.sleep(Duration::from_millis(1));
+                            drop(select(given_up.take().unwrap(), Box::pin(sleep)).await);
+                        }
+                    }
+                    // On the second queue elsewhere, where nothing has to wait; Copy may be about anything.
+                    let elsewhere = |read: bool| match (number, read) {
+                        (4, _) => disk.flush(),
+                        (_, false) => disk.write(400, block(3)),
+                        (_, true) => disk.verify(4, 1),
+                    };
+                    elsewhere(false).await.unwrap();
+                    let mut write = disk.write(3, block(2));
+                    elsewhere(true).await.unwrap();
+                    let mut read = disk.read(3, disk.buffer(1));
+                    let mut zeroes = disk.write_zeroes(0, 5);
+                    runtime.sleep(Duration::from_millis(50)).await;
+                    assert!(!is_over(&mut write) && !is_over(&mut read) && !is_over(&mut zeroes));
+                    assert!(given_up.as_mut().is_none_or(|given_up| !is_over(given_up)), "it may be carried out yet");
+                    assert_eq!(seen.lock().unwrap().len(), 3, "{number}, {door:?}");
+                    disk.flush().await.unwrap();
+                    if let Some(given_up) = given_up {
+                        assert!(matches!(given_up.await, Err(CommandError::Cancelled)));
+                    }
+                    write.await.unwrap();
+                    read.await.unwrap();
+                    zeroes.await.unwrap();
+                    assert_eq!(seen.lock().unwrap().len(), 7, "{number}, {door:?}");
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn what_changes_nothing_ends_when_it_is_given_up() {
+    let (faulty, _) = remembering(|_, _| Act::Never);
+    with(
+        faulty,
+        |config| config.queues = 2,
+        |host, runtime| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let others = [disk.flush(), disk.compare(3, block(1)), disk.verify(3, 1)];
+            let read = disk.read(3, disk.buffer(1));
+            let start = runtime.now();
+            runtime.sleep(Duration::from_millis(1)).await;
+            others.iter().for_each(Done::cancel);
+            read.cancel();
+            for other in others {
+                assert!(matches!(other.await, Err(CommandError::Cancelled)));
+            }
+            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
+            assert_eq!(buffer.len(), 4096);
+            assert!(runtime.now() - start < Duration::from_millis(2));
+        },
+    );
+}
+
+#[test]
+fn a_write_given_up_under_a_lost_connection_ends_with_the_next_one() {
+    // In silence the next one comes when the controller has given the host up.
+    for (act, least, most) in [(Act::Never, 6000, 6100), (Act::Close, 20, 100)] {
+        for when in [0, 500] {
+            let (faulty, seen) = remembering(move |association, command| match command.opcode() {
+                opcode if opcode == IoOpcode::Write as u8 && association == 1 => Act::Never,
+                // The connection of the queue with the write.
+                opcode if opcode == IoOpcode::Flush as u8 && association == 1 => act,
+                _ => Act::Answer,
+            });
+            with(
+                faulty,
+                move |config| {
+                    config.command_timeout = Duration::from_secs(1);
+                    config.keep_alive = Duration::from_secs(5);
+                    // So that it can be given up before there is another connection.
+                    config.reconnect_delay = Duration::from_millis(20 + when);
+                },
+                move |host, runtime| async move {
+                    host.ready().await.unwrap();
+                    let disk = host.disk(1).await.unwrap();
+                    let start = runtime.now();
+                    let write = disk.write(3, block(1));
+                    let flush = disk.flush();
+                    let give_up_after = if matches!(act, Act::Never) { 2 * when } else { when };
+                    runtime.sleep(Duration::from_millis(1 + give_up_after)).await;
+                    write.cancel();
+                    let overlapping = disk.write(3, block(2));
+                    assert!(matches!(write.await, Err(CommandError::Cancelled)));
+                    let took = (runtime.now() - start).as_millis() as u64;
+                    assert!((least..=most + when).contains(&took), "{took} ms, given up after {give_up_after} ms");
+                    overlapping.await.unwrap();
+                    flush.await.unwrap();
+                    let seen = seen.lock().unwrap();
+                    let writes: Vec<_> = seen.iter().filter(|seen| seen.1 == IoOpcode::Write as u8).collect();
+                    assert!(matches!(writes[..], [(1, _, 3), (2, _, 3)]), "not sent again: {seen:?}");
+                },
+            );
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_command_that_was_given_up_can_be_given_up_too() {
+    let (faulty, seen) = remembering(|_, command| match command.opcode() {
+        opcode if opcode == IoOpcode::Write as u8 => Act::Never,
+        _ => Act::Answer,
+    });
+    with(
+        faulty,
+        |config| config.queues = 2,
+        move |host, runtime| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let write = disk.write(3, block(1));
+            runtime.sleep(Duration::from_millis(1)).await;
+            drop(write);
+            let (held, read) = (disk.write(3, block(2)), disk.read(2, disk.buffer(2)));
+            drop(disk.write(3, block(3)));
+            held.cancel();
+            read.cancel();
+            assert!(matches!(held.await, Err(CommandError::Cancelled)));
+            let Err(Failed { error: CommandError::Cancelled, buffer }) = read.await else { panic!() };
+            assert_eq!(buffer.len(), 2 * 4096);
+            let last = disk.read(3, disk.buffer(1));
+            runtime.sleep(Duration::from_millis(1)).await;
+            host.close().await;
+            let Err(Failed { error: CommandError::Lost(HostError::Closed), buffer }) = last.await else { panic!() };
+            assert_eq!(buffer.len(), 4096);
+            assert!(matches!(disk.write(3, block(4)).await, Err(CommandError::Lost(HostError::Closed))));
+            assert_eq!(seen.lock().unwrap().len(), 1, "nothing but the first write was sent");
+        },
+    );
+}
+
+#[test]
+fn admin_commands_wait_for_changes_that_were_given_up() {
+    const NAMESPACE_MANAGEMENT: u8 = 0x0d;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let remembers = seen.clone();
+    let faulty = Faulty::new(move |_, queue, command| {
+        if command.opcode() != AdminOpcode::Fabrics as u8 {
+            remembers.lock().unwrap().push((queue, command.opcode()));
+        }
+        match command.opcode() {
+            NAMESPACE_MANAGEMENT => Act::AnswerLate,
+            _ => Act::Answer,
+        }
+    });
+    with(
+        faulty,
+        |config| config.keep_alive = Duration::from_secs(2),
+        move |host, runtime| async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            seen.lock().unwrap().clear();
+            let creates = host.admin(Command::new(NAMESPACE_MANAGEMENT, 0), []);
+            runtime.sleep(Duration::from_millis(1)).await;
+            drop(creates);
+            // They may see what it does. An Abort may be about it.
+            let (list, read) = (host.namespaces(), disk.read(0, disk.buffer(1)));
+            let aborts = async {
+                runtime.sleep(Duration::from_millis(1)).await;
+                assert_eq!(*seen.lock().unwrap(), [(0, NAMESPACE_MANAGEMENT)]);
+                host.admin(Command::new(AdminOpcode::Abort as u8, 0), []).await.unwrap();
+            };
+            let (list, read, ()) = join3(list, read, aborts).await;
+            list.unwrap();
+            read.unwrap();
+            let mut seen = seen.lock().unwrap().clone();
+            seen[2..].sort_unstable();
+            let (abort, identify) = (AdminOpcode::Abort as u8, AdminOpcode::Identify as u8);
+            assert_eq!(seen, [(0, NAMESPACE_MANAGEMENT), (0, abort), (0, identify), (1, IoOpcode::Read as u8)]);
+        },
+    );
+}
+
+/// Without a keep-alive a controller may carry a command out at any later time.
+#[test]
+fn without_a_keep_alive_nothing_that_changes_something_is_sent_again() {
+    for cancelled in [false, true] {
+        let (faulty, seen) = remembering(|association, _| if association == 1 { Act::Never } else { Act::Answer });
+        let stats = with(
+            faulty,
+            |config| {
+                config.queues = 2;
+                config.command_timeout = Duration::from_secs(1);
+                config.keep_alive = Duration::ZERO;
+            },
+            move |host, runtime| async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                let changes: Vec<Done> = CHANGES.iter().map(|change| change(&host, &disk)).collect();
+                let read = disk.read(0, disk.buffer(1));
+                runtime.sleep(Duration::from_millis(1)).await;
+                if cancelled {
+                    changes.iter().for_each(Done::cancel);
+                }
+                for change in changes {
+                    let ended = change.await;
+                    assert!(matches!(ended, Err(CommandError::Uncertain(_))), "{ended:?}");
+                }
+                read.await.unwrap();
+                host.stats()
+            },
+        );
+        assert_eq!((stats.connects, stats.replays), (2, 1));
+        let again: Vec<u8> = seen.lock().unwrap().iter().filter(|seen| seen.0 == 2).map(|seen| seen.1).collect();
+        assert_eq!(again, [IoOpcode::Read as u8]);
+    }
+    // Lost with both sides knowing of it, it is sent again.
+    let (faulty, _) = remembering(|association, _| if association == 1 { Act::Close } else { Act::Answer });
+    let stats = with(
+        faulty,
+        |config| config.keep_alive = Duration::ZERO,
+        |host, _| async move {
+            host.ready().await.unwrap();
+            host.disk(1).await.unwrap().write(0, block(1)).await.unwrap();
+            host.stats()
+        },
+    );
+    assert_eq!(stats.replays, 1);
+}
+
+#[test]
+fn what_must_not_be_carried_out_twice_is_sent_once() {
+    type Submit = fn(&Host) -> Done;
+    let rows: [(Submit, bool); 8] = [
+        // Namespace Management, Format NVM, Security Send, Property Set.
+        (|host| host.admin(Command::new(0x0d, 0), []), false),
+        (|host| host.admin(Command::new(0x80, 0), []), false),
+        (|host| host.admin(Command::new(0x81, 0), block(1)), false),
+        (|host| host.admin(commands::property_set(0x20, 0x4e56_4d65), []), false),
+        // Reservation Acquire, Copy; a write to a namespace that nobody has looked at.
+        (|host| host.io(Command::new(0x11, 0).with_namespace(1), []), false),
+        (|host| host.io(Command::new(COPY, 0).with_namespace(1), []), false),
+        (|host| host.io(commands::range(IoOpcode::Write, 2, 0, 1), block(1)), false),
+        (|host| host.io(commands::range(IoOpcode::Write, 1, 0, 1), block(1)), true),
+    ];
+    for (number, (submit, again)) in rows.into_iter().enumerate() {
+        let sent = Arc::new(Mutex::new(0));
+        let count = sent.clone();
+        let faulty = Faulty::new(move |association, queue, command| {
+            let closes = match (queue, command.opcode()) {
+                (0, 0x0d | 0x80 | 0x81) => true,
+                (0, 0x7f) => command.u32(11) == 0x20,
+                (1.., 0x11 | COPY | 0x01) => true,
+                _ => false,
+            };
+            if closes {
+                *count.lock().unwrap() += 1;
+            }
+            if closes && association == 1 { Act::Close } else { Act::Answer }
+        });
+        with(
+            faulty,
+            |_| (),
+            move |host, _| async move {
+                host.ready().await.unwrap();
+                host.disk(1).await.unwrap();
+                let ended = submit(&host).await;
+                if again {
+                    ended.unwrap();
+                } else {
+                    assert!(matches!(ended, Err(CommandError::Uncertain(_))), "row {number}: {ended:?}");
+                }
+                // The host goes on.
+                host.disk(1).await.unwrap().flush().await.unwrap();
+            },
+        );
+        assert_eq!(*sent.lock().unwrap(), 1 + u32::from(again), "row {number}");
+    }
+}
+
+#[test]
+fn what_must_not_be_carried_out_twice_is_not_tried_again() {
+    let (faulty, seen) = remembering(|_, command| match command.opcode() {
+        COPY | 0x01 => Act::Refuse(Status::INTERNAL_ERROR),
+        _ => Act::Answer,
+    });
+    with(
+        faulty,
+        |_| (),
+        move |host, _| async move {
+            host.ready().await.unwrap();
+            host.disk(1).await.unwrap();
+            for (command, times) in
+                [(Command::new(COPY, 0).with_namespace(1), 1), (commands::range(IoOpcode::Write, 1, 0, 1), 6)]
+            {
+                let failed = host.io(command, block(1)).await;
+                assert!(matches!(failed, Err(CommandError::Status(_))), "{failed:?}");
+                assert_eq!(core::mem::take(&mut *seen.lock().unwrap()).len(), times);
+            }
+        },
+    );
+}

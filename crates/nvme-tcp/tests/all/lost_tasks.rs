@@ -1,0 +1,234 @@
+//! A host loses one of its tasks: everybody who waits for it hears of that, and nobody waits for ever.
+
+use crate::bed;
+
+use bed::{Bed, Layers, blocks};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use nvme_tcp::host::{Buffer, CommandError, Connecting, Connector, Failed, Host, HostConfig, HostError, Offload, Task};
+use nvme_tcp::target::TransportConfig;
+use nvme_tcp::wire::commands;
+use offload_base::{Alarm, Clock, Instant, Timers};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Dropped,
+    Panics,
+}
+
+/// What decides over a task.
+#[derive(Default)]
+struct Doom {
+    come: AtomicBool,
+    /// The task runs, and is to panic.
+    burning: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Doom {
+    fn come(&self) {
+        self.come.store(true, Ordering::Relaxed);
+        if let Some(waker) = self.waker.lock().unwrap().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A task until its doom has come.
+struct Doomed {
+    task: Option<Task>,
+    fate: Fate,
+    doom: Arc<Doom>,
+}
+
+impl Future for Doomed {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        *self.doom.waker.lock().unwrap() = Some(cx.waker().clone());
+        let come = self.doom.come.load(Ordering::Relaxed);
+        if come && self.fate == Fate::Dropped {
+            self.task = None;
+        }
+        let doom = self.doom.clone();
+        let Some(task) = &mut self.task else { return Poll::Ready(()) };
+        doom.burning.store(come, Ordering::Relaxed);
+        let polled = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx)));
+        doom.burning.store(false, Ordering::Relaxed);
+        match polled {
+            Ok(polled) => polled,
+            // As a runtime does.
+            Err(_) => {
+                self.task = None;
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+/// A clock whose readers panic.
+struct Burning(Arc<dyn Timers>, Arc<Doom>);
+
+impl Clock for Burning {
+    fn now(&self) -> Instant {
+        assert!(!self.1.burning.load(Ordering::Relaxed), "as it should");
+        self.0.now()
+    }
+}
+
+impl Timers for Burning {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        self.0.alarm()
+    }
+}
+
+struct Panicking;
+
+impl Connector for Panicking {
+    fn connect(&self) -> Connecting {
+        panic!("as it should")
+    }
+}
+
+fn is_lost(error: &CommandError) -> bool {
+    matches!(error, CommandError::Lost(HostError::TaskLost))
+}
+
+/// A host whose task `number` has that fate.
+fn doomed(bed: &Bed, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
+    doomed_with(bed, HostConfig { queues: 2, ..bed.host_config() }, number, fate)
+}
+
+fn doomed_with(bed: &Bed, config: HostConfig, number: usize, fate: Fate) -> (Host, Arc<Doom>) {
+    let doom = Arc::<Doom>::default();
+    let timers = Arc::new(Burning(bed.timers(), doom.clone()));
+    let (host, tasks) = Host::new(bed.connector(), timers, config);
+    for (place, task) in tasks.into_iter().enumerate() {
+        if place == number {
+            bed.spawn(Doomed { task: Some(task), fate, doom: doom.clone() });
+        } else {
+            bed.spawn(task);
+        }
+    }
+    (host, doom)
+}
+
+#[test]
+fn whoever_waits_for_a_host_without_a_task_hears_of_it() {
+    for fate in [Fate::Dropped, Fate::Panics] {
+        for number in 0..3 {
+            let mut bed = Bed::new(60 + number as u64, TransportConfig::default(), Layers::Tcp, 0.0);
+            let (host, doom) = doomed(&bed, number, fate);
+            let runtime = bed.runtime();
+            bed.run(async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                disk.write(0, [blocks(8)]).await.unwrap();
+                // Two rounds of the queues' turns: each has something under way, and more than it has room for.
+                let reads: Vec<_> = (0..600).map(|_| disk.read(0, disk.buffer(8))).collect();
+                let writes: Vec<_> = (0..600).map(|_| disk.write(8, [blocks(64)])).collect();
+                let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
+                runtime.sleep(Duration::from_micros(3)).await;
+                doom.come();
+                let mut lost = 0;
+                for read in reads {
+                    match read.await {
+                        Ok(buffer) => assert_eq!(buffer.to_vec(), blocks(8)),
+                        Err(Failed { error, buffer }) => {
+                            lost += 1;
+                            assert!(is_lost(&error), "{fate:?} {number}: {error}");
+                            assert!(matches!(buffer.len(), 0 | 4096));
+                        }
+                    }
+                }
+                assert!(lost > 500, "{fate:?} {number}: {lost}");
+                for write in writes {
+                    let written = write.await;
+                    assert!(written.as_ref().is_err_and(is_lost), "{fate:?} {number}: {written:?}");
+                }
+                match log.await {
+                    // Answered as the admin queue's task said goodbye.
+                    Ok(buffer) => assert!(number > 0 && buffer.len() == 512),
+                    Err(failed) => assert!(is_lost(&failed.error)),
+                }
+                // And so does whoever comes later.
+                assert!(disk.flush().await.is_err_and(|error| is_lost(&error)));
+                assert!(matches!(host.ready().await, Err(HostError::TaskLost)));
+                assert!(matches!(host.next_event().await, Err(HostError::TaskLost)));
+                host.close().await;
+            });
+        }
+    }
+}
+
+/// A device keeps nothing for a queue whose task is gone.
+#[test]
+fn a_lost_task_gives_its_contexts_back() {
+    for fate in [Fate::Dropped, Fate::Panics] {
+        let mut bed = Bed::new(66, TransportConfig::default(), Layers::Tcp, 0.0);
+        let (offload, data_digest) = (Offload::PlaceAndCheck, true);
+        let config = HostConfig { queues: 1, offload, data_digest, ..bed.host_config() };
+        let (host, doom) = doomed_with(&bed, config, 1, fate);
+        let runtime = bed.runtime();
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            for _ in 0..4 {
+                disk.write(0, [blocks(64)]).await.unwrap();
+                disk.read(0, disk.buffer(64)).await.unwrap();
+            }
+            doom.come();
+            assert!(matches!(host.next_event().await, Err(HostError::TaskLost)));
+            runtime.sleep(Duration::from_millis(50)).await;
+        });
+        let counters = bed.host_counters();
+        for (made, gone) in [("rx_nvmeotcp_sk_add", "rx_nvmeotcp_sk_del"), ("tx_nvmeotcp_sk_add", "tx_nvmeotcp_sk_del")]
+        {
+            assert!(counters.value(made) > 0, "{fate:?}: {made}");
+            assert_eq!(counters.value(gone), counters.value(made), "{fate:?}: {gone}");
+        }
+    }
+}
+
+#[test]
+fn a_host_whose_tasks_never_ran_is_no_host() {
+    let mut bed = Bed::new(70, TransportConfig::default(), Layers::Tcp, 0.0);
+    let (host, tasks) = Host::new(bed.connector(), bed.timers(), bed.host_config());
+    let waits = host.clone();
+    bed.run(async move {
+        let log = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512));
+        drop(tasks);
+        let Err(Failed { error, buffer }) = log.await else { panic!("nobody sent it") };
+        assert!(is_lost(&error));
+        assert_eq!(buffer.len(), 512, "it was never out of reach");
+        assert!(matches!(waits.ready().await, Err(HostError::TaskLost)));
+    });
+}
+
+#[test]
+fn a_host_that_is_closed_says_so_whatever_becomes_of_its_tasks() {
+    let mut bed = Bed::new(71, TransportConfig::default(), Layers::Tcp, 0.0);
+    let host = bed.connect(bed.host_config());
+    bed.run(async move {
+        host.ready().await.unwrap();
+        host.close().await;
+        let late = host.admin_read(commands::log_page(2, 0, 512), Buffer::zeroed(512)).await;
+        assert!(matches!(late, Err(Failed { error: CommandError::Lost(HostError::Closed), .. })));
+    });
+}
+
+#[test]
+fn a_stream_that_cannot_be_opened_for_a_panic_is_no_reason_to_wait() {
+    let mut bed = Bed::new(72, TransportConfig::default(), Layers::Tcp, 0.0);
+    let (host, tasks) = Host::new(Panicking, bed.timers(), bed.host_config());
+    for task in tasks {
+        bed.spawn(Doomed { task: Some(task), fate: Fate::Panics, doom: Arc::default() });
+    }
+    let ready = bed.run(async move { host.ready().await });
+    assert!(matches!(ready, Err(HostError::TaskLost)), "{ready:?}");
+}

@@ -1,0 +1,20 @@
+//! NVMe/TCP hosts and targets over emulated NICs, over made-up streams and by hand: one program, for one is built and linked sooner than many.
+
+mod bed;
+mod changed_namespaces;
+mod conformance;
+mod endurance;
+mod faulty;
+mod given_up;
+mod host;
+mod host_conformance;
+mod jobs;
+mod lost_tasks;
+mod made_by_hand;
+mod offload;
+mod oracle;
+mod pair;
+mod pdu;
+mod rig;
+mod stalled;
+mod tshark;

@@ -1,0 +1,498 @@
+//! Placement and digests by the NIC of an emulated host: the same data as by the CPU, whatever happens to packets,
+//! commands, connections and the device; and every buffer comes back.
+
+use crate::bed;
+
+use bed::{Bed, Layers, blocks};
+use bytes::BytesMut;
+use core::time::Duration;
+use nvme_tcp::OffloadCounters;
+use nvme_tcp::exercise::Exercise;
+use nvme_tcp::host::{Buffer, CommandError, Failed, Host, Offload};
+use nvme_tcp::target::TransportConfig;
+use offload_base::Seed;
+use offload_base::counters::CounterSet;
+use proptest::prelude::*;
+
+fn connect(bed: &Bed, offload: Offload, queues: u16) -> Host {
+    let mut config = bed.host_config();
+    (config.offload, config.queues, config.data_digest) = (offload, queues, true);
+    config.reconnect_delay = Duration::from_millis(20);
+    bed.connect(config)
+}
+
+fn exercise(seed: u64) -> Exercise {
+    Exercise { bytes: 12 << 20, blocks: 8192, command_bytes: 256 << 10, ..Exercise::new(Seed(seed)) }
+}
+
+#[test]
+fn what_the_device_places_is_what_the_cpu_would_copy() {
+    for (seed, loss) in [(21, 0.0), (22, 0.01), (23, 0.05)] {
+        for transport in [
+            TransportConfig::default(),
+            TransportConfig { data_bytes: 50_000, ..TransportConfig::default() },
+            TransportConfig { data_bytes: 6_000, ..TransportConfig::default() },
+        ] {
+            for offload in [Offload::Place, Offload::PlaceAndCheck] {
+                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let host = connect(&bed, offload, 2);
+                let stats = bed.run(async move {
+                    host.ready().await.unwrap();
+                    let disk = host.disk(1).await.unwrap();
+                    exercise(seed).run(&disk, |_| ()).await.unwrap();
+                    host.stats()
+                });
+                assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}");
+                let counters = bed.counters();
+                let count = |name| counters.value(name);
+                assert!(count("rx_nvmeotcp_bytes") > 4 << 20, "seed {seed}: {}", count("rx_nvmeotcp_bytes"));
+                assert_eq!(count("rx_nvmeotcp_checked") > 0, offload == Offload::PlaceAndCheck);
+                if loss > 0.0 {
+                    assert!(count("rx_nvmeotcp_drop") > 0 && count("rx_nvmeotcp_resync") > 0, "seed {seed}");
+                }
+                assert_eq!(count("rx_nvmeotcp_sk_add"), 2);
+            }
+        }
+    }
+}
+
+/// Parts that are neighbours in memory come back as they were, filled.
+#[test]
+fn a_buffer_cut_from_one_slab_is_read_part_by_part() {
+    for offload in [Offload::None, Offload::Place] {
+        let mut bed = Bed::new(3, TransportConfig::default(), Layers::Tcp, 0.0);
+        let host = connect(&bed, offload, 1);
+        let data = blocks(256);
+        let expected = data.clone();
+        bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            disk.write(0, [data]).await.unwrap();
+            for _ in 0..4 {
+                let mut slab = BytesMut::zeroed(128 << 10);
+                let parts = [1 << 10, 63 << 10, 32 << 10, 32 << 10].map(|bytes| slab.split_to(bytes));
+                let places = parts.each_ref().map(|part| (part.as_ptr().addr(), part.len()));
+                let buffer = disk.read(0, Buffer::from_parts(parts)).await.unwrap();
+                let after: Vec<_> = buffer.parts().iter().map(|part| (part.as_ptr().addr(), part.len())).collect();
+                assert_eq!(after, places, "{offload:?}");
+                assert_eq!(buffer.to_vec(), expected, "{offload:?}");
+            }
+        });
+        assert_eq!(bed.counters().value("rx_nvmeotcp_bytes") > 0, offload == Offload::Place);
+    }
+}
+
+/// Packets longer than their headers tell, both ways, are placed, checked, given digests and encrypted like others.
+#[test]
+fn packets_of_any_length_are_worked_on() {
+    for layers in [Layers::Tcp, Layers::TlsNic] {
+        for (seed, loss) in [(81, 0.0), (82, 0.01)] {
+            let mut bed = Bed::with_large_nics(seed, layers, loss);
+            let host = connect(&bed, Offload::PlaceAndCheck, 2);
+            exercised_through_resets(&mut bed, host, exercise(seed), loss);
+            let counters = bed.counters();
+            let count = |name| counters.value(name);
+            if loss == 0.0 {
+                for [bytes, packets] in [["rx_lro_bytes", "rx_lro_packets"], ["tx_tso_bytes", "tx_tso_packets"]] {
+                    assert!(count(bytes) / count(packets) > 1 << 16, "{bytes}, seed {seed}");
+                }
+            }
+            assert!(count("rx_nvmeotcp_bytes") > 4 << 20 && count("tx_nvmeotcp_digests") > 20, "seed {seed}");
+            assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
+        }
+    }
+}
+
+/// Both NICs fill in digests; a wrong one would have a command tried again.
+#[test]
+fn digests_that_the_device_fills_in_are_those_of_the_cpu() {
+    for (seed, loss) in [(41, 0.0), (42, 0.01), (43, 0.05)] {
+        let (mut bypass, mut needs_software) = (0, 0);
+        for transport in [
+            TransportConfig::default(),
+            TransportConfig { data_bytes: 20_000, max_data: 20_000, ..TransportConfig::default() },
+            TransportConfig { data_bytes: 3_000, max_data: 4_096, ..TransportConfig::default() },
+        ] {
+            // What comes from the target the host's CPU checks, or its NIC; the other way it is the target's CPU.
+            for offload in [Offload::None, Offload::PlaceAndCheck] {
+                let mut bed = Bed::new(seed, transport, Layers::Tcp, loss);
+                let host = connect(&bed, offload, 2);
+                exercised_through_resets(&mut bed, host, exercise(seed), loss);
+                let counters = bed.counters();
+                let count = |name| counters.value(name);
+                assert!(count("tx_nvmeotcp_digests") > 20, "seed {seed}: {}", count("tx_nvmeotcp_digests"));
+                assert_eq!(count("tx_drop_out_of_sync"), 0, "seed {seed}");
+                if loss > 0.0 {
+                    // Which of them a loss, or a reset, comes to is a matter of luck.
+                    bypass += count("tx_nvmeotcp_bypass");
+                    needs_software += count("tx_nvmeotcp_needs_software");
+                    let dumped = count("tx_nvmeotcp_dump_bytes");
+                    assert!(dumped > 0 || transport.data_bytes > 100_000, "seed {seed}: {dumped}");
+                } else {
+                    let contexts = if offload == Offload::None { 3 } else { 5 };
+                    assert_eq!(count("tx_nvmeotcp_sk_add"), contexts, "seed {seed}");
+                    assert_eq!(count("tx_nvmeotcp_ooo") + count("tx_nvmeotcp_needs_software"), 0, "seed {seed}");
+                }
+            }
+        }
+        assert_eq!(
+            (bypass > 0, needs_software > 0),
+            (loss > 0.0, loss > 0.0),
+            "seed {seed}: {bypass} {needs_software}"
+        );
+    }
+}
+
+/// The disk is written and read, over one association and without a command tried again; where the wire loses, both NICs are
+/// reset meanwhile.
+fn exercised_through_resets(bed: &mut Bed, host: Host, exercise: Exercise, loss: f64) {
+    let seed = exercise.seed;
+    let times: &[u64] = if loss > 0.0 { &[45, 80, 130] } else { &[] };
+    let resets = [bed.reset_target_at(times.to_vec()), bed.reset_host_at(times.to_vec())];
+    let stats = bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        exercise.run(&disk, |_| ()).await.unwrap();
+        for reset in resets {
+            reset.await;
+        }
+        host.close().await;
+        host.stats()
+    });
+    assert_eq!((stats.connects, stats.retries), (1, 0), "{seed:?}");
+}
+
+#[test]
+fn over_tls_the_device_opens_places_and_checks_in_one_pass() {
+    for (seed, loss) in [(51, 0.0), (52, 0.005), (53, 0.03)] {
+        for data_bytes in [1 << 20, 6_000] {
+            let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
+            let mut bed = Bed::new(seed, transport, Layers::TlsNic, loss);
+            let host = connect(&bed, Offload::PlaceAndCheck, 2);
+            let stats = bed.run(async move {
+                host.ready().await.unwrap();
+                let disk = host.disk(1).await.unwrap();
+                exercise(seed).run(&disk, |_| ()).await.unwrap();
+                host.stats()
+            });
+            assert_eq!((stats.connects, stats.retries), (1, 0), "seed {seed}");
+            let counters = bed.counters();
+            let count = |name| counters.value(name);
+            let least = if loss == 0.0 { 4 << 20 } else { 1 << 20 };
+            assert!(count("rx_nvmeotcp_bytes") > least, "seed {seed}: {} bytes placed", count("rx_nvmeotcp_bytes"));
+            assert!(count("rx_nvmeotcp_checked") > 500, "seed {seed}: {} packets", count("rx_nvmeotcp_checked"));
+            if loss > 0.0 {
+                assert!(count("rx_nvmeotcp_drop") > 0 && count("rx_nvmeotcp_resync") > 0, "seed {seed}");
+            }
+        }
+    }
+}
+
+/// Both NICs fill in digests and encrypt in one pass; a wrong digest would have a command tried again, a wrong tag would end
+/// the connection. Contexts are lost on both sides, and keys change in the middle of PDUs.
+#[test]
+fn over_tls_digests_that_the_device_fills_in_are_those_of_the_cpu() {
+    // What loss and resets meet is chance: it is counted over several runs.
+    let rows: [(&[u64], f64, Layers); 4] = [
+        (&[61], 0.0, Layers::TlsNic),
+        (&[62], 0.0, Layers::TlsNicKeys(7)),
+        (&[63], 0.01, Layers::TlsNic),
+        (&[64, 65, 66], 0.02, Layers::TlsNicKeys(150)),
+    ];
+    for (seeds, loss, layers) in rows {
+        for data_bytes in [1 << 20, 20_000, 3_000] {
+            let transport = TransportConfig {
+                data_bytes,
+                max_data: data_bytes.clamp(4_096, 1 << 17),
+                ..TransportConfig::default()
+            };
+            let runs: Vec<CounterSet> = seeds
+                .iter()
+                .map(|seed| {
+                    let mut bed = Bed::new(*seed, transport, layers, loss);
+                    let host = connect(&bed, Offload::PlaceAndCheck, 2);
+                    let bytes = (6 << 20) / seeds.len() as u64;
+                    exercised_through_resets(&mut bed, host, Exercise { bytes, ..exercise(*seed) }, loss);
+                    bed.counters()
+                })
+                .collect();
+            let count = |name| runs.iter().map(|counters| counters.value(name)).sum::<u64>();
+            // While a key is on its way to the NIC, digests and records are software's.
+            let least = if layers == Layers::TlsNic { 20 } else { 1 };
+            assert!(count("tx_nvmeotcp_digests") >= least, "seeds {seeds:?}: {}", count("tx_nvmeotcp_digests"));
+            assert_eq!(count("tx_drop_out_of_sync"), 0, "seeds {seeds:?}");
+            if loss > 0.0 {
+                let dumped = count("tx_nvmeotcp_dump_bytes");
+                assert!(dumped > 0 || data_bytes > 100_000, "seeds {seeds:?}: {dumped}");
+                assert!(count("tx_nvmeotcp_bypass") + count("tx_nvmeotcp_needs_software") > 0, "seeds {seeds:?}");
+            } else if layers == Layers::TlsNic {
+                let lost = count("tx_nvmeotcp_ooo") + count("tx_nvmeotcp_needs_software") + count("tx_tls_ooo");
+                assert_eq!(lost, 0, "seeds {seeds:?}");
+                assert_eq!(count("HostTxSealedUnits"), 0, "seeds {seeds:?}");
+            } else {
+                assert!(count("HostTxSealedUnits") > 100, "seeds {seeds:?}: {}", count("HostTxSealedUnits"));
+            }
+        }
+    }
+}
+
+/// The NIC loses its contexts, the connections are cut: software goes on, and every buffer comes back.
+#[test]
+fn over_tls_nothing_is_lost_with_the_device_or_the_connection() {
+    let mut after_resets = 0;
+    for seed in [50, 55, 57] {
+        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::TlsNic, 0.005);
+        let host = connect(&bed, Offload::PlaceAndCheck, 2);
+        // A first connection that is cut is the end, and a wire that loses may take longer to it than all that follows.
+        let host = bed.run(async move {
+            host.ready().await.unwrap();
+            host
+        });
+        let cutter = bed.cutter([20, 70]);
+        let resets = bed.reset_host_at([5, 40, 41, 90]);
+        bed.run(async move {
+            let disk = host.disk(1).await.unwrap();
+            exercise(seed).run(&disk, |_| ()).await.unwrap();
+            cutter.await;
+            resets.await;
+            let data = blocks(256);
+            disk.write(0, [data.clone()]).await.unwrap();
+            assert!(disk.read(0, disk.buffer(256)).await.unwrap().to_vec() == data);
+        });
+        let counters = bed.counters();
+        let added = counters.value("rx_nvmeotcp_sk_add");
+        assert!(added >= 6, "seed {seed}: both queues have new contexts after each cut, {added} in all");
+        after_resets += added - 6;
+        assert!(counters.value("rx_nvmeotcp_bytes") > 2 << 20, "seed {seed}: {}", counters.value("rx_nvmeotcp_bytes"));
+    }
+    // Not after each: a cut may come before the end of the record under way.
+    assert!(after_resets > 0, "after resets too");
+}
+
+/// What becomes of a read.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Awaited,
+    Cancelled,
+    /// Nobody waits for it any more.
+    Dropped,
+}
+
+/// One read of the property below: where from, into parts of how many blocks, how long after the one before, in
+/// microseconds, and what becomes of it so long after that.
+type Reading = (u64, Vec<u32>, u64, Fate, u64);
+
+fn readings() -> impl Strategy<Value = Vec<Reading>> {
+    let fate = prop_oneof![2 => Just(Fate::Awaited), 2 => Just(Fate::Cancelled), 1 => Just(Fate::Dropped)];
+    let parts = prop::collection::vec(1u32..100, 1..5);
+    prop::collection::vec((0u64..7_000, parts, 0u64..3_000, fate, 0u64..4_000), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Commands are cancelled and forgotten, packets lost, connections cut, devices reset: each piece of a buffer comes
+    /// home once. (One that did not would leave its command waiting for ever, one that came twice would too.)
+    #[test]
+    fn every_piece_comes_home_once(
+        seed in 1_000u64..2_000,
+        over_tls: bool,
+        loss in prop_oneof![Just(0.0), Just(0.01), Just(0.05)],
+        data_bytes in prop_oneof![Just(1u32 << 20), Just(7_000)],
+        readings in readings(),
+        cuts in prop::collection::vec(1u64..120, 0..3),
+        resets in prop::collection::vec(1u64..120, 0..4),
+    ) {
+        let transport = TransportConfig { data_bytes, ..TransportConfig::default() };
+        let layers = if over_tls { Layers::TlsNic } else { Layers::Tcp };
+        let mut bed = Bed::new(seed, transport, layers, loss);
+        let host = connect(&bed, Offload::PlaceAndCheck, 2);
+        let (host, disk, data) = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let data = blocks(8_192);
+            for first in (0..8_192).step_by(512) {
+                disk.write(first as u64, [data.slice(first * 512..(first + 512) * 512)]).await.unwrap();
+            }
+            (host, disk, data)
+        });
+        let mut ordered = [cuts, resets];
+        ordered.iter_mut().for_each(|times| times.sort_unstable());
+        let [cuts, resets] = ordered;
+        let disturbances = [bed.cutter(cuts), bed.reset_host_at(resets)];
+        let runtime = bed.runtime();
+        bed.run(async move {
+            let mut under_way = Vec::new();
+            for (first, parts, pause, fate, later) in readings {
+                runtime.sleep(Duration::from_micros(pause)).await;
+                let buffer = Buffer::from_parts(parts.iter().map(|blocks| BytesMut::zeroed(*blocks as usize * 512)));
+                let memory = memory_of(&buffer);
+                let read = disk.read(first, buffer);
+                let runtime = runtime.clone();
+                let data = data.clone();
+                under_way.push(async move {
+                    match fate {
+                        Fate::Awaited => {}
+                        Fate::Cancelled | Fate::Dropped => runtime.sleep(Duration::from_micros(later)).await,
+                    }
+                    match fate {
+                        Fate::Awaited => {}
+                        Fate::Cancelled => read.cancel(),
+                        Fate::Dropped => return,
+                    }
+                    match read.await {
+                        Ok(buffer) => {
+                            assert_eq!(memory_of(&buffer), memory);
+                            let from = first as usize * 512;
+                            assert!(buffer.to_vec() == data[from..from + buffer.len()], "what was read is wrong");
+                        }
+                        Err(Failed { error: CommandError::Cancelled, buffer }) => {
+                            assert_eq!(memory_of(&buffer), memory, "the memory is what it was");
+                        }
+                        Err(failed) => panic!("{failed}"),
+                    }
+                });
+            }
+            futures_util::future::join_all(under_way).await;
+            for disturbance in disturbances {
+                disturbance.await;
+            }
+            assert!(disk.read(0, disk.buffer(512)).await.unwrap().to_vec() == data[..512 * 512]);
+            host.close().await;
+        });
+    }
+}
+
+/// Where a buffer's parts are, and how long.
+fn memory_of(buffer: &Buffer) -> Vec<(usize, usize)> {
+    buffer.parts().iter().map(|part| (part.as_ptr() as usize, part.len())).collect()
+}
+
+#[test]
+fn buffers_come_back_from_cancelled_commands() {
+    let mut bed = Bed::new(24, TransportConfig::default(), Layers::Tcp, 0.01);
+    let host = connect(&bed, Offload::PlaceAndCheck, 1);
+    let runtime = bed.runtime();
+    bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        let data = blocks(256);
+        disk.write(0, [data.clone()]).await.unwrap();
+        for round in 0..60 {
+            let reads: Vec<_> = (0..4).map(|_| disk.read(0, disk.buffer(256))).collect();
+            runtime.sleep(Duration::from_micros(round * 20)).await;
+            reads.iter().for_each(|read| read.cancel());
+            for read in reads {
+                match read.await {
+                    Ok(buffer) => assert!(buffer.to_vec() == data),
+                    Err(Failed { error: CommandError::Cancelled, buffer }) => assert_eq!(buffer.len(), 256 * 512),
+                    Err(failed) => panic!("{failed}"),
+                }
+            }
+            drop(disk.read(64, disk.buffer(128)));
+        }
+        assert!(disk.read(0, disk.buffer(256)).await.unwrap().to_vec() == data);
+    });
+    assert!(bed.counters().value("rx_nvmeotcp_ddp_teardown") > 0);
+}
+
+#[test]
+fn buffers_come_back_from_lost_connections_and_resets() {
+    for seed in [25, 27] {
+        let mut bed = Bed::new(seed, TransportConfig::default(), Layers::Tcp, 0.005);
+        let host = connect(&bed, Offload::PlaceAndCheck, 2);
+        let cutter = bed.cutter([40, 90, 150]);
+        let resets = bed.reset_host_at([12, 25, 60, 61, 110, 140]);
+        let stats = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            Exercise { bytes: 40 << 20, ..exercise(seed) }.run(&disk, |_| ()).await.unwrap();
+            cutter.await;
+            resets.await;
+            host.stats()
+        });
+        assert!(stats.connects >= 3 && stats.replays > 0, "seed {seed}: {stats:?}");
+        let counters = bed.counters();
+        assert!(counters.value("resets") >= 6 && counters.value("rx_nvmeotcp_sk_add") > 6);
+    }
+}
+
+#[test]
+fn a_nic_without_room_leaves_it_to_the_cpu() {
+    let mut bed = Bed::with_contexts(27, 1);
+    let host = connect(&bed, Offload::PlaceAndCheck, 3);
+    let asked = bed.run(async move {
+        host.ready().await.unwrap();
+        let disk = host.disk(1).await.unwrap();
+        exercise(27).run(&disk, |_| ()).await.unwrap();
+        host.offload_counters()
+    });
+    let counters = bed.counters();
+    let failed = counters.value("rx_nvmeotcp_sk_add_fail") + counters.value("tx_nvmeotcp_sk_add_fail");
+    assert_eq!(counters.value("rx_nvmeotcp_sk_add"), 1);
+    // Two queues to receive, three to send.
+    assert_eq!((asked.offload_refused, asked.offload_later), (5, 0));
+    assert_eq!(asked.offload_refused + asked.offload_retried, failed);
+}
+
+#[test]
+fn a_queue_that_found_no_room_gets_it_when_there_is_some() {
+    let mut bed = Bed::with_contexts(27, 1);
+    let (first, second) = (connect(&bed, Offload::Place, 1), connect(&bed, Offload::Place, 1));
+    let (before, after) = bed.run(async move {
+        let (mut disks, data) = (Vec::new(), blocks(64));
+        for host in [&first, &second] {
+            host.ready().await.unwrap();
+            disks.push(host.disk(1).await.unwrap());
+            disks[0].write(0, [data.clone()]).await.unwrap();
+        }
+        assert_eq!(first.offload_counters(), OffloadCounters::default());
+        disks[1].read(0, disks[1].buffer(64)).await.unwrap();
+        let before = second.offload_counters();
+        first.close().await;
+        // Up to every 32nd PDU.
+        for _ in 0..33 {
+            let buffer = disks[1].read(0, disks[1].buffer(64)).await.unwrap();
+            assert_eq!(buffer.to_vec(), data);
+        }
+        (before, second.offload_counters())
+    });
+    assert_eq!((before.offload_refused, before.offload_later), (1, 0));
+    assert!(after.offload_retried > before.offload_retried);
+    assert_eq!((after.offload_refused, after.offload_later), (1, 1));
+    assert_eq!(bed.counters().value("rx_nvmeotcp_sk_add"), 2);
+}
+
+/// The thresholds of blktests nvme/056: shares of all bytes and packets that the host's interface received.
+#[test]
+fn enough_is_offloaded_of_large_commands_and_nothing_of_small_ones() {
+    for kib in [4u32, 8, 16, 32, 64, 128, 256, 512, 1024] {
+        let mut bed = Bed::new(28, TransportConfig::default(), Layers::Tcp, 0.0);
+        let host = connect(&bed, Offload::PlaceAndCheck, 1);
+        let before = bed.run(async move {
+            host.ready().await.unwrap();
+            let disk = host.disk(1).await.unwrap();
+            let blocks = kib * 2;
+            for round in 0..(8 << 10) / kib / 8 {
+                let reads: Vec<_> = (0..8)
+                    .map(|place| disk.read(u64::from((round + place) % 4 * blocks), disk.buffer(blocks)))
+                    .collect();
+                for read in reads {
+                    read.await.unwrap();
+                }
+            }
+            host.stats()
+        });
+        assert_eq!(before.connects, 1);
+        let counters = bed.host_counters();
+        let share = |name, of| counters.value(name) as f64 / counters.value(of) as f64;
+        let (bytes, packets) = (share("rx_nvmeotcp_bytes", "rx_bytes"), share("rx_nvmeotcp_packets", "rx_packets"));
+        let lost = counters.value("rx_nvmeotcp_drop") + counters.value("rx_nvmeotcp_resync");
+        if kib < 32 {
+            assert_eq!((bytes, packets), (0.0, 0.0), "{kib} KiB");
+        } else {
+            assert!(bytes >= 0.9 && packets >= 0.95, "{kib} KiB: {bytes} of bytes, {packets} of packets");
+        }
+        assert!(lost as f64 <= 0.05 * counters.value("rx_packets") as f64, "{kib} KiB: {lost}");
+    }
+}

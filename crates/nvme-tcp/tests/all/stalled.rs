@@ -1,0 +1,330 @@
+//! Connections that wait: for memory that others have, for a disk, for their hosts. They go on as far as they can, and the
+//! end of their hosts is noticed.
+
+use crate::rig;
+
+use bytes::Bytes;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use ktls_offload::TokioSegments;
+use nvme_tcp::core::controller::Job;
+use nvme_tcp::namespace::Namespace;
+use nvme_tcp::target::{Blocking, ServeError, Server, Target, TargetConfig, TargetError, TransportConfig};
+use nvme_tcp::wire::{Command, FabricsType, Framing, InitializeRequest, IoOpcode, Pdu, Sgl};
+use offload_base::{Alarm, Clock, Instant, Timers};
+use rig::storage::File;
+use rig::{DISK, Wire, connect_command, segment};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+const MIB: usize = 1 << 20;
+/// What a PDU has beside 64 KiB of data.
+const HEADER: usize = 24;
+const PIECE: usize = (64 << 10) + HEADER;
+
+/// Time that the test moves on.
+#[derive(Default)]
+struct Time(Mutex<Duration>);
+
+impl Clock for Time {
+    fn now(&self) -> Instant {
+        Instant::ZERO + *self.0.lock().unwrap()
+    }
+}
+
+/// Time, and alarms that are looked at when their task is polled.
+struct Alarms(Arc<Time>);
+
+impl Clock for Alarms {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+}
+
+impl Timers for Alarms {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        Box::new(Looked(self.0.clone()))
+    }
+}
+
+struct Looked(Arc<Time>);
+
+impl Alarm for Looked {
+    fn poll(&mut self, _: &mut Context<'_>, until: Option<Instant>) -> Poll<()> {
+        if until.is_some_and(|until| until <= self.0.now()) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// Work that is done at once, or never.
+#[derive(Default)]
+struct Disk {
+    hangs: AtomicBool,
+    stuck: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
+}
+
+impl Blocking for Disk {
+    fn run(&self, work: Box<dyn FnOnce() + Send>) {
+        if self.hangs.load(Ordering::SeqCst) { self.stuck.lock().unwrap().push(work) } else { work() }
+    }
+}
+
+struct Woken(AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+type Serving = Pin<Box<dyn Future<Output = Result<(), ServeError>> + Send>>;
+
+/// A connection that a server serves, and its host's end of it.
+struct Served {
+    server: Server,
+    serve: Option<Serving>,
+    woken: Arc<Woken>,
+    far: Option<DuplexStream>,
+    disk: Arc<Disk>,
+    time: Arc<Time>,
+    /// The admin queue.
+    _admin: Wire,
+    controller: u16,
+    limit: usize,
+}
+
+impl Served {
+    /// I/O queue 1 of a controller of `target`.
+    fn new(mut target: Target) -> Served {
+        let limit = target.config().memory;
+        let (admin, controller) = Wire::admin(&mut target);
+        let (disk, time) = (Arc::<Disk>::default(), Arc::<Time>::default());
+        let server = Server::new(target, Arc::new(Alarms(time.clone())), disk.clone());
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let serve = Some(Box::pin(server.serve(TokioSegments::new(near))) as _);
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let mut served = Served { server, serve, woken, far: Some(far), disk, time, _admin: admin, controller, limit };
+        served.send(&Pdu::InitializeRequest(InitializeRequest::default()), &[]);
+        let (command, data) = connect_command(1, controller);
+        served.send(&Pdu::Command(command), &data.to_bytes());
+        assert_eq!(served.take(), 128 + HEADER);
+        served
+    }
+
+    /// Polls the server's task as long as it is woken; whether it has ended.
+    fn go(&mut self) -> bool {
+        while let Some(serve) = self.serve.as_mut()
+            && self.woken.0.swap(false, Ordering::SeqCst)
+        {
+            let waker: Waker = self.woken.clone().into();
+            if serve.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                self.serve = None;
+            }
+        }
+        self.serve.is_none()
+    }
+
+    /// Lets time pass; whether the server's task has ended.
+    fn pass(&mut self, seconds: u64) -> bool {
+        *self.time.0.lock().unwrap() += Duration::from_secs(seconds);
+        self.woken.0.store(true, Ordering::SeqCst);
+        self.go()
+    }
+
+    fn send(&mut self, pdu: &Pdu, data: &[u8]) {
+        let bytes = framed(pdu, data);
+        let far = Pin::new(self.far.as_mut().unwrap());
+        let sent = far.poll_write(&mut Context::from_waker(Waker::noop()), &bytes);
+        assert!(matches!(sent, Poll::Ready(Ok(sent)) if sent == bytes.len()), "{sent:?}");
+        self.go();
+    }
+
+    fn read(&mut self, id: u16, blocks: u32) {
+        self.send(&read(id, blocks), &[]);
+    }
+
+    /// Bytes that have come, as many as fit between the two.
+    fn take(&mut self) -> usize {
+        let mut buffer = vec![0; MIB];
+        let mut buffer = ReadBuf::new(&mut buffer);
+        let far = Pin::new(self.far.as_mut().unwrap());
+        match far.poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer) {
+            Poll::Ready(Ok(())) => buffer.filled().len(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes that come until no more do; `between` is done after each piece.
+    fn take_all(&mut self, mut between: impl FnMut(&mut Served)) -> usize {
+        let mut all = 0;
+        loop {
+            self.go();
+            between(self);
+            match self.take() {
+                0 => return all,
+                more => all += more,
+            }
+        }
+    }
+}
+
+fn framed(pdu: &Pdu, data: &[u8]) -> Vec<u8> {
+    Framing::default().frame(pdu, [Bytes::copy_from_slice(data)]).into_pieces().collect::<Vec<_>>().concat()
+}
+
+fn read(id: u16, blocks: u32) -> Pdu {
+    let read = Command::new(IoOpcode::Read as u8, id).with_namespace(1).with_u32(12, blocks - 1);
+    Pdu::Command(read.with_sgl(Sgl::transport(blocks * 4096)))
+}
+
+/// Data leave in PDUs of 64 KiB. `None`: as much memory as there is by default.
+fn target(memory: Option<usize>) -> Result<Target, TargetError> {
+    let transport = TransportConfig { data_bytes: 64 << 10, ..TransportConfig::default() };
+    let config = TargetConfig { transport, ..TargetConfig::default() };
+    let mut target = Target::new(TargetConfig { memory: memory.unwrap_or(config.memory), ..config })?;
+    target.add_subsystem(DISK, None).unwrap();
+    target.add_namespace(DISK, Namespace::new(1, 4096, Arc::new(File)).unwrap()).unwrap();
+    Ok(target)
+}
+
+/// A target with memory for two hosts and a little more, of which another queue takes all that is left.
+struct Starved {
+    served: Served,
+    other: Wire,
+    next: u16,
+    held: Vec<nvme_tcp::wire::WirePdu>,
+}
+
+impl Starved {
+    fn new() -> Starved {
+        let Err(TargetError::Memory { needed, .. }) = target(Some(0)) else { panic!("no memory is enough") };
+        let mut served = Served::new(target(Some(2 * needed + MIB)).unwrap());
+        let controller = served.controller;
+        let other = served.server.with_target(|target| {
+            let mut other = Wire::open(target, false);
+            assert!(other.connect(target, 2, controller).status.is_success());
+            other
+        });
+        // More than is promised, of which only the first fits between the two.
+        served.read(1, 16);
+        served.read(2, 256);
+        served.read(3, 16);
+        let mut starved = Starved { served, other, next: 1, held: Vec::new() };
+        starved.take_what_is_left();
+        starved
+    }
+
+    /// Reads, and lets the data lie.
+    fn take_what_is_left(&mut self) {
+        let Starved { served, other, next, held } = self;
+        served.server.with_target(|target| {
+            for _ in 0..30 {
+                let free = served.limit - target.stats().memory;
+                if *next > 1 && free < 4096 {
+                    break;
+                }
+                let blocks = if *next == 1 { 256 } else { (free / 4096).clamp(1, 256) as u32 };
+                other.connection.handle_segment(other.now, segment(&framed(&read(*next, blocks), &[])), target);
+                *next += 1;
+                while let Some(job) = other.connection.poll_job() {
+                    other.connection.complete(other.now, Job::run(job), target);
+                }
+                held.extend(core::iter::from_fn(|| other.connection.poll_transmit()));
+            }
+        });
+    }
+}
+
+#[test]
+fn what_was_read_goes_out_though_others_have_all_memory() {
+    let mut starved = Starved::new();
+    let mut got = 0;
+    while {
+        starved.served.go();
+        starved.take_what_is_left();
+        let more = starved.served.take();
+        got += more;
+        more > 0
+    } {}
+    assert!(got >= 18 * PIECE, "{got} of {}: nothing moves any more", 18 * PIECE);
+}
+
+#[test]
+fn a_host_that_has_gone_is_noticed_though_others_have_all_memory() {
+    let mut starved = Starved::new();
+    let mut got = 0;
+    while got < 16 * PIECE {
+        starved.served.go();
+        starved.take_what_is_left();
+        let more = starved.served.take();
+        assert!(more > 0, "{got}");
+        got += more;
+    }
+    starved.served.go();
+    starved.served.far = None;
+    assert!(starved.served.go(), "nobody has noticed");
+}
+
+/// A queue with a flush that its disk never ends, and a Disconnect behind it; most of what was read is still to be sent.
+/// The last three PDUs are no reason for the stream to say that it is full.
+fn disconnecting() -> Served {
+    let mut served = Served::new(target(None).unwrap());
+    served.read(1, 15 * 16);
+    served.disk.hangs.store(true, Ordering::SeqCst);
+    served.send(&Pdu::Command(Command::new(IoOpcode::Flush as u8, 2).with_namespace(1)), &[]);
+    served.send(&Pdu::Command(Command::fabrics(FabricsType::Disconnect, 3)), &[]);
+    served
+}
+
+#[test]
+fn what_was_read_goes_out_while_a_disconnect_waits_for_the_disk() {
+    let mut served = disconnecting();
+    assert_eq!(served.take_all(|_| ()), 15 * PIECE + HEADER);
+    served.disk.hangs.store(false, Ordering::SeqCst);
+    let stuck = core::mem::take(&mut *served.disk.stuck.lock().unwrap());
+    stuck.into_iter().for_each(|work| work());
+    assert_eq!(served.take_all(|_| ()), 2 * HEADER, "the flush, and the Disconnect");
+}
+
+#[test]
+fn a_host_that_has_gone_is_noticed_while_a_disconnect_waits_for_the_disk() {
+    let mut served = disconnecting();
+    let mut got = 0;
+    while got < 12 * PIECE {
+        got += served.take();
+        assert!(!served.go());
+    }
+    served.far = None;
+    assert!(served.go(), "nobody has noticed");
+}
+
+#[test]
+fn a_host_that_takes_nothing_loses_its_connection() {
+    let mut served = Served::new(target(None).unwrap());
+    served.read(1, 256);
+    // It is slow at first, but takes something.
+    assert!(!served.pass(149) && served.take() > 0);
+    assert!(!served.go());
+    assert_eq!(served.take_all(|_| ()), 16 * PIECE + HEADER - (64 << 10));
+    assert!(!served.pass(149) && !served.pass(149) && !served.pass(1000), "there is nothing to take");
+    served.read(2, 256);
+    assert!(!served.pass(149), "in 150 seconds it is looked at again");
+    assert!(served.pass(151));
+    let stats = served.server.with_target(|target| target.stats());
+    assert_eq!(stats.stalled_connections, 1);
+}
+
+#[test]
+fn a_host_that_does_not_send_what_it_was_asked_for_loses_its_connection() {
+    let mut served = Served::new(target(None).unwrap());
+    let write = |id| Command::new(IoOpcode::Write as u8, id).with_namespace(1).with_sgl(Sgl::transport(4096));
+    served.send(&Pdu::Command(write(1)), &[]);
+    assert_eq!(served.take(), HEADER, "a request for data");
+    assert!(!served.pass(149));
+    served.read(2, 1);
+    assert_eq!(served.take_all(|_| ()), 4096 + 2 * HEADER, "it does other things");
+    assert!(served.pass(151) || served.pass(151));
+    assert_eq!(served.server.with_target(|target| target.stats().stalled_connections), 1);
+}

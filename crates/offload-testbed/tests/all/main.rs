@@ -1,0 +1,19 @@
+//! Hosts, NICs and wires put together: one program, for one is built and linked sooner than many.
+
+mod attach;
+mod crowded;
+mod datagram_sockets;
+mod datagrams;
+mod foreign;
+mod keyed;
+mod locks;
+mod nics;
+mod policy;
+mod queues;
+mod real_peers;
+mod record_sizes;
+mod rig;
+mod room;
+mod send_file;
+mod tls;
+mod tshark;

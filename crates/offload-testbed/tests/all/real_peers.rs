@@ -1,0 +1,465 @@
+//! TLS with a peer that nobody here wrote: plain rustls on the kernel's sockets, on threads of its own, bridged to an
+//! emulated host whose NIC does the records of `ktls-offload`.
+//!
+//! In real time, so nothing here depends on how long anything takes; who waits in vain gives up in the end.
+
+use crate::rig;
+
+use bytes::Bytes;
+use core::future::Future;
+use core::ops::{Deref, DerefMut};
+use core::pin::pin;
+use core::time::Duration;
+use futures_util::future::{Either, join_all, select};
+use ktls_offload::{KtlsStream, Offload, TlsCounters};
+use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+use nic_sim::wire::{LinkConfig, Recorder};
+use nic_sim::{Delays, NicConfig};
+use offload_base::Seed;
+use offload_base::counters::CounterSet;
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::identity::{
+    Randomness, authority, client_config, server_certificate, server_config, server_key, server_name,
+};
+use offload_testbed::{BedHost, ClockKind, Testbed, bridge};
+use rig::MARKER;
+use rustls::crypto::ring::{self, cipher_suite};
+use rustls::{
+    CipherSuite, ClientConfig, ClientConnection, ConnectionCommon, HandshakeKind, RootCertStore, ServerConfig,
+    ServerConnection, SideData, StreamOwned, SupportedCipherSuite,
+};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener as KernelListener, TcpStream as KernelStream};
+use std::sync::Arc;
+use std::thread;
+
+#[test]
+fn a_rustls_client_talks_to_our_server() {
+    // Twice: the second time it resumes the session with a ticket from the first.
+    let talk = Talk { rounds: 2, ..Talk::default() };
+    let outcome = to_our_server(&talk);
+    outcome.check(&talk);
+    outcome.check_nics_worked();
+    let kinds: Vec<_> = outcome.theirs.iter().flatten().map(|theirs| theirs.kind).collect();
+    assert_eq!(kinds, [Some(HandshakeKind::Full), Some(HandshakeKind::Resumed)]);
+}
+
+#[test]
+fn our_client_talks_to_a_rustls_server() {
+    let talk = Talk { we_close_first: true, ..Talk::default() };
+    let outcome = to_rustls_server(&talk);
+    outcome.check(&talk);
+    outcome.check_nics_worked();
+}
+
+#[test]
+fn peers_do_not_notice_a_rough_wire() {
+    let talk = Talk { link: rough(), ..Talk::default() };
+    for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
+        outcome.check(&talk);
+        assert!(outcome.counters.value("wire_lost") > 0, "{who}: {:?}", outcome.counters);
+        // What is lost may make the receive side software's for good; what goes out again is still the NIC's.
+        assert!(outcome.counters.value("tx_tls_resync_bytes") > 0, "{who}: {:?}", outcome.counters);
+    }
+}
+
+#[test]
+fn peers_do_not_notice_resets_of_nics() {
+    for (link, we_close_first) in [(LinkConfig::default(), false), (rough(), true)] {
+        let turns = vec![(250, Turn::Reset), (750, Turn::Reset)];
+        let talk = Talk { link, turns, we_close_first, ..Talk::default() };
+        for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
+            outcome.check(&talk);
+            assert_eq!(outcome.counters.value("resets"), 4, "{who}: {:?}", outcome.counters);
+            for ours in outcome.ours.iter().flatten() {
+                assert!(ours.tls.device_resets >= 1, "{who}: {:?}", ours.tls);
+                // It goes back by itself: the second time if it writes any more.
+                assert!((2..=3).contains(&ours.tls.tx_device), "{who}: {:?}", ours.tls);
+                assert!((2..=3).contains(&ours.tls.rx_device), "{who}: {:?}", ours.tls);
+            }
+        }
+    }
+}
+
+#[test]
+fn either_side_may_change_keys() {
+    let turns = vec![(200, Turn::UpdateKeys), (700, Turn::UpdateKeys)];
+    let talk = Talk { link: rough(), peer_updates_keys: true, turns, ..Talk::default() };
+    for (outcome, who) in [(to_our_server(&talk), "our server"), (to_rustls_server(&talk), "our client")] {
+        outcome.check(&talk);
+        for ours in outcome.ours.iter().flatten() {
+            // Each asks the other for the same: two of ours and one of theirs.
+            assert_eq!((ours.tls.tx_rekey_ok, ours.tls.rx_rekey_ok), (3, 3), "{who}: {:?}", ours.tls);
+            // The NIC gets each of them, unless the next comes first.
+            let on_device = (ours.tls.tx_rekey_device, ours.tls.rx_rekey_device);
+            assert!(on_device.0 > 0 && on_device.1 > 0, "{who}: {:?}", ours.tls);
+            assert_eq!(on_device.0 + ours.tls.tx_rekey_sw + ours.tls.tx_rekey_aborted, 3, "{who}: {:?}", ours.tls);
+        }
+    }
+}
+
+#[test]
+fn clients_as_they_come() {
+    // rustls prefers AES-256.
+    for (suites, agreed) in [
+        (ring::default_provider().cipher_suites, CipherSuite::TLS13_AES_256_GCM_SHA384),
+        (vec![cipher_suite::TLS13_CHACHA20_POLY1305_SHA256], CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
+        (vec![cipher_suite::TLS13_AES_128_GCM_SHA256], CipherSuite::TLS13_AES_128_GCM_SHA256),
+    ] {
+        let talk = Talk { suites, clients: 3, up: 300_000, down: 700_000, link: rough(), ..Talk::default() };
+        let outcome = to_our_server(&talk);
+        outcome.check(&talk);
+        for (ours, theirs) in outcome.ours.iter().flatten().zip(outcome.theirs.iter().flatten()) {
+            assert_eq!((ours.suite, theirs.suite), (Some(agreed), Some(agreed)));
+            assert_eq!(ours.tls.offload_refused, 0, "{agreed:?}: {:?}", ours.tls);
+            assert!(ours.tls.tx_records_device > 0, "{agreed:?}: {:?}", ours.tls);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_does_not_trust_our_authority_goes_away() {
+    let talk = Talk { trusting: false, ..Talk::default() };
+    let outcome = to_our_server(&talk);
+    let theirs = outcome.theirs[0].as_ref().map(|_| ()).unwrap_err().to_string();
+    assert!(theirs.contains("UnknownIssuer"), "{theirs}");
+    let ours = outcome.ours[0].as_ref().map(|_| ()).unwrap_err().to_string();
+    assert!(ours.contains("UnknownCA"), "{ours}");
+}
+
+/// What the two say, and over what.
+///
+/// Our end speaks first, one word, when its NIC has both directions. The peer sends `up` bytes, and gets `down`
+/// bytes meanwhile, of which it has to have some to go on. Then each closes.
+#[derive(Clone)]
+struct Talk {
+    link: LinkConfig,
+    up: usize,
+    down: usize,
+    /// What our end does when it has received so many thousandths of `up`.
+    turns: Vec<(usize, Turn)>,
+    /// Our end sends twice as fast, and closes before it has received everything.
+    we_close_first: bool,
+    /// The peer changes its keys half way, and asks for the same.
+    peer_updates_keys: bool,
+    /// What a rustls client offers, the best first.
+    suites: Vec<SupportedCipherSuite>,
+    /// Whether a rustls client knows the testbed's authority.
+    trusting: bool,
+    /// Clients at a time.
+    clients: usize,
+    /// Connections of each, one after the other.
+    rounds: usize,
+}
+
+impl Default for Talk {
+    fn default() -> Talk {
+        Talk {
+            link: LinkConfig::default(),
+            up: 4 << 20,
+            down: 6 << 20,
+            turns: Vec::new(),
+            we_close_first: false,
+            peer_updates_keys: false,
+            suites: vec![cipher_suite::TLS13_AES_128_GCM_SHA256, cipher_suite::TLS13_AES_256_GCM_SHA384],
+            trusting: true,
+            clients: 1,
+            rounds: 1,
+        }
+    }
+}
+
+impl Talk {
+    /// How much our end has sent when it has received `received` bytes.
+    fn due(&self, received: usize) -> usize {
+        let pace = if self.we_close_first { 2 } else { 1 };
+        (received * self.down * pace / self.up).min(self.down)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    /// The NICs of both hosts are reset.
+    Reset,
+    /// Our end changes its keys, and asks for the same.
+    UpdateKeys,
+}
+
+/// What came of all connections. The two lists are in no common order.
+struct Outcome {
+    ours: Vec<io::Result<Ours>>,
+    theirs: Vec<io::Result<Theirs>>,
+    counters: CounterSet,
+    wire: Recorder,
+}
+
+/// What our end can tell.
+struct Ours {
+    received: Vec<u8>,
+    tls: TlsCounters,
+    suite: Option<CipherSuite>,
+}
+
+/// What the peer can tell.
+struct Theirs {
+    received: Vec<u8>,
+    suite: Option<CipherSuite>,
+    kind: Option<HandshakeKind>,
+}
+
+impl Outcome {
+    /// Both ends of all connections got everything, then a close_notify; and nobody on the wire could read it.
+    fn check(&self, talk: &Talk) {
+        let failures: Vec<_> = self.ours.iter().filter_map(|ours| ours.as_ref().err()).collect();
+        let their_failures: Vec<_> = self.theirs.iter().filter_map(|theirs| theirs.as_ref().err()).collect();
+        assert!(failures.is_empty() && their_failures.is_empty(), "ours: {failures:?}, theirs: {their_failures:?}");
+        assert_eq!((self.ours.len(), self.theirs.len()), (talk.clients * talk.rounds, talk.clients * talk.rounds));
+        let (up, down) = (payload("up", talk.up), payload("down", talk.down));
+        for ours in self.ours.iter().flatten() {
+            assert!(ours.received == up, "{} of {} bytes, or others", ours.received.len(), up.len());
+            assert_eq!(ours.tls.decrypt_error, 0);
+        }
+        for theirs in self.theirs.iter().flatten() {
+            assert!(theirs.received == down, "{} of {} bytes, or others", theirs.received.len(), down.len());
+        }
+        assert!(!self.wire.seen().is_empty() && !self.wire.contains(MARKER), "plaintext on the wire");
+    }
+
+    /// The device did records in both directions of each connection.
+    fn check_nics_worked(&self) {
+        for ours in self.ours.iter().flatten() {
+            assert!(ours.tls.tx_records_device > 0 && ours.tls.rx_records_device > 0, "{:?}", ours.tls);
+        }
+        assert!(self.counters.value("tx_tls_encrypted_bytes") > 0, "{:?}", self.counters);
+        assert!(self.counters.value("rx_tls_decrypted_bytes") > 0, "{:?}", self.counters);
+    }
+}
+
+/// rustls clients, the bridge on the emulated client, our server on the emulated server.
+fn to_our_server(talk: &Talk) -> Outcome {
+    let (mut bed, wire) = bed(talk);
+    let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    let mut listener = server.stack().listen(PORT, 16).unwrap();
+    let kernel = KernelListener::bind("127.0.0.1:0").unwrap();
+    let address = kernel.local_addr().unwrap();
+    let _runs_on = client.spawn("bridge", bridge::inward(kernel, client.clone(), (server.address(), PORT).into()));
+
+    let (connections, ends, hosts) = (talk.clients * talk.rounds, talk.clone(), [server.clone(), client]);
+    let serving = server.clone().spawn("server", async move {
+        let config = Arc::new(server_config(Randomness::System, None));
+        let mut running = Vec::new();
+        for _ in 0..connections {
+            let stream = listener.accept().await.unwrap();
+            let (config, talk, hosts) = (config.clone(), ends.clone(), hosts.clone());
+            running.push(server.spawn("connection", async move {
+                our_end(ktls_offload::accept(stream, config).await?, talk, hosts).await
+            }));
+        }
+        join_all(running).await
+    });
+    let config = Arc::new(rustls_client_config(talk));
+    let peers = (0..talk.clients).map(|_| {
+        let (config, talk) = (config.clone(), talk.clone());
+        thread::spawn(move || {
+            let connection = || {
+                let tls = ClientConnection::new(config.clone(), server_name()).map_err(io::Error::other)?;
+                rustls_end(StreamOwned::new(tls, patient(KernelStream::connect(address)?)?), &talk)
+            };
+            (0..talk.rounds).map(|_| connection()).collect::<Vec<_>>()
+        })
+    });
+    let peers: Vec<_> = peers.collect();
+    let ours = bed.run(in_the_end(&bed.host(0).clone(), serving));
+    finish(bed, wire, ours, move || peers.into_iter().flat_map(|peer| peer.join().unwrap()).collect())
+}
+
+/// Our client on the emulated client, the bridge on the emulated server, a rustls server.
+fn to_rustls_server(talk: &Talk) -> Outcome {
+    let (mut bed, wire) = bed(talk);
+    let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+    let kernel = KernelListener::bind("127.0.0.1:0").unwrap();
+    let address = kernel.local_addr().unwrap();
+    let listener = server.stack().listen(PORT, 16).unwrap();
+    let _runs_on = server.spawn("bridge", bridge::outward(listener, server.clone(), address));
+
+    let ends = talk.clone();
+    let peer = thread::spawn(move || {
+        let tls = ServerConnection::new(Arc::new(rustls_server_config())).map_err(io::Error::other)?;
+        rustls_end(StreamOwned::new(tls, patient(kernel.accept()?.0)?), &ends)
+    });
+    let (ends, hosts) = (talk.clone(), [client.clone(), server.clone()]);
+    let running = client.clone().spawn("client", async move {
+        let stream = client.stack().connect(None, (server.address(), PORT).into()).await?;
+        let config = Arc::new(client_config(Randomness::System, None));
+        our_end(ktls_offload::connect(stream, config, server_name()).await?, ends, hosts).await
+    });
+    let ours = bed.run(in_the_end(&bed.host(1).clone(), running)).map(|ours| vec![ours]);
+    finish(bed, wire, ours, move || {
+        // Should nobody have come, it waits no longer.
+        let _ = KernelStream::connect(address);
+        vec![peer.join().unwrap()]
+    })
+}
+
+fn finish(
+    bed: Testbed,
+    wire: Recorder,
+    ours: io::Result<Vec<io::Result<Ours>>>,
+    peers: impl FnOnce() -> Vec<io::Result<Theirs>>,
+) -> Outcome {
+    match ours {
+        // The peer may still be reading what our end left to its host.
+        Ok(ours) => {
+            let theirs = peers();
+            Outcome { ours, theirs, counters: bed.counters(), wire }
+        }
+        Err(error) => {
+            let counters = bed.counters();
+            drop(bed); // and with it the bridge: the peer does not wait on
+            Outcome { ours: vec![Err(error)], theirs: peers(), counters, wire }
+        }
+    }
+}
+
+fn bed(talk: &Talk) -> (Testbed, Recorder) {
+    let nic = NicConfig { delays: Delays::NONE, line_rate: None, receive_ring: 8192, ..NicConfig::default() };
+    let wire = Recorder::default();
+    let bed = Testbed::builder(Seed(1))
+        .clock(ClockKind::Real)
+        .host("server", nic.clone(), TcpConfig::default())
+        .host("client", nic, TcpConfig::default())
+        .wire(0, 1, talk.link.clone())
+        .recorded(&wire)
+        .build()
+        .unwrap();
+    (bed, wire)
+}
+
+/// Our end, on the first of the hosts.
+async fn our_end(mut stream: KtlsStream<TcpStream>, talk: Talk, hosts: [BedHost; 2]) -> io::Result<Ours> {
+    stream.offload(Offload::BOTH);
+    stream.ready().await?;
+    stream.send_chunk(Bytes::from_static(GO)).await?;
+    let down = Bytes::from(payload("down", talk.down));
+    let mut turns = talk.turns.iter().peekable();
+    let (mut received, mut sent) = (Vec::with_capacity(talk.up), 0);
+    while let Some(chunk) = stream.next_chunk().await? {
+        received.extend_from_slice(&chunk);
+        while let Some((_, turn)) = turns.next_if(|(at, _)| received.len() * 1000 >= at * talk.up) {
+            match turn {
+                Turn::Reset => hosts.iter().for_each(BedHost::reset_device),
+                Turn::UpdateKeys => stream.update_keys(true)?,
+            }
+        }
+        let due = talk.due(received.len());
+        if sent < due {
+            stream.send_chunk(down.slice(sent..due)).await?;
+            sent = due;
+            if sent == talk.down && talk.we_close_first {
+                stream.close().await?;
+            }
+        }
+    }
+    stream.close().await?;
+    Ok(Ours { received, tls: *stream.counters(), suite: stream.negotiated().suite })
+}
+
+/// The other end: nothing but rustls and a socket.
+fn rustls_end<C, D>(mut stream: StreamOwned<C, KernelStream>, talk: &Talk) -> io::Result<Theirs>
+where
+    C: DerefMut + Deref<Target = ConnectionCommon<D>>,
+    D: SideData,
+{
+    let mut go = [0; GO.len()];
+    stream.read_exact(&mut go)?;
+    let mut received = vec![0; talk.down];
+    let mut have = 0;
+    let mut sent = 0;
+    for part in payload("up", talk.up).chunks(CHUNK) {
+        stream.write_all(part)?;
+        sent += part.len();
+        // It could not write on for ever: our end would wait for it to read.
+        let due = talk.due(sent.saturating_sub(AHEAD));
+        stream.read_exact(&mut received[have..due])?;
+        have = due;
+        if talk.peer_updates_keys && (sent - part.len()..sent).contains(&(talk.up / 2)) {
+            stream.conn.refresh_traffic_keys().map_err(io::Error::other)?;
+        }
+    }
+    stream.conn.send_close_notify();
+    stream.flush()?;
+    stream.sock.shutdown(Shutdown::Write)?;
+    received.truncate(have);
+    // An end without close_notify is an error.
+    stream.read_to_end(&mut received)?;
+    let suite = stream.conn.negotiated_cipher_suite().map(|suite| suite.suite());
+    Ok(Theirs { received, suite, kind: stream.conn.handshake_kind() })
+}
+
+/// As rustls' own examples make one.
+fn rustls_client_config(talk: &Talk) -> ClientConfig {
+    let provider = rustls::crypto::CryptoProvider { cipher_suites: talk.suites.clone(), ..ring::default_provider() };
+    let mut roots = RootCertStore::empty();
+    if talk.trusting {
+        roots.add(authority()).unwrap();
+    }
+    ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+fn rustls_server_config() -> ServerConfig {
+    ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![server_certificate()], server_key())
+        .unwrap()
+}
+
+/// What `future` comes to, unless it does not come to an end.
+async fn in_the_end<T>(host: &BedHost, future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = host.runtime();
+    match select(pin!(future), pin!(runtime.sleep(PATIENCE))).await {
+        Either::Left((result, _)) => Ok(result),
+        Either::Right(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "our end came to no end")),
+    }
+}
+
+fn patient(socket: KernelStream) -> io::Result<KernelStream> {
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// Data that no two places have in common, with a marker in it.
+fn payload(name: &str, bytes: usize) -> Vec<u8> {
+    let mut data = Vec::with_capacity(bytes + 64);
+    let mut number = 0u32;
+    while data.len() < bytes {
+        data.extend_from_slice(MARKER);
+        data.extend_from_slice(name.as_bytes());
+        data.extend_from_slice(&number.to_be_bytes());
+        number += 1;
+    }
+    data.truncate(bytes);
+    data
+}
+
+fn rough() -> LinkConfig {
+    let share = |share| Share::new(share).unwrap();
+    let reorder = Reorder { share: share(0.01), hold: Duration::from_micros(30) };
+    let impairments = Impairments { loss: share(0.01), reorder: Some(reorder), ..Impairments::default() };
+    LinkConfig { impairments, ..LinkConfig::default() }
+}
+
+const PORT: u16 = 443;
+const GO: &[u8] = b"go";
+/// Bytes the peer writes at once.
+const CHUNK: usize = 64 << 10;
+/// Bytes the peer writes before it waits for what they are answered with; there is room for more on the way.
+const AHEAD: usize = 512 << 10;
+/// How long anybody waits before the test has failed.
+const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,0 +1,197 @@
+//! Records of 1 byte to 16 KiB, both ways, of every version and suite, over a wire that loses and reorders: the NICs and
+//! the hosts make the same bytes of them.
+
+use crate::keyed;
+use crate::rig;
+
+use bytes::Bytes;
+use core::time::Duration;
+use keyed::{Cipher, Side, accept, connect};
+use ktls_offload::{KtlsStream, Offload, TlsCounters};
+use nic_sim::wire::impairment::{Impairments, Reorder, Share};
+use nic_sim::wire::{LinkConfig, Recorder};
+use nic_sim::{NicConfig, TransmitResync};
+use offload_api::{TlsSuite, TlsVersion};
+use offload_base::Seed;
+use offload_base::counters::CounterSet;
+use offload_host_stack::{TcpConfig, TcpStream};
+use offload_testbed::{BedHost, Testbed};
+use proptest::prelude::*;
+use rig::{Who, streams};
+use std::io;
+
+/// Two ends that send each other records, one side after the other.
+#[derive(Clone, Debug)]
+struct Exchange {
+    cipher: Cipher,
+    /// Bytes of content of each record.
+    records: Vec<usize>,
+    loss: f64,
+    reorder: f64,
+    transmit_resync: TransmitResync,
+    seed: u64,
+}
+
+/// What one run left.
+struct Left {
+    read: [Vec<u8>; 2],
+    wire: [Vec<u8>; 2],
+    tls: [TlsCounters; 2],
+    counters: CounterSet,
+}
+
+impl Exchange {
+    fn new(cipher: Cipher, records: Vec<usize>, seed: u64) -> Exchange {
+        Exchange { cipher, records, loss: 0.01, reorder: 0.01, transmit_resync: TransmitResync::Dump, seed }
+    }
+
+    /// What a side writes.
+    fn content(&self, side: Side) -> Bytes {
+        let mut content = vec![0; self.records.iter().sum()];
+        Seed(self.seed).stream(&format!("{side:?} writes")).fill(&mut content);
+        content.into()
+    }
+
+    fn run(&self, who: Who) -> Left {
+        let nic = NicConfig { tls_transmit_resync: self.transmit_resync, ..NicConfig::default() };
+        let share = |share| Share::new(share).unwrap();
+        let reorder = Reorder { share: share(self.reorder), hold: Duration::from_micros(30) };
+        let impairments = Impairments { loss: share(self.loss), reorder: Some(reorder), ..Impairments::default() };
+        let recorder = Recorder::default();
+        let mut bed = Testbed::builder(Seed(self.seed))
+            .host("server", nic.clone(), TcpConfig::default())
+            .host("client", nic, TcpConfig::default())
+            .wire(0, 1, LinkConfig { impairments, ..LinkConfig::default() })
+            .recorded(&recorder)
+            .build()
+            .unwrap();
+        let [serving, fetching] = Side::BOTH.map(|side| {
+            let host = bed.host(side as usize).clone();
+            host.clone().spawn("application", run_end(self.clone(), who, side, host, bed.host(0).clone()))
+        });
+        let context = format!("{self:?}");
+        let (server, server_tls) = bed.run_within(ENOUGH, serving).expect(&context);
+        let (client, client_tls) = bed.run_within(ENOUGH, fetching).expect(&context);
+        let wire = streams(&recorder.take());
+        Left { read: [server, client], wire, tls: [server_tls, client_tls], counters: bed.counters() }
+    }
+
+    /// Runs it on CPUs and on NICs.
+    fn check(&self) -> [Left; 2] {
+        let both = [Who::Cpu, Who::Nic].map(|who| self.run(who));
+        for left in &both {
+            for side in Side::BOTH {
+                assert!(left.read[side as usize] == self.content(side.peer()), "{self:?}");
+            }
+        }
+        assert!(both[0].wire == both[1].wire, "the wire sees a difference: {self:?}");
+        both
+    }
+}
+
+async fn run_end(
+    exchange: Exchange,
+    who: Who,
+    side: Side,
+    host: BedHost,
+    server: BedHost,
+) -> io::Result<(Vec<u8>, TlsCounters)> {
+    let mut stream = match side {
+        Side::Server => accept(&host, exchange.seed, exchange.cipher).await?,
+        Side::Client => connect(&host, &server, exchange.seed, exchange.cipher).await?,
+    };
+    stream.set_retransmit_limit(None);
+    if who == Who::Nic {
+        stream.offload(Offload::BOTH);
+        stream.ready().await?;
+    }
+    let (mut read, all) = (Vec::new(), exchange.records.iter().sum());
+    match side {
+        Side::Client => {
+            // The server's word says that its NIC is ready.
+            read_some(&mut stream, &mut read, WORD.len()).await?;
+            read.clear();
+            write(&exchange, side, &mut stream).await?;
+            read_some(&mut stream, &mut read, all).await?;
+        }
+        Side::Server => {
+            stream.send_chunk(WORD.into()).await?;
+            read_some(&mut stream, &mut read, all).await?;
+            write(&exchange, side, &mut stream).await?;
+        }
+    }
+    stream.close().await?;
+    while stream.next_chunk().await?.is_some() {}
+    Ok((read, *stream.counters()))
+}
+
+/// Sends each record by itself.
+async fn write(exchange: &Exchange, side: Side, stream: &mut KtlsStream<TcpStream>) -> io::Result<()> {
+    let mut content = exchange.content(side);
+    for length in &exchange.records {
+        stream.set_record_size(*length);
+        stream.send_chunk(content.split_to(*length)).await?;
+    }
+    Ok(())
+}
+
+async fn read_some(stream: &mut KtlsStream<TcpStream>, read: &mut Vec<u8>, bytes: usize) -> io::Result<()> {
+    while read.len() < bytes {
+        let chunk = stream.next_chunk().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        read.extend_from_slice(&chunk);
+    }
+    Ok(())
+}
+
+/// Of virtual time, for whatever a test waits for: timeouts on the way included, but none without an end.
+const ENOUGH: Duration = Duration::from_secs(3600);
+const WORD: &str = "go";
+
+fn ciphers() -> Vec<Cipher> {
+    let suites = [TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305];
+    let versions = [TlsVersion::Tls12, TlsVersion::Tls13];
+    versions.into_iter().flat_map(|version| suites.map(|suite| (version, suite))).collect()
+}
+
+#[test]
+fn every_size_of_every_suite_both_ways() {
+    // Around what a block, a tag, a segment and a record hold.
+    let mut sizes: Vec<usize> = (1..=34).collect();
+    for around in [64, 128, 256, 1024, 1448, 2896, 4096, 8192, 16_000] {
+        sizes.extend(around - 17..around + 18);
+    }
+    sizes.extend(16_384 - 20..=16_384);
+    for (cipher, seed) in ciphers().into_iter().zip(1..) {
+        // In an order without pattern, and every third: the others are another suite's.
+        let mut sizes: Vec<usize> = sizes.iter().copied().skip(seed as usize % 3).step_by(3).collect();
+        let mut order = Seed(seed).stream("order");
+        for last in (1..sizes.len()).rev() {
+            sizes.swap(last, order.below(last as u64 + 1) as usize);
+        }
+        let records = sizes.len() as u64;
+        let [cpu, nic] = Exchange { loss: 0.0, reorder: 0.0, ..Exchange::new(cipher, sizes, seed) }.check();
+        for (on_cpu, on_nic) in cpu.tls.iter().zip(&nic.tls) {
+            assert_eq!((on_cpu.tx_records_device, on_cpu.rx_records_device), (0, 0));
+            assert!(on_nic.tx_records_device > records, "{cipher:?}: all of them, and close_notify");
+            assert!(on_nic.rx_records_device >= records, "{cipher:?}: {on_nic:?}");
+        }
+        assert_eq!(cpu.counters.value("rx_tls_decrypted_bytes"), 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sizes_over_a_rough_wire(
+        cipher in prop::sample::select(ciphers()),
+        records in prop::collection::vec(prop_oneof![1usize..40, 1usize..3_000, 1usize..=16_384], 1..40),
+        loss in 0.0..0.05f64,
+        reorder in 0.0..0.05f64,
+        next_record: bool,
+        seed: u64,
+    ) {
+        let transmit_resync = if next_record { TransmitResync::NextRecord } else { TransmitResync::Dump };
+        Exchange { loss, reorder, transmit_resync, ..Exchange::new(cipher, records, seed) }.check();
+    }
+}
