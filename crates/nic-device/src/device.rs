@@ -28,6 +28,7 @@ use offload_wire::frame::Frame;
 /// ```
 #[derive(Debug)]
 pub struct Device {
+    config: NicConfig,
     /// The one function that a host sees.
     function: Function,
     /// The queue that is asked for a frame next.
@@ -46,12 +47,18 @@ impl Device {
             line_rate: if pairs.len() > 1 { config.line_rate } else { None },
             port_free_at: Instant::ZERO,
             function: Function::new(config, pairs),
+            config: config.clone(),
         }
     }
 
     /// The function that a host sees.
     pub fn function(&self) -> &Function {
         &self.function
+    }
+
+    /// What the NIC was built with.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
     }
 
     /// What all queue pairs counted, together.
