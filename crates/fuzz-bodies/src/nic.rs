@@ -3,7 +3,7 @@
 
 use core::task::Waker;
 use offload_api::{
-    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Keying,
+    Capabilities, ContextNews, Contexts, DeviceEvent, Direction, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying,
     NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, ResyncMode, RssDevice, RxPacket, Sent, Spec,
     TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion, TxPacket, engines,
 };
@@ -113,6 +113,10 @@ impl Contexts for Nic {
             self.receiving.push((handle, number, key));
         }
         Ok(handle)
+    }
+
+    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
     }
 
     fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {

@@ -82,13 +82,20 @@ impl Function {
             return None;
         }
         let Self { pairs, fragments, .. } = self;
-        // All have the same engines.
-        let engines = || pairs[0].contexts.packet_engines();
-        let queue_of = |engine, key| pairs.iter().position(|queue| queue.opens(engine, key));
-        let opens = engines().find_map(|(number, engine)| queue_of(number, engine.key(frame)?));
-        opens.or_else(|| {
+        // All have the same engines, but each queue's know what that queue's host told them.
+        let opens = |queue: &QueuePair| {
+            !queue.opens_nothing()
+                && queue
+                    .contexts
+                    .packet_engines()
+                    .any(|(number, engine)| engine.key(frame).is_some_and(|key| queue.opens(number, key)))
+        };
+        pairs.iter().position(opens).or_else(|| {
             fragments.queue_for(frame, |packet, headers| {
-                engines().find_map(|(number, engine)| queue_of(number, engine.key_of_first(packet, headers)?))
+                let engines = pairs[0].contexts.packet_engines();
+                let mut keys =
+                    engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
+                keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))
             })
         })
     }

@@ -20,6 +20,21 @@ impl Contexts for Driver {
         created
     }
 
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+        if is_foreign(&key, context.engine()) {
+            return Err(Refused::Unsupported);
+        }
+        if !self.has_room_for_control() {
+            return Err(Refused::Busy);
+        }
+        if self.contexts.shadow(context).is_some() {
+            // There is room.
+            let _given = self.command(ControlCommand::Steer { handle: context, key, to_it });
+            self.ring_doorbell();
+        }
+        Ok(())
+    }
+
     fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
         if !self.has_room_for_control() {
             return Err((Refused::Busy, command));
@@ -95,9 +110,8 @@ impl Contexts for Driver {
 impl Driver {
     fn create_context(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         let NewContext { engine, direction, flow, keys, spec } = new;
-        // What another engine's keys lead to is that engine's.
-        let is_foreign = |key: &Key| matches!(key, Key::Engine(of, _) if *of != engine);
-        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) || keys.iter().any(is_foreign) {
+        let has_foreign = keys.iter().any(|key| is_foreign(key, engine));
+        if !self.engines.get(usize::from(engine)).is_some_and(has_contexts_here) || has_foreign {
             return Err((Refused::Unsupported, spec));
         }
         // What was parked takes what a flow's transmit context is: that needs no answer.
@@ -123,6 +137,11 @@ impl Driver {
         self.ring_doorbell();
         Ok(handle)
     }
+}
+
+/// What another engine's keys lead to is that engine's.
+fn is_foreign(key: &Key, engine: u8) -> bool {
+    matches!(key, Key::Engine(of, _) if *of != engine)
 }
 
 /// SAs have a face of their own.

@@ -67,6 +67,8 @@ pub struct NicConfig {
     pub ipsec_sas: u32,
     /// NVMe/TCP contexts there is room for; 0: the device has no NVMe/TCP face.
     pub nvme_contexts: u32,
+    /// QUIC contexts there is room for, one for each direction of a connection; 0: the device has no QUIC face.
+    pub quic_contexts: u32,
     /// Commands that move fewer bytes are not worth placing.
     pub nvme_io_threshold: usize,
     /// Memory on the NIC for the state of contexts, in bytes, 208 each; what does not fit lies in host memory.
@@ -90,6 +92,7 @@ impl NicConfig {
             line_rate: if share > 1 { None } else { self.line_rate },
             tls_contexts: self.tls_contexts / share,
             nvme_contexts: self.nvme_contexts / share,
+            quic_contexts: self.quic_contexts / share,
             ipsec_sas: self.ipsec_sas.div_ceil(share),
             context_cache_bytes: self.context_cache_bytes / share as usize,
             ..self.clone()
@@ -146,6 +149,7 @@ impl Default for NicConfig {
             tls_contexts: 1 << 18,
             ipsec_sas: 1 << 14,
             nvme_contexts: 1 << 12,
+            quic_contexts: 1 << 14,
             nvme_io_threshold: 32 << 10,
             context_cache_bytes: 4 << 20,
             tls_context_pool: 1024,

@@ -172,6 +172,15 @@ pub enum ControlCommand {
         /// Of a type that the engine says.
         command: Spec,
     },
+    /// Have received packets with a key go to a context, or no longer.
+    Steer {
+        /// Which one.
+        handle: Handle,
+        /// What packets show.
+        key: Key,
+        /// They go there from now on.
+        to_it: bool,
+    },
     /// Change what an engine knows that is of no context.
     Change {
         /// Its number.

@@ -84,7 +84,7 @@ impl PacketEngine for Shim {
     type Seen = ();
     type Wrapping = ();
 
-    fn look(frame: &[u8]) -> Shown<()> {
+    fn look(&self, frame: &[u8]) -> Shown<()> {
         match frame.get(ADDRESSES..ADDRESSES + SHIM) {
             Some([0x88, 0xb5, id @ .., _, _, _, _]) => Shown::Key(KeyBytes::of(&[id]), ()),
             _ => Shown::Nothing,
@@ -290,8 +290,8 @@ impl PacketEngine for Greedy {
     type Seen = ();
     type Wrapping = ();
 
-    fn look(frame: &[u8]) -> Shown<()> {
-        Shim::look(frame)
+    fn look(&self, frame: &[u8]) -> Shown<()> {
+        Shim::default().look(frame)
     }
 
     fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {

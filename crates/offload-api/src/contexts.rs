@@ -157,6 +157,13 @@ pub trait Contexts {
     /// stays in software. The spec comes back.
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)>;
 
+    /// Has received packets with `key`, one more or one less, go to a receive context that there is; the key may be another
+    /// context's of the same engine until then. Of one that is gone, nothing comes.
+    ///
+    /// # Errors
+    /// If there is no room for it now, or the key is another engine's.
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused>;
+
     /// Tells a context something. Of one that is gone, nothing comes.
     ///
     /// # Errors

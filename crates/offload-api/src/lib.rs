@@ -62,7 +62,7 @@ pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits};
 pub use offload_formats::{FlowKey, Protocol, flow};
-pub use quic::{QuicCipher, QuicHeaderKey, QuicKey};
+pub use quic::{QuicAsk, QuicCipher, QuicContext, QuicContexts, QuicHeaderKey, QuicKey, QuicVerdict};
 pub use record::RecordFormat;
 pub use rss::RssDevice;
 pub use rx::{Piece, PieceHome, Placements, RxBuf, RxMeta, RxPacket, RxSegment};

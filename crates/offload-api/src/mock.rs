@@ -6,7 +6,7 @@
 use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
 use crate::ipsec::{DeviceSaEvent, IpsecDevice, Keying, Lifetime, SaParams, SaRefused, Selector};
-use crate::key::Key;
+use crate::key::{Key, KeyBytes};
 use crate::nvme::NvmeTcpContexts;
 use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
 use crate::rx::{Piece, RxPacket};
@@ -128,6 +128,7 @@ fn drive_contexts(contexts: &mut dyn Contexts, name: &str, direction: Direction,
     };
     let new = NewContext { engine, direction, flow: Some(*flow), keys, spec: Box::new(()) };
     let Ok(context) = contexts.create(new) else { return };
+    let _done = contexts.steer(context, Key::Engine(engine, KeyBytes::of(&[&[1]])), true);
     let _done = contexts.command(context, Box::new(()));
     let _done = contexts.change(engine, Box::new(()));
     contexts.place(context, 7, Vec::new());
@@ -248,6 +249,11 @@ impl Contexts for MockDevice {
         let index = Handle::indices(engine, 1).start;
         inner.created += 1;
         Ok(Handle { index, generation: inner.created })
+    }
+
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+        self.note(format!("steer({context:?}, {key:?}, {to_it})"));
+        Ok(())
     }
 
     fn command(&mut self, context: Handle, _: Spec) -> Result<(), (Refused, Spec)> {

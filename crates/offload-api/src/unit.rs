@@ -76,8 +76,10 @@ pub mod engines {
     pub const ESP: u8 = 1;
     /// NVMe/TCP PDUs, both directions.
     pub const NVME_TCP: u8 = 2;
+    /// QUIC packets with short headers, both directions.
+    pub const QUIC: u8 = 3;
     /// How many there are; what has been added to a device has numbers from here on.
-    pub const STANDARD: u8 = 3;
+    pub const STANDARD: u8 = 4;
 }
 
 /// A protocol layer whose units a device may follow: how many others lie between it and TCP.

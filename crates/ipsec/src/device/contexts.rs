@@ -4,7 +4,8 @@
 use super::queues::SecureQueue;
 use super::{ONLY, SecureDevice, packet_of};
 use offload_api::{
-    Action, ContextNews, Contexts, Direction, EngineInfo, FlowKey, Handle, NewContext, Piece, Refused, Spec, engines,
+    Action, ContextNews, Contexts, Direction, EngineInfo, FlowKey, Handle, Key, NewContext, Piece, Refused, Spec,
+    engines,
 };
 use offload_base::Seq;
 
@@ -61,6 +62,11 @@ macro_rules! contexts_of {
             fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
                 let $this = self;
                 $layer.create_at($queue, new)
+            }
+
+            fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+                let $this = self;
+                $layer.contexts_at($queue).map_or(Err(Refused::Unsupported), |face| face.steer(context, key, to_it))
             }
 
             fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {

@@ -137,6 +137,14 @@ impl Contexts for AboveTls<'_> {
         }
     }
 
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+        let key = match key {
+            Key::Flow(flow, layer) => Key::Flow(flow, layer.above().ok_or(Refused::Unsupported)?),
+            key @ Key::Engine(..) => key,
+        };
+        self.device.contexts().map_or(Err(Refused::Unsupported), |contexts| contexts.steer(context, key, to_it))
+    }
+
     fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
         // Without a device the context is gone.
         self.device.contexts().map_or(Ok(()), |contexts| contexts.command(context, command))

@@ -110,6 +110,9 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
     /// What a context is about.
     fn subject(&self, handle: Handle) -> Option<&Subject>;
 
+    /// The same, to be changed.
+    fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject>;
+
     /// Where a context that is on the NIC thinks a unit starts, if it waits to be told.
     fn question(&mut self, handle: Handle) -> Option<Seq>;
 
@@ -197,6 +200,10 @@ impl<E: Engine> AnyEngine for Hosted<E> {
 
     fn subject(&self, handle: Handle) -> Option<&Subject> {
         self.slab.subject(handle)
+    }
+
+    fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
+        self.slab.subject_mut(handle)
     }
 
     fn question(&mut self, handle: Handle) -> Option<Seq> {
@@ -353,7 +360,7 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
     }
 
     fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Shown<()> {
-        match E::look(frame) {
+        match self.hosted.engine.look(frame) {
             Shown::Nothing => Shown::Nothing,
             Shown::Key(key, seen) => {
                 self.seen = Some(seen);
@@ -368,7 +375,7 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
     }
 
     fn key(&self, frame: &[u8]) -> Option<KeyBytes> {
-        match E::look(frame) {
+        match self.hosted.engine.look(frame) {
             Shown::Key(key, _) => Some(key),
             Shown::Nothing | Shown::Fragment | Shown::PerhapsFragment => None,
         }

@@ -167,6 +167,18 @@ impl ContextStore {
         unknown
     }
 
+    /// Has packets with `key` go to a context, or no longer.
+    pub(crate) fn steer(&mut self, handle: Handle, key: Key, to_it: bool, steering: &mut Steering) {
+        let Some(subject) = self.engine_mut(handle).and_then(|engine| engine.subject_mut(handle)) else { return };
+        subject.keys.retain(|known| *known != key);
+        if to_it {
+            subject.keys.push(key);
+            steering.insert(key, handle);
+        } else {
+            steering.remove(key, handle);
+        }
+    }
+
     /// Tells a context something.
     pub(crate) fn command(&mut self, handle: Handle, command: Spec, dma: &mut DmaBytes) {
         self.bring(handle, dma);

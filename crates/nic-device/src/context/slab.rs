@@ -74,6 +74,10 @@ impl<E: Engine> Slab<E> {
         self.entry(handle).map(|entry| &entry.subject)
     }
 
+    pub(super) fn subject_mut(&mut self, handle: Handle) -> Option<&mut Subject> {
+        self.entry_mut(handle).map(|entry| &mut entry.subject)
+    }
+
     /// Reads a state back from its image. False: there is none.
     pub(super) fn read_back(&mut self, handle: Handle, at: usize) -> bool {
         let Some(entry) = self.entry_mut(handle) else { return false };

@@ -100,6 +100,7 @@
 pub(crate) mod esp;
 pub(crate) mod nvme;
 mod payload;
+pub(crate) mod quic;
 mod stage;
 pub(crate) mod tls;
 
@@ -229,7 +230,7 @@ pub trait PacketEngine: Engine {
     type Wrapping: fmt::Debug + Send;
 
     /// What a received frame shows of a context.
-    fn look(frame: &[u8]) -> Shown<Self::Seen>;
+    fn look(&self, frame: &[u8]) -> Shown<Self::Seen>;
 
     /// By what the first fragment of a packet leads to a context: `headers` are those of `packet`.
     fn key_of_first(_packet: &[u8], _headers: &IpHeaders) -> Option<KeyBytes> {
@@ -345,6 +346,7 @@ impl Engines {
         engines.add_stream(tls::Tls::new(config), config.tls_contexts);
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
         engines.add_stream(nvme::NvmeTcp::new(config), config.nvme_contexts);
+        engines.add_packet(quic::Quic::default(), config.quic_contexts);
         engines
     }
 

@@ -98,6 +98,10 @@ impl QueuePair {
                 self.contexts.command(handle, command, &mut self.dma);
                 ControlCompletion::Answered(handle)
             }
+            ControlCommand::Steer { handle, key, to_it } => {
+                self.contexts.steer(handle, key, to_it, &mut self.steering);
+                ControlCompletion::Answered(handle)
+            }
             ControlCommand::Change { engine, change } => {
                 self.contexts.change(engine, change);
                 ControlCompletion::Changed(engine)
@@ -157,6 +161,7 @@ fn bytes_of(command: &ControlCommand) -> u64 {
         | ControlCommand::Answer { .. }
         | ControlCommand::Unplace { .. }
         | ControlCommand::Command { .. }
+        | ControlCommand::Steer { .. }
         | ControlCommand::Change { .. } => dma::CONTROL_QUERY,
     }
 }

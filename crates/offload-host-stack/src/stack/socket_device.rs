@@ -5,7 +5,7 @@
 
 use core::task::Waker;
 use offload_api::{
-    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Keying, NetDevice, NewContext,
+    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying, NetDevice, NewContext,
     PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, TxPacket,
 };
 use offload_base::counters::CounterSet;
@@ -139,6 +139,10 @@ impl Contexts for SocketDevice<'_> {
             self.noted.extend(before.into_iter().chain([Noted::Made(context)]).chain(after));
         }
         made
+    }
+
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+        self.device.contexts().map_or(Err(Refused::Unsupported), |contexts| contexts.steer(context, key, to_it))
     }
 
     fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {

@@ -132,7 +132,7 @@ impl PacketEngine for Hush {
     /// The number of the next segment.
     type Wrapping = u64;
 
-    fn look(frame: &[u8]) -> Shown<usize> {
+    fn look(&self, frame: &[u8]) -> Shown<usize> {
         match payload_at(frame) {
             Some(at) if frame[at] == ID => Shown::Key(KeyBytes::of(&[&[ID]]), at),
             _ => Shown::Nothing,

@@ -278,6 +278,10 @@ impl Contexts for MockDevice {
         Ok(handle)
     }
 
+    fn steer(&mut self, _: Handle, _: offload_api::Key, _: bool) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+
     fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
         Err((Refused::Unsupported, command))
     }

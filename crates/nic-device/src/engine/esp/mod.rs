@@ -143,7 +143,7 @@ impl PacketEngine for Esp {
     type Seen = EspAt;
     type Wrapping = Wrapper;
 
-    fn look(frame: &[u8]) -> Shown<EspAt> {
+    fn look(&self, frame: &[u8]) -> Shown<EspAt> {
         receive::look(frame)
     }
 

@@ -1,0 +1,427 @@
+//! QUIC packets on a NIC, beside what software makes of them: the same datagrams, both ways.
+
+use bytes::Bytes;
+use nic_sim::wire::Port;
+use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic, nic};
+use offload_api::quic::QuicContext;
+use offload_api::rx::Checksums;
+use offload_api::{
+    ContextNews, Direction, DropReason, Handle, NetDevice, NoRecords, QuicAsk, QuicCipher, QuicContexts, QuicVerdict,
+    RxPacket, Sent, TxAsk, TxPacket,
+};
+use offload_base::Instant;
+use offload_formats::Headers;
+use offload_quic::{Secret, seal};
+use proptest::prelude::*;
+
+const NOW: Instant = Instant::ZERO;
+const PORT: u16 = 4433;
+const TAG: usize = 16;
+
+fn config() -> NicConfig {
+    NicConfig { delays: Delays::NONE, line_rate: None, lro_datagrams: true, ..NicConfig::default() }
+}
+
+struct Nic {
+    device: Device,
+    driver: Driver,
+}
+
+impl Nic {
+    fn new(context_cache_bytes: usize) -> Nic {
+        let (device, driver) = nic(NicConfig { context_cache_bytes, ..config() });
+        Nic { device, driver }
+    }
+
+    /// Calls `f` with the face, and has the device carry out what it asks.
+    fn quic<R>(&mut self, f: impl FnOnce(&mut QuicContexts<'_>) -> R) -> R {
+        let result = f(&mut QuicContexts::of(self.driver.contexts().unwrap()).unwrap());
+        self.device.process(NOW);
+        result
+    }
+
+    fn create(&mut self, direction: Direction, keys: &Keys) -> Handle {
+        self.quic(|quic| quic.create(direction, keys.context(0))).unwrap()
+    }
+
+    /// The frames that leave.
+    fn send(&mut self, datagrams: &[Vec<u8>], six: bool, ask: QuicAsk) -> Result<Vec<Vec<u8>>, Sent> {
+        let mss = (datagrams.len() > 1).then(|| datagrams[0].len() as u16);
+        let fragments = datagrams.iter().map(|datagram| Bytes::from(datagram.clone())).collect();
+        let ask = TxAsk { checksum: true, mss, packet: Some(ask.into()), ..TxAsk::default() };
+        let header = header(six, 0, datagrams.iter().map(Vec::len).sum());
+        let sent = self.driver.transmit(NOW, TxPacket { header: header.into(), fragments, ask }, &NoRecords);
+        if sent != Sent::Posted {
+            return Err(sent);
+        }
+        self.driver.flush(NOW);
+        self.device.process(NOW);
+        Ok(core::iter::from_fn(|| self.device.poll_frame(NOW)).map(|frame| frame.data.to_vec()).collect())
+    }
+
+    fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<RxPacket> {
+        frames.iter().for_each(|frame| self.device.receive_frame(NOW, frame.clone().into()));
+        self.device.process(NOW);
+        core::iter::from_fn(|| self.driver.receive(NOW)).collect()
+    }
+}
+
+/// A connection's keys in one direction: each generation's.
+struct Keys(Vec<Secret>);
+
+impl Keys {
+    fn new(cipher: QuicCipher) -> Keys {
+        let first = Secret::new(cipher, &[7; 48][..if cipher == QuicCipher::Aes256Gcm { 48 } else { 32 }]).unwrap();
+        Keys(core::iter::successors(Some(first), |secret| Some(secret.next())).take(6).collect())
+    }
+
+    fn context(&self, generation: u64) -> QuicContext {
+        QuicContext { header: self.0[0].header(), generation, key: self.0[generation as usize].key() }
+    }
+
+    fn set(&self, nic: &mut Nic, context: Handle, generation: u64) {
+        nic.quic(|quic| quic.set_key(context, generation, self.0[generation as usize].key())).unwrap();
+    }
+
+    /// A packet as software seals it.
+    fn seal(&self, packet: &Packet) -> Vec<u8> {
+        let mut bytes = packet.plain();
+        let key = self.0[packet.generation as usize].packet_key();
+        seal(&key, &self.0[0].header_key(), &mut bytes, 1 + packet.cid.len(), packet.path, packet.number).unwrap();
+        bytes
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Packet {
+    cid: Vec<u8>,
+    path: u32,
+    number: u64,
+    number_bytes: usize,
+    generation: u64,
+    fixed_bit: bool,
+    payload: Vec<u8>,
+}
+
+impl Packet {
+    fn new(number: u64, payload: usize) -> Packet {
+        let payload = (0..payload).map(|at| (at as u64 * 31 + number) as u8).collect();
+        Packet { cid: vec![0xc1; 8], path: 0, number, number_bytes: 2, generation: 0, fixed_bit: true, payload }
+    }
+
+    /// Without protection, and with room for the tag.
+    fn plain(&self) -> Vec<u8> {
+        let phase = (self.generation as u8 & 1) << 2;
+        let first = u8::from(self.fixed_bit) << 6 | phase | (self.number_bytes - 1) as u8;
+        let number = self.number.to_be_bytes();
+        [&[first], &self.cid[..], &number[8 - self.number_bytes..], &self.payload, &[0; TAG]].concat()
+    }
+
+    fn ask(&self, context: Handle) -> QuicAsk {
+        let (path, number, generation) = (self.path, self.number, self.generation);
+        QuicAsk { context, path, number, generation, cid_bytes: self.cid.len() as u8 }
+    }
+}
+
+/// Headers of a datagram from one of some ports to [`PORT`], without checksums.
+fn header(six: bool, from: u8, payload: usize) -> Vec<u8> {
+    let mut header = vec![0xff; 6];
+    header.extend_from_slice(&[2, 0, 0, 0, 0, 9]);
+    let udp = 8 + payload as u16;
+    if six {
+        header.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        header.extend_from_slice(&udp.to_be_bytes());
+        header.extend_from_slice(&[17, 64]);
+        header.extend_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        header.extend_from_slice(&[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    } else {
+        header.extend_from_slice(&[8, 0, 0x45, 0]);
+        header.extend_from_slice(&(20 + udp).to_be_bytes());
+        header.extend_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    header.extend_from_slice(&[0x20, from]);
+    header.extend_from_slice(&PORT.to_be_bytes());
+    header.extend_from_slice(&udp.to_be_bytes());
+    header.extend_from_slice(&[0, 0]);
+    header
+}
+
+/// A whole frame.
+fn frame(six: bool, from: u8, datagram: &[u8]) -> Vec<u8> {
+    let mut frame = header(six, from, datagram.len());
+    frame.extend_from_slice(datagram);
+    Headers::parse(&frame).transport().unwrap().fill_checksums(&mut frame);
+    frame
+}
+
+fn payload_of(frame: &[u8]) -> &[u8] {
+    let transport = Headers::parse(frame).transport().unwrap();
+    &frame[transport.payload..transport.end]
+}
+
+fn packets() -> impl Strategy<Value = (QuicCipher, Vec<Packet>)> {
+    let cipher = prop::sample::select(QuicCipher::ALL.to_vec());
+    let cid = prop::collection::vec(any::<u8>(), 0..=20);
+    let first = prop_oneof![0u64..1000, 0u64..1 << 61];
+    let common = (cid, any::<u32>(), first, 1usize..=4, 4usize..1300, 0u64..2);
+    // Numbers may be left out, so that a peer is found out that acknowledges what was not sent.
+    let each = prop::collection::vec((1u64..4, any::<bool>()), 1..9);
+    (cipher, common, each).prop_map(|(cipher, (cid, path, mut number, number_bytes, bytes, generation), each)| {
+        let mut packets = Vec::new();
+        for (step, fixed_bit) in each {
+            let packet = Packet::new(number, bytes);
+            packets.push(Packet { cid: cid.clone(), path, number_bytes, generation, fixed_bit, ..packet });
+            number += step;
+        }
+        (cipher, packets)
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_device_seals_as_software_does(
+        (cipher, packets) in packets(),
+        six: bool,
+        cache in prop::sample::select(vec![208, 4 << 20]),
+    ) {
+        let (keys, mut nic) = (Keys::new(cipher), Nic::new(cache));
+        let context = nic.create(Direction::Transmit, &keys);
+        let _other = nic.create(Direction::Transmit, &keys);
+        keys.set(&mut nic, context, 1);
+        let plain: Vec<_> = packets.iter().map(Packet::plain).collect();
+        // All at once, by USO.
+        let frames = nic.send(&plain, six, packets[0].ask(context)).unwrap();
+        let sealed: Vec<_> = packets.iter().map(|packet| keys.seal(packet)).collect();
+        prop_assert_eq!(frames.iter().map(|frame| payload_of(frame)).collect::<Vec<_>>(), sealed);
+        for frame in &frames {
+            prop_assert_eq!(Headers::parse(frame).transport().unwrap().are_checksums_right(frame), Some(true));
+        }
+        prop_assert_eq!(nic.device.counters().quic_tx_pkts, packets.len() as u64);
+        // The same numbers once more: nothing leaves.
+        prop_assert_eq!(nic.send(&plain[..1], six, packets[0].ask(context)).unwrap(), Vec::<Vec<u8>>::new());
+        prop_assert_eq!(nic.device.counters().quic_tx_drop_number, 1);
+    }
+
+    #[test]
+    fn the_device_opens_what_software_does(
+        (cipher, packets) in packets(),
+        six: bool,
+        order in any::<prop::sample::Index>(),
+        spoiled in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>())),
+        at_once: bool,
+        cache in prop::sample::select(vec![208, 4 << 20]),
+    ) {
+        let (keys, mut nic) = (Keys::new(cipher), Nic::new(cache));
+        let context = nic.create(Direction::Receive, &keys);
+        let other = nic.create(Direction::Receive, &keys);
+        keys.set(&mut nic, context, 1);
+        let Packet { cid, path, number, .. } = packets[0].clone();
+        nic.quic(|quic| {
+            quic.listen(PORT, cid.len() as u8).unwrap();
+            quic.learn(other, PORT + 1, &cid, 0, None).unwrap();
+            quic.learn(context, PORT, &cid, path, number.checked_sub(1)).unwrap();
+        });
+        let mut sent: Vec<_> = packets.iter().map(|packet| (packet.clone(), keys.seal(packet))).collect();
+        let turn = order.index(sent.len());
+        sent.rotate_left(turn);
+        let mut spoiled_at = None;
+        if let Some((which, bit)) = spoiled {
+            let which = which.index(sent.len());
+            let bit = bit.index(sent[which].1.len() * 8);
+            // Another connection ID is nobody's, and a long header no short one.
+            if bit / 8 > cid.len() {
+                sent[which].1[bit / 8] ^= 1 << (bit % 8);
+                spoiled_at = Some(which);
+            }
+        }
+        let frames: Vec<_> = sent.iter().map(|(_, datagram)| frame(six, 1, datagram)).collect();
+        let received = match at_once {
+            true => nic.receive(&frames),
+            false => frames.iter().flat_map(|frame| nic.receive(core::slice::from_ref(frame))).collect(),
+        };
+        let mut seen = sent.iter().enumerate();
+        for packet in received {
+            let data = payload_of(&packet.frame);
+            let each = packet.joined.map_or(data.len(), |bytes| bytes.get().into());
+            let verdict = QuicVerdict::of(&packet.meta.marks);
+            for (part, data) in data.chunks(each).enumerate() {
+                let (at, (sent, wire)) = seen.next().unwrap();
+                if spoiled_at == Some(at) {
+                    prop_assert_eq!(data, wire, "it is as it came");
+                    let is_open = matches!(verdict, QuicVerdict::Opened { .. });
+                    prop_assert!(!is_open);
+                    continue;
+                }
+                let plain = sent.plain();
+                prop_assert_eq!(&data[..data.len() - TAG], &plain[..plain.len() - TAG]);
+                let QuicVerdict::Opened { context: by, first, packets, generation } = verdict else {
+                    panic!("{verdict:?} of {sent:?}")
+                };
+                prop_assert_eq!((by, first + part as u64), (context, sent.number));
+                prop_assert_eq!((u64::from(generation), packet.meta.checksums), (sent.generation, Checksums::Good));
+                prop_assert!(part < usize::from(packets));
+            }
+        }
+        prop_assert!(seen.next().is_none());
+    }
+}
+
+/// Numbers that follow each other are shown as one packet; where one is left out, another begins.
+#[test]
+fn packets_are_joined_by_their_numbers() {
+    let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
+    let context = nic.create(Direction::Receive, &keys);
+    nic.quic(|quic| {
+        quic.listen(PORT, 8).unwrap();
+        quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
+    });
+    let frames: Vec<_> =
+        [0, 1, 2, 4, 5, 3].map(|number| frame(false, 1, &keys.seal(&Packet::new(number, 1000)))).into();
+    let shown: Vec<_> = nic.receive(&frames).iter().map(|packet| QuicVerdict::of(&packet.meta.marks)).collect();
+    let opened = |first, packets| QuicVerdict::Opened { context, first, packets, generation: 0 };
+    assert_eq!(shown, [opened(0, 3), opened(4, 2), opened(3, 1)]);
+    assert_eq!(nic.device.counters().quic_rx_pkts, 6);
+}
+
+/// RFC 9001 6: a packet of the other phase is opened by the next key if that is there; else it goes up as it came.
+#[test]
+fn a_key_update_finds_the_next_key_in_place() {
+    let (keys, mut nic) = (Keys::new(QuicCipher::ChaCha20Poly1305), Nic::new(4 << 20));
+    let context = nic.create(Direction::Receive, &keys);
+    nic.quic(|quic| {
+        quic.listen(PORT, 8).unwrap();
+        quic.learn(context, PORT, &[0xc1; 8], 0, None).unwrap();
+    });
+    let generation_of = |nic: &mut Nic, number, generation| {
+        let wire = keys.seal(&Packet { generation, ..Packet::new(number, 40) });
+        let packet = nic.receive(&[frame(false, 1, &wire)]).remove(0);
+        match QuicVerdict::of(&packet.meta.marks) {
+            QuicVerdict::Opened { generation, .. } => Some(generation),
+            verdict => {
+                assert_eq!(payload_of(&packet.frame), wire);
+                assert_eq!(matches!(verdict, QuicVerdict::Failed { .. }), nic.device.counters().quic_rx_auth_fail > 0);
+                None
+            }
+        }
+    };
+    assert_eq!(generation_of(&mut nic, 0, 0), Some(0));
+    assert_eq!((generation_of(&mut nic, 1, 1), nic.device.counters().quic_rx_no_key), (None, 1));
+    keys.set(&mut nic, context, 1);
+    assert_eq!(generation_of(&mut nic, 2, 1), Some(1));
+    assert_eq!(generation_of(&mut nic, 1, 0), Some(0), "late, by the key that is there still");
+    keys.set(&mut nic, context, 2);
+    assert_eq!(generation_of(&mut nic, 4, 2), Some(2));
+    assert_eq!((generation_of(&mut nic, 3, 0), nic.device.counters().quic_rx_auth_fail), (None, 1));
+}
+
+/// Only what is authentic tells which numbers come next.
+#[test]
+fn a_forged_packet_moves_no_window() {
+    let (keys, mut nic) = (Keys::new(QuicCipher::Aes128Gcm), Nic::new(4 << 20));
+    let context = nic.create(Direction::Receive, &keys);
+    nic.quic(|quic| {
+        quic.listen(PORT, 8).unwrap();
+        quic.learn(context, PORT, &[0xc1; 8], 0, Some(10)).unwrap();
+    });
+    let sealed = |number| keys.seal(&Packet { number_bytes: 1, ..Packet::new(number, 40) });
+    // Far ahead, each as far as one byte tells.
+    for number in [130, 250, 300] {
+        let mut forged = sealed(number);
+        *forged.last_mut().unwrap() ^= 1;
+        let packet = nic.receive(&[frame(false, 1, &forged)]).remove(0);
+        assert_eq!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Failed { context });
+    }
+    let packet = nic.receive(&[frame(false, 1, &sealed(11))]).remove(0);
+    let opened = QuicVerdict::Opened { context, first: 11, packets: 1, generation: 0 };
+    assert_eq!(QuicVerdict::of(&packet.meta.marks), opened);
+}
+
+/// What cannot be sealed as it was asked for never leaves.
+#[test]
+fn an_ask_that_cannot_be_met_is_dropped() {
+    let (keys, mut nic) = (Keys::new(QuicCipher::Aes256Gcm), Nic::new(4 << 20));
+    let context = nic.create(Direction::Transmit, &keys);
+    let receiver = nic.create(Direction::Receive, &keys);
+    let packet = Packet::new(10, 50);
+    let (plain, ask) = (packet.plain(), packet.ask(context));
+    let mut drops = 0;
+    let mut is_dropped = |nic: &mut Nic, plain: Vec<u8>, ask: QuicAsk| {
+        drops += 1;
+        let sent = nic.send(&[plain], false, ask);
+        let counters = nic.device.counters();
+        assert_eq!((sent, counters.quic_tx_drop_pkts, counters.quic_tx_pkts), (Ok(Vec::new()), drops, 0));
+        (counters.quic_tx_drop_key, counters.quic_tx_drop_number)
+    };
+    let other_key = is_dropped(&mut nic, plain.clone(), QuicAsk { generation: 2, ..ask });
+    assert_eq!(other_key, (1, 0));
+    let no_key = is_dropped(&mut nic, Packet { generation: 1, ..packet.clone() }.plain(), ask);
+    assert_eq!(no_key, (2, 0));
+    let other_number = is_dropped(&mut nic, plain.clone(), QuicAsk { number: 11, ..ask });
+    assert_eq!(other_number, (2, 1));
+    let long_header = [&[plain[0] | 0x80], &plain[1..]].concat();
+    is_dropped(&mut nic, long_header, ask);
+    is_dropped(&mut nic, plain[..20].to_vec(), ask);
+    is_dropped(&mut nic, plain.clone(), QuicAsk { cid_bytes: 21, ..ask });
+    assert_eq!(
+        nic.send(core::slice::from_ref(&plain), false, QuicAsk { context: receiver, ..ask }),
+        Err(Sent::Dropped(DropReason::Unsupported)),
+        "it opens"
+    );
+    nic.device.reset(NOW);
+    assert_eq!(nic.send(core::slice::from_ref(&plain), false, ask), Ok(Vec::new()), "the driver has not heard of it");
+    assert_eq!(nic.device.counters().quic_tx_drop_pkts, 7);
+    let told: Vec<_> = core::iter::from_fn(|| nic.driver.poll_event()).collect();
+    assert_eq!(told, [offload_api::DeviceEvent::Reset]);
+    assert_eq!(nic.send(&[plain], false, ask), Err(Sent::Dropped(DropReason::Unsupported)));
+}
+
+/// Whatever flow packets of a connection come by, they go to the queue of its context; as long as it is there.
+#[test]
+fn paths_of_a_connection_come_to_one_queue() {
+    let keys = Keys::new(QuicCipher::Aes128Gcm);
+    let (mut device, mut drivers) = multi_queue_nic(NicConfig { queues: 4, ..config() });
+    for driver in &mut drivers {
+        QuicContexts::of(driver.contexts().unwrap()).unwrap().listen(PORT, 8).unwrap();
+    }
+    let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    let context = quic.create(Direction::Receive, keys.context(0)).unwrap();
+    // Several of one path, and a path more.
+    for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
+        quic.learn(context, PORT, &[cid; 8], path, None).unwrap();
+    }
+    device.process(NOW);
+    assert_eq!(drivers[2].contexts().unwrap().poll_news(), Some(ContextNews::Ready(context)));
+    let mut number = 0;
+    let mut queues_of = |device: &mut Device, drivers: &mut Vec<Driver>, cid: u8, path: u32| {
+        let mut opened = Vec::new();
+        for from in 0..16 {
+            number += 1;
+            let packet = Packet { cid: vec![cid; 8], path, ..Packet::new(number, 60) };
+            device.receive_frame(NOW, frame(false, from, &keys.seal(&packet)).into());
+            device.process(NOW);
+            for (queue, driver) in drivers.iter_mut().enumerate() {
+                while let Some(packet) = driver.receive(NOW) {
+                    let is_open = matches!(QuicVerdict::of(&packet.meta.marks), QuicVerdict::Opened { .. });
+                    opened.push((queue, is_open));
+                }
+            }
+        }
+        opened.sort_unstable();
+        opened.dedup();
+        opened
+    };
+    for (cid, path) in [(1, 0), (2, 0), (3, 5)] {
+        assert_eq!(queues_of(&mut device, &mut drivers, cid, path), [(2, true)]);
+    }
+    assert_eq!(queues_of(&mut device, &mut drivers, 3, 4), [(2, false)], "that is not its path");
+    assert_eq!(queues_of(&mut device, &mut drivers, 9, 0).len(), 4, "a stranger's are spread by the hash");
+    let mut quic = QuicContexts::of(drivers[2].contexts().unwrap()).unwrap();
+    quic.forget(context, PORT, &[2; 8]).unwrap();
+    device.process(NOW);
+    let spread = queues_of(&mut device, &mut drivers, 2, 0);
+    assert!(spread.len() == 4 && spread.iter().all(|(_, is_open)| !is_open));
+    assert_eq!(queues_of(&mut device, &mut drivers, 1, 0), [(2, true)], "the others stay");
+    QuicContexts::of(drivers[2].contexts().unwrap()).unwrap().remove(context);
+    device.process(NOW);
+    assert_eq!(queues_of(&mut device, &mut drivers, 1, 0).len(), 4);
+}
