@@ -1,0 +1,188 @@
+//! How an endpoint is set up.
+
+use crate::crypto::session::{NoInitialSuite, initial_suite};
+use core::time::Duration;
+use noq_proto::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use offload_base::RandomSource;
+use rustls::quic::Suite;
+
+/// How an endpoint and its connections behave.
+///
+/// ```
+/// use quic_offload::Config;
+///
+/// let config = Config { paths: 4, max_connections: 1000, ..Config::default() };
+/// assert_eq!(config.udp_payload, 1472);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where connection IDs, tokens and the rest come from; `None`: the system. A seed is for virtual time alone.
+    pub random: Option<RandomSource>,
+    /// Whether a device seals and opens packets, if there is one that does.
+    pub offload: Offload,
+    /// Bytes of the connection IDs that peers are to use, 1 to 20. They lead to connections, here and in a device.
+    pub cid_bytes: u8,
+    /// Most paths of a connection at a time, if the peer has several, too (draft-ietf-quic-multipath-21); 1: there is no multipath.
+    pub paths: u32,
+    /// Connection IDs of a connection that the device is told of, for each path. The oldest goes first.
+    pub device_cids_a_path: usize,
+    /// Most connections at a time. Others are refused.
+    pub max_connections: usize,
+    /// Connections that shake hands, from which on clients have to prove their address first (Retry).
+    pub retry_above: usize,
+    /// Most connections that shake hands. Others are refused.
+    pub max_handshakes: usize,
+    /// Most streams in each direction that a peer may have open.
+    pub streams: u32,
+    /// Bytes of a stream that a peer may send before they are read.
+    pub stream_window: u32,
+    /// Bytes of a connection that a peer may send before they are read.
+    pub receive_window: u32,
+    /// Bytes that wait to be acknowledged, of a connection.
+    pub send_window: u32,
+    /// A connection on which nothing happens ends after this.
+    pub idle: Duration,
+    /// The largest datagram that is tried, without UDP's header.
+    pub udp_payload: u16,
+    /// Whether the fixed bit is sent at random to peers that do not mind (RFC 9287).
+    pub grease: bool,
+}
+
+/// What a device is asked to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// Seal and open packets.
+    #[default]
+    Both,
+    /// Seal packets.
+    Transmit,
+    /// Open packets.
+    Receive,
+    /// Nothing: software does it.
+    None,
+    /// Nothing, and software neither: packets leave as they are, with room for a tag. Both ends have to say so. It is there to
+    /// be compared with, and protects nothing.
+    Unprotected,
+}
+
+impl Offload {
+    pub(crate) fn transmit(self) -> bool {
+        matches!(self, Offload::Both | Offload::Transmit)
+    }
+
+    pub(crate) fn receive(self) -> bool {
+        matches!(self, Offload::Both | Offload::Receive)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            random: None,
+            offload: Offload::default(),
+            cid_bytes: 8,
+            paths: 1,
+            device_cids_a_path: 8,
+            max_connections: 1 << 16,
+            retry_above: 1 << 10,
+            max_handshakes: 1 << 12,
+            streams: 100,
+            // The state machine ends a connection of which it keeps too many pieces: a stream's window keeps them few.
+            stream_window: 2 << 20,
+            receive_window: 16 << 20,
+            send_window: 8 << 20,
+            idle: Duration::from_secs(30),
+            udp_payload: 1472,
+            grease: true,
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn transport(&self) -> TransportConfig {
+        let mut transport = TransportConfig::default();
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(self.udp_payload);
+        transport
+            .max_concurrent_bidi_streams(self.streams.into())
+            .max_concurrent_uni_streams(self.streams.into())
+            .stream_receive_window(self.stream_window.into())
+            .receive_window(self.receive_window.into())
+            .send_window(self.send_window.into())
+            .max_idle_timeout(Some(idle(self.idle)))
+            .mtu_discovery_config((self.udp_payload > 1200).then_some(discovery));
+        if self.paths > 1 {
+            transport.max_concurrent_multipath_paths(self.paths);
+        }
+        transport
+    }
+}
+
+fn idle(span: Duration) -> IdleTimeout {
+    let longest = IdleTimeout::from(VarInt::from_u32(u32::MAX));
+    IdleTimeout::try_from(span).unwrap_or(longest)
+}
+
+/// A client's side of TLS, fit for QUIC. 0-RTT is not used, whatever the configuration says.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_testbed::identity::{Randomness, client_config};
+/// use quic_offload::ClientTls;
+///
+/// assert!(ClientTls::new(client_config(Randomness::Seeded(Seed(1)), None)).is_ok());
+/// ```
+#[derive(Clone)]
+pub struct ClientTls {
+    pub(crate) tls: rustls::ClientConfig,
+    pub(crate) initial: Suite,
+}
+
+/// A server's side of TLS, fit for QUIC. 0-RTT is not used, whatever the configuration says.
+///
+/// ```
+/// use offload_base::Seed;
+/// use offload_testbed::identity::{Randomness, server_config};
+/// use quic_offload::ServerTls;
+///
+/// assert!(ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).is_ok());
+/// ```
+#[derive(Clone)]
+pub struct ServerTls {
+    pub(crate) tls: rustls::ServerConfig,
+    pub(crate) initial: Suite,
+}
+
+impl ClientTls {
+    /// Of a configuration that has TLS 1.3.
+    ///
+    /// # Errors
+    /// If the provider lacks the cipher suite of the first packets.
+    pub fn new(mut tls: rustls::ClientConfig) -> Result<ClientTls, NoInitialSuite> {
+        tls.enable_early_data = false;
+        Ok(ClientTls { initial: initial_suite(tls.crypto_provider())?, tls })
+    }
+}
+
+impl ServerTls {
+    /// Of a configuration that has TLS 1.3.
+    ///
+    /// # Errors
+    /// If the provider lacks the cipher suite of the first packets.
+    pub fn new(mut tls: rustls::ServerConfig) -> Result<ServerTls, NoInitialSuite> {
+        tls.max_early_data_size = 0;
+        Ok(ServerTls { initial: initial_suite(tls.crypto_provider())?, tls })
+    }
+}
+
+impl core::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ClientTls(..)")
+    }
+}
+
+impl core::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ServerTls(..)")
+    }
+}

@@ -1,0 +1,207 @@
+//! A connection as its endpoint has it, and those who wait for it.
+
+use super::{Core, offload};
+use crate::config::Config;
+use crate::crypto::keyring::Keyring;
+use crate::crypto::number_of;
+use crate::error::Closed;
+use core::task::Waker;
+use noq_proto::{Dir, Event, PathEvent, StreamEvent, StreamId};
+use offload_base::Instant;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// A connection.
+pub(crate) struct Conn {
+    /// Of all there ever were.
+    pub(crate) id: u64,
+    pub(crate) noq: noq_proto::Connection,
+    pub(crate) keyring: Arc<Keyring>,
+    pub(crate) offload: offload::OfConnection,
+    pub(super) deadline: Option<Instant>,
+    pub(super) is_ready: bool,
+    is_client: bool,
+    pub(crate) stage: Stage,
+    pub(crate) closed: Option<Closed>,
+    /// The same, for those who ask when the connection is no more.
+    pub(crate) ended: Arc<OnceLock<Closed>>,
+    pub(crate) waiting: Waiting,
+    /// Paths that are in use, and those that are no more.
+    pub(crate) paths: Vec<u32>,
+    pub(crate) abandoned: Vec<u32>,
+    pub(crate) key_updates: u64,
+    /// The generation of the keys that packets are sent under.
+    pub(super) transmit_generation: u64,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Handshake,
+    Open,
+    Closed,
+}
+
+/// Who waits for a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) readers: HashMap<StreamId, Waker>,
+    pub(crate) writers: HashMap<StreamId, Waker>,
+    pub(crate) finishers: HashMap<StreamId, Waker>,
+    /// To be open, or closed.
+    pub(crate) stage: Vec<Waker>,
+    pub(crate) path: Vec<Waker>,
+    /// For streams of the peer's, and for those that this end may open: streams both ways, and one way.
+    pub(crate) accept: [Vec<Waker>; 2],
+    pub(crate) open: [Vec<Waker>; 2],
+    pub(crate) datagrams: Vec<Waker>,
+    pub(crate) datagram_room: Vec<Waker>,
+}
+
+impl Waiting {
+    fn wake_all(&mut self) {
+        let Waiting { readers, writers, finishers, stage, path, accept, open, datagrams, datagram_room } = self;
+        // In the order of the streams, not of the table, or no run would be as the one before.
+        let mut all = Vec::new();
+        for of in [readers, writers, finishers] {
+            let mut wakers: Vec<_> = of.drain().collect();
+            wakers.sort_unstable_by_key(|(id, _)| *id);
+            all.extend(wakers.into_iter().map(|(_, waker)| waker));
+        }
+        all.append(stage);
+        all.append(path);
+        accept.iter_mut().chain(open).for_each(|of| all.append(of));
+        all.append(datagrams);
+        all.append(datagram_room);
+        all.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Notes that a task waits.
+pub(crate) fn wait(list: &mut Vec<Waker>, waker: &Waker) {
+    if !list.iter().any(|known| known.will_wake(waker)) {
+        list.push(waker.clone());
+    }
+}
+
+/// The place of a direction in a pair.
+pub(crate) fn place_of(dir: Dir) -> usize {
+    match dir {
+        Dir::Bi => 0,
+        Dir::Uni => 1,
+    }
+}
+
+impl Conn {
+    pub(super) fn new(noq: noq_proto::Connection, keyring: Arc<Keyring>, is_client: bool, config: &Config) -> Conn {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Conn {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            noq,
+            keyring,
+            offload: offload::OfConnection::new(config),
+            deadline: None,
+            is_ready: false,
+            is_client,
+            stage: Stage::Handshake,
+            closed: None,
+            ended: Arc::default(),
+            waiting: Waiting::default(),
+            paths: vec![0],
+            abandoned: Vec::new(),
+            key_updates: 0,
+            transmit_generation: 0,
+        }
+    }
+
+    /// Packets are sent under this generation's key.
+    pub(super) fn note_generation(&mut self, generation: Option<u64>) {
+        self.transmit_generation = self.transmit_generation.max(generation.unwrap_or(0));
+    }
+
+    /// It ended; says at which stage.
+    pub(super) fn end(&mut self, why: Closed) -> Stage {
+        let why = self.closed.get_or_insert(why);
+        let _first = self.ended.set(why.clone());
+        self.waiting.wake_all();
+        core::mem::replace(&mut self.stage, Stage::Closed)
+    }
+}
+
+impl Core {
+    /// Takes what a connection has to say, to its endpoint and to the application.
+    pub(super) fn take_events(&mut self, at: usize, now: Instant) {
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        while let Some(event) = conn.noq.poll_endpoint_events() {
+            if let Some(answer) = self.noq.handle_event(noq_proto::ConnectionHandle(at), event) {
+                conn.noq.handle_event(answer);
+            }
+        }
+        while let Some(event) = conn.noq.poll() {
+            match event {
+                Event::Connected => {
+                    conn.stage = Stage::Open;
+                    self.handshakes -= 1;
+                    self.counters.connections += 1;
+                    conn.waiting.stage.drain(..).for_each(Waker::wake);
+                    conn.offload.begin();
+                    if !conn.is_client {
+                        self.arrived.push_back(at);
+                        self.waiting.accept.drain(..).for_each(Waker::wake);
+                    }
+                }
+                Event::ConnectionLost { reason } => {
+                    let was = conn.end(reason.into());
+                    self.handshakes -= usize::from(was == Stage::Handshake);
+                }
+                Event::Stream(event) => conn.take_stream_event(event),
+                Event::DatagramReceived => conn.waiting.datagrams.drain(..).for_each(Waker::wake),
+                Event::DatagramsUnblocked => conn.waiting.datagram_room.drain(..).for_each(Waker::wake),
+                Event::Path(PathEvent::Established { id, .. }) => {
+                    conn.paths.push(number_of(id));
+                    conn.waiting.path.drain(..).for_each(Waker::wake);
+                }
+                Event::Path(PathEvent::Abandoned { id, .. }) => {
+                    conn.paths.retain(|path| *path != number_of(id));
+                    conn.abandoned.push(number_of(id));
+                    conn.waiting.path.drain(..).for_each(Waker::wake);
+                }
+                // RFC: late packets came until now, and were opened.
+                Event::Path(PathEvent::Discarded { id, .. }) => conn.offload.forget_path(number_of(id)),
+                Event::HandshakeDataReady | Event::HandshakeConfirmed | Event::Path(_) | Event::NatTraversal(_) => {}
+            }
+        }
+        let rtt = conn.noq.rtt(noq_proto::PathId::ZERO).unwrap_or_default();
+        let mut keys = conn.keyring.lock();
+        let [by_device, by_software] = core::mem::take(&mut keys.opened);
+        self.counters.opened_by_device += by_device;
+        self.counters.opened_by_software += by_software;
+        let (learned, generation) = (core::mem::take(&mut keys.learned), keys.opened_generation);
+        drop(keys);
+        conn.key_updates = generation;
+        conn.offload.note_opened(learned, generation, now, rtt);
+    }
+}
+
+impl Conn {
+    fn take_stream_event(&mut self, event: StreamEvent) {
+        let waiting = &mut self.waiting;
+        let one = match event {
+            StreamEvent::Opened { dir } => {
+                return waiting.accept[place_of(dir)].drain(..).for_each(Waker::wake);
+            }
+            StreamEvent::Available { dir } => {
+                return waiting.open[place_of(dir)].drain(..).for_each(Waker::wake);
+            }
+            StreamEvent::Readable { id } => waiting.readers.remove(&id),
+            StreamEvent::Writable { id } => waiting.writers.remove(&id),
+            StreamEvent::Finished { id } => waiting.finishers.remove(&id),
+            StreamEvent::Stopped { id, .. } => {
+                waiting.finishers.remove(&id).into_iter().for_each(Waker::wake);
+                waiting.writers.remove(&id)
+            }
+        };
+        one.into_iter().for_each(Waker::wake);
+    }
+}

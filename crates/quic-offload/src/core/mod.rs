@@ -1,0 +1,448 @@
+//! An endpoint without sockets, clocks and tasks: datagrams and the time in, datagrams and the next deadline out.
+//!
+//! ```text
+//!  receive --> noq's Endpoint --> Connection --> events --> wakers of those who wait
+//!  transmit <-- sealed, or an ask <-- plain packets <-- Connection     (transmit)
+//!  device <-- contexts, keys, connection IDs <-- what was opened       (offload)
+//! ```
+//!
+//! Invariant: a connection that may have something to do is on the list of those (`ready`), so that no call looks at all.
+
+mod connection;
+mod offload;
+mod transmit;
+
+use crate::config::{ClientTls, Config, ServerTls};
+use crate::crypto::keyring::{DeviceOpened, Keyring};
+use crate::crypto::session::{OneClient, OneServer};
+use crate::crypto::tokens::{TokenClock, TokenKey, reset_key};
+use crate::error::{Closed, ConnectError};
+pub(crate) use connection::{Conn, Stage, place_of, wait};
+use core::net::SocketAddr;
+use core::task::Waker;
+use noq_proto::{
+    ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, EndpointConfig, FourTuple, Incoming,
+    TransportConfig,
+};
+use offload_api::{Datagram, Handle, QuicVerdict};
+use offload_base::{Instant, RandomSource, Rng};
+use slab::Slab;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use transmit::Outgoing;
+
+/// The state of an endpoint.
+pub(crate) struct Core {
+    config: Config,
+    noq: noq_proto::Endpoint,
+    transport: Arc<TransportConfig>,
+    server: Option<(ServerTls, noq_proto::ServerConfig)>,
+    client_cids: Arc<Mutex<Rng>>,
+    clock: Arc<TokenClock>,
+    /// What is zero for us, in the state machine's terms, which only ever looks at differences.
+    epoch: std::time::Instant,
+    /// By the state machine's own numbers.
+    connections: Slab<Conn>,
+    deadlines: BTreeSet<(Instant, usize)>,
+    ready: VecDeque<usize>,
+    outgoing: Outgoing,
+    offload: offload::Port,
+    /// Contexts of connections that are no more.
+    offload_leaving: Vec<Handle>,
+    /// Connections, by the receive contexts that they have or had.
+    by_context: HashMap<Handle, usize>,
+    /// Connections that came about, for those who accept them.
+    pub(crate) arrived: VecDeque<usize>,
+    pub(crate) waiting: Waiting,
+    handshakes: usize,
+    pub(crate) counters: Counters,
+    pub(crate) closing: bool,
+    /// The driver is gone, and nothing happens any more.
+    pub(crate) dead: bool,
+}
+
+/// Who waits for an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    pub(crate) driver: Option<Waker>,
+    pub(crate) accept: Vec<Waker>,
+    pub(crate) drained: Vec<Waker>,
+}
+
+/// What an endpoint counts.
+///
+/// ```
+/// use quic_offload::Counters;
+///
+/// assert_eq!(Counters::default().sealed_by_device, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// 1-RTT packets that were handed to a device to be sealed.
+    pub sealed_by_device: u64,
+    /// 1-RTT packets that software sealed.
+    pub sealed_by_software: u64,
+    /// 1-RTT packets that a device opened.
+    pub opened_by_device: u64,
+    /// 1-RTT packets that software opened.
+    pub opened_by_software: u64,
+    /// Packets that were to be sealed by a device that would not, and that software sealed then.
+    pub refused_by_device: u64,
+    /// Packets that were lost on the way into a device.
+    pub lost_in_device: u64,
+    /// Packets dropped here: they could not be sealed as they were, or the socket refused them.
+    pub dropped: u64,
+    /// Contexts that a device gave.
+    pub contexts: u64,
+    /// Contexts that a device did not give.
+    pub contexts_refused: u64,
+    /// Connection IDs that a device was told of.
+    pub cids: u64,
+    /// Of those, taken away again for there were too many.
+    pub cids_evicted: u64,
+    /// Keys that a device was given after the first.
+    pub keys: u64,
+    /// Times the device was reset.
+    pub resets: u64,
+    /// Connections that came about.
+    pub connections: u64,
+    /// Clients that were asked to prove their address.
+    pub retries: u64,
+    /// Clients that were refused.
+    pub refused: u64,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, server: Option<ServerTls>, random: &RandomSource, port: u16) -> Core {
+        let mut endpoint = EndpointConfig::new(Arc::new(reset_key(random)));
+        let mut seed = [0; 32];
+        random.stream("state machine").fill(&mut seed);
+        let bytes = usize::from(config.cid_bytes.clamp(1, 20));
+        let cids = Arc::new(Mutex::new(random.stream("connection IDs")));
+        let generator = cids.clone();
+        endpoint
+            .cid_generator(Arc::new(move || Box::new(RandomCids { random: generator.clone(), bytes })))
+            .grease_quic_bit(config.grease)
+            .rng_seed(Some(seed));
+        // From 1200 to 65527, as RFC 9000 18.2 has it.
+        let _kept = endpoint.max_udp_payload_size(config.udp_payload.max(1472));
+        let clock = Arc::new(TokenClock::default());
+        let transport = Arc::new(config.transport());
+        let server = server.map(|tls| {
+            let keyring = Arc::new(Keyring::new(bytes, false));
+            let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring });
+            let mut noq = noq_proto::ServerConfig::new(crypto, Arc::new(TokenKey::new(random)));
+            noq.transport_config(transport.clone()).time_source(clock.clone());
+            noq.max_incoming(config.max_handshakes);
+            (tls, noq)
+        });
+        let noq_server = server.as_ref().map(|(_, noq)| Arc::new(noq.clone()));
+        Core {
+            noq: noq_proto::Endpoint::new(Arc::new(endpoint), noq_server, true),
+            transport,
+            server,
+            client_cids: cids,
+            clock,
+            // The only look at a clock of its own. All else is this and the time that the driver tells.
+            epoch: std::time::Instant::now(),
+            connections: Slab::new(),
+            deadlines: BTreeSet::new(),
+            ready: VecDeque::new(),
+            outgoing: Outgoing::default(),
+            offload: offload::Port::new(port, config.cid_bytes),
+            offload_leaving: Vec::new(),
+            by_context: HashMap::new(),
+            arrived: VecDeque::new(),
+            waiting: Waiting::default(),
+            handshakes: 0,
+            counters: Counters::default(),
+            closing: false,
+            dead: false,
+            config,
+        }
+    }
+
+    /// Begins a connection.
+    pub(crate) fn connect(
+        &mut self,
+        now: Instant,
+        tls: ClientTls,
+        to: SocketAddr,
+        name: &str,
+    ) -> Result<usize, ConnectError> {
+        if self.closing || self.dead {
+            return Err(ConnectError::Endpoint);
+        }
+        if self.connections.len() >= self.config.max_connections {
+            return Err(ConnectError::TooMany(self.connections.len()));
+        }
+        let keyring = self.keyring();
+        let ClientTls { tls, initial } = tls;
+        let mut client = noq_proto::ClientConfig::new(Arc::new(OneClient { tls, initial, keyring: keyring.clone() }));
+        let random = self.client_cids.clone();
+        client
+            .transport_config(self.transport.clone())
+            // RFC 9000 7.2: unpredictable, and 8 bytes at least.
+            .initial_dst_cid_provider(Arc::new(move || {
+                RandomCids { random: random.clone(), bytes: 20 }.generate_cid()
+            }));
+        let (handle, noq) = self
+            .noq
+            .connect(self.noq_time(now), client, to, name)
+            .map_err(|error| ConnectError::Refused(error.to_string()))?;
+        Ok(self.take_in(handle, noq, keyring, true))
+    }
+
+    /// Takes a datagram, or several that the device joined.
+    pub(crate) fn receive(&mut self, now: Instant, datagram: Datagram) {
+        self.clock.set(now);
+        let verdict = QuicVerdict::of(&datagram.meta.marks);
+        for (datagram, place) in datagram.split().zip(0..) {
+            let opened = match verdict {
+                QuicVerdict::Opened { context, first, generation, .. } => {
+                    self.opened_by(context, &datagram.data, first + place, generation)
+                }
+                QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
+            };
+            self.receive_one(now, datagram, opened);
+        }
+    }
+
+    /// What a device's word means: who opened it, and as what.
+    fn opened_by(&self, context: Handle, data: &[u8], number: u64, generation: u8) -> Option<(usize, DeviceOpened)> {
+        let at = *self.by_context.get(&context)?;
+        let cid = data.get(1..1 + usize::from(self.config.cid_bytes))?;
+        let path = self.connections.get(at)?.offload.path_of(cid)?;
+        Some((at, DeviceOpened { path, number, generation }))
+    }
+
+    fn receive_one(&mut self, now: Instant, datagram: Datagram, opened: Option<(usize, DeviceOpened)>) {
+        let Datagram { from, to, ecn, data, .. } = datagram;
+        let (time, ecn) = (self.noq_time(now), noq_proto::EcnCodepoint::from_bits(ecn.bits()));
+        let local = Some(to.ip()).filter(|ip| !ip.is_unspecified());
+        let mut answer = Vec::new();
+        match self.noq.handle(time, FourTuple::new(from, local), ecn, data, &mut answer) {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let Some(conn) = self.connections.get_mut(handle.0) else { return };
+                let verdict = opened.filter(|(at, _)| *at == handle.0).map(|(_, opened)| opened);
+                conn.keyring.lock().verdict = verdict;
+                conn.noq.handle_event(event);
+                conn.keyring.lock().verdict = None;
+                // That the peer has given connection IDs for a path, no event says.
+                conn.waiting.path.drain(..).for_each(Waker::wake);
+                self.note_ready(handle.0);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
+            Some(DatagramEvent::Response(transmit)) => self.outgoing.put_plain(&transmit, answer),
+            None => {}
+        }
+    }
+
+    /// Takes a client in, has it prove its address, or refuses it.
+    fn admit(&mut self, now: Instant, incoming: Incoming, mut answer: Vec<u8>) {
+        let full = self.connections.len() >= self.config.max_connections
+            || self.handshakes >= self.config.max_handshakes
+            || self.closing;
+        let Some((tls, noq)) = self.server.as_ref().filter(|_| !full) else {
+            self.counters.refused += 1;
+            let transmit = self.noq.refuse(incoming, &mut answer);
+            return self.outgoing.put_plain(&transmit, answer);
+        };
+        let unproven = !incoming.remote_address_validated() && incoming.may_retry();
+        if unproven && self.handshakes >= self.config.retry_above {
+            self.counters.retries += 1;
+            if let Ok(transmit) = self.noq.retry(incoming, &mut answer) {
+                self.outgoing.put_plain(&transmit, answer);
+            }
+            return;
+        }
+        let keyring = self.keyring();
+        let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring: keyring.clone() });
+        let mut noq = noq.clone();
+        noq.crypto = crypto;
+        match self.noq.accept(incoming, self.noq_time(now), &mut answer, Some(Arc::new(noq))) {
+            Ok((handle, noq)) => {
+                self.take_in(handle, noq, keyring, false);
+            }
+            Err(error) => {
+                self.counters.refused += 1;
+                if let Some(transmit) = error.response {
+                    self.outgoing.put_plain(&transmit, answer);
+                }
+            }
+        }
+    }
+
+    fn take_in(
+        &mut self,
+        handle: ConnectionHandle,
+        noq: noq_proto::Connection,
+        keyring: Arc<Keyring>,
+        is_client: bool,
+    ) -> usize {
+        let conn = Conn::new(noq, keyring, is_client, &self.config);
+        // Both count connections in the same way; the state machine's table is the older one.
+        let at = self.connections.insert(conn);
+        debug_assert_eq!(at, handle.0, "two slabs that are used alike give the same numbers");
+        self.handshakes += 1;
+        self.note_ready(at);
+        at
+    }
+
+    /// Lets connections whose deadlines have come do what is due.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.clock.set(now);
+        while let Some((at, place)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.remove(&(at, place));
+            let time = self.noq_time(now);
+            if let Some(conn) = self.connections.get_mut(place) {
+                conn.deadline = None;
+                conn.noq.handle_timeout(time);
+                self.note_ready(place);
+            }
+        }
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Looks after what connections have to say, and takes what they send, as long as there is room for it. False: nothing
+    /// was left to do.
+    pub(crate) fn work(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..self.ready.len() {
+            if !self.outgoing.has_room() {
+                break;
+            }
+            let Some(at) = self.ready.pop_front() else { break };
+            let Some(conn) = self.connections.get_mut(at) else { continue };
+            conn.is_ready = false;
+            any = true;
+            self.take_events(at, now);
+            let more = self.take_packets(at, now);
+            self.after_work(at, now, more);
+        }
+        any
+    }
+
+    fn after_work(&mut self, at: usize, now: Instant, more: bool) {
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        if conn.noq.is_drained() {
+            return self.forget(at);
+        }
+        let noq = conn.noq.poll_timeout().map(|time| Instant::ZERO + time.saturating_duration_since(self.epoch));
+        let deadline = offload_base::time::earliest(noq, conn.offload.next_event());
+        if conn.deadline != deadline {
+            if let Some(before) = conn.deadline.take() {
+                self.deadlines.remove(&(before, at));
+            }
+            if let Some(deadline) = deadline {
+                self.deadlines.insert((deadline, at));
+            }
+            conn.deadline = deadline;
+        }
+        if conn.offload.is_due(now) {
+            self.offload.due.push_back(at);
+        }
+        if more {
+            self.note_ready(at);
+        }
+    }
+
+    /// Has the connection looked at, by the driver.
+    pub(crate) fn note_ready(&mut self, at: usize) {
+        if let Some(conn) = self.connections.get_mut(at)
+            && !core::mem::replace(&mut conn.is_ready, true)
+        {
+            self.ready.push_back(at);
+        }
+    }
+
+    /// The application changed something about a connection.
+    pub(crate) fn touch(&mut self, at: usize) {
+        self.note_ready(at);
+        if let Some(driver) = self.waiting.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// The connection, if it is there still.
+    pub(crate) fn get(&mut self, at: usize, id: u64) -> Option<&mut Conn> {
+        self.connections.get_mut(at).filter(|conn| conn.id == id)
+    }
+
+    /// What names a connection, and tells of its end.
+    pub(crate) fn name_of(&self, at: usize) -> Option<(u64, Arc<OnceLock<Closed>>)> {
+        self.connections.get(at).map(|conn| (conn.id, conn.ended.clone()))
+    }
+
+    /// The state machine's name for a time.
+    pub(crate) fn noq_time(&self, now: Instant) -> std::time::Instant {
+        self.epoch + (now - Instant::ZERO)
+    }
+
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.connections.is_empty()
+    }
+
+    /// Closes all connections.
+    pub(crate) fn close_all(&mut self, now: Instant, code: u64, reason: &bytes::Bytes) {
+        self.closing = true;
+        let all: Vec<_> = self.connections.iter().map(|(at, _)| at).collect();
+        for at in all {
+            self.close(at, now, code, reason.clone());
+        }
+        self.waiting.accept.drain(..).for_each(Waker::wake);
+    }
+
+    /// Closes a connection.
+    pub(crate) fn close(&mut self, at: usize, now: Instant, code: u64, reason: bytes::Bytes) {
+        let time = self.noq_time(now);
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        let code = noq_proto::VarInt::from_u64(code).unwrap_or(noq_proto::VarInt::MAX);
+        conn.noq.close(time, code, reason);
+        let was = conn.end(Closed::Here);
+        self.handshakes -= usize::from(was == Stage::Handshake);
+        self.touch(at);
+    }
+
+    /// Nothing happens any more.
+    pub(crate) fn die(&mut self) {
+        self.dead = true;
+        for (_, conn) in &mut self.connections {
+            conn.end(Closed::Endpoint);
+        }
+        let Waiting { accept, drained, .. } = &mut self.waiting;
+        accept.drain(..).chain(drained.drain(..)).for_each(Waker::wake);
+    }
+
+    fn keyring(&self) -> Arc<Keyring> {
+        let unprotected = self.config.offload == crate::Offload::Unprotected;
+        Arc::new(Keyring::new(self.config.cid_bytes.into(), unprotected))
+    }
+}
+
+/// Connection IDs that nobody guesses.
+struct RandomCids {
+    random: Arc<Mutex<Rng>>,
+    bytes: usize,
+}
+
+impl ConnectionIdGenerator for RandomCids {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let mut bytes = [0; 20];
+        self.random.lock().unwrap_or_else(PoisonError::into_inner).fill(&mut bytes[..self.bytes]);
+        ConnectionId::new(&bytes[..self.bytes])
+    }
+
+    fn cid_len(&self) -> usize {
+        self.bytes
+    }
+
+    fn cid_lifetime(&self) -> Option<core::time::Duration> {
+        None
+    }
+}

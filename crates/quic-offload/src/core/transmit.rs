@@ -1,0 +1,244 @@
+//! Packets on their way out: what the state machine left plain is sealed by a device, or in software, or does not leave.
+//!
+//! Invariant: a datagram in the queue is sealed, or has an ask.
+
+use super::Core;
+use crate::crypto::keyring::Plain;
+use bytes::Bytes;
+use core::net::SocketAddr;
+use core::num::{NonZeroU16, NonZeroUsize};
+use core::task::{Context, Poll};
+use noq_proto::Transmit;
+use offload_api::{DatagramSocket, EcnCodepoint, QuicAsk, SendRefused, TxDatagram};
+use offload_base::Instant;
+use offload_quic::TAG;
+use std::collections::VecDeque;
+
+/// Datagrams that wait for the socket.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    batch: VecDeque<TxDatagram>,
+    /// Of each that has an ask, what it takes to seal it in software after all.
+    plain: VecDeque<(usize, Vec<Plain>)>,
+    /// Not yet looked at: whether a device takes them.
+    fresh: VecDeque<Fresh>,
+}
+
+/// Datagrams of a connection, plain.
+#[derive(Debug)]
+struct Fresh {
+    at: usize,
+    datagram: TxDatagram,
+    plain: Vec<Plain>,
+}
+
+impl Outgoing {
+    pub(super) fn has_room(&self) -> bool {
+        self.batch.len() + self.fresh.len() < MOST_WAITING
+    }
+
+    /// Queues a datagram that has nothing to be sealed.
+    pub(super) fn put_plain(&mut self, transmit: &Transmit, mut data: Vec<u8>) {
+        data.truncate(transmit.size);
+        self.batch.push_back(datagram(transmit, data));
+        self.plain.push_back((usize::MAX, Vec::new()));
+    }
+
+    /// What a connection left to be looked at is nobody's.
+    pub(super) fn forget(&mut self, at: usize) {
+        self.fresh.retain(|fresh| fresh.at != at);
+    }
+}
+
+impl Core {
+    /// Takes the packets that a connection has to send, as long as there is room. True: there may be more.
+    pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
+        let time = self.noq_time(now);
+        let Core { connections, outgoing, counters, .. } = self;
+        let Some(conn) = connections.get_mut(at) else { return false };
+        for _ in 0..MOST_AT_ONCE {
+            if !outgoing.has_room() {
+                return true;
+            }
+            let mut data = Vec::with_capacity(BUFFER);
+            let transmit = conn.noq.poll_transmit(time, SEGMENTS, &mut data);
+            let plain: Vec<_> = conn.keyring.lock().plain.drain(..).collect();
+            let Some(transmit) = transmit else {
+                // Without a datagram there is nothing of them that could leave.
+                counters.dropped += plain.len() as u64;
+                return false;
+            };
+            data.truncate(transmit.size);
+            let segment = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            if plain.is_empty() {
+                outgoing.put_plain(&transmit, data);
+                continue;
+            }
+            plain.iter().for_each(|_| conn.offload.note_sent());
+            conn.note_generation(plain.iter().map(|plain| plain.key.number).max());
+            let whole = plain.len() == data.len().div_ceil(segment)
+                && data
+                    .chunks(segment)
+                    .zip(&plain)
+                    .all(|(part, plain)| plain.bytes == part.len() && is_of(part, plain))
+                && plain.windows(2).all(|two| {
+                    two[0].path == two[1].path
+                        && two[0].key.number == two[1].key.number
+                        && two[0].number < two[1].number
+                });
+            if whole && conn.offload.may_seal() {
+                outgoing.fresh.push_back(Fresh { at, datagram: datagram(&transmit, data), plain });
+                continue;
+            }
+            match seal_all(&mut data, segment, &plain) {
+                true => {
+                    counters.sealed_by_software += plain.len() as u64;
+                    outgoing.put_plain(&transmit, data);
+                }
+                // Never as it is.
+                false => counters.dropped += plain.len() as u64,
+            }
+        }
+        true
+    }
+
+    /// Gives the socket what waits, as much as it takes. True: it took all.
+    pub(crate) fn poll_send(&mut self, cx: &mut Context<'_>, socket: &mut dyn DatagramSocket) -> bool {
+        self.ask_device(socket);
+        while !self.outgoing.batch.is_empty() {
+            let before = self.outgoing.batch.len();
+            let sent = socket.poll_send(cx, &mut self.outgoing.batch);
+            for _ in self.outgoing.batch.len()..before {
+                if let Some((_, plain)) = self.outgoing.plain.pop_front() {
+                    self.counters.sealed_by_device += plain.len() as u64;
+                }
+            }
+            match sent {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => return false,
+                Poll::Ready(Err(refused)) => self.note_refused(&refused, socket),
+            }
+        }
+        true
+    }
+
+    /// Makes asks of what a device is to seal, in the order of the numbers.
+    fn ask_device(&mut self, socket: &mut dyn DatagramSocket) {
+        while let Some(Fresh { at, mut datagram, plain }) = self.outgoing.fresh.pop_front() {
+            let Some(first) = plain.first() else { continue };
+            let generation = first.key.number;
+            if self.connections.get(at).is_some_and(|conn| conn.offload.sealer_without(generation)) {
+                self.renew_sealer(at, generation, socket);
+            }
+            let context = self.connections.get(at).and_then(|conn| conn.offload.sealer(generation));
+            if let Some(context) = context {
+                let (path, number, cid_bytes) = (first.path, first.number, first.cid_bytes as u8);
+                datagram.ask = Some(QuicAsk { context, path, number, generation, cid_bytes }.into());
+                self.outgoing.batch.push_back(datagram);
+                self.outgoing.plain.push_back((at, plain));
+            } else {
+                self.seal_after_all(datagram, &plain, false);
+            }
+        }
+    }
+
+    /// Seals in software what was for a device, and has it sent next, or behind all others.
+    fn seal_after_all(&mut self, mut datagram: TxDatagram, plain: &[Plain], next: bool) {
+        datagram.ask = None;
+        let segment = datagram.segment.map_or(usize::MAX, |bytes| usize::from(bytes.get()));
+        let mut data = datagram.pieces.iter().fold(Vec::new(), |mut data, piece| {
+            data.extend_from_slice(piece);
+            data
+        });
+        if !seal_all(&mut data, segment, plain) {
+            self.counters.dropped += plain.len() as u64;
+            return;
+        }
+        self.counters.sealed_by_software += plain.len() as u64;
+        datagram.pieces = [Bytes::from(data)].into_iter().collect();
+        let entry = (usize::MAX, Vec::new());
+        match next {
+            true => {
+                self.outgoing.batch.push_front(datagram);
+                self.outgoing.plain.push_front(entry);
+            }
+            false => {
+                self.outgoing.batch.push_back(datagram);
+                self.outgoing.plain.push_back(entry);
+            }
+        }
+    }
+
+    /// The first of those that wait was refused.
+    fn note_refused(&mut self, refused: &SendRefused, socket: &mut dyn DatagramSocket) {
+        let (Some(mut datagram), Some((at, plain))) =
+            (self.outgoing.batch.pop_front(), self.outgoing.plain.pop_front())
+        else {
+            return;
+        };
+        let limits = socket.limits(datagram.to);
+        let most = datagram.segment.map_or(1, |bytes| limits.segments_of(bytes.get()));
+        match refused {
+            SendRefused::Ask => {
+                self.counters.refused_by_device += plain.len() as u64;
+                self.seal_after_all(datagram, &plain, true);
+            }
+            SendRefused::TooMany { .. } if most > 0 && datagram.count() > most => {
+                let first = datagram.split_to(most);
+                let mut plain = plain;
+                let rest = plain.split_off(most.min(plain.len()));
+                // The number of the rest is told by its first packet.
+                if let (Some(ask), Some(next)) = (&mut datagram.ask, rest.first()) {
+                    ask.number = next.number;
+                }
+                for (datagram, plain) in [(datagram, rest), (first, plain)] {
+                    self.outgoing.batch.push_front(datagram);
+                    self.outgoing.plain.push_front((at, plain));
+                }
+            }
+            // A probe of the path's MTU, or an address that nobody reaches: a loss, to the state machine.
+            _ => self.counters.dropped += datagram.count() as u64,
+        }
+    }
+}
+
+/// Whether a datagram ends with that plain packet.
+fn is_of(datagram: &[u8], plain: &Plain) -> bool {
+    datagram.len() >= plain.bytes && datagram.last_chunk::<TAG>() == Some(&plain.room())
+}
+
+/// Seals each plain packet in datagrams of `segment` bytes; all of them, or the datagrams are of no use.
+fn seal_all(data: &mut [u8], segment: usize, plain: &[Plain]) -> bool {
+    let mut left = plain.iter().peekable();
+    for datagram in data.chunks_mut(segment.min(data.len().max(1))) {
+        // RFC 9000 12.2: a packet with a short header is the last in its datagram.
+        if let Some(plain) = left.next_if(|plain| is_of(datagram, plain)) {
+            let at = datagram.len() - plain.bytes;
+            if !plain.seal(&mut datagram[at..]) {
+                return false;
+            }
+        }
+    }
+    left.next().is_none()
+}
+
+fn datagram(transmit: &Transmit, data: Vec<u8>) -> TxDatagram {
+    let to: SocketAddr = transmit.destination;
+    let segment = transmit.segment_size.filter(|bytes| *bytes < transmit.size);
+    TxDatagram {
+        source: transmit.src_ip,
+        ecn: transmit.ecn.map_or(EcnCodepoint::NotCapable, |ecn| EcnCodepoint::of_bits(ecn as u8)),
+        segment: segment.and_then(|bytes| NonZeroU16::new(bytes as u16)),
+        // RFC 9000 14: the path's MTU is found out, not worked around.
+        dont_fragment: true,
+        ..TxDatagram::new(to, data.into())
+    }
+}
+
+/// Datagrams, or several of one size, that wait for the socket.
+const MOST_WAITING: usize = 32;
+/// Of one connection before others have their turn.
+const MOST_AT_ONCE: usize = 8;
+/// Packets of 1,472 bytes in an IP packet of 64 KiB.
+const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
+const BUFFER: usize = 44 * 1472;

@@ -1,0 +1,39 @@
+//! What the QUIC state machine asks of cryptography, met by rustls for handshakes and by `offload-quic`, or a NIC, for what
+//! comes after.
+//!
+//! - `session`: the TLS handshake of a connection;
+//! - `keyring`: the 1-RTT keys of a connection, shared by the state machine, which thinks that it seals and opens packets, and the
+//!   endpoint, which has it done;
+//! - `level`: keys of handshakes, by rustls; `tokens`: address validation, stateless resets.
+
+pub(crate) mod keyring;
+mod level;
+pub(crate) mod session;
+pub(crate) mod tokens;
+
+use noq_proto::PathId;
+use noq_proto::coding::Encodable;
+
+/// The number of a path. The state machine keeps it to itself but for its form on the wire, a variable-length integer
+/// (RFC 9000 16).
+pub(crate) fn number_of(path: PathId) -> u32 {
+    let mut bytes = [0; 8];
+    path.encode(&mut &mut bytes[..]);
+    let len = 1 << (bytes[0] >> 6);
+    bytes[1..len].iter().fold(u32::from(bytes[0] & 0x3f), |number, byte| number << 8 | u32::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_the_numbers_of_their_frames() {
+        assert_eq!((number_of(PathId::ZERO), number_of(PathId::MAX)), (0, u32::MAX));
+        let mut path = PathId::ZERO;
+        for number in 0..20_000 {
+            assert_eq!(number_of(path), number);
+            path = path.saturating_add(1u8);
+        }
+    }
+}

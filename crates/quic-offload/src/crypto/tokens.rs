@@ -1,0 +1,83 @@
+//! What an endpoint signs and encrypts for itself: tokens of address validation (RFC 9000 8.1), stateless resets (10.3).
+
+use noq_proto::TimeSource;
+use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
+use offload_base::{Instant, RandomSource};
+use ring::{aead, hkdf, hmac};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Seals tokens, each under a key of its own.
+pub(crate) struct TokenKey(hkdf::Prk);
+
+impl TokenKey {
+    pub(crate) fn new(random: &RandomSource) -> TokenKey {
+        TokenKey(hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &secret(random, "tokens")))
+    }
+
+    fn key(&self, nonce: u128) -> Result<aead::LessSafeKey, CryptoError> {
+        let nonce = nonce.to_be_bytes();
+        let info = [&nonce[..]];
+        let key = self.0.expand(&info, &aead::AES_256_GCM).map_err(|_| CryptoError)?;
+        Ok(aead::LessSafeKey::new(key.into()))
+    }
+}
+
+impl HandshakeTokenKey for TokenKey {
+    fn seal(&self, nonce: u128, data: &mut Vec<u8>) -> Result<(), CryptoError> {
+        let sealed = self.key(nonce)?.seal_in_place_append_tag(ONCE(), aead::Aad::empty(), data);
+        sealed.map_err(|_| CryptoError)
+    }
+
+    fn open<'a>(&self, nonce: u128, data: &'a mut [u8]) -> Result<&'a [u8], CryptoError> {
+        let opened = self.key(nonce)?.open_in_place(ONCE(), aead::Aad::empty(), data);
+        opened.map(|plain| &*plain).map_err(|_| CryptoError)
+    }
+}
+
+/// The key of stateless resets.
+pub(crate) fn reset_key(random: &RandomSource) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, &secret(random, "stateless resets"))
+}
+
+/// What time it is where tokens have lifetimes: a day long ago, and on from there with the endpoint's clock.
+#[derive(Debug, Default)]
+pub(crate) struct TokenClock(AtomicU64);
+
+impl TokenClock {
+    pub(crate) fn set(&self, now: Instant) {
+        self.0.store((now - Instant::ZERO).as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+impl TimeSource for TokenClock {
+    fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(1 << 30) + Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn secret(random: &RandomSource, name: &str) -> [u8; 32] {
+    let mut secret = [0; 32];
+    random.stream(name).fill(&mut secret);
+    secret
+}
+
+/// A key is used once.
+const ONCE: fn() -> aead::Nonce = || aead::Nonce::assume_unique_for_key([0; 12]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_base::Seed;
+
+    #[test]
+    fn a_token_opens_under_its_nonce_and_key_alone() {
+        let key = TokenKey::new(&RandomSource::from(Seed(1)));
+        let mut token = b"10.0.0.1".to_vec();
+        key.seal(5, &mut token).unwrap();
+        assert_eq!(token.len(), 24);
+        assert_eq!(key.open(5, &mut token.clone()).unwrap(), b"10.0.0.1");
+        assert!(key.open(6, &mut token.clone()).is_err());
+        assert!(TokenKey::new(&RandomSource::from(Seed(2))).open(5, &mut token).is_err());
+    }
+}

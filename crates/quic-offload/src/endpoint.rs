@@ -1,0 +1,239 @@
+//! A socket's connections, and the task that runs them.
+
+use crate::config::{ClientTls, Config, ServerTls};
+use crate::connection::Connection;
+use crate::core::{Core, Counters, Stage, wait};
+use crate::error::{Closed, ConnectError};
+use bytes::Bytes;
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use offload_api::{Datagram, DatagramSocket};
+use offload_base::{Alarm, Instant, RandomSource, Timers};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// QUIC at a UDP socket: connects, and accepts if it has a server's side of TLS. Clones are the same endpoint.
+///
+/// Its connections are run by the [`Driver`] that comes with it, which some task has to poll.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    timers: Arc<dyn Timers>,
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.timers.now()
+    }
+}
+
+/// Runs an endpoint's connections: a future that ends when the endpoint is closed and its last connection drained, or with the
+/// socket's error. Dropped, all connections end at once.
+#[must_use = "nothing happens unless a task polls it"]
+pub struct Driver {
+    shared: Arc<Shared>,
+    socket: Box<dyn DatagramSocket>,
+    alarm: Box<dyn Alarm>,
+    batch: Vec<Datagram>,
+}
+
+impl Endpoint {
+    /// An endpoint at a socket of `port`, and what runs it.
+    ///
+    /// # Errors
+    /// If the socket has no address, or the system no randomness.
+    pub fn new(
+        socket: impl DatagramSocket + 'static,
+        timers: Arc<dyn Timers>,
+        config: Config,
+        server: Option<ServerTls>,
+    ) -> io::Result<(Endpoint, Driver)> {
+        let port = DatagramSocket::local_addr(&socket)?.port();
+        let random = match &config.random {
+            Some(random) => random.clone(),
+            None => RandomSource::from_system()?,
+        };
+        let core = Mutex::new(Core::new(config, server, &random, port));
+        let alarm = timers.alarm();
+        let shared = Arc::new(Shared { core, timers });
+        let driver = Driver { shared: shared.clone(), socket: Box::new(socket), alarm, batch: Vec::new() };
+        Ok((Endpoint { shared }, driver))
+    }
+
+    /// Connects to `to`, which has to show a certificate of `name`.
+    ///
+    /// # Errors
+    /// If the endpoint is closed or full, or address or name make no sense.
+    pub fn connect(&self, tls: &ClientTls, to: SocketAddr, name: &str) -> Result<Connecting, ConnectError> {
+        let mut core = self.shared.lock();
+        let at = core.connect(self.shared.now(), tls.clone(), to, name)?;
+        let name = core.name_of(at).ok_or(ConnectError::Endpoint)?;
+        core.touch(at);
+        drop(core);
+        Ok(Connecting { connection: Some(Connection::new(self.shared.clone(), at, name)) })
+    }
+
+    /// The next connection of a client whose handshake is done. `None`: the endpoint is closed.
+    pub async fn accept(&self) -> Option<Connection> {
+        poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Option<Connection>> {
+        let mut core = self.shared.lock();
+        while let Some(at) = core.arrived.pop_front() {
+            if let Some(name) = core.name_of(at) {
+                return Poll::Ready(Some(Connection::new(self.shared.clone(), at, name)));
+            }
+        }
+        if core.closing || core.dead {
+            return Poll::Ready(None);
+        }
+        wait(&mut core.waiting.accept, cx.waker());
+        Poll::Pending
+    }
+
+    /// Closes all connections, with a code and a reason of the application's, and takes no more.
+    pub fn close(&self, code: u64, reason: impl Into<Bytes>) {
+        let mut core = self.shared.lock();
+        core.close_all(self.shared.now(), code, &reason.into());
+        if let Some(driver) = core.waiting.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// Waits until no connection is left, not even one whose peer may not have heard that it is closed.
+    pub async fn drained(&self) {
+        poll_fn(|cx| {
+            let mut core = self.shared.lock();
+            if core.dead || !core.has_connections() {
+                return Poll::Ready(());
+            }
+            wait(&mut core.waiting.drained, cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// What it counted.
+    pub fn counters(&self) -> Counters {
+        self.shared.lock().counters
+    }
+}
+
+/// A connection whose handshake is under way. Dropped, it is given up.
+#[must_use = "a connection is of use when its handshake is done"]
+pub struct Connecting {
+    connection: Option<Connection>,
+}
+
+impl Future for Connecting {
+    type Output = Result<Connection, Closed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(connection) = &self.connection else { return Poll::Ready(Err(Closed::Endpoint)) };
+        let held = connection.held();
+        let mut core = held.core();
+        let done = match held.get(&mut core) {
+            Err(closed) => Err(closed),
+            Ok(conn) => match conn.stage {
+                Stage::Open => Ok(()),
+                Stage::Closed => Err(conn.closed.clone().unwrap_or(Closed::Endpoint)),
+                Stage::Handshake => {
+                    wait(&mut conn.waiting.stage, cx.waker());
+                    return Poll::Pending;
+                }
+            },
+        };
+        drop(core);
+        let connection = self.connection.take();
+        Poll::Ready(done.and_then(|()| connection.ok_or(Closed::Endpoint)))
+    }
+}
+
+impl Future for Driver {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Driver { shared, socket, alarm, batch } = &mut *self;
+        let socket = &mut **socket;
+        let mut turns = 0;
+        loop {
+            while let Poll::Ready(event) = socket.poll_device_event(cx) {
+                shared.lock().note_device(event);
+            }
+            let received = match socket.poll_receive(cx, batch, MOST_RECEIVED) {
+                Poll::Ready(Ok(_)) => true,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => false,
+            };
+            let mut core = shared.lock();
+            let now = shared.timers.now();
+            for datagram in batch.drain(..) {
+                core.receive(now, datagram);
+            }
+            core.expire(now);
+            let worked = core.work(now);
+            core.tell_device(now, socket);
+            let sent = core.poll_send(cx, socket);
+            core.give_back(socket);
+            if core.closing && !core.has_connections() && sent {
+                return Poll::Ready(Ok(()));
+            }
+            turns += 1;
+            if (received || worked) && sent {
+                if turns == MOST_TURNS {
+                    // Others have their turn.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                continue;
+            }
+            if received {
+                // What is received goes on, though nothing can be sent.
+                continue;
+            }
+            core.waiting.driver = Some(cx.waker().clone());
+            if alarm.poll(cx, core.next_event()).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.shared.lock().die();
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Endpoint(..)")
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connecting(..)")
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Driver(..)")
+    }
+}
+
+const MOST_RECEIVED: usize = 64;
+const MOST_TURNS: usize = 64;

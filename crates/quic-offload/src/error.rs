@@ -1,0 +1,150 @@
+//! What goes wrong, and whose fault it is.
+
+use bytes::Bytes;
+use noq_proto::ConnectionError;
+use std::io;
+
+/// Why there is no connection any more, or none came about.
+///
+/// ```
+/// use quic_offload::Closed;
+///
+/// assert_eq!(std::io::Error::from(Closed::TimedOut).kind(), std::io::ErrorKind::TimedOut);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Closed {
+    /// This end closed it.
+    #[error("this end closed the connection")]
+    Here,
+    /// The peer's application closed it.
+    #[error("the peer closed the connection with code {code}")]
+    ByPeer {
+        /// Why, in the application's own numbers.
+        code: u64,
+        /// And in words.
+        reason: Bytes,
+    },
+    /// The peer's QUIC found something wrong.
+    #[error("the peer's QUIC ended the connection: {0}")]
+    PeerFound(String),
+    /// The peer broke the protocol's rules; or this end used up a key and could not get another.
+    #[error("the connection ended: {0}")]
+    Protocol(String),
+    /// The peer has lost the connection's state (stateless reset).
+    #[error("the peer does not know the connection any more")]
+    Reset,
+    /// Nothing came for the idle time.
+    #[error("nothing came from the peer for too long")]
+    TimedOut,
+    /// The peer speaks no version that this end does.
+    #[error("the peer speaks no version of QUIC that this end does")]
+    Version,
+    /// The endpoint is gone, or its driver is.
+    #[error("the endpoint is closed")]
+    Endpoint,
+}
+
+impl From<ConnectionError> for Closed {
+    fn from(error: ConnectionError) -> Closed {
+        match error {
+            ConnectionError::LocallyClosed => Closed::Here,
+            ConnectionError::ApplicationClosed(close) => {
+                Closed::ByPeer { code: close.error_code.into_inner(), reason: close.reason }
+            }
+            ConnectionError::ConnectionClosed(close) => Closed::PeerFound(close.to_string()),
+            ConnectionError::TransportError(error) => Closed::Protocol(error.to_string()),
+            ConnectionError::Reset => Closed::Reset,
+            ConnectionError::TimedOut => Closed::TimedOut,
+            ConnectionError::VersionMismatch => Closed::Version,
+            ConnectionError::CidsExhausted => Closed::Protocol("connection IDs are used up".into()),
+        }
+    }
+}
+
+impl From<Closed> for io::Error {
+    fn from(closed: Closed) -> io::Error {
+        let kind = match &closed {
+            Closed::TimedOut => io::ErrorKind::TimedOut,
+            Closed::Reset => io::ErrorKind::ConnectionReset,
+            Closed::Here | Closed::Endpoint => io::ErrorKind::NotConnected,
+            _ => io::ErrorKind::ConnectionAborted,
+        };
+        io::Error::new(kind, closed)
+    }
+}
+
+/// Why a stream does not go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// The connection ended.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// The peer will not send the rest.
+    #[error("the peer reset the stream with code {0}")]
+    Reset(u64),
+    /// The peer will not read the rest.
+    #[error("the peer stopped the stream with code {0}")]
+    Stopped(u64),
+    /// It was finished, reset or stopped here before.
+    #[error("the stream has ended here")]
+    Ended,
+}
+
+impl From<StreamError> for io::Error {
+    fn from(error: StreamError) -> io::Error {
+        let kind = match &error {
+            StreamError::Closed(closed) => return closed.clone().into(),
+            StreamError::Reset(_) => io::ErrorKind::ConnectionReset,
+            StreamError::Stopped(_) => io::ErrorKind::BrokenPipe,
+            StreamError::Ended => io::ErrorKind::NotConnected,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+/// Why a connection cannot even begin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The endpoint is closed.
+    #[error("the endpoint is closed")]
+    Endpoint,
+    /// There are as many connections as there may be.
+    #[error("there are {0} connections: raise max_connections, or close one")]
+    TooMany(usize),
+    /// The address or the name is none, or there are no connection IDs left.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Why a datagram is not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatagramError {
+    /// The connection ended.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// The peer takes none.
+    #[error("the peer takes no datagrams")]
+    Unsupported,
+    /// It is longer than a packet has room for, or than the peer takes.
+    #[error("the datagram is too long for this path")]
+    TooLong,
+    /// Too many wait to be sent.
+    #[error("too many datagrams wait to be sent")]
+    Full,
+}
+
+/// Why there is no path more, or none less.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// The connection ended.
+    #[error(transparent)]
+    Closed(#[from] Closed),
+    /// The state machine will not.
+    #[error("{0}")]
+    Refused(String),
+}

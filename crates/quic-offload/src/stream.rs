@@ -1,0 +1,292 @@
+//! Streams in an application's hands.
+
+use crate::connection::{Held, open};
+use crate::core::Conn;
+use crate::error::StreamError;
+use bytes::Bytes;
+use core::fmt;
+use core::future::poll_fn;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use noq_proto::{FinishError, ReadError, ReadableError, StreamId, VarInt, WriteError};
+use offload_base::cost::{self, Work};
+use std::io;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The end of a stream that sends. Dropped without [`finish`](Self::finish), it is reset with code 0: half of something is
+/// not to look like all of it.
+pub struct SendStream {
+    held: Arc<Held>,
+    id: StreamId,
+    /// Finished or reset.
+    ended: bool,
+}
+
+impl SendStream {
+    pub(crate) fn new(held: Arc<Held>, id: StreamId) -> SendStream {
+        SendStream { held, id, ended: false }
+    }
+
+    /// The stream's number.
+    pub fn id(&self) -> u64 {
+        self.id.into()
+    }
+
+    /// Writes some of `data`; says how much.
+    ///
+    /// # Errors
+    /// If the stream has ended, or the connection.
+    pub fn poll_write_some(&mut self, cx: &mut Context<'_>, data: &[u8]) -> Poll<Result<usize, StreamError>> {
+        let id = self.id;
+        self.poll_put(cx, |conn| {
+            let _scope = cost::work(Work::Copy);
+            conn.noq.send_stream(id).write(data)
+        })
+    }
+
+    /// Sends all of `data`, without a copy of its own.
+    ///
+    /// # Errors
+    /// If the stream has ended, or the connection.
+    pub async fn send(&mut self, data: Bytes) -> Result<(), StreamError> {
+        let mut left = [data];
+        while !left[0].is_empty() {
+            let id = self.id;
+            poll_fn(|cx| self.poll_put(cx, |conn| conn.noq.send_stream(id).write_chunks(&mut &mut left[..]))).await?;
+        }
+        Ok(())
+    }
+
+    fn poll_put(
+        &mut self,
+        cx: &mut Context<'_>,
+        f: impl FnOnce(&mut Conn) -> Result<usize, WriteError>,
+    ) -> Poll<Result<usize, StreamError>> {
+        if self.ended {
+            return Poll::Ready(Err(StreamError::Ended));
+        }
+        let mut core = self.held.core();
+        let conn = open(self.held.get(&mut core)?)?;
+        match f(conn) {
+            Ok(count) => {
+                core.touch(self.held.at);
+                Poll::Ready(Ok(count))
+            }
+            Err(WriteError::Blocked) => {
+                conn.waiting.writers.insert(self.id, cx.waker().clone());
+                Poll::Pending
+            }
+            Err(WriteError::Stopped(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
+            Err(WriteError::ClosedStream) => Poll::Ready(Err(StreamError::Ended)),
+        }
+    }
+
+    /// Nothing follows. What was written arrives, as long as the connection is open.
+    ///
+    /// # Errors
+    /// If the stream has ended, or the connection.
+    pub fn finish(&mut self) -> Result<(), StreamError> {
+        if core::mem::replace(&mut self.ended, true) {
+            return Err(StreamError::Ended);
+        }
+        let mut core = self.held.core();
+        let conn = open(self.held.get(&mut core)?)?;
+        let finished = match conn.noq.send_stream(self.id).finish() {
+            Ok(()) => Ok(()),
+            Err(FinishError::Stopped(code)) => Err(StreamError::Stopped(code.into_inner())),
+            Err(FinishError::ClosedStream) => Err(StreamError::Ended),
+        };
+        core.touch(self.held.at);
+        finished
+    }
+
+    /// Waits until the peer has acknowledged all of a stream that is finished.
+    ///
+    /// # Errors
+    /// If the peer will not read it, or the connection ended.
+    pub async fn acknowledged(&mut self) -> Result<(), StreamError> {
+        poll_fn(|cx| {
+            let mut core = self.held.core();
+            let conn = open(self.held.get(&mut core)?)?;
+            match conn.noq.send_stream(self.id).stopped() {
+                Ok(Some(code)) => Poll::Ready(Err(StreamError::Stopped(code.into_inner()))),
+                Ok(None) => {
+                    conn.waiting.finishers.insert(self.id, cx.waker().clone());
+                    Poll::Pending
+                }
+                // Nothing is left of it.
+                Err(_) => Poll::Ready(Ok(())),
+            }
+        })
+        .await
+    }
+
+    /// The rest does not follow; the peer is told why, in the application's own numbers.
+    pub fn reset(&mut self, code: u64) {
+        if core::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let mut core = self.held.core();
+        if let Ok(conn) = self.held.get(&mut core) {
+            let _done = conn.noq.send_stream(self.id).reset(code_of(code));
+            core.touch(self.held.at);
+        }
+    }
+
+    /// Which streams go first: those of a higher number.
+    pub fn set_priority(&mut self, priority: i32) {
+        let _done = self.held.with(|_, conn| conn.noq.send_stream(self.id).set_priority(priority));
+    }
+}
+
+impl AsyncWrite for SendStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        if data.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.poll_write_some(cx, data).map_err(Into::into)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.finish() {
+            Ok(()) | Err(StreamError::Ended) => Poll::Ready(Ok(())),
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.held.get(&mut self.held.core()).map(|conn| conn.waiting.writers.remove(&self.id)).ok();
+        self.reset(0);
+    }
+}
+
+/// The end of a stream that receives. Dropped before its end, it is stopped with code 0.
+pub struct ReceiveStream {
+    held: Arc<Held>,
+    id: StreamId,
+    /// All of it was taken, or it was stopped or reset.
+    end: Option<Result<(), StreamError>>,
+}
+
+impl ReceiveStream {
+    pub(crate) fn new(held: Arc<Held>, id: StreamId) -> ReceiveStream {
+        ReceiveStream { held, id, end: None }
+    }
+
+    /// The stream's number.
+    pub fn id(&self) -> u64 {
+        self.id.into()
+    }
+
+    /// The next bytes, `most` of them at most, as they came; `None`: the stream is at its end.
+    ///
+    /// # Errors
+    /// If the peer reset the stream, or the connection ended.
+    pub async fn receive(&mut self, most: usize) -> Result<Option<Bytes>, StreamError> {
+        poll_fn(|cx| self.poll_next(cx, most)).await
+    }
+
+    /// [`receive`](Self::receive), polled.
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive).
+    pub fn poll_next(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Option<Bytes>, StreamError>> {
+        if let Some(end) = &self.end {
+            return Poll::Ready(end.clone().map(|()| None));
+        }
+        let mut core = self.held.core();
+        let conn = self.held.get(&mut core)?;
+        let mut stream = conn.noq.recv_stream(self.id);
+        let mut chunks = match stream.read(true) {
+            Ok(chunks) => chunks,
+            Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => {
+                return Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed)));
+            }
+        };
+        let next = chunks.next(most);
+        let owes = chunks.finalize().should_transmit();
+        let result = match next {
+            Ok(Some(chunk)) => Poll::Ready(Ok(Some(chunk.bytes))),
+            Ok(None) => {
+                self.end = Some(Ok(()));
+                Poll::Ready(Ok(None))
+            }
+            Err(ReadError::Reset(code)) => {
+                self.end = Some(Err(StreamError::Reset(code.into_inner())));
+                Poll::Ready(Err(StreamError::Reset(code.into_inner())))
+            }
+            Err(ReadError::Blocked) => match &conn.closed {
+                Some(closed) => Poll::Ready(Err(closed.clone().into())),
+                None => {
+                    conn.waiting.readers.insert(self.id, cx.waker().clone());
+                    Poll::Pending
+                }
+            },
+        };
+        if owes {
+            core.touch(self.held.at);
+        }
+        result
+    }
+
+    /// The rest is not wanted; the peer is told why, in the application's own numbers.
+    pub fn stop(&mut self, code: u64) {
+        if self.end.is_some() {
+            return;
+        }
+        self.end = Some(Err(StreamError::Ended));
+        let mut core = self.held.core();
+        if let Ok(conn) = self.held.get(&mut core) {
+            let _done = conn.noq.recv_stream(self.id).stop(code_of(code));
+            core.touch(self.held.at);
+        }
+    }
+}
+
+impl AsyncRead for ReceiveStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let most = buffer.remaining();
+        if most == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        match self.poll_next(cx, most) {
+            Poll::Ready(Ok(data)) => {
+                let _scope = cost::work(Work::Copy);
+                buffer.put_slice(&data.unwrap_or_default());
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for ReceiveStream {
+    fn drop(&mut self) {
+        self.held.get(&mut self.held.core()).map(|conn| conn.waiting.readers.remove(&self.id)).ok();
+        self.stop(0);
+    }
+}
+
+fn code_of(code: u64) -> VarInt {
+    VarInt::from_u64(code).unwrap_or(VarInt::MAX)
+}
+
+impl fmt::Debug for SendStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SendStream({})", self.id)
+    }
+}
+
+impl fmt::Debug for ReceiveStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReceiveStream({})", self.id)
+    }
+}

@@ -1,0 +1,102 @@
+//! Loss, reordering, corruption, resets; keys that change meanwhile.
+
+use crate::rig::{World, nic};
+use core::time::Duration;
+use nic_sim::NicConfig;
+use offload_wire::LinkConfig;
+use offload_wire::impairment::{Impairments, Reorder, Share};
+use quic_offload::Config;
+
+const MEGABYTE: usize = 1 << 20;
+
+fn impaired(impairments: Impairments) -> LinkConfig {
+    LinkConfig { delay: Duration::from_micros(5), impairments, ..LinkConfig::default() }
+}
+
+fn share(percent: f64) -> Share {
+    Share::new(percent / 100.0).unwrap()
+}
+
+/// Nothing has to be found again: what is lost or late is no other packet's business.
+#[test]
+fn every_packet_that_arrives_is_opened_by_the_device_whatever_was_lost() {
+    for (name, impairments) in [
+        ("loss", Impairments { loss: share(5.0), ..Impairments::default() }),
+        (
+            "reordering",
+            Impairments {
+                reorder: Some(Reorder { share: share(5.0), hold: Duration::from_micros(20) }),
+                ..Impairments::default()
+            },
+        ),
+    ] {
+        let mut world = World::new(3, [nic(), nic()], impaired(impairments));
+        let configs = [world.config("near"), world.config("far")];
+        let done = world.transfer(configs, false, 4 * MEGABYTE, MEGABYTE);
+        for end in [done.client, done.server] {
+            assert!(end.opened_by_device > 500, "{name}: {end:?}");
+            // Before a connection ID or a key is known there.
+            assert!(end.opened_by_software < 30, "{name}: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_corrupted_is_lost_and_nothing_else() {
+    let impairments = Impairments { corrupt: share(2.0), ..Impairments::default() };
+    let mut world = World::new(4, [nic(), nic()], impaired(impairments));
+    let configs = [world.config("near"), world.config("far")];
+    let done = world.transfer(configs, false, 2 * MEGABYTE, MEGABYTE / 2);
+    assert!(done.server.opened_by_device > 1000, "{done:?}");
+}
+
+/// Devices are reset all the time, and the stream goes on: in software, and back.
+#[test]
+fn a_device_that_is_reset_gets_everything_anew() {
+    let mut world = World::new(5, [nic(), nic()], impaired(Impairments::default()));
+    let (near, far) = (world.near.clone(), world.far.clone());
+    let resets = world.near.spawn("resets", async move {
+        for _ in 0..20 {
+            near.runtime().sleep(Duration::from_micros(300)).await;
+            near.reset_device();
+            near.runtime().sleep(Duration::from_micros(170)).await;
+            far.reset_device();
+        }
+    });
+    let configs = [world.config("near"), world.config("far")];
+    let done = world.transfer(configs, false, 16 * MEGABYTE, MEGABYTE);
+    drop(resets);
+    for end in [done.client, done.server] {
+        assert!(end.resets > 2 && end.contexts > 4, "{end:?}");
+        assert!(end.opened_by_device > end.opened_by_software, "{end:?}");
+        assert!(end.sealed_by_device > end.sealed_by_software, "{end:?}");
+    }
+}
+
+/// With room for one context in the NIC's memory, each packet of the other direction sends it to the host's.
+#[test]
+fn contexts_may_lie_in_host_memory() {
+    let nic = NicConfig { context_cache_bytes: 208, ..nic() };
+    let mut world = World::new(6, [nic.clone(), nic], impaired(Impairments::default()));
+    let configs = [world.config("near"), world.config("far")];
+    let done = world.transfer(configs, false, MEGABYTE, MEGABYTE);
+    assert!(done.server.opened_by_software < 20 && done.client.opened_by_software < 20, "{done:?}");
+    assert!(world.counters().value("ctx_evicted") > 100);
+}
+
+/// Keys change as often as the state machine lets them; the next one lies in the device beforehand.
+#[test]
+fn keys_change_while_packets_are_lost() {
+    for loss in [0.0, 1.0] {
+        let impairments = Impairments { loss: share(loss), ..Impairments::default() };
+        let mut world = World::new(7, [nic(), nic()], impaired(impairments));
+        let configs: [Config; 2] = [world.config("near"), world.config("far")];
+        let done = world.transfer_updating(configs, 3_000_000, 200_000);
+        assert!(done.updates >= 10, "{} updates", done.updates);
+        for end in [done.client, done.server] {
+            let software = end.opened_by_software;
+            assert!(software < 30 + 4 * done.updates, "{software} in software, {} updates: {end:?}", done.updates);
+            assert!(end.sealed_by_software < 20, "{end:?}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Beginnings and ends: limits, address validation, datagrams, resets, stopped streams, dropped halves, cancelled futures.
+
+use crate::rig::{self, World, nic, without_quic};
+use bytes::Bytes;
+use core::time::Duration;
+use offload_wire::LinkConfig;
+use quic_offload::{Closed, Config, ConnectError, StreamError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn world() -> World {
+    World::new(2, [nic(), without_quic()], LinkConfig::default())
+}
+
+#[test]
+fn clients_prove_their_address_where_many_shake_hands() {
+    let mut world = world();
+    let far = Config { retry_above: 0, ..world.config("far") };
+    let done = world.transfer([world.config("near"), far], false, 10_000, 10_000);
+    assert_eq!((done.server.retries, done.server.connections), (1, 1));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_refused() {
+    let mut world = world();
+    let (client, _driver) = world.client(Config { max_connections: 2, ..world.config("near") });
+    let (server, _server_driver) = world.server(Config { max_connections: 1, ..world.config("far") });
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let near = world.near.spawn("client", async move {
+        let first = rig::connect(&client, &tls, to).await;
+        let second = rig::connect(&client, &tls, to).await;
+        let third = client.connect(&tls, to, "server.nic-offload.test").and(Ok(()));
+        (first.is_ok(), second.map(|_| ()), third)
+    });
+    let (first, second, third) = world.bed.run(near);
+    assert!(first);
+    // It is drained a while later.
+    assert!(matches!(second, Err(Closed::PeerFound(_))), "{second:?}");
+    assert_eq!(third, Err(ConnectError::TooMany(2)));
+    assert_eq!(server.counters().refused, 1);
+}
+
+#[test]
+fn datagrams_arrive_by_themselves() {
+    let mut world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    let (server, _server_driver) = world.server(world.config("far"));
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let far = world.far.spawn("server", async move {
+        let connection = server.accept().await.unwrap();
+        loop {
+            let Ok(datagram) = connection.receive_datagram().await else { break };
+            connection.send_datagram(datagram).await.unwrap();
+        }
+    });
+    let near = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        for at in 0..100u8 {
+            connection.send_datagram(Bytes::from(vec![at; 1000])).await.unwrap();
+            assert_eq!(connection.receive_datagram().await.unwrap(), vec![at; 1000]);
+        }
+        let too_long = connection.send_datagram(Bytes::from(vec![0; 3000])).await;
+        assert!(matches!(too_long, Err(quic_offload::DatagramError::TooLong)));
+        connection.close(0, "");
+    });
+    world.bed.run(async move {
+        near.await;
+        far.await;
+    });
+}
+
+/// Writes as much as there is room for.
+fn fill(stream: &mut quic_offload::SendStream) {
+    let mut cx = core::task::Context::from_waker(core::task::Waker::noop());
+    while stream.poll_write_some(&mut cx, &[7; 1 << 16]).is_ready() {}
+}
+
+/// Each half ends in its own way, and the connection goes on.
+#[test]
+fn streams_are_reset_stopped_and_dropped() {
+    let mut world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    let (server, _server_driver) = world.server(world.config("far"));
+    let (tls, to, host) = (world.client_tls(), world.to(false), world.near.clone());
+    let far = world.far.spawn("server", async move {
+        let connection = server.accept().await.unwrap();
+        let mut reset = connection.accept_uni().await.unwrap();
+        let mut byte = [0];
+        reset.read_exact(&mut byte).await.unwrap();
+        assert_eq!(reset.receive(10).await, Err(StreamError::Reset(41)));
+        let mut stopped = connection.accept_uni().await.unwrap();
+        stopped.read_exact(&mut byte).await.unwrap();
+        stopped.stop(42);
+        // Nobody reads this one: it is no obstacle to the next.
+        let unread = connection.accept_uni().await.unwrap();
+        let mut dropped = connection.accept_uni().await.unwrap();
+        dropped.read_exact(&mut byte).await.unwrap();
+        assert_eq!(dropped.receive(10).await, Err(StreamError::Reset(0)), "half of it is not all of it");
+        let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+        let mut text = String::new();
+        receive.read_to_string(&mut text).await.unwrap();
+        send.write_all(text.to_uppercase().as_bytes()).await.unwrap();
+        send.shutdown().await.unwrap();
+        assert_eq!(connection.closed().await, Closed::ByPeer { code: 3, reason: Bytes::new() });
+        drop(unread);
+    });
+    let near = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        let mut reset = connection.open_uni().await.unwrap();
+        reset.write_all(b"x").await.unwrap();
+        // It has gone out by then.
+        host.runtime().sleep(Duration::from_millis(1)).await;
+        reset.reset(41);
+        let mut stopped = connection.open_uni().await.unwrap();
+        stopped.write_all(b"x").await.unwrap();
+        assert_eq!(stopped.acknowledged().await, Err(StreamError::Stopped(42)));
+        let mut unread = connection.open_uni().await.unwrap();
+        // As much as its window takes, and more: whoever waits for room is cancelled.
+        fill(&mut unread);
+        host.runtime().sleep(Duration::from_millis(5)).await;
+        fill(&mut unread);
+        let mut dropped = connection.open_uni().await.unwrap();
+        dropped.write_all(b"x").await.unwrap();
+        host.runtime().sleep(Duration::from_millis(1)).await;
+        drop(dropped);
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(b"hello").await.unwrap();
+        send.finish().unwrap();
+        assert_eq!(send.finish(), Err(StreamError::Ended));
+        let mut text = String::new();
+        receive.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "HELLO");
+        connection.close(3, "");
+        assert_eq!(connection.open_uni().await.map(|_| ()), Err(Closed::Here));
+    });
+    world.bed.run(async move {
+        near.await;
+        far.await;
+    });
+}
+
+/// RFC 9000 10.3: an endpoint that lost all it knew says so, and is understood, though the device opens packets.
+#[test]
+fn an_endpoint_that_lost_its_state_resets_connections() {
+    let mut world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    let (server, driver) = rig::stoppable(&world.far, rig::PORT, world.config("far"), world.server_tls());
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let near = world.near.clone();
+    let asking = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        let mut stream = connection.open_uni().await.unwrap();
+        stream.send(rig::body(0, 100_000)).await.unwrap();
+        near.runtime().sleep(Duration::from_millis(10)).await;
+        stream.send(rig::body(0, 100_000)).await.unwrap();
+        let closed = connection.closed().await;
+        (closed, client.counters())
+    });
+    let (far, config, tls) = (world.far.clone(), world.config("far"), world.server_tls());
+    let restarting = world.far.spawn("server", async move {
+        let connection = server.accept().await.unwrap();
+        far.runtime().sleep(Duration::from_millis(5)).await;
+        // Gone from one moment to the next; another one has the same keys and knows nothing.
+        driver.stop();
+        let (again, _driver) = rig::start(&far, rig::PORT, config, Some(tls));
+        drop(connection);
+        again.accept().await.map(|_| ())
+    });
+    let (closed, counters) = world.bed.run(asking);
+    drop(restarting);
+    assert_eq!(closed, Closed::Reset);
+    assert!(counters.sealed_by_device > 0);
+}
+
+/// Futures that are dropped half way leave nothing behind.
+#[test]
+fn a_connection_that_nobody_waits_for_is_given_up() {
+    let mut world = world();
+    let (client, driver) = world.client(world.config("near"));
+    let (server, server_driver) = world.server(world.config("far"));
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let near = world.near.spawn("client", async move {
+        for _ in 0..10 {
+            drop(client.connect(&tls, to, "server.nic-offload.test").unwrap());
+        }
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        drop(connection.open_bi().await.unwrap());
+        drop(connection);
+        client.close(0, "");
+        client.drained().await;
+        driver.await.unwrap();
+        assert_eq!(client.connect(&tls, to, "x").map(|_| ()), Err(ConnectError::Endpoint));
+    });
+    world.bed.run(near);
+    server.close(0, "");
+    world.bed.run(async move { server_driver.await.unwrap() });
+    assert_eq!(world.near.device_contexts(), 0);
+}
+
+#[test]
+fn an_idle_connection_ends() {
+    let mut world = world();
+    let (client, _driver) = world.client(Config { idle: Duration::from_secs(3), ..world.config("near") });
+    let (_server, _server_driver) = world.server(world.config("far"));
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let near = world.near.spawn("client", async move {
+        let connection = rig::connect(&client, &tls, to).await.unwrap();
+        connection.closed().await
+    });
+    assert_eq!(world.bed.run(near), Closed::TimedOut);
+}
+
+#[test]
+fn a_name_that_the_certificate_lacks_is_found_out() {
+    let mut world = world();
+    let (client, _driver) = world.client(world.config("near"));
+    let (_server, _server_driver) = world.server(world.config("far"));
+    let (tls, to) = (world.client_tls(), world.to(false));
+    let near = world.near.spawn("client", async move { client.connect(&tls, to, "other.test").unwrap().await });
+    let failed = world.bed.run(near).map(|_| ());
+    assert!(matches!(failed, Err(Closed::Protocol(_))), "{failed:?}");
+}
+
+/// The same over the kernel's sockets.
+#[tokio::test]
+async fn over_the_kernels_sockets() {
+    use offload_base::Seed;
+    use offload_testbed::identity::{Randomness, client_config, server_config};
+    use offload_testbed::{RealClock, TokioRuntime};
+    use quic_offload::{ClientTls, Endpoint, ServerTls};
+    use std::sync::Arc;
+    let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::default()));
+    let socket =
+        async || offload_api::TokioDatagrams::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap()).unwrap();
+    let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
+    let listening = socket().await;
+    let to = offload_api::DatagramSocket::local_addr(&listening).unwrap();
+    let (server, driver) = Endpoint::new(listening, timers.clone(), Config::default(), Some(tls)).unwrap();
+    tokio::spawn(driver);
+    let (client, driver) = Endpoint::new(socket().await, timers, Config::default(), None).unwrap();
+    tokio::spawn(driver);
+    let serving = tokio::spawn(async move {
+        let connection = server.accept().await.unwrap();
+        let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+        let bytes = rig::read_all(&mut receive).await;
+        send.send(Bytes::from(bytes.to_string())).await.unwrap();
+        send.finish().unwrap();
+        connection.closed().await
+    });
+    let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(2)), None)).unwrap();
+    let connection = rig::connect(&client, &tls, to).await.unwrap();
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    send.send(rig::body(0, 3_000_000)).await.unwrap();
+    send.finish().unwrap();
+    let mut answer = String::new();
+    receive.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "3000000");
+    connection.close(1, "thanks");
+    assert_eq!(serving.await.unwrap(), Closed::ByPeer { code: 1, reason: "thanks".into() });
+}
