@@ -334,6 +334,8 @@ impl Core {
             return self.forget(at);
         }
         let noq = conn.noq.poll_timeout().map(|time| Instant::ZERO + time.saturating_duration_since(self.epoch));
+        // Its pacer asks to be looked at in no time at all, where it counts on less than a nanosecond: it would be for ever.
+        let noq = noq.map(|at| if at > now { at } else { now + LEAST_WAIT });
         let deadline = offload_base::time::earliest(noq, conn.offload.next_event());
         if conn.deadline != deadline {
             if let Some(before) = conn.deadline.take() {
@@ -424,6 +426,9 @@ impl Core {
         Arc::new(Keyring::new(self.config.cid_bytes.into(), unprotected))
     }
 }
+
+/// A timer that is due is looked at once, and then not before.
+const LEAST_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
 
 /// Connection IDs that nobody guesses.
 struct RandomCids {
