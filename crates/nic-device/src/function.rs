@@ -54,30 +54,34 @@ impl Function {
 
     /// Takes a frame that is for one of its queues.
     pub(crate) fn take_frame(&mut self, now: Instant, frame: &[u8]) {
-        let queue = self.queue_for(frame);
-        self.pairs[queue].take_frame(now, frame);
+        // Found once, here: whoever asks for them later is handed them.
+        let headers = Headers::parse(frame);
+        let queue = self.queue_for(frame, &headers);
+        self.pairs[queue].take_frame(now, frame, &headers);
     }
 
     /// The queue that a received frame goes to.
-    fn queue_for(&mut self, frame: &[u8]) -> usize {
+    fn queue_for(&mut self, frame: &[u8], headers: &Headers) -> usize {
         if self.pairs.len() == 1 {
             return 0;
         }
-        let following = self.queue_that_follows(frame).or_else(|| self.queue_that_opens(frame));
-        following.or_else(|| self.hash.of_frame(frame).map(|hash| self.table[entry_of(hash)].into())).unwrap_or(0)
+        let following = self.queue_that_follows(frame, headers).or_else(|| self.queue_that_opens(frame, headers));
+        following
+            .or_else(|| self.hash.of_frame(frame, headers).map(|hash| self.table[entry_of(hash)].into()))
+            .unwrap_or(0)
     }
 
     /// The queue with a receive context for the frame's flow.
-    fn queue_that_follows(&self, frame: &[u8]) -> Option<usize> {
+    fn queue_that_follows(&self, frame: &[u8], headers: &Headers) -> Option<usize> {
         if self.pairs.iter().all(QueuePair::follows_nothing) {
             return None;
         }
-        let flow = Headers::parse(frame).transport()?.flow_of_receiver(frame);
+        let flow = headers.transport()?.flow_of_receiver(frame);
         self.pairs.iter().position(|queue| queue.follows(&flow))
     }
 
     /// The queue with the context that opens a frame.
-    fn queue_that_opens(&mut self, frame: &[u8]) -> Option<usize> {
+    fn queue_that_opens(&mut self, frame: &[u8], headers: &Headers) -> Option<usize> {
         if self.pairs.iter().all(QueuePair::opens_nothing) {
             return None;
         }
@@ -88,15 +92,16 @@ impl Function {
                 && queue
                     .contexts
                     .packet_engines()
-                    .any(|(number, engine)| engine.key(frame).is_some_and(|key| queue.opens(number, key)))
+                    .any(|(number, engine)| engine.key(frame, headers).is_some_and(|key| queue.opens(number, key)))
         };
-        pairs.iter().position(opens).or_else(|| {
-            fragments.queue_for(frame, |packet, headers| {
-                let engines = pairs[0].contexts.packet_engines();
-                let mut keys =
-                    engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
-                keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))
-            })
+        let opener = pairs.iter().position(opens);
+        if opener.is_some() || !headers.is_fragment() {
+            return opener;
+        }
+        fragments.queue_for(frame, |packet, headers| {
+            let engines = pairs[0].contexts.packet_engines();
+            let mut keys = engines.filter_map(|(number, engine)| Some((number, engine.key_of_first(packet, headers)?)));
+            keys.find_map(|(number, key)| pairs.iter().position(|queue| queue.opens(number, key)))
         })
     }
 

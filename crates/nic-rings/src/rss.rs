@@ -7,8 +7,8 @@
 use core::net::IpAddr;
 use offload_api::FlowKey;
 use offload_api::rss::INDIRECTION_ENTRIES;
-use offload_formats::IpHeaders;
-use offload_formats::frame::{TCP, UDP, ip_packet};
+use offload_formats::frame::{TCP, UDP};
+use offload_formats::{Headers, Version};
 use smallvec::SmallVec;
 
 /// The Toeplitz hash under a key: for each bit of the input that is set, the 32 bits of the key that begin at its place,
@@ -62,18 +62,17 @@ impl Toeplitz {
         self.of(&input)
     }
 
-    /// Of a received frame, if there is IP in it.
-    pub fn of_frame(&self, frame: &[u8]) -> Option<u32> {
-        let packet = ip_packet(frame)?;
-        let headers = IpHeaders::walk(packet).ok()?;
-        let addresses = match packet[0] >> 4 {
-            4 => 12..20,
-            _ => 8..40,
+    /// Of a received frame that has these headers, if there is IP among them.
+    pub fn of_frame(&self, frame: &[u8], headers: &Headers) -> Option<u32> {
+        let (version, network) = headers.network()?;
+        let (protocol, upper) = headers.upper()?;
+        let addresses = match version {
+            Version::Four => network + 12..network + 20,
+            Version::Six => network + 8..network + 40,
         };
-        let mut input = Input::from_slice(packet.get(addresses)?);
-        let has_ports = headers.fragment.is_none() && matches!(headers.protocol, TCP | UDP);
-        if has_ports {
-            input.extend_from_slice(packet.get(headers.upper..headers.upper + 4)?);
+        let mut input = Input::from_slice(frame.get(addresses)?);
+        if !headers.is_fragment() && matches!(protocol, TCP | UDP) {
+            input.extend_from_slice(frame.get(upper..upper + 4)?);
         }
         Some(self.of(&input))
     }
@@ -166,22 +165,26 @@ mod tests {
         frame
     }
 
+    fn of_frame(hash: &Toeplitz, frame: &[u8]) -> Option<u32> {
+        hash.of_frame(frame, &Headers::parse(frame))
+    }
+
     #[test]
     fn the_published_vectors_come_out() {
         let hash = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
         for (destination, source, addresses, ports) in VECTORS {
             let (destination, source) = (destination.parse().unwrap(), source.parse().unwrap());
             let whole = frame(source, destination, false);
-            assert_eq!(hash.of_frame(&whole), Some(ports), "{source} to {destination}");
+            assert_eq!(of_frame(&hash, &whole), Some(ports), "{source} to {destination}");
             assert_eq!(hash.of_flow(&FlowKey::tcp(destination, source)), ports);
-            assert_eq!(hash.of_frame(&frame(source, destination, true)), Some(addresses), "a fragment has no ports");
+            assert_eq!(of_frame(&hash, &frame(source, destination, true)), Some(addresses), "a fragment has no ports");
             let mut other = whole;
             other[if source.is_ipv4() { ETHERNET_BYTES + 9 } else { ETHERNET_BYTES + 6 }] = 50;
-            assert_eq!(hash.of_frame(&other), Some(addresses), "nor has ESP");
+            assert_eq!(of_frame(&hash, &other), Some(addresses), "nor has ESP");
         }
         let mut arp = vec![0xff; 60];
         arp[12..14].copy_from_slice(&[8, 6]);
-        assert_eq!(hash.of_frame(&arp), None);
+        assert_eq!(of_frame(&hash, &arp), None);
     }
 
     #[test]
@@ -189,11 +192,10 @@ mod tests {
         let hash = Toeplitz::new(&Toeplitz::MICROSOFT_KEY);
         for (destination, source, ..) in VECTORS {
             let whole = frame(source.parse().unwrap(), destination.parse().unwrap(), false);
-            let ports_end = whole.len() - 16;
-            for cut in 0..ports_end {
-                assert_eq!(hash.of_frame(&whole[..cut]), None, "{cut} bytes of it");
+            for cut in 0..whole.len() {
+                assert_eq!(of_frame(&hash, &whole[..cut]), None, "{cut} bytes of it");
             }
-            assert!(hash.of_frame(&whole[..ports_end]).is_some());
+            assert!(of_frame(&hash, &whole).is_some());
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 use core::convert::Infallible;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, multi_queue_nic_with, nic_with};
@@ -84,7 +84,7 @@ impl PacketEngine for Shim {
     type Seen = ();
     type Wrapping = ();
 
-    fn look(&self, frame: &[u8]) -> Shown<()> {
+    fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
         match frame.get(ADDRESSES..ADDRESSES + SHIM) {
             Some([0x88, 0xb5, id @ .., _, _, _, _]) => Shown::Key(KeyBytes::of(&[id]), ()),
             _ => Shown::Nothing,
@@ -290,8 +290,8 @@ impl PacketEngine for Greedy {
     type Seen = ();
     type Wrapping = ();
 
-    fn look(&self, frame: &[u8]) -> Shown<()> {
-        Shim::default().look(frame)
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<()> {
+        Shim::default().look(frame, headers)
     }
 
     fn open(&mut self, _: Context<'_, Greedy>, _: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {

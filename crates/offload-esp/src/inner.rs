@@ -4,12 +4,12 @@ use crate::cipher::Trailer;
 use crate::ip::{IpView, set_traffic_class};
 use crate::outer::ECN;
 use crate::{
-    ESP_AND_IV, ETHERNET, ICV, PROTOCOL_ESP, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP,
-    UDP_ENCAPSULATION_PORT,
+    ESP_AND_IV, ETHERNET, ICV, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_NONE, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT,
 };
 use bytes::{Buf, BytesMut};
 use offload_api::{EspMode, SaParams};
-use offload_formats::frame::ip_packet;
+use offload_formats::esp::{self, EspHeader};
+use offload_formats::{Headers, Kind};
 
 /// Where ESP is in a frame.
 ///
@@ -34,23 +34,19 @@ impl EspAt {
     /// Finds ESP in a whole Ethernet frame, behind IP or behind UDP to or from port 4500. `None`: there is none, or only
     /// a fragment of it, or less than the least there can be.
     pub fn find(frame: &[u8]) -> Option<EspAt> {
-        let packet = ip_packet(frame)?;
-        let ip = IpView::parse(packet)?;
-        if ip.fragment {
-            return None;
-        }
-        let (esp, end, udp) = match ip.protocol {
-            PROTOCOL_ESP => (ETHERNET + ip.header, ETHERNET + ip.total, false),
-            PROTOCOL_UDP if is_encapsulation(packet, &ip) => {
-                (ETHERNET + ip.header + UDP_HEADER, ETHERNET + udp_end(packet, &ip)?, true)
-            }
-            _ => return None,
-        };
+        EspAt::of(&Headers::parse(frame), frame)
+    }
+
+    /// The same of a frame whose headers were found before.
+    pub fn of(headers: &Headers, frame: &[u8]) -> Option<EspAt> {
+        let esp = headers.find(Kind::Esp)?;
+        let ip = IpView::of_frame(headers, frame)?;
+        let end = headers.end();
         if end < esp + ESP_AND_IV + 2 + ICV {
             return None;
         }
-        let word = |at: usize| u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
-        Some(EspAt { ip, udp, esp, end, spi: word(esp), low: word(esp + 4) })
+        let EspHeader { spi, low } = esp::parse(&frame[esp..])?;
+        Some(EspAt { ip, udp: ip.protocol == PROTOCOL_UDP, esp, end, spi, low })
     }
 }
 
@@ -73,12 +69,6 @@ pub fn shares_port(packet: &[u8], ip: &IpView) -> Option<NotEsp> {
         [0, 0, 0, 0, ..] => Some(NotEsp::Ike),
         _ => None,
     }
-}
-
-/// RFC 3948 2.2: the SPI is not zero, or it is a key exchange message.
-fn is_encapsulation(packet: &[u8], ip: &IpView) -> bool {
-    let spi = packet.get(ip.header + UDP_HEADER..ip.header + UDP_HEADER + 4);
-    to_encapsulation_port(packet, ip) && spi.is_some_and(|spi| spi != [0; 4])
 }
 
 /// Where a datagram ends, which may be before its packet does. `None`: it says that there is more of it than there is.

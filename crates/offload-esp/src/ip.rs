@@ -5,8 +5,9 @@
 use crate::{PROTOCOL_TCP, PROTOCOL_UDP};
 use core::net::IpAddr;
 use offload_api::ipsec::Packet;
+use offload_formats::frame::ETHERNET_BYTES;
 use offload_formats::ip::is_extension;
-use offload_formats::{IpHeaders, Version};
+use offload_formats::{Headers, IpHeaders, Version};
 
 /// Where things are in an IP packet.
 ///
@@ -60,11 +61,28 @@ impl IpView {
         IpHeaders::walk(packet).ok().map(|headers| IpView::of(&headers, packet))
     }
 
+    /// The packet in an untagged frame whose headers were found before. `None`: there is none, or a fragment of one.
+    pub fn of_frame(headers: &Headers, frame: &[u8]) -> Option<IpView> {
+        let (version, network) = headers.network().filter(|(_, at)| *at == ETHERNET_BYTES && !headers.is_fragment())?;
+        let packet = frame.get(network..)?;
+        let (protocol, upper) = headers.upper()?;
+        let (traffic_class, dont_fragment) = marks(version, packet);
+        let (source, destination) = version.addresses(packet);
+        Some(IpView {
+            source,
+            destination,
+            header: upper - network,
+            total: version.length(packet),
+            protocol,
+            protocol_at: headers.protocol_at() - network,
+            traffic_class,
+            dont_fragment,
+            fragment: false,
+        })
+    }
+
     fn of(headers: &IpHeaders, packet: &[u8]) -> IpView {
-        let (traffic_class, dont_fragment) = match headers.version {
-            Version::Four => (packet[1], packet[6] & 0x40 != 0),
-            Version::Six => (packet[0] << 4 | packet[1] >> 4, true),
-        };
+        let (traffic_class, dont_fragment) = marks(headers.version, packet);
         IpView {
             source: headers.source(packet),
             destination: headers.destination(packet),
@@ -111,6 +129,14 @@ impl IpView {
             && !self.fragment
             && packet[7] == 255
             && discovers(packet.get(self.header))
+    }
+}
+
+/// Traffic class, and whether a packet must stay whole.
+fn marks(version: Version, packet: &[u8]) -> (u8, bool) {
+    match version {
+        Version::Four => (packet[1], packet[6] & 0x40 != 0),
+        Version::Six => (packet[0] << 4 | packet[1] >> 4, true),
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Headers {
     fragment: bool,
     /// Where that protocol's header starts; the end of the last header on the stack if there is no IP.
     upper: u16,
+    /// Where the byte is that names that protocol.
+    protocol_at: u16,
     /// Where the innermost TCP or UDP payload starts and ends.
     payload: u16,
     end: u32,
@@ -160,6 +162,12 @@ impl Headers {
         self.network.map(|_| (self.protocol, self.upper.into()))
     }
 
+    /// Where the byte is that names that protocol; in a fragment, that a fragment header follows. Without IP this is no
+    /// meaningful value.
+    pub fn protocol_at(&self) -> usize {
+        self.protocol_at.into()
+    }
+
     /// Whether the innermost IP packet is a fragment.
     pub fn is_fragment(&self) -> bool {
         self.fragment
@@ -226,6 +234,7 @@ impl Headers {
         };
         let ip = ip.ok()?;
         let upper = u16::try_from(at + ip.upper).ok()?;
+        let protocol_at = u16::try_from(at + ip.protocol_at()).ok()?;
         let end = match lengths {
             Lengths::Checked => at + ip.end,
             Lengths::Ignored => frame.len(),
@@ -234,7 +243,7 @@ impl Headers {
         let network = self.depth;
         self.push(kind, at)?;
         (self.network, self.protocol, self.fragment) = (Some(network), ip.protocol, ip.fragment.is_some());
-        (self.upper, self.payload, self.end) = (upper, upper, end);
+        (self.upper, self.protocol_at, self.payload, self.end) = (upper, protocol_at, upper, end);
         if self.fragment { None } else { self.push_upper(frame, lengths) }
     }
 
@@ -288,6 +297,7 @@ impl Headers {
         protocol: 0,
         fragment: false,
         upper: 0,
+        protocol_at: 0,
         payload: 0,
         end: 0,
     };

@@ -81,6 +81,56 @@ impl Version {
         packet[at..at + 2].copy_from_slice(&u16::try_from(told).unwrap_or(0).to_be_bytes());
     }
 
+    /// The length of a packet, its header included, by that header.
+    ///
+    /// # Panics
+    /// If the field is not there.
+    ///
+    /// ```
+    /// use offload_formats::Version;
+    ///
+    /// let header = [0x60, 0, 0, 0, 0, 8, 59, 64];
+    /// assert_eq!(Version::Six.length(&header), 48);
+    /// ```
+    pub fn length(self, packet: &[u8]) -> usize {
+        let told = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
+        match self {
+            Version::Four => told(2),
+            Version::Six => IPV6_BYTES + told(4),
+        }
+    }
+
+    /// Source and destination of a packet.
+    ///
+    /// # Panics
+    /// If its header is not all there.
+    ///
+    /// ```
+    /// use offload_formats::Version;
+    ///
+    /// let header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 50, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    /// let (source, destination) = Version::Four.addresses(&header);
+    /// assert_eq!((source.to_string(), destination.to_string()), ("10.0.0.1".into(), "10.0.0.2".into()));
+    /// ```
+    pub fn addresses(self, packet: &[u8]) -> (IpAddr, IpAddr) {
+        (self.address(packet, 0), self.address(packet, 1))
+    }
+
+    fn address(self, packet: &[u8], which: usize) -> IpAddr {
+        match self {
+            Version::Four => {
+                let at = 12 + 4 * which;
+                IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]))
+            }
+            Version::Six => {
+                let at = 8 + 16 * which;
+                let mut octets = [0; 16];
+                octets.copy_from_slice(&packet[at..at + 16]);
+                IpAddr::V6(Ipv6Addr::from_octets(octets))
+            }
+        }
+    }
+
     /// The longest packet that a header tells the length of.
     const fn longest(self) -> usize {
         match self {
@@ -283,12 +333,12 @@ impl IpHeaders {
 
     /// Who sent the packet these are the headers of.
     pub fn source(&self, packet: &[u8]) -> IpAddr {
-        self.address(packet, 0)
+        self.version.address(packet, 0)
     }
 
     /// To whom.
     pub fn destination(&self, packet: &[u8]) -> IpAddr {
-        self.address(packet, 1)
+        self.version.address(packet, 1)
     }
 
     /// The two bits of explicit congestion notification (RFC 3168 5) of the packet these are the headers of.
@@ -305,21 +355,6 @@ impl IpHeaders {
             return Err(HeaderError::Length);
         }
         Ok(self)
-    }
-
-    fn address(&self, packet: &[u8], which: usize) -> IpAddr {
-        match self.version {
-            Version::Four => {
-                let at = 12 + 4 * which;
-                IpAddr::V4(Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]))
-            }
-            Version::Six => {
-                let at = 8 + 16 * which;
-                let mut octets = [0; 16];
-                octets.copy_from_slice(&packet[at..at + 16]);
-                IpAddr::V6(Ipv6Addr::from_octets(octets))
-            }
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use offload_api::{
 };
 use offload_api::{KeyBytes, Spec};
 use offload_base::Seq;
-use offload_formats::IpHeaders;
+use offload_formats::{Headers, IpHeaders};
 
 /// An engine, by what it can do.
 #[derive(Debug)]
@@ -322,10 +322,10 @@ pub(crate) trait AnyPacket: fmt::Debug + Send {
     fn hosted_mut(&mut self) -> &mut dyn AnyEngine;
 
     /// [`PacketEngine::look`], and keeps what it saw for [`open`](Self::open).
-    fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Shown<()>;
+    fn look(&mut self, frame: &[u8], headers: &Headers, counters: &mut DeviceCounters) -> Shown<()>;
 
     /// The key that a frame shows.
-    fn key(&self, frame: &[u8]) -> Option<KeyBytes>;
+    fn key(&self, frame: &[u8], headers: &Headers) -> Option<KeyBytes>;
 
     /// [`PacketEngine::key_of_first`].
     fn key_of_first(&self, packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes>;
@@ -359,8 +359,8 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
         &mut self.hosted
     }
 
-    fn look(&mut self, frame: &[u8], counters: &mut DeviceCounters) -> Shown<()> {
-        match self.hosted.engine.look(frame) {
+    fn look(&mut self, frame: &[u8], headers: &Headers, counters: &mut DeviceCounters) -> Shown<()> {
+        match self.hosted.engine.look(frame, headers) {
             Shown::Nothing => Shown::Nothing,
             Shown::Key(key, seen) => {
                 self.seen = Some(seen);
@@ -374,8 +374,8 @@ impl<E: PacketEngine> AnyPacket for Opener<E> {
         }
     }
 
-    fn key(&self, frame: &[u8]) -> Option<KeyBytes> {
-        match self.hosted.engine.look(frame) {
+    fn key(&self, frame: &[u8], headers: &Headers) -> Option<KeyBytes> {
+        match self.hosted.engine.look(frame, headers) {
             Shown::Key(key, _) => Some(key),
             Shown::Nothing | Shown::Fragment | Shown::PerhapsFragment => None,
         }

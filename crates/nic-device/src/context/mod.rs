@@ -23,6 +23,7 @@ use offload_api::Key;
 use offload_api::Spec;
 use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece};
 use offload_base::Seq;
+use offload_formats::Headers;
 
 /// What a context is about.
 #[derive(Debug, Default)]
@@ -150,13 +151,14 @@ impl ContextStore {
     pub(crate) fn look(
         &mut self,
         frame: &[u8],
+        headers: &Headers,
         steering: &Steering,
         counters: &mut DeviceCounters,
     ) -> Option<(u8, Shown<()>)> {
         let mut unknown = None;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
             let Installed::Packet(engine) = engine else { continue };
-            match engine.look(frame, counters) {
+            match engine.look(frame, headers, counters) {
                 Shown::Nothing => {}
                 Shown::Key(key, ()) if steering.opener(number, key).is_none() => {
                     unknown = unknown.or(Some((number, Shown::Key(key, ()))));

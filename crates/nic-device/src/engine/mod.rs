@@ -115,6 +115,7 @@ use offload_api::{
     ContextEvent, Direction, EngineInfo, Handle, KeyBytes, PacketAsk, PacketMark, Piece, TxPacket, Verdict,
 };
 use offload_base::Seq;
+pub use offload_formats::Headers;
 use offload_formats::IpHeaders;
 pub use payload::{Content, Parts, Payload};
 pub use stage::{Run, Stage, StageMakers, StageState, StageStates, Stages};
@@ -229,8 +230,8 @@ pub trait PacketEngine: Engine {
     /// What is the same for all segments of a packet that it wraps.
     type Wrapping: fmt::Debug + Send;
 
-    /// What a received frame shows of a context.
-    fn look(&self, frame: &[u8]) -> Shown<Self::Seen>;
+    /// What a received frame, whose headers are `headers`, shows of a context.
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Self::Seen>;
 
     /// By what the first fragment of a packet leads to a context: `headers` are those of `packet`.
     fn key_of_first(_packet: &[u8], _headers: &IpHeaders) -> Option<KeyBytes> {

@@ -29,6 +29,7 @@ use offload_api::KeyBytes;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
+use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
 use offload_wire::Port;
 use offload_wire::frame::Frame;
@@ -153,13 +154,7 @@ impl QueuePair {
 
 impl Port for QueuePair {
     fn receive_frame(&mut self, now: Instant, frame: Frame) {
-        self.take_frame(now, &frame.data);
-    }
-
-    fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
-        frames.iter().for_each(|frame| self.take_frame(now, &frame.data));
-        // Together: to give up a share in memory waits for all that was written before, and a copy takes a while.
-        frames.clear();
+        self.take_frame(now, &frame.data, &Headers::parse(&frame.data));
     }
 
     fn poll_frame(&mut self, now: Instant) -> Option<Frame> {

@@ -110,7 +110,7 @@ impl ReceiveSide {
 
 impl QueuePair {
     /// Takes a frame from the wire. The host sees it when `process` finds its time come.
-    pub(crate) fn take_frame(&mut self, now: Instant, data: &[u8]) {
+    pub(crate) fn take_frame(&mut self, now: Instant, data: &[u8], headers: &Headers) {
         if !is_for(data, self.config.mac) {
             self.counters.rx_drop_address += 1;
             return;
@@ -120,13 +120,13 @@ impl QueuePair {
             return;
         }
         let due = now + self.config.delays.dma + self.config.delays.engine;
-        let (mark, may_join) = match if self.can_take() { self.open(data) } else { Arrived::AsItWas } {
+        let (mark, may_join) = match if self.can_take() { self.open(data, headers) } else { Arrived::AsItWas } {
             Arrived::AsItWas => (PacketMark::None, true),
             Arrived::Unopened(mark) => (mark, false),
             Arrived::Opened(opened) => return self.take_opened(data, opened, due),
             Arrived::Dropped => return self.note_received(data),
         };
-        let (checksums, transport) = self.look_at(data);
+        let (checksums, transport) = self.look_at(data, headers);
         if let Some(transport) = &transport
             && let Some(place) = self.session_of(data, transport)
         {
@@ -194,8 +194,8 @@ impl QueuePair {
     }
 
     /// Checksums, and where the headers are in a packet whose checksums are right.
-    pub(super) fn look_at(&mut self, data: &[u8]) -> (Checksums, Option<Transport>) {
-        let transport = if self.config.checksum_offload { Headers::parse(data).transport() } else { None };
+    pub(super) fn look_at(&mut self, data: &[u8], headers: &Headers) -> (Checksums, Option<Transport>) {
+        let transport = if self.config.checksum_offload { headers.transport() } else { None };
         let checksums = match transport.and_then(|transport| transport.are_checksums_right(data)) {
             None => Checksums::Unchecked,
             Some(true) => Checksums::Good,

@@ -12,7 +12,7 @@ use core::num::NonZeroU16;
 use core::task::Poll;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
 use nic_sim::stats::DeviceCounters;
 use nic_sim::wire::impairment::{Impairments, Reorder, Share};
 use nic_sim::wire::{LinkConfig, Recorder};
@@ -132,7 +132,7 @@ impl PacketEngine for Hush {
     /// The number of the next segment.
     type Wrapping = u64;
 
-    fn look(&self, frame: &[u8]) -> Shown<usize> {
+    fn look(&self, frame: &[u8], _: &Headers) -> Shown<usize> {
         match payload_at(frame) {
             Some(at) if frame[at] == ID => Shown::Key(KeyBytes::of(&[&[ID]]), at),
             _ => Shown::Nothing,

@@ -20,7 +20,7 @@ use offload_api::ipsec::{DeviceSaEvent, Packet, PolicyChange, SaCommand};
 use offload_api::{ContextEvent, Direction, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket};
 use offload_base::Instant;
 use offload_esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
-use offload_formats::IpHeaders;
+use offload_formats::{Headers, IpHeaders};
 use std::collections::VecDeque;
 use transmit::{EspDrop, Wrapper};
 
@@ -143,8 +143,8 @@ impl PacketEngine for Esp {
     type Seen = EspAt;
     type Wrapping = Wrapper;
 
-    fn look(&self, frame: &[u8]) -> Shown<EspAt> {
-        receive::look(frame)
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<EspAt> {
+        receive::look(frame, headers)
     }
 
     fn key_of_first(packet: &[u8], headers: &IpHeaders) -> Option<KeyBytes> {

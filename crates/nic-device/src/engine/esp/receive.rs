@@ -11,11 +11,10 @@ use bytes::BytesMut;
 use offload_api::KeyBytes;
 use offload_api::{EspMode, EspVerdict, PacketMark};
 use offload_esp::{
-    ESP_AND_IV, ETHERNET, EspAt, IpView, PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap,
+    ESP_AND_IV, ETHERNET, EspAt, PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap,
 };
-use offload_formats::IpHeaders;
 use offload_formats::checksum::is_ipv4_header_right;
-use offload_formats::frame::{TCP, ip_packet};
+use offload_formats::{Headers, IpHeaders};
 
 /// Why a packet goes no further.
 enum Why {
@@ -43,15 +42,12 @@ impl Why {
 }
 
 /// The SA that a frame shows.
-pub(super) fn look(frame: &[u8]) -> Shown<EspAt> {
-    if is_plain_tcp(frame) {
-        return Shown::Nothing;
-    }
-    if let Some(at) = EspAt::find(frame) {
+pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
+    if let Some(at) = EspAt::of(headers, frame) {
         return Shown::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
     }
-    let view = ip_packet(frame).and_then(IpView::parse).filter(|view| view.fragment);
-    match view.map(|view| view.protocol) {
+    let is_untagged = headers.network().is_some_and(|(_, at)| at == ETHERNET);
+    match headers.upper().filter(|_| headers.is_fragment() && is_untagged).map(|(protocol, _)| protocol) {
         Some(PROTOCOL_ESP) => Shown::Fragment,
         // ESP may be in it.
         Some(PROTOCOL_UDP) => Shown::PerhapsFragment,
@@ -130,16 +126,6 @@ pub(super) fn open(
     counters.ipsec_rx_pkts += 1;
     counters.ipsec_rx_bytes += data.len() as u64;
     opened
-}
-
-/// Whether TCP follows IP's header at once, as in most packets: then there is no need to look for ESP.
-fn is_plain_tcp(frame: &[u8]) -> bool {
-    let protocol = match frame.get(12..14) {
-        Some([0x08, 0x00]) => frame.get(ETHERNET + 9),
-        Some([0x86, 0xdd]) => frame.get(ETHERNET + 6),
-        _ => None,
-    };
-    protocol == Some(&TCP)
 }
 
 const UDP_BYTES: usize = 8;

@@ -19,6 +19,7 @@ use bytes::BytesMut;
 use offload_api::quic::{QuicCommand, QuicContext, QuicPort};
 use offload_api::{Direction, KeyBytes, PacketAsk, QuicContexts, QuicKey, TxPacket};
 use offload_base::QuickHash;
+use offload_formats::Headers;
 use offload_quic::{HeaderKey, PacketKey};
 use paths::Paths;
 use receive::Seen;
@@ -117,8 +118,8 @@ impl PacketEngine for Quic {
     type Seen = Seen;
     type Wrapping = Sealing;
 
-    fn look(&self, frame: &[u8]) -> Shown<Seen> {
-        match self.find(frame) {
+    fn look(&self, frame: &[u8], headers: &Headers) -> Shown<Seen> {
+        match self.find(frame, headers) {
             Some((key, seen)) => Shown::Key(key, seen),
             None => Shown::Nothing,
         }

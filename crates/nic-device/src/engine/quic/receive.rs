@@ -9,7 +9,6 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::quic::quic_key;
 use offload_api::{Direction, KeyBytes, PacketMark, Protocol};
-use offload_formats::frame::{ETHERNET_BYTES, UDP};
 use offload_formats::quic::ShortHeader;
 use offload_formats::{Headers, Transport};
 use offload_quic::Unmasked;
@@ -26,11 +25,11 @@ pub(crate) struct Seen {
 impl Quic {
     /// A packet with a short header at the start of a datagram to a port with QUIC. Behind one with a long header the host
     /// opens it: that is seen at handshakes only.
-    pub(super) fn find(&self, frame: &[u8]) -> Option<(KeyBytes, Seen)> {
-        if self.ports.is_empty() || !is_plain_udp(frame) {
+    pub(super) fn find(&self, frame: &[u8], headers: &Headers) -> Option<(KeyBytes, Seen)> {
+        if self.ports.is_empty() {
             return None;
         }
-        let transport = Headers::parse(frame).transport().filter(|transport| transport.protocol == Protocol::Udp)?;
+        let transport = headers.transport().filter(|transport| transport.protocol == Protocol::Udp)?;
         let port = u16::from_be_bytes(*frame.get(transport.header + 2..)?.first_chunk()?);
         let packet = &frame[transport.payload..transport.end];
         // RFC 9287: the fixed bit may be anything.
@@ -70,14 +69,4 @@ pub(super) fn open(context: Context<'_, Quic>, frame: &[u8], seen: &Seen, counte
     counters.quic_rx_bytes += at.len() as u64;
     let mark = PacketMark::Opened { context: handle, number, packets: 1, code: generation.number as u8 };
     Opened::Another { inner, mark, vouched: true }
-}
-
-/// Whether UDP follows IP's header at once; there is no need to parse what does not.
-fn is_plain_udp(frame: &[u8]) -> bool {
-    let protocol = match frame.get(12..14) {
-        Some([0x08, 0x00]) => frame.get(ETHERNET_BYTES + 9),
-        Some([0x86, 0xdd]) => frame.get(ETHERNET_BYTES + 6),
-        _ => None,
-    };
-    protocol == Some(&UDP)
 }

@@ -50,8 +50,8 @@ impl OpenedPacket {
 
 impl QueuePair {
     /// Runs a received frame through the engine that it is for, if any is.
-    pub(super) fn open(&mut self, data: &[u8]) -> Arrived {
-        let Some((engine, shown)) = self.contexts.look(data, &self.steering, &mut self.counters) else {
+    pub(super) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
+        let Some((engine, shown)) = self.contexts.look(data, headers, &self.steering, &mut self.counters) else {
             return Arrived::AsItWas;
         };
         let key = match shown {
@@ -76,7 +76,7 @@ impl QueuePair {
             Some(Opened::Untouched(mark)) => return Arrived::Unopened(mark),
             Some(Opened::Dropped) => return Arrived::Dropped,
             Some(Opened::InPlace { frame, inner, mark, new }) => {
-                let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner));
+                let looked = inner.as_ref().map(|(inner, _)| self.look_at(inner, &Headers::parse(inner)));
                 let (checksums, transport) = looked.unwrap_or((Checksums::Unchecked, None));
                 // Joined, what the host will refuse would take others with it.
                 (frame, inner, mark, (checksums, transport.filter(|_| new)))
@@ -84,7 +84,7 @@ impl QueuePair {
             Some(Opened::Another { inner, mark, vouched }) => {
                 let looked = match vouched {
                     true => (Checksums::Good, Headers::parse(&inner).transport()),
-                    false => self.look_at(&inner),
+                    false => self.look_at(&inner, &Headers::parse(&inner)),
                 };
                 (inner, None, mark, looked)
             }
