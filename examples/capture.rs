@@ -7,12 +7,9 @@
 //! The secrets travel in the file (pcapng decryption secrets), so the reader sees the plain text without a key file.
 
 use ktls_offload::{Offload, accept, connect};
-use nic_sim::NicConfig;
-use nic_sim::wire::LinkConfig;
-use offload_base::Seed;
-use offload_host_stack::TcpConfig;
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
-use offload_testbed::{Capture, Testbed};
+use offload_testbed::wire::LinkConfig;
+use offload_testbed::{Capture, NicConfig, Seed, TcpConfig, Testbed};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::sync::Arc;

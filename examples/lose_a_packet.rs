@@ -10,13 +10,9 @@
 //! `resync_story` draws one such loss, packet by packet.
 
 use ktls_offload::{Offload, accept, connect};
-use nic_sim::NicConfig;
-use nic_sim::wire::impairment::Impairments;
-use nic_sim::wire::{LinkConfig, Overflow};
-use offload_base::Seed;
-use offload_host_stack::TcpConfig;
-use offload_testbed::Testbed;
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use offload_testbed::wire::{Impairments, LinkConfig, Overflow};
+use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
 use std::error::Error;
 use std::io;
 use std::sync::Arc;

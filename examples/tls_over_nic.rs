@@ -1,11 +1,9 @@
 //! TLS between two hosts: their NICs encrypt and decrypt.
 
 use ktls_offload::{Offload, accept, connect};
-use nic_sim::{NicConfig, wire::LinkConfig};
-use offload_base::Seed;
-use offload_host_stack::TcpConfig;
-use offload_testbed::Testbed;
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use offload_testbed::wire::LinkConfig;
+use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
 use std::{io, sync::Arc};
 use tokio::io::AsyncReadExt;
 

@@ -6,11 +6,8 @@
 //! NICs did without being asked: they cut long packets into segments (TSO), and joined segments again (LRO).
 
 use core::time::Duration;
-use nic_sim::NicConfig;
-use nic_sim::wire::LinkConfig;
-use offload_base::Seed;
-use offload_host_stack::TcpConfig;
-use offload_testbed::Testbed;
+use offload_testbed::wire::LinkConfig;
+use offload_testbed::{NicConfig, Seed, TcpConfig, Testbed};
 use std::io;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -55,3 +55,11 @@ pub use keyfile::KeyFile;
 pub use memory::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore, UsedKeys};
 pub use sad::Sad;
 pub use spd::Spd;
+
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {offload_api as api, offload_base as base};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -48,6 +48,12 @@ pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, Sh
 pub use stream::KtlsStream;
 pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};
 
+pub use offload_api::{Handle, Refused, RxSegment, SegmentStream, TlsKey, TlsSuite, TlsVersion};
+pub use offload_base::counters::{CounterSet, Counters};
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {bytes, offload_api as api, offload_base as base, rustls};
+
+/// The README's example runs with the others.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -28,3 +28,8 @@ mod steering;
 pub use device::Device;
 pub use function::Function;
 pub use queue_pair::QueuePair;
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -255,6 +255,11 @@ impl NetDevice for Driver {
 /// Buffers are allocated so many bytes at a time, or one by one if they are larger.
 const SLAB_BYTES: usize = 96 << 10;
 
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,3 +20,8 @@ pub mod signal;
 
 pub use config::{Delays, NicConfig, TransmitResync};
 pub use pair::{DeviceRings, DriverRings, rings};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

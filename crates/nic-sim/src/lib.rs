@@ -34,3 +34,11 @@ pub mod stats {
     pub use nic_device::stats::DeviceCounters;
     pub use nic_driver::stats::DriverCounters;
 }
+
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {offload_api as api, offload_base as base};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -75,3 +75,8 @@ pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsK
 pub use tokio_datagrams::TokioDatagrams;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
 pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -90,3 +90,8 @@ pub const UDP_ENCAPSULATION_PORT: u16 = offload_formats::esp::UDP_PORT;
 pub const fn trailer_len(payload: usize) -> usize {
     (payload + 2).next_multiple_of(4) - payload + ICV
 }
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -36,3 +36,8 @@ pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u16> {
     let [high, low] = *bytes.get(at..)?.first_chunk::<2>()?;
     Some(u16::from_be_bytes([high, low]))
 }
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

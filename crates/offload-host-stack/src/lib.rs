@@ -41,3 +41,11 @@ pub use shell::{Host, TcpListener, TcpStream, UdpSocket};
 pub use stack::{OpenError, Stack};
 pub use tcp::{ConnectionError, Readiness, State, TcpStats};
 pub use udp::SendError;
+
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {offload_api as api, offload_base as base};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

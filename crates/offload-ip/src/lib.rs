@@ -12,3 +12,8 @@ pub mod reassembly;
 
 pub use fragmentation::{NotFragmentable, fragment, fragment_own};
 pub use reassembly::{Expired, Limits, Reassembler, Refusal, Taken};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -50,3 +50,8 @@ pub const TAG: usize = resumable_aead::TAG_LEN;
 pub const SAMPLE: usize = 16;
 /// Most bytes of a packet number in a header.
 pub const MAX_NUMBER_BYTES: usize = 4;
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

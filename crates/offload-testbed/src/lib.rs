@@ -35,3 +35,14 @@ pub use executor::{Handle, RealClock, RealTime, RealTimeConfig, VirtualTime};
 pub use fabric::{Cable, Station, connect};
 pub use runtime::{JoinHandle, Runtime, Sleep};
 pub use tokio_runtime::TokioRuntime;
+
+pub use nic_sim::{NicConfig, wire};
+pub use offload_base::Seed;
+pub use offload_host_stack::TcpConfig;
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {nic_sim, offload_api as api, offload_base as base, offload_host_stack as host_stack};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

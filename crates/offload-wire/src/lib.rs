@@ -27,3 +27,8 @@ pub use impairment::{BurstLoss, Crossing, Impairment, ImpairmentChain, Impairmen
 pub use link::{Link, LinkConfig, LinkCounters, Overflow};
 pub use port::Port;
 pub use tap::{Direction, Recorder, Tap};
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
