@@ -1,10 +1,12 @@
 //! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
 //!
-//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`page`] puts all into HTML.
+//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`page`] puts all into HTML, with
+//! a first screen by [`summary`].
 
 pub mod label;
 pub mod page;
 pub mod plot;
+pub mod summary;
 
 use crate::published::Figure;
 use crate::results::Row;

@@ -1,6 +1,6 @@
 //! The page: HTML with everything inside, readable on a phone.
 
-use super::{Curves, Line, StudyRows, Value, label, plot, studies};
+use super::{Curves, Line, StudyRows, Value, label, plot, studies, summary};
 use crate::published::Figure;
 use crate::results::Row;
 use core::fmt::Write;
@@ -23,10 +23,11 @@ pub struct Picture {
 /// ```
 pub fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
     let mut pictures = Vec::new();
-    let mut body = String::from("<h1>nicbench</h1>\n");
+    let mut body = String::from("<h1>What offload saves</h1>\n");
     if rows.is_empty() {
         body += "<p>No runs.</p>\n";
     }
+    body += &summary::first_screen(&studies(rows));
     for study in studies(rows) {
         let _infallible = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
         body += &how(&study);
@@ -161,6 +162,8 @@ body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var
 h1, h2, h3 { line-height: 1.25; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
 h3 small { font-weight: normal; }
+.lead { font-size: 1.1rem; }
+.first { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
 figure { margin: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 .wide { overflow-x: auto; }
