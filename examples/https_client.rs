@@ -35,10 +35,10 @@ use std::sync::Arc;
 #[derive(Debug, Parser)]
 #[command(name = "https_client", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to fetch; nobody looks names up, so a name needs --connect
+    /// What to fetch. Names are not looked up: give a name's address with --connect
     #[arg(required = true)]
     urls: Vec<Uri>,
-    /// Where the server really is
+    /// The server's address, if the URL has a name or another address
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<IpAddr>,
     /// Trust the authorities in this file (PEM) instead of the testbed's own

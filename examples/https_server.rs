@@ -28,10 +28,10 @@ use std::sync::Arc;
 
 /// Serves a folder over HTTP/1.1 from an emulated host, in three modes: http, https-cpu (TLS by the host) and https-nic
 /// (TLS by the NIC). Without an end for its wire, a client on a second emulated host fetches every file, in folders of the
-/// folder too, whole and in ranges, and a table tells what that cost. With one, whoever is there is served: http at port
+/// folder too, whole and in ranges, and a table tells what that cost. With one, any peer is served: http at port
 /// 80, https-nic at 443, https-cpu at 8443.
 ///
-/// Ctrl-C or SIGTERM ends it: answers that are under way have ten seconds, unless there is another.
+/// Ctrl-C or SIGTERM ends it; answers under way have ten more seconds, or until a second Ctrl-C.
 ///
 /// Exit status: 0; 1 if something did not arrive as it should, or the TAP was deleted; 2 if an option is bad or nothing can
 /// be served.
@@ -85,7 +85,7 @@ fn unusable(message: impl ToString) -> Stop {
     (message.to_string(), program::UNUSABLE)
 }
 
-/// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
+/// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, Stop> {
     options.outside.check(&options.wire).map_err(unusable)?;
     if options.port.is_some() && options.mode.len() != 1 {

@@ -18,24 +18,24 @@ use std::sync::Arc;
 
 /// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
 /// the hosts (crypto offload), and by the NICs alone (packet offload).
-/// Prints what each way cost, tables and the counters that moved.
+/// Prints what each mode costs the hosts.
 ///
-/// An SA that a NIC is to have and will not is named on standard error: software has to do it.
+/// An SA that a NIC refuses is named on standard error; software does its work.
 ///
-/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used, such as keys of
-/// which none protects what is sent.
+/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad, a file cannot be used, or no key in it
+/// protects what is sent.
 #[derive(Debug, Parser)]
 #[command(name = "ipsec_loopback", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to send. Without it: seeded data
+    /// The file to send. Without it: seeded data
     file: Option<PathBuf>,
-    /// How much to send without a file: 256MiB, 1GB, 4096
+    /// How many bytes to send without a file: 256MiB, 1GB, 4096
     #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
-    /// Only these ways, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
+    /// Only these modes, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
-    /// Over IPv6
+    /// Use IPv6 in place of IPv4
     #[arg(long)]
     ipv6: bool,
     /// SAs and policies of the server, 10.0.0.1 and fd00::1, in words of `ip xfrm`; the client, 10.0.0.2 and fd00::2, gets
@@ -43,11 +43,11 @@ struct Options {
     /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
-    /// Capture what the server's NIC sends and receives (pcapng). With several ways, one file each: its name gets the
-    /// way's before the extension
+    /// Capture what the server's NIC sends and receives (pcapng). With several modes, one file each: its name gets the
+    /// mode's before the extension
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Keep what arrived (the last way's)
+    /// Write what arrived into this file (of the last mode)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Show all columns (copy, crypto, the devices, DMA), what a packet costs, and the counters that moved

@@ -17,33 +17,33 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Sends a file over TLS through two emulated NICs: as plain TCP, with TLS on the CPU, with TLS on the NICs.
-/// Prints what each way cost, a table and the counters that moved; costs are nanoseconds of CPU time per byte.
+/// Prints what each mode costs the hosts: nanoseconds of CPU time per byte.
 ///
 /// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad or a file cannot be used.
 #[derive(Debug, Parser)]
 #[command(name = "ktls_loopback", version, allow_negative_numbers = true)]
 struct Options {
-    /// What to send. Without it: seeded data
+    /// The file to send. Without it: seeded data
     file: Option<PathBuf>,
-    /// How much to send without a file: 256MiB, 1GB, 4096
+    /// How many bytes to send without a file: 256MiB, 1GB, 4096
     #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
     size: u64,
     /// Content bytes of a full TLS record
     #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
     record_size: u16,
-    /// Only these ways, comma-separated: tcp, tls-cpu, tls-nic
+    /// Only these modes, comma-separated: tcp, tls-cpu, tls-nic
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// Capture what the server's NIC sends and receives (pcapng, TLS secrets inside). With several ways, one
-    /// file each: its name gets the way's before the extension
+    /// file each: its name gets the mode's before the extension
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Keep what arrived (the last way's)
+    /// Write what arrived into this file (of the last mode)
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     tls: TlsOptions,
-    /// Over IPv6
+    /// Use IPv6 in place of IPv4
     #[arg(long)]
     ipv6: bool,
     /// Show all columns (copy, framing and crypto, the devices, DMA) and the counters that moved

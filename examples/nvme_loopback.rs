@@ -52,7 +52,7 @@ struct Options {
     /// I/O queues
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
-    /// Only these ways, comma-separated
+    /// Only these modes, comma-separated
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
     mode: Vec<Mode>,
     /// Print the facts as one JSON object

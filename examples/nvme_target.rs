@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 #[derive(Debug, Parser)]
 #[command(name = "nvme_target", version, allow_negative_numbers = true)]
 struct Options {
-    /// Where to listen
+    /// The address to listen at
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     listen: SocketAddr,
     /// The subsystem's name
@@ -51,7 +51,7 @@ struct Options {
     /// refused
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     max_memory: ByteSize,
-    /// Files past the page cache (O_DIRECT)
+    /// Open files with O_DIRECT, past the page cache
     #[arg(long)]
     direct: bool,
     /// Size of a block: 512 or 4KiB

@@ -27,7 +27,7 @@ struct Options {
     /// How many records the server sends
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=100))]
     records: u64,
-    /// How many more when the client has them all
+    /// How many records follow when the client has all of those
     #[arg(long, value_name = "RECORDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(0..=100))]
     more: u64,
     /// Content bytes of a record
@@ -41,7 +41,7 @@ struct Options {
     /// what TLS notes is of use if the question comes after the records
     #[arg(long, value_name = "TIME", value_parser = options::time)]
     question_delay: Option<Duration>,
-    /// Draw it
+    /// Draw the story into this SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 /// An emulated host that answers ping, serves a folder over HTTP at port 80, takes what is sent there (and answers with its
 /// size and SHA-256), and does at port 5201 what `iperf3 -s` does, for TCP.
 ///
-/// Ctrl-C or SIGTERM ends it: answers that are under way have ten seconds, unless there is another.
+/// Ctrl-C or SIGTERM ends it; answers under way have ten more seconds, or until a second Ctrl-C.
 ///
 /// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad, or the folder or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Serves whoever is at the other end of the wire until it is interrupted, and tells what was counted.
+/// Serves the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn serve(options: &Options) -> Result<String, (String, u8)> {
     options.outside.check(&options.wire).map_err(unusable)?;
     let site = Site::new(&options.folder, tokio_pool())

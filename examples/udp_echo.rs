@@ -13,8 +13,8 @@ use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
 /// UDP on an emulated host: at port 7, whatever comes is sent back (RFC 862). To `COUNT SIZE` at port 19 it answers with
-/// so many datagrams of that size, the first eight bytes of each its number, as large sends that the NIC cuts. Who asks for
-/// that may have lied about who he is: the port is not for networks with strangers.
+/// so many datagrams of that size, the first eight bytes of each its number, as large sends that the NIC cuts. The source
+/// address of a request may be forged, so do not open this port to networks with strangers.
 ///
 /// Exit status: 0; 1 if the TAP was deleted; 2 if an option is bad or the wire's end cannot be opened.
 #[derive(Debug, Parser)]
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers whoever is at the other end of the wire until it is interrupted, and tells what was counted.
+/// Answers the peer at the other end of the wire until it is interrupted, and tells what was counted.
 fn answer(options: &Options) -> Result<String, (String, u8)> {
     options.outside.check(&options.wire).map_err(unusable)?;
     let outside = Outside::open(&options.outside).map_err(unusable)?;

@@ -40,13 +40,13 @@ pub struct OutsideOptions {
     /// The emulated host's address
     #[arg(long, default_value = "10.77.0.1")]
     pub address: Ipv4Addr,
-    /// The address that whoever is at the other end is told to take
+    /// The address that the other end is told to take
     #[arg(long, default_value = "10.77.0.2")]
     pub peer: Ipv4Addr,
-    /// The emulated host's IPv6 address, for it has both
+    /// The emulated host's IPv6 address, which it has beside the IPv4 one
     #[arg(long, value_name = "ADDRESS", default_value = "fd77::1")]
     pub address6: Ipv6Addr,
-    /// The IPv6 address that whoever is at the other end is told to take
+    /// The IPv6 address that the other end is told to take
     #[arg(long, value_name = "PEER", default_value = "fd77::2")]
     pub peer6: Ipv6Addr,
     /// The emulated host takes its IPv6 addresses from what routers advertise, and uses none before it has asked whether

@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub struct Course {
     /// How many records the server sends.
     pub records: u64,
-    /// How many more when the client has them all.
+    /// How many records follow when the client has all of those.
     pub more: u64,
     /// Content bytes of each.
     pub record_size: u16,

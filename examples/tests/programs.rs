@@ -161,8 +161,8 @@ fn keys_of_no_use_are_refused_before_anything_is_sent() {
         &keys("").replace("dir out", "proto tcp sport 80 dir out").replace("dir in", "proto tcp dport 80 dir in"),
     );
     let cases = [
-        ("twice", "there is one already"),
-        ("receives-twice", "there is one already"),
+        ("twice", "this SA or policy exists already: delete it first"),
+        ("receives-twice", "this SA or policy exists already: delete it first"),
         ("none", "none: no policy has TCP between 10.0.0.1 port 4433 and 10.0.0.2 protected"),
         ("plain", "plain: no policy"),
         ("ipv6", "ipv6: no policy"),

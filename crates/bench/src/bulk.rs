@@ -199,7 +199,7 @@ pub enum BulkError {
     #[error("the capture cannot be written: {0}")]
     Capture(#[source] io::Error),
     /// TLS is to agree on something that nobody here has.
-    #[error("there is no such suite: {0:?}")]
+    #[error("the cipher suite {0:?} is not known")]
     NoSuchSuite(Agreement),
     /// The handshake failed.
     #[error("the TLS handshake failed: {0}")]

@@ -32,8 +32,8 @@ pub struct WireOptions {
     /// Real time: hosts and devices on as many threads as there are cores
     #[arg(long)]
     pub real: bool,
-    /// Seed of everything random. Default: 1; where the wire has an end outside, the host's secrets are the system's then,
-    /// and with a seed its connections can be guessed
+    /// Seed of everything random. Default: 1. A host with a real peer takes its secrets from the system instead;
+    /// with --seed they repeat, and its connections can be guessed
     #[arg(long)]
     pub seed: Option<u64>,
     /// Line rate in bits per second: 100G, 2.5G, 400M, or `unlimited`. Default: 100G, in real time unlimited

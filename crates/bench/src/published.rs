@@ -91,7 +91,7 @@ pub enum InvalidFigures {
     #[error("{0}")]
     Toml(String),
     /// A line does not fit its axis.
-    #[error("figure `{figure}`: `{series}` has not as many values as `x`")]
+    #[error("figure `{figure}`: `{series}` must have as many values as `x`")]
     Length {
         /// The figure.
         figure: String,

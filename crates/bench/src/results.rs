@@ -92,7 +92,7 @@ pub fn read_rows(text: &str) -> Result<(Vec<Row>, usize), NoRow> {
 
 /// A line of a results file that is no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is no result: {what}")]
+#[error("line {line} is not a result: {what}")]
 pub struct NoRow {
     /// Which, from 1.
     pub line: usize,

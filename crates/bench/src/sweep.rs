@@ -239,7 +239,7 @@ pub enum InvalidSweep {
     #[error("{0}")]
     Toml(String),
     /// Two studies have one name.
-    #[error("two studies are called `{0}`")]
+    #[error("two studies are called `{0}`: rename one")]
     Twice(String),
     /// An option of the grid has no values, or a plot needs one that the grid has not.
     #[error("study `{study}`: its grid has no values of `{option}`")]

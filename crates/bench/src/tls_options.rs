@@ -40,7 +40,7 @@ pub struct TlsOptions {
     /// How a sending NIC goes on after a retransmission
     #[arg(long, value_enum, default_value_t = TransmitResyncName::Dump)]
     pub transmit_resync: TransmitResyncName,
-    /// Pad records so that what is encrypted of each has a multiple of so many bytes (TLS 1.3)
+    /// Pad records, so that the encrypted part of each is a multiple of this size (TLS 1.3)
     #[arg(long, value_name = "SIZE", default_value = "1", value_parser = options::size::<u16>(1..=16384))]
     pub padding: u16,
 }

@@ -104,15 +104,21 @@ fn statements_change_what_is_there_in_their_order() {
     );
     let second = apply(rekey("00000002")).unwrap();
     assert_eq!(second[0].spi, 257);
-    assert_eq!(apply(rekey("00000003")).unwrap_err(), "line 1: there is one already");
+    assert_eq!(apply(rekey("00000003")).unwrap_err(), "line 1: this SA or policy exists already: delete it first");
     assert_eq!(apply(format!("state update {id} limit packet-hard 9")).unwrap(), []);
-    assert_eq!(apply(format!("\nstate delete {id}\nstate delete {id}")).unwrap_err(), "line 3: there is none");
-    assert_eq!(apply(rekey("00000004")).unwrap_err(), "line 1: there is none");
+    assert_eq!(
+        apply(format!("\nstate delete {id}\nstate delete {id}")).unwrap_err(),
+        "line 3: there is no SA or policy with these identifiers"
+    );
+    assert_eq!(apply(rekey("00000004")).unwrap_err(), "line 1: there is no SA or policy with these identifiers");
     let elsewhere = "state delete src 10.0.0.8 dst 10.0.0.9 proto esp spi 256".into();
-    assert_eq!(apply(elsewhere).unwrap_err(), "line 1: the SA goes from somebody else to somebody else");
+    assert_eq!(apply(elsewhere).unwrap_err(), "line 1: neither address of the SA is an address of this host");
     apply("policy update dir out action block\npolicy update dir out priority 3 action allow".into()).unwrap();
     apply("policy delete dir out priority 3".into()).unwrap();
-    assert_eq!(apply("policy delete dir out priority 3".into()).unwrap_err(), "line 1: there is none");
+    assert_eq!(
+        apply("policy delete dir out priority 3".into()).unwrap_err(),
+        "line 1: there is no SA or policy with these identifiers"
+    );
 
     let [left] = &secure.sad().ids().collect::<Vec<_>>()[..] else { panic!("one SA") };
     let sa = secure.sad().find(*left).unwrap();
@@ -135,53 +141,53 @@ fn what_is_wrong_is_said_where_it_is() {
     let gcm = format!("aead rfc4106(gcm(aes)) {KEY} 128");
     let cases = [
         ("hello".into(), "line 1: the statement ends where add, update, rekey, delete or setdefault should be"),
-        ("hello add".into(), "line 1: `hello`: not state or policy"),
-        ("\n\nstate flush".into(), "line 3: `flush`: not known here"),
+        ("hello add".into(), "line 1: `hello` is not state or policy"),
+        ("\n\nstate flush".into(), "line 3: `flush` is not known here"),
         (state(""), "line 1: the statement ends where aead should be"),
         (state("spi 300"), "line 1: `spi` is there twice"),
-        (state("\n\n mode sideways"), "line 3: `sideways`: not transport or tunnel"),
+        (state("\n\n mode sideways"), "line 3: `sideways` is not transport or tunnel"),
         (
             state("aead rfc4106(gcm(aes)) 0x0011 128"),
             "line 1: the key has 2 bytes, salt included, where the algorithm takes 20 or 36",
         ),
         (
             state("aead rfc4106(gcm(aes)) 0x001 128"),
-            "line 1: what is here is not a key in hexadecimal digits, two for each byte behind 0x",
+            "line 1: the value here is not a key in hexadecimal digits, two for each byte behind 0x",
         ),
-        (state(&format!("aead rfc4106(gcm(aes)) {KEY} 96")), "line 1: what is here is not 128, the bits of the ICV"),
-        (state("aead rfc4309(ccm(aes)) 0x00 128"), "line 1: `rfc4309(ccm(aes))`: not known here"),
-        (state("aead 'rfc4106(gcm(aes)) 0x00 128"), "line 1: a quotation mark without its partner"),
+        (state(&format!("aead rfc4106(gcm(aes)) {KEY} 96")), "line 1: the value here is not 128, the bits of the ICV"),
+        (state("aead rfc4309(ccm(aes)) 0x00 128"), "line 1: `rfc4309(ccm(aes))` is not known here"),
+        (state("aead 'rfc4106(gcm(aes)) 0x00 128"), "line 1: a quotation mark is not closed"),
         (
             state(&format!("{gcm} flag wildrecv")),
-            "line 1: `wildrecv`: not a flag that is known here: esn, noecn, decap-dscp, nopmtudisc, af-unspec",
+            "line 1: `wildrecv` is not a flag that is known here: esn, noecn, decap-dscp, nopmtudisc, af-unspec",
         ),
         (state(&format!("{gcm} replay-seq-hi 1")), "line 1: the upper half of a sequence number without `flag esn`"),
-        (state(&format!("{gcm} encap espintcp 1 1 0.0.0.0")), "line 1: `espintcp`: not espinudp"),
-        (state(&format!("{gcm} limit time-use-soft 1")), "line 1: `time-use-soft`: not known here"),
-        ("state add src 10.0.0.1/8".into(), "line 1: `10.0.0.1/8`: not an address"),
+        (state(&format!("{gcm} encap espintcp 1 1 0.0.0.0")), "line 1: `espintcp` is not espinudp"),
+        (state(&format!("{gcm} limit time-use-soft 1")), "line 1: `time-use-soft` is not known here"),
+        ("state add src 10.0.0.1/8".into(), "line 1: `10.0.0.1/8` is not an address"),
         (
             "policy add src 10.0.0.0/33 dir out".into(),
-            "line 1: `10.0.0.0/33`: not an address, or one with a prefix length",
+            "line 1: `10.0.0.0/33` is not an address, or one with a prefix length",
         ),
         ("policy add src 10.0.0.0/8 dst fd00::/8 dir out".into(), "line 1: addresses of two families"),
         ("policy add src 10.0.0.0/8".into(), "line 1: the statement ends where dir should be"),
         ("policy add dir out tmpl proto esp mode tunnel".into(), "line 1: a tunnel without both of its ends"),
         ("policy add dir out tmpl mode transport".into(), "line 1: the statement ends where proto esp should be"),
-        ("policy add dir out tmpl proto esp level use".into(), "line 1: `level`: not known here"),
-        (state(&format!("{gcm} dscp 64")), "line 1: `64`: not copy, or a number below 64"),
-        (state(&format!("{gcm} df maybe")), "line 1: `maybe`: not copy, set or clear"),
+        ("policy add dir out tmpl proto esp level use".into(), "line 1: `level` is not known here"),
+        (state(&format!("{gcm} dscp 64")), "line 1: `64` is not copy, or a number below 64"),
+        (state(&format!("{gcm} df maybe")), "line 1: `maybe` is not copy, set or clear"),
         (
             state(&format!("{gcm} extra-flag oseq-may-wrap")),
-            "line 1: `oseq-may-wrap`: not an extra-flag that is known here; there is dont-encap-dscp",
+            "line 1: `oseq-may-wrap` is not an extra-flag that is known here; there is dont-encap-dscp",
         ),
         (change("update", ""), "line 1: the statement ends where limit should be"),
-        (change("update", "reqid 4"), "line 1: `reqid`: not known here"),
-        (change("update", &gcm), "line 1: `aead`: not known here"),
+        (change("update", "reqid 4"), "line 1: `reqid` is not known here"),
+        (change("update", &gcm), "line 1: `aead` is not known here"),
         (change("rekey", &gcm), "line 1: the statement ends where new-spi should be"),
         (change("rekey", "new-spi 257"), "line 1: the statement ends where aead should be"),
-        (change("delete", &gcm), "line 1: `aead`: not known here"),
+        (change("delete", &gcm), "line 1: `aead` is not known here"),
         ("state delete src 10.0.0.1 dst 10.0.0.2 proto esp".into(), "line 1: the statement ends where spi should be"),
-        ("policy delete dir out action block".into(), "line 1: `action`: not known here"),
+        ("policy delete dir out action block".into(), "line 1: `action` is not known here"),
         ("policy add dir out action block action allow".into(), "line 1: `action` is there twice"),
     ];
     for (text, expected) in cases {
@@ -223,13 +229,13 @@ fn an_error_shows_no_key_wherever_it_was_put() {
 #[test]
 fn an_error_is_a_line_that_no_terminal_obeys() {
     let said = |text: &str| text.parse::<KeyFile>().unwrap_err().to_string();
-    assert_eq!(said("\u{1b}[2J\u{7} add"), "line 1: `\\u{1b}[2J\\u{7}`: not state or policy");
-    assert_eq!(said("\u{feff}state add"), "line 1: `\\u{feff}state`: not state or policy");
+    assert_eq!(said("\u{1b}[2J\u{7} add"), "line 1: `\\u{1b}[2J\\u{7}` is not state or policy");
+    assert_eq!(said("\u{feff}state add"), "line 1: `\\u{feff}state` is not state or policy");
     assert_eq!(
         said(&("x".repeat(1_000_000) + " add")),
-        format!("line 1: `{}...`: not state or policy", "x".repeat(64))
+        format!("line 1: `{}...` is not state or policy", "x".repeat(64))
     );
-    assert_eq!(said("state 'it\"s'"), "line 1: `it\"s`: not known here");
+    assert_eq!(said("state 'it\"s'"), "line 1: `it\"s` is not known here");
 }
 
 proptest! {

@@ -62,7 +62,7 @@ pub enum TlsError {
     #[error("peer's fault: a KeyUpdate is not the last message of its record")]
     KeyUpdateInsideRecord,
     /// The peer keeps asking to negotiate anew.
-    #[error("peer's fault: too many wishes to negotiate anew")]
+    #[error("peer's fault: too many requests to renegotiate")]
     TooManyRenegotiations,
     /// The peer sent an alert that cannot be parsed.
     #[error("peer's fault: an alert cannot be parsed")]

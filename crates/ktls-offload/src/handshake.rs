@@ -105,13 +105,13 @@ pub async fn accept<S: SegmentStream>(stream: S, config: Arc<ServerConfig>) -> R
 #[non_exhaustive]
 pub enum HandshakeError {
     /// Caller's fault: the configuration keeps the keys to itself.
-    #[error("the configuration lacks enable_secret_extraction")]
+    #[error("the rustls configuration keeps its secrets: set enable_secret_extraction to true")]
     SecretExtractionDisabled,
     /// Caller's fault: the configuration offers early data.
-    #[error("the configuration offers early data, which is not supported")]
+    #[error("the rustls configuration offers early data, which is not supported: set max_early_data_size to 0")]
     EarlyDataEnabled,
     /// The transport failed.
-    #[error("transport: {0}")]
+    #[error("the transport failed: {0}")]
     Io(#[from] io::Error),
     /// The peer closed the connection before the handshake was done.
     #[error("the peer closed the connection during the handshake")]

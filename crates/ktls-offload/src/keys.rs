@@ -93,7 +93,7 @@ pub enum ScheduleError {
     #[error("the key schedule has no further keys")]
     NoMoreKeys,
     /// This end takes no tickets.
-    #[error("this end takes no session tickets")]
+    #[error("this end does not accept session tickets")]
     NoTickets,
     /// The peer's ticket cannot be parsed.
     #[error("a session ticket cannot be parsed")]

@@ -152,7 +152,7 @@ pub enum SendRefused {
         bytes: usize,
     },
     /// The source is no address of this host, or none by which `to` can be reached.
-    #[error("{source_address} is no address of this host that speaks to {to}")]
+    #[error("{source_address} is not an address of this host in the IP version of {to}")]
     Source {
         /// The address that they were to be sent from.
         source_address: IpAddr,

@@ -58,7 +58,7 @@ pub enum OpenError {
     #[error("the ICV is wrong")]
     Icv,
     /// It is authentic, but has more padding than bytes, or not the padding of RFC 4303 2.4.
-    #[error("the padding is not what it should be")]
+    #[error("the padding is not 1, 2, 3 and so on")]
     Padding,
 }
 

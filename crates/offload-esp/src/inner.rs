@@ -90,10 +90,10 @@ pub enum UnwrapError {
     #[error("a dummy packet")]
     Dummy,
     /// What the trailer announces is not what the SA carries, or makes no sense.
-    #[error("not what the SA carries")]
+    #[error("the packet is not what the SA carries")]
     Mode,
     /// RFC 6040 4.2: congestion was met on the way, and the inner packet cannot tell.
-    #[error("congestion that the inner packet cannot tell of")]
+    #[error("the outer header is marked with congestion (ECN CE), and the inner packet is without ECN")]
     Ecn,
 }
 

@@ -25,13 +25,13 @@ pub enum NotFragmentable {
     #[error("a packet with IPv4 options is not fragmented here")]
     Options,
     /// The path takes not even eight bytes with the headers.
-    #[error("the path takes {0} bytes, too few for a fragment")]
+    #[error("the path takes packets of {0} bytes, too few for a fragment")]
     Path(u16),
     /// The device is to do something to the packet as a whole.
-    #[error("the packet asks for an offload, which no fragment can have")]
+    #[error("the packet asks for an offload, which a fragment cannot have: do that work before the packet is cut")]
     Offload,
     /// It is longer than a packet can be.
-    #[error("no packet has so many bytes")]
+    #[error("the fragments add up to more bytes than a packet can have")]
     TooLong,
 }
 

@@ -109,19 +109,19 @@ pub enum Taken {
 #[non_exhaustive]
 pub enum Refusal {
     /// It is none.
-    #[error("the packet is no fragment")]
+    #[error("the packet is not a fragment")]
     NoFragment,
     /// Its headers make no sense.
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// It is no part that a packet can have; the sender may be told.
-    #[error("no packet has such a fragment: {0:?}")]
+    #[error("an impossible fragment: {0:?}")]
     Impossible(Problem),
     /// It overlaps with another one of its packet, or is one of a packet in which some did.
     #[error("fragments overlap")]
     Overlap,
     /// A router marked one, and another cannot be marked, or it is one of a packet in which that was so.
-    #[error("some fragments are marked as having met congestion, others are of who knows no such mark")]
+    #[error("some fragments are marked with congestion (ECN CE), others come from a sender without ECN")]
     Marks,
 }
 

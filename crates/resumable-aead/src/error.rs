@@ -48,13 +48,13 @@ pub enum StateError {
     #[error("the state belongs to another key")]
     WrongKey,
     /// One message is either encrypted or decrypted.
-    #[error("the state has gone the other way before")]
+    #[error("the state was used in the other direction before: use one state to encrypt and another to decrypt")]
     MixedDirections,
     /// The piece would go past [`Algorithm::message_len_max`].
     #[error(transparent)]
     MessageTooLong(#[from] MessageTooLong),
     /// Source and destination differ in length.
-    #[error("a source of {source_len} bytes, a destination of {destination_len}")]
+    #[error("the source has {source_len} bytes and the destination {destination_len}: they must be equal")]
     LengthMismatch {
         /// Length of the source in bytes.
         source_len: usize,
@@ -83,6 +83,6 @@ pub enum StateBytesError {
     #[error("layout {0} of a state is not known")]
     UnknownLayout(u8),
     /// A field holds what no state can hold.
-    #[error("the {0} of a state cannot be what it is")]
+    #[error("the saved state is damaged: its {0} is impossible")]
     Invalid(&'static str),
 }

@@ -1,6 +1,6 @@
 //! Plain English: turns of phrase that have to be read twice appear in no page and in no error.
 
-use crate::{files, page, pages, root};
+use crate::{files, page, pages, program, root};
 
 #[test]
 fn no_page_and_no_error_needs_to_be_read_twice() {
@@ -21,6 +21,17 @@ fn no_page_and_no_error_needs_to_be_read_twice() {
     }
     assert!(errors > 100, "only {errors} errors were found");
     assert!(found.is_empty(), "{} phrases: say it plainly\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn no_help_needs_to_be_read_twice() {
+    for name in PROGRAMS {
+        let output = program(name).arg("--help").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && help.contains("Usage:"), "{name}: {help}");
+        let found: Vec<&str> = help.lines().flat_map(blacklisted).collect();
+        assert!(found.is_empty(), "{name} --help: say it plainly: {found:?}");
+    }
 }
 
 #[test]
@@ -49,6 +60,19 @@ fn text_of(attribute: &str) -> Option<String> {
     })?;
     Some(rest[..end].to_owned())
 }
+
+const PROGRAMS: [&str; 10] = [
+    "https_client",
+    "https_server",
+    "ipsec_loopback",
+    "ktls_loopback",
+    "nvme_host",
+    "nvme_loopback",
+    "nvme_target",
+    "resync_story",
+    "tap_server",
+    "udp_echo",
+];
 
 /// What to write instead: who does it, and what it is called.
 const BLACK_LIST: [&str; 14] = [

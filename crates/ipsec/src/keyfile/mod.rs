@@ -113,10 +113,10 @@ pub struct KeyFileError {
 #[non_exhaustive]
 pub enum Problem {
     /// A word that does not belong there.
-    #[error("`{0}`: not known here")]
+    #[error("`{0}` is not known here")]
     Unknown(String),
     /// A word that should be something else.
-    #[error("`{found}`: not {expected}")]
+    #[error("`{found}` is not {expected}")]
     Expected {
         /// What is there.
         found: String,
@@ -124,7 +124,7 @@ pub enum Problem {
         expected: &'static str,
     },
     /// A word that should be something else, and is or may be part of a key.
-    #[error("what is here is not {0}")]
+    #[error("the value here is not {0}")]
     Secret(&'static str),
     /// The statement ends too early.
     #[error("the statement ends where {0} should be")]
@@ -133,7 +133,7 @@ pub enum Problem {
     #[error("`{0}` is there twice")]
     Twice(String),
     /// A quotation mark without its partner.
-    #[error("a quotation mark without its partner")]
+    #[error("a quotation mark is not closed")]
     Quote,
     /// The key's length is not its algorithm's.
     #[error("the key has {found} bytes, salt included, where the algorithm takes {expected}")]
@@ -153,7 +153,7 @@ pub enum Problem {
 #[non_exhaustive]
 pub enum ApplyError {
     /// An SA between others.
-    #[error("line {line}: the SA goes from somebody else to somebody else")]
+    #[error("line {line}: neither address of the SA is an address of this host")]
     Elsewhere {
         /// Where it is.
         line: usize,

@@ -90,7 +90,7 @@ pub async fn send_file<S: SegmentStream>(stream: &mut S, pieces: &mut FilePieces
 #[non_exhaustive]
 pub enum SendFileError {
     /// Caller's fault: the range goes beyond the file.
-    #[error("a range to byte {end} of a file of {length} bytes")]
+    #[error("byte {end} is beyond the end of the file, which has {length} bytes")]
     OutOfRange {
         /// Where the range ends.
         end: u64,
@@ -116,7 +116,7 @@ pub enum SendFileError {
     #[error("the file cannot be read: {0}")]
     Read(#[source] io::Error),
     /// The stream takes no more.
-    #[error("the stream takes no more: {0}")]
+    #[error("the stream accepts no more data: {0}")]
     Stream(#[source] io::Error),
 }
 

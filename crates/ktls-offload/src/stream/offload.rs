@@ -80,7 +80,7 @@ impl Outcome {
 #[non_exhaustive]
 pub enum NotOffloaded {
     /// The transport has no device.
-    #[error("there is no device")]
+    #[error("there is no device below this stream")]
     NoDevice,
     /// The device does nothing about TLS.
     #[error("the device does not do TLS")]
@@ -92,7 +92,7 @@ pub enum NotOffloaded {
     #[error("the device gave the context up; it is asked again with later records")]
     Lost,
     /// Too many contexts came and went, and what they decrypted is still unread: read on.
-    #[error("what too many earlier contexts decrypted is still unread")]
+    #[error("too many earlier contexts decrypted data that is still unread: read from the stream first")]
     Unread,
     /// The peer changed its key too often for the data that it sent: the device gets the present one when more has come.
     #[error("the peer changes keys more often than it sends data")]

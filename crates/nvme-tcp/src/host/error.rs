@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum HostError {
     /// The stream could not be opened, or was lost.
-    #[error("stream: {0}")]
+    #[error("the stream failed: {0}")]
     Stream(Arc<io::Error>),
     /// A connection ended.
     #[error(transparent)]
@@ -59,19 +59,19 @@ pub enum Unsuitable {
     #[error("it has failed")]
     Failed,
     /// Its answer to Identify is no structure of 4096 bytes.
-    #[error("it does not tell what it is")]
+    #[error("it does not identify itself")]
     Unidentified,
     /// CNTLID.
-    #[error("it is another than the one that was connected to")]
+    #[error("it is not the controller that was connected to")]
     Another,
     /// KAS.
     #[error("it knows no keep-alive: set `HostConfig::keep_alive` to zero")]
     NoKeepAlive,
     /// AUTHREQ.
-    #[error("it asks for authentication, which this host does not know")]
+    #[error("it demands authentication, which this host does not support")]
     Authentication,
     /// A log page of another format, or shorter than it says.
-    #[error("its discovery log makes no sense")]
+    #[error("its discovery log cannot be parsed")]
     DiscoveryLog,
 }
 
@@ -129,7 +129,7 @@ pub enum CommandError {
     Uncertain(HostError),
     /// Behind a new connection, or since the controller told of a change, the namespace is another than before, or not
     /// there: the command was not sent, or not sent again. [`Host::disk`](super::Host::disk) tells what is there now.
-    #[error("namespace {namespace} is not the one that was looked at: look at it anew")]
+    #[error("namespace {namespace} was replaced by another: look at it again with `Host::disk`")]
     NamespaceChanged {
         /// Its number.
         namespace: u32,

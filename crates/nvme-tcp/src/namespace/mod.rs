@@ -240,10 +240,10 @@ pub struct Outcome {
 #[non_exhaustive]
 pub enum NamespaceError {
     /// Namespaces are numbered from 1; the last number stands for all of them.
-    #[error("{0:#x} is no namespace identifier")]
+    #[error("{0:#x} is not a namespace identifier")]
     Identifier(u32),
     /// Blocks have 512 or 4096 bytes.
-    #[error("blocks of {0} bytes; only 512 and 4096 are possible")]
+    #[error("blocks of {0} bytes are not possible: use 512 or 4096")]
     BlockSize(u32),
     /// There is no room for one block.
     #[error("no room for one block")]

@@ -19,13 +19,13 @@ pub enum SaRefused {
     #[error("the device has no replay window of {0} packets")]
     ReplayWindow(u32),
     /// A hard limit that is zero or not above the soft one.
-    #[error("the device wants hard limits above soft ones, and neither zero")]
+    #[error("the device needs hard limits above soft limits, and neither may be zero")]
     Lifetime,
     /// ESP in UDP in a mode for which the device does not have it.
     #[error("the device has ESP in UDP for packet offload in transport mode only")]
     Encapsulation,
     /// A receiving SA must name both of its addresses.
-    #[error("the device wants both addresses of an SA")]
+    #[error("the device needs both addresses of an SA")]
     Wildcard,
     /// No entry is free.
     #[error("the device has no room for one more SA or policy")]

@@ -27,16 +27,16 @@ pub struct SaAdded {
 #[non_exhaustive]
 pub enum KeyingError {
     /// There is such an SA or policy already.
-    #[error("there is one already")]
+    #[error("this SA or policy exists already: delete it first")]
     Exists,
     /// There is no such SA or policy.
-    #[error("there is none")]
+    #[error("there is no SA or policy with these identifiers")]
     NotFound,
     /// SPIs below 256 are reserved.
     #[error("the SPI {0} is reserved")]
     Spi(u32),
     /// The window is not between 32 and 4096 packets.
-    #[error("a replay window of {0} packets, where 32 to 4096 is possible")]
+    #[error("a replay window of {0} packets was asked for: 32 to 4096 are possible")]
     ReplayWindow(u32),
     /// Source and destination are of two families, or unspecified where they must not be.
     #[error("source and destination do not go together")]
@@ -45,7 +45,7 @@ pub enum KeyingError {
     #[error("the number {0} is beyond what the SA can count to")]
     Number(u64),
     /// ESP in UDP comes to port 4500 (RFC 3948 2.1), where it is told from other datagrams; nothing is sent to port 0.
-    #[error("ESP in UDP is received on port 4500, and sent to any but 0")]
+    #[error("ESP in UDP must be received on port 4500, and sent to a port other than 0")]
     EncapsulationPort(u16),
     /// A hard limit was reached, or all numbers are used: only a new SA helps.
     #[error("the SA is used up")]

@@ -55,10 +55,10 @@ pub(super) enum Cookie {
 #[non_exhaustive]
 pub enum OpenError {
     /// The port, or the flow, is being used.
-    #[error("the address is in use")]
+    #[error("the address is in use: listen at another port")]
     InUse,
     /// No local port is free.
-    #[error("no local port is free")]
+    #[error("no local port is free: close connections, or connect from another address")]
     NoPort,
     /// The host has as many connections as it may have.
     #[error("too many connections")]

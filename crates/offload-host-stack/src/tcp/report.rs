@@ -35,7 +35,7 @@ pub enum ConnectionError {
     #[error("the connection was aborted")]
     Aborted,
     /// Bytes that needed encryption could not get it, neither by a device nor by software.
-    #[error("queued data could not be sealed, and may not be sent otherwise")]
+    #[error("queued data could not be sealed, and must not leave unsealed")]
     Unsealable,
 }
 

@@ -28,7 +28,7 @@ pub struct FrameReader {
 
 /// A length that no frame has: the stream is out of step, or nothing of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a frame of {0} bytes was announced, and {MOST} is the most")]
+#[error("a frame of {0} bytes was announced; at most {MOST} are accepted")]
 pub struct FrameTooLong(pub u32);
 
 impl FrameReader {

@@ -48,7 +48,7 @@ pub enum MalformedPacket {
     #[error(transparent)]
     Header(#[from] InvalidVnetHeader),
     /// Its virtio header and its own headers contradict each other.
-    #[error("the packet is not what its virtio header says")]
+    #[error("the packet contradicts its virtio header")]
     Contradiction,
 }
 

@@ -60,7 +60,7 @@ pub enum GsoKind {
 
 /// A header that asks for something unknown, or for nothing sensible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no virtio network header this side knows: flags {flags:#x}, type {gso_type:#x}")]
+#[error("an unknown virtio network header: flags {flags:#x}, type {gso_type:#x}")]
 pub struct InvalidVnetHeader {
     /// Its flags.
     pub flags: u8,

@@ -24,7 +24,7 @@ pub struct Share(f64);
 /// assert_eq!(error.to_string(), "1.5 is no share: it takes a number from 0 to 1, where 0.01 is 1 %");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given} is no share: it takes a number from 0 to 1, where 0.01 is 1 %")]
+#[error("{given} is not a share: give a number from 0 to 1, where 0.01 is 1 %")]
 pub struct InvalidShare {
     given: String,
 }

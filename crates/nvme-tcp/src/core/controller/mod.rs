@@ -182,7 +182,7 @@ struct Subsystem {
 #[non_exhaustive]
 pub enum TargetError {
     /// Not a name as NVMe has them.
-    #[error("{0:?} is no NVMe qualified name: \"nqn.\" and at most 223 bytes")]
+    #[error("{0:?} is not an NVMe qualified name: \"nqn.\" and at most 223 bytes")]
     Name(String),
     /// There is a subsystem of that name.
     #[error("there is a subsystem {0} already")]

@@ -82,7 +82,7 @@ pub enum FatalStatus {
     #[error("a PDU out of sequence")]
     SequenceError = 2,
     /// A header and its digest differ.
-    #[error("a header that its digest does not match")]
+    #[error("a header does not match its digest")]
     HeaderDigest = 3,
     /// Data beyond, or not next in, what was asked for.
     #[error("data out of range")]
