@@ -9,8 +9,9 @@ use nic_sim::frame::Frame;
 use nic_sim::wire::{Crossing, Impairment, Port};
 use nic_sim::{Device, Driver};
 use offload_api::{
-    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Keying, Layer, Lookup, NetDevice,
-    NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk, TxPacket,
+    ContextNews, Contexts, DeviceEvent, EngineInfo, FlowKey, Handle, IpsecDevice, Key, Keying, Layer, Lookup,
+    NetDevice, NewContext, PathCaps, Piece, RecordSource, Refused, RssDevice, RxPacket, Sent, Spec, StreamAsk,
+    TxPacket,
 };
 use offload_base::counters::{CounterSet, Counters};
 use offload_base::{Instant, Seq};
@@ -167,6 +168,10 @@ impl Contexts for WatchedDriver {
 
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         self.driver.create(new)
+    }
+
+    fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
+        self.driver.steer(context, key, to_it)
     }
 
     fn command(&mut self, context: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
