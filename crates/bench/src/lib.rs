@@ -41,3 +41,8 @@ pub mod sweep;
 pub mod table;
 pub mod tls_options;
 pub mod workbench;
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
