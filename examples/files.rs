@@ -92,7 +92,7 @@ fn check(read: &[&Path], written: &[&Path], made: &mut Vec<PathBuf>) -> Result<(
     Ok(())
 }
 
-/// What the file is, which can be written and now is there; `None` if it is none that keeps what is written.
+/// What the file is, which can be written and now is there; `None` if it does not keep what is written.
 fn writable(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<Option<Identity>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Err(io::ErrorKind::IsADirectory.into()),

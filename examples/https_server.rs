@@ -132,7 +132,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
     Ok(listed(&counters))
 }
 
-/// The capture is none of the files that are served or read.
+/// The capture is not one of the files that are served or read.
 fn check_capture(options: &Options, folder: &Path, read: &[&Path]) -> Result<(), Stop> {
     let Some(pcap) = options.pcap.as_deref() else { return Ok(()) };
     check_outside(folder, pcap).and_then(|()| check_outputs(read, &[pcap])).map_err(unusable)

@@ -252,7 +252,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for the streams of a test. Whoever comes without its cookie is sent away.
+    /// Waits for the streams of a test. A stream without its cookie is refused.
     async fn streams(&mut self, count: usize, cookie: &Cookie) -> io::Result<Vec<TcpStream>> {
         let mut streams = Vec::new();
         while streams.len() < count {

@@ -265,7 +265,7 @@ fn a_server_that_closes_ends_what_it_does() {
     }
 }
 
-/// A server of three files, and whoever means it no good.
+/// A server of three files, and clients that mean it harm.
 struct Bed {
     host: BedHost,
     client: BedHost,

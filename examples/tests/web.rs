@@ -1,5 +1,5 @@
 //! The web server and its client on two emulated hosts, in virtual time: every mode gives every byte, files go out
-//! uncopied, and a pinned client does not talk to whoever gets between.
+//! uncopied, and a pinned client does not talk to a proxy in between.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -234,8 +234,8 @@ fn a_file_cut_short_on_its_way_ends_the_connection() {
     }
 }
 
-/// A connection to whoever shows the certificate in `shown`, by a client that trusts the testbed's authority and that of
-/// the proxy. What became of it, and how many requests whoever it was saw.
+/// A connection to a server that shows the certificate in `shown`, by a client that trusts the testbed's authority and that of
+/// the proxy. What became of it, and how many requests that server saw.
 fn connection(shown: ServerConfig, pin: Option<Pin>) -> (Result<u64, String>, u64) {
     let folder = Folder::new("pin", &[("secret", 3_000)]);
     let mut bed = two_hosts();

@@ -210,7 +210,7 @@ impl Comparison {
     }
 }
 
-/// Tokio's threads for work that blocks, for whoever is run by tokio.
+/// Tokio's threads for work that blocks, for tasks that tokio runs.
 pub fn tokio_pool() -> Arc<dyn Blocking> {
     Arc::new(|work: Box<dyn FnOnce() + Send>| drop(tokio::task::spawn_blocking(work)))
 }

@@ -1,4 +1,4 @@
-//! A connection's bytes on their way between the HTTP library and the transport: charged, and told to whoever watches.
+//! A connection's bytes on their way between the HTTP library and the transport: charged, and told to the watcher.
 //!
 //! Invariant: what the transport holds of answers is charged from the write on until it is acknowledged, or the connection
 //! is gone.

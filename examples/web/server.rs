@@ -110,7 +110,7 @@ impl Server {
         self.idle().await;
     }
 
-    /// Listens at `port` of `host`, and gives what serves whoever comes until the listener fails, or the server is closed.
+    /// Listens at `port` of `host`, and gives what serves its clients until the listener fails, or the server is closed.
     ///
     /// # Errors
     /// If the port is taken.

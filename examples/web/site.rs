@@ -49,7 +49,7 @@ impl Site {
     /// Serves `folder`, which `pool` reads.
     ///
     /// # Errors
-    /// If it is none, or not there.
+    /// If it is not a folder, or not there.
     pub fn new(folder: &Path, pool: Arc<dyn Blocking>) -> io::Result<Site> {
         let folder = folder.canonicalize()?;
         if !folder.is_dir() {

@@ -1,4 +1,4 @@
-//! Runs that end, whatever the wire does: whoever tries again and again over one that takes everything, such as a disk's
+//! Runs that end, whatever the wire does: a sender that tries again and again over one that takes everything, such as a disk's
 //! host that wants its connection back, would do so for ever, and virtual time costs nothing.
 
 use core::future::{Future, poll_fn};

@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the peer has closed too: to whoever is gone by then, its last record would be data for nobody, and TCP
+    /// Waits until the peer has closed too: to a peer that is gone by then, its last record would be data for nobody, and TCP
     /// would answer with a reset. Whether it comes is of no importance: what had to arrive has arrived.
     pub(crate) async fn closed(&mut self) {
         while let Ok(Some(_)) = self.receive().await {}

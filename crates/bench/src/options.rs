@@ -196,7 +196,7 @@ pub fn size<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Res
 /// A span of time, as people write it: `5us`, `10ms`; at most a minute.
 ///
 /// # Errors
-/// If it is none, in words.
+/// In words, if the text is not a span of time.
 pub fn time(text: &str) -> Result<Duration, String> {
     let span = humantime::parse_duration(text).ok().filter(|span| *span <= Duration::from_secs(60));
     span.ok_or_else(|| "a time is 5us, 10ms, 1s; at most 60s".into())

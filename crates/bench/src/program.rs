@@ -30,7 +30,7 @@ pub fn fail(program: &str, message: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Prints. Whoever reads may have heard enough: that is no failure.
+/// Prints. The reader may have heard enough: that is no failure.
 pub fn write_out(program: &str, text: &str) -> ExitCode {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -74,7 +74,7 @@ impl Machine {
 /// ```
 ///
 /// # Errors
-/// [`NoRow`], for a line that is none although a line follows it.
+/// [`NoRow`], for a line that is not a row although a line follows it.
 pub fn read_rows(text: &str) -> Result<(Vec<Row>, usize), NoRow> {
     let (mut rows, mut whole) = (Vec::new(), 0);
     for (number, line) in text.split_inclusive('\n').enumerate() {

@@ -319,7 +319,7 @@ impl Sad {
             .find_map(|(destination, source)| self.received.get(&Received { spi, destination, source }).copied())
     }
 
-    /// The SA that was added with these, whoever finds it.
+    /// The SA that was added with these, for any direction of search.
     pub fn find_exactly(&self, direction: Direction, spi: u32, source: IpAddr, destination: IpAddr) -> Option<SaId> {
         match direction {
             Direction::Transmit => self.find_sent(spi, source, destination),

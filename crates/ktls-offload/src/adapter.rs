@@ -78,7 +78,7 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> ByteStream for J
 
 /// Makes any [`ByteStream`], a kernel's TCP socket for one, a stream that records can travel on.
 ///
-/// There is no device, so contexts are refused and sealers are dropped: whoever uses it queues bytes that are ready
+/// There is no device, so contexts are refused and sealers are dropped: its user queues bytes that are ready
 /// for the wire. And nothing works behind its back: **bytes live on after the stream only as far as they were
 /// written**, which happens whenever the stream is polled or flushed. [`poll_committed`] is ready when all are, and
 /// dropping it tries once more. [`abort`] drops the stream below with all that it has not sent.

@@ -52,7 +52,7 @@ offload_base::counters! {
         /// [`tx_rekey_aborted`](Self::tx_rekey_aborted) make [`tx_rekey_ok`](Self::tx_rekey_ok), when the direction has
         /// ended.
         pub tx_rekey_device: "TlsTxRekeyDevice",
-        /// Changed transmit keys that stayed in software: the direction was there, the device would not have them or was
+        /// Changed transmit keys that stayed in software: the direction was there, the device refused them or was
         /// reset, or they changed again first.
         pub tx_rekey_sw: "TlsTxRekeySw",
         /// Transmit directions that ended while a changed key waited for the device.

@@ -39,7 +39,7 @@ impl TrafficKeys {
 
 /// Where the keys after the present ones come from, and where tickets go: the handshake's after-life.
 ///
-/// [`connect`](crate::connect) and [`accept`](crate::accept) bring theirs; whoever has keys from elsewhere brings
+/// [`connect`](crate::connect) and [`accept`](crate::accept) bring theirs; a caller with keys from elsewhere brings
 /// one, or [`FixedKeys`].
 pub trait KeySchedule: Send {
     /// The transmit key that follows the present one.

@@ -171,7 +171,7 @@ pub(crate) fn alert(description: AlertDescription) -> [u8; 2] {
 /// around it, and those in use have hundreds.
 const HANDSHAKE_MAX: usize = 1 << 16;
 const WARNINGS_MAX: u8 = 4;
-/// In the life of a connection: whoever was told no has no business asking on.
+/// In the life of a connection: a peer that was refused must not ask again.
 const RENEGOTIATIONS_MAX: u8 = 4;
 const HELLO_REQUEST: u8 = 0;
 const CLIENT_HELLO: u8 = 1;

@@ -3,7 +3,7 @@
 //! A transport keeps one waker for each thing that can be waited for. What more than one task waits for is therefore asked
 //! for in the name of all of them: [`Tasks`] is the waker, and wakes each that is waiting.
 //!
-//! Invariant: a task that said that it waits is woken by the next wake, whoever polled last.
+//! Invariant: a task that said that it waits is woken by the next wake, whichever task polled last.
 
 use core::task::{Context, Waker};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,7 +3,7 @@
 //!
 //! An iteration is one connection's: `add`, whatever driver and device do about it, `remove`, likewise; a thousand other
 //! contexts live on meanwhile. Device and driver run on the one thread, so this is the sum of both. Compare the figures
-//! of one run only. `expand-key` is what the keys themselves cost, whoever keeps the contexts.
+//! of one run only. `expand-key` is what the keys themselves cost, in either case.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use nic_sim::wire::Port;

@@ -1,4 +1,4 @@
-//! Contexts of any engine that a device has, whoever wrote it.
+//! Contexts of any engine that a device has, built in or from outside.
 //!
 //! There is one face for all engines: a protocol finds its engine by name, and speaks to it in the engine's own types.
 //! [`TlsContexts`] and [`NvmeTcpContexts`] are that face in the words of those two; [`TypedContexts`] gives them. (SAs, which

@@ -136,7 +136,7 @@ pub struct TxDatagram {
     /// The payload, in order. Shared and immutable: the device reads it when its turn comes.
     pub pieces: SmallVec<[Bytes; 4]>,
     /// What a context of the socket's device is to make of it. Of several, the number is the first one's, and each
-    /// further one has the next, whoever cuts them.
+    /// further one has the next, cut by host or NIC.
     pub ask: Option<PacketAsk>,
     /// Routers are not to fragment it, and it is refused if the path takes no packet of its size, rather than cut into
     /// fragments (RFC 9000 14). What has an ask, and each of several, the stack does not cut either.

@@ -97,7 +97,7 @@ impl RecordFormat {
         self.explicit_nonce_len() + self.inner_type_len() + RECORD_TAG_LEN
     }
 
-    /// Whether a protected record may have this type outside. (ChangeCipherSpec is none that comes after the handshake.)
+    /// Whether a protected record may have this type outside. (ChangeCipherSpec does not come after the handshake.)
     pub const fn has_outer_type(self, code: u8) -> bool {
         match self.version {
             TlsVersion::Tls12 => matches!(code, 21..=23),

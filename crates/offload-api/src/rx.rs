@@ -131,7 +131,7 @@ impl From<TlsVerdict> for Verdict {
 /// A received packet as a driver hands it to the stack: all of it, Ethernet header first.
 #[derive(Debug)]
 pub struct RxPacket {
-    /// The packet. Unique: whoever holds it may write to it.
+    /// The packet. Unique: its holder may write to it.
     pub frame: BytesMut,
     /// What the device said.
     pub meta: RxMeta,

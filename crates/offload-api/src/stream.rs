@@ -107,7 +107,7 @@ pub trait SegmentStream: Send + Unpin {
     fn consume(&mut self, bytes: usize);
 
     /// How many bytes the send queue wants, at least one when ready. More may be sent, to end a unit: only
-    /// whoever ignores it altogether makes the queue grow without bound.
+    /// a protocol that ignores it altogether makes the queue grow without bound.
     ///
     /// # Errors
     /// When nothing can be sent any more.

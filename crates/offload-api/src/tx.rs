@@ -30,7 +30,7 @@ pub struct TxAsk {
     /// than a second. Only where [`PathCaps::pacing`](crate::PathCaps::pacing) says so, and of TCP or UDP.
     pub rate: Option<NonZeroU64>,
     /// Make another packet of this one, or of each segment: an engine's that works on whole packets
-    /// ([`EspAsk`](crate::EspAsk) says what of ESP's).
+    /// ([`EspAsk`](crate::EspAsk) says which work of ESP's).
     pub packet: Option<PacketAsk>,
     /// It shows what came so protected: an IPsec layer lets it leave by an SA that protects as much, or not at all. To
     /// everybody else it means nothing.
@@ -48,7 +48,7 @@ impl TxAsk {
         self.streams.iter().any(Option::is_some)
     }
 
-    /// Whether the packet is complete as it is, and whoever has it may cut it: nothing is to be done to it as a whole.
+    /// Whether the packet is complete as it is, and any layer may cut it: nothing is to be done to it as a whole.
     ///
     /// ```
     /// use offload_api::{Protection, TxAsk};
@@ -167,7 +167,7 @@ pub enum DropReason {
     Unsupported,
     /// The ring was full; the caller did not ask for room first.
     RingFull,
-    /// A policy forbids it, or asks for protection that there is none of.
+    /// A policy forbids it, or asks for protection that no SA gives.
     Policy,
     /// The device is gone and the packet belongs to no unit that software could seal.
     DeviceGone,

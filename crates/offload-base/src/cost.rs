@@ -1,11 +1,11 @@
 //! The cost meter: which domain the CPU time went to, and for what kind of work.
 //!
-//! Code opens a scope where the kind of work changes; whoever drives hosts, devices and wires opens a scope for
+//! Code opens a scope where the kind of work changes; the driver of hosts, devices and wires opens a scope for
 //! the domain. A thread keeps a table of cycle-counter ticks by domain and work, and only if it is metered: on
 //! any other thread a scope is one load and a branch. Totals come from the thread's CPU time, which a
 //! preempted or parked thread does not spend; the ticks only say how to share it out. The counter does not stop for a
 //! thread that waits for its turn, so behind every span long enough to hide that, the thread's CPU time is asked what
-//! of it was spent: whoever was preempted is not charged for those who ran meanwhile.
+//! of it was spent: a thread that was preempted is not charged for those who ran meanwhile.
 //!
 //! Opening or closing a scope reads the counter, some 20 ns, which is as much as some of what is measured. A thread
 //! finds out when it attaches what that takes at least, and charges so much of every scope to [`Domain::Outside`].
@@ -184,7 +184,7 @@ pub fn work(work: Work) -> Scope {
 }
 
 /// From here to [`unpark`] this thread waits for something to do, and nobody is charged. For a runtime's hooks
-/// around its waits, which cannot keep a guard; whoever can opens [`Domain::Parked`] as a scope.
+/// around its waits, which cannot keep a guard; code that can opens [`Domain::Parked`] as a scope.
 ///
 /// ```
 /// use offload_base::cost;

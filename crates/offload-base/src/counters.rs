@@ -1,6 +1,6 @@
 //! Counters under the names that hardware and Linux use.
 //!
-//! A component owns a plain struct of `u64` fields and adds to them where things happen; whoever reports asks
+//! A component owns a plain struct of `u64` fields and adds to them where things happen; a report asks
 //! for the names. [`CounterSet`] collects many such structs into one sorted list.
 
 use core::fmt;

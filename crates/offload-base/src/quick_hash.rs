@@ -1,7 +1,7 @@
 //! A quick hash for tables whose keys nobody hostile chooses.
 //!
 //! What an administrator or a keying daemon puts into a table may be looked up by anybody's packets: a look-up that finds
-//! nothing ends at the first free place, whoever asks. So such tables need no secret, and a few multiplications do.
+//! nothing ends at the first free place, for any key. So such tables need no secret, and a few multiplications do.
 //! Tables that packets *fill* are for a keyed hash, such as the standard library's.
 
 use core::hash::{BuildHasher, Hasher};

@@ -87,7 +87,7 @@ impl RandomSource {
         })
     }
 
-    /// Whether whoever knows the seed knows everything drawn from this.
+    /// Whether the seed tells everything drawn from this.
     pub fn is_seeded(&self) -> bool {
         matches!(self.0, Origin::Seeded(_))
     }

@@ -155,7 +155,7 @@ impl ReplayWindow {
         self.words.iter().for_each(|word| image.extend_from_slice(&word.to_le_bytes()));
     }
 
-    /// Reads back what [`save`](Self::save) wrote, and gives back what is behind it. `None`: it is none of those.
+    /// Reads back what [`save`](Self::save) wrote, and gives back what is behind it. `None`: `save` did not write it.
     pub fn restore(image: &[u8]) -> Option<(ReplayWindow, &[u8])> {
         let (top, image) = image.split_first_chunk()?;
         let (size, image) = image.split_first_chunk()?;

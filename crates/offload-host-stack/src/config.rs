@@ -31,7 +31,7 @@ pub struct Config {
     /// Ethernet are found by ARP and NDP.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
     /// Where initial sequence numbers, timestamps, cookies, local ports, identifications and the key of the flow table
-    /// come from. With a seed, whoever knows it can guess them all: where real peers are, take
+    /// come from. With a seed, anybody who knows it can guess them all: where real peers are, take
     /// [the system's](RandomSource::from_system).
     pub random: RandomSource,
     /// The most connections at a time; a connection beyond is refused, a SYN beyond dropped and counted.
@@ -83,7 +83,7 @@ impl Config {
 
 /// A host's IPv6. Besides the address given, the interface has a link-local one, made of its Ethernet address
 /// (RFC 4291, appendix A). Unless asked for, nothing is configured by routers' advertisements, and no address is asked for
-/// before it is used: whoever sets hosts up sees to it that they differ.
+/// before it is used: give each host a different one.
 ///
 /// ```
 /// use offload_host_stack::{Config, Ipv6Config};

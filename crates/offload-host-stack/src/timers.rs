@@ -1,7 +1,7 @@
 //! One deadline a connection, in the order of time.
 //!
 //! Invariant: a connection has at most one entry, never later than its deadline. A deadline that moves away (as
-//! the retransmission timer does with every ACK) costs nothing: the entry stays, and whoever finds it due early
+//! the retransmission timer does with every ACK) costs nothing: the entry stays, and the turn that finds it due early
 //! sets it anew. One that is no more takes its entry along if there are many: a host with many connections, each of which
 //! has something under way now and then, would have a turn for each of them later, and find nothing to do.
 

@@ -37,7 +37,7 @@ pub enum SendError {
         /// The most bytes it does take.
         most: usize,
     },
-    /// The source is none of this host's addresses of that kind.
+    /// The source is not an address of this host in that IP version.
     #[error("the source is not an address of this host, or not of the destination's IP version")]
     ForeignSource,
     /// The device does not have the context that is to work on it, or it is not a socket's of this stack.

@@ -1,6 +1,6 @@
 //! Fragments put together again (RFC 791 3.2, RFC 8200 4.5), within bounds.
 //!
-//! Fragments that overlap are never sorted out: whoever sends such hides something, or wants to (RFC 5722, and for
+//! Fragments that overlap are never sorted out: their sender hides something, or wants to (RFC 5722, and for
 //! IPv4 likewise). The packet is given up then, and what else comes of it is refused until its time is over. A
 //! fragment that comes twice, byte for byte the same, is no overlap (RFC 8200 4.5).
 //!

@@ -115,7 +115,7 @@ impl Builder {
     }
 
     /// Draws from the seed even what protects hosts with somebody [outside](Self::attach) in real time: the numbers of
-    /// their connections, ports, cookies and hash keys are the same in every run then. Whoever knows the seed can break
+    /// their connections, ports, cookies and hash keys are the same in every run then. Anybody who knows the seed can break
     /// into their connections. Without this, the system's generator is asked for them.
     #[must_use]
     pub fn guessable(mut self) -> Builder {
@@ -443,7 +443,7 @@ impl Testbed {
         }
     }
 
-    /// The same, for what is to end within `span` of virtual time: whoever waits for ever may have timers that never end,
+    /// The same, for what is to end within `span` of virtual time: a task that waits for ever may have timers that never end,
     /// and so does time then. In real time `span` means nothing.
     ///
     /// # Panics

@@ -8,7 +8,7 @@
 //! while there is traffic. A wake-up through the kernel takes tens of them, and a transfer is a chain of wake-ups.
 //!
 //! tokio is there for what applications want of it, its sockets and timers: they are used as within tokio. What blocks
-//! keeps everything waiting that shares its thread. A task of a host that panics ends alone; whoever waits for it panics
+//! keeps everything waiting that shares its thread. A task of a host that panics ends alone; a task that waits for it panics
 //! as well.
 
 use crate::executor::{Handle, RealClock, RealTime, RealTimeConfig};

@@ -1,6 +1,6 @@
 //! TLS randomness from a seed, so that a handshake repeats to the byte; and key logs.
 //!
-//! **For simulation only.** Whoever knows the seed knows every key.
+//! **For simulation only.** Anybody who knows the seed knows every key.
 
 use crate::runtime::lock;
 use core::fmt::{self, Write};
@@ -87,7 +87,7 @@ pub fn key_log_line(label: &str, client_random: &[u8], secret: &[u8]) -> String 
     line
 }
 
-/// A key log that keeps its lines, for whoever wants to know secrets without a capture.
+/// A key log that keeps its lines, for secrets without a capture.
 ///
 /// ```
 /// use rustls::KeyLog;

@@ -11,7 +11,7 @@
 //! - [`pcapng`]: captures for Wireshark, secrets included;
 //! - [`attach`]: what it takes to plug a wire into something outside.
 //!
-//! Everything here is sans-IO: whoever owns a link hands frames in and takes them out when they have arrived.
+//! Everything here is sans-IO: the owner of a link hands frames in and takes them out when they have arrived.
 
 #![forbid(unsafe_code)]
 

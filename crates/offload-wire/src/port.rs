@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 /// A side of a device that faces a wire: a NIC's network port, a bridge to somewhere else. Sans-IO.
 ///
-/// Whoever runs it repeats: [`register_doorbell`](Self::register_doorbell), every frame that arrived into
+/// Its runner repeats: [`register_doorbell`](Self::register_doorbell), every frame that arrived into
 /// [`receive_frame`](Self::receive_frame), [`process`](Self::process), then
 /// [`poll_frame`](Self::poll_frame) for as long as the wire takes frames and there are some; then it sleeps
 /// until a frame arrives, the doorbell rings, the wire takes frames again, or

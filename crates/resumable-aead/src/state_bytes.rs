@@ -13,7 +13,7 @@ impl State {
     /// Length in bytes of a state written out.
     pub const BYTES: usize = AUTHENTICATOR + AUTHENTICATOR_LEN;
 
-    /// Writes the state out. The bytes are as secret as the state: whoever knows them can forge this one message and
+    /// Writes the state out. The bytes are as secret as the state: anybody who knows them can forge this one message and
     /// decrypt up to a block of it.
     ///
     /// ```

@@ -2,7 +2,7 @@
 //!
 //! To write to memory that another core has read last, a core has to own its cache lines, one by one: some 30 ns each
 //! between cores that share no cache, more than anything else that is done to a frame. A streaming store takes no
-//! ownership and reads nothing: it costs 3 ns a line, and whoever reads the line next prefetches it as it would any other.
+//! ownership and reads nothing: it costs 3 ns a line, and the core that reads the line next prefetches it as it would any other.
 //!
 //! Streaming stores are not ordered with other stores until there was a fence, and the first instruction that waits for
 //! memory waits for all of them: longer than it takes to copy a frame. So [`append_lines`] copies many before it ends with

@@ -12,7 +12,7 @@
 //! - `queues`: the same around a device with several queues.
 //!
 //! Invariants: nothing that a policy wants protected reaches the device but wrapped, or marked so that the device drops
-//! it rather than send it plain; no sequence number is used twice under one key, whoever counts; the packets of an SA leave by one
+//! it rather than send it plain; no sequence number is used twice under one key, host or NIC; the packets of an SA leave by one
 //! queue, in the order of their numbers.
 
 mod contexts;
@@ -158,7 +158,7 @@ impl SecureDevice {
         self.policies[direction as usize].action(packet).or(bypass)
     }
 
-    /// Counts an event, and notes it unless there is such a one that nobody has asked for yet.
+    /// Counts an event, and notes it, unless one like it waits to be asked for.
     fn tell(&mut self, event: SaEvent) {
         let counters = &mut self.counters;
         match event {

@@ -1,6 +1,6 @@
-//! A packet to be sent by an SA: who works on it, under which number, and what of it goes to the device.
+//! A packet to be sent by an SA: its number, the device that works on it or software, and the part that goes to the device.
 //!
-//! Invariant: a number is taken when the packet it is for is on its way, and not before; whoever counts, nobody else takes
+//! Invariant: a number is taken when the packet it is for is on its way, and not before; no other sender takes
 //! the same one.
 
 use super::segment::{Segment, Segments};

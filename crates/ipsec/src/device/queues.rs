@@ -6,7 +6,7 @@
 //! is opened goes to the shard that RSS would have brought it to, had it come plain. Successors stay where their
 //! predecessors are.
 //!
-//! A shard that found no room at another's queue is woken by whoever serves that one, when there is some.
+//! A shard that found no room at another's queue is woken by the shard that serves that one, when there is some.
 //!
 //! Invariant: whatever is done for one queue, those who serve the others hear of it if there is something for them.
 
@@ -67,7 +67,7 @@ impl Queue {
         }
     }
 
-    /// Hands over a packet that is, or will be, protected; whoever does may serve another queue.
+    /// Hands over a packet that is, or will be, protected; the calling shard may serve another queue.
     pub(super) fn post(&mut self, now: Instant, packet: TxPacket) -> Sent {
         self.unflushed = true;
         self.inner.transmit(now, packet, &NoRecords)
@@ -276,7 +276,7 @@ impl SecureDevice {
         None
     }
 
-    /// Whoever waits is to look again, at whichever queue.
+    /// Tasks that wait are to look again, at whichever queue.
     pub(super) fn wake(&mut self) {
         self.queues.iter().for_each(Queue::wake);
     }

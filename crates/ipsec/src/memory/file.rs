@@ -136,7 +136,7 @@ impl Entries {
         Entries { hasher: hmac::Key::new(hmac::HMAC_SHA256, &*secret), secret, marks: BTreeMap::new() }
     }
 
-    /// Reads a file; the line that is none of ours, if there is one.
+    /// Reads a file; an error names the first line that this program did not write.
     fn read(text: &str) -> Result<Entries, usize> {
         let mut lines = text.lines().zip(1..);
         let head = lines.next().filter(|(line, _)| *line == HEAD);

@@ -1,4 +1,4 @@
-//! Datagrams of all sizes arrive whole, however they are protected: what is too large for an SA is cut, by whoever may.
+//! Datagrams of all sizes arrive whole, however they are protected: what is too large for an SA is cut, by the host or the NIC.
 
 use crate::rig::{End, NOW, address, sa};
 use crate::{KINDS, MODES};

@@ -1,4 +1,4 @@
-//! Several policies, several SAs: the packet leaves by the SA that the host means, whoever looks for it.
+//! Several policies, several SAs: the packet leaves by the SA that the host means, found by host or NIC.
 
 use crate::KINDS;
 use crate::rig::{End, NOW, address, datagram, sa, tcp};

@@ -1,6 +1,6 @@
 //! Frames records, and seals them unless a device will.
 //!
-//! Invariant: the same contents in the same order make the same bytes on the wire, whoever seals them; each number
+//! Invariant: the same contents in the same order make the same bytes on the wire, in software or by a NIC; each number
 //! goes to one record.
 
 use super::{CONTENT_MAX, ContentType};

@@ -43,7 +43,7 @@ impl dyn Blocking {
     }
 }
 
-/// As [`call`](Blocking::call), for whoever polls.
+/// As [`call`](Blocking::call), by polling.
 pub(super) fn begin<T: Send + 'static>(
     pool: &dyn Blocking,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,8 +1,8 @@
 //! Files on their way into a stream, read once and not copied again.
 //!
-//! - this file: [`send_file`], for whoever has the stream in hand, and what may go wrong;
+//! - this file: [`send_file`], for a program that has the stream itself, and what may go wrong;
 //! - [`pieces`]: a file as owned buffers, read ahead by one; [`blocking`]: where reading may block;
-//! - [`shared_writes`]: for whoever has the stream behind a layer that knows only slices, an HTTP library for one.
+//! - [`shared_writes`]: for a program that has the stream behind a layer that knows only slices, an HTTP library for one.
 //!
 //! Invariant: what was queued is never read again. A file that changes while it is sent may spoil what comes after, and
 //! that is told; but a segment that is sent again, and a record that a device has to make again from its middle, have

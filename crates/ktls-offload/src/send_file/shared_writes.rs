@@ -1,6 +1,6 @@
 //! Shared buffers through a layer that knows only slices.
 //!
-//! Whoever makes the body of an answer lends each buffer ([`LentPieces::lend`]) and gives it to the layer above, an HTTP
+//! The maker of an answer's body lends each buffer ([`LentPieces::lend`]) and gives it to the layer above, an HTTP
 //! library for one. When a write comes back down, its slices are looked up by address: one that lies in a lent buffer
 //! goes on as a share of that buffer, any other is copied.
 //!

@@ -87,7 +87,7 @@ impl ReceivePlace {
         self.state = RxOffload::Deferred;
     }
 
-    /// The same, and whoever asks wants an answer now.
+    /// The same, for a caller that wants an answer now.
     pub(super) fn ask(&mut self) {
         self.state = RxOffload::Deferred;
         if self.again.waits() {

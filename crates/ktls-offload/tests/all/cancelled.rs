@@ -169,7 +169,7 @@ proptest! {
     }
 }
 
-/// What is queued is delivered by whoever polls, also when the stream was closed by a future that was dropped.
+/// What is queued is delivered by any task that polls, also when the stream was closed by a future that was dropped.
 #[test]
 fn a_close_that_is_given_up_is_carried_out_by_whoever_polls() {
     let (_, _, keys) = Counting::pair(SUITES[0]);

@@ -1,4 +1,4 @@
-//! Asynchronous events of a controller: asked for, looked into, told to whoever wants to know.
+//! Asynchronous events of a controller: asked for, looked into, told to those who ask.
 //!
 //! ```text
 //!   Asking --- request sent --> Waiting --- event --> Found --- its log page asked for --> Reading --- told --> Asking
@@ -117,7 +117,7 @@ impl Events {
     /// Takes the end of a command, if it is one of these, and tells what it comes to.
     ///
     /// # Errors
-    /// It is none of these.
+    /// Gives back the end of a command that is not one of these.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
     pub(super) fn finish(&mut self, finished: Finished) -> Result<Heard, Finished> {
         match *self {

@@ -1,6 +1,6 @@
 //! Commands on their way to a queue, and back: they wait here while there is none.
 //!
-//! Invariants: every ticket is settled once: with the command's end, with its cancellation, or with the end of whoever
+//! Invariants: every ticket is settled once: with the command's end, with its cancellation, or with the end of the task that
 //! had the command, a task that was dropped or has panicked. A command that may change something is not settled as
 //! cancelled while it may still be carried out.
 
@@ -102,7 +102,7 @@ pub(super) struct Ticket {
     state: Mutex<TicketState>,
 }
 
-/// A ticket, with whoever has to settle it.
+/// A ticket, with the task that has to settle it.
 #[derive(Debug)]
 pub(super) struct Owed(Arc<Ticket>);
 

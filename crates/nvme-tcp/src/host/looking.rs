@@ -125,7 +125,7 @@ impl Looking {
     /// Takes the end of a command, if it is one of these, and tells what was found, if anything.
     ///
     /// # Errors
-    /// It is none of these.
+    /// Gives back the end of a command that is not one of these.
     #[expect(clippy::result_large_err, reason = "the error is the end of a command, which moves by value either way")]
     pub(super) fn finish(&mut self, now: Instant, finished: Finished) -> Result<Option<Found>, Finished> {
         let Some(mut look) = self.look.take_if(|look| look.asked == Some(finished.id)) else { return Err(finished) };

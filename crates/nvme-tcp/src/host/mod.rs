@@ -563,7 +563,7 @@ impl core::fmt::Debug for Handle {
     }
 }
 
-/// Has `waker` woken with the others. Whoever asks again and again is on the list once.
+/// Has `waker` woken with the others. A task that asks again and again is on the list once.
 fn wait(waiting: &mut Vec<Waker>, waker: &Waker) {
     if !waiting.iter().any(|other| other.will_wake(waker)) {
         waiting.push(waker.clone());

@@ -7,7 +7,7 @@
 //! completes, and goes with the Flush of what was written in its place, so that what was there before is never read again.
 //!
 //! A namespace is shared by all queues, so it looks after its own locking; the queues' state machines only name the
-//! [`Operation`], and whoever runs them carries it out, on another thread if the storage [may block](Storage::may_block).
+//! [`Operation`], and their driver carries it out, on another thread if the storage [may block](Storage::may_block).
 
 mod file;
 mod identity;

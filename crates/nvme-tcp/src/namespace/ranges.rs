@@ -1,6 +1,6 @@
 //! Ranges of bytes that are being read or written, so that nothing is read or written half.
 //!
-//! Invariant: a range that is held for writing overlaps no other that is held. Whoever came first goes first, so nobody
+//! Invariant: a range that is held for writing overlaps no other that is held. The first to come goes first, so nobody
 //! waits for ever; and nobody holds two, so nobody waits in a circle.
 
 use core::ops::Range;

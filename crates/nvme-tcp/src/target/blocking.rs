@@ -13,7 +13,7 @@ pub trait Blocking: Send + Sync {
 
 /// A fixed number of threads, which end when the last handle is dropped.
 ///
-/// A device that hangs keeps each thread that waits for it, until none is left for others. Whoever serves disks that may
+/// A device that hangs keeps each thread that waits for it, until none is left for others. A program that serves disks that may
 /// hang beside others serves them by a [`Server`](super::Server) with threads of its own.
 ///
 /// ```

@@ -1,5 +1,5 @@
 //! What tshark says of connections between our host and our controller: several requests to transfer at a time and data
-//! in many PDUs, for which there is no other peer. Every PDU is whole and every digest right, whoever made it.
+//! in many PDUs, for which there is no other peer. Every PDU is whole and every digest right, made by host, controller or NIC.
 
 use crate::bed;
 

@@ -9,7 +9,7 @@ use offload_base::Instant;
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 
 impl Network {
-    /// An ARP packet arrived. Whoever asks for this host is answered; what waited for the sender's address is sent.
+    /// An ARP packet arrived. A request for this host is answered; what waited for the sender's address is sent.
     pub(super) fn on_arp(&mut self, now: Instant, packet: &[u8], counters: &mut HostCounters) {
         let parsed = ArpPacket::new_checked(packet).and_then(|packet| ArpRepr::parse(&packet));
         let Ok(ArpRepr::EthernetIpv4 {

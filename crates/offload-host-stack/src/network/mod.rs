@@ -60,7 +60,7 @@ pub(crate) struct Network {
     addresses: Addresses,
     neighbours: Neighbours,
     paths: Paths,
-    /// What was said of datagrams, of which nothing is remembered: whoever knows an open port can say it, and no segment
+    /// What was said of datagrams, of which nothing is remembered: anybody who knows an open port can say it, and no segment
     /// gets smaller for that (RFC 5927 7).
     paths_of_datagrams: Paths,
     fragments: Fragments,

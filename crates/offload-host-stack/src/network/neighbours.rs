@@ -2,8 +2,8 @@
 //! and the packets that wait to know.
 //!
 //! An entry is asked for by broadcast or multicast, three times a second apart, longer each time; once known, it is asked for
-//! again, directly, when it is used after half a minute without news. Whoever asks for this host is remembered too,
-//! while there is space; whoever speaks unasked can only change an entry that is there.
+//! again, directly, when it is used after half a minute without news. A neighbour that asks for this host is remembered too,
+//! while there is space; a station that speaks unasked can only change an entry that is there.
 //!
 //! Invariants: an entry with a deadline is among the deadlines once, under that deadline; entries, the packets that
 //! wait, and their bytes are bounded; a static entry never changes.
@@ -131,7 +131,7 @@ impl Neighbours {
         self.entries.get(&address)?.mac
     }
 
-    /// Whoever is at `address` said so unasked: it is asked for again when it is used.
+    /// The station at `address` said so unasked: it is asked for again when it is used.
     pub(crate) fn doubt(&mut self, address: IpAddr) {
         if let Some(neighbour) = self.entries.get_mut(&address).filter(|neighbour| neighbour.mac.is_some()) {
             neighbour.doubted = true;
@@ -203,7 +203,7 @@ impl Neighbours {
     }
 
     /// The oldest entry that never answered goes if there is no space for another, or the oldest if all did. What waited
-    /// for it goes as well: whoever sent it sends it again.
+    /// for it goes as well: its sender sends it again.
     fn make_space(&mut self) {
         if self.order.len() + self.unanswered.len() >= ENTRIES
             && let Some(oldest) = self.unanswered.pop_front().or_else(|| self.order.pop_front())

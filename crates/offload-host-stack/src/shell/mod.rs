@@ -1,4 +1,4 @@
-//! The async shell: one mutex around a stack and its device, and whoever waits for them.
+//! The async shell: one mutex around a stack and its device, and the tasks that wait for them.
 //!
 //! A host with several queues to its device is several such shards ([`Host::shards`]), and [`mesh`] between them.
 //!
@@ -268,7 +268,7 @@ impl fmt::Debug for Host {
 }
 
 impl Shard {
-    /// Runs `f` under the mutex, then wakes whoever it concerns.
+    /// Runs `f` under the mutex, then wakes the tasks that it concerns.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Inner, Instant) -> R) -> R {
         let mut inner = self.lock();
         // Under the mutex, so that time goes forward for the stack whichever thread calls.

@@ -58,7 +58,7 @@ impl Connection {
         path.min(usize::from(self.peer.mss)).saturating_sub(options).max(1)
     }
 
-    /// Whether the segment at `seq` is one that is under way: whoever reports on another has guessed, or is late
+    /// Whether the segment at `seq` is one that is under way: a router that reports on another has guessed, or is late
     /// (RFC 5927 4.1).
     pub(crate) fn is_under_way(&self, seq: Seq) -> bool {
         self.send.position(seq).is_some_and(|position| self.una <= position && position < self.next)

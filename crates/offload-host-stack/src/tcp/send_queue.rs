@@ -105,7 +105,7 @@ impl SendQueue {
         self.end
     }
 
-    /// What the queue takes in memory: of each chunk its bytes, whoever else has them too, and its place.
+    /// What the queue takes in memory: of each chunk its bytes, even if others share them, and its place.
     pub(crate) fn charged(&self) -> usize {
         self.charged
     }

@@ -135,7 +135,7 @@ fn a_ping_in_pieces_is_answered_in_pieces() {
     }
 }
 
-/// RFC 8200 4.5: a minute is enough; whoever sent the first piece hears of it, and nobody else.
+/// RFC 8200 4.5: a minute is enough; the sender of the first piece hears of it, and nobody else.
 #[test]
 fn pieces_that_stay_alone_are_given_up_and_reported() {
     let request = long_request(2000);

@@ -120,7 +120,7 @@ impl Wire {
     }
 }
 
-/// Marks an ECN-capable packet (RFC 3168 5); false: it is none.
+/// Marks an ECN-capable packet (RFC 3168 5); false: it is not ECN-capable.
 fn mark(frame: &mut [u8]) -> bool {
     let packet = &mut frame[14..];
     let Ok(headers) = IpHeaders::walk(packet) else { return false };

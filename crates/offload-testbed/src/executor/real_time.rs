@@ -58,7 +58,7 @@ impl Default for RealTimeConfig {
 /// ```
 ///
 /// Dropped, it stops the thread and drops all tasks with whatever they hold. If a task panics, so does the
-/// thread, and every other task goes with it: whoever waits for one panics as well.
+/// thread, and every other task goes with it: a task that waits for one panics as well.
 #[derive(Debug)]
 pub struct RealTime {
     shared: Arc<Shared>,

@@ -151,7 +151,7 @@ impl VirtualTime {
         self.batch.pop_front()
     }
 
-    /// Nothing can go on at this instant: on to `next`, and whoever waits for it.
+    /// Nothing can go on at this instant: on to `next`, and the tasks that wait for it.
     fn advance(&mut self, next: Instant) {
         self.shared.advance(next);
         self.polls_at_this_instant = 0;

@@ -44,7 +44,7 @@ impl Station {
         Station { name: name.into(), domain, port: Box::new(port), tap: None }
     }
 
-    /// With `tap` looking on, and whoever does already.
+    /// With `tap` looking on, beside the taps there are.
     #[must_use]
     pub fn tapped(mut self, tap: impl Tap + 'static) -> Station {
         self.tap = Some(match self.tap {
@@ -63,7 +63,7 @@ impl fmt::Debug for Station {
     }
 }
 
-/// Both directions of a wire that is plugged in, for whoever wants to count or to change them.
+/// Both directions of a wire that is plugged in, to count or to change them.
 ///
 /// See [`connect`] for an example.
 #[derive(Clone, Debug)]

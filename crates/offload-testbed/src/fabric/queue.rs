@@ -1,7 +1,7 @@
 //! A bounded queue of frames between two tasks.
 //!
-//! Invariant: whoever waits has looked again after asking to be woken, so no frame and no free place is missed;
-//! whoever does not wait is not woken.
+//! Invariant: a task that waits has looked again after asking to be woken, so no frame and no free place is missed;
+//! a task that does not wait is not woken.
 //!
 //! Between threads, frames are copied on their way, past the caches: their memory then stays with the sender's core,
 //! which would otherwise have to take every line of it back from the receiver's before it writes the next frame there.

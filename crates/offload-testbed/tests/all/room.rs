@@ -1,4 +1,4 @@
-//! A small send ring: whoever ran out of room is woken when some is back, and not by chance.
+//! A small send ring: a task that ran out of room is woken when some is back, and not by chance.
 
 use core::time::Duration;
 use nic_sim::NicConfig;

@@ -9,7 +9,7 @@
 //! - [`length_prefix`]: frames on a byte stream, each behind its length, as QEMU's socket network devices have them;
 //! - [`vnet_header`]: the virtio network header, by which a kernel says what is left to do to a packet;
 //! - [`resegment`]: a packet of up to 64 KiB with half a checksum in, frames that fit a wire out;
-//! - [`coalesce`]: frames in, such packets out, where that changes nothing for whoever gets them.
+//! - [`coalesce`]: frames in, such packets out, where that changes nothing for the receiver.
 //!
 //! Everything here is sans-IO; the sockets and files are the runtime's.
 

@@ -193,7 +193,7 @@ impl Work {
     }
 }
 
-/// How far it is: a bar for whoever looks on, lines now and then for a file.
+/// How far it is: a bar for a terminal, lines now and then for a file.
 struct Progress {
     bar: ProgressBar,
     /// When a line was last written, where there is no terminal for a bar.

@@ -2,7 +2,7 @@
 //!
 //! - [`Target`]: what is served: subsystems with namespaces, and the controllers hosts have connected to;
 //! - [`Connection`]: one connection, which is one queue: PDUs in, PDUs out;
-//! - [`Job`]: work on a namespace, to be carried out by whoever drives the connection, on whatever thread.
+//! - [`Job`]: work on a namespace, to be carried out by the driver of the connection, on whatever thread.
 //!
 //! ```text
 //!   stream -- handle_segment -> Connection -- poll_job -> Job::run -- complete -> Connection -- poll_transmit -> stream

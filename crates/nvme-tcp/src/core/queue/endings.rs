@@ -23,7 +23,7 @@ impl Queue {
         }
     }
 
-    /// Takes a buffer in that is back; whoever gave the command up gets it now. False: a device has some of it.
+    /// Takes a buffer in that is back; the task that gave the command up gets it now. False: a device has some of it.
     pub(super) fn land(&mut self, id: u16) -> bool {
         let Some(active) = self.active(id) else { return true };
         let Some(landing) = active.landing.take_if(|landing| landing.is_home()) else {

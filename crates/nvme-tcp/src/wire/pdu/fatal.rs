@@ -1,6 +1,6 @@
 //! What ends a connection, and how the peer is told.
 //!
-//! NVMe/TCP Transport Specification 1.0, 3.5 and 3.6.2.3: whoever finds a fatal error sends a TermReq with a status
+//! NVMe/TCP Transport Specification 1.0, 3.5 and 3.6.2.3: the side that finds a fatal error sends a TermReq with a status
 //! (FES), information about it (FEI) and up to 128 bytes of the header it is about, and closes the connection.
 
 use super::{MAX_HEADER, Pdu, Side};
