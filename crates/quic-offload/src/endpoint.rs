@@ -191,16 +191,13 @@ impl Future for Driver {
                 return Poll::Ready(Ok(()));
             }
             turns += 1;
-            if (received || worked) && sent {
+            // What is received goes on, though nothing can be sent.
+            if received || worked && sent {
                 if turns == MOST_TURNS {
                     // Others have their turn.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                continue;
-            }
-            if received {
-                // What is received goes on, though nothing can be sent.
                 continue;
             }
             core.waiting.driver = Some(cx.waker().clone());

@@ -140,6 +140,8 @@ impl Core {
         }
         while let Some(event) = conn.noq.poll() {
             match event {
+                // Nobody is connected who has closed meanwhile.
+                Event::Connected if conn.stage != Stage::Handshake => {}
                 Event::Connected => {
                     conn.stage = Stage::Open;
                     self.handshakes -= 1;

@@ -22,13 +22,15 @@ use core::net::SocketAddr;
 use core::task::Waker;
 use noq_proto::{
     ConnectionHandle, ConnectionId, ConnectionIdGenerator, DatagramEvent, EndpointConfig, FourTuple, Incoming,
-    TransportConfig,
+    Transmit, TransportConfig,
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng};
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+#[cfg(test)]
+use transmit::MOST_WAITING;
 use transmit::Outgoing;
 
 /// The state of an endpoint.
@@ -234,8 +236,16 @@ impl Core {
                 self.note_ready(handle.0);
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
-            Some(DatagramEvent::Response(transmit)) => self.outgoing.put_plain(&transmit, answer),
+            Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
             None => {}
+        }
+    }
+
+    /// Answers somebody who has no connection, if there is room: what strangers can make an endpoint keep is bounded.
+    fn answer(&mut self, transmit: &Transmit, data: Vec<u8>) {
+        match self.outgoing.has_room() {
+            true => self.outgoing.put_plain(transmit, data),
+            false => self.counters.dropped += 1,
         }
     }
 
@@ -247,13 +257,13 @@ impl Core {
         let Some((tls, noq)) = self.server.as_ref().filter(|_| !full) else {
             self.counters.refused += 1;
             let transmit = self.noq.refuse(incoming, &mut answer);
-            return self.outgoing.put_plain(&transmit, answer);
+            return self.answer(&transmit, answer);
         };
         let unproven = !incoming.remote_address_validated() && incoming.may_retry();
         if unproven && self.handshakes >= self.config.retry_above {
             self.counters.retries += 1;
             if let Ok(transmit) = self.noq.retry(incoming, &mut answer) {
-                self.outgoing.put_plain(&transmit, answer);
+                self.answer(&transmit, answer);
             }
             return;
         }
@@ -268,7 +278,7 @@ impl Core {
             Err(error) => {
                 self.counters.refused += 1;
                 if let Some(transmit) = error.response {
-                    self.outgoing.put_plain(&transmit, answer);
+                    self.answer(&transmit, answer);
                 }
             }
         }
@@ -346,7 +356,7 @@ impl Core {
             }
             conn.deadline = deadline;
         }
-        if conn.offload.is_due(now) {
+        if conn.offload.is_due(now) && !core::mem::replace(&mut conn.offload.is_listed, true) {
             self.offload.due.push_back(at);
         }
         if more {
@@ -451,3 +461,6 @@ impl ConnectionIdGenerator for RandomCids {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,8 @@ pub(crate) struct OfConnection {
     most_cids_a_path: usize,
     /// The highest generation under which anything was opened.
     generation: u64,
+    /// It is on the list of those that have something to tell the device.
+    pub(super) is_listed: bool,
     /// When the next one's key takes the place of the one before: late packets came until then.
     refill_at: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl OfConnection {
             stale: Vec::new(),
             most_cids_a_path: config.device_cids_a_path * config.paths.max(1) as usize,
             generation: 0,
+            is_listed: false,
             refill_at: None,
         }
     }
@@ -196,6 +199,11 @@ impl Core {
         if due.is_empty() {
             return;
         }
+        for at in &due {
+            if let Some(conn) = self.connections.get_mut(*at) {
+                conn.offload.is_listed = false;
+            }
+        }
         let mut again = Vec::new();
         let has_device = socket.control(&mut |device| {
             let Some(mut contexts) = device.contexts().and_then(QuicContexts::of) else {
@@ -214,7 +222,13 @@ impl Core {
             }
         }
         debug_assert!(has_device || again.is_empty());
-        self.offload.due.extend(again);
+        for at in again {
+            if let Some(conn) = self.connections.get_mut(at)
+                && !core::mem::replace(&mut conn.offload.is_listed, true)
+            {
+                self.offload.due.push_back(at);
+            }
+        }
     }
 
     fn tell_of(&mut self, at: usize, now: Instant, contexts: &mut QuicContexts<'_>) -> Result<(), Refused> {

@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 /// Datagrams that wait for the socket.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
-    batch: VecDeque<TxDatagram>,
+    pub(super) batch: VecDeque<TxDatagram>,
     /// Of each that has an ask, what it takes to seal it in software after all.
-    plain: VecDeque<(usize, Vec<Plain>)>,
+    pub(super) plain: VecDeque<(usize, Vec<Plain>)>,
     /// Not yet looked at: whether a device takes them.
     fresh: VecDeque<Fresh>,
 }
@@ -236,7 +236,7 @@ fn datagram(transmit: &Transmit, data: Vec<u8>) -> TxDatagram {
 }
 
 /// Datagrams, or several of one size, that wait for the socket.
-const MOST_WAITING: usize = 32;
+pub(super) const MOST_WAITING: usize = 32;
 /// Of one connection before others have their turn.
 const MOST_AT_ONCE: usize = 8;
 /// Packets of 1,472 bytes in an IP packet of 64 KiB.

@@ -1,0 +1,141 @@
+//! Two endpoints without sockets: what one has to send, the other is handed.
+
+use super::*;
+use bytes::BytesMut;
+use offload_api::{DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram};
+use offload_base::Seed;
+use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
+use std::io;
+
+const NOW: Instant = Instant::ZERO;
+
+fn config(seed: u64) -> Config {
+    Config { random: Some(Seed(seed).into()), offload: crate::Offload::None, ..Config::default() }
+}
+
+fn server() -> Core {
+    let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
+    let config = config(2);
+    let random = config.random.clone().unwrap();
+    Core::new(config, Some(tls), &random, 443)
+}
+
+fn client() -> Core {
+    let config = config(3);
+    let random = config.random.clone().unwrap();
+    Core::new(config, None, &random, 5000)
+}
+
+fn connect(client: &mut Core) -> usize {
+    let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
+    let name = server_name();
+    client.connect(NOW, tls, address(443), &name.to_str()).unwrap()
+}
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], port))
+}
+
+fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
+    let meta = RxMeta::default();
+    Datagram { from: address(from), to: address(to), ecn: EcnCodepoint::NotCapable, data, meta, joined: None }
+}
+
+/// What an endpoint wants to send, each datagram by itself.
+fn sent(core: &mut Core) -> Vec<BytesMut> {
+    core.work(NOW);
+    core.outgoing.plain.clear();
+    let mut all = Vec::new();
+    for out in core.outgoing.batch.drain(..) {
+        let bytes = out.pieces.iter().fold(BytesMut::new(), |mut bytes, piece| {
+            bytes.extend_from_slice(piece);
+            bytes
+        });
+        let segment = out.segment.map_or(usize::MAX, |bytes| bytes.get().into());
+        all.extend(bytes.chunks(segment.min(bytes.len())).map(BytesMut::from));
+    }
+    all
+}
+
+/// A socket into which nothing fits.
+struct Full;
+
+impl DatagramSocket for Full {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(address(443))
+    }
+
+    fn limits(&mut self, _: SocketAddr) -> SendLimits {
+        SendLimits { bytes: 1472, segments: 1, segments_bytes: 1472 }
+    }
+
+    fn poll_send(
+        &mut self,
+        _: &mut core::task::Context<'_>,
+        _: &mut VecDeque<TxDatagram>,
+    ) -> core::task::Poll<Result<usize, SendRefused>> {
+        core::task::Poll::Pending
+    }
+
+    fn poll_receive(
+        &mut self,
+        _: &mut core::task::Context<'_>,
+        _: &mut Vec<Datagram>,
+        _: usize,
+    ) -> core::task::Poll<io::Result<usize>> {
+        core::task::Poll::Pending
+    }
+
+    fn control(&mut self, _: &mut dyn FnMut(&mut dyn offload_api::NetDevice)) -> bool {
+        false
+    }
+
+    fn poll_device_event(&mut self, _: &mut core::task::Context<'_>) -> core::task::Poll<SocketEvent> {
+        core::task::Poll::Pending
+    }
+}
+
+/// A client that closes while the news that it is connected waits: it was counted as one that shakes hands once.
+#[test]
+fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
+    let (mut client, mut server) = (client(), server());
+    let at = connect(&mut client);
+    for data in sent(&mut client) {
+        server.receive(NOW, datagram(5000, 443, data));
+    }
+    let flight = sent(&mut server);
+    // No room: what the connection has to say waits.
+    for _ in 0..MOST_WAITING {
+        client.outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
+    }
+    for data in flight {
+        client.receive(NOW, datagram(443, 5000, data));
+    }
+    client.work(NOW);
+    assert_eq!((client.handshakes, client.connections[at].stage), (1, Stage::Handshake));
+    client.close(at, NOW, 0, bytes::Bytes::new());
+    assert_eq!(client.handshakes, 0);
+    client.outgoing.batch.clear();
+    client.work(NOW);
+    assert_eq!((client.handshakes, client.connections[at].stage), (0, Stage::Closed));
+    assert_eq!(client.counters.connections, 0);
+}
+
+/// Strangers whose packets want an answer make an endpoint that cannot send keep a bounded number of answers.
+#[test]
+fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
+    let mut server = server();
+    let mut cx = core::task::Context::from_waker(Waker::noop());
+    for number in 0..1000u32 {
+        // A long header of a version that nobody has: version negotiation is the answer.
+        let mut packet = BytesMut::from(&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..]);
+        packet.extend_from_slice(&[7; 4]);
+        packet.extend_from_slice(&number.to_be_bytes());
+        packet.extend_from_slice(&[8, 9, 9, 9, 9, 9, 9, 9, 9]);
+        packet.resize(1200, 0);
+        server.receive(NOW, datagram(5000, 443, packet));
+        assert!(!server.poll_send(&mut cx, &mut Full) || number == 0);
+    }
+    assert_eq!(server.outgoing.batch.len(), MOST_WAITING);
+    assert_eq!(server.counters.dropped, 1000 - MOST_WAITING as u64);
+}
