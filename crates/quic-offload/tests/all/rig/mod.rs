@@ -170,6 +170,13 @@ impl World {
         self.run_transfer(configs, six, bytes, back, usize::MAX)
     }
 
+    /// The same both ways, and with other keys every so many bytes.
+    pub(crate) fn transfer_by(&mut self, configs: [Config; 2], six: bool, bytes: [usize; 2], every: usize) -> Transfer {
+        let done = self.run_transfer(configs, six, bytes[0], bytes[1], every);
+        assert!(!self.wire.contains(MARKER), "nothing leaves as it is");
+        done
+    }
+
     /// The same, and asks for other keys each time that so many bytes were written.
     pub(crate) fn transfer_updating(&mut self, configs: [Config; 2], bytes: usize, every: usize) -> Transfer {
         self.run_transfer(configs, false, bytes, 1000, every)
@@ -186,14 +193,18 @@ impl World {
             send.send(body(0, back)).await.unwrap();
             send.finish().unwrap();
             let closed = connection.closed().await;
-            assert_eq!(closed, Closed::ByPeer { code: 7, reason: Bytes::from_static(b"done") });
+            // Or what says so was lost.
+            let told = Closed::ByPeer { code: 7, reason: Bytes::from_static(b"done") };
+            assert!(closed == told || closed == Closed::TimedOut || closed == Closed::Reset, "{closed:?}");
         });
         let (connecting, host, settled) = (client.clone(), self.near.clone(), self.near.clone());
         let asking = self.near.spawn("client", async move {
             let connection = connect(&connecting, &tls, to).await.unwrap();
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            let mut asked = 0;
             for at in (0..bytes).step_by(100_000) {
-                if at % every == 0 && at > 0 {
+                if at / every > asked {
+                    asked = at / every;
                     connection.update_keys();
                     // The state machine ignores it while keys before the last ones are kept: for three PTO.
                     host.runtime().sleep(Duration::from_millis(200)).await;
