@@ -55,7 +55,7 @@ use offload_base::Instant;
 /// use ipsec::KeyFile;
 ///
 /// let error = "state add src 10.0.0.1 dst 10.0.0.2 proto ah".parse::<KeyFile>().unwrap_err();
-/// assert_eq!(error.to_string(), "line 1: `ah`: not a protocol that is known here; there is esp");
+/// assert_eq!(error.to_string(), "line 1: `ah` is not a protocol that is known here; there is esp");
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct KeyFile {

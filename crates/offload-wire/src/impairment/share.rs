@@ -21,7 +21,7 @@ pub struct Share(f64);
 /// use offload_wire::Share;
 ///
 /// let error = Share::new(1.5).unwrap_err();
-/// assert_eq!(error.to_string(), "1.5 is no share: it takes a number from 0 to 1, where 0.01 is 1 %");
+/// assert_eq!(error.to_string(), "1.5 is not a share: give a number from 0 to 1, where 0.01 is 1 %");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given} is not a share: give a number from 0 to 1, where 0.01 is 1 %")]
