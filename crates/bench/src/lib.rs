@@ -7,6 +7,7 @@
 //! - [`http`]: a web server and many clients that ask it for files;
 //! - [`fio`]: commands to an NVMe/TCP target, so many under way at a time;
 //! - [`mod@ipsec`]: packets of one size, plain and under ESP, over so many SAs;
+//! - [`quic`]: one stream of QUIC, without protection, sealed by the CPU or by the NIC;
 //! - [`recovery`]: what loss and reordering leave of the offload;
 //! - [`workbench`], [`sa_tables`]: a device and its driver, and tables of SAs, alone, for the benches;
 //! - [`facts`], [`table`]: what came of it, for programs and for people;
@@ -33,6 +34,7 @@ pub mod options;
 pub mod payload;
 pub mod program;
 pub mod published;
+pub mod quic;
 pub mod recovery;
 pub mod report;
 pub mod results;

@@ -16,6 +16,8 @@ pub mod key_file;
 mod nic;
 pub mod nvme_pdus;
 pub mod nvme_structures;
+pub mod quic_datagrams;
+pub mod quic_frames;
 pub mod resumable_aead;
 mod tcp_frame;
 pub mod tls_handshake;
@@ -40,6 +42,8 @@ pub const TARGETS: &[Target] = &[
     ("key_file", key_file::run),
     ("nvme_pdus", nvme_pdus::run),
     ("nvme_structures", nvme_structures::run),
+    ("quic_datagrams", quic_datagrams::run),
+    ("quic_frames", quic_frames::run),
     ("resumable_aead", resumable_aead::run),
     ("tls_handshake", tls_handshake::run),
     ("tls_records", tls_records::run),

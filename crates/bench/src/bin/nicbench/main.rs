@@ -1,7 +1,7 @@
 //! `nicbench`: measured runs over emulated NICs, sweeps of them, and reports.
 //!
 //! - [`runs`]: what can be run, by name and options;
-//! - [`iperf`], [`http`], [`fio`], [`ipsec`], [`recovery`]: their options and tables;
+//! - [`iperf`], [`http`], [`fio`], [`ipsec`], [`quic`], [`recovery`]: their options and tables;
 //! - [`sweep`]: any of them over a grid, into a results file;
 //! - [`report`]: a results file as one page.
 
@@ -11,6 +11,7 @@ mod fio;
 mod http;
 mod iperf;
 mod ipsec;
+mod quic;
 mod recovery;
 mod report;
 mod runs;

@@ -1,6 +1,9 @@
 //! What can be run, by name and options: from the command line and from sweeps alike.
 
-use crate::{fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions, recovery::RecoveryOptions};
+use crate::{
+    fio::FioOptions, http::HttpOptions, iperf::IperfOptions, ipsec::IpsecOptions, quic::QuicOptions,
+    recovery::RecoveryOptions,
+};
 use clap::{Parser, Subcommand};
 use offload_bench::facts::{Clock, Facts};
 use offload_bench::options::WireOptions;
@@ -15,6 +18,7 @@ pub(crate) enum Runnable {
     Http(HttpOptions),
     Fio(FioOptions),
     Ipsec(IpsecOptions),
+    Quic(QuicOptions),
     Recovery(RecoveryOptions),
 }
 
@@ -47,6 +51,7 @@ impl Runnable {
             Runnable::Http(options) => options.run(),
             Runnable::Fio(options) => options.run(),
             Runnable::Ipsec(options) => options.run(),
+            Runnable::Quic(options) => options.run(),
             Runnable::Recovery(options) => options.run(),
         }
     }
@@ -57,6 +62,7 @@ impl Runnable {
             Runnable::Http(options) => options.json,
             Runnable::Fio(options) => options.json,
             Runnable::Ipsec(options) => options.json,
+            Runnable::Quic(options) => options.json,
             Runnable::Recovery(options) => options.json,
         }
     }
@@ -68,6 +74,7 @@ impl Runnable {
             Runnable::Http(options) => options.mode.len(),
             Runnable::Fio(options) => options.mode.len(),
             Runnable::Ipsec(options) => options.mode.len(),
+            Runnable::Quic(options) => options.mode.len(),
             Runnable::Recovery(options) => options.runs().len(),
         }
     }
@@ -78,6 +85,7 @@ impl Runnable {
             Runnable::Iperf(options) => options.wire.real,
             Runnable::Http(options) => options.wire.real,
             Runnable::Fio(options) => options.wire.real,
+            Runnable::Quic(options) => options.wire.real,
             Runnable::Ipsec(_) | Runnable::Recovery(_) => false,
         }
     }

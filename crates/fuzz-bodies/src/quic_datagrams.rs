@@ -1,0 +1,159 @@
+//! Datagrams into a QUIC endpoint that accepts connections, in software: whatever they hold, each is answered, dropped or taken
+//! in, memory for handshakes is bounded, and nothing panics.
+//!
+//! Input: a byte that tells the sender and how much later it comes, a word of length, that many bytes of datagram, and so on. Every
+//! other datagram becomes a client's first one in its outer form: version 1, and long enough.
+
+use crate::input::Input;
+use bytes::BytesMut;
+use core::net::SocketAddr;
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker};
+use core::time::Duration;
+use offload_api::{
+    Datagram, DatagramSocket, EcnCodepoint, NetDevice, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram,
+};
+use offload_base::{Alarm, Clock, Instant, RandomSource, Seed, Timers};
+use quic_offload::{Config, Endpoint, ServerTls};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// One input.
+pub fn run(data: &[u8]) {
+    let (clock, inbox) = (Arc::new(Still::default()), Inbox::default());
+    let config = Config {
+        random: Some(RandomSource::from(Seed(1))),
+        retry_above: 2,
+        max_handshakes: 4,
+        max_connections: 6,
+        ..Config::default()
+    };
+    let socket = Socket(inbox.clone());
+    let Ok((endpoint, mut driver)) = Endpoint::new(socket, clock.clone(), config, Some(tls())) else { return };
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut input = Input(data);
+    let mut count = 0u32;
+    while !input.0.is_empty() && count < 64 {
+        let (head, bytes) = (input.byte(), usize::from(input.word()) % 1500);
+        let mut datagram = BytesMut::from(input.take(bytes));
+        if count % 2 == 1 {
+            shape(&mut datagram);
+        }
+        count += 1;
+        clock.0.fetch_add(u64::from(head) << 20, Ordering::Relaxed);
+        inbox.lock().expect("nobody panicked").push_back((SocketAddr::from(([10, 0, 0, head & 3], 999)), datagram));
+        assert!(Pin::new(&mut driver).poll(&mut cx).is_pending());
+    }
+    let counters = endpoint.counters();
+    assert!(counters.connections == 0, "nobody shakes hands by chance");
+    assert_eq!(counters.opened_by_software + counters.opened_by_device, 0);
+    // All of it ends, whatever was begun.
+    endpoint.close(0, "");
+    for _ in 0..64 {
+        clock.0.fetch_add(Duration::from_secs(60).as_nanos() as u64, Ordering::Relaxed);
+        if Pin::new(&mut driver).poll(&mut cx).is_ready() {
+            return;
+        }
+    }
+    panic!("a connection does not end");
+}
+
+/// Makes a datagram begin as a client's first one does.
+fn shape(datagram: &mut BytesMut) {
+    let len = datagram.len().max(1200);
+    datagram.resize(len, 0);
+    let first = 0xc0 | datagram[0] & 0x0f;
+    datagram[..6].copy_from_slice(&[first, 0, 0, 0, 1, 8]);
+    // No token, and as long as it is.
+    datagram[14..16].copy_from_slice(&[0, 0]);
+    let rest = (len - 18) as u16 | 0x4000;
+    datagram[16..18].copy_from_slice(&rest.to_be_bytes());
+}
+
+/// Made once: a key pair takes longer than an input.
+fn tls() -> ServerTls {
+    static TLS: OnceLock<ServerTls> = OnceLock::new();
+    let make = || {
+        let made = rcgen::generate_simple_self_signed(["server".to_string()]).expect("a name is a name");
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("ring has TLS 1.3");
+        let config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into());
+        ServerTls::new(config.expect("they belong together")).expect("ring has the suite")
+    };
+    TLS.get_or_init(make).clone()
+}
+
+type Inbox = Arc<Mutex<VecDeque<(SocketAddr, BytesMut)>>>;
+
+/// A socket that sends to nowhere.
+struct Socket(Inbox);
+
+impl DatagramSocket for Socket {
+    fn poll_send(&mut self, _: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>) -> Poll<Result<usize, SendRefused>> {
+        let sent = batch.drain(..).inspect(|datagram| assert!(datagram.ask.is_none(), "there is no device")).count();
+        Poll::Ready(Ok(sent))
+    }
+
+    fn limits(&mut self, _: SocketAddr) -> SendLimits {
+        SendLimits { bytes: 1472, segments: 64, segments_bytes: 65_507 }
+    }
+
+    fn poll_receive(&mut self, _: &mut Context<'_>, batch: &mut Vec<Datagram>, most: usize) -> Poll<io::Result<usize>> {
+        let mut inbox = self.0.lock().expect("nobody panicked");
+        let count = inbox.len().min(most);
+        if count == 0 {
+            return Poll::Pending;
+        }
+        batch.extend(inbox.drain(..count).map(|(from, data)| Datagram {
+            from,
+            to: SocketAddr::from(([10, 0, 0, 9], 443)),
+            ecn: EcnCodepoint::NotCapable,
+            data,
+            meta: RxMeta::default(),
+            joined: None,
+        }));
+        Poll::Ready(Ok(count))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::from(([10, 0, 0, 9], 443)))
+    }
+
+    fn control(&mut self, _: &mut dyn FnMut(&mut dyn NetDevice)) -> bool {
+        false
+    }
+
+    fn poll_device_event(&mut self, _: &mut Context<'_>) -> Poll<SocketEvent> {
+        Poll::Pending
+    }
+}
+
+/// A clock that goes on when it is told.
+#[derive(Debug, Default)]
+struct Still(AtomicU64);
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Timers for Still {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        Box::new(Never)
+    }
+}
+
+/// Polls come from outside.
+struct Never;
+
+impl Alarm for Never {
+    fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
+        Poll::Pending
+    }
+}
