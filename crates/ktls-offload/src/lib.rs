@@ -1,7 +1,7 @@
 //! TLS records over a stream, on an offload device or on the CPU.
 //!
 //! rustls shakes hands; from there on this crate makes and opens the records itself, over any
-//! [`SegmentStream`](offload_api::SegmentStream). If there is a NIC below that knows TLS, [`KtlsStream::offload`]
+//! [`SegmentStream`]. If there is a NIC below that knows TLS, [`KtlsStream::offload`]
 //! hands it the keys, and the CPU no longer touches the payload; if there is none, or it refuses, or is lost half way,
 //! the same stream goes on in software, record by record. The peer cannot tell the difference: the bytes on the wire
 //! are the same.
