@@ -7,10 +7,10 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use hyper::Uri;
 use hyper::http::uri::Scheme;
+use nicbench::files::check_outputs;
+use nicbench::options::WireOptions;
+use nicbench::program;
 use offload_base::counters::CounterSet;
-use offload_bench::options::WireOptions;
-use offload_bench::program;
-use offload_examples::files::check_outputs;
 use offload_examples::outside::{Outside, OutsideOptions, begin_capture, listed};
 use offload_examples::web::client::{ClientTls, Session, read_body};
 use offload_examples::web::pin::{Pin, trust};
@@ -70,11 +70,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
-    match run(&options) {
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
+    match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Unusable(message)) => program::fail(NAME, &message, program::UNUSABLE),
         Err(Stop::NotFetched(error)) => program::fail(NAME, &told(&*error), program::FAILED),
@@ -113,7 +113,7 @@ fn run(options: &Options) -> Result<(), Stop> {
     if let (Some(tls), Some(capture)) = (&mut tls, &capture) {
         Arc::make_mut(&mut tls.config).key_log = Arc::new(capture.clone());
     }
-    let mut bed = outside.bed("client", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
+    let mut bed = outside.bed("client", &options.outside, &options.wire, capture.as_ref(), None).map_err(unusable)?;
     let host = bed.host(0).clone();
     print!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
     let fetched = bed.run(async {

@@ -6,12 +6,13 @@
 
 use clap::Parser;
 use nic_sim::NicConfig;
+use nicbench::files::{check_outputs, check_outside};
+use nicbench::options::WireOptions;
+use nicbench::program;
+use nicbench::trace_options::{TraceFile, TraceOptions};
 use offload_base::Seed;
-use offload_bench::options::WireOptions;
-use offload_bench::program;
-use offload_examples::files::{check_outputs, check_outside};
 use offload_examples::outside::{
-    Outside, OutsideOptions, begin_capture, keyed_until_interrupted, listed, stop, take_leave,
+    Outside, OutsideOptions, authority_file, begin_capture, keyed_until_interrupted, listed, stop, take_leave,
 };
 use offload_examples::web::Mode;
 use offload_examples::web::comparison::{self, Comparison, tokio_pool};
@@ -63,15 +64,17 @@ struct Options {
     #[command(flatten)]
     limits: LimitOptions,
     #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
     wire: WireOptions,
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
-    let result = if options.outside.is_asked_for() { serve(&options) } else { compare(&options) };
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
+    let result = if options.outside.is_asked_for() { serve(options) } else { compare(options) };
     match result {
         Ok(text) => program::write_out(NAME, &text),
         Err((message, status)) => program::fail(NAME, &message, status),
@@ -97,7 +100,9 @@ fn serve(options: &Options) -> Result<String, Stop> {
     let outside = Outside::open(&options.outside).map_err(unusable)?;
     check_capture(options, folder, &keys)?;
     let capture = options.pcap.as_deref().map(begin_capture).transpose().map_err(unusable)?;
-    let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref()).map_err(unusable)?;
+    let trace = options.trace.begin().map_err(unusable)?;
+    let tracer = trace.as_ref().map(TraceFile::tracer);
+    let mut bed = outside.bed("server", &options.outside, &options.wire, capture.as_ref(), tracer).map_err(unusable)?;
     let host = bed.host(0).clone();
     let limits = options.limits.limits();
     let servers: Vec<Server> = options
@@ -118,7 +123,7 @@ fn serve(options: &Options) -> Result<String, Stop> {
         // Whoever does not want to read this may want to be served.
         let _written = program::write_out(NAME, &instructions(options, site.folder()));
         keyed_until_interrupted(&outside, &host, &options.outside).await?;
-        take_leave(&host, &servers).await
+        take_leave(&host, servers.iter().map(Server::close)).await
     });
     ended.map_err(stop)?;
     let mut counters = bed.counters();
@@ -126,16 +131,27 @@ fn serve(options: &Options) -> Result<String, Stop> {
     for server in &servers {
         counters.add_set(&server.counters());
     }
+    end_trace(trace)?;
     if let Some(capture) = capture {
         capture.finish().map_err(|error| unusable(format!("the capture: {error}")))?;
     }
     Ok(listed(&counters))
 }
 
-/// The capture is not one of the files that are served or read.
+/// Says on standard error what the timeline holds.
+fn end_trace(trace: Option<TraceFile>) -> Result<(), Stop> {
+    if let Some(trace) = trace {
+        eprintln!("{NAME}: {}", trace.end().map_err(unusable)?);
+    }
+    Ok(())
+}
+
+/// Capture and timeline are two files, and not among those that are served or read.
 fn check_capture(options: &Options, folder: &Path, read: &[&Path]) -> Result<(), Stop> {
-    let Some(pcap) = options.pcap.as_deref() else { return Ok(()) };
-    check_outside(folder, pcap).and_then(|()| check_outputs(read, &[pcap])).map_err(unusable)
+    let written: Vec<&Path> =
+        [&options.pcap, &options.trace.trace].into_iter().filter_map(|path| path.as_deref()).collect();
+    written.iter().try_for_each(|path| check_outside(folder, path)).map_err(unusable)?;
+    check_outputs(read, &written).map_err(unusable)
 }
 
 /// What to do at the other end.
@@ -176,16 +192,6 @@ fn pin_to_take() -> String {
     )
 }
 
-/// The file with the authority's certificate, as it may be called from here.
-fn authority_file() -> String {
-    let in_project = Path::new("crates/offload-testbed/identity/ca.pem");
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
-    let here = std::env::current_dir().and_then(|here| here.canonicalize());
-    let file = here.ok().and_then(|here| file.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(file);
-    file.display().to_string()
-}
-
 /// Serves a second emulated host, once for each mode, and tells what that cost.
 fn compare(options: &Options) -> Result<String, Stop> {
     if options.port.is_some() {
@@ -220,7 +226,10 @@ fn compare(options: &Options) -> Result<String, Stop> {
     for (at, mode) in options.mode.iter().enumerate() {
         let last = at + 1 == options.mode.len();
         let capture = options.pcap.as_deref().filter(|_| last).map(begin_capture).transpose().map_err(unusable)?;
-        rows.push(run(&Comparison { capture, ..comparison.clone() }, *mode)?);
+        let trace = if last { options.trace.begin().map_err(unusable)? } else { None };
+        let tracer = trace.as_ref().map(|trace| trace.tracer().clone());
+        rows.push(run(&Comparison { capture, tracer, ..comparison.clone() }, *mode)?);
+        end_trace(trace)?;
     }
     Ok(pin_to_take() + &comparison::table(&rows))
 }

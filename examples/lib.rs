@@ -1,13 +1,10 @@
-//! Demos of nic-offload, one file each beside this one; [`web`] has what those of them share that speak HTTP, [`outside`]
-//! what those share whose wire may end outside the emulation, [`loopback`] those that send one file several ways, [`story`] what
-//! `resync_story` tells, [`iperf3`] what `tap_server` serves beside a folder, [`files`] what keeps inputs from being written
-//! over.
+//! Demos of nic-offload, one file each beside this one. Shared parts: [`web`] for those that speak HTTP, [`outside`] for those
+//! whose wire may end outside the emulation, [`story`] for `resync_story`, [`iperf3`] for what `tap_server` serves beside a
+//! folder. What programs and `nicbench` share is the crate `nicbench`.
 
 #![forbid(unsafe_code)]
 
-pub mod files;
 pub mod iperf3;
-pub mod loopback;
 pub mod outside;
 pub mod story;
 pub mod web;

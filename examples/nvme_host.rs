@@ -7,6 +7,8 @@ use bytesize::ByteSize;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ktls_offload::TokioSegments;
+use nicbench::options::{self, WireOptions};
+use nicbench::program;
 use nvme_tcp::exercise::Exercise;
 use nvme_tcp::host::{Task, discover};
 use nvme_tcp::wire::DiscoveryEntry;
@@ -14,8 +16,6 @@ use nvme_tcp::{Connecting, Connector, Disk, Host, HostConfig, HostIdentity};
 use offload_api::SegmentStream;
 use offload_base::{RandomSource, Seed, Timers};
 use offload_bench::fio::NvmeOffload;
-use offload_bench::options::WireOptions;
-use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, listed};
 use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use std::error::Error;
@@ -68,7 +68,7 @@ struct Options {
     #[arg(long, default_value_t = 5)]
     keep_alive: u64,
     /// What the emulated host's NIC does: place, or place-check, where it does the data digests as well
-    #[arg(long, value_enum, default_value_t, requires = "end")]
+    #[arg(long, value_parser = options::choice::<NvmeOffload>(), default_value_t = NvmeOffload::None, requires = "end")]
     offload: NvmeOffload,
     #[command(flatten)]
     outside: OutsideOptions,
@@ -120,19 +120,19 @@ enum What {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
-    if let Err(message) = check(&options) {
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
+    if let Err(message) = check(options) {
         return program::fail(NAME, message, program::UNUSABLE);
     }
     let outcome = match options.outside.is_asked_for() {
         true => match Outside::open(&options.outside) {
-            Ok(outside) => emulated(&options, &outside),
+            Ok(outside) => emulated(options, &outside),
             Err(message) => return program::fail(NAME, &message, program::UNUSABLE),
         },
-        false => over_the_kernel(&options),
+        false => over_the_kernel(options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -165,7 +165,7 @@ fn over_the_kernel(options: &Options) -> Result<(), Box<dyn Error>> {
 
 /// The same from an emulated host; what its NIC counted goes to standard error.
 fn emulated(options: &Options, outside: &Outside) -> Result<(), Box<dyn Error>> {
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None)?;
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None, None)?;
     let network = Network::Emulated(bed.host(0).clone());
     eprint!("At the other end, as root:\n{}", options.outside.set_up(options.wire.mtu));
     let outcome = bed.run(run(options, &network));

@@ -6,10 +6,10 @@
 use bytesize::ByteSize;
 use clap::Parser;
 use ktls_offload::TokioSegments;
+use nicbench::options::{self, WireOptions};
+use nicbench::program;
 use nvme_tcp::target::{TransportConfig, derived_serial};
 use nvme_tcp::{FileStorage, Namespace, Server, Storage, Target, TargetConfig, Threads};
-use offload_bench::options::{self, WireOptions};
-use offload_bench::program;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed};
 use offload_testbed::{BedHost, RealClock, TokioRuntime, tokio_runtime};
 use std::io::{self, Write};
@@ -82,16 +82,16 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
-    let served = prepare(&options).and_then(|target| {
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
+    let served = prepare(options).and_then(|target| {
         if options.outside.is_asked_for() {
-            return serve_emulated(&options, target);
+            return serve_emulated(options, target);
         }
         let tokio = tokio_runtime::start(2, None).map_err(|error| error.to_string())?;
-        tokio.block_on(serve(&options, target)).map_err(|error| format!("{}: {error}", options.listen))
+        tokio.block_on(serve(options, target)).map_err(|error| format!("{}: {error}", options.listen))
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -137,7 +137,7 @@ fn prepare(options: &Options) -> Result<Target, String> {
 fn serve_emulated(options: &Options, mut target: Target) -> Result<(), String> {
     let told = |error: io::Error| error.to_string();
     let outside = Outside::open(&options.outside)?;
-    let mut bed = outside.bed("target", &options.outside, &options.wire, None).map_err(told)?;
+    let mut bed = outside.bed("target", &options.outside, &options.wire, None, None).map_err(told)?;
     let host = bed.host(0).clone();
     let address = SocketAddr::new(options.outside.address.into(), options.listen.port());
     let advertised = if options.advertise.is_empty() { vec![address] } else { options.advertise.clone() };

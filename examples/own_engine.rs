@@ -51,11 +51,11 @@ impl Engine for Unmask {
 
 impl StreamEngine for Unmask {
     fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
-        payload.open(|wire, buffer| {
+        let opened = payload.open(|wire, buffer| {
             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
             (true, ())
         });
-        Some(Verdict::Done)
+        opened.map(|()| Verdict::Done)
     }
 
     // This engine only receives: it refuses what it would be asked on the way out.

@@ -4,8 +4,8 @@
 
 use clap::Parser;
 use core::time::Duration;
-use offload_bench::tls_options::ResyncName;
-use offload_bench::{options, program};
+use nicbench::tls_options::ResyncName;
+use nicbench::{options, program};
 use offload_examples::story::course::Course;
 use offload_examples::story::{picture, table};
 use std::path::PathBuf;
@@ -47,10 +47,10 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
     if options.lose == options.hold_back && options.lose > 0 {
         let both = format!("--lose and --hold-back: packet {} cannot be both lost and late", options.lose);
         return program::fail(NAME, &both, program::UNUSABLE);

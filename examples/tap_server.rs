@@ -4,8 +4,9 @@
 //! `https_server` serves the same folder over TLS as well.
 
 use clap::Parser;
-use offload_bench::options::WireOptions;
-use offload_bench::program;
+use nicbench::options::WireOptions;
+use nicbench::program;
+use nicbench::trace_options::{TraceFile, TraceOptions};
 use offload_examples::iperf3;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop, take_leave};
 use offload_examples::web::Mode;
@@ -34,15 +35,17 @@ struct Options {
     #[command(flatten)]
     limits: LimitOptions,
     #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
     wire: WireOptions,
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
-    match serve(&options) {
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
+    match serve(options) {
         Ok(text) => program::write_out(NAME, &text),
         Err((message, status)) => program::fail(NAME, &message, status),
     }
@@ -54,7 +57,9 @@ fn serve(options: &Options) -> Result<String, (String, u8)> {
     let site = Site::new(&options.folder, tokio_pool())
         .map_err(|error| unusable(format!("{}: {error}", options.folder.display())))?;
     let outside = Outside::open(&options.outside).map_err(unusable)?;
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(unusable)?;
+    let trace = options.trace.begin().map_err(unusable)?;
+    let tracer = trace.as_ref().map(TraceFile::tracer);
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None, tracer).map_err(unusable)?;
     let host = bed.host(0).clone();
     let web = Server::new(site.clone(), Mode::Http, identity::server_config(Randomness::System, None))
         .with_limits(options.limits.limits());
@@ -64,12 +69,15 @@ fn serve(options: &Options) -> Result<String, (String, u8)> {
         let _written = program::write_out(NAME, &instructions(options, site.folder()));
         keyed_until_interrupted(&outside, &host, &options.outside).await?;
         let _end_with_the_host = listening;
-        take_leave(&host, core::slice::from_ref(&web)).await
+        take_leave(&host, [web.close()]).await
     });
     ended.map_err(stop)?;
     let mut counters = bed.counters();
     outside.count(&mut counters);
     counters.add_set(&web.counters());
+    if let Some(trace) = trace {
+        eprintln!("{NAME}: {}", trace.end().map_err(unusable)?);
+    }
     Ok(listed(&counters))
 }
 

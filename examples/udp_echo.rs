@@ -5,8 +5,8 @@
 use bytes::{Bytes, BytesMut};
 use clap::Parser;
 use core::num::NonZeroU16;
-use offload_bench::options::WireOptions;
-use offload_bench::program;
+use nicbench::options::WireOptions;
+use nicbench::program;
 use offload_examples::outside::{Outside, OutsideOptions, keyed_until_interrupted, listed, stop};
 use offload_host_stack::UdpSocket;
 use std::io::{self, ErrorKind};
@@ -27,11 +27,11 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = match program::options(NAME) {
-        Ok(options) => options,
-        Err(status) => return status,
-    };
-    match answer(&options) {
+    program::main(NAME, execute)
+}
+
+fn execute(options: &Options) -> ExitCode {
+    match answer(options) {
         Ok(text) => program::write_out(NAME, &text),
         Err((message, status)) => program::fail(NAME, &message, status),
     }
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 fn answer(options: &Options) -> Result<String, (String, u8)> {
     options.outside.check(&options.wire).map_err(unusable)?;
     let outside = Outside::open(&options.outside).map_err(unusable)?;
-    let mut bed = outside.bed("host", &options.outside, &options.wire, None).map_err(unusable)?;
+    let mut bed = outside.bed("host", &options.outside, &options.wire, None, None).map_err(unusable)?;
     let host = bed.host(0).clone();
     let ended = bed.run(async {
         let echo = host.spawn("echo", echo(host.stack().bind_udp(Some(ECHO_PORT))?));

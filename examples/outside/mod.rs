@@ -2,7 +2,6 @@
 
 mod tcp;
 
-use crate::web::server::Server;
 use clap::Args;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::pin::pin;
@@ -11,13 +10,14 @@ use futures_util::future::join_all;
 use ktls_offload::tls_stat;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, NicConfig};
+use nicbench::options::WireOptions;
+use nicbench::program;
 use offload_base::counters::CounterSet;
-use offload_bench::options::WireOptions;
-use offload_bench::{keys, program};
+use offload_bench::keys;
 use offload_host_stack::Ipv6Config;
 use offload_testbed::attach::{AttachCounters, DgramPort, Gone, StreamPort};
 use offload_testbed::bed::{BedHost, ClockKind};
-use offload_testbed::{Capture, Testbed};
+use offload_testbed::{Capture, Testbed, Tracer};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -180,6 +180,7 @@ impl Outside {
         options: &OutsideOptions,
         wire: &WireOptions,
         capture: Option<&Capture>,
+        tracer: Option<&Tracer>,
     ) -> io::Result<Testbed> {
         let nic = NicConfig {
             mtu: wire.mtu,
@@ -200,6 +201,7 @@ impl Outside {
         }
         let mut builder = builder
             .clock(ClockKind::Real)
+            .traced(tracer)
             .host(host, nic, options.tcp.config())
             .address(options.address)
             .ipv6(options.ipv6());
@@ -262,20 +264,30 @@ pub async fn keyed_until_interrupted(outside: &Outside, host: &BedHost, options:
     ended
 }
 
-/// Lets `servers` of `host` finish what they do, for ten seconds, or until somebody is out of patience.
+/// Lets servers of `host` finish what they do, for ten seconds, or until somebody is out of patience.
 ///
 /// # Errors
 /// If signals cannot be waited for.
-pub async fn take_leave(host: &BedHost, servers: &[Server]) -> io::Result<()> {
+pub async fn take_leave(host: &BedHost, servers: impl IntoIterator<Item: Future>) -> io::Result<()> {
     let ended = tokio::select! {
         biased;
-        _ = join_all(servers.iter().map(Server::close)) => Ok(()),
+        _ = join_all(servers) => Ok(()),
         again = interrupted() => again,
         () = host.runtime().sleep(FAREWELL) => Ok(()),
     };
     // More were used meanwhile.
     write_numbers(host);
     ended
+}
+
+/// The file with the authority's certificate, as it may be called from here.
+pub fn authority_file() -> String {
+    let in_project = Path::new("crates/offload-testbed/identity/ca.pem");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let file = project.join(in_project).canonicalize().unwrap_or(in_project.to_owned());
+    let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    let file = here.ok().and_then(|here| file.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or(file);
+    file.display().to_string()
 }
 
 /// What to say of a server that ended by itself, and the exit status: it failed, or could not begin.

@@ -1,8 +1,8 @@
-//! What of the emulated host's TCP can be chosen on the command line.
+//! The options of the emulated host's TCP.
 
 use clap::{Args, ValueEnum};
 use core::time::Duration;
-use offload_bench::options::bytes;
+use nicbench::options::bytes;
 use offload_host_stack::{CongestionAlgorithm, Ecn, TcpConfig};
 
 /// The knobs of TCP.

@@ -45,7 +45,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
     folder.write("ca.bin", "no PEM");
     let client = ["--dgram", "a", "b", "https://10.0.0.1/"];
     let with = |more: &[&'static str]| [&client[..], more].concat();
-    let cases: [(&str, Vec<&str>, &str); 34] = [
+    let cases: [(&str, Vec<&str>, &str); 35] = [
         ("https_server", vec!["empty"], "empty: has no files to fetch"),
         ("https_server", vec!["none"], "none: No such file"),
         ("https_server", vec!["file"], "file: Not a directory"),
@@ -77,6 +77,7 @@ fn what_is_wrong_is_told_in_a_line_that_names_it() {
         ("nvme_host", vec!["--offload", "place", "read"], "--tap"),
         ("nvme_host", vec!["--dgram", "a", "b", "--offload", "emulate", "read"], "--offload emulate"),
         ("tap_server", vec!["empty"], "the wire needs an end"),
+        ("h3_server", vec!["empty"], "the wire needs an end"),
         ("resync_story", vec!["--lose", "999"], "--lose 999: the story has 26 packets"),
         ("resync_story", vec!["--lose", "4"], "packet 4 cannot be both"),
         ("resync_story", vec!["--records", "100", "--record-size", "16384"], "200 are as many"),

@@ -29,6 +29,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+#[path = "web/http3.rs"]
+mod http3;
+
 #[test]
 fn every_mode_gives_every_byte_uncopied() {
     let folder = Folder::new("modes", &[("empty", 0), ("small", 700), ("a page.txt", 5_000), ("large", 3_000_001)]);

@@ -22,7 +22,7 @@ use offload_bench::table::{align, noise_in};
 use offload_host_stack::TcpConfig;
 use offload_testbed::bed::{ClockKind, Testbed};
 use offload_testbed::identity::{self, Randomness};
-use offload_testbed::{BedHost, Capture};
+use offload_testbed::{BedHost, Capture, Tracer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub struct Comparison {
     pub records_per_key: Option<u64>,
     /// Where what the server's NIC sends and receives is captured.
     pub capture: Option<Capture>,
+    /// Who writes the timeline of the run.
+    pub tracer: Option<Tracer>,
 }
 
 /// What a run came to.
@@ -89,6 +91,7 @@ impl Comparison {
             pin: None,
             records_per_key: None,
             capture: None,
+            tracer: None,
         })
     }
 
@@ -110,7 +113,8 @@ impl Comparison {
             .meter(&meter)
             .host("server", nic.clone(), TcpConfig::default())
             .host("client", nic, TcpConfig::default())
-            .wire(SERVER, CLIENT, self.link.clone());
+            .wire(SERVER, CLIENT, self.link.clone())
+            .traced(self.tracer.as_ref());
         if let Some(capture) = &self.capture {
             builder = builder.captured(capture);
         }

@@ -5,7 +5,7 @@
 use clap::Args;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use offload_bench::options::bytes;
+use nicbench::options::bytes;
 use std::sync::Arc;
 
 /// The limits on the command line.
@@ -40,6 +40,11 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 }
 
 impl LimitOptions {
+    /// Connections at a time.
+    pub fn max_connections(&self) -> usize {
+        self.max_connections as usize
+    }
+
     /// What they say.
     pub fn limits(&self) -> Limits {
         Limits {

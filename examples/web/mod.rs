@@ -1,9 +1,10 @@
-//! HTTP/1.1 between emulated hosts, or between one and the rest of the world (`outside`).
+//! HTTP/1.1 and HTTP/3 between emulated hosts, or between one and the rest of the world (`outside`).
 //!
 //! - [`site`]: a folder as a web site, with ranges; [`range`]: which bytes a request is for;
 //! - [`server`]: serves it over plain TCP, TLS on the CPU, TLS on the NIC; files go out as `ktls_offload` sends them;
 //! - [`limits`]: what clients may take of a server; `patience`: how long it waits for one, step by step; `rationed`: what one
 //!   may have in memory;
+//! - [`http3`]: the same site over QUIC;
 //! - [`client`]: fetches, over either; [`pin`]: trusts one certificate and no other;
 //! - [`comparison`]: both on two hosts joined by a wire, once for each mode, and what that cost; [`content`]: what there
 //!   is to fetch.
@@ -11,6 +12,7 @@
 pub mod client;
 pub mod comparison;
 pub mod content;
+pub mod http3;
 pub mod limits;
 mod patience;
 pub mod pin;

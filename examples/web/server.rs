@@ -251,7 +251,7 @@ impl Server {
 
     async fn answer(&self, request: Request<Incoming>, lent: &LentPieces, patience: Patience) -> Response<Told> {
         patience.asked(!request.body().is_end_stream());
-        let answer = self.site.answer(request, lent, &self.limits.capacity).await;
+        let answer = self.site.answer(request, Some(lent), &self.limits.capacity).await;
         let part = answer.status() == StatusCode::PARTIAL_CONTENT;
         self.count(&HttpCounters { requests: 1, parts: u64::from(part), ..HttpCounters::default() });
         patience.answers();

@@ -1,17 +1,17 @@
 //! A folder as a web site. GET gives files, whole or in ranges, and lists folders; PUT and POST take any bytes, keep none
 //! of them, and answer with their number and SHA-256.
 //!
-//! Files are read on a pool that may block, and each piece is lent to the connection, which sends it uncopied.
+//! Files are read on a pool that may block, and each piece is lent to a TCP connection, which sends it uncopied.
 
-use super::hexadecimal;
 use super::limits::{Capacity, Charge};
 use super::range::{Selected, select};
+use super::{Failure, hexadecimal};
 use bytes::Bytes;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use hyper::header::{
     ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_RANGE, RANGE,
 };
@@ -63,11 +63,12 @@ impl Site {
         &self.folder
     }
 
-    /// Answers a request of a connection that pieces are lent to; what is read ahead is charged to `capacity`.
-    pub async fn answer(
+    /// Answers a request of a connection that pieces are lent to, if it takes them so; what is read ahead is charged to
+    /// `capacity`.
+    pub async fn answer<B: HttpBody<Data = Bytes, Error: Into<Failure>> + Unpin>(
         &self,
-        request: Request<Incoming>,
-        lent: &LentPieces,
+        request: Request<B>,
+        lent: Option<&LentPieces>,
         capacity: &Arc<Capacity>,
     ) -> Response<Body> {
         let answer = match *request.method() {
@@ -96,7 +97,7 @@ impl Site {
         &self,
         path: &str,
         asked: &HeaderMap,
-        lent: &LentPieces,
+        lent: Option<&LentPieces>,
         capacity: &Arc<Capacity>,
     ) -> Result<Response<Body>, NoAnswer> {
         let relative = decoded(path).ok_or(NoAnswer::BadPath)?;
@@ -127,7 +128,7 @@ impl Site {
         let pieces = FilePieces::new(self.pool.clone(), file, &metadata, range.clone()).map_err(io::Error::from)?;
         let charge = Charge::new(capacity.clone(), PIECES_AHEAD * piece);
         let pieces = pieces.with_piece_bytes(piece);
-        let mut response = Response::new(BodyExt::boxed(FileBody { pieces, lent: lent.clone(), _charge: charge }));
+        let mut response = Response::new(BodyExt::boxed(FileBody { pieces, lent: lent.cloned(), _charge: charge }));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
@@ -212,7 +213,7 @@ fn entity_tag(metadata: &Metadata) -> String {
 /// A file on its way out.
 struct FileBody {
     pieces: FilePieces,
-    lent: LentPieces,
+    lent: Option<LentPieces>,
     /// For pieces that were read and not written yet.
     _charge: Charge,
 }
@@ -223,7 +224,11 @@ impl HttpBody for FileBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let piece = ready!(self.pieces.poll_piece(cx));
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(self.lent.lend(piece?)))))
+        let lend = |piece: Bytes| match &self.lent {
+            Some(lent) => lent.lend(piece),
+            None => piece,
+        };
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(lend(piece?)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -236,7 +241,7 @@ impl HttpBody for FileBody {
 }
 
 /// Counts and hashes what is sent here.
-async fn take(mut body: Incoming) -> Result<Response<Body>, NoAnswer> {
+async fn take(mut body: impl HttpBody<Data = Bytes, Error: Into<Failure>> + Unpin) -> Result<Response<Body>, NoAnswer> {
     let (mut bytes, mut hash) = (0, Sha256::new());
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(|_| NoAnswer::BadBody)?.into_data() {

@@ -22,9 +22,9 @@ use offload_api::NetDevice;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use offload_host_stack::TcpListener;
-use offload_testbed::Capture;
 use offload_testbed::bed::{BedHost, Builder, ClockKind, Testbed};
 use offload_testbed::identity::{self, Agreement, Randomness};
+use offload_testbed::{ApplicationTrack, Capture, Tracer};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,8 +52,7 @@ pub struct Bulk {
     pub payload: Payload,
     /// Its SHA-256, if it is known already.
     pub checksum: Option<Checksum>,
-    /// What arrives is kept, and its SHA-256 compared; otherwise it is counted only, which does not take the memory
-    /// bandwidth of another copy.
+    /// The SHA-256 of what arrives is compared; otherwise it is counted only.
     pub checked: bool,
     /// Content bytes of a full record, 1 to 16384.
     pub record_size: usize,
@@ -77,6 +76,8 @@ pub struct Bulk {
     pub layer: Option<LayerOfHost>,
     /// Where what the server's NIC sends and receives is captured.
     pub capture: Option<Capture>,
+    /// Who writes the timeline of the run.
+    pub tracer: Option<Tracer>,
     /// Where what arrived is kept.
     pub out: Option<PathBuf>,
     /// Called with the number of bytes that arrived so far.
@@ -105,6 +106,7 @@ impl Bulk {
             ipv6: false,
             layer: None,
             capture: None,
+            tracer: None,
             out: None,
             progress: None,
         }
@@ -125,6 +127,11 @@ impl Bulk {
         }
     }
 
+    /// The timeline of an end's application.
+    fn application(&self, host: &str) -> Option<ApplicationTrack> {
+        self.tracer.as_ref().map(|tracer| tracer.application(host, "application"))
+    }
+
     /// Makes the transfer and tells what came of it. A checksum that differs is a fact, not an error.
     ///
     /// # Errors
@@ -141,7 +148,7 @@ impl Bulk {
         let mut builder =
             Testbed::builder(self.seed).clock(self.clock).meter(&meter).host("server", nic.clone(), tcp.clone());
         builder = self.with_layer(builder, SERVER).host("client", nic, tcp);
-        builder = self.with_layer(builder, CLIENT).wire(SERVER, CLIENT, self.link.clone());
+        builder = self.with_layer(builder, CLIENT).wire(SERVER, CLIENT, self.link.clone()).traced(self.tracer.as_ref());
         if let Some(capture) = &self.capture {
             builder = builder.captured(capture);
         }
@@ -243,11 +250,17 @@ async fn serve(bulk: Arc<Bulk>, host: BedHost, mut listener: TcpListener, meter:
     let started = host.now();
     let pieces = bulk.payload.pieces(bulk.message_size).map_err(BulkError::Payload)?;
     let mut pieces = pieces;
+    let track = bulk.application("server");
     while let Some(piece) = {
         let _application = cost::work(Work::Application);
         pieces.next()
     } {
-        connection.send(piece.map_err(BulkError::Payload)?).await?;
+        let piece = piece.map_err(BulkError::Payload)?;
+        let (bytes, from) = (piece.len() as u64, host.now());
+        connection.send(piece).await?;
+        if let Some(track) = &track {
+            track.span("send", from, host.now(), bytes);
+        }
     }
     connection.close().await?;
     // The transport would deliver the rest with the stream dropped; but it would not tell that it gave up.
@@ -279,8 +292,15 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     connection.offload(bulk.mode, bulk.record_size, Offload::BOTH).await?;
     connection.send(Bytes::from_static(GO)).await?;
     let mut arrivals = Arrivals::new(&bulk)?;
+    let track = bulk.application("client");
+    let mut waits_since = host.now();
     while let Some(chunk) = connection.receive().await? {
         let _application = cost::work(Work::Application);
+        if let Some(track) = &track {
+            let now = host.now();
+            track.span("wait for data", waits_since, now, chunk.len() as u64);
+            waits_since = now;
+        }
         arrivals.take(&chunk)?;
     }
     let ended = host.now();
@@ -291,11 +311,14 @@ async fn fetch(bulk: Arc<Bulk>, host: BedHost, server: IpAddr) -> Result<Fetched
     Ok(Fetched { ended, bytes, checksum, tls })
 }
 
-/// What has arrived: kept until there is much of it, then hashed and written, so that in real time hashing does not
-/// hold the stream up.
+/// What has arrived. In virtual time each chunk is hashed and written where it lies. A copy of it would go to memory that
+/// is in no cache, and the host's next scope would be charged for what the processor had still to write of it.
+/// In real time hashing would hold the stream up: chunks are kept until there are many of them.
 struct Arrivals {
     checked: bool,
     kept: Vec<u8>,
+    /// How many bytes are kept at most.
+    keeps: u64,
     bytes: u64,
     hasher: Sha256,
     out: Option<BufWriter<File>>,
@@ -305,9 +328,12 @@ struct Arrivals {
 impl Arrivals {
     fn new(bulk: &Bulk) -> Result<Arrivals, BulkError> {
         let out = bulk.out.as_ref().map(File::create).transpose().map_err(BulkError::Output)?;
+        let checked = bulk.checked || out.is_some();
+        let keeps = if bulk.clock == ClockKind::Real { bulk.payload.len().min(KEPT) } else { 0 };
         Ok(Arrivals {
-            checked: bulk.checked || out.is_some(),
-            kept: touched(if bulk.checked { bulk.payload.len().min(KEPT) as usize } else { 0 }),
+            checked,
+            kept: touched(if checked { keeps as usize } else { 0 }),
+            keeps,
             bytes: 0,
             hasher: Sha256::new(),
             out: out.map(BufWriter::new),
@@ -317,22 +343,32 @@ impl Arrivals {
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), BulkError> {
         self.bytes += chunk.len() as u64;
-        if self.checked {
-            self.kept.extend_from_slice(chunk);
-        }
         if let Some(progress) = &self.progress {
             progress(self.bytes);
         }
-        if self.kept.len() as u64 >= KEPT { self.settle() } else { Ok(()) }
+        if !self.checked {
+            return Ok(());
+        }
+        if (self.kept.len() + chunk.len()) as u64 <= self.keeps {
+            self.kept.extend_from_slice(chunk);
+            return Ok(());
+        }
+        self.settle()?;
+        self.look_at(chunk)
     }
 
+    /// Takes in what is kept.
     fn settle(&mut self) -> Result<(), BulkError> {
-        self.hasher.update(&self.kept);
-        if let Some(out) = &mut self.out {
-            out.write_all(&self.kept).map_err(BulkError::Output)?;
-        }
-        self.kept.clear();
+        let mut kept = core::mem::take(&mut self.kept);
+        self.look_at(&kept)?;
+        kept.clear();
+        self.kept = kept;
         Ok(())
+    }
+
+    fn look_at(&mut self, bytes: &[u8]) -> Result<(), BulkError> {
+        self.hasher.update(bytes);
+        self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes)).map_err(BulkError::Output)
     }
 
     fn finish(mut self) -> Result<(u64, Checksum), BulkError> {
@@ -356,7 +392,7 @@ const SERVER: usize = 0;
 const CLIENT: usize = 1;
 /// Where the server listens.
 pub const PORT: u16 = 4433;
-/// How much of what arrived is kept before it is hashed, in bytes.
+/// How much of what arrived is kept in real time before it is hashed, in bytes.
 const KEPT: u64 = 256 << 20;
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! What scenarios have in common: who does the TLS, streams of either kind, hosts as they are measured.
 
-use crate::options::name;
+use crate::choice::choices;
 use bytes::Bytes;
-use clap::ValueEnum;
-use core::fmt;
 use core::future::poll_fn;
 use ktls_offload::{FixedKeys, KtlsStream, Offload, TlsCounters, TrafficKeys};
 use nic_sim::{Delays, NicConfig};
@@ -14,25 +12,15 @@ use offload_testbed::bed::ClockKind;
 use std::io;
 use std::num::NonZero;
 
-/// Who does the TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Nobody: plain TCP.
-    Tcp,
-    /// The hosts, with ring.
-    TlsCpu,
-    /// The NICs.
-    TlsNic,
-}
-
-impl Mode {
-    /// All of them.
-    pub const ALL: [Mode; 3] = [Mode::Tcp, Mode::TlsCpu, Mode::TlsNic];
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&name(*self))
+choices! {
+    /// Who does the TLS.
+    pub enum Mode {
+        /// Nobody: plain TCP.
+        Tcp = "tcp",
+        /// The hosts, with ring.
+        TlsCpu = "tls-cpu",
+        /// The NICs.
+        TlsNic = "tls-nic",
     }
 }
 

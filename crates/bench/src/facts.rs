@@ -60,6 +60,8 @@ impl core::fmt::Display for Clock {
 }
 
 /// What one run reports.
+///
+/// See [`Bulk`](crate::bulk::Bulk) for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// What was run: `tcp`, `tls-cpu`, `tls-nic`.
@@ -85,6 +87,8 @@ pub struct Run {
 }
 
 /// CPU time of a host per byte of user data, in nanoseconds, by kind of work.
+///
+/// See [`Bulk`](crate::bulk::Bulk) for an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct HostCost {
     /// TCP/IP and driver.

@@ -6,15 +6,13 @@
 
 use crate::bounded;
 use crate::bulk::Mode;
+use crate::choice::choices;
 use crate::connection::{nic_on, tcp};
 use crate::disk::{DiskWire, SUBSYSTEM};
 use crate::facts::Run;
 use crate::latency::{Latencies, Latency, per_request};
 use crate::measured::Measured;
-use crate::options::name;
 use bytes::Bytes;
-use clap::ValueEnum;
-use core::fmt;
 use futures_util::future::join_all;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
@@ -69,32 +67,28 @@ pub struct Fio {
     pub link: LinkConfig,
 }
 
-/// What the NICs do for NVMe/TCP.
-///
-/// ```
-/// use offload_bench::fio::NvmeOffload;
-///
-/// assert_eq!(NvmeOffload::PlaceCheck.to_string(), "place-check");
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum NvmeOffload {
-    /// Nothing.
-    #[default]
-    None,
-    /// The host's places what is read.
-    Place,
-    /// It checks data digests, too, and both fill in those of what is sent.
-    PlaceCheck,
-    /// Nothing: an estimate of the last, by skipping copies and digests of what is read. The disk holds 0xcc, and what was
-    /// read is not looked at.
-    Emulate,
+choices! {
+    /// What the NICs do for NVMe/TCP.
+    ///
+    /// ```
+    /// use offload_bench::fio::NvmeOffload;
+    ///
+    /// assert_eq!(NvmeOffload::PlaceCheck.to_string(), "place-check");
+    /// ```
+    pub enum NvmeOffload {
+        /// Nothing.
+        None = "none",
+        /// The host's places what is read.
+        Place = "place",
+        /// It checks data digests, too, and both fill in those of what is sent.
+        PlaceCheck = "place-check",
+        /// Nothing: an estimate of the last, by skipping copies and digests of what is read. The disk holds 0xcc, and what was
+        /// read is not looked at.
+        Emulate = "emulate",
+    }
 }
 
 impl NvmeOffload {
-    /// All of them.
-    pub const ALL: [NvmeOffload; 4] =
-        [NvmeOffload::None, NvmeOffload::Place, NvmeOffload::PlaceCheck, NvmeOffload::Emulate];
-
     /// What a host asks its NIC for.
     pub const fn of_host(self) -> Offload {
         match self {
@@ -106,31 +100,21 @@ impl NvmeOffload {
     }
 }
 
-impl fmt::Display for NvmeOffload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&name(*self))
+choices! {
+    /// Which commands, and where on the disk.
+    pub enum Pattern {
+        /// Reads, one behind the other.
+        Read = "read",
+        /// Writes, one behind the other.
+        Write = "write",
+        /// Reads, anywhere.
+        RandomRead = "randread",
+        /// Writes, anywhere.
+        RandomWrite = "randwrite",
     }
 }
 
-/// Which commands, and where on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Pattern {
-    /// Reads, one behind the other.
-    Read,
-    /// Writes, one behind the other.
-    Write,
-    /// Reads, anywhere.
-    #[value(name = "randread")]
-    RandomRead,
-    /// Writes, anywhere.
-    #[value(name = "randwrite")]
-    RandomWrite,
-}
-
 impl Pattern {
-    /// All of them.
-    pub const ALL: [Pattern; 4] = [Pattern::Read, Pattern::Write, Pattern::RandomRead, Pattern::RandomWrite];
-
     const fn writes(self) -> bool {
         matches!(self, Pattern::Write | Pattern::RandomWrite)
     }
@@ -140,13 +124,9 @@ impl Pattern {
     }
 }
 
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&name(*self))
-    }
-}
-
 /// What one run reports: what `ktls_loopback` does, and commands.
+///
+/// See [`Fio`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct FioRun {
     /// The common fields; the target is the sending host of a read, and counted as such for writes too.

@@ -12,6 +12,7 @@ use crate::bounded;
 use crate::connection::{Connection, Mode, nic_on, tcp};
 use crate::crowd::Crowd;
 use crate::facts::Run;
+use crate::live::{self, Live};
 use crate::measured::Measured;
 use bytes::{Bytes, BytesMut};
 use core::time::Duration;
@@ -23,9 +24,11 @@ use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
 use offload_base::{Instant, Seed};
 use offload_host_stack::{TcpConfig, TcpListener};
+use offload_testbed::Tracer;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use serde::Serialize;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// When a stream has sent enough.
@@ -88,6 +91,10 @@ pub struct Iperf {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+    /// Who writes the timeline of the run.
+    pub tracer: Option<Tracer>,
+    /// Who wants to know how it goes.
+    pub live: Option<Live>,
 }
 
 impl Iperf {
@@ -107,6 +114,8 @@ impl Iperf {
             seed: Seed(1),
             nic: NicConfig::default(),
             link: LinkConfig::default(),
+            tracer: None,
+            live: None,
         }
     }
 
@@ -123,15 +132,23 @@ impl Iperf {
             .host("server", nic.clone(), self.tcp())
             .host("client", nic, self.tcp())
             .wire(SERVER, CLIENT, self.link.clone())
+            .traced(self.tracer.as_ref())
             .build()?;
-        let plan =
-            Arc::new(Plan { message: self.message(), crowd: self.crowd(), iperf: self, started: OnceLock::new() });
+        let (live, received) = (self.live.clone(), Arc::new(AtomicU64::new(0)));
+        let plan = Arc::new(Plan {
+            message: self.message(),
+            crowd: self.crowd(),
+            iperf: self,
+            started: OnceLock::new(),
+            received: received.clone(),
+        });
         let (server, client) = (bed.host(SERVER).clone(), bed.host(CLIENT).clone());
         let attached = meter.attach();
         let listeners = plan.crowd.listen(&server)?;
         let serving = server.spawn("application", serve(plan.clone(), server.clone(), listeners, meter.clone()));
         let fetching = client.spawn("application", fetch(plan.clone(), client.clone(), server.clone()));
-        let both = bounded::run(&mut bed, try_join(serving, fetching));
+        let hosts = live::Hosts::of(&bed, plan.iperf.mode);
+        let both = bounded::run(&mut bed, live::watched(live, hosts, received, try_join(serving, fetching)));
         drop(attached);
         let (served, fetched) = both?;
         let measured = Measured::take(bed, &meter, served.tls.iter().chain(&fetched.tls));
@@ -192,6 +209,8 @@ impl Iperf {
 }
 
 /// What one run reports: what `ktls_loopback` does, and how the streams fared beside each other.
+///
+/// See [`Iperf`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct IperfRun {
     /// The common fields.
@@ -230,6 +249,8 @@ struct Plan {
     message: Bytes,
     /// When the clock began to run: before anything was sent.
     started: OnceLock<Instant>,
+    /// Bytes that all streams have received.
+    received: Arc<AtomicU64>,
 }
 
 /// What the server can tell afterwards.
@@ -334,6 +355,7 @@ async fn receive(
         let at = plan.started.get().map_or(Duration::ZERO, |started| now - *started);
         arrived.bytes += bytes;
         arrived.ended = now;
+        plan.received.fetch_add(bytes, Ordering::Relaxed);
         if at >= plan.iperf.omit {
             arrived.counted += bytes;
             let until = plan.iperf.until;

@@ -4,15 +4,14 @@
 //! wire half idle, so that nothing is lost for want of room: what is told is CPU time, not goodput.
 
 use crate::bulk::LayerOfHost;
+use crate::choice::choices;
 use crate::connection::tcp;
 use crate::facts::Run;
 use crate::keys;
 use crate::latency::per_request;
 use crate::measured::Measured;
-use crate::options::name;
 use bytes::{Bytes, BytesMut};
-use clap::ValueEnum;
-use core::fmt::{self, Write};
+use core::fmt::Write;
 use core::future::poll_fn;
 use core::net::{IpAddr, Ipv4Addr};
 use core::task::Poll;
@@ -31,23 +30,21 @@ use serde::Serialize;
 use std::io;
 use std::sync::Arc;
 
-/// Who does the ESP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EspMode {
-    /// Nobody: there is none.
-    Plain,
-    /// The hosts.
-    EspCpu,
-    /// The hosts its headers, the NICs all the rest.
-    EspCrypto,
-    /// The NICs.
-    EspPacket,
+choices! {
+    /// Who does the ESP.
+    pub enum EspMode {
+        /// Nobody: there is none.
+        Plain = "plain",
+        /// The hosts.
+        EspCpu = "esp-cpu",
+        /// The hosts its headers, the NICs all the rest.
+        EspCrypto = "esp-crypto",
+        /// The NICs.
+        EspPacket = "esp-packet",
+    }
 }
 
 impl EspMode {
-    /// All of them.
-    pub const ALL: [EspMode; 4] = [EspMode::Plain, EspMode::EspCpu, EspMode::EspCrypto, EspMode::EspPacket];
-
     /// What the NICs are asked to do of it; `None`: there is no ESP.
     pub const fn offload(self) -> Option<OffloadKind> {
         match self {
@@ -56,12 +53,6 @@ impl EspMode {
             EspMode::EspCrypto => Some(OffloadKind::Crypto),
             EspMode::EspPacket => Some(OffloadKind::Packet),
         }
-    }
-}
-
-impl fmt::Display for EspMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&name(*self))
     }
 }
 
@@ -150,6 +141,8 @@ pub struct Ipsec {
 }
 
 /// What one run reports: what `ktls_loopback` does, and packets.
+///
+/// See [`Ipsec`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct IpsecRun {
     /// The common fields.

@@ -7,6 +7,8 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Percentiles in microseconds, within 0.1 %.
+///
+/// See [`Http`](crate::http::Http) for an example.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
     /// Half of them are shorter.

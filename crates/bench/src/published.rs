@@ -1,10 +1,11 @@
 //! Figures that others published, with their source: data files of this crate, to set ours beside.
 
-use crate::sweep::toml_error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// A figure or a table of numbers.
+///
+/// See [`figures`] for an example.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
@@ -98,6 +99,13 @@ pub enum InvalidFigures {
         /// The line.
         series: String,
     },
+}
+
+/// What is wrong with a TOML file, in a line: where, and what.
+pub fn toml_error(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let place = before.map_or(String::new(), |before| format!("line {}: ", 1 + before.matches('\n').count()));
+    place + &error.message().lines().collect::<Vec<_>>().join(", ")
 }
 
 const FILES: [&str; 4] = [

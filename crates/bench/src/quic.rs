@@ -5,60 +5,50 @@
 
 use crate::bounded;
 use crate::bulk::PORT;
+use crate::choice::choices;
 use crate::connection::{GO, nic_on, tcp};
 use crate::facts::Run;
 use crate::measured::Measured;
 use crate::payload::{Checksum, Payload};
-use clap::ValueEnum;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use futures_util::future::try_join;
 use nic_sim::NicConfig;
 use nic_sim::wire::LinkConfig;
+use nic_sim::wire::impairment::Cut;
 use offload_api::TlsSuite;
 use offload_base::cost::{self, Meter, Work};
+use offload_base::counters::CounterSet;
 use offload_base::{Instant, RandomSource, Seed};
-use offload_testbed::Capture;
 use offload_testbed::bed::{BedHost, ClockKind, Testbed};
 use offload_testbed::identity::{self, Agreement, Randomness};
+use offload_testbed::{Cable, Capture, Tracer};
 use quic_offload::{ClientTls, Closed, Config, ConnectError, Connection, Counters, Endpoint, Offload, ServerTls};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// Who protects the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Nobody: they have room for a tag, and leave as they are.
-    QuicPlain,
-    /// The hosts.
-    QuicCpu,
-    /// The NICs.
-    QuicNic,
+choices! {
+    /// Who protects the packets.
+    pub enum Mode {
+        /// Nobody: they have room for a tag, and leave as they are.
+        QuicPlain = "quic-plain",
+        /// The hosts.
+        QuicCpu = "quic-cpu",
+        /// The NICs.
+        QuicNic = "quic-nic",
+    }
 }
 
 impl Mode {
-    /// All of them.
-    pub const ALL: [Mode; 3] = [Mode::QuicPlain, Mode::QuicCpu, Mode::QuicNic];
-
     fn offload(self) -> Offload {
         match self {
             Mode::QuicPlain => Offload::Unprotected,
             Mode::QuicCpu => Offload::None,
             Mode::QuicNic => Offload::Both,
         }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Mode::QuicPlain => "quic-plain",
-            Mode::QuicCpu => "quic-cpu",
-            Mode::QuicNic => "quic-nic",
-        })
     }
 }
 
@@ -81,7 +71,7 @@ pub struct QuicBulk {
     pub payload: Payload,
     /// By what.
     pub suite: TlsSuite,
-    /// Paths: the first over IPv4, or IPv6, further ones over either in turn.
+    /// Paths: the first over IPv4, or IPv6, further ones over either in turn; with wires of their own, one on each.
     pub paths: u32,
     /// The sender asks for other keys after so many packets, if ever.
     pub key_update_every: Option<u32>,
@@ -93,10 +83,17 @@ pub struct QuicBulk {
     pub nic: NicConfig,
     /// Each direction of the wire.
     pub link: LinkConfig,
+    /// Wires of their own for the paths, one to three, instead of one for all: the first for IPv4, the second for IPv6, the
+    /// third for link-local addresses.
+    pub wires: Vec<LinkConfig>,
+    /// Wires that are cut so long after the transfer began.
+    pub cuts: Vec<(usize, Duration)>,
     /// Over IPv6 rather than IPv4.
     pub ipv6: bool,
     /// Where what the server's NIC sends and receives is captured.
     pub capture: Option<Capture>,
+    /// Who writes the timeline of the run.
+    pub tracer: Option<Tracer>,
     /// Called with the number of bytes that arrived so far.
     pub progress: Option<Arc<dyn Fn(u64) + Send + Sync>>,
 }
@@ -138,14 +135,18 @@ impl QuicBulk {
             seed: Seed(1),
             nic: NicConfig { lro_datagrams: true, ..NicConfig::default() },
             link: LinkConfig::default(),
+            wires: Vec::new(),
+            cuts: Vec::new(),
             ipv6: false,
             capture: None,
+            tracer: None,
             progress: None,
         }
     }
 
     fn config(&self, end: &str) -> Config {
         let headers = if self.ipv6 || self.paths > 1 { 48 } else { 28 };
+        let usual = Config::default();
         Config {
             random: match self.clock {
                 ClockKind::Virtual => Some(RandomSource::from(self.seed.derive(end))),
@@ -154,7 +155,30 @@ impl QuicBulk {
             offload: self.mode.offload(),
             paths: self.paths,
             udp_payload: self.nic.mtu.saturating_sub(headers).max(1200),
-            ..Config::default()
+            stream_window: self.window(usual.stream_window),
+            receive_window: self.window(usual.receive_window),
+            send_window: self.window(usual.send_window),
+            ..usual
+        }
+    }
+
+    /// Room for what is under way on all wires, and for what waits meanwhile for what was lost on the slowest.
+    fn window(&self, usual: u32) -> u32 {
+        let slowest = self.wires.iter().map(|wire| wire.delay).max().unwrap_or_default();
+        let rates = self.wires.iter().filter_map(|wire| wire.rate).sum::<u64>();
+        let under_way = 2.0 * slowest.as_secs_f64() * rates as f64 / 8.0;
+        usual.max((WINDOW_ROUND_TRIPS * under_way) as u32)
+    }
+
+    /// Where each path goes: from, and to.
+    fn routes(&self, server: &BedHost, client: &BedHost) -> Vec<(IpAddr, IpAddr)> {
+        let four = (client.address().into(), server.address().into());
+        let six = (client.ipv6_address().into(), server.ipv6_address().into());
+        let near = (client.link_local_address().into(), server.link_local_address().into());
+        match (self.wires.len(), self.ipv6) {
+            (0 | 1, false) => vec![four, six],
+            (0 | 1, true) => vec![six, four],
+            _ => vec![four, six, near],
         }
     }
 
@@ -194,8 +218,9 @@ impl QuicBulk {
     pub fn run(self) -> Result<Run, QuicError> {
         let expected = self.payload.checksum()?;
         let (meter, nic) = (Meter::new(), nic_on(self.clock, &self.nic));
-        let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter);
-        builder = builder.host("server", nic.clone(), tcp()).host("client", nic, tcp()).wire(0, 1, self.link.clone());
+        let mut builder = Testbed::builder(self.seed).clock(self.clock).meter(&meter).traced(self.tracer.as_ref());
+        let wires = if self.wires.is_empty() { vec![self.link.clone()] } else { self.wires.clone() };
+        builder = builder.host("server", nic.clone(), tcp()).host("client", nic, tcp()).wires(0, 1, wires);
         if let Some(capture) = &self.capture {
             builder = builder.captured(capture);
         }
@@ -205,9 +230,11 @@ impl QuicBulk {
         let (serving, serves) = start(&server, PORT, self.config("server"), Some(self.server_tls()?))?;
         let (connecting, connects) = start(&client, PORT + 1, self.config("client"), None)?;
         let bulk = Arc::new(self);
-        let to: [IpAddr; 2] = [server.address().into(), server.ipv6_address().into()];
-        let sent = server.spawn("application", serve(bulk.clone(), serving.clone(), server.clone(), meter.clone()));
-        let fetched = client.spawn("application", fetch(bulk.clone(), connecting.clone(), client.clone(), to));
+        let wires = bulk.cuts.iter().map(|(wire, after)| (bed.cable(*wire).clone(), *after)).collect();
+        let serve = serve(bulk.clone(), serving.clone(), server.clone(), meter.clone(), wires);
+        let routes = bulk.routes(&server, &client);
+        let sent = server.spawn("application", serve);
+        let fetched = client.spawn("application", fetch(bulk.clone(), connecting.clone(), client.clone(), routes));
         let both = bounded::run(&mut bed, async {
             let (started, fetched) = try_join(sent, fetched).await?;
             for end in [&serving, &connecting] {
@@ -243,12 +270,21 @@ fn start(host: &BedHost, port: u16, config: Config, tls: Option<ServerTls>) -> i
     Ok((endpoint, host.spawn("quic", driver)))
 }
 
-async fn serve(bulk: Arc<QuicBulk>, endpoint: Endpoint, host: BedHost, meter: Meter) -> Result<Instant, QuicError> {
+async fn serve(
+    bulk: Arc<QuicBulk>,
+    endpoint: Endpoint,
+    host: BedHost,
+    meter: Meter,
+    cuts: Vec<(Cable, Duration)>,
+) -> Result<Instant, QuicError> {
     let connection = endpoint.accept().await.ok_or(Closed::Endpoint)?;
     let (mut send, mut receive) = connection.accept_bi().await?;
     while receive.receive(GO.len()).await?.is_some() {}
     meter.restart();
     let started = host.now();
+    for (wire, after) in cuts {
+        wire.impair(|| Cut::new(started + after..Instant::MAX));
+    }
     let mut pieces = bulk.payload.pieces(PIECE)?;
     let (mut left, each) = (u64::MAX, bulk.key_update_every.map(|packets| u64::from(packets) * A_PACKET));
     while let Some(piece) = {
@@ -275,15 +311,14 @@ async fn fetch(
     bulk: Arc<QuicBulk>,
     endpoint: Endpoint,
     host: BedHost,
-    to: [IpAddr; 2],
+    routes: Vec<(IpAddr, IpAddr)>,
 ) -> Result<(Instant, u64, Checksum), QuicError> {
-    let address = |six: bool| SocketAddr::new(to[usize::from(six)], PORT);
     let name = identity::server_name();
-    let connection = endpoint.connect(&bulk.client_tls()?, address(bulk.ipv6), name.to_str().as_ref())?.await?;
-    for path in 1..bulk.paths {
-        let six = bulk.ipv6 ^ (path % 2 == 1);
-        let from: IpAddr = if six { host.ipv6_address().into() } else { host.address().into() };
-        connection.open_path(address(six), Some(from)).await?;
+    let first = SocketAddr::new(routes[0].1, PORT);
+    let connection = endpoint.connect(&bulk.client_tls()?, first, name.to_str().as_ref())?.await?;
+    for path in 1..bulk.paths as usize {
+        let (from, to) = routes[path % routes.len()];
+        connection.open_path(SocketAddr::new(to, PORT), Some(from)).await?;
     }
     // Both NICs have what they need by then.
     host.runtime().sleep(SETTLED).await;
@@ -310,19 +345,9 @@ fn close(connection: &Connection) {
 
 /// Both ends' together.
 fn add(counters: &mut BTreeMap<String, u64>, ends: [Counters; 2]) {
-    let mut add = |name: &str, of: fn(&Counters) -> u64| {
-        let sum = ends.iter().map(of).sum::<u64>();
-        if sum > 0 {
-            counters.insert(name.into(), sum);
-        }
-    };
-    add("QuicSealedDevice", |of| of.sealed_by_device);
-    add("QuicSealedSw", |of| of.sealed_by_software);
-    add("QuicOpenedDevice", |of| of.opened_by_device);
-    add("QuicOpenedSw", |of| of.opened_by_software);
-    add("QuicKeysDevice", |of| of.keys);
-    add("QuicCidsDevice", |of| of.cids);
-    add("QuicDropped", |of| of.dropped);
+    let mut set = CounterSet::default();
+    ends.iter().for_each(|end| set.add(end));
+    counters.extend(set.moved().map(|(name, value)| (name.into(), value)));
 }
 
 /// Bytes handed to the stream at once.
@@ -330,6 +355,8 @@ const PIECE: usize = 256 << 10;
 /// Bytes of a stream in a packet of 1,472.
 const A_PACKET: u64 = 1437;
 const SETTLED: Duration = Duration::from_millis(5);
+/// What goes on arriving while what was lost is sent again, and lost again.
+const WINDOW_ROUND_TRIPS: f64 = 4.0;
 
 #[cfg(test)]
 mod tests {
@@ -346,6 +373,24 @@ mod tests {
             assert_eq!(counted("QuicSealedSw") > 1000, mode == Mode::QuicCpu, "{mode}");
             assert_eq!(counted("QuicOpenedDevice") > 1000, mode == Mode::QuicNic, "{mode}");
             assert_eq!(counted("QuicOpenedSw") > 1000, mode == Mode::QuicCpu, "{mode}");
+        }
+    }
+
+    /// Each path has a wire of its own, and one of them is cut.
+    #[test]
+    fn a_wire_may_be_cut_while_others_carry_on() {
+        for mode in [Mode::QuicCpu, Mode::QuicNic] {
+            let wire =
+                LinkConfig { rate: Some(1_000_000_000), delay: Duration::from_millis(1), ..LinkConfig::default() };
+            let bulk = QuicBulk {
+                paths: 3,
+                wires: vec![wire; 3],
+                cuts: vec![(1, Duration::from_millis(20))],
+                ..QuicBulk::new(mode, Payload::seeded(Seed(1), 40_000_000))
+            };
+            let run = bulk.run().unwrap();
+            assert!(run.sha256_ok && run.counters["wire_cut"] > 10, "{mode}: {:?}", run.counters);
+            assert_eq!(run.counters["QuicPathsSilent"], 1, "{mode}");
         }
     }
 

@@ -162,6 +162,8 @@ impl Recovery {
 }
 
 /// What one run reports: what `ktls_loopback` does, of the whole time with connecting in it, and what was left.
+///
+/// See [`Recovery`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveryRun {
     /// The common fields.
@@ -173,6 +175,8 @@ pub struct RecoveryRun {
 }
 
 /// What was left of the offload. Shares in percent.
+///
+/// See [`Recovery`] for an example.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// What the wire did.

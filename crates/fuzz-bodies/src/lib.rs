@@ -11,14 +11,17 @@ pub mod device_frames;
 pub mod esp_input;
 pub mod host_connection;
 pub mod host_stack;
+pub mod inflaters;
 mod input;
 pub mod key_file;
 mod nic;
 pub mod nvme_pdus;
 pub mod nvme_structures;
+pub mod protection;
 pub mod quic_datagrams;
 pub mod quic_frames;
 pub mod resumable_aead;
+pub mod switch_rules;
 mod tcp_frame;
 pub mod tls_handshake;
 pub mod tls_records;
@@ -39,12 +42,15 @@ pub const TARGETS: &[Target] = &[
     ("esp_input", esp_input::run),
     ("host_connection", host_connection::run),
     ("host_stack", host_stack::run),
+    ("inflaters", inflaters::run),
     ("key_file", key_file::run),
     ("nvme_pdus", nvme_pdus::run),
     ("nvme_structures", nvme_structures::run),
+    ("protection", protection::run),
     ("quic_datagrams", quic_datagrams::run),
     ("quic_frames", quic_frames::run),
     ("resumable_aead", resumable_aead::run),
+    ("switch_rules", switch_rules::run),
     ("tls_handshake", tls_handshake::run),
     ("tls_records", tls_records::run),
 ];

@@ -1,4 +1,4 @@
-//! A message through every back-end by a sequence of calls that the input chooses, against ring; and bytes as states.
+//! A message through every back-end by a sequence of calls that the input chooses, against ring or RustCrypto's CCM; and bytes as states.
 
 use crate::input::Input;
 use resumable_aead::{Algorithm, Backend, Key, State, TagMismatch};
@@ -35,7 +35,7 @@ fn any_state(input: &mut Input<'_>) {
 }
 
 fn a_message(input: &mut Input<'_>) {
-    let algorithm = Algorithm::ALL[usize::from(input.byte()) % 3];
+    let algorithm = Algorithm::ALL[usize::from(input.byte()) % Algorithm::ALL.len()];
     let key_bytes = &input.array::<32>()[..algorithm.key_len()];
     let nonce = input.array::<12>();
     let aad_len = usize::from(input.byte());
@@ -45,7 +45,7 @@ fn a_message(input: &mut Input<'_>) {
     // The rest is the message, several times over so that long pieces occur.
     let times = 1 + usize::from(input.byte()) % 8;
     let plaintext = input.0.repeat(times);
-    let (ciphertext, tag) = seal_with_ring(algorithm, key_bytes, &nonce, aad, &plaintext);
+    let (ciphertext, tag) = seal_with_another(algorithm, key_bytes, &nonce, aad, &plaintext);
 
     for backend in Backend::ALL.into_iter().filter(|backend| backend.is_available(algorithm)) {
         let key = Key::with_backend(algorithm, key_bytes, backend).unwrap();
@@ -55,11 +55,11 @@ fn a_message(input: &mut Input<'_>) {
         assert_eq!(key.open_in_place(&nonce, aad, &mut data, &tag), Ok(()));
         assert!(data == plaintext);
         let mut wrong = tag;
-        wrong[calls.len() % 16] ^= 1;
+        wrong[calls.len() % algorithm.tag_len()] ^= 1;
         assert_eq!(key.open_in_place(&nonce, aad, &mut data, &wrong), Err(TagMismatch));
 
         let (from, to) = if encrypting { (&plaintext, &ciphertext) } else { (&ciphertext, &plaintext) };
-        let mut state = State::new(&key, &nonce, aad);
+        let mut state = State::with_len(&key, &nonce, aad, from.len() as u64).unwrap();
         let mut at = 0;
         for call in calls.chunks_exact(3) {
             let len = usize::from(u16::from_le_bytes([call[1], call[2]])) % 5000;
@@ -92,16 +92,50 @@ fn a_message(input: &mut Input<'_>) {
     }
 }
 
-fn seal_with_ring(algorithm: Algorithm, key: &[u8], nonce: &[u8; 12], aad: &[u8], data: &[u8]) -> (Vec<u8>, [u8; 16]) {
+fn seal_with_another(
+    algorithm: Algorithm,
+    key: &[u8],
+    nonce: &[u8; 12],
+    aad: &[u8],
+    data: &[u8],
+) -> (Vec<u8>, [u8; 16]) {
     use ring::aead;
     let algorithm = match algorithm {
         Algorithm::Aes128Gcm => &aead::AES_128_GCM,
         Algorithm::Aes256Gcm => &aead::AES_256_GCM,
         Algorithm::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+        _ => return seal_with_rust_crypto(algorithm, key, nonce, aad, data),
     };
     let key = aead::LessSafeKey::new(aead::UnboundKey::new(algorithm, key).unwrap());
     let mut data = data.to_vec();
     let nonce = aead::Nonce::assume_unique_for_key(*nonce);
     let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
     (data, tag.as_ref().try_into().unwrap())
+}
+
+fn seal_with_rust_crypto(
+    algorithm: Algorithm,
+    key: &[u8],
+    nonce: &[u8; 12],
+    aad: &[u8],
+    data: &[u8],
+) -> (Vec<u8>, [u8; 16]) {
+    use aes::{Aes128, Aes256};
+    use ccm::consts::{U8, U12, U16};
+    use ccm::{AeadInOut, Ccm, KeyInit};
+    let (mut data, mut tag) = (data.to_vec(), [0; 16]);
+    macro_rules! seal {
+        ($aes:ty, $tag_len:ty) => {{
+            let ccm = Ccm::<$aes, $tag_len, U12>::new_from_slice(key).unwrap();
+            let short = ccm.encrypt_inout_detached(&(*nonce).into(), aad, data.as_mut_slice().into()).unwrap();
+            tag[..short.len()].copy_from_slice(&short);
+        }};
+    }
+    match algorithm {
+        Algorithm::Aes128Ccm => seal!(Aes128, U16),
+        Algorithm::Aes256Ccm => seal!(Aes256, U16),
+        Algorithm::Aes128Ccm8 => seal!(Aes128, U8),
+        _ => seal!(Aes256, U8),
+    }
+    (data, tag)
 }

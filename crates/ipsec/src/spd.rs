@@ -26,7 +26,7 @@ use offload_esp::SelectorTable;
 #[derive(Debug, Default)]
 pub struct Spd(SelectorTable<Rest>);
 
-/// What of a policy is not what finds it: the less there is, the more of them are in reach.
+/// The part of a policy beside its selector: the smaller it is, the more policies a cache line holds.
 type Rest = (Direction, Action);
 
 impl Spd {

@@ -82,6 +82,11 @@ pub enum TlsError {
     /// Caller's fault: TLS 1.2 has no key updates. The stream goes on.
     #[error("caller's fault: TLS 1.2 has no key updates")]
     NoKeyUpdates,
+    /// Caller's fault: data above TLS come with work for a device at the highest layer, which has no layer above it.
+    #[error(
+        "caller's fault: data came with work for more layers than a device has: send them with a tag of a lower layer"
+    )]
+    TooManyLayers,
     /// The key protected as many records as it may.
     #[error("the key is used up")]
     KeyExhausted,
@@ -109,7 +114,9 @@ impl TlsError {
             | TlsError::MalformedAlert => AlertDescription::DECODE_ERROR,
             TlsError::InvalidKeyUpdate(_) => AlertDescription::ILLEGAL_PARAMETER,
             TlsError::Schedule(ScheduleError::BadTicket) => AlertDescription::DECODE_ERROR,
-            TlsError::Schedule(_) | TlsError::KeyExhausted | TlsError::NoKeyUpdates => AlertDescription::INTERNAL_ERROR,
+            TlsError::Schedule(_) | TlsError::KeyExhausted | TlsError::NoKeyUpdates | TlsError::TooManyLayers => {
+                AlertDescription::INTERNAL_ERROR
+            }
             TlsError::AlertReceived(_) | TlsError::Truncated => return None,
         })
     }
@@ -118,7 +125,7 @@ impl TlsError {
         match self {
             TlsError::Truncated => io::ErrorKind::UnexpectedEof,
             TlsError::AlertReceived(_) => io::ErrorKind::ConnectionAborted,
-            TlsError::NoKeyUpdates => io::ErrorKind::Unsupported,
+            TlsError::NoKeyUpdates | TlsError::TooManyLayers => io::ErrorKind::Unsupported,
             TlsError::Schedule(ScheduleError::BadTicket) => io::ErrorKind::InvalidData,
             TlsError::Schedule(_) | TlsError::KeyExhausted => io::ErrorKind::Other,
             _ => io::ErrorKind::InvalidData,

@@ -86,6 +86,12 @@ impl KeySchedule for FixedKeys {
 }
 
 /// What a [`KeySchedule`] could not do.
+///
+/// ```
+/// use ktls_offload::{FixedKeys, KeySchedule, ScheduleError};
+///
+/// assert_eq!(FixedKeys.store_ticket(b"a ticket"), Err(ScheduleError::NoTickets));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
@@ -104,6 +110,13 @@ pub enum ScheduleError {
 }
 
 /// A key for a version or suite that the record layer does not know.
+///
+/// ```
+/// use ktls_offload::{ScheduleError, TlsSuite, TlsVersion, UnsupportedKey};
+///
+/// let unsupported = UnsupportedKey { version: TlsVersion::Tls12, suite: TlsSuite::ChaCha20Poly1305 };
+/// assert_eq!(ScheduleError::from(unsupported).to_string(), "records of Tls12 with ChaCha20Poly1305 are not supported");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("records of {version:?} with {suite:?} are not supported")]
 pub struct UnsupportedKey {

@@ -19,12 +19,18 @@
 //! [`connect`] has an example of a whole connection. TLS 1.2 and TLS 1.3, with AES-128-GCM, AES-256-GCM or
 //! ChaCha20-Poly1305. Who wants to negotiate anew (TLS 1.2) is told no.
 //!
-//! [`send_file`] sends files without copying them, and [`SharedWrites`] does it below an HTTP library.
+//! With feature `file`, `send_file` sends files without copying them, and `SharedWrites` does it below an HTTP library.
 //!
 //! Over an ordinary socket, for which there is [`TokioSegments`], this is a TLS implementation like others, in software.
+//!
+//! # Features
+//! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`] carry it over one. Without it
+//!   there are chunks ([`KtlsStream::next_chunk`], [`KtlsStream::send_chunk`]) over any [`SegmentStream`].
+//! - `file`: `send_file` and `SharedWrites`.
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "tokio")]
 mod adapter;
 mod alert;
 mod counters;
@@ -34,16 +40,19 @@ mod keys;
 mod messages;
 mod record;
 mod sealer;
+#[cfg(feature = "file")]
 mod send_file;
 mod stream;
 mod tasks;
 
+#[cfg(feature = "tokio")]
 pub use adapter::{ByteStream, TokioSegments};
 pub use alert::AlertDescription;
 pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;
 pub use handshake::{HandshakeError, Negotiated, accept, connect};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
+#[cfg(feature = "file")]
 pub use send_file::{Blocking, FilePieces, InPlace, LentPieces, SendFileError, SharedWrites, WriteCounters, send_file};
 pub use stream::KtlsStream;
 pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};

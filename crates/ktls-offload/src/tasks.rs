@@ -71,6 +71,7 @@ impl Waiting {
     }
 
     /// `task` has what it waited for; the others are to look too.
+    #[cfg(feature = "tokio")]
     pub(crate) fn done(&self, task: Task) {
         self.tasks.wake_but(Some(task), false);
     }

@@ -10,6 +10,7 @@
 //!   which queue a packet comes to; [`QueuePair`]: the rings of one driver, and what is behind them;
 //! - [`engine`]: what the author of an engine writes, and the engines that every NIC has;
 //! - `context`: the store of all contexts, with its cache; `steering`: which contexts a packet finds;
+//! - [`lookaside`]: engines behind job queues, from memory to memory: a device that is no port;
 //! - [`stats`]: what is counted.
 //!
 //! Most users want `nic-sim`, which puts a device and its driver together.
@@ -21,6 +22,7 @@ mod device;
 pub mod engine;
 mod fragments;
 mod function;
+pub mod lookaside;
 mod queue_pair;
 pub mod stats;
 mod steering;

@@ -4,6 +4,7 @@
 //!   `control`: commands on the control ring, and what the device reports there; `counts`: what is counted of them;
 //! - `ipsec`: SAs and policies, given and taken back on the send ring;
 //! - `rss`: which packets come to this queue;
+//! - `jobs`: [`JobDriver`], the driver of a lookaside accelerator, which is apart from the rest;
 //! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
 //!   the same ring, whichever engines are to work on it.
 //!
@@ -17,6 +18,7 @@ mod control;
 mod counts;
 mod face;
 mod ipsec;
+mod jobs;
 mod recovery;
 mod rss;
 pub mod stats;
@@ -28,6 +30,7 @@ use control::ControlQueue;
 use core::task::Waker;
 use counts::Counts;
 use ipsec::DeviceSas;
+pub use jobs::JobDriver;
 use nic_rings::packet::ReceiveCompletion;
 use nic_rings::{DriverRings, NicConfig};
 use offload_api::{

@@ -83,8 +83,8 @@ impl SendQueue {
         self.note_room(of_flow.min(of_all).min(self.packets(config)))
     }
 
-    /// Whether there may be room for whoever was told that there is none. It is said once: who was told may be gone,
-    /// and whoever still wants to send asks for room, and is told again.
+    /// Whether there may be room again for those who were told that the ring is full. It is said once: a sender that
+    /// was told may be gone; one that still wants to send asks for room, and is told again.
     pub(super) fn take_room_again(&self) -> bool {
         self.room_again.take()
     }

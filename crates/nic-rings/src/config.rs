@@ -182,6 +182,15 @@ pub enum TransmitResync {
 
 /// Time that passes between host and wire, beside the line's own. Assumed figures of the order that PCIe 4
 /// devices show, not measurements of one.
+///
+/// ```
+/// use nic_rings::{Delays, NicConfig};
+///
+/// let usual = Delays::default();
+/// assert!(usual.interrupt > usual.doorbell);
+/// let real_time = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+/// assert!(real_time.delays.interrupt.is_zero());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Delays {
     /// From the doorbell to the device acting on it.

@@ -34,6 +34,12 @@ offload_base::counters! {
         pub control: "control",
         /// Contexts fetched from host memory and written back there.
         pub context: "context",
+        /// Descriptors of jobs and of commands between them.
+        pub job_descriptors: "job_descriptors",
+        /// Sources of jobs, read, additional data included.
+        pub job_source: "job_source",
+        /// Results of jobs, written.
+        pub job_target: "job_target",
     }
 }
 
@@ -66,6 +72,12 @@ pub const CONTROL_PARK: u64 = SEND_BLOCK as u64;
 pub const COMMAND_DESCRIPTOR: u64 = 3 * SEND_BLOCK as u64;
 /// A control command that creates or destroys a context: command, key object and context, as mailboxes.
 pub const CONTROL_COMMAND: u64 = 512;
+
+/// A job: a block with session, IV and target, and a segment for each further piece, rounded up to whole blocks.
+pub const fn job_descriptor_bytes(pieces: usize) -> u64 {
+    let segments = SEND_BLOCK + pieces * DATA_SEGMENT;
+    (segments.div_ceil(SEND_BLOCK) * SEND_BLOCK) as u64
+}
 
 const SEND_BLOCK: usize = 64;
 const CONTROL_SEGMENT: usize = 16;

@@ -2,7 +2,7 @@
 //! ring entries say, and what they weigh on the bus.
 //!
 //! - [`rings`](rings()): the rings and signals of a queue pair, by their two ends; [`config`]: what a NIC is built with;
-//! - [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
+//! - [`packet`]: what crosses PCIe; [`dma`]: what that weighs; [`job`]: the rings of a job queue;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
 //! - [`rss`]: the hash by which received packets are spread over queues, which both ends compute.
 //!
@@ -12,6 +12,7 @@
 
 pub mod config;
 pub mod dma;
+pub mod job;
 pub mod packet;
 mod pair;
 pub mod ring;

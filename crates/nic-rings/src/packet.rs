@@ -61,6 +61,16 @@ pub enum SendDescriptor {
 }
 
 /// A completion of send descriptors.
+///
+/// ```
+/// use nic_rings::packet::SendCompletion;
+/// use nic_rings::{NicConfig, rings};
+///
+/// let (mut device, mut driver) = rings(&NicConfig::default());
+/// let done = SendCompletion { slots: [0, 1, 2].into_iter().collect() };
+/// device.send_completions.push(done.clone()).unwrap();
+/// assert_eq!(driver.send_completions.pop(), Some(done));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
     /// Which ones are done, a few at a time.
@@ -77,6 +87,26 @@ impl SendCompletion {
 pub type ReceiveDescriptor = BytesMut;
 
 /// A receive completion: a part of a buffer comes back with a packet in it.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use nic_rings::packet::ReceiveCompletion;
+/// use nic_rings::{NicConfig, rings};
+/// use offload_api::{Placements, RxMeta};
+///
+/// let (mut device, mut driver) = rings(&NicConfig::default());
+/// driver.receive.push(BytesMut::zeroed(4096)).unwrap();
+/// let mut buffer = device.receive.pop().unwrap();
+/// let completion = ReceiveCompletion {
+///     frame: buffer.split_to(60), // what arrived
+///     meta: RxMeta::default(),
+///     joined: None,
+///     placed: Placements::new(),
+///     ends_buffer: false,
+/// };
+/// device.receive_completions.push(completion).unwrap();
+/// assert_eq!(driver.receive_completions.pop().unwrap().frame.len(), 60);
+/// ```
 #[derive(Debug)]
 pub struct ReceiveCompletion {
     /// The packet, Ethernet header first.
@@ -92,6 +122,19 @@ pub struct ReceiveCompletion {
 }
 
 /// An entry of the control ring.
+///
+/// ```
+/// use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry};
+/// use nic_rings::{NicConfig, rings};
+/// use offload_api::Handle;
+///
+/// let (mut device, mut driver) = rings(&NicConfig::default());
+/// let handle = Handle { index: 3, generation: 0 };
+/// driver.control.push(ControlEntry { epoch: 0, report: false, command: ControlCommand::Destroy { handle } }).unwrap();
+/// let ControlCommand::Destroy { handle } = device.control.pop().unwrap().command else { panic!() };
+/// device.control_completions.push(ControlCompletion::Destroyed(handle)).unwrap();
+/// assert_eq!(driver.control_completions.pop(), Some(ControlCompletion::Destroyed(handle)));
+/// ```
 #[derive(Debug)]
 pub struct ControlEntry {
     /// How many resets the driver had heard of when it gave the command. The device forgets commands from
@@ -155,7 +198,7 @@ pub enum ControlCommand {
         handle: Handle,
         /// What the buffer is called: the command whose data belong there, say.
         buffer: u64,
-        /// Its pieces, in order. Whoever drops one sends it home.
+        /// Its pieces, in order. A dropped piece goes home.
         pieces: Vec<Piece>,
     },
     /// Send home what is left of a buffer.

@@ -6,11 +6,13 @@ use crate::ring::{Consumer, Producer, ring};
 use crate::signal::Signal;
 
 /// The device's ends of the rings it shares with its driver.
+///
+/// See [`rings`] for an example.
 #[derive(Debug)]
 pub struct DeviceRings {
     /// What is to be sent, and done in order with it.
     pub send: Consumer<SendEntry>,
-    /// What of it is done.
+    /// The descriptors that are done.
     pub send_completions: Producer<SendCompletion>,
     /// Empty buffers.
     pub receive: Consumer<ReceiveDescriptor>,
@@ -29,11 +31,13 @@ pub struct DeviceRings {
 }
 
 /// The driver's ends of the rings it shares with its device.
+///
+/// See [`rings`] for an example.
 #[derive(Debug)]
 pub struct DriverRings {
     /// What is to be sent, and done in order with it.
     pub send: Producer<SendEntry>,
-    /// What of it is done.
+    /// The descriptors that are done.
     pub send_completions: Consumer<SendCompletion>,
     /// Empty buffers.
     pub receive: Producer<ReceiveDescriptor>,

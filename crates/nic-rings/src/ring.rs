@@ -101,6 +101,11 @@ impl<T> Consumer<T> {
     pub fn is_empty(&self) -> bool {
         self.published.is_empty()
     }
+
+    /// Whether the producer is gone. What it published is still there.
+    pub fn is_abandoned(&self) -> bool {
+        self.published.is_abandoned()
+    }
 }
 
 #[cfg(test)]

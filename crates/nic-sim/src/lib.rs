@@ -8,6 +8,7 @@
 //! ```
 //!
 //! - [`nic`](nic()), [`multi_queue_nic`]: build a device and its driver, or its drivers; [`config`]: with what;
+//! - [`lookaside`](lookaside()): an accelerator from memory to memory, which is no port; [`mod@lookaside`]: what it is made of;
 //! - [`rss`]: how received packets are spread over queues;
 //! - [`frame`]: what crosses a wire; [`packet`]: what crosses PCIe; [`dma`]: what that weighs;
 //! - [`ring`], [`signal`]: descriptor rings, doorbells and interrupts;
@@ -21,11 +22,13 @@
 
 #![forbid(unsafe_code)]
 
+mod accelerator;
 mod nic;
 
+pub use accelerator::lookaside;
 pub use nic::{multi_queue_nic, multi_queue_nic_with, nic, nic_with};
-pub use nic_device::{self as device, Device, Function, QueuePair, engine};
-pub use nic_driver::{self as driver, Driver};
+pub use nic_device::{self as device, Device, Function, QueuePair, engine, lookaside};
+pub use nic_driver::{self as driver, Driver, JobDriver};
 pub use nic_rings::{Delays, NicConfig, TransmitResync, config, dma, packet, ring, rss, signal};
 pub use offload_wire::{self as wire, frame};
 
@@ -36,7 +39,7 @@ pub mod stats {
 }
 
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
-pub use {offload_api as api, offload_base as base};
+pub use {offload_api as api, offload_base as base, offload_jobs as jobs, offload_transforms as transforms};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

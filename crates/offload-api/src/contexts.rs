@@ -135,6 +135,22 @@ pub struct NewContext {
 }
 
 /// Something that happened to a context that follows no flow. (Of others, [`DeviceEvent`](crate::DeviceEvent)s tell.)
+///
+/// ```
+/// use offload_api::{ContextEvent, ContextNews, Handle};
+///
+/// /// What a protocol notes of what happened to its one context.
+/// fn note(news: ContextNews) -> String {
+///     match news {
+///         ContextNews::Ready(_) => "it works".into(),
+///         ContextNews::Removed(_) => "it is gone".into(),
+///         ContextNews::Event(ContextEvent { code, value, .. }) => format!("event {code}: {value}"),
+///     }
+/// }
+///
+/// let context = Handle { index: 3, generation: 0 };
+/// assert_eq!(note(ContextNews::Event(ContextEvent { context, code: 1, value: 70 })), "event 1: 70");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContextNews {
     /// It now works on what arrives.
@@ -146,6 +162,27 @@ pub enum ContextNews {
 }
 
 /// What may be asked of any engine. Nothing here blocks.
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{Direction, EngineInfo, NetDevice, NewContext, Refused, engines};
+///
+/// let (_device, mut driver) = nic(NicConfig::default());
+/// let contexts = driver.contexts().unwrap();
+/// // An engine makes contexts of specs of its own type only; a spec comes back when it is refused.
+/// let new = NewContext {
+///     engine: 200,
+///     direction: Direction::Receive,
+///     flow: None,
+///     keys: Vec::new(),
+///     spec: Box::new("a spec of another engine"),
+/// };
+/// let (refused, spec): (Refused, _) = contexts.create(new).unwrap_err();
+/// assert_eq!(refused, Refused::Unsupported);
+/// assert!(spec.is::<&str>());
+/// let unknown: Option<EngineInfo> = contexts.engine("an engine that no NIC has");
+/// assert!(unknown.is_none());
+/// ```
 pub trait Contexts {
     /// The engine of this name.
     fn engine(&mut self, name: &str) -> Option<EngineInfo>;

@@ -13,6 +13,16 @@ use offload_base::{Instant, Seq};
 use offload_formats::FlowKey;
 
 /// What a path through a device can do.
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{FlowKey, NetDevice, PathCaps};
+///
+/// let (_device, driver) = nic(NicConfig { mtu: 9000, ..NicConfig::default() });
+/// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap());
+/// let caps: PathCaps = driver.path(&flow);
+/// assert!(caps.mtu == 9000 && caps.checksum && caps.tso_max_bytes > 0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathCaps {
     /// Moves when anything else here may have changed: a security association, a device reset.

@@ -5,6 +5,15 @@ use core::net::IpAddr;
 use offload_formats::FlowKey;
 
 /// What finds contexts.
+///
+/// ```
+/// use offload_api::{FlowKey, Key, KeyBytes, Layer, engines};
+///
+/// let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap());
+/// let of_tls = Key::Flow(flow, Layer::FIRST);
+/// let of_esp = Key::Engine(engines::ESP, KeyBytes::of_addresses(0x1001, [10, 0, 0, 2].into(), [10, 0, 0, 1].into()));
+/// assert_ne!(of_tls, of_esp);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// The flow, as its receiver sees it, and the layer there.

@@ -12,6 +12,7 @@
 //!   datagram, with what was asked or told of its packet;
 //! - [`device`]: [`NetDevice`], what a stack sees of a NIC; [`tls`], [`nvme`], [`quic`], [`ipsec`], [`rss`]: its TLS, NVMe/TCP,
 //!   QUIC and IPsec faces, and the one that spreads packets over queues; [`record`]: how TLS records are made up;
+//! - [`job`]: [`JobQueue`], jobs for engines that work from memory to memory;
 //! - [`again`]: when a device that refused for the time being is asked again;
 //! - [`source`]: [`RecordSource`] and [`Sealer`], by which a transport keeps encrypted streams alive on its own;
 //! - [`stream`]: [`SegmentStream`], what a protocol over TCP sees of a transport; [`socket`]: [`DatagramSocket`], the same over
@@ -28,6 +29,7 @@ pub mod contexts;
 pub mod datagram;
 pub mod device;
 pub mod ipsec;
+pub mod job;
 pub mod key;
 pub mod mark;
 #[cfg(feature = "mock")]
@@ -58,6 +60,7 @@ pub use ipsec::{
     Limit, Limits, OffloadKind, Policy, Prefix, Protection, SaEvent, SaId, SaParams, SaRefused, Selector, Template,
     UdpEncapsulation,
 };
+pub use job::{Done, Integrity, Job, JobQueue, JobStatus, Outcome, Way};
 pub use key::{Key, KeyBytes};
 pub use mark::{ContextEvent, Mark, Marks, PacketMark, Verdict};
 pub use nvme::{NvmeTcpConfig, NvmeTcpContext, NvmeTcpContexts, NvmeTcpLimits};

@@ -23,6 +23,14 @@ pub enum Verdict {
 }
 
 /// What one context said.
+///
+/// ```
+/// use offload_api::{Handle, Mark, RxMeta, Verdict, engines};
+///
+/// let context = Handle { index: Handle::indices(engines::TLS, 1).start, generation: 0 };
+/// let meta = RxMeta::default().marked(context, Verdict::Done);
+/// assert_eq!(meta.marks.of(engines::TLS), Some(Mark { context, verdict: Verdict::Done }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The context.

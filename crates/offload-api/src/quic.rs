@@ -155,6 +155,18 @@ impl fmt::Debug for QuicHeaderKey {
 }
 
 /// What a context is made from.
+///
+/// ```
+/// use offload_api::quic::QuicCommand;
+/// use offload_api::{QuicCipher, QuicContext, QuicHeaderKey, QuicKey};
+///
+/// let key = |byte| QuicKey::new(QuicCipher::Aes128Gcm, &[byte; 16], [byte; 12]).unwrap();
+/// let header = QuicHeaderKey::new(QuicCipher::Aes128Gcm, &[1; 16]).unwrap();
+/// let context = QuicContext { header, generation: 0, key: key(2) };
+/// // At a key update, the key of the next generation follows.
+/// let update = QuicCommand::SetKey { generation: context.generation + 1, key: key(3) };
+/// assert!(matches!(update, QuicCommand::SetKey { generation: 1, .. }));
+/// ```
 #[derive(Debug)]
 pub struct QuicContext {
     /// The header key.
@@ -192,6 +204,13 @@ pub enum QuicCommand {
 }
 
 /// How the engine can be changed: what connection IDs are at a local port.
+///
+/// ```
+/// use offload_api::quic::QuicPort;
+///
+/// let (listens, closed) = (QuicPort { port: 443, cid_bytes: Some(8) }, QuicPort { port: 443, cid_bytes: None });
+/// assert_ne!(listens, closed);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuicPort {
     /// The port.

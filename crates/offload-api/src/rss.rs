@@ -9,6 +9,16 @@ use crate::tls::Refused;
 /// What a stack may ask of a device that spreads packets over queues.
 ///
 /// See `nic_sim::multi_queue_nic` for an example.
+///
+/// ```
+/// use nic_sim::{NicConfig, multi_queue_nic};
+/// use offload_api::{NetDevice, RssDevice};
+///
+/// let (_device, mut drivers) = multi_queue_nic(NicConfig { queues: 4, ..NicConfig::default() });
+/// let second: &mut dyn RssDevice = drivers[1].rss().unwrap();
+/// assert_eq!((second.queue(), second.queues()), (1, 4));
+/// assert_eq!(second.set_indirection(&[3; 128]), Ok(()), "all new flows to the last queue");
+/// ```
 pub trait RssDevice {
     /// Which queue this is, from 0 on.
     fn queue(&self) -> u16;

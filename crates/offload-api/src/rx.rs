@@ -39,6 +39,14 @@ pub enum TlsVerdict {
 
 /// What the NVMe/TCP receive engine found out about the digests of a packet. Whether it placed the payload is told
 /// by [`RxBuf::Placed`]: the two are kept apart.
+///
+/// ```
+/// use offload_api::rx::NvmeVerdict;
+/// use offload_api::{Handle, RxMeta, Verdict, engines};
+///
+/// let context = Handle { index: Handle::indices(engines::NVME_TCP, 1).start, generation: 0 };
+/// assert_eq!(RxMeta::default().marked(context, Verdict::Done).nvme(), NvmeVerdict::Good);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NvmeVerdict {
     /// It did not look, or not at all of the packet.
@@ -129,6 +137,14 @@ impl From<TlsVerdict> for Verdict {
 }
 
 /// A received packet as a driver hands it to the stack: all of it, Ethernet header first.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{RxMeta, RxPacket};
+///
+/// let packet = RxPacket::new(BytesMut::zeroed(60), RxMeta::default());
+/// assert!(packet.joined.is_none() && packet.placed.is_empty());
+/// ```
 #[derive(Debug)]
 pub struct RxPacket {
     /// The packet. Unique: its holder may write to it.

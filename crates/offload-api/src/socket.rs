@@ -181,6 +181,22 @@ impl From<SendRefused> for io::Error {
 }
 
 /// What a socket hears of its device.
+///
+/// ```
+/// use offload_api::{ContextNews, Handle, PacketAsk, SocketEvent};
+///
+/// /// The number of the first datagram that has to be sent anew.
+/// fn lost(event: SocketEvent) -> Option<u64> {
+///     match event {
+///         SocketEvent::NotSent(PacketAsk { number, .. }) => Some(number),
+///         _ => None,
+///     }
+/// }
+///
+/// let context = Handle { index: 3, generation: 0 };
+/// assert_eq!(lost(SocketEvent::NotSent(PacketAsk { context, number: 9, args: 0 })), Some(9));
+/// assert_eq!(lost(SocketEvent::Context(ContextNews::Ready(context))), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketEvent {

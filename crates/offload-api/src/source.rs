@@ -16,6 +16,14 @@ pub enum Lookup {
 }
 
 /// Bytes that lie one behind the other in a send queue.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_api::{LAYERS, QueuedBytes, TxTag};
+///
+/// let queued = QueuedBytes { bytes: Bytes::from_static(b"plain"), tag: TxTag::PLAIN, offsets: [700; LAYERS] };
+/// assert_eq!(queued.bytes.len(), 5);
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueuedBytes {
     /// They, as they were queued or as software sealed them.
@@ -56,6 +64,23 @@ impl RecordSource for NoRecords {
 
 /// Does in software what the device would have done to a unit. The transport keeps it until the last byte it
 /// answers for is acknowledged, so that a stream outlives both its device and its application.
+///
+/// ```
+/// use bytes::Bytes;
+/// use offload_api::{SealError, Sealer, Unit};
+///
+/// /// Seals by flipping all bits, for a test.
+/// struct Flips;
+///
+/// impl Sealer for Flips {
+///     fn seal(&mut self, unit: Unit, plain: &[Bytes]) -> Result<Bytes, SealError> {
+///         if plain.is_empty() {
+///             return Err(SealError::Malformed { number: unit.number });
+///         }
+///         Ok(plain.iter().flatten().map(|byte| !byte).collect())
+///     }
+/// }
+/// ```
 pub trait Sealer: Send {
     /// The bytes of `unit` as they belong on the wire: exactly as many as `plain` has, and the same ones every
     /// time, for a part may have been sent already.

@@ -146,6 +146,21 @@ impl TxPacket {
 }
 
 /// What became of a packet handed to [`NetDevice::transmit`](crate::NetDevice::transmit).
+///
+/// ```
+/// use offload_api::{DropReason, Sent};
+///
+/// /// Whether a stack keeps the packet, to hand it over once more.
+/// fn again(sent: Sent) -> bool {
+///     match sent {
+///         Sent::Posted => false,
+///         Sent::NeedsSoftware(_unit) => true, // once the unit is sealed
+///         Sent::Dropped(reason) => reason == DropReason::RingFull,
+///     }
+/// }
+///
+/// assert!(again(Sent::Dropped(DropReason::RingFull)) && !again(Sent::Posted));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sent {

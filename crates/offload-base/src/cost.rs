@@ -4,8 +4,8 @@
 //! the domain. A thread keeps a table of cycle-counter ticks by domain and work, and only if it is metered: on
 //! any other thread a scope is one load and a branch. Totals come from the thread's CPU time, which a
 //! preempted or parked thread does not spend; the ticks only say how to share it out. The counter does not stop for a
-//! thread that waits for its turn, so behind every span long enough to hide that, the thread's CPU time is asked what
-//! of it was spent: a thread that was preempted is not charged for those who ran meanwhile.
+//! thread that waits for its turn, so behind every span long enough to hide that, the thread's CPU time says how much
+//! was spent: a thread that was preempted is not charged for those that ran meanwhile.
 //!
 //! Opening or closing a scope reads the counter, some 20 ns, which is as much as some of what is measured. A thread
 //! finds out when it attaches what that takes at least, and charges so much of every scope to [`Domain::Outside`].
@@ -216,6 +216,8 @@ pub fn unpark() {
 }
 
 /// An open scope. Scopes close in the reverse order of their opening.
+///
+/// See [`domain`] for an example.
 #[derive(Debug)]
 #[must_use = "a scope ends when it is dropped"]
 pub struct Scope {

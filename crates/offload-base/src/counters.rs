@@ -53,6 +53,22 @@ macro_rules! counters {
 }
 
 /// A struct of named counters, as [`counters!`](crate::counters!) makes it.
+///
+/// ```
+/// use offload_base::counters::Counters;
+///
+/// offload_base::counters! {
+///     /// What a port counts.
+///     struct Port {
+///         /// Frames.
+///         pub frames: "tx_packets",
+///     }
+/// }
+///
+/// let mut seen = Vec::new();
+/// Port { frames: 9 }.visit(&mut |name, value| seen.push((name, value)));
+/// assert_eq!(seen, [("tx_packets", 9)]);
+/// ```
 pub trait Counters {
     /// Calls `visitor` with the reported name and the value of every counter, in the order declared.
     fn visit(&self, visitor: &mut dyn FnMut(&'static str, u64));

@@ -20,6 +20,19 @@ use core::hash::{BuildHasher, Hasher};
 pub struct QuickHash;
 
 /// Folds words into a state, each by one multiplication of 64 by 64 bits whose halves are added without carry.
+///
+/// ```
+/// use core::hash::{BuildHasher, Hasher};
+/// use offload_base::quick_hash::{QuickHash, QuickHasher};
+///
+/// let hash = |number: u32| {
+///     let mut hasher: QuickHasher = QuickHash.build_hasher();
+///     hasher.write_u32(number);
+///     hasher.finish()
+/// };
+/// assert_eq!(hash(7), hash(7));
+/// assert_ne!(hash(7), hash(8));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct QuickHasher(u64);
 

@@ -122,7 +122,7 @@ impl fmt::Debug for RandomSource {
 /// A generator: portable, and with a seed the same on every machine. For keys of real connections only from the
 /// [system](RandomSource::from_system).
 ///
-/// See [`Seed`] and [`RandomSource`] for examples.
+/// See [`RandomSource`] for an example.
 #[derive(Clone, Debug)]
 pub struct Rng(ChaCha8Rng);
 

@@ -89,6 +89,38 @@ pub trait Clock: Send + Sync {
 }
 
 /// Makes alarms on a clock: what a runtime, virtual or real, gives to the shells that wait.
+///
+/// ```
+/// use core::task::{Context, Poll, Waker};
+/// use offload_base::Instant;
+/// use offload_base::time::{Alarm, Clock, Timers};
+///
+/// /// A clock that stands still, for a test of what is late already.
+/// struct Stopped(Instant);
+///
+/// impl Clock for Stopped {
+///     fn now(&self) -> Instant {
+///         self.0
+///     }
+/// }
+///
+/// impl Timers for Stopped {
+///     fn alarm(&self) -> Box<dyn Alarm> {
+///         Box::new(Stopped(self.0))
+///     }
+/// }
+///
+/// impl Alarm for Stopped {
+///     fn poll(&mut self, _: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+///         if deadline.is_some_and(|deadline| deadline <= self.0) { Poll::Ready(()) } else { Poll::Pending }
+///     }
+/// }
+///
+/// let mut alarm = Stopped(Instant::from_nanos(5)).alarm();
+/// let mut cx = Context::from_waker(Waker::noop());
+/// assert!(alarm.poll(&mut cx, Some(Instant::from_nanos(5))).is_ready());
+/// assert!(alarm.poll(&mut cx, Some(Instant::from_nanos(6))).is_pending());
+/// ```
 pub trait Timers: Clock {
     /// A new alarm, for one waiting task.
     fn alarm(&self) -> Box<dyn Alarm>;
@@ -110,6 +142,7 @@ pub trait Alarm: Send {
 /// assert_eq!(earliest(None, soon), soon);
 /// assert_eq!(earliest(Some(Instant::from_nanos(9)), soon), soon);
 /// ```
+#[inline]
 pub fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -51,6 +51,25 @@ impl Trailer {
 }
 
 /// Why a packet could not be opened: the peer's fault, or the wire's.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
+/// use offload_esp::{Cipher, EspAt, OpenError, Outer};
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+/// let cipher = Cipher::new(&sa);
+/// // Ethernet and IPv4 headers, and eight bytes of UDP.
+/// let mut plain = vec![0; 12];
+/// plain.extend([8, 0, 0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 7, 0, 8, 0, 0]);
+/// let mut frame = BytesMut::new();
+/// Outer::for_packet(&sa, &plain[14..])?.wrap(&cipher, &plain, 1, &mut frame);
+/// let at = EspAt::find(&frame).unwrap();
+/// frame[at.end - 1] ^= 1; // the wire flips a bit
+/// assert_eq!(cipher.open(&mut frame, &at, 1), Err(OpenError::Icv));
+/// # Ok::<(), offload_esp::WrapError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

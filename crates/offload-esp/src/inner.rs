@@ -83,6 +83,28 @@ fn to_encapsulation_port(packet: &[u8], ip: &IpView) -> bool {
 }
 
 /// Why an authentic packet is not delivered: the peer made it so.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
+/// use offload_esp::{Cipher, EspAt, Outer, Trailer, UnwrapError, unwrap};
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+/// let cipher = Cipher::new(&sa);
+/// // Ethernet and IPv4 headers, and eight bytes of UDP.
+/// let mut plain = vec![0; 12];
+/// plain.extend([8, 0, 0x45, 0, 0, 28, 0, 1, 0, 0, 64, 17, 0x66, 0xce, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 7, 0, 8, 0, 0]);
+/// let mut frame = BytesMut::new();
+/// Outer::for_packet(&sa, &plain[14..])?.wrap(&cipher, &plain, 1, &mut frame);
+/// let at = EspAt::find(&frame).unwrap();
+/// let trailer = cipher.open(&mut frame, &at, 1)?;
+/// assert_eq!(Trailer::read(&frame, &at)?, trailer, "it is plain now");
+/// // RFC 4303 2.6: what names protocol 59 is a dummy.
+/// let dummy = Trailer { next_header: 59, ..trailer };
+/// assert_eq!(unwrap(frame, &at, &dummy, &sa), Err(UnwrapError::Dummy));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnwrapError {

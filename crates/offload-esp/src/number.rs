@@ -62,6 +62,13 @@ pub const fn limit(esn: bool) -> u64 {
 }
 
 /// Why a packet is not accepted: an old number, one that was there, or none that can be.
+///
+/// ```
+/// use offload_esp::{NotNew, ReplayWindow};
+///
+/// let window = ReplayWindow::new(64, false, 1000);
+/// assert_eq!(window.check(1), Err(NotNew), "older than the window");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the sequence number is not new")]
 pub struct NotNew;

@@ -31,6 +31,15 @@ pub struct Outer {
 }
 
 /// Why a packet cannot be wrapped.
+///
+/// ```
+/// use offload_esp::{Outer, WrapError};
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let sa = SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key);
+/// assert_eq!(Outer::for_packet(&sa, b"no IP packet").err(), Some(WrapError::NotIp));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WrapError {

@@ -39,6 +39,12 @@ pub enum Kind {
     Gre,
 }
 
+impl Kind {
+    const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
 /// One header of a frame and where it starts.
 ///
 /// See [`Headers`] for an example.
@@ -70,6 +76,8 @@ pub struct Header {
 pub struct Headers {
     stack: [Header; MAX_HEADERS],
     depth: u8,
+    /// A bit for each kind on the stack.
+    kinds: u16,
     /// The innermost IP header's place on the stack.
     network: Option<u8>,
     /// The number of the protocol that the innermost IP header carries.
@@ -146,7 +154,11 @@ impl Headers {
     }
 
     /// Where the innermost header of this kind starts.
+    #[inline]
     pub fn find(&self, kind: Kind) -> Option<usize> {
+        if self.kinds & kind.bit() == 0 {
+            return None;
+        }
         self.stack().iter().rev().find(|header| header.kind == kind).map(|header| header.at.into())
     }
 
@@ -169,6 +181,7 @@ impl Headers {
     }
 
     /// Whether the innermost IP packet is a fragment.
+    #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment
     }
@@ -179,6 +192,7 @@ impl Headers {
     }
 
     /// The innermost TCP or UDP header, if the packet is whole and not a fragment, and its lengths agree.
+    #[inline]
     pub fn transport(&self) -> Option<Transport> {
         let (version, network) = self.network()?;
         let place = self.stack().iter().rposition(|header| matches!(header.kind, Kind::Tcp | Kind::Udp))?;
@@ -202,6 +216,7 @@ impl Headers {
         let at = u16::try_from(at).ok()?;
         *self.stack.get_mut(usize::from(self.depth))? = Header { kind, at };
         self.depth += 1;
+        self.kinds |= kind.bit();
         Some(())
     }
 
@@ -293,6 +308,7 @@ impl Headers {
     const EMPTY: Headers = Headers {
         stack: [Header { kind: Kind::Ethernet, at: 0 }; MAX_HEADERS],
         depth: 0,
+        kinds: 0,
         network: None,
         protocol: 0,
         fragment: false,
@@ -342,6 +358,7 @@ impl Transport {
     }
 
     /// Source and destination address, one behind the other, as the frame has them.
+    #[inline]
     pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let ip = &frame[self.network..];
         match self.version {
@@ -377,6 +394,7 @@ impl Transport {
     }
 
     /// The sequence number of the first payload byte of a TCP segment. Of UDP this is no meaningful value.
+    #[inline]
     pub fn seq(&self, frame: &[u8]) -> Seq {
         let at = self.header + 4;
         Seq(u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]))

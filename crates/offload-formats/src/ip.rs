@@ -457,8 +457,8 @@ fn walk_six(packet: &[u8]) -> Result<IpHeaders, HeaderError> {
     Err(HeaderError::TooManyExtensions)
 }
 
-/// Whether this is an extension header of IPv6 (RFC 8200 4), behind which another header follows. Others (ESP, AH, mobility) are
-/// for whoever speaks them.
+/// Whether this is an extension header of IPv6 (RFC 8200 4), behind which another header follows. ESP, AH and mobility
+/// count as protocols.
 ///
 /// ```
 /// use offload_formats::ip::is_extension;
@@ -490,7 +490,7 @@ pub fn reaches_upper_layer(mut next: u8, mut data: &[u8]) -> bool {
     false
 }
 
-/// RFC 8200 4.2: whoever does not know an option does what its two highest bits say.
+/// RFC 8200 4.2: the two highest bits of an option say what a node does that does not know it.
 fn check_options(header: &[u8], header_at: usize) -> Result<(), HeaderError> {
     let mut at = 2;
     while let Some(kind) = header.get(at) {

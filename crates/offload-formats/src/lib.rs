@@ -29,7 +29,7 @@ pub use flow::{FlowKey, Protocol};
 pub use frame::{Header, Headers, Kind, Transport};
 pub use ip::{Fragment, HeaderError, IpHeaders, Problem, Report, Version};
 pub use segment::Segment;
-pub use tunnel::{Gre, Vxlan};
+pub use tunnel::{Geneve, Gre, Vxlan};
 
 /// The number at `at`, the higher byte first; `None` if it is not all there.
 pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u16> {

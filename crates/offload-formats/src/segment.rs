@@ -43,6 +43,7 @@ impl Transport {
     /// assert_eq!(header[38..42], 2100u32.to_be_bytes());
     /// assert_eq!(header[47], 0x10, "no PSH before the last");
     /// ```
+    #[inline]
     pub fn make_segment(&self, frame: &mut [u8], payload_bytes: usize, segment: Segment) {
         self.set_lengths(frame, payload_bytes);
         if self.version == Version::Four {
@@ -106,6 +107,7 @@ impl Transport {
     /// next[15] = 3; // congestion experienced
     /// assert!(!udp.says_the_same(&first, &next));
     /// ```
+    #[inline]
     pub fn says_the_same(&self, first: &[u8], frame: &[u8]) -> bool {
         let same = |from: usize, to: usize| first[from..to] == frame[from..to];
         let (ip, tcp) = (self.network, self.header);
@@ -140,6 +142,7 @@ impl Transport {
     /// other[35] = 8; // from another port
     /// assert!(!udp.is_of_flow(&other, &udp, &frame));
     /// ```
+    #[inline]
     pub fn is_of_flow(&self, frame: &[u8], of_first: &Transport, first: &[u8]) -> bool {
         let ports = |frame: &[u8], at: usize| [frame[at], frame[at + 1], frame[at + 2], frame[at + 3]];
         self.protocol == of_first.protocol
@@ -160,6 +163,7 @@ impl Transport {
     /// frame[47] |= 0x08; // PSH: nothing may follow
     /// assert!(!tcp.may_be_first(&frame));
     /// ```
+    #[inline]
     pub fn may_be_first(&self, frame: &[u8]) -> bool {
         self.protocol == Protocol::Tcp && frame[self.header + FLAGS] & !ECE == ACK
     }
@@ -167,6 +171,7 @@ impl Transport {
     /// FIN and PSH of a TCP segment, which only the last of several may have. Of UDP: nothing.
     ///
     /// See [`make_joined`](Self::make_joined).
+    #[inline]
     pub fn last_flags(&self, frame: &[u8]) -> u8 {
         if self.protocol == Protocol::Tcp { frame[self.header + FLAGS] & LAST_ONLY } else { 0 }
     }
@@ -200,6 +205,7 @@ impl Transport {
         sum
     }
 
+    #[inline]
     fn set_lengths(&self, frame: &mut [u8], payload_bytes: usize) {
         self.version.set_length(&mut frame[self.network..], self.payload - self.network + payload_bytes);
         if self.protocol == Protocol::Udp {

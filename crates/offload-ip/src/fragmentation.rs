@@ -206,7 +206,7 @@ impl Cut {
     }
 }
 
-/// What of the packet is not in a fragment yet.
+/// The part of the packet that is in no fragment yet.
 struct Rest {
     pieces: SmallVec<[Bytes; 5]>,
 }

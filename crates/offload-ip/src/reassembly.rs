@@ -108,7 +108,7 @@ pub enum Taken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// It is none.
+    /// The packet is not a fragment.
     #[error("the packet is not a fragment")]
     NoFragment,
     /// Its headers make no sense.
@@ -128,6 +128,21 @@ pub enum Refusal {
 /// A packet that was given up when its time was over.
 ///
 /// See [`Reassembler::expire`].
+///
+/// ```
+/// use offload_base::Instant;
+/// use offload_formats::Version;
+/// use offload_ip::{Expired, Limits, Reassembler};
+///
+/// let mut reassembler = Reassembler::new(Limits::of(Version::Four));
+/// // The first eight bytes of a UDP datagram: more fragments are to come, and do not.
+/// let mut first = vec![0x45, 0, 0, 28, 0, 1, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+/// first.extend([0, 7, 0, 7, 0, 99, 0, 0]);
+/// reassembler.insert(Instant::ZERO, &first, 0);
+/// let late = reassembler.next_event().unwrap();
+/// let Expired { first, among } = reassembler.expire(late).unwrap();
+/// assert!(first.is_some() && among == 0);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
     /// The first fragment, if it had come, behind what was in front of its IP header: with it the sender may be told

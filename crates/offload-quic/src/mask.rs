@@ -1,12 +1,13 @@
 //! Header protection (RFC 9001 5.4): what hides the first byte and the number.
 
 use crate::SAMPLE;
+use crate::key::algorithm;
 use core::fmt;
-use offload_api::{QuicCipher, QuicHeaderKey};
-use ring::aead::quic;
+use offload_api::QuicHeaderKey;
+use resumable_aead::MaskKey;
 
 /// The key that makes masks, ready for use.
-pub struct HeaderKey(quic::HeaderProtectionKey);
+pub struct HeaderKey(MaskKey);
 
 impl HeaderKey {
     /// Expands a key.
@@ -14,21 +15,13 @@ impl HeaderKey {
     /// # Panics
     /// Never: a [`QuicHeaderKey`] is as long as its cipher wants.
     pub fn new(key: &QuicHeaderKey) -> HeaderKey {
-        let algorithm = match key.cipher() {
-            QuicCipher::Aes256Gcm => &quic::AES_256,
-            QuicCipher::ChaCha20Poly1305 => &quic::CHACHA20,
-            _ => &quic::AES_128,
-        };
-        let key = quic::HeaderProtectionKey::new(algorithm, key.key());
+        let key = MaskKey::new(algorithm(key.cipher()), key.key());
         HeaderKey(key.expect("a key is as long as its cipher wants"))
     }
 
     /// The mask that a sample of the ciphertext makes.
-    ///
-    /// # Panics
-    /// Never: a sample has the length that every algorithm wants.
     pub fn mask(&self, sample: &[u8; SAMPLE]) -> [u8; 5] {
-        self.0.new_mask(sample).expect("a sample is as long as every algorithm wants")
+        self.0.mask(sample)
     }
 }
 

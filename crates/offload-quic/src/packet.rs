@@ -109,6 +109,22 @@ impl Unmasked {
 pub struct TooShort;
 
 /// Why a packet could not be opened: the peer's fault, or the wire's.
+///
+/// ```
+/// use offload_api::QuicCipher;
+/// use offload_quic::{OpenError, Secret, TooShort, Unmasked};
+///
+/// fn open(secret: &Secret, packet: &mut [u8]) -> Result<(), OpenError> {
+///     let unmasked = Unmasked::read(&secret.header_key(), packet, 1)?;
+///     let number = unmasked.number(None);
+///     unmasked.open(&secret.packet_key(), packet, 0, number)
+/// }
+///
+/// let secret = Secret::new(QuicCipher::Aes128Gcm, &[1; 32])?;
+/// assert_eq!(open(&secret, &mut [0x40; 8]), Err(OpenError::TooShort(TooShort)));
+/// assert_eq!(open(&secret, &mut [0x40; 60]), Err(OpenError::Tag));
+/// # Ok::<(), offload_quic::SecretLengthError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

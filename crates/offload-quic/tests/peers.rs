@@ -51,6 +51,28 @@ fn of_others(secret: &Secret, plain: &[u8], number_at: usize, path: u32, number:
     packet
 }
 
+/// None is left out: each cipher, length of the number and of the connection ID.
+#[test]
+fn every_shape_of_packet_is_sealed_and_opened() {
+    for cipher in QuicCipher::ALL {
+        let secret = secret_of(cipher, [9; 32]);
+        let (key, header_key) = (secret.packet_key(), secret.header_key());
+        for (first, cid_bytes) in (0..8).flat_map(|first| (0..=20).map(move |cid| (0x40 | first, cid))) {
+            let (number, path) = (0x1234_5678_9abc + u64::from(first), cid_bytes as u32);
+            let before = plain(first, &[0xcd; 20][..cid_bytes], number, b"every shape");
+            let mut packet = before.clone();
+            seal(&key, &header_key, &mut packet, 1 + cid_bytes, path, number).unwrap();
+            if cipher != QuicCipher::Aes128Ccm {
+                assert_eq!(packet, of_others(&secret, &before, 1 + cid_bytes, path, number), "{cipher:?}");
+            }
+            let header = Unmasked::read(&header_key, &packet, 1 + cid_bytes).unwrap();
+            assert_eq!(header.number(Some(number - 1)), number, "{cipher:?} {first:x} {cid_bytes}");
+            header.open(&key, &mut packet, path, number).unwrap();
+            assert_eq!(packet[..packet.len() - 16], before[..before.len() - 16]);
+        }
+    }
+}
+
 fn ciphers() -> impl Strategy<Value = QuicCipher> {
     prop::sample::select(QuicCipher::ALL.to_vec())
 }

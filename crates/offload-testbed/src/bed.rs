@@ -7,10 +7,11 @@
 use crate::capture::Capture;
 use crate::domain::in_domain;
 use crate::executor::{RealClock, VirtualTime};
-use crate::fabric::{Cable, Station, connect, connect_threads};
+use crate::fabric::{Cable, MOST_LANES, Station, connect_lanes, join_threads, link_local};
 use crate::real_threads::RealThreads;
 use crate::runtime::{JoinHandle, Runtime, lock};
 use crate::tokio_runtime;
+use crate::trace::{TracedDevice, TracedPort, Tracer};
 use core::fmt;
 use core::future::Future;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,6 +50,7 @@ pub struct Builder {
     guessable: bool,
     clock: ClockKind,
     meter: Option<Meter>,
+    tracer: Option<Tracer>,
     hosts: Vec<Plan>,
     wires: Vec<Wire>,
 }
@@ -94,7 +96,8 @@ impl fmt::Debug for Layer {
 struct Wire {
     left: usize,
     right: End,
-    link: LinkConfig,
+    /// One, or one for each address of a host.
+    links: Vec<LinkConfig>,
     capture: Option<Capture>,
     recorder: Option<Recorder>,
 }
@@ -127,6 +130,14 @@ impl Builder {
     #[must_use]
     pub fn meter(mut self, meter: &Meter) -> Builder {
         self.meter = Some(meter.clone());
+        self
+    }
+
+    /// Writes a timeline of everything that hosts, NICs and wires do; without effect if there is no tracer. What the meter
+    /// tells of hosts and devices has the tracer's own time in it then.
+    #[must_use]
+    pub fn traced<'a>(mut self, tracer: impl Into<Option<&'a Tracer>>) -> Builder {
+        self.tracer = tracer.into().cloned();
         self
     }
 
@@ -213,7 +224,40 @@ impl Builder {
     /// Joins the NICs of two hosts by a wire, the same in both directions.
     #[must_use]
     pub fn wire(mut self, left: usize, right: usize, link: LinkConfig) -> Builder {
-        self.wires.push(Wire { left, right: End::Host(right), link, capture: None, recorder: None });
+        self.wires.push(Wire { left, right: End::Host(right), links: vec![link], capture: None, recorder: None });
+        self
+    }
+
+    /// Joins the NICs of two hosts by several wires, each with a rate, delay and loss of
+    /// its own: packets to a host's IPv4 address take the first one, those to its IPv6 address the second, those to its
+    /// [link-local](BedHost::link_local_address) one the third. They are [cables](Testbed::cable) in that order. The NIC hands
+    /// over what it has to send in one row: a wire that [holds back](nic_sim::wire::Overflow::HoldBack) holds back what is
+    /// for the others, too.
+    ///
+    /// ```
+    /// use offload_host_stack::TcpConfig;
+    /// use nic_sim::NicConfig;
+    /// use nic_sim::wire::LinkConfig;
+    /// use offload_base::Seed;
+    /// use offload_testbed::Testbed;
+    ///
+    /// let slow = LinkConfig { rate: Some(1_000_000_000), ..LinkConfig::default() };
+    /// let bed = Testbed::builder(Seed(1))
+    ///     .host("server", NicConfig::default(), TcpConfig::default())
+    ///     .host("client", NicConfig::default(), TcpConfig::default())
+    ///     .wires(0, 1, [LinkConfig::default(), slow])
+    ///     .build()?;
+    /// assert!(bed.cable(1).left_to_right.lock().is_ok());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there are none, or more than three.
+    #[must_use]
+    pub fn wires(mut self, left: usize, right: usize, links: impl IntoIterator<Item = LinkConfig>) -> Builder {
+        let links: Vec<_> = links.into_iter().collect();
+        assert!((1..=MOST_LANES).contains(&links.len()), "two hosts have one to three wires, one for each address");
+        self.wires.push(Wire { left, right: End::Host(right), links, capture: None, recorder: None });
         self
     }
 
@@ -223,7 +267,13 @@ impl Builder {
     #[must_use]
     pub fn attach(mut self, host: usize, name: &str, port: impl Port + 'static, link: LinkConfig) -> Builder {
         let outside = Station::new(name, Domain::Wire, port);
-        self.wires.push(Wire { left: host, right: End::Outside(outside), link, capture: None, recorder: None });
+        self.wires.push(Wire {
+            left: host,
+            right: End::Outside(outside),
+            links: vec![link],
+            capture: None,
+            recorder: None,
+        });
         self
     }
 
@@ -277,13 +327,24 @@ impl Builder {
         }
         let mut cables = Vec::new();
         for (number, wire) in self.wires.into_iter().enumerate() {
-            let mut nic_station = |host: usize| {
+            let mut nic_station = |host: usize, peer: &str| {
                 let device = ports[host].take().expect("a NIC has one port: it takes one wire");
-                Station::new(self.hosts[host].name.clone(), Domain::Device(host as u8), device)
+                let (name, domain) = (self.hosts[host].name.clone(), Domain::Device(host as u8));
+                match &self.tracer {
+                    Some(tracer) => {
+                        let port = TracedPort::new(device, tracer, &name, peer, wire.links[0].rate);
+                        Station::new(name, domain, port)
+                    }
+                    None => Station::new(name, domain, device),
+                }
             };
-            let left = nic_station(wire.left);
+            let peer = match &wire.right {
+                End::Host(host) => &self.hosts[*host].name,
+                End::Outside(station) => &station.name,
+            };
+            let left = nic_station(wire.left, peer);
             let (right, right_runs_on) = match wire.right {
-                End::Host(host) => (nic_station(host), host),
+                End::Host(host) => (nic_station(host, &self.hosts[wire.left].name), host),
                 End::Outside(station) => (station, wire.left),
             };
             let left = match &wire.capture {
@@ -298,14 +359,14 @@ impl Builder {
                 None => left,
             };
             let seed = self.seed.derive(&format!("wire {number}"));
-            let there = Link::new(&wire.link, seed.derive("left to right"));
-            let back = Link::new(&wire.link, seed.derive("right to left"));
+            let lanes: Vec<_> = wire.links.iter().zip(0..).map(|(link, lane)| cable_of(link, seed, lane)).collect();
             let (left_runs, right_runs) = (engine.device_runtime(wire.left), engine.device_runtime(right_runs_on));
-            cables.push(if engine.parts(wire.left, right_runs_on) {
-                connect_threads([&left_runs, &right_runs], left, right, there, back)
+            if engine.parts(wire.left, right_runs_on) {
+                join_threads([&left_runs, &right_runs], [left, right], &lanes);
             } else {
-                connect(&left_runs, left, right, there, back)
-            });
+                connect_lanes(&left_runs, [left, right], &lanes);
+            }
+            cables.extend(lanes);
         }
         Ok(Testbed { hosts, cables, engine })
     }
@@ -342,6 +403,10 @@ impl Builder {
         if let Some(Layer(around)) = &plan.layer {
             queues = around(queues);
         }
+        if let Some(tracer) = &self.tracer {
+            let traced = |(number, queue)| Box::new(TracedDevice::new(queue, tracer, &plan.name, number)) as _;
+            queues = queues.into_iter().enumerate().map(traced).collect();
+        }
         assert_eq!(queues.len(), usize::from(plan.nic.queues), "a layer gives back as many queues as it was given");
         let shards = Host::shards(config, queues, runtime.clone());
         let bed_host = BedHost {
@@ -349,6 +414,7 @@ impl Builder {
             name: plan.name.clone(),
             address: plan.address,
             ipv6: plan.ipv6.address,
+            link_local: link_local(plan.nic.mac),
             shards: shards.into(),
             device,
             runtime: runtime.clone(),
@@ -367,6 +433,12 @@ impl Builder {
     fn last_wire(&mut self) -> &mut Wire {
         self.wires.last_mut().expect("there is a wire to look at")
     }
+}
+
+/// A wire, or one of several between the same two NICs.
+fn cable_of(link: &LinkConfig, seed: Seed, lane: usize) -> Cable {
+    let seed = if lane == 0 { seed } else { seed.derive(&format!("lane {lane}")) };
+    Cable::of(Link::new(link, seed.derive("left to right")), Link::new(link, seed.derive("right to left")))
 }
 
 /// Hosts with NICs, joined by wires, and what runs them.
@@ -416,7 +488,15 @@ impl Testbed {
     /// Starts on a testbed whose randomness comes from `seed`: all of it, but for the secrets of a host that is attached to
     /// something [outside](Builder::attach) in real time.
     pub fn builder(seed: Seed) -> Builder {
-        Builder { seed, guessable: false, clock: ClockKind::Virtual, meter: None, hosts: Vec::new(), wires: Vec::new() }
+        Builder {
+            seed,
+            guessable: false,
+            clock: ClockKind::Virtual,
+            meter: None,
+            tracer: None,
+            hosts: Vec::new(),
+            wires: Vec::new(),
+        }
     }
 
     /// A host, by the order they were added.
@@ -427,7 +507,7 @@ impl Testbed {
         &self.hosts[number]
     }
 
-    /// A wire, by the order they were added: to change what it does to frames, in one direction or both.
+    /// A wire, by the order they were added, several between two hosts one by one: to change what it does to frames, in one direction or both.
     ///
     /// # Panics
     /// If there are not so many.
@@ -496,6 +576,7 @@ pub struct BedHost {
     name: String,
     address: Ipv4Addr,
     ipv6: Ipv6Addr,
+    link_local: Ipv6Addr,
     shards: Arc<[Host]>,
     device: Arc<Mutex<Device>>,
     runtime: Arc<dyn Runtime>,
@@ -533,6 +614,11 @@ impl BedHost {
     /// Its IPv6 address.
     pub fn ipv6_address(&self) -> Ipv6Addr {
         self.ipv6
+    }
+
+    /// Its link-local IPv6 address (RFC 4291 2.5.6).
+    pub fn link_local_address(&self) -> Ipv6Addr {
+        self.link_local
     }
 
     /// Whose time its tasks take.

@@ -107,6 +107,8 @@ impl fmt::Debug for Capture {
 }
 
 /// An interface of a [`Capture`].
+///
+/// See [`Capture`] for an example.
 #[derive(Clone, Debug)]
 pub struct CaptureTap {
     capture: Capture,

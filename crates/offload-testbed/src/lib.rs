@@ -10,6 +10,7 @@
 //! - [`attach`]: ports with something outside behind them: a guest's network card, a TAP of this machine;
 //! - [`bridge`]: between the kernel's sockets and emulated hosts, so that any program may be a peer;
 //! - [`capture`]: captures for Wireshark, secrets included;
+//! - [`trace`]: timelines for Perfetto;
 //! - [`identity`], [`secrets`]: TLS configurations with a fixed certificate, and randomness from a seed.
 
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ mod real_threads;
 pub mod runtime;
 pub mod secrets;
 pub mod tokio_runtime;
+pub mod trace;
 
 pub use bed::{BedHost, Builder, ClockKind, Testbed};
 pub use capture::Capture;
@@ -35,6 +37,7 @@ pub use executor::{Handle, RealClock, RealTime, RealTimeConfig, VirtualTime};
 pub use fabric::{Cable, Station, connect};
 pub use runtime::{JoinHandle, Runtime, Sleep};
 pub use tokio_runtime::TokioRuntime;
+pub use trace::{ApplicationTrack, TraceSummary, Tracer};
 
 pub use nic_sim::{NicConfig, wire};
 pub use offload_base::Seed;

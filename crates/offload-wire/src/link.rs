@@ -204,7 +204,7 @@ struct Line {
     bits_per_second: u64,
     /// When the last frame has left.
     free_at: Instant,
-    /// What of a nanosecond `free_at` leaves out, in 1 / `bits_per_second` nanoseconds: a full line is exact
+    /// The part of a nanosecond that `free_at` leaves out, in 1 / `bits_per_second` nanoseconds: a full line is exact
     /// however many frames went over it.
     remainder: u64,
 }

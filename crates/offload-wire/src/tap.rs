@@ -39,6 +39,18 @@ pub struct Recorder {
 }
 
 /// A frame that a [`Recorder`] saw.
+///
+/// ```
+/// use offload_base::Instant;
+/// use offload_wire::frame::Frame;
+/// use offload_wire::tap::Seen;
+/// use offload_wire::{Direction, Recorder, Tap};
+///
+/// let recorder = Recorder::default();
+/// let (at, direction, frame) = (Instant::from_nanos(5), Direction::Inbound, Frame::from(vec![0; 60]));
+/// recorder.clone().frame(at, direction, &frame);
+/// assert_eq!(recorder.seen(), [Seen { at, direction, frame }]);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// When.

@@ -46,6 +46,31 @@ pub struct Config {
     pub udp_payload: u16,
     /// Whether the fixed bit is sent at random to peers that do not mind (RFC 9287).
     pub grease: bool,
+    /// How often keys may be used, by device and software together.
+    pub limits: AeadLimits,
+}
+
+/// How often keys may be used (RFC 9001 6.6), if that is to be less often than their cipher allows. Keys change before the
+/// first limit, and the connection ends where they cannot.
+///
+/// ```
+/// use quic_offload::AeadLimits;
+///
+/// let careful = AeadLimits { sealed: 1 << 20, ..AeadLimits::default() };
+/// assert_eq!(careful.forged, u64::MAX, "as many as the cipher allows");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AeadLimits {
+    /// Packets that are sealed by one key. The state machine begins to look for the next key 10,000 packets before.
+    pub sealed: u64,
+    /// Packets of a connection that are not authentic.
+    pub forged: u64,
+}
+
+impl Default for AeadLimits {
+    fn default() -> AeadLimits {
+        AeadLimits { sealed: u64::MAX, forged: u64::MAX }
+    }
 }
 
 /// What a device is asked to do.
@@ -94,6 +119,7 @@ impl Default for Config {
             idle: Duration::from_secs(30),
             udp_payload: 1472,
             grease: true,
+            limits: AeadLimits::default(),
         }
     }
 }

@@ -327,7 +327,7 @@ impl Connection {
         Ok(total)
     }
 
-    /// What became of a path so far; `None`: there is none of this number.
+    /// What became of a path so far; `None`: no path has this number.
     pub fn path_statistics(&self, path: u32) -> Option<PathStatistics> {
         let found = self.held.with(|_, conn| {
             let id = conn.noq.paths().into_iter().find(|id| number_of(*id) == path)?;

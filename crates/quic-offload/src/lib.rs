@@ -27,7 +27,7 @@ mod error;
 mod stream;
 
 pub use crate::core::Counters;
-pub use config::{ClientTls, Config, Offload, ServerTls};
+pub use config::{AeadLimits, ClientTls, Config, Offload, ServerTls};
 pub use connection::{Connection, PathStatistics, Statistics};
 pub use crypto::session::NoInitialSuite;
 pub use endpoint::{Connecting, Driver, Endpoint};

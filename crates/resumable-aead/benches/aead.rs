@@ -40,7 +40,7 @@ struct InPieces {
 
 impl OneShot for InPieces {
     fn seal(&self, data: &mut [u8]) -> [u8; 16] {
-        let mut state = State::new(&self.key, &NONCE, &AAD);
+        let mut state = State::with_len(&self.key, &NONCE, &AAD, data.len() as u64).unwrap();
         for piece in data.chunks_mut(self.piece) {
             state.encrypt(&self.key, piece).unwrap();
         }
@@ -48,7 +48,7 @@ impl OneShot for InPieces {
     }
 
     fn open(&self, data: &mut [u8], tag: &[u8; 16]) {
-        let mut state = State::new(&self.key, &NONCE, &AAD);
+        let mut state = State::with_len(&self.key, &NONCE, &AAD, data.len() as u64).unwrap();
         for piece in data.chunks_mut(self.piece) {
             state.decrypt(&self.key, piece).unwrap();
         }
@@ -106,22 +106,27 @@ impl<C: aes_gcm::aead::AeadInOut<NonceSize = aes_gcm::aead::consts::U12, TagSize
 fn others(algorithm: Algorithm) -> Vec<(&'static str, Box<dyn OneShot>)> {
     use aes_gcm::KeyInit;
     let key = &KEY[..algorithm.key_len()];
-    let rust_crypto: Box<dyn OneShot> = match algorithm {
-        Algorithm::Aes128Gcm => Box::new(RustCrypto(aes_gcm::Aes128Gcm::new_from_slice(key).unwrap())),
-        Algorithm::Aes256Gcm => Box::new(RustCrypto(aes_gcm::Aes256Gcm::new_from_slice(key).unwrap())),
-        Algorithm::ChaCha20Poly1305 => {
-            Box::new(RustCrypto(chacha20poly1305::ChaCha20Poly1305::new_from_slice(key).unwrap()))
+    let (rust_crypto, ring, aws_lc): (Box<dyn OneShot>, _, _) = match algorithm {
+        Algorithm::Aes128Gcm => (
+            Box::new(RustCrypto(aes_gcm::Aes128Gcm::new_from_slice(key).unwrap())),
+            &ring::aead::AES_128_GCM,
+            &aws_lc_rs::aead::AES_128_GCM,
+        ),
+        Algorithm::Aes256Gcm => (
+            Box::new(RustCrypto(aes_gcm::Aes256Gcm::new_from_slice(key).unwrap())),
+            &ring::aead::AES_256_GCM,
+            &aws_lc_rs::aead::AES_256_GCM,
+        ),
+        Algorithm::ChaCha20Poly1305 => (
+            Box::new(RustCrypto(chacha20poly1305::ChaCha20Poly1305::new_from_slice(key).unwrap())),
+            &ring::aead::CHACHA20_POLY1305,
+            &aws_lc_rs::aead::CHACHA20_POLY1305,
+        ),
+        Algorithm::Aes128Ccm => {
+            let ccm = ccm::Ccm::<aes::Aes128, ccm::consts::U16, ccm::consts::U12>::new_from_slice(key).unwrap();
+            return vec![("rustcrypto", Box::new(RustCrypto(ccm)))];
         }
-    };
-    let ring = match algorithm {
-        Algorithm::Aes128Gcm => &ring::aead::AES_128_GCM,
-        Algorithm::Aes256Gcm => &ring::aead::AES_256_GCM,
-        Algorithm::ChaCha20Poly1305 => &ring::aead::CHACHA20_POLY1305,
-    };
-    let aws_lc = match algorithm {
-        Algorithm::Aes128Gcm => &aws_lc_rs::aead::AES_128_GCM,
-        Algorithm::Aes256Gcm => &aws_lc_rs::aead::AES_256_GCM,
-        Algorithm::ChaCha20Poly1305 => &aws_lc_rs::aead::CHACHA20_POLY1305,
+        _ => return Vec::new(),
     };
     let ring = ring::aead::LessSafeKey::new(ring::aead::UnboundKey::new(ring, key).unwrap());
     let aws_lc = aws_lc_rs::aead::LessSafeKey::new(aws_lc_rs::aead::UnboundKey::new(aws_lc, key).unwrap());

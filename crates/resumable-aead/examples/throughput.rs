@@ -1,103 +1,158 @@
-//! How fast every back-end of this processor is, beside ring and aws-lc-rs: `cargo run --release --example throughput`.
+//! How fast every back-end of this processor is, beside others: `cargo run --release --example throughput [NAME]`.
 //!
-//! Prints GB/s (1e9 bytes) of the fastest of many short runs. On a machine that others use too, medians say how busy
-//! it was; the fastest run says what the code can do.
+//! Prints GB/s (1e9 bytes) of the fastest of many short runs. All that stand in one row take turns, so that what else the
+//! machine does falls on all alike. `NAME` picks tables whose title contains it: `Aes128Gcm`, `ChaCha`.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use ccm::KeyInit as _;
 use resumable_aead::{Algorithm, Backend, Key, State};
 
 fn main() {
-    for algorithm in Algorithm::ALL {
-        println!("\n{algorithm:?}: seal whole messages\n");
-        println!("| bytes | ring | aws-lc-rs | {} |", names(algorithm).join(" | "));
-        println!("|---|{}", "---|".repeat(2 + names(algorithm).len()));
-        for len in [64, 256, 1024, 1448, 4096, RECORD] {
-            print!("| {len} | {:.2} | {:.2} |", ring(algorithm, len), aws_lc(algorithm, len));
-            for key in keys(algorithm) {
-                let mut data = vec![0; len];
-                print!(" {:.2} |", rate(len, || _ = black_box(key.seal_in_place(&NONCE, &AAD, black_box(&mut data)))));
-            }
-            println!();
-        }
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    let is_wanted = |algorithm: &Algorithm| format!("{algorithm:?}").contains(&wanted);
+    for algorithm in Algorithm::ALL.into_iter().filter(is_wanted) {
+        whole_messages(algorithm);
+        records_in_pieces(algorithm);
+    }
+}
 
-        println!(
-            "\n{algorithm:?}: a record of {RECORD} bytes in pieces: seal / open / seal from source to destination\n"
-        );
-        println!("| piece | {} |", names(algorithm).join(" | "));
-        println!("|---|{}", "---|".repeat(names(algorithm).len()));
-        for piece in [64, 256, 1448, 8948] {
-            print!("| {piece} |");
+fn whole_messages(algorithm: Algorithm) {
+    println!("\n{algorithm:?}: seal whole messages\n");
+    for (row, len) in [64, 256, 1024, 1448, 4096, RECORD].into_iter().enumerate() {
+        let mut contenders = others(algorithm, len);
+        for key in keys(algorithm) {
+            let mut data = vec![0; len];
+            contenders.push(contender(&key, move |key| {
+                _ = black_box(key.seal_in_place(&NONCE, &AAD, black_box(&mut data)));
+            }));
+        }
+        print_row(row, "bytes", len, len, contenders);
+    }
+}
+
+fn records_in_pieces(algorithm: Algorithm) {
+    let ways: [(&str, Way); 3] = [("seal", seal), ("open", open), ("seal from source to destination", seal_to)];
+    for (name, way) in ways {
+        println!("\n{algorithm:?}: {name}, a record of {RECORD} bytes in pieces; the others seal it whole\n");
+        for (row, piece) in [64, 256, 1448, 8948].into_iter().enumerate() {
+            let mut contenders = others(algorithm, RECORD);
             for key in keys(algorithm) {
-                let mut data = vec![0; RECORD];
-                let seal = rate(RECORD, || {
-                    let mut state = State::new(&key, &NONCE, &AAD);
-                    data.chunks_mut(piece).for_each(|piece| state.encrypt(&key, piece).unwrap_or(()));
-                    _ = black_box(state.tag(&key));
-                });
-                let open = rate(RECORD, || {
-                    let mut state = State::new(&key, &NONCE, &AAD);
-                    data.chunks_mut(piece).for_each(|piece| state.decrypt(&key, piece).unwrap_or(()));
-                    _ = black_box(state.tag(&key));
-                });
-                let mut sealed = vec![0; RECORD];
-                let copy = rate(RECORD, || {
-                    let mut state = State::new(&key, &NONCE, &AAD);
-                    for (from, to) in data.chunks(piece).zip(sealed.chunks_mut(piece)) {
-                        state.encrypt_to(&key, from, to).unwrap_or(());
+                let (mut data, mut copy) = (vec![0; RECORD], vec![0; RECORD]);
+                contenders.push(contender(&key, move |key| {
+                    let Ok(mut state) = State::with_len(key, &NONCE, &AAD, RECORD as u64) else { return };
+                    for (data, copy) in data.chunks_mut(piece).zip(copy.chunks_mut(piece)) {
+                        way(&mut state, key, data, copy);
                     }
-                    _ = black_box(state.tag(&key));
-                });
-                print!(" {seal:.2} / {open:.2} / {copy:.2} |");
+                    _ = black_box(state.tag(key));
+                }));
             }
-            println!();
+            print_row(row, "piece", piece, RECORD, contenders);
         }
     }
 }
 
-/// Bytes per nanosecond of the fastest of many runs.
-fn rate(len: usize, mut work: impl FnMut()) -> f64 {
-    let mut fastest = Duration::MAX;
+type Way = fn(&mut State, &Key, &mut [u8], &mut [u8]);
+
+fn seal(state: &mut State, key: &Key, data: &mut [u8], _: &mut [u8]) {
+    state.encrypt(key, data).unwrap_or(());
+}
+
+fn open(state: &mut State, key: &Key, data: &mut [u8], _: &mut [u8]) {
+    state.decrypt(key, data).unwrap_or(());
+}
+
+fn seal_to(state: &mut State, key: &Key, data: &mut [u8], copy: &mut [u8]) {
+    state.encrypt_to(key, data, copy).unwrap_or(());
+}
+
+/// A name and what it does.
+type Contender = (String, Box<dyn FnMut()>);
+
+/// Ours under one back-end.
+fn contender(key: &Key, mut work: impl FnMut(&Key) + 'static) -> Contender {
+    let (algorithm, backend) = (key.algorithm(), key.backend());
+    let key = Key::with_backend(algorithm, &KEY[..algorithm.key_len()], backend);
+    (
+        format!("{backend:?}"),
+        Box::new(move || {
+            if let Ok(key) = &key {
+                work(key)
+            }
+        }),
+    )
+}
+
+/// What others take to seal a whole message.
+fn others(algorithm: Algorithm, len: usize) -> Vec<Contender> {
+    let mut data = vec![0; len];
+    let key = &KEY[..algorithm.key_len()];
+    let Some((ring, aws_lc)) = ring_and_aws_lc(algorithm) else {
+        let Ok(ccm) = ccm::Ccm::<aes::Aes128, ccm::consts::U16, ccm::consts::U12>::new_from_slice(&KEY[..16]) else {
+            return Vec::new();
+        };
+        let seal = move || {
+            use ccm::AeadInOut;
+            _ = black_box(ccm.encrypt_inout_detached(&NONCE.into(), &AAD, black_box(data.as_mut_slice()).into()));
+        };
+        return vec![("RustCrypto, AES-128".to_owned(), Box::new(seal))];
+    };
+    let mut contenders: Vec<Contender> = Vec::new();
+    if let Ok(key) = ring::aead::UnboundKey::new(ring, key).map(ring::aead::LessSafeKey::new) {
+        let mut data = data.clone();
+        let seal = move || {
+            use ring::aead::{Aad, Nonce};
+            let nonce = Nonce::assume_unique_for_key(NONCE);
+            _ = black_box(key.seal_in_place_separate_tag(nonce, Aad::from(AAD), black_box(&mut data)));
+        };
+        contenders.push(("ring".to_owned(), Box::new(seal)));
+    }
+    if let Ok(key) = aws_lc_rs::aead::UnboundKey::new(aws_lc, key).map(aws_lc_rs::aead::LessSafeKey::new) {
+        let seal = move || {
+            use aws_lc_rs::aead::{Aad, Nonce};
+            let nonce = Nonce::assume_unique_for_key(NONCE);
+            _ = black_box(key.seal_in_place_separate_tag(nonce, Aad::from(AAD), black_box(&mut data)));
+        };
+        contenders.push(("aws-lc-rs".to_owned(), Box::new(seal)));
+    }
+    contenders
+}
+
+type Others = (&'static ring::aead::Algorithm, &'static aws_lc_rs::aead::Algorithm);
+
+/// None where they lack the algorithm.
+fn ring_and_aws_lc(algorithm: Algorithm) -> Option<Others> {
+    use aws_lc_rs::aead as aws_lc;
+    use ring::aead as ring;
+    match algorithm {
+        Algorithm::Aes128Gcm => Some((&ring::AES_128_GCM, &aws_lc::AES_128_GCM)),
+        Algorithm::Aes256Gcm => Some((&ring::AES_256_GCM, &aws_lc::AES_256_GCM)),
+        Algorithm::ChaCha20Poly1305 => Some((&ring::CHACHA20_POLY1305, &aws_lc::CHACHA20_POLY1305)),
+        _ => None,
+    }
+}
+
+/// Runs all by turns and prints a row of a table, the table's head before the first.
+fn print_row(row: usize, what: &str, size: usize, len: usize, mut contenders: Vec<Contender>) {
+    if row == 0 {
+        let names: Vec<&str> = contenders.iter().map(|(name, _)| name.as_str()).collect();
+        println!("| {what} | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
+    }
+    let mut fastest = vec![Duration::MAX; contenders.len()];
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_millis(150) {
-        let start = Instant::now();
-        for _ in 0..REPEATS {
+    while begin.elapsed() < Duration::from_millis(100) * contenders.len() as u32 {
+        for ((_, work), fastest) in contenders.iter_mut().zip(&mut fastest) {
             work();
+            let start = Instant::now();
+            for _ in 0..REPEATS {
+                work();
+            }
+            *fastest = start.elapsed().min(*fastest);
         }
-        fastest = fastest.min(start.elapsed());
     }
-    (len * REPEATS as usize) as f64 / fastest.as_nanos() as f64
-}
-
-fn ring(algorithm: Algorithm, len: usize) -> f64 {
-    use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-    let of = match algorithm {
-        Algorithm::Aes128Gcm => &AES_128_GCM,
-        Algorithm::Aes256Gcm => &AES_256_GCM,
-        Algorithm::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-    };
-    let Ok(key) = UnboundKey::new(of, &KEY[..algorithm.key_len()]).map(LessSafeKey::new) else { return 0.0 };
-    let mut data = vec![0; len];
-    rate(len, || {
-        let nonce = Nonce::assume_unique_for_key(NONCE);
-        _ = black_box(key.seal_in_place_separate_tag(nonce, Aad::from(AAD), black_box(&mut data)));
-    })
-}
-
-fn aws_lc(algorithm: Algorithm, len: usize) -> f64 {
-    use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-    let of = match algorithm {
-        Algorithm::Aes128Gcm => &AES_128_GCM,
-        Algorithm::Aes256Gcm => &AES_256_GCM,
-        Algorithm::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-    };
-    let Ok(key) = UnboundKey::new(of, &KEY[..algorithm.key_len()]).map(LessSafeKey::new) else { return 0.0 };
-    let mut data = vec![0; len];
-    rate(len, || {
-        let nonce = Nonce::assume_unique_for_key(NONCE);
-        _ = black_box(key.seal_in_place_separate_tag(nonce, Aad::from(AAD), black_box(&mut data)));
-    })
+    let rate = |fastest: &Duration| format!("{:.2}", (len * REPEATS) as f64 / fastest.as_nanos() as f64);
+    println!("| {size} | {} |", fastest.iter().map(rate).collect::<Vec<_>>().join(" | "));
 }
 
 fn keys(algorithm: Algorithm) -> Vec<Key> {
@@ -105,12 +160,8 @@ fn keys(algorithm: Algorithm) -> Vec<Key> {
     keys.into_iter().flatten().collect()
 }
 
-fn names(algorithm: Algorithm) -> Vec<String> {
-    keys(algorithm).iter().map(|key| format!("{:?}", key.backend())).collect()
-}
-
 const RECORD: usize = 16384;
-const REPEATS: u32 = 8;
+const REPEATS: usize = 8;
 const NONCE: [u8; 12] = [3; 12];
 const AAD: [u8; 5] = [23, 3, 3, 64, 17];
 const KEY: [u8; 32] = [7; 32];

@@ -17,11 +17,12 @@ pub enum Backend {
     /// Safe Rust over the RustCrypto primitives, on every processor. (These use AES, carry-less multiplication and
     /// vector instructions of x86-64 and AArch64 themselves where they find them.) Whole messages go by ring.
     Portable,
-    /// x86-64 with AES-NI and PCLMULQDQ, one block per instruction. AES-GCM only.
+    /// x86-64 with AES-NI and PCLMULQDQ, one block per instruction. AES-GCM and AES-CCM.
     AesNi,
-    /// x86-64 with VAES and VPCLMULQDQ on 256-bit vectors. AES-GCM only.
+    /// x86-64 with 256-bit vectors: AES-GCM with VAES and VPCLMULQDQ, ChaCha20-Poly1305 with AVX2.
     Avx2,
-    /// x86-64 with VAES and VPCLMULQDQ on 512-bit vectors (AVX-512 F, BW, DQ, VL). AES-GCM only.
+    /// x86-64 with 512-bit vectors: AES-GCM with VAES and VPCLMULQDQ (AVX-512 F, BW, DQ, VL), ChaCha20-Poly1305 with IFMA
+    /// (AVX-512 F, BW, VL, IFMA).
     Avx512,
 }
 
@@ -40,6 +41,9 @@ impl Backend {
         match algorithm {
             Algorithm::Aes128Gcm | Algorithm::Aes256Gcm => crate::gcm::is_available(self),
             Algorithm::ChaCha20Poly1305 => crate::chacha::is_available(self),
+            Algorithm::Aes128Ccm | Algorithm::Aes256Ccm | Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8 => {
+                crate::block::is_available(self)
+            }
         }
     }
 }

@@ -3,6 +3,13 @@
 use crate::{Algorithm, Backend};
 
 /// The key has the wrong length for its algorithm: the caller's mistake.
+///
+/// ```
+/// use resumable_aead::{Algorithm, Key, KeyLengthError};
+///
+/// let refused = Key::new(Algorithm::Aes128Gcm, &[7; 15]).err();
+/// assert_eq!(refused, Some(KeyLengthError { algorithm: Algorithm::Aes128Gcm, found: 15 }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a key of {found} bytes for {algorithm:?}, which takes {}", algorithm.key_len())]
 pub struct KeyLengthError {
@@ -13,6 +20,14 @@ pub struct KeyLengthError {
 }
 
 /// No key could be made with the back-end asked for: the caller's mistake.
+///
+/// ```
+/// use resumable_aead::{Algorithm, Backend, Key, KeyError};
+///
+/// let backend = Backend::best(Algorithm::Aes256Gcm);
+/// let refused = Key::with_backend(Algorithm::Aes256Gcm, &[7; 16], backend).err();
+/// assert!(matches!(refused, Some(KeyError::Length(_))));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -30,6 +45,15 @@ pub enum KeyError {
 }
 
 /// The message, or the keystream asked for, goes past [`Algorithm::message_len_max`]: the caller's mistake.
+///
+/// ```
+/// use resumable_aead::{Algorithm, Key, MessageTooLong};
+///
+/// let key = Key::new(Algorithm::Aes128Gcm, &[7; 16])?;
+/// let end = Algorithm::Aes128Gcm.message_len_max();
+/// assert_eq!(key.apply_keystream(&[0; 12], end, &mut [0]), Err(MessageTooLong));
+/// # Ok::<(), resumable_aead::KeyLengthError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the message is longer than one nonce can protect")]
 pub struct MessageTooLong;
@@ -53,6 +77,21 @@ pub enum StateError {
     /// The piece would go past [`Algorithm::message_len_max`].
     #[error(transparent)]
     MessageTooLong(#[from] MessageTooLong),
+    /// A state of CCM was made without the message's length.
+    #[error("a message of CCM begins with its length: make the state with `State::with_len`")]
+    LengthNotGiven,
+    /// The piece would go past the length that the message began with.
+    #[error("the piece ends past the {declared} bytes that the message began with")]
+    PastLength {
+        /// That length in bytes.
+        declared: u64,
+    },
+    /// The message has a length, and not all of it went through.
+    #[error("{missing} bytes of the message have not gone through: there is no tag before")]
+    Unfinished {
+        /// How many bytes are missing.
+        missing: u64,
+    },
     /// Source and destination differ in length.
     #[error("the source has {source_len} bytes and the destination {destination_len}: they must be equal")]
     LengthMismatch {
@@ -64,10 +103,19 @@ pub enum StateError {
 }
 
 /// A message did not verify.
+///
+/// ```
+/// use resumable_aead::{Algorithm, Key, State, TagMismatch, VerifyError};
+///
+/// let key = Key::new(Algorithm::Aes128Gcm, &[7; 16])?;
+/// let forged = State::new(&key, &[0; 12], b"").verify(&key, &[0; 16]);
+/// assert_eq!(forged, Err(VerifyError::TagMismatch(TagMismatch)));
+/// # Ok::<(), resumable_aead::KeyLengthError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// The tag differs, or is not 16 bytes long: the peer's fault, or the wire's.
+    /// The tag differs, or has another length: the peer's fault, or the wire's.
     #[error(transparent)]
     TagMismatch(#[from] TagMismatch),
     /// The state was used out of order: the caller's mistake.
@@ -76,6 +124,13 @@ pub enum VerifyError {
 }
 
 /// Bytes are not those of a [`State`](crate::State).
+///
+/// ```
+/// use resumable_aead::{State, StateBytesError};
+///
+/// let error = State::from_bytes(&[0xff; State::BYTES]).err();
+/// assert_eq!(error, Some(StateBytesError::UnknownLayout(0xff)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateBytesError {

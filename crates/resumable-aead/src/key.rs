@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::ccm::CcmKey;
 use crate::chacha::ChaChaKey;
 use crate::gcm::GcmKey;
 use crate::whole::WholeMessages;
@@ -43,6 +44,7 @@ pub struct Key {
 pub(crate) enum Cipher {
     Gcm(GcmKey),
     ChaCha(ChaChaKey),
+    Ccm(CcmKey),
 }
 
 impl Key {
@@ -76,7 +78,7 @@ impl Key {
         self.backend
     }
 
-    /// Seals a whole message in place and gives its tag.
+    /// Seals a whole message in place and gives its tag: the first [`Algorithm::tag_len`] bytes, then zeros.
     ///
     /// # Errors
     /// [`MessageTooLong`] when `data` is longer than [`Algorithm::message_len_max`]; `data` is then untouched.
@@ -90,12 +92,12 @@ impl Key {
         if let Some(whole) = &self.whole {
             return whole.seal(nonce, aad, data).ok_or(MessageTooLong);
         }
-        let mut state = State::new(self, nonce, aad);
+        let mut state = State::begin(self, nonce, aad, Some(data.len() as u64));
         state.seal_whole(self, data);
         Ok(state.compute_tag(self))
     }
 
-    /// Opens a whole message in place.
+    /// Opens a whole message in place. A tag shorter than [`TAG_LEN`] is followed by zeros.
     ///
     /// # Errors
     /// [`TagMismatch`] when the message is not authentic (one longer than [`Algorithm::message_len_max`] never is).
@@ -114,7 +116,7 @@ impl Key {
         if let Some(whole) = &self.whole {
             return whole.open(nonce, aad, data, tag).inspect_err(|_| data.fill(0));
         }
-        let mut state = State::new(self, nonce, aad);
+        let mut state = State::begin(self, nonce, aad, Some(data.len() as u64));
         state.open_whole(self, data);
         state.compare_tag(self, tag).inspect_err(|_| data.fill(0))
     }
@@ -129,6 +131,7 @@ impl Key {
         match &self.cipher {
             Cipher::Gcm(key) => key.apply_keystream(nonce, offset, data),
             Cipher::ChaCha(key) => key.apply_keystream(nonce, offset, data),
+            Cipher::Ccm(key) => key.apply_keystream(nonce, offset, data),
         }
         Ok(())
     }
@@ -156,15 +159,13 @@ impl Key {
         if key.len() != algorithm.key_len() {
             return Err(error);
         }
-        let whole = if backend == Backend::Portable { WholeMessages::new(algorithm, key) } else { None };
+        // With 256 bits our ChaCha20-Poly1305 is behind ring's assembly wherever ring has the whole message.
+        let ring_is_faster =
+            backend == Backend::Portable || (backend == Backend::Avx2 && algorithm == Algorithm::ChaCha20Poly1305);
+        let whole = if ring_is_faster { WholeMessages::new(algorithm, key) } else { None };
         let (cipher, check) = match algorithm {
-            Algorithm::Aes128Gcm => {
-                let expanded = GcmKey::new_128(key.try_into().map_err(|_| error)?, backend);
-                let check = expanded.check();
-                (Cipher::Gcm(expanded), check)
-            }
-            Algorithm::Aes256Gcm => {
-                let expanded = GcmKey::new_256(key.try_into().map_err(|_| error)?, backend);
+            Algorithm::Aes128Gcm | Algorithm::Aes256Gcm => {
+                let expanded = GcmKey::new(key, backend);
                 let check = expanded.check();
                 (Cipher::Gcm(expanded), check)
             }
@@ -172,6 +173,11 @@ impl Key {
                 let expanded = ChaChaKey::new(key.try_into().map_err(|_| error)?, backend);
                 let check = expanded.check();
                 (Cipher::ChaCha(expanded), check)
+            }
+            Algorithm::Aes128Ccm | Algorithm::Aes256Ccm | Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8 => {
+                let expanded = CcmKey::new(key, algorithm.tag_len(), backend);
+                let check = expanded.check();
+                (Cipher::Ccm(expanded), check)
             }
         };
         Ok(Key { algorithm, backend, check, cipher, whole })

@@ -1,15 +1,20 @@
 //! AEADs that stop and go on at any byte.
 //!
-//! AES-128-GCM, AES-256-GCM and ChaCha20-Poly1305 over a message that arrives in pieces: a [`State`] is a small plain
+//! AES-GCM, AES-CCM and ChaCha20-Poly1305 over a message that arrives in pieces: a [`State`] is a small plain
 //! value (key by reference) that takes the next piece whatever its length, can be copied, written out and read back,
 //! and gives the tag at the end. A [`Key`] holds the expanded key and the back-end chosen for this processor, seals
-//! and opens whole messages, and applies the keystream alone from any offset.
+//! and opens whole messages, and applies the keystream alone from any offset. A [`MaskKey`] makes the masks of QUIC's
+//! header protection; an [`XtsKey`] encrypts storage by data units (AES-XTS), for what AEADs share with it: AES on vectors.
 //!
 //! Where things live, callers first:
 //!
 //! - [`Key`] (`key.rs`): expands a key, whole messages, keystream from any offset;
 //! - [`State`] (`state.rs`): a message under way; `state_bytes.rs` writes it out and reads it back;
 //! - `gcm/`: AES-GCM, one file per back-end; `chacha/`: ChaCha20-Poly1305 likewise;
+//! - `ccm.rs`: AES-CCM, and [`MaskKey`] (`mask.rs`), over `block/`: AES block after block;
+//! - `x86/`: instructions by width and AES over them, which `gcm/`, `block/` and `xts/` share: unsafe AES is
+//!   written once, and this crate is its home;
+//! - `xts/`: AES-XTS, one file for the portable back-end, one for x86-64;
 //! - `whole.rs`: whole messages by ring, where it is the fastest;
 //! - `piece.rs`: what an update works on, in place or from source to destination.
 //!
@@ -44,28 +49,36 @@
 //! All back-ends run in constant time with respect to keys and data: no table look-ups and no branches on secret
 //! values. A [`Key`] is wiped where it lies, on the heap, when dropped, and never printed. What making it leaves on the
 //! stack is not wiped: ring's and RustCrypto's keys, of which [`Backend::Portable`] is made, are returned by value, and a
-//! move may leave a copy behind. The other back-ends expand a key where it stays. Calls with a key copy nothing of it. A
-//! [`State`] is `Copy`, so it is not wiped: it holds what
-//! an attacker could use against its one message (the rest of a keystream block, the one-time Poly1305 key), never
+//! move may leave a copy behind. The other back-ends expand a key where it stays. The code of a
+//! call copies no key, but vectors that hold rows of one (ChaCha20) live in registers, which the compiler may spill to the
+//! stack. A [`State`] is `Copy`, so it is not wiped: it holds what an attacker could use against its one message (the rest of a keystream block, the one-time Poly1305 key), never
 //! what would reveal the key.
 #![deny(unsafe_code)]
 
 mod algorithm;
 mod backend;
+mod block;
+mod ccm;
 mod chacha;
 mod error;
 mod gcm;
 mod key;
+mod mask;
 mod piece;
 mod state;
 mod state_bytes;
 mod whole;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+mod xts;
 
 pub use algorithm::{Algorithm, KEY_LEN_MAX, NONCE_LEN, TAG_LEN};
 pub use backend::Backend;
 pub use error::{KeyError, KeyLengthError, MessageTooLong, StateBytesError, StateError, TagMismatch, VerifyError};
 pub use key::Key;
+pub use mask::{MASK_LEN, MaskKey, SAMPLE_LEN};
 pub use state::State;
+pub use xts::{DataUnits, NotWholeUnits, UnitLengthError, XtsKey, XtsKeyError};
 
 /// The README's example is run with the others.
 #[cfg(doctest)]

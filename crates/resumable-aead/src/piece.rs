@@ -24,6 +24,46 @@ impl<'a> Piece<'a> {
         }
     }
 
+    /// What is read.
+    pub(crate) fn source(&self) -> &[u8] {
+        match self {
+            Piece::InPlace(data) => data,
+            Piece::Copy(source, _) => source,
+        }
+    }
+
+    /// What was written, once it was.
+    pub(crate) fn result(&self) -> &[u8] {
+        match self {
+            Piece::InPlace(data) => data,
+            Piece::Copy(_, destination) => destination,
+        }
+    }
+
+    /// The same piece, lent.
+    pub(crate) fn reborrow(&mut self) -> Piece<'_> {
+        match self {
+            Piece::InPlace(data) => Piece::InPlace(data),
+            Piece::Copy(source, destination) => Piece::Copy(source, destination),
+        }
+    }
+
+    /// The first `at` bytes, or as many as there are, and the rest.
+    pub(crate) fn split_at(self, at: usize) -> (Piece<'a>, Piece<'a>) {
+        let at = at.min(self.len());
+        match self {
+            Piece::InPlace(data) => {
+                let (first, rest) = data.split_at_mut(at);
+                (Piece::InPlace(first), Piece::InPlace(rest))
+            }
+            Piece::Copy(source, destination) => {
+                let (source, source_rest) = source.split_at(at);
+                let (destination, destination_rest) = destination.split_at_mut(at);
+                (Piece::Copy(source, destination), Piece::Copy(source_rest, destination_rest))
+            }
+        }
+    }
+
     /// For back-ends that only work in place: copies first where it must.
     pub(crate) fn into_in_place(self) -> &'a mut [u8] {
         match self {

@@ -9,11 +9,12 @@ use std::fmt;
 use bytes::BytesMut;
 use subtle::ConstantTimeEq;
 
+use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
 use crate::gcm::GcmState;
 use crate::key::Cipher;
 use crate::piece::Piece;
-use crate::{Algorithm, Key, NONCE_LEN, StateError, TAG_LEN, TagMismatch, VerifyError};
+use crate::{Algorithm, Key, MessageTooLong, NONCE_LEN, StateError, TAG_LEN, TagMismatch, VerifyError};
 
 /// A message under way: what its AEAD has to remember between two pieces.
 ///
@@ -65,14 +66,50 @@ pub(crate) enum Direction {
 pub(crate) enum Authenticator {
     Gcm(GcmState),
     ChaCha(ChaChaState),
+    Ccm(CcmState),
 }
 
 impl State {
     /// Begins a message: absorbs `aad`, stands at byte 0.
+    ///
+    /// A message of CCM begins with its length: a state of it that is made here refuses every call with
+    /// [`StateError::LengthNotGiven`]. [`with_len`](State::with_len) begins messages of any algorithm.
     pub fn new(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8]) -> State {
+        State::begin(key, nonce, aad, None)
+    }
+
+    /// Begins a message of `len` bytes in all. CCM holds to it: no more go through, and there is no tag before all
+    /// did. The other algorithms need no length and take no note of it.
+    ///
+    /// ```
+    /// use resumable_aead::{Algorithm, Key, State, StateError};
+    ///
+    /// let key = Key::new(Algorithm::Aes128Ccm, &[7; 16])?;
+    /// let mut data = *b"two pieces";
+    /// let mut state = State::with_len(&key, &[1; 12], b"", data.len() as u64)?;
+    /// state.encrypt(&key, &mut data[..3])?;
+    /// assert_eq!(state.tag(&key), Err(StateError::Unfinished { missing: 7 }));
+    /// state.encrypt(&key, &mut data[3..])?;
+    /// key.open_in_place(&[1; 12], b"", &mut data, &state.tag(&key)?)?;
+    /// assert_eq!(&data, b"two pieces");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MessageTooLong`] when `len` is more than [`Algorithm::message_len_max`].
+    pub fn with_len(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8], len: u64) -> Result<State, MessageTooLong> {
+        if len > key.algorithm().message_len_max() {
+            return Err(MessageTooLong);
+        }
+        Ok(State::begin(key, nonce, aad, Some(len)))
+    }
+
+    /// Begins a message; a length was checked.
+    pub(crate) fn begin(key: &Key, nonce: &[u8; NONCE_LEN], aad: &[u8], len: Option<u64>) -> State {
         let authenticator = match key.cipher() {
             Cipher::Gcm(key) => Authenticator::Gcm(key.start(aad)),
             Cipher::ChaCha(key) => Authenticator::ChaCha(key.start(nonce, aad)),
+            Cipher::Ccm(key) => Authenticator::Ccm(key.start(nonce, aad, len)),
         };
         State {
             nonce: *nonce,
@@ -176,6 +213,7 @@ impl State {
         match (key.cipher(), &mut self.authenticator) {
             (Cipher::Gcm(key), Authenticator::Gcm(state)) => key.authenticate(state, &self.nonce, self.position, data),
             (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => key.authenticate(state, self.position, data),
+            (Cipher::Ccm(key), Authenticator::Ccm(state)) => key.authenticate(state, &self.nonce, self.position, data),
             _ => return Err(StateError::WrongKey),
         }
         self.position += data.len() as u64;
@@ -197,26 +235,31 @@ impl State {
         Ok(())
     }
 
-    /// Ends the message and gives its tag.
+    /// Ends the message and gives its tag: the first [`Algorithm::tag_len`] bytes, then zeros.
     ///
     /// To check a received tag, [`verify`](State::verify) compares in constant time.
     ///
     /// # Errors
-    /// [`StateError::WrongKey`].
+    /// [`StateError::WrongKey`]; [`StateError::Unfinished`] where the message has a length.
     pub fn tag(self, key: &Key) -> Result<[u8; TAG_LEN], StateError> {
-        self.check_piece(key, 0)?;
+        self.check_end(key)?;
         Ok(self.compute_tag(key))
     }
 
     /// Ends the message and compares its tag with the one received, in constant time.
     ///
     /// # Errors
-    /// [`VerifyError::TagMismatch`] when `tag` differs or is not 16 bytes long; [`VerifyError::Misuse`] with
-    /// [`StateError::WrongKey`].
+    /// [`VerifyError::TagMismatch`] when `tag` differs or is not
+    /// [`Algorithm::tag_len`] bytes long; [`VerifyError::Misuse`] with
+    /// [`StateError::WrongKey`] or [`StateError::Unfinished`].
     pub fn verify(self, key: &Key, tag: &[u8]) -> Result<(), VerifyError> {
-        self.check_piece(key, 0)?;
-        let tag: &[u8; TAG_LEN] = tag.try_into().map_err(|_| TagMismatch)?;
-        Ok(self.compare_tag(key, tag)?)
+        self.check_end(key)?;
+        if tag.len() != self.algorithm.tag_len() {
+            return Err(TagMismatch.into());
+        }
+        let mut padded = [0; TAG_LEN];
+        padded[..tag.len()].copy_from_slice(tag);
+        Ok(self.compare_tag(key, &padded)?)
     }
 
     /// Seals the whole message. The caller made the state with `key` and checked the length.
@@ -236,6 +279,7 @@ impl State {
                 key.finish(state, &self.nonce, self.aad_len, self.position)
             }
             (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => key.finish(state, self.aad_len, self.position),
+            (Cipher::Ccm(key), Authenticator::Ccm(state)) => key.finish(state, &self.nonce, self.position),
             _ => unreachable!("the caller checked the key"),
         }
     }
@@ -292,7 +336,23 @@ impl State {
         if key.algorithm() != self.algorithm || key.check() != self.key_check {
             return Err(StateError::WrongKey);
         }
-        Ok(key.check_range(self.position, len)?)
+        key.check_range(self.position, len)?;
+        let Authenticator::Ccm(state) = &self.authenticator else { return Ok(()) };
+        let declared = state.len().ok_or(StateError::LengthNotGiven)?;
+        if declared - self.position < len as u64 {
+            return Err(StateError::PastLength { declared });
+        }
+        Ok(())
+    }
+
+    /// Whether `key` is the state's, and all of a message whose length is known went through.
+    fn check_end(&self, key: &Key) -> Result<(), StateError> {
+        self.check_piece(key, 0)?;
+        let Authenticator::Ccm(state) = &self.authenticator else { return Ok(()) };
+        match state.len().map_or(0, |declared| declared - self.position) {
+            0 => Ok(()),
+            missing => Err(StateError::Unfinished { missing }),
+        }
     }
 
     /// Moves over a piece that was checked.
@@ -304,6 +364,9 @@ impl State {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
             (Cipher::ChaCha(key), Authenticator::ChaCha(state)) => {
+                key.crypt(state, &self.nonce, self.position, direction, piece);
+            }
+            (Cipher::Ccm(key), Authenticator::Ccm(state)) => {
                 key.crypt(state, &self.nonce, self.position, direction, piece);
             }
             _ => unreachable!("check_piece compared the algorithms"),

@@ -4,6 +4,7 @@
 //! zero bytes; position (8); length of the AAD (8); then the authenticator (72 bytes, the unused rest zero). What a
 //! state does not use at its position is written as zeros, so that equal states have equal bytes.
 
+use crate::ccm::CcmState;
 use crate::chacha::ChaChaState;
 use crate::gcm::GcmState;
 use crate::state::{Authenticator, Direction};
@@ -34,6 +35,10 @@ impl State {
             Algorithm::Aes128Gcm => 1,
             Algorithm::Aes256Gcm => 2,
             Algorithm::ChaCha20Poly1305 => 3,
+            Algorithm::Aes128Ccm => 4,
+            Algorithm::Aes256Ccm => 5,
+            Algorithm::Aes128Ccm8 => 6,
+            Algorithm::Aes256Ccm8 => 7,
         };
         bytes[2] = match self.direction {
             None => 0,
@@ -47,6 +52,7 @@ impl State {
         let authenticator = match &self.authenticator {
             Authenticator::Gcm(state) => state.to_bytes(self.position),
             Authenticator::ChaCha(state) => state.to_bytes(self.position),
+            Authenticator::Ccm(state) => state.to_bytes(self.position),
         };
         bytes[AUTHENTICATOR..].copy_from_slice(&authenticator);
         bytes
@@ -67,6 +73,10 @@ impl State {
             1 => Algorithm::Aes128Gcm,
             2 => Algorithm::Aes256Gcm,
             3 => Algorithm::ChaCha20Poly1305,
+            4 => Algorithm::Aes128Ccm,
+            5 => Algorithm::Aes256Ccm,
+            6 => Algorithm::Aes128Ccm8,
+            7 => Algorithm::Aes256Ccm8,
             _ => return Err(StateBytesError::Invalid("algorithm")),
         };
         let direction = match bytes[2] {
@@ -88,6 +98,10 @@ impl State {
                 GcmState::from_bytes(&authenticator, position).map(Authenticator::Gcm)
             }
             Algorithm::ChaCha20Poly1305 => ChaChaState::from_bytes(&authenticator, position).map(Authenticator::ChaCha),
+            Algorithm::Aes128Ccm | Algorithm::Aes256Ccm | Algorithm::Aes128Ccm8 | Algorithm::Aes256Ccm8 => {
+                let len_max = algorithm.message_len_max();
+                CcmState::from_bytes(&authenticator, position, len_max).map(Authenticator::Ccm)
+            }
         };
         Ok(State {
             nonce: array(bytes, 8),

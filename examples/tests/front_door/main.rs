@@ -4,6 +4,7 @@ mod book;
 mod commands;
 mod shown;
 mod teaching;
+mod types;
 mod words;
 
 use std::path::{Path, PathBuf};

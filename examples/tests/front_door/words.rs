@@ -1,4 +1,4 @@
-//! Plain English: turns of phrase that have to be read twice appear in no page and in no error.
+//! Plain English: turns of phrase that have to be read twice appear in no page, no documentation and no error.
 
 use crate::{files, page, pages, program, root};
 
@@ -20,6 +20,31 @@ fn no_page_and_no_error_needs_to_be_read_twice() {
         }
     }
     assert!(errors > 100, "only {errors} errors were found");
+    assert!(found.is_empty(), "{} phrases: say it plainly\n{}", found.len(), found.join("\n"));
+}
+
+/// Comments that become documentation, of all crates and examples; a phrase may run over the end of a line.
+#[test]
+fn no_documentation_of_code_needs_to_be_read_twice() {
+    let mut found = Vec::new();
+    let mut lines = 0;
+    for path in
+        ["crates", "examples"].into_iter().flat_map(|folder| files(&root().join(folder), &|path| path.ends_with(".rs")))
+    {
+        let text = page(&path);
+        let mut before: &str = "";
+        for (number, line) in text.lines().enumerate() {
+            let comment = line.trim_start();
+            let said = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!")).unwrap_or("");
+            lines += usize::from(!said.is_empty());
+            let alone: Vec<&str> = blacklisted(before).collect();
+            let phrases =
+                blacklisted(&format!("{before} {said}")).filter(|phrase| !alone.contains(phrase)).collect::<Vec<_>>();
+            found.extend(phrases.iter().map(|phrase| format!("{path}:{}: {phrase:?}: {comment}", number + 1)));
+            before = said;
+        }
+    }
+    assert!(lines > 10_000, "only {lines} lines of documentation were found");
     assert!(found.is_empty(), "{} phrases: say it plainly\n{}", found.len(), found.join("\n"));
 }
 
@@ -61,8 +86,9 @@ fn text_of(attribute: &str) -> Option<String> {
     Some(rest[..end].to_owned())
 }
 
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "https_client",
+    "h3_server",
     "https_server",
     "ipsec_loopback",
     "ktls_loopback",

@@ -4,7 +4,8 @@
 # they want. No root is needed; what this machine has installed stays as it is, for apt works in a folder of its own.
 #   tests/linux/guest/build.sh [FOLDER]     target/guest by default; done at once if that is up to date
 # Environment: SUITE (trixie), MIRROR and SECURITY_MIRROR (Debian's own), PACKAGES (further packages), FILES (what to
-# take from those, as paths without the first slash; libraries follow by themselves).
+# take from those, as paths without the first slash; libraries follow by themselves), MODULES (further kernel modules, by name;
+# those that they need follow).
 # Exit status 77, with a sentence: it cannot be built here.
 set -euo pipefail
 export LC_ALL=C
@@ -22,9 +23,10 @@ files="usr/bin/bash usr/bin/kmod usr/bin/ip usr/sbin/ip usr/bin/ss usr/sbin/tc u
   usr/lib/python3.* usr/sbin/nvme usr/bin/fio usr/sbin/tlshd usr/bin/keyctl usr/sbin/dmsetup
   usr/sbin/mke2fs usr/sbin/e2fsck etc/protocols etc/services ${FILES:-}"
 modules='/(crypto|nvme|tls|xfrm|ipv4|ipv6|sched|handshake|key|configfs|packet|vxlan|ext4|jbd2)/|/(dm-mod|dm-log-writes|virtio_(net|blk|rng)|net_failover|failover|brd|null_blk|veth|dummy|vxlan|af_key)\.ko'
+for module in ${MODULES:-}; do modules+="|/${module//[-_]/[-_]}\\.ko"; done
 
 skip() { echo "SKIPPED: ${0##*/}: $1"; exit 77; }
-stamp=$(cat "$here/build.sh" "$here/init" | sha256sum)" $suite ${PACKAGES:-} ${FILES:-}"
+stamp=$(cat "$here/build.sh" "$here/init" | sha256sum)" $suite ${PACKAGES:-} ${FILES:-} ${MODULES:-}"
 if [ "$(cat "$out/stamp" 2>/dev/null)" = "$stamp" ]; then exit 0; fi
 for tool in apt-get dpkg-deb cpio depmod xz; do command -v "$tool" >/dev/null || skip "$tool is missing"; done
 [ -e "$keys" ] || skip "the keys of Debian's archive are missing"

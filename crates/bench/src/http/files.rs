@@ -1,12 +1,10 @@
 //! Where a web server has its file: in memory, or on a disk at the other end of the wire, read anew for each request by
 //! NVMe/TCP with data digests.
 
+use crate::choice::choices;
 use crate::connection::Mode;
 use crate::disk::{DiskWire, SUBSYSTEM};
-use crate::options::name;
 use bytes::Bytes;
-use clap::ValueEnum;
-use core::fmt;
 use futures_util::future::try_join_all;
 use nvme_tcp::{Disk, HostConfig, HostIdentity, MemoryStorage, Offload, Storage};
 use offload_base::Seed;
@@ -14,31 +12,21 @@ use offload_testbed::bed::{BedHost, ClockKind};
 use std::io;
 use std::sync::Arc;
 
-/// Where the file is.
-///
-/// ```
-/// use offload_bench::http::Files;
-///
-/// assert_eq!(Files::NvmeNic.to_string(), "nvme-nic");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Files {
-    /// In the server's memory.
-    Memory,
-    /// On a disk; the server's CPU copies what it reads to its place and checks its digest.
-    NvmeCpu,
-    /// On a disk; the server's NIC does both, and the other NIC fills the digests in.
-    NvmeNic,
-}
-
-impl Files {
-    /// All of them.
-    pub const ALL: [Files; 3] = [Files::Memory, Files::NvmeCpu, Files::NvmeNic];
-}
-
-impl fmt::Display for Files {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&name(*self))
+choices! {
+    /// Where the file is.
+    ///
+    /// ```
+    /// use offload_bench::http::Files;
+    ///
+    /// assert_eq!(Files::NvmeNic.to_string(), "nvme-nic");
+    /// ```
+    pub enum Files {
+        /// In the server's memory.
+        Memory = "memory",
+        /// On a disk; the server's CPU copies what it reads to its place and checks its digest.
+        NvmeCpu = "nvme-cpu",
+        /// On a disk; the server's NIC does both, and the other NIC fills the digests in.
+        NvmeNic = "nvme-nic",
     }
 }
 

@@ -154,6 +154,8 @@ impl Http {
 }
 
 /// What one run reports: what `ktls_loopback` does, and requests.
+///
+/// See [`Http`] for an example.
 #[derive(Clone, Debug, Serialize)]
 pub struct HttpRun {
     /// The common fields; the server is the sending host.

@@ -98,6 +98,8 @@ struct Name {
 }
 
 /// What is wrong with a text: its author's fault.
+///
+/// See [`KeyFile`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct KeyFileError {
@@ -109,6 +111,8 @@ pub struct KeyFileError {
 
 /// What is wrong at one place. Words are cut to what fits a line, what terminals obey is escaped in them, and keys are
 /// left out.
+///
+/// See [`KeyFile`] for an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {

@@ -83,7 +83,7 @@ impl Sender {
     /// sealer.
     ///
     /// # Errors
-    /// [`TlsError::KeyExhausted`].
+    /// [`TlsError::KeyExhausted`], [`TlsError::TooManyLayers`]. Then no number is used; what was queued is to be dropped.
     pub(crate) fn record(
         &mut self,
         content_type: ContentType,
@@ -98,24 +98,24 @@ impl Sender {
             return Err(TlsError::KeyExhausted);
         }
         let number = self.number;
-        self.number += 1;
         // The transport's sealer goes no further than the key may, so nothing beyond is left to a device.
         let protection = if number < self.limit { self.protection } else { Protection::Software };
         match protection {
             Protection::Software if content.wants_digests() => {
                 debug_assert!(self.sealed_from.is_some());
+                self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue)?;
                 counters.tx_records_sw += 1;
-                self.leave_to_device(number, Handle::NO_DEVICE, content_type, content, queue);
             }
             Protection::Software => {
                 counters.tx_records_sw += 1;
                 self.seal(number, content_type, content, queue);
             }
             Protection::Device(handle) => {
+                self.leave_to_device(number, handle, content_type, content, queue)?;
                 counters.tx_records_device += 1;
-                self.leave_to_device(number, handle, content_type, content, queue);
             }
         }
+        self.number += 1;
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl Sender {
         content_type: ContentType,
         content: Content<'_>,
         queue: &mut dyn FnMut(Bytes, TxTag),
-    ) {
+    ) -> Result<(), TlsError> {
         let trailer = self.trailer(content_type, content.len());
         let prefix = self.key.prefix(number, content_type.code(), content.len() + trailer.len() - TAG_LEN);
         if self.prefix[..] != prefix[..] {
@@ -172,12 +172,12 @@ impl Sender {
         };
         let mut at = prefix.len();
         for (bytes, upper) in pieces.iter().filter(|(bytes, _)| !bytes.is_empty()) {
-            let tag = upper.within(Some(handle), place(at));
-            debug_assert!(tag.is_some(), "above TLS, no device takes a context beyond the highest layer");
+            let tag = upper.within(Some(handle), place(at)).ok_or(TlsError::TooManyLayers)?;
             at += bytes.len();
-            queue(bytes.clone(), tag.unwrap_or(TxTag::device(handle, place(at - bytes.len()))));
+            queue(bytes.clone(), tag);
         }
         queue(trailer, TxTag::device(handle, place(at)));
+        Ok(())
     }
 
     /// Bytes that follow `content` bytes of content: its type where that is inside, padding, and the tag.
@@ -406,6 +406,28 @@ mod tests {
         assert!(pieces.iter().all(|(_, tag)| tag.context(Layer::FIRST) == Some(Handle::NO_DEVICE)));
         let digests: Vec<_> = pieces.iter().map(|(_, tag)| tag.context(Layer::SECOND)).collect();
         assert_eq!(digests, [None, Some(above), Some(above), None]);
+    }
+
+    #[test]
+    fn content_with_work_at_the_highest_layer_is_refused_and_uses_no_number() {
+        let above = Handle { index: 9, generation: 0 };
+        let unit = UnitTag { number: 9, at: 0, len: 100, touched_from: 0 };
+        let highest = TxTag::device(above, unit).within(Some(above), unit).unwrap();
+        for handle in [None, Some(HANDLE)] {
+            let mut sender = sender(TlsSuite::Aes128Gcm);
+            sender.sealer();
+            handle.into_iter().for_each(|handle| sender.hand_over(handle));
+            let mut counters = TlsCounters::default();
+            let mut record = |tag| {
+                let (mut pieces, content) = (Vec::new(), [(Bytes::from(vec![1; 100]), tag)]);
+                let queue = &mut |_, tag: TxTag| pieces.push(tag);
+                let made = sender.record(ContentType::ApplicationData, Content::Shared(&content), &mut counters, queue);
+                made.map(|()| pieces[0].unit(Layer::FIRST).map(|unit| unit.number))
+            };
+            assert_eq!(record(highest), Err(TlsError::TooManyLayers));
+            assert_eq!(record(TxTag::PLAIN), Ok(Some(3)));
+            assert_eq!(counters.tx_records_sw + counters.tx_records_device, 1);
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod above;
 mod above_device;
 mod acks;
 mod contexts;
+#[cfg(feature = "tokio")]
 mod io;
 pub(crate) mod offload;
 mod policy;

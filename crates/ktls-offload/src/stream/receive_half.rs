@@ -64,6 +64,7 @@ impl ReceiveHalf {
     }
 
     /// What is to be taken next.
+    #[cfg(feature = "tokio")]
     pub(super) fn front(&mut self) -> Option<&mut RxSegment> {
         self.plain.front_mut()
     }

@@ -123,6 +123,7 @@ impl SendHalf {
         self.record_size = bytes.clamp(1, CONTENT_MAX);
     }
 
+    #[cfg(feature = "tokio")]
     pub(super) fn record_size(&self) -> usize {
         self.record_size
     }

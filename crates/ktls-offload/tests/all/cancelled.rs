@@ -1,5 +1,5 @@
 //! Futures that are dropped at any point, and tasks that go away: nothing that was taken is lost or sent twice, and
-//! whoever still waits is woken. Tasks run on an executor that polls only what was woken, so that a wake that is missing
+//! every task that still waits is woken. Tasks run on an executor that polls only what was woken, so that a wake that is missing
 //! shows as a standstill; streams are tiny, so that everybody waits all the time.
 
 use crate::rig;

@@ -1,8 +1,11 @@
 //! An engine with its contexts, whatever engine it is.
 
 use super::Subject;
+use super::job::AnyJob;
 use super::slab::Slab;
-use crate::engine::{Context, Engine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine};
+use crate::engine::{
+    Context, Engine, JobEngine, Opened, OutOfStep, PacketEngine, Payload, Shown, StageMakers, StreamEngine,
+};
 use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
@@ -22,6 +25,8 @@ pub(crate) enum Installed {
     Stream(Box<dyn AnyStream>),
     /// It works on whole packets.
     Packet(Box<dyn AnyPacket>),
+    /// It works from memory to memory.
+    Job(Box<dyn AnyJob>),
 }
 
 impl Installed {
@@ -35,15 +40,30 @@ impl Installed {
         Installed::Packet(Box::new(Opener { hosted: Hosted::new(engine, places, false), seen: None }))
     }
 
+    /// One that works from memory to memory, with so many contexts at most.
+    pub(crate) fn job<E: JobEngine>(engine: E, places: u32) -> Installed {
+        Installed::Job(Box::new(Hosted::new(engine, places, false)))
+    }
+
     /// What a driver is told of it; `number`: as handles name it.
     pub(crate) fn info(&self, number: u8) -> EngineInfo {
         self.any().info(number)
+    }
+
+    /// [`AnyEngine::is_there`].
+    pub(super) fn is_there(&self, handle: Handle) -> Option<bool> {
+        match self {
+            Installed::Stream(engine) => engine.is_there(handle),
+            Installed::Packet(engine) => engine.hosted().is_there(handle),
+            Installed::Job(engine) => engine.is_there(handle),
+        }
     }
 
     pub(super) fn any(&self) -> &dyn AnyEngine {
         match self {
             Installed::Stream(engine) => &**engine,
             Installed::Packet(engine) => engine.hosted(),
+            Installed::Job(engine) => &**engine,
         }
     }
 
@@ -51,6 +71,7 @@ impl Installed {
         match self {
             Installed::Stream(engine) => &mut **engine,
             Installed::Packet(engine) => engine.hosted_mut(),
+            Installed::Job(engine) => &mut **engine,
         }
     }
 }
@@ -58,7 +79,7 @@ impl Installed {
 /// An engine and its contexts.
 #[derive(Debug)]
 pub(super) struct Hosted<E: Engine> {
-    engine: E,
+    pub(super) engine: E,
     pub(super) slab: Slab<E>,
     places: u32,
     counts_units: bool,

@@ -9,11 +9,13 @@
 
 mod hosted;
 mod image;
+mod job;
 mod slab;
 
 use crate::engine::Shown;
 use crate::stats::DeviceCounters;
 use crate::steering::Steering;
+use core::ops::Range;
 use hosted::AnyEngine;
 pub(crate) use hosted::{AnyPacket, AnyStream, Installed, Wrapping};
 pub(crate) use image::ContextImage;
@@ -21,7 +23,7 @@ pub use image::{ImageReader, ImageWriter};
 use nic_rings::dma::DmaBytes;
 use offload_api::Key;
 use offload_api::Spec;
-use offload_api::{ContextEvent, Direction, FlowKey, Handle, Piece};
+use offload_api::{ContextEvent, Direction, FlowKey, Handle, Job, Outcome, Piece};
 use offload_base::Seq;
 use offload_formats::Headers;
 
@@ -45,7 +47,24 @@ pub(crate) struct ContextStore {
     hand: usize,
     fits: usize,
     contexts: usize,
+    /// Engines that were called since they were asked what is to be told are in this range.
+    called: Range<usize>,
     counters: CacheCounters,
+}
+
+/// What a received frame is to the engines that work on whole packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// None of theirs.
+    Nothing,
+    /// A packet of this context.
+    Opener(Handle),
+    /// A packet of an engine, and of no context.
+    Unknown,
+    /// A fragment of a packet of an engine's.
+    Fragment { engine: u8 },
+    /// A fragment, of a packet of an engine's or another.
+    PerhapsFragment,
 }
 
 /// What the store counted.
@@ -66,6 +85,7 @@ impl ContextStore {
             hand: 0,
             fits: (cache_bytes / ContextImage::BYTES).max(1),
             contexts: 0,
+            called: 0..0,
             counters: CacheCounters::default(),
         }
     }
@@ -113,7 +133,7 @@ impl ContextStore {
         self.bring(handle, dma)?;
         match self.engines.get_mut(usize::from(handle.engine()))? {
             Installed::Stream(engine) => Some(&mut **engine),
-            Installed::Packet(_) => None,
+            Installed::Packet(_) | Installed::Job(_) => None,
         }
     }
 
@@ -132,9 +152,10 @@ impl ContextStore {
 
     /// The engine of this number, if it works on whole packets.
     pub(crate) fn packet_engine(&mut self, engine: u8) -> Option<&mut dyn AnyPacket> {
+        self.note_called(engine);
         match self.engines.get_mut(usize::from(engine))? {
             Installed::Packet(engine) => Some(&mut **engine),
-            Installed::Stream(_) => None,
+            Installed::Stream(_) | Installed::Job(_) => None,
         }
     }
 
@@ -142,31 +163,33 @@ impl ContextStore {
     pub(crate) fn packet_engines(&self) -> impl Iterator<Item = (u8, &dyn AnyPacket)> {
         self.engines.iter().zip(0..).filter_map(|(engine, number)| match engine {
             Installed::Packet(engine) => Some((number, &**engine)),
-            Installed::Stream(_) => None,
+            Installed::Stream(_) | Installed::Job(_) => None,
         })
     }
 
-    /// What a received frame shows of a context of an engine that works on whole packets, and the engine's number. Several may
-    /// take it for theirs: the first to which a key was steered has it.
+    /// Which engine that works on whole packets a received frame is for. Several may take it for theirs: the first to which a
+    /// key was steered has it.
     pub(crate) fn look(
         &mut self,
         frame: &[u8],
         headers: &Headers,
         steering: &Steering,
         counters: &mut DeviceCounters,
-    ) -> Option<(u8, Shown<()>)> {
-        let mut unknown = None;
+    ) -> Found {
+        let mut found = Found::Nothing;
         for (engine, number) in self.engines.iter_mut().zip(0..) {
             let Installed::Packet(engine) = engine else { continue };
             match engine.look(frame, headers, counters) {
                 Shown::Nothing => {}
-                Shown::Key(key, ()) if steering.opener(number, key).is_none() => {
-                    unknown = unknown.or(Some((number, Shown::Key(key, ()))));
-                }
-                shown => return Some((number, shown)),
+                Shown::Key(key, ()) => match steering.opener(number, key) {
+                    Some(opener) => return Found::Opener(opener),
+                    None => found = Found::Unknown,
+                },
+                Shown::Fragment => return Found::Fragment { engine: number },
+                Shown::PerhapsFragment => return Found::PerhapsFragment,
             }
         }
-        unknown
+        found
     }
 
     /// Has packets with `key` go to a context, or no longer.
@@ -191,14 +214,30 @@ impl ContextStore {
 
     /// Changes what an engine knows that is of no context.
     pub(crate) fn change(&mut self, engine: u8, change: Spec) {
+        self.note_called(engine);
         if let Some(engine) = self.engines.get_mut(usize::from(engine)) {
             engine.any_mut().change(change);
         }
     }
 
+    /// Runs a job by the engine of its session. `None`: there is no such session.
+    pub(crate) fn run(&mut self, job: &mut Job, dma: &mut DmaBytes) -> Option<Outcome> {
+        self.bring(job.session, dma)?;
+        self.note_called(job.session.engine());
+        match self.engines.get_mut(usize::from(job.session.engine()))? {
+            Installed::Job(engine) => engine.run(job),
+            Installed::Stream(_) | Installed::Packet(_) => None,
+        }
+    }
+
     /// What is to be told next of what happened to contexts.
     pub(crate) fn pop_event(&mut self) -> Option<ContextEvent> {
-        self.engines.iter_mut().find_map(|engine| engine.any_mut().pop_event())
+        let event =
+            self.engines.get_mut(self.called.clone())?.iter_mut().find_map(|engine| engine.any_mut().pop_event());
+        if event.is_none() {
+            self.called = 0..0;
+        }
+        event
     }
 
     /// Where a context thinks a unit starts, if it waits to be told.
@@ -251,12 +290,24 @@ impl ContextStore {
     }
 
     pub(crate) fn clear(&mut self) {
+        self.called = 0..self.engines.len();
         self.engines.iter_mut().for_each(|engine| engine.any_mut().clear());
         self.on_nic.clear();
         self.contexts = 0;
     }
 
+    fn note_called(&mut self, engine: u8) {
+        let (first, end) = (usize::from(engine), usize::from(engine) + 1);
+        self.called = match self.called.is_empty() {
+            true => first..end,
+            false => self.called.start.min(first)..self.called.end.max(end),
+        };
+        // No such engine, none to be asked.
+        self.called.end = self.called.end.min(self.engines.len());
+    }
+
     fn engine_mut(&mut self, handle: Handle) -> Option<&mut dyn AnyEngine> {
+        self.note_called(handle.engine());
         Some(self.engines.get_mut(usize::from(handle.engine()))?.any_mut())
     }
 
@@ -277,7 +328,7 @@ impl ContextStore {
 
     /// Sees to it that a context is on the NIC; `None`: there is no such context.
     fn bring(&mut self, handle: Handle, dma: &mut DmaBytes) -> Option<()> {
-        let is_there = self.engines.get(usize::from(handle.engine()))?.any().is_there(handle)?;
+        let is_there = self.engines.get(usize::from(handle.engine()))?.is_there(handle)?;
         (is_there || self.fetch(handle, dma)).then_some(())
     }
 

@@ -1,7 +1,8 @@
 //! Engines: what works on packets in the device, each with a state of constant size for every flow or association.
 //!
 //! An engine is a type that says how its contexts are made, written to host memory and read back ([`Engine`]), and what it
-//! does with the bytes of a flow ([`StreamEngine`]) or with whole packets ([`PacketEngine`]). The device knows engines by
+//! does with the bytes of a flow ([`StreamEngine`]), with whole packets ([`PacketEngine`]), or with jobs from memory to memory
+//! ([`JobEngine`]). The device knows engines by
 //! number, and calls them by handle: it names none of them but where it installs them. `nic_sim::nic_with` takes
 //! others beside its own, and [`Contexts`](offload_api::Contexts) gives a protocol access to them.
 //!
@@ -47,11 +48,11 @@
 //!
 //! impl StreamEngine for Unmask {
 //!     fn receive(at: Context<'_, Unmask>, payload: &mut Payload<'_>, _: &mut DeviceCounters) -> Option<Verdict> {
-//!         payload.open(|wire, buffer| {
+//!         let opened = payload.open(|wire, buffer| {
 //!             buffer.extend(wire.iter().map(|byte| byte ^ *at.state));
 //!             (true, ())
 //!         });
-//!         Some(Verdict::Done)
+//!         opened.map(|()| Verdict::Done)
 //!     }
 //! #   fn count_from(_: Context<'_, Unmask>, _: u64) -> bool { false }
 //! #   fn begin(_: Context<'_, Unmask>, _: Seq) -> bool { false }
@@ -97,12 +98,15 @@
 //! Two tests have larger ones, with everything that an offload has to handle: `crates/offload-testbed/tests/all/foreign.rs` (units that the
 //! NIC follows, loses and finds again, both ways, and the protocol above), `crates/nic-sim/tests/foreign.rs` (whole packets).
 
+mod data_keys;
 pub(crate) mod esp;
+mod job;
 pub(crate) mod nvme;
 mod payload;
 pub(crate) mod quic;
 mod stage;
 pub(crate) mod tls;
+mod transform;
 
 use crate::context::Installed;
 pub use crate::context::{ImageReader, ImageWriter};
@@ -110,6 +114,8 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
+pub use data_keys::DataKeys;
+pub use job::JobEngine;
 use nic_rings::config::NicConfig;
 use offload_api::{
     ContextEvent, Direction, EngineInfo, Handle, KeyBytes, PacketAsk, PacketMark, Piece, TxPacket, Verdict,
@@ -119,6 +125,7 @@ pub use offload_formats::Headers;
 use offload_formats::IpHeaders;
 pub use payload::{Content, Parts, Payload};
 pub use stage::{Run, Stage, StageMakers, StageState, StageStates, Stages};
+pub use transform::Transforms;
 
 /// An engine, with what it keeps for all of its contexts together.
 pub trait Engine: fmt::Debug + Send + Sized + 'static {
@@ -141,7 +148,7 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// Writes a state out.
     fn save(state: &Self::State, image: &mut ImageWriter<'_>);
 
-    /// Reads back what [`save`](Self::save) wrote; `None`: it is none of that.
+    /// Reads back what [`save`](Self::save) wrote; `None`: `save` cannot have written it.
     fn load(image: &mut ImageReader<'_>) -> Option<Self::State>;
 
     /// Adds to what a driver is told of it: beside name, number and room, how its contexts find their places again, say.
@@ -171,7 +178,8 @@ pub trait Engine: fmt::Debug + Send + Sized + 'static {
     /// Changes what is of no context.
     fn change(&mut self, _: Self::Change) {}
 
-    /// What is to be told next. There is room for it.
+    /// What is to be told next. There is room for it. It is asked for after calls that have the engine itself or change its
+    /// contexts, not after those that pass a flow's bytes: what a stream engine finds there, its verdicts say.
     fn pop_event(&mut self) -> Option<ContextEvent> {
         None
     }
@@ -207,7 +215,7 @@ pub trait StreamEngine: Engine {
     /// A unit starts at `start`, and is the next to come. False: it is no transmit context.
     fn begin(context: Context<'_, Self>, start: Seq) -> bool;
 
-    /// Whether the byte at `seq` is the next of a transmit context; `None`: it is none.
+    /// Whether the byte at `seq` is the next of a transmit context; `None`: the context does not transmit.
     fn expects(state: &Self::State, seq: Seq) -> Option<bool>;
 
     /// Makes of `bytes` what belongs on the wire, and appends it to `out`, as many as they are. They are at `at`; `None`: they
@@ -277,7 +285,7 @@ pub trait PacketEngine: Engine {
 /// What a received frame shows of a context.
 #[derive(Debug)]
 pub enum Shown<S> {
-    /// Nothing: it is none of the engine's.
+    /// Nothing: the frame is not the engine's.
     Nothing,
     /// The key that leads there.
     Key(KeyBytes, S),
@@ -340,9 +348,14 @@ pub struct Engines {
 }
 
 impl Engines {
+    /// None at all.
+    pub fn none() -> Engines {
+        Engines { installed: Vec::new(), stages: StageMakers::default() }
+    }
+
     /// Those that every NIC has.
     pub fn of(config: &NicConfig) -> Engines {
-        let mut engines = Engines { installed: Vec::new(), stages: StageMakers::default() };
+        let mut engines = Engines::none();
         // In the order of `offload_api::engines`.
         engines.add_stream(tls::Tls::new(config), config.tls_contexts);
         engines.add_packet(esp::Esp::default(), Handle::PLACES);
@@ -360,6 +373,12 @@ impl Engines {
     /// Adds an engine that works on whole packets, with so many contexts at most.
     pub fn add_packet<E: PacketEngine>(&mut self, engine: E, contexts: u32) {
         self.installed.push(Installed::packet(engine, contexts));
+    }
+
+    /// Adds an engine that works from memory to memory, with so many contexts at most. Only a
+    /// [`Lookaside`](crate::lookaside::Lookaside) has job queues that lead to it.
+    pub fn add_job<E: JobEngine>(&mut self, engine: E, contexts: u32) {
+        self.installed.push(Installed::job(engine, contexts));
     }
 
     /// What a driver is told of them.

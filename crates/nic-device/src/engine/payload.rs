@@ -77,13 +77,16 @@ impl<'a> Payload<'a> {
         self.is_opened
     }
 
-    /// Has `f` append what it makes of the bytes of the wire. It says whether that is to be handed on in their place; other
-    /// engines may look at it if not.
-    pub fn open<T>(&mut self, f: impl FnOnce(&[u8], &mut BytesMut) -> (bool, T)) -> T {
+    /// Has `f` append what it makes of the bytes of the wire. It says whether that is to be handed on in their place, which
+    /// needs as many bytes; other engines may look at it if not. `None`, without a call of `f`: an engine below opened them.
+    pub fn open<T>(&mut self, f: impl FnOnce(&[u8], &mut BytesMut) -> (bool, T)) -> Option<T> {
+        if self.is_opened {
+            return None;
+        }
+        self.buffer.truncate(self.start);
         let (is_opened, result) = f(self.wire, self.buffer);
-        debug_assert!(!is_opened || self.buffer.len() == self.start + self.wire.len(), "bytes went missing");
-        self.is_opened = is_opened;
-        result
+        self.is_opened = is_opened && self.buffer.len() == self.start + self.wire.len();
+        Some(result)
     }
 
     /// Whether there is an engine above that may want to know of content.
@@ -126,5 +129,34 @@ impl<'a> Payload<'a> {
             at = offset + Piece::len(piece);
         }
         buffer[start + at..].copy_from_slice(&wire[at..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the host gets of `wire` behind a segment that is there, after these engines, each with what it makes of it.
+    fn handed_on(wire: &[u8], engines: &[(bool, &[u8])]) -> (Vec<bool>, Vec<u8>) {
+        let (mut buffer, mut placed) = (BytesMut::from(&b"before "[..]), Placements::new());
+        let mut payload = Payload::new(Seq(1), wire, &mut buffer, &mut placed, false);
+        let open = |(is_opened, made): &(bool, &[u8])| {
+            payload.open(|bytes, buffer| {
+                assert_eq!(bytes, wire);
+                buffer.extend_from_slice(made);
+                (*is_opened, ())
+            })
+        };
+        let ran = engines.iter().map(open).map(|ran| ran.is_some()).collect();
+        payload.finish();
+        (ran, buffer[b"before ".len()..].to_vec())
+    }
+
+    #[test]
+    fn one_engine_opens_a_payload_and_no_byte_is_lost_or_added() {
+        assert_eq!(handed_on(b"wire", &[(true, b"open"), (true, b"more")]), (vec![true, false], b"open".to_vec()));
+        assert_eq!(handed_on(b"wire", &[(false, b"part"), (true, b"open")]), (vec![true, true], b"open".to_vec()));
+        assert_eq!(handed_on(b"wire", &[(true, b"too long")]), (vec![true], b"wire".to_vec()));
+        assert_eq!(handed_on(b"wire", &[(true, b"no"), (true, b"")]), (vec![true, true], b"wire".to_vec()));
     }
 }

@@ -145,7 +145,7 @@ impl StageMakers {
         StageMakers(Arc::new(makers))
     }
 
-    /// Stages for a context. `None`: there is none of a name, one cannot work by its spec, or they are more than two.
+    /// Stages for a context. `None`: a name is unknown, a stage cannot work by its spec, or they are more than two.
     pub fn make(&self, specs: Vec<StageSpec>) -> Option<Stages> {
         if specs.len() > STAGES_MAX {
             return None;

@@ -58,7 +58,7 @@ pub struct QueuePair {
     control_due: Option<Instant>,
     interrupt: Interrupt,
     send_interrupt: Interrupt,
-    /// For whoever spreads packets over the queues.
+    /// For the function, which spreads packets over the queues.
     pub(crate) new_indirection: Option<Box<[u16; INDIRECTION_ENTRIES]>>,
     /// The driver has not been told of the last reset.
     reset_unreported: bool,

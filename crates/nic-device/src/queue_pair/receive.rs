@@ -370,7 +370,7 @@ impl QueuePair {
     }
 
     /// Appends the payload to `buffer`, as the flow's engines make it, one above the other, and says what they found out about
-    /// it, and in `placed`, which is empty, what of it is elsewhere.
+    /// it, and in `placed`, which is empty, which parts are elsewhere.
     fn append_payload(
         &mut self,
         data: &[u8],

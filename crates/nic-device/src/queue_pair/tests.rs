@@ -128,7 +128,7 @@ fn what_was_in_a_place_that_is_taken_again_is_steered_to_no_more() {
     assert!(rig.device.follows_nothing());
 }
 
-/// A frame takes the line a tenth of a second; whoever wants a context need not wait for that.
+/// A frame takes the line a tenth of a second; a command for a context need not wait for that.
 #[test]
 fn commands_do_not_wait_for_the_line() {
     let delays = Delays { doorbell: Duration::from_micros(1), ..Delays::NONE };

@@ -106,13 +106,13 @@ fn work(
     (seq, bytes): (Seq, &[u8]),
     [from, to]: &mut [BytesMut; 2],
     destination: &mut BytesMut,
-) -> Result<Worked, OutOfStep> {
+) -> Result<Worked, GivenUp> {
     let mut worked = Worked::default();
     let mut made = false;
     for layer in (1..LAYERS).rev() {
         let Some(handle) = stages[layer] else { continue };
         to.clear();
-        let engine = contexts.stream(handle, dma).ok_or(OutOfStep)?;
+        let engine = contexts.stream(handle, dma).ok_or(GivenUp::UnknownContext)?;
         worked[layer] = engine.transmit(handle, None, if made { from } else { bytes }, to)?;
         core::mem::swap(from, to);
         made = true;
@@ -120,7 +120,7 @@ fn work(
     let bytes = if made { from } else { bytes };
     match stages[0] {
         Some(handle) => {
-            let engine = contexts.stream(handle, dma).ok_or(OutOfStep)?;
+            let engine = contexts.stream(handle, dma).ok_or(GivenUp::UnknownContext)?;
             worked[0] = engine.transmit(handle, Some(seq), bytes, destination)?;
         }
         None => destination.extend_from_slice(bytes),
@@ -134,6 +134,12 @@ enum GivenUp {
     OutOfSync,
     /// The engine that was to wrap it counted why.
     NotWrapped,
+}
+
+impl From<OutOfStep> for GivenUp {
+    fn from(_: OutOfStep) -> GivenUp {
+        GivenUp::OutOfSync
+    }
 }
 
 impl QueuePair {
@@ -365,9 +371,6 @@ impl QueuePair {
         let slot = *slot;
         let ask = segmenter.packet().ask;
         let stages = stages(&ask);
-        if expect(&stages, &mut self.contexts, &mut self.dma, ask.seq).is_none() {
-            return (None, self.give_up(slot, GivenUp::UnknownContext));
-        }
         let works = ask.has_context();
         let mut worked = Worked::default();
         let QueuePair { frames, contexts, dma, transmit: TransmitSide { scratch, .. }, .. } = self;
@@ -379,11 +382,12 @@ impl QueuePair {
             let of_fragment = ask.streams.map(|ask| ask.filter(|ask| ask.is_of(fragment)).map(|ask| ask.context));
             let part = work(&of_fragment, contexts, dma, (seq, bytes), scratch, frame)?;
             worked.iter_mut().zip(part).for_each(|(all, part)| *all += part);
-            Ok::<(), OutOfStep>(())
+            Ok::<(), GivenUp>(())
         });
-        let Ok(mut frame) = made else {
+        let mut frame = match made {
+            Ok(frame) => frame,
             // What was made of the segment may be plaintext in part: it goes nowhere.
-            return (None, self.give_up(slot, GivenUp::OutOfSync));
+            Err(why) => return (None, self.give_up(slot, why)),
         };
         if let Some((handle, wrapping)) = wrapping {
             let longest = self.longest_frame();

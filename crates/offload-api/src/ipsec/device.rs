@@ -6,6 +6,13 @@ use crate::tx::PacketAsk;
 use crate::unit::{Handle, engines};
 
 /// Why a device would not take an SA or a policy.
+///
+/// ```
+/// use offload_api::{EspSuite, SaRefused};
+///
+/// let refused = SaRefused::Suite(EspSuite::ChaCha20Poly1305);
+/// assert_eq!(refused.to_string(), "the device does not know the suite ChaCha20Poly1305");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaRefused {
@@ -97,6 +104,16 @@ const FINISH: u64 = 1 << 24;
 
 /// What a device did about ESP in a received packet. A packet in which anything failed is untouched; so is one whose
 /// IPv4 header has a wrong checksum, for nobody could tell from what is left.
+///
+/// ```
+/// use offload_api::{EspVerdict, Handle, PacketMark, RxMeta, engines};
+///
+/// let context = Handle { index: Handle::indices(engines::ESP, 1).start, generation: 0 };
+/// let mut meta = RxMeta::default();
+/// assert_eq!(meta.esp(), EspVerdict::None);
+/// meta.marks.set_packet(PacketMark::Failed { context });
+/// assert_ne!(meta.esp(), EspVerdict::None);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EspVerdict {
     /// Nothing: no ESP, or no SA for it.
@@ -235,6 +252,22 @@ pub enum PolicyChange {
 }
 
 /// What an IPsec layer may ask of a device. Nothing here blocks. Commands and packets take effect in the order given.
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{Direction, EspKey, EspSuite, IpsecDevice, NetDevice, OffloadKind, SaParams};
+///
+/// let (_device, mut driver) = nic(NicConfig::default());
+/// let ipsec: &mut dyn IpsecDevice = driver.ipsec().unwrap();
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let sa = SaParams {
+///     offload: OffloadKind::Crypto,
+///     ..SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key)
+/// };
+/// let handle = ipsec.add_sa(&sa)?;
+/// ipsec.remove_sa(handle); // after everything that was posted before
+/// # Ok::<(), offload_api::SaRefused>(())
+/// ```
 pub trait IpsecDevice {
     /// Has the device keep an SA. A transmitting one may be used at once; a receiving one works from
     /// [`Ready`](DeviceSaEvent::Ready) on. In packet offload it takes each number of the window that ends at `last_number`

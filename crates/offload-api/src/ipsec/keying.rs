@@ -23,6 +23,12 @@ pub struct SaAdded {
 }
 
 /// What was wrong with a request to [`Keying`]: the caller's fault.
+///
+/// ```
+/// use offload_api::KeyingError;
+///
+/// assert_eq!(KeyingError::Spi(7).to_string(), "the SPI 7 is reserved");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyingError {
@@ -67,6 +73,23 @@ pub enum KeyingError {
 }
 
 /// What happened to SAs.
+///
+/// ```
+/// use offload_api::ipsec::Limit;
+/// use offload_api::{Handle, SaEvent, SaId};
+///
+/// /// The SA that a keying daemon has to replace.
+/// fn to_replace(event: &SaEvent) -> Option<SaId> {
+///     match event {
+///         SaEvent::SoftLimit { sa, .. } | SaEvent::HardLimit { sa, .. } | SaEvent::SequenceExhausted { sa } => Some(*sa),
+///         _ => None,
+///     }
+/// }
+///
+/// let sa = SaId(Handle { index: 3, generation: 0 });
+/// assert_eq!(to_replace(&SaEvent::SoftLimit { sa, limit: Limit::Time }), Some(sa));
+/// assert_eq!(to_replace(&SaEvent::OffloadLost { sa }), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SaEvent {
@@ -111,6 +134,13 @@ pub enum SaEvent {
 }
 
 /// What an SA has done so far.
+///
+/// ```
+/// use offload_api::ipsec::SaUse;
+///
+/// let (before, now) = (SaUse::default(), SaUse { bytes: 1400, packets: 1, number: 1 });
+/// assert_eq!((now.packets - before.packets, now.bytes - before.bytes), (1, 1400));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaUse {
     /// Bytes protected, as [`Limits::bytes`](super::Limits::bytes) counts them.

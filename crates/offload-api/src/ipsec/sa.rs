@@ -132,7 +132,7 @@ impl fmt::Debug for EspKey {
     }
 }
 
-/// What of a packet an SA wraps.
+/// The part of a packet that an SA wraps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EspMode {
     /// What is behind the IP header, between two hosts.
@@ -174,6 +174,19 @@ pub struct Limits {
 }
 
 /// When to ask for a successor, and when to stop.
+///
+/// ```
+/// use core::time::Duration;
+/// use offload_api::{Lifetime, ipsec::Limits};
+///
+/// // A successor is asked for after an hour; the SA ends after 70 minutes, or a terabyte.
+/// let hour = Duration::from_secs(3600);
+/// let lifetime = Lifetime {
+///     soft: Limits { time: Some(hour), ..Limits::default() },
+///     hard: Limits { time: Some(hour + hour / 6), bytes: Some(1 << 40), ..Limits::default() },
+/// };
+/// assert!(lifetime.soft.packets.is_none());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
     /// Reached: an event, once; the SA goes on.
@@ -194,6 +207,19 @@ pub enum Limit {
 }
 
 /// How much of the work a device is to do for an SA.
+///
+/// ```
+/// use offload_api::{Direction, DontFragment, EspKey, EspSuite, OffloadKind, SaParams, UdpEncapsulation};
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let sa = SaParams {
+///     offload: OffloadKind::Crypto,
+///     encapsulation: Some(UdpEncapsulation { source_port: 4500, destination_port: 4500 }),
+///     dont_fragment: DontFragment::Set,
+///     ..SaParams::new(Direction::Transmit, 0x1001, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), key)
+/// };
+/// assert_ne!(sa.offload, OffloadKind::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OffloadKind {
     /// None.
@@ -225,7 +251,7 @@ pub struct SaParams {
     pub source: IpAddr,
     /// Their destination. Receiving, an unspecified address stands for any.
     pub destination: IpAddr,
-    /// What of a packet it wraps.
+    /// The part of a packet that it wraps.
     pub mode: EspMode,
     /// By which policies find it.
     pub reqid: u32,

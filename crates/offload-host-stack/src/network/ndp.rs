@@ -1,7 +1,7 @@
 //! Neighbour discovery (RFC 4861): what ARP is to IPv4.
 //!
-//! Routers, and whether somebody else has this host's addresses, are [`routers`](super::routers)' affair; whoever wants to
-//! know the latter of this host is told here.
+//! Routers, and whether somebody else has this host's addresses, are [`routers`](super::routers)' affair; a
+//! neighbour that asks whether an address is taken is answered here.
 //!
 //! Invariant: nothing is believed that has passed a router (7.1).
 

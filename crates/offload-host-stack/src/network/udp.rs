@@ -76,7 +76,7 @@ impl Network {
         counters: &mut HostCounters,
     ) -> Result<(), SendError> {
         let TxDatagram { to, segment, .. } = datagrams;
-        let source = SocketAddr::new(self.source_of(&datagrams)?, port);
+        let source = SocketAddr::new(self.source_of(to, datagrams.source)?, port);
         let (all, fits) = (datagrams.payload_len(), self.fits_path(now, &to, caps));
         let each = segment.map_or(all, |bytes| all.min(bytes.get().into()));
         let may_cut = segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
@@ -104,10 +104,10 @@ impl Network {
         Ok(())
     }
 
-    /// The address that datagrams are sent from.
-    fn source_of(&self, datagrams: &TxDatagram) -> Result<IpAddr, SendError> {
-        let usual = self.source_to(datagrams.to)?;
-        match datagrams.source {
+    /// The address that datagrams to `to` are sent from: `source`, if they name one.
+    pub(crate) fn source_of(&self, to: SocketAddr, source: Option<IpAddr>) -> Result<IpAddr, SendError> {
+        let usual = self.source_to(to)?;
+        match source {
             Some(source) if source.is_ipv4() != usual.is_ipv4() || !self.addresses.are(source) => {
                 Err(SendError::ForeignSource)
             }
@@ -126,7 +126,7 @@ impl Network {
     }
 
     /// The address from which `to` is reached.
-    pub(crate) fn source_to(&self, to: SocketAddr) -> Result<IpAddr, SendError> {
+    fn source_to(&self, to: SocketAddr) -> Result<IpAddr, SendError> {
         let source = self.addresses.source_for(to.ip()).filter(|_| to.port() != 0 && self.reaches(to.ip()));
         source.ok_or(SendError::Unreachable)
     }

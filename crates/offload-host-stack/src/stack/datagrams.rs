@@ -7,7 +7,7 @@ use super::{OpenError, Stack};
 use crate::network::ParsedDatagram;
 use crate::udp::SendError;
 use bytes::{Buf, Bytes, BytesMut};
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use offload_api::{
     Datagram, FlowKey, NetDevice, PacketMark, Protocol, RxMeta, RxPacket, SendLimits, SocketEvent, TxDatagram, engines,
@@ -90,7 +90,7 @@ impl Stack {
             return Err(SendError::NoContext);
         }
         let may_be_cut = datagrams.segment.is_none() && datagrams.ask.is_none() && !datagrams.dont_fragment;
-        let flow = if may_be_cut { self.nobodys_flow() } else { self.flow_to(port, datagrams.to)? };
+        let flow = if may_be_cut { self.nobodys_flow() } else { self.flow_to(port, datagrams.to, datagrams.source)? };
         let sent = self.network.send_datagrams(now, port, datagrams, &device.path(&flow), &mut self.counters);
         if sent == Err(SendError::Full) {
             self.sockets.block(port);
@@ -100,14 +100,16 @@ impl Stack {
 
     /// What may be sent from the UDP socket at `port` at a time; no bytes where there is no way to `to`.
     pub fn datagram_limits(&self, now: Instant, port: u16, to: SocketAddr, device: &dyn NetDevice) -> SendLimits {
-        match self.flow_to(port, to) {
+        match self.flow_to(port, to, None) {
             Ok(flow) => self.network.datagram_limits(now, &to, &device.path(&flow)),
             Err(_) => SendLimits { bytes: 0, segments: 0, segments_bytes: 0 },
         }
     }
 
-    fn flow_to(&self, port: u16, to: SocketAddr) -> Result<FlowKey, SendError> {
-        let local = SocketAddr::new(self.network.source_to(to)?, port);
+    /// The flow of datagrams from the UDP socket at `port`, if they name a `source`, from that address: a layer below, such
+    /// as IPsec, may have another path for it.
+    fn flow_to(&self, port: u16, to: SocketAddr, source: Option<IpAddr>) -> Result<FlowKey, SendError> {
+        let local = SocketAddr::new(self.network.source_of(to, source)?, port);
         Ok(FlowKey { protocol: Protocol::Udp, local, remote: to })
     }
 

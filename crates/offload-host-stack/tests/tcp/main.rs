@@ -5,7 +5,7 @@ mod packets;
 mod pair;
 mod wire;
 
-/// What of it IPv6 has too is tested once more over IPv6.
+/// The tests that IPv6 shares run once more over IPv6.
 const OVER_SIX: bool = false;
 
 mod autoconf;

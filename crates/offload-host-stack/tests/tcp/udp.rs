@@ -1,15 +1,17 @@
 //! Datagrams between hosts.
 
 use crate::packets::{across, answers, ip_of};
-use crate::pair::{ADDRESS, Pair, Setup, TCP};
+use crate::pair::{ADDRESS, Pair, SIX, Setup, TCP, config};
 use crate::transfer::pattern;
 use bytes::Bytes;
+use core::net::SocketAddr;
 use core::num::NonZeroU16;
+use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
-use offload_api::{EcnCodepoint, Protection, RxMeta, RxPacket};
-use offload_base::Seed;
+use offload_api::{EcnCodepoint, FlowKey, Protection, Protocol, RxMeta, RxPacket, TxDatagram};
+use offload_base::{Instant, Seed};
 use offload_formats::Version;
-use offload_host_stack::{OpenError, SendError};
+use offload_host_stack::{OpenError, SendError, Stack, TcpConfig};
 use proptest::prelude::*;
 use smoltcp::wire::{IpAddress, IpProtocol, UdpPacket};
 
@@ -134,6 +136,26 @@ fn segments_wait_for_a_device_that_has_fallen_behind() {
     assert_eq!(pair.stacks[0].next_udp_ready(), None);
     pair.run_until(|pair| pair.stacks[0].next_udp_ready() == Some(port));
     assert_eq!(send_segmented(&mut pair, port, vec![0; 100].into(), 1), Ok(()));
+}
+
+/// A layer below the stack may have another path for another address, such as one through a tunnel.
+#[test]
+fn the_device_is_asked_about_the_path_from_the_address_that_datagrams_name() {
+    let mut stack = Stack::new(config(0, Seed(1), TcpConfig::default()));
+    let device = MockDevice::default();
+    let port = stack.bind_udp(Some(1000)).unwrap();
+    let link_local = stack.addresses().into_iter().find(|address| address.is_ipv6() && *address != SIX[0]).unwrap();
+    let to = SocketAddr::from((SIX[1], SERVICE));
+    for source in [SIX[0].into(), link_local] {
+        let datagrams = TxDatagram {
+            source: Some(source),
+            segment: NonZeroU16::new(100),
+            ..TxDatagram::new(to, Bytes::from(vec![0; 300]))
+        };
+        stack.send_datagrams(Instant::ZERO, port, datagrams, &device).unwrap();
+        let flow = FlowKey { protocol: Protocol::Udp, local: (source, port).into(), remote: to };
+        assert_eq!(device.take_calls(), [format!("path({flow:?})")]);
+    }
 }
 
 #[test]

@@ -45,6 +45,13 @@ impl TapConfig {
 }
 
 /// Why there is no TAP.
+///
+/// ```
+/// use offload_testbed::attach::{TapConfig, TapError, TapPort};
+///
+/// let refused: TapError = TapPort::open(TapConfig::named("longer than 15 bytes")).err().unwrap();
+/// assert!(refused.to_string().contains("the TAP longer than 15 bytes"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {

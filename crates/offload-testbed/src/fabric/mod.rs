@@ -10,16 +10,18 @@
 //! queue fills, and the port task leaves further frames in the port. The queues are lock-free, and the tasks of a
 //! fabric may be on several threads.
 
+mod lanes;
 mod link_task;
 mod port_task;
 mod queue;
 
+pub(crate) use lanes::{MOST_LANES, link_local};
 pub use queue::{FrameReceiver, FrameSender, frame_queue, frame_queue_between_threads};
 
 use crate::domain::in_domain;
 use crate::runtime::{Runtime, lock};
 use core::fmt;
-use nic_sim::wire::{Link, Port, Tap};
+use nic_sim::wire::{Impairment, Link, Port, Tap};
 use offload_base::cost::Domain;
 use offload_base::counters::CounterSet;
 use std::sync::{Arc, Mutex};
@@ -75,6 +77,17 @@ pub struct Cable {
 }
 
 impl Cable {
+    pub(crate) fn of(left_to_right: Link, right_to_left: Link) -> Cable {
+        Cable { left_to_right: Arc::new(Mutex::new(left_to_right)), right_to_left: Arc::new(Mutex::new(right_to_left)) }
+    }
+
+    /// Adds an impairment to each direction, behind those there are: to cut it, for example.
+    pub fn impair<I: Impairment + 'static>(&self, mut impairment: impl FnMut() -> I) {
+        for link in [&self.left_to_right, &self.right_to_left] {
+            lock(link).impair(Box::new(impairment()));
+        }
+    }
+
     /// Adds what both directions counted to `set`.
     pub fn count(&self, set: &mut CounterSet) {
         for link in [&self.left_to_right, &self.right_to_left] {
@@ -126,8 +139,9 @@ pub fn connect(
     left_to_right: Link,
     right_to_left: Link,
 ) -> Cable {
-    let queue = || frame_queue(QUEUE_FRAMES);
-    join([runtime; 2], [left, right], [left_to_right, right_to_left], queue)
+    let cable = Cable::of(left_to_right, right_to_left);
+    connect_lanes(runtime, [left, right], core::slice::from_ref(&cable));
+    cable
 }
 
 /// The same for stations on two threads: each is kept going, with the direction of the wire that leads to it, by a runtime
@@ -139,32 +153,46 @@ pub fn connect_threads(
     left_to_right: Link,
     right_to_left: Link,
 ) -> Cable {
-    let queue = || frame_queue_between_threads(QUEUE_FRAMES_BETWEEN_THREADS);
-    join(runtimes, [left, right], [left_to_right, right_to_left], queue)
+    let cable = Cable::of(left_to_right, right_to_left);
+    join_threads(runtimes, [left, right], core::slice::from_ref(&cable));
+    cable
 }
 
-/// Each of the two belongs to one runtime, with the link that leads to it: only what leads away crosses over, by `queue`.
+/// The same with several wires, of which each frame takes the one that goes to its destination.
+pub(crate) fn connect_lanes(runtime: &Arc<dyn Runtime>, stations: [Station; 2], cables: &[Cable]) {
+    join([runtime; 2], stations, cables, || frame_queue(QUEUE_FRAMES));
+}
+
+/// The same for stations on two threads.
+pub(crate) fn join_threads(runtimes: [&Arc<dyn Runtime>; 2], stations: [Station; 2], cables: &[Cable]) {
+    join(runtimes, stations, cables, || frame_queue_between_threads(QUEUE_FRAMES_BETWEEN_THREADS));
+}
+
+/// Each of the two belongs to one runtime, with the links that lead to it: only what leads away crosses over, by `queue`.
 fn join(
     [left_runs, right_runs]: [&Arc<dyn Runtime>; 2],
     [left, right]: [Station; 2],
-    [left_to_right, right_to_left]: [Link; 2],
+    cables: &[Cable],
     queue: impl Fn() -> (FrameSender, FrameReceiver),
-) -> Cable {
+) {
     let there = format!("wire {} > {}", left.name, right.name);
     let back = format!("wire {} > {}", right.name, left.name);
-    let cable = Cable {
-        left_to_right: Arc::new(Mutex::new(left_to_right)),
-        right_to_left: Arc::new(Mutex::new(right_to_left)),
-    };
     let (from_left, into_there) = queue();
     let (out_of_there, to_right) = frame_queue(QUEUE_FRAMES);
     let (from_right, into_back) = queue();
     let (out_of_back, to_left) = frame_queue(QUEUE_FRAMES);
     run_port(left_runs, left, to_left, from_left);
     run_port(right_runs, right, to_right, from_right);
-    run_link(right_runs, there, cable.left_to_right.clone(), into_there, out_of_there);
-    run_link(left_runs, back, cable.right_to_left.clone(), into_back, out_of_back);
-    cable
+    if let [cable] = cables {
+        run_link(right_runs, there, cable.left_to_right.clone(), into_there, out_of_there);
+        run_link(left_runs, back, cable.right_to_left.clone(), into_back, out_of_back);
+        return;
+    }
+    let links = |of: fn(&Cable) -> &Arc<Mutex<Link>>| cables.iter().map(|cable| of(cable).clone()).collect();
+    let forth = lanes::run(right_runs.clone(), links(|cable| &cable.left_to_right), into_there, out_of_there);
+    right_runs.spawn_task(there.into(), Box::pin(in_domain(Domain::Wire, forth)));
+    let home = lanes::run(left_runs.clone(), links(|cable| &cable.right_to_left), into_back, out_of_back);
+    left_runs.spawn_task(back.into(), Box::pin(in_domain(Domain::Wire, home)));
 }
 
 /// Keeps a port going between the frames that arrive for it and those that leave it: one end of a fabric that

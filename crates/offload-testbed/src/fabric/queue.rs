@@ -84,6 +84,8 @@ fn queue(places: usize, loader: Option<Loader>) -> (FrameSender, FrameReceiver) 
 }
 
 /// Where frames go in. See [`frame_queue`].
+///
+/// See [`frame_queue`] for an example.
 #[derive(Debug)]
 pub struct FrameSender {
     sending: Sending,
@@ -212,6 +214,8 @@ impl FrameSender {
 }
 
 /// Where frames come out. See [`frame_queue`].
+///
+/// See [`frame_queue`] for an example.
 #[derive(Debug)]
 pub struct FrameReceiver {
     receiving: Receiving,

@@ -372,7 +372,7 @@ impl StreamEngine for Veil {
                     let passed = after.pass(held, wire, false, false, buffer);
                     (passed.is_ok(), passed)
                 });
-                if passed.is_ok() {
+                if passed.is_some_and(|passed| passed.is_ok()) {
                     (*next, *cursor) = (end, after);
                     return Some(Verdict::Done);
                 }

@@ -27,6 +27,14 @@ pub struct FrameReader {
 }
 
 /// A length that no frame has: the stream is out of step, or nothing of the kind.
+///
+/// ```
+/// use offload_wire::attach::{FrameReader, FrameTooLong};
+///
+/// let mut reader = FrameReader::default();
+/// reader.push(b"HTTP");
+/// assert_eq!(reader.next_frame(), Err(FrameTooLong(0x4854_5450)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of {0} bytes was announced; at most {MOST} are accepted")]
 pub struct FrameTooLong(pub u32);

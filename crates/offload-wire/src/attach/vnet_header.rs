@@ -59,6 +59,13 @@ pub enum GsoKind {
 }
 
 /// A header that asks for something unknown, or for nothing sensible.
+///
+/// ```
+/// use offload_wire::attach::{InvalidVnetHeader, VnetHeader};
+///
+/// let error = VnetHeader::parse(&[0, 9, 0, 0, 0, 0, 0, 0, 0, 0]).unwrap_err();
+/// assert_eq!(error, InvalidVnetHeader { flags: 0, gso_type: 9 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an unknown virtio network header: flags {flags:#x}, type {gso_type:#x}")]
 pub struct InvalidVnetHeader {

@@ -10,6 +10,7 @@
 //! reordered after it.
 
 mod corrupt;
+mod cut;
 mod duplicate;
 mod loss;
 mod mark;
@@ -17,6 +18,7 @@ mod share;
 mod timing;
 
 pub use corrupt::Corrupt;
+pub use cut::Cut;
 pub use duplicate::Duplicate;
 pub use loss::{Burst, BurstLoss, Loss};
 pub use mark::Mark;

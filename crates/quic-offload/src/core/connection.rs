@@ -1,6 +1,6 @@
 //! A connection as its endpoint has it, and those who wait for it.
 
-use super::{Core, offload};
+use super::{Core, offload, silence};
 use crate::config::Config;
 use crate::crypto::keyring::Keyring;
 use crate::crypto::number_of;
@@ -30,6 +30,7 @@ pub(crate) struct Conn {
     /// Paths that are in use, and those that are no more.
     pub(crate) paths: Vec<u32>,
     pub(crate) abandoned: Vec<u32>,
+    pub(super) watches: silence::Watches,
     pub(crate) key_updates: u64,
     /// The generation of the keys that packets are sent under.
     pub(super) transmit_generation: u64,
@@ -110,6 +111,7 @@ impl Conn {
             waiting: Waiting::default(),
             paths: vec![0],
             abandoned: Vec::new(),
+            watches: silence::Watches::default(),
             key_updates: 0,
             transmit_generation: 0,
         }

@@ -10,6 +10,7 @@
 
 mod connection;
 mod offload;
+mod silence;
 mod transmit;
 
 use crate::config::{ClientTls, Config, ServerTls};
@@ -71,48 +72,53 @@ pub(crate) struct Waiting {
     pub(crate) drained: Vec<Waker>,
 }
 
-/// What an endpoint counts.
-///
-/// ```
-/// use quic_offload::Counters;
-///
-/// assert_eq!(Counters::default().sealed_by_device, 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// 1-RTT packets that were handed to a device to be sealed.
-    pub sealed_by_device: u64,
-    /// 1-RTT packets that software sealed.
-    pub sealed_by_software: u64,
-    /// 1-RTT packets that a device opened.
-    pub opened_by_device: u64,
-    /// 1-RTT packets that software opened.
-    pub opened_by_software: u64,
-    /// Packets that were to be sealed by a device that would not, and that software sealed then.
-    pub refused_by_device: u64,
-    /// Packets that were lost on the way into a device.
-    pub lost_in_device: u64,
-    /// Packets dropped here: they could not be sealed as they were, or the socket refused them.
-    pub dropped: u64,
-    /// Contexts that a device gave.
-    pub contexts: u64,
-    /// Contexts that a device did not give.
-    pub contexts_refused: u64,
-    /// Connection IDs that a device was told of.
-    pub cids: u64,
-    /// Of those, taken away again for there were too many.
-    pub cids_evicted: u64,
-    /// Keys that a device was given after the first.
-    pub keys: u64,
-    /// Times the device was reset.
-    pub resets: u64,
-    /// Connections that came about.
-    pub connections: u64,
-    /// Clients that were asked to prove their address.
-    pub retries: u64,
-    /// Clients that were refused.
-    pub refused: u64,
+offload_base::counters! {
+    /// What an endpoint counts.
+    ///
+    /// ```
+    /// use quic_offload::Counters;
+    ///
+    /// assert_eq!(Counters::default().sealed_by_device, 0);
+    /// ```
+    #[non_exhaustive]
+    pub struct Counters {
+        /// 1-RTT packets that were handed to a device to be sealed.
+        pub sealed_by_device: "QuicSealedDevice",
+        /// 1-RTT packets that software sealed.
+        pub sealed_by_software: "QuicSealedSw",
+        /// 1-RTT packets that a device opened.
+        pub opened_by_device: "QuicOpenedDevice",
+        /// 1-RTT packets that software opened.
+        pub opened_by_software: "QuicOpenedSw",
+        /// Packets that were to be sealed by a device that would not, and that software sealed then.
+        pub refused_by_device: "QuicRefusedDevice",
+        /// Packets that were lost on the way into a device.
+        pub lost_in_device: "QuicLostDevice",
+        /// Packets dropped here: they could not be sealed as they were, or the socket refused them.
+        pub dropped: "QuicDropped",
+        /// Contexts that a device gave.
+        pub contexts: "QuicContexts",
+        /// Contexts that a device did not give.
+        pub contexts_refused: "QuicContextsRefused",
+        /// Connection IDs that a device was told of.
+        pub cids: "QuicCidsDevice",
+        /// Of those, taken away again for there were too many.
+        pub cids_evicted: "QuicCidsEvicted",
+        /// Keys that a device was given after the first.
+        pub keys: "QuicKeysDevice",
+        /// Times the device was reset.
+        pub resets: "QuicDeviceResets",
+        /// Connections that ended because a key had sealed as many packets as it may, and could not be changed.
+        pub keys_used_up: "QuicKeysUsedUp",
+        /// Paths given up for nothing came back from them.
+        pub silent_paths: "QuicPathsSilent",
+        /// Connections that came about.
+        pub connections: "QuicConnections",
+        /// Clients that were asked to prove their address.
+        pub retries: "QuicRetries",
+        /// Clients that were refused.
+        pub refused: "QuicRefused",
+    }
 }
 
 impl Core {
@@ -132,7 +138,7 @@ impl Core {
         let clock = Arc::new(TokenClock::default());
         let transport = Arc::new(config.transport());
         let server = server.map(|tls| {
-            let keyring = Arc::new(Keyring::new(bytes, false));
+            let keyring = Arc::new(Keyring::new(bytes, false, config.limits));
             let crypto = Arc::new(OneServer { tls: tls.tls.clone(), initial: tls.initial, keyring });
             let mut noq = noq_proto::ServerConfig::new(crypto, Arc::new(TokenKey::new(random)));
             noq.transport_config(transport.clone()).time_source(clock.clone());
@@ -199,21 +205,21 @@ impl Core {
     /// Takes a datagram, or several that the device joined.
     pub(crate) fn receive(&mut self, now: Instant, datagram: Datagram) {
         self.clock.set(now);
-        let verdict = QuicVerdict::of(&datagram.meta.marks);
+        let opener = match QuicVerdict::of(&datagram.meta.marks) {
+            QuicVerdict::Opened { context, first, generation, .. } => {
+                self.by_context.get(&context).map(|at| (*at, first, generation))
+            }
+            QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
+        };
         for (datagram, place) in datagram.split().zip(0..) {
-            let opened = match verdict {
-                QuicVerdict::Opened { context, first, generation, .. } => {
-                    self.opened_by(context, &datagram.data, first + place, generation)
-                }
-                QuicVerdict::NotOpened | QuicVerdict::Failed { .. } => None,
-            };
+            let opened = opener
+                .and_then(|(at, first, generation)| self.opened_by(at, &datagram.data, first + place, generation));
             self.receive_one(now, datagram, opened);
         }
     }
 
-    /// What a device's word means: who opened it, and as what.
-    fn opened_by(&self, context: Handle, data: &[u8], number: u64, generation: u8) -> Option<(usize, DeviceOpened)> {
-        let at = *self.by_context.get(&context)?;
+    /// What a device's word means: whose packet it opened, and as what.
+    fn opened_by(&self, at: usize, data: &[u8], number: u64, generation: u8) -> Option<(usize, DeviceOpened)> {
         let cid = data.get(1..1 + usize::from(self.config.cid_bytes))?;
         let path = self.connections.get(at)?.offload.path_of(cid)?;
         Some((at, DeviceOpened { path, number, generation }))
@@ -343,10 +349,19 @@ impl Core {
         if conn.noq.is_drained() {
             return self.forget(at);
         }
+        let time = self.epoch + (now - Instant::ZERO);
+        let mut more = more;
+        for path in conn.watches.look(now, &mut conn.noq, &conn.paths) {
+            if conn.noq.close_path(time, path, SILENT.into()).is_ok() {
+                self.counters.silent_paths += 1;
+                more = true;
+            }
+        }
         let noq = conn.noq.poll_timeout().map(|time| Instant::ZERO + time.saturating_duration_since(self.epoch));
         // Its pacer asks to be looked at in no time at all, where it counts on less than a nanosecond: it would be for ever.
         let noq = noq.map(|at| if at > now { at } else { now + LEAST_WAIT });
-        let deadline = offload_base::time::earliest(noq, conn.offload.next_event());
+        let ours = offload_base::time::earliest(conn.offload.next_event(), conn.watches.next_event());
+        let deadline = offload_base::time::earliest(noq, ours);
         if conn.deadline != deadline {
             if let Some(before) = conn.deadline.take() {
                 self.deadlines.remove(&(before, at));
@@ -433,10 +448,12 @@ impl Core {
 
     fn keyring(&self) -> Arc<Keyring> {
         let unprotected = self.config.offload == crate::Offload::Unprotected;
-        Arc::new(Keyring::new(self.config.cid_bytes.into(), unprotected))
+        Arc::new(Keyring::new(self.config.cid_bytes.into(), unprotected, self.config.limits))
     }
 }
 
+/// Why a path is given up: draft-ietf-quic-multipath-21 4.4, PATH_UNSTABLE_OR_POOR.
+const SILENT: u32 = 0x3e76;
 /// A timer that is due is looked at once, and then not before.
 const LEAST_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
 

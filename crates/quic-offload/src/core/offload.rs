@@ -37,8 +37,7 @@ pub(crate) struct OfConnection {
     told: VecDeque<(Cid, u32)>,
     /// All that it was told of, ever, as far as that may matter still: what it opened comes up late.
     known: VecDeque<(Cid, u32)>,
-    /// All contexts that there were.
-    had: Vec<Handle>,
+    had: Had,
     /// Those that it is to be told of.
     learned: VecDeque<Learned>,
     /// Those that it is to forget.
@@ -53,6 +52,22 @@ pub(crate) struct OfConnection {
 }
 
 type Cid = SmallVec<[u8; 20]>;
+
+/// The last contexts that a connection had: what they opened comes up late, but not so late that more than a few were lost
+/// meanwhile.
+#[derive(Debug, Default)]
+struct Had(VecDeque<Handle>);
+
+impl Had {
+    /// Those of the last four times that it was given any.
+    const MOST: usize = 8;
+
+    /// Says which one is too old to matter.
+    fn note(&mut self, context: Handle) -> Option<Handle> {
+        self.0.push_back(context);
+        if self.0.len() > Had::MOST { self.0.pop_front() } else { None }
+    }
+}
 
 /// A context, or the wait for one.
 #[derive(Debug, Default)]
@@ -90,7 +105,7 @@ impl OfConnection {
             receive: place(config.offload.receive()),
             told: VecDeque::new(),
             known: VecDeque::new(),
-            had: Vec::new(),
+            had: Had::default(),
             learned: VecDeque::new(),
             stale: Vec::new(),
             most_cids_a_path: config.device_cids_a_path * config.paths.max(1) as usize,
@@ -255,7 +270,9 @@ impl Core {
                     place.again.end();
                     counters.contexts += 1;
                     by_context.insert(context, at);
-                    had.push(context);
+                    if let Some(oldest) = had.note(context) {
+                        by_context.remove(&oldest);
+                    }
                 }
                 Err(Refused::Unsupported) => place.wanted = false,
                 Err(refused) => {
@@ -357,7 +374,7 @@ impl Core {
         }
         let contexts = [conn.offload.transmit.context, conn.offload.receive.context];
         self.offload_leaving.extend(contexts.into_iter().flatten());
-        for context in &conn.offload.had {
+        for context in &conn.offload.had.0 {
             self.by_context.remove(context);
         }
         self.outgoing.forget(at);
@@ -387,4 +404,21 @@ fn context_of(keyring: &Keyring, direction: Direction, generation: u64) -> Optio
     let keys = keyring.lock();
     let key = keys.generation(transmit, generation)?.key.clone();
     Some(QuicContext { header: keys.header(transmit)?, generation, key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offload_api::engines;
+
+    /// A device that is reset for ever makes nobody remember all contexts that there were.
+    #[test]
+    fn of_contexts_that_were_lost_the_last_ones_are_known() {
+        let mut had = Had::default();
+        let handles: Vec<_> =
+            Handle::indices(engines::QUIC, 100).map(|index| Handle { index, generation: 1 }).collect();
+        let forgotten: Vec<_> = handles.iter().filter_map(|handle| had.note(*handle)).collect();
+        assert_eq!(forgotten, handles[..handles.len() - Had::MOST]);
+        assert!(had.0.iter().eq(&handles[handles.len() - Had::MOST..]));
+    }
 }

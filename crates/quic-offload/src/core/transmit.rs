@@ -2,8 +2,9 @@
 //!
 //! Invariant: a datagram in the queue is sealed, or has an ask.
 
-use super::Core;
-use crate::crypto::keyring::Plain;
+use super::{Core, Stage};
+use crate::crypto::keyring::{Plain, UsedUp};
+use crate::error::Closed;
 use bytes::Bytes;
 use core::net::SocketAddr;
 use core::num::{NonZeroU16, NonZeroUsize};
@@ -54,7 +55,7 @@ impl Core {
     /// Takes the packets that a connection has to send, as long as there is room. True: there may be more.
     pub(super) fn take_packets(&mut self, at: usize, now: Instant) -> bool {
         let time = self.noq_time(now);
-        let Core { connections, outgoing, counters, .. } = self;
+        let Core { connections, outgoing, counters, handshakes, .. } = self;
         let Some(conn) = connections.get_mut(at) else { return false };
         for _ in 0..MOST_AT_ONCE {
             if !outgoing.has_room() {
@@ -62,7 +63,20 @@ impl Core {
             }
             let mut data = Vec::with_capacity(BUFFER);
             let transmit = conn.noq.poll_transmit(time, SEGMENTS, &mut data);
-            let plain: Vec<_> = conn.keyring.lock().plain.drain(..).collect();
+            let mut keys = conn.keyring.lock();
+            let (plain, used_up): (Vec<_>, _) = (keys.plain.drain(..).collect(), keys.used_up);
+            drop(keys);
+            if used_up > UsedUp::No && conn.closed.is_none() {
+                // RFC 9001 6.6: before no packet may be sealed any more.
+                counters.keys_used_up += 1;
+                let why = "a key has sealed as many packets as it may: AEAD_LIMIT_REACHED";
+                *handshakes -= usize::from(conn.end(Closed::Protocol(why.into())) == Stage::Handshake);
+                conn.noq.close(time, AEAD_LIMIT_REACHED.into(), "AEAD limit reached".into());
+            }
+            if used_up == UsedUp::Yes {
+                counters.dropped += plain.len() as u64;
+                return transmit.is_some();
+            }
             let Some(transmit) = transmit else {
                 // Without a datagram there is nothing of them that could leave.
                 counters.dropped += plain.len() as u64;
@@ -242,3 +256,5 @@ const MOST_AT_ONCE: usize = 8;
 /// Packets of 1,472 bytes in an IP packet of 64 KiB.
 const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
 const BUFFER: usize = 44 * 1472;
+/// RFC 9000 20.1. The state machine lets nobody else close with a code of QUIC's own: it is told as an application's.
+const AEAD_LIMIT_REACHED: u32 = 0x0f;

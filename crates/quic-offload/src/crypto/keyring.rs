@@ -9,12 +9,15 @@
 
 use super::number_of;
 use super::session::Secret as Bytes;
+use crate::config::AeadLimits;
 use bytes::BytesMut;
 use noq_proto::PathId;
 use noq_proto::crypto::{self, CryptoError, KeyPair, Keys};
 use offload_api::{QuicCipher, QuicHeaderKey, QuicKey};
 use offload_quic::{HeaderKey, PacketKey, Secret, TAG, Unmasked};
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What state machine and endpoint share.
@@ -24,6 +27,7 @@ pub(crate) struct Keyring {
     cid_bytes: usize,
     /// Packets are neither sealed nor opened by anybody, to compare with.
     unprotected: bool,
+    limits: AeadLimits,
     inner: Mutex<Inner>,
 }
 
@@ -41,6 +45,17 @@ pub(crate) struct Inner {
     pub(crate) opened: [u64; 2],
     /// The highest generation under which anything was opened.
     pub(crate) opened_generation: u64,
+    pub(crate) used_up: UsedUp,
+}
+
+/// Whether a key has sealed as many packets as it may, in software or by a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum UsedUp {
+    #[default]
+    No,
+    /// But for a few, which tell the peer.
+    Nearly,
+    Yes,
 }
 
 /// A device opened the packet, under these.
@@ -78,6 +93,8 @@ pub(crate) struct Generation {
     pub(crate) number: u64,
     pub(crate) key: QuicKey,
     packet: PacketKey,
+    /// Packets that were to be sealed, in software or by a device.
+    sealed: AtomicU64,
 }
 
 /// Keys of one direction.
@@ -92,8 +109,8 @@ struct Chain {
 }
 
 impl Keyring {
-    pub(crate) fn new(cid_bytes: usize, unprotected: bool) -> Keyring {
-        Keyring { cid_bytes, unprotected, inner: Mutex::default() }
+    pub(crate) fn new(cid_bytes: usize, unprotected: bool, limits: AeadLimits) -> Keyring {
+        Keyring { cid_bytes, unprotected, limits, inner: Mutex::default() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -170,7 +187,7 @@ impl Chain {
 
 impl Generation {
     fn of(secret: &Secret, number: u64) -> Generation {
-        Generation { number, key: secret.key(), packet: secret.packet_key() }
+        Generation { number, key: secret.key(), packet: secret.packet_key(), sealed: AtomicU64::new(0) }
     }
 }
 
@@ -214,7 +231,13 @@ impl crypto::PacketKey for OneRttKey {
         };
         let room_at = packet.len() - TAG;
         packet[room_at..].copy_from_slice(&plain.room());
-        self.keyring.lock().plain.push_back(plain);
+        // The state machine goes on where it may not change keys yet.
+        let (sealed, limit) = (self.generation.sealed.fetch_add(1, Relaxed), self.confidentiality_limit());
+        let mut inner = self.keyring.lock();
+        if sealed + LAST_WORDS >= limit {
+            inner.used_up = inner.used_up.max(if sealed >= limit { UsedUp::Yes } else { UsedUp::Nearly });
+        }
+        inner.plain.push_back(plain);
     }
 
     fn decrypt(&self, path: PathId, number: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
@@ -247,11 +270,11 @@ impl crypto::PacketKey for OneRttKey {
     }
 
     fn confidentiality_limit(&self) -> u64 {
-        self.generation.key.cipher().confidentiality_limit()
+        self.generation.key.cipher().confidentiality_limit().min(self.keyring.limits.sealed)
     }
 
     fn integrity_limit(&self) -> u64 {
-        self.generation.key.cipher().integrity_limit()
+        self.generation.key.cipher().integrity_limit().min(self.keyring.limits.forged)
     }
 }
 
@@ -293,3 +316,5 @@ impl crypto::HeaderKey for PerhapsOpened {
 
 /// The state machine has the next generation made when it begins with one: of those before it, packets may be under way.
 const KEPT: usize = 4;
+/// Packets of a key that are kept for the end of a connection: those of one turn, and those that say so.
+const LAST_WORDS: u64 = 64;

@@ -1,15 +1,16 @@
 //! Everything at once, by chance: a wire that loses, overtakes, doubles and spoils; devices that are reset, small or absent; keys that
-//! change; strangers' packets. Whatever happens, streams are equal, nothing plain is on the wire, and contexts are given back.
+//! change; strangers' packets, and real ones that strangers send again, with other phase bits, fixed bits and numbers; reads that are
+//! cancelled. Whatever happens, streams are equal, nothing plain is on the wire, and contexts are given back.
 //!
 //! `QUIC_SCHEDULES` says how many are tried; 16 without it.
 
-use crate::rig::{World, nic, without_quic};
+use crate::rig::{PORT, World, nic, without_quic};
 use bytes::Bytes;
 use core::time::Duration;
 use nic_sim::NicConfig;
 use offload_base::Seed;
-use offload_wire::LinkConfig;
 use offload_wire::impairment::{Impairments, Reorder, Share};
+use offload_wire::{LinkConfig, Recorder};
 use proptest::prelude::*;
 use quic_offload::{Config, Offload};
 
@@ -91,13 +92,23 @@ fn run(schedule: &Schedule) {
         }
     });
     let (host, to, seed, count) = (world.near.clone(), world.to(schedule.six), Seed(schedule.seed), schedule.forged);
+    let (wire, payload_at) = (world.wire.clone(), if schedule.six { 62 } else { 42 });
     let forging = world.near.spawn("forger", async move {
         let socket = host.stack().bind_udp(Some(6000)).unwrap();
         let mut random = seed.stream("forger");
-        for _ in 0..count {
+        let mut real = None;
+        for at in 0..count {
+            if at % 64 == 40 {
+                real = last_to_server(&wire, payload_at);
+            }
             let mut packet = vec![0; 21 + random.below(1400) as usize];
             random.fill(&mut packet);
             packet[0] &= if random.chance(0.8) { 0x7f } else { 0xff };
+            // Or one that somebody saw on the wire, with another phase, number or fixed bit, or as it is.
+            if let Some(real) = real.as_ref().filter(|_| random.chance(0.5)) {
+                packet = Vec::clone(real);
+                packet[0] ^= [0, 4, 0x44, 0x40, 3][random.below(5) as usize];
+            }
             let _lost = socket.send_to(Bytes::from(packet), to).await;
             host.runtime().sleep(Duration::from_micros(3)).await;
         }
@@ -108,6 +119,17 @@ fn run(schedule: &Schedule) {
     drop((resets, forging));
     let left = world.near.device_contexts() + world.far.device_contexts();
     assert_eq!(left, 0, "contexts are given back: {done:?}");
+}
+
+/// The last packet with a short header that went to the server.
+fn last_to_server(wire: &Recorder, payload_at: usize) -> Option<Vec<u8>> {
+    let to_server = |frame: &[u8]| {
+        let port = frame.get(payload_at - 6..payload_at - 4);
+        frame.len() > payload_at + 40 && port == Some(&PORT.to_be_bytes()) && frame[payload_at] < 0x80
+    };
+    let seen = wire.seen();
+    let last = seen.iter().rev().find(|seen| to_server(&seen.frame.data))?;
+    Some(last.frame.data[payload_at..].to_vec())
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod adversary;
 mod faults;
 mod life;
+mod limits;
 mod noq;
 mod paths;
+mod picoquic;
 mod rig;
 mod transfer;

@@ -4,8 +4,10 @@ use crate::rig::{self, World, nic};
 use core::net::IpAddr;
 use core::time::Duration;
 use nic_sim::NicConfig;
-use offload_wire::LinkConfig;
-use quic_offload::{Config, PathError};
+use offload_base::Instant;
+use offload_wire::impairment::Cut;
+use offload_wire::{LinkConfig, Overflow};
+use quic_offload::{Config, Offload, PathError};
 
 /// IPv4 and IPv6 are two ways between the hosts.
 #[test]
@@ -63,6 +65,70 @@ fn two_paths_carry_one_stream_and_one_may_go() {
         assert!(!world.wire.contains(rig::MARKER));
     }
 }
+
+/// A path for each wire; one is cut, and the stream goes on over the others.
+#[test]
+fn a_cut_wire_is_survived() {
+    for offload in [Offload::Both, Offload::None] {
+        let link = LinkConfig {
+            rate: Some(1_000_000_000),
+            delay: Duration::from_millis(1),
+            overflow: Overflow::Drop,
+            ..LinkConfig::default()
+        };
+        let mut world = World::wired(10, [nic(), nic()], vec![link; 3]);
+        let config = |name| Config { paths: 3, offload, ..world.config(name) };
+        let (client, _driver) = world.client(config("near"));
+        let (server, _server_driver) = world.server(config("far"));
+        let (tls, first) = (world.client_tls(), world.to(false));
+        let routes: [(IpAddr, IpAddr); 2] = [
+            (world.near.ipv6_address().into(), world.far.ipv6_address().into()),
+            (world.near.link_local_address().into(), world.far.link_local_address().into()),
+        ];
+        world.bed.cable(1).impair(|| Cut::new(Instant::from_nanos(60_000_000)..Instant::MAX));
+        let host = world.far.clone();
+        let far = world.far.spawn("server", async move {
+            let connection = server.accept().await.unwrap();
+            let mut stream = connection.accept_uni().await.unwrap();
+            let (mut at, mut longest, mut last) = (0, Duration::ZERO, host.now());
+            while let Some(data) = stream.receive(1 << 20).await.unwrap() {
+                assert!(data == rig::body(at, data.len()), "from {at} on");
+                at += data.len() as u64;
+                longest = longest.max(host.now() - last);
+                last = host.now();
+            }
+            connection.closed().await;
+            (at, longest)
+        });
+        let asking = client.clone();
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&asking, &tls, first).await.unwrap();
+            for (from, to) in routes {
+                connection.open_path((to, rig::PORT).into(), Some(from)).await.unwrap();
+            }
+            let mut stream = connection.open_uni().await.unwrap();
+            for at in (0..48 << 20).step_by(1 << 18) {
+                stream.send(rig::body(at, 1 << 18)).await.unwrap();
+            }
+            stream.finish().unwrap();
+            stream.acknowledged().await.unwrap();
+            let sent = [0, 2].map(|path| connection.path_statistics(path).unwrap().sent);
+            assert_eq!(connection.statistics().unwrap().paths, 2);
+            connection.close(0, "");
+            sent
+        });
+        let (sent, (bytes, longest)) = world.bed.run(async move { (near.await, far.await) });
+        assert_eq!(bytes, 48 << 20);
+        assert!(sent.iter().all(|sent| *sent > 5000), "the others are used: {sent:?}");
+        assert_eq!(client.counters().silent_paths, 1);
+        // Seen to be silent after two probe timeouts and a bit; the state machine sends again what was under way when it
+        // discards the path, three later.
+        assert!(longest < 6 * PROBE_TIMEOUT, "{offload:?}: nothing for {longest:?}");
+    }
+}
+
+/// RFC 9002 6.2.1: a round trip of 2 ms, four times its variation, 25 ms for the peer's delay.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(2 + 1 + 25);
 
 #[test]
 fn a_peer_without_multipath_says_so() {

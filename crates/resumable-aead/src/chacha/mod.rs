@@ -1,11 +1,14 @@
 //! ChaCha20-Poly1305 (RFC 8439): the key with its back-end, and the state between two pieces.
 //!
-//! `poly1305.rs` is the authenticator, `portable.rs` the keystream of RustCrypto.
+//! `poly1305.rs` is the authenticator, `portable.rs` the keystream of RustCrypto; `x86/` has both with vectors of x86-64.
 
 mod poly1305;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use poly1305::Poly1305;
+pub(crate) use portable::keystream_block;
 use zeroize::Zeroizing;
 
 use crate::piece::Piece;
@@ -25,34 +28,58 @@ pub(crate) struct ChaChaState {
 /// A ChaCha20-Poly1305 key.
 pub(crate) struct ChaChaKey {
     key: Box<Zeroizing<[u8; 32]>>,
+    vectors: Option<Vectors>,
+}
+
+#[cfg(target_arch = "x86_64")]
+use x86::X86ChaCha as Vectors;
+
+/// Elsewhere there are none: RustCrypto uses those of the processor itself.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Clone, Copy)]
+enum Vectors {}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Vectors {
+    fn new(_backend: Backend) -> Option<Self> {
+        None
+    }
+
+    fn apply(self, _key: &[u8; 32], _nonce: &[u8; NONCE_LEN], _counter: u32, _skip: usize, _piece: Piece<'_>) {
+        match self {}
+    }
+
+    fn absorb(self, _accumulator: &mut [u64; 3], _multiplier: [u64; 2], _blocks: &[u8]) -> bool {
+        match self {}
+    }
 }
 
 /// Whether ChaCha20-Poly1305 can be done with `backend` on this processor.
 pub(crate) fn is_available(backend: Backend) -> bool {
-    matches!(backend, Backend::Portable)
+    backend == Backend::Portable || Vectors::new(backend).is_some()
 }
 
 impl ChaChaKey {
-    pub(crate) fn new(key: &[u8; 32], _backend: Backend) -> Self {
+    pub(crate) fn new(key: &[u8; 32], backend: Backend) -> Self {
         // Written where it stays.
         let mut own = Box::new(Zeroizing::new([0; 32]));
         own.copy_from_slice(key);
-        ChaChaKey { key: own }
+        ChaChaKey { key: own, vectors: Vectors::new(backend) }
     }
 
     /// Tells keys apart. RFC 8439 2.6 discards the second half of block 0: no message uses it.
     pub(crate) fn check(&self) -> u32 {
-        let block = Zeroizing::new(portable::keystream_block(&self.key, &[0xff; NONCE_LEN], 0));
+        let block = self.first_block(&[0xff; NONCE_LEN]);
         u32::from_le_bytes(array(&*block, 32))
     }
 
     /// Begins a message.
     pub(crate) fn start(&self, nonce: &[u8; NONCE_LEN], aad: &[u8]) -> ChaChaState {
         // RFC 8439 2.6: the one-time key is the first half of block 0.
-        let block = Zeroizing::new(portable::keystream_block(&self.key, nonce, 0));
+        let block = self.first_block(nonce);
         let mut state = ChaChaState { authenticator: Poly1305::new(&array(&*block, 0)), block: [0; 16] };
         // RFC 8439 2.8: the AAD is padded with zeros to whole blocks.
-        state.absorb(0, aad);
+        state.absorb(self.vectors, 0, aad);
         state.pad(aad.len() as u64);
         state
     }
@@ -67,26 +94,50 @@ impl ChaChaKey {
         piece: Piece<'_>,
     ) {
         // Cipher and authenticator take turns on what stays in the nearest cache.
-        for chunk in piece.into_in_place().chunks_mut(4096) {
+        let mut rest = piece;
+        while rest.len() != 0 {
+            let (mut chunk, next) = rest.split_at(CHUNK);
+            let len = chunk.len() as u64;
             if direction == Direction::Decrypt {
-                state.absorb(position, chunk);
+                state.absorb(self.vectors, position, chunk.source());
             }
-            portable::apply_keystream(&self.key, nonce, position, chunk);
+            self.add_keystream(nonce, position, chunk.reborrow());
             if direction == Direction::Encrypt {
-                state.absorb(position, chunk);
+                state.absorb(self.vectors, position, chunk.result());
             }
-            position += chunk.len() as u64;
+            position += len;
+            rest = next;
         }
     }
 
     /// Moves over a piece of ciphertext at `position`.
     pub(crate) fn authenticate(&self, state: &mut ChaChaState, position: u64, data: &[u8]) {
-        state.absorb(position, data);
+        state.absorb(self.vectors, position, data);
     }
 
     /// Adds the keystream at `position` to a piece.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, data: &mut [u8]) {
-        portable::apply_keystream(&self.key, nonce, position, data);
+        self.add_keystream(nonce, position, Piece::InPlace(data));
+    }
+
+    fn add_keystream(&self, nonce: &[u8; NONCE_LEN], position: u64, piece: Piece<'_>) {
+        match self.vectors {
+            // RFC 8439 2.8: the message begins at block 1.
+            Some(vectors) => {
+                vectors.apply(&self.key, nonce, (position / 64 + 1) as u32, (position % 64) as usize, piece);
+            }
+            None => portable::apply_keystream(&self.key, nonce, position, piece.into_in_place()),
+        }
+    }
+
+    /// Block 0, which no message uses.
+    fn first_block(&self, nonce: &[u8; NONCE_LEN]) -> Zeroizing<[u8; 64]> {
+        let mut block = Zeroizing::new([0; 64]);
+        match self.vectors {
+            Some(vectors) => vectors.apply(&self.key, nonce, 0, 0, Piece::InPlace(&mut *block)),
+            None => *block = portable::keystream_block(&self.key, nonce, 0),
+        }
+        block
     }
 
     /// The tag of a message of `len` bytes.
@@ -96,14 +147,14 @@ impl ChaChaKey {
         let mut lengths = [0; 16];
         lengths[..8].copy_from_slice(&aad_len.to_le_bytes());
         lengths[8..].copy_from_slice(&len.to_le_bytes());
-        state.authenticator.absorb(&lengths);
+        state.authenticator.absorb(None, &lengths);
         state.authenticator.tag()
     }
 }
 
 impl ChaChaState {
     /// Absorbs `data`, before which `position` bytes of the same part (AAD or message) went.
-    fn absorb(&mut self, position: u64, data: &[u8]) {
+    fn absorb(&mut self, vectors: Option<Vectors>, position: u64, data: &[u8]) {
         let used = (position % 16) as usize;
         let (head, rest) = data.split_at(data.len().min((16 - used) % 16));
         if !head.is_empty() {
@@ -114,14 +165,14 @@ impl ChaChaState {
             self.pad(used as u64);
         }
         let (body, tail) = rest.split_at(rest.len() - rest.len() % 16);
-        self.authenticator.absorb(body);
+        self.authenticator.absorb(vectors, body);
         self.block[..tail.len()].copy_from_slice(tail);
     }
 
     /// Ends a part of `len` bytes with zeros to a whole block.
     fn pad(&mut self, len: u64) {
         if !len.is_multiple_of(16) {
-            self.authenticator.absorb(&self.block);
+            self.authenticator.absorb(None, &self.block);
             self.block = [0; 16];
         }
     }
@@ -142,3 +193,6 @@ impl ChaChaState {
         Some(ChaChaState { authenticator: Poly1305::from_bytes(&array(bytes, 0))?, block })
     }
 }
+
+/// Bytes that are enciphered and then authenticated while they are near.
+const CHUNK: usize = 8192;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: `accumulator` is below 5 * 2^128, in three words, least first; `multiplier` is clamped.
 
+use super::Vectors;
 use crate::TAG_LEN;
 use crate::state_bytes::array;
 
@@ -22,9 +23,12 @@ impl Poly1305 {
         Poly1305 { accumulator: [0; 3], multiplier: [word(0) & CLAMP[0], word(1) & CLAMP[1]], mask: [word(2), word(3)] }
     }
 
-    /// Absorbs whole blocks.
-    pub(crate) fn absorb(&mut self, blocks: &[u8]) {
+    /// Absorbs whole blocks, by vectors where there are some and blocks enough.
+    pub(crate) fn absorb(&mut self, vectors: Option<Vectors>, blocks: &[u8]) {
         debug_assert_eq!(blocks.len() % 16, 0);
+        if vectors.is_some_and(|vectors| vectors.absorb(&mut self.accumulator, self.multiplier, blocks)) {
+            return;
+        }
         let [mut h0, mut h1, mut h2] = self.accumulator;
         let [r0, r1] = self.multiplier;
         // Clamping made r1 a multiple of 4, so that r1 * 2^128 = (r1 / 4) * 2^130 = (r1 / 4) * 5 modulo 2^130 - 5.
@@ -71,6 +75,17 @@ impl Poly1305 {
         tag
     }
 
+    /// With an accumulator within the invariant.
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn at(key: &[u8; 32], accumulator: [u64; 3]) -> Self {
+        Poly1305 { accumulator, ..Poly1305::new(key) }
+    }
+
+    #[cfg(all(test, target_arch = "x86_64"))]
+    pub(crate) fn multiplier(&self) -> [u64; 2] {
+        self.multiplier
+    }
+
     /// Accumulator, multiplier, mask.
     pub(crate) fn to_bytes(self) -> [u8; 56] {
         let mut bytes = [0; 56];
@@ -114,7 +129,7 @@ mod tests {
 
     fn tag_of(key: &[u8; 32], blocks: &[u8]) -> [u8; TAG_LEN] {
         let mut poly = Poly1305::new(key);
-        poly.absorb(blocks);
+        poly.absorb(None, blocks);
         poly.tag()
     }
 

@@ -40,7 +40,7 @@ pub(crate) enum GcmKey {
 /// Whether AES-GCM can be done with `backend` on this processor.
 pub(crate) fn is_available(backend: Backend) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if x86::is_available(backend) {
+    if crate::x86::is_available(backend) {
         return true;
     }
     backend == Backend::Portable
@@ -58,22 +58,14 @@ macro_rules! dispatch {
 }
 
 impl GcmKey {
-    pub(crate) fn new_128(key: &[u8; 16], backend: Backend) -> Self {
+    /// Expands a key of 16 or 32 bytes.
+    pub(crate) fn new(key: &[u8], backend: Backend) -> Self {
         #[cfg(target_arch = "x86_64")]
         if backend != Backend::Portable {
             return GcmKey::X86(X86Gcm::new(key, backend));
         }
         debug_assert_eq!(backend, Backend::Portable);
-        GcmKey::Portable(Box::new(PortableGcm::new_128(key)))
-    }
-
-    pub(crate) fn new_256(key: &[u8; 32], backend: Backend) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if backend != Backend::Portable {
-            return GcmKey::X86(X86Gcm::new(key, backend));
-        }
-        debug_assert_eq!(backend, Backend::Portable);
-        GcmKey::Portable(Box::new(PortableGcm::new_256(key)))
+        GcmKey::Portable(Box::new(PortableGcm::new(key)))
     }
 
     /// Tells keys apart. Counter 0 belongs to no message: with a 12-byte nonce the first is 1.

@@ -1,13 +1,13 @@
 //! AES-GCM in safe Rust: AES and GHASH are RustCrypto's.
 
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
-use aes::{Aes128, Aes256, Block};
+use aes::Block;
 use bytes::BytesMut;
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 use zeroize::Zeroize;
 
 use super::{GcmState, block_number, counter_block, xor};
+use crate::block::portable::Aes;
 use crate::piece::Piece;
 use crate::state::Direction;
 use crate::{NONCE_LEN, TAG_LEN};
@@ -18,21 +18,10 @@ pub(crate) struct PortableGcm {
     ghash: GHash,
 }
 
-enum Aes {
-    Aes128(Aes128),
-    Aes256(Aes256),
-}
-
 impl PortableGcm {
-    pub(crate) fn new_128(key: &[u8; 16]) -> Self {
-        PortableGcm::new(Aes::Aes128(Aes128::new(key.into())))
-    }
-
-    pub(crate) fn new_256(key: &[u8; 32]) -> Self {
-        PortableGcm::new(Aes::Aes256(Aes256::new(key.into())))
-    }
-
-    fn new(aes: Aes) -> Self {
+    /// Expands a key of 16 or 32 bytes.
+    pub(crate) fn new(key: &[u8]) -> Self {
+        let aes = Aes::new(key);
         let mut hash_key = Block::default();
         aes.encrypt_blocks(std::slice::from_mut(&mut hash_key));
         let ghash = GHash::new(&hash_key);
@@ -41,10 +30,7 @@ impl PortableGcm {
     }
 
     pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
-        let mut blocks = [Block::from(*block)];
-        self.aes.encrypt_blocks(&mut blocks);
-        let [block] = blocks;
-        block.into()
+        self.aes.encrypt_block(block)
     }
 
     /// Absorbs `data`, padded with zeros to whole blocks.
@@ -141,15 +127,6 @@ impl PortableGcm {
         }
         for block in &mut keystream {
             block.zeroize();
-        }
-    }
-}
-
-impl Aes {
-    fn encrypt_blocks(&self, blocks: &mut [Block]) {
-        match self {
-            Aes::Aes128(aes) => aes.encrypt_blocks(blocks),
-            Aes::Aes256(aes) => aes.encrypt_blocks(blocks),
         }
     }
 }

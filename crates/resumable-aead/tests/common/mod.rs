@@ -1,7 +1,7 @@
 //! What the tests share: keys of every back-end, oracles, seeded randomness.
 #![allow(dead_code)] // each test program uses a part
 
-use resumable_aead::{Algorithm, Backend, Key};
+use resumable_aead::{Algorithm, Backend, Key, State};
 
 /// The key under every back-end that this processor has.
 pub(crate) fn keys(algorithm: Algorithm, key: &[u8]) -> Vec<Key> {
@@ -9,8 +9,13 @@ pub(crate) fn keys(algorithm: Algorithm, key: &[u8]) -> Vec<Key> {
     available.map(|backend| Key::with_backend(algorithm, key, backend).unwrap()).collect()
 }
 
-/// Ciphertext and tag as ring computes them.
-pub(crate) fn seal_with_ring(
+/// Begins a message of `len` bytes.
+pub(crate) fn begin(key: &Key, nonce: &[u8; 12], aad: &[u8], len: usize) -> State {
+    State::with_len(key, nonce, aad, len as u64).unwrap()
+}
+
+/// Ciphertext and tag as others compute them: ring and aws-lc-rs, or RustCrypto's CCM.
+pub(crate) fn seal_with_others(
     algorithm: Algorithm,
     key: &[u8],
     nonce: &[u8; 12],
@@ -18,37 +23,57 @@ pub(crate) fn seal_with_ring(
     data: &[u8],
 ) -> (Vec<u8>, [u8; 16]) {
     use ring::aead;
-    let algorithm = match algorithm {
-        Algorithm::Aes128Gcm => &aead::AES_128_GCM,
-        Algorithm::Aes256Gcm => &aead::AES_256_GCM,
-        Algorithm::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+    let (ring, aws_lc) = match algorithm {
+        Algorithm::Aes128Gcm => (&aead::AES_128_GCM, &aws_lc_rs::aead::AES_128_GCM),
+        Algorithm::Aes256Gcm => (&aead::AES_256_GCM, &aws_lc_rs::aead::AES_256_GCM),
+        Algorithm::ChaCha20Poly1305 => (&aead::CHACHA20_POLY1305, &aws_lc_rs::aead::CHACHA20_POLY1305),
+        _ => return seal_with_rust_crypto(algorithm, key, nonce, aad, data),
     };
-    let key = aead::LessSafeKey::new(aead::UnboundKey::new(algorithm, key).unwrap());
-    let mut data = data.to_vec();
-    let nonce = aead::Nonce::assume_unique_for_key(*nonce);
-    let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
-    (data, tag.as_ref().try_into().unwrap())
+    let by_ring = {
+        let key = aead::LessSafeKey::new(aead::UnboundKey::new(ring, key).unwrap());
+        let mut data = data.to_vec();
+        let nonce = aead::Nonce::assume_unique_for_key(*nonce);
+        let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
+        (data, tag.as_ref().try_into().unwrap())
+    };
+    let by_aws_lc = {
+        use aws_lc_rs::aead;
+        let key = aead::LessSafeKey::new(aead::UnboundKey::new(aws_lc, key).unwrap());
+        let mut data = data.to_vec();
+        let nonce = aead::Nonce::assume_unique_for_key(*nonce);
+        let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
+        (data, tag.as_ref().try_into().unwrap())
+    };
+    assert_eq!(by_ring, by_aws_lc);
+    by_ring
 }
 
-/// Ciphertext and tag as aws-lc-rs computes them.
-pub(crate) fn seal_with_aws_lc(
+fn seal_with_rust_crypto(
     algorithm: Algorithm,
     key: &[u8],
     nonce: &[u8; 12],
     aad: &[u8],
     data: &[u8],
 ) -> (Vec<u8>, [u8; 16]) {
-    use aws_lc_rs::aead;
-    let algorithm = match algorithm {
-        Algorithm::Aes128Gcm => &aead::AES_128_GCM,
-        Algorithm::Aes256Gcm => &aead::AES_256_GCM,
-        Algorithm::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
-    };
-    let key = aead::LessSafeKey::new(aead::UnboundKey::new(algorithm, key).unwrap());
-    let mut data = data.to_vec();
-    let nonce = aead::Nonce::assume_unique_for_key(*nonce);
-    let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
-    (data, tag.as_ref().try_into().unwrap())
+    use aes::{Aes128, Aes256};
+    use ccm::consts::{U8, U12, U16};
+    use ccm::{AeadInOut, Ccm, KeyInit};
+    let (mut data, mut tag) = (data.to_vec(), [0; 16]);
+    macro_rules! seal {
+        ($aes:ty, $tag_len:ty) => {{
+            let ccm = Ccm::<$aes, $tag_len, U12>::new_from_slice(key).unwrap();
+            let short = ccm.encrypt_inout_detached(&(*nonce).into(), aad, data.as_mut_slice().into()).unwrap();
+            tag[..short.len()].copy_from_slice(&short);
+        }};
+    }
+    match algorithm {
+        Algorithm::Aes128Ccm => seal!(Aes128, U16),
+        Algorithm::Aes256Ccm => seal!(Aes256, U16),
+        Algorithm::Aes128Ccm8 => seal!(Aes128, U8),
+        Algorithm::Aes256Ccm8 => seal!(Aes256, U8),
+        _ => unreachable!("the others have other oracles"),
+    }
+    (data, tag)
 }
 
 /// A small seeded generator (SplitMix64): the same cases on every machine.

@@ -228,7 +228,7 @@ impl SaHeld {
     }
 }
 
-/// What of a lifetime a device without a clock can count.
+/// The part of a lifetime that a device without a clock can count.
 fn untimed(mut lifetime: Lifetime) -> Lifetime {
     lifetime.soft.time = None;
     lifetime.hard.time = None;

@@ -14,7 +14,7 @@ use offload_esp::{
     ESP_AND_IV, ETHERNET, EspAt, PROTOCOL_ESP, PROTOCOL_UDP, UDP_ENCAPSULATION_PORT, UnwrapError, unwrap,
 };
 use offload_formats::checksum::is_ipv4_header_right;
-use offload_formats::{Headers, IpHeaders};
+use offload_formats::{Headers, IpHeaders, Kind};
 
 /// Why a packet goes no further.
 enum Why {
@@ -43,6 +43,10 @@ impl Why {
 
 /// The SA that a frame shows.
 pub(super) fn look(frame: &[u8], headers: &Headers) -> Shown<EspAt> {
+    // As most are.
+    if headers.find(Kind::Esp).is_none() && !headers.is_fragment() {
+        return Shown::Nothing;
+    }
     if let Some(at) = EspAt::of(headers, frame) {
         return Shown::Key(KeyBytes::of_addresses(at.spi, at.ip.source, at.ip.destination), at);
     }

@@ -21,7 +21,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// What `common`, the first bytes of a PDU, say; `None`: they are none of a controller's.
+    /// What `common`, the first bytes of a PDU, say; `None`: no controller sends them.
     pub(super) fn of(common: &[u8; PduHeader::BYTES], config: &NvmeTcpConfig) -> Option<Shape> {
         let pdu = PduHeader::parse(common);
         let PduHeader { kind, data_offset, len: length, .. } = pdu;

@@ -125,10 +125,14 @@ impl StreamEngine for Tls {
         let Context { state: TlsState::Receive(engine), held: key, .. } = context else { return None };
         let standing = if payload.is_looked_at() { engine.standing() } else { None };
         let seq = payload.seq();
-        let received = payload.open(|wire, buffer| {
+        let opened = payload.open(|wire, buffer| {
             let received = engine.receive(key, seq, wire, buffer);
             (received.verdict == TlsVerdict::Decrypted, received)
         });
+        let Some(received) = opened else {
+            payload.show(None);
+            return None;
+        };
         let content = standing.and_then(|standing| engine.shown(standing, seq, &received, payload.opened()));
         payload.show(content);
         match received.verdict {

@@ -7,7 +7,8 @@
 //! that wait to be joined would move the host's replay window past them.
 
 use super::Contents;
-use crate::engine::{Opened, Shown, Within};
+use crate::context::Found;
+use crate::engine::{Opened, Within};
 use crate::queue_pair::QueuePair;
 use crate::queue_pair::coalesce::Wrapping;
 use bytes::BytesMut;
@@ -51,26 +52,21 @@ impl OpenedPacket {
 impl QueuePair {
     /// Runs a received frame through the engine that it is for, if any is.
     pub(super) fn open(&mut self, data: &[u8], headers: &Headers) -> Arrived {
-        let Some((engine, shown)) = self.contexts.look(data, headers, &self.steering, &mut self.counters) else {
-            return Arrived::AsItWas;
-        };
-        let key = match shown {
-            Shown::Key(key, ()) => key,
-            Shown::Fragment => {
+        let QueuePair { contexts, steering, dma, counters, .. } = self;
+        let opener = match contexts.look(data, headers, steering, counters) {
+            Found::Nothing => return Arrived::AsItWas,
+            Found::Opener(handle) => handle,
+            Found::Unknown => return Arrived::Unopened(PacketMark::None),
+            Found::Fragment { engine } => {
                 self.close_opened();
                 return Arrived::Unopened(PacketMark::Fragment { engine });
             }
-            Shown::PerhapsFragment => {
+            Found::PerhapsFragment => {
                 self.close_opened();
                 return Arrived::AsItWas;
             }
-            Shown::Nothing => return Arrived::AsItWas,
         };
-        let QueuePair { contexts, steering, dma, counters, .. } = self;
-        let opened = steering.opener(engine, key).and_then(|handle| {
-            let engine = contexts.packet(handle, dma)?;
-            Some(engine.open(handle, data, counters))
-        });
+        let opened = contexts.packet(opener, dma).map(|engine| engine.open(opener, data, counters));
         let (frame, inner, mark, (checksums, transport)) = match opened {
             None => return Arrived::Unopened(PacketMark::None),
             Some(Opened::Untouched(mark)) => return Arrived::Unopened(mark),

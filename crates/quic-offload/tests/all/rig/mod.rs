@@ -39,12 +39,17 @@ pub(crate) fn without_quic() -> NicConfig {
 
 impl World {
     pub(crate) fn new(seed: u64, nics: [NicConfig; 2], link: LinkConfig) -> World {
+        World::wired(seed, nics, [link])
+    }
+
+    /// With a wire for each address of a host.
+    pub(crate) fn wired(seed: u64, nics: [NicConfig; 2], links: impl IntoIterator<Item = LinkConfig>) -> World {
         let wire = Recorder::default();
         let mut builder = Testbed::builder(Seed(seed));
         for (name, nic) in ["near", "far"].into_iter().zip(nics) {
             builder = builder.host(name, nic, TcpConfig::default());
         }
-        let bed = builder.wire(0, 1, link).recorded(&wire).build().unwrap();
+        let bed = builder.wires(0, 1, links).recorded(&wire).build().unwrap();
         let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
         World { bed, near, far, wire, seed: Seed(seed) }
     }
@@ -134,10 +139,22 @@ pub(crate) fn body(from: u64, bytes: usize) -> Bytes {
         .collect()
 }
 
-/// Reads a stream to its end, and says how much that was.
+/// Reads a stream to its end, and says how much that was. Each read is begun and dropped once before.
 pub(crate) async fn read_all(stream: &mut ReceiveStream) -> u64 {
     let mut at = 0;
-    while let Some(data) = stream.receive(1 << 20).await.unwrap() {
+    loop {
+        let first = poll_fn(|cx| {
+            let receiving = core::pin::pin!(stream.receive(1 << 10));
+            Poll::Ready(match receiving.poll(cx) {
+                Poll::Ready(data) => Some(data.unwrap()),
+                Poll::Pending => None,
+            })
+        });
+        let data = match first.await {
+            Some(data) => data,
+            None => stream.receive(1 << 20).await.unwrap(),
+        };
+        let Some(data) = data else { break };
         assert!(data == body(at, data.len()), "from {at} on");
         at += data.len() as u64;
     }

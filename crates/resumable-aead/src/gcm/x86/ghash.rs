@@ -11,7 +11,7 @@
 use std::arch::x86_64::*;
 
 use super::schedule::{POWERS, Schedule};
-use super::vector::{Vector, load_up_to};
+use crate::x86::vector::{Vector, load_up_to};
 
 /// GHASH of a known number of blocks, vector after vector, in segments of as many blocks as there are powers.
 ///

@@ -14,38 +14,14 @@ use std::arch::x86_64::*;
 
 use super::ghash::{Hash, Sums, hash_blocks, multiply_by_hash_key};
 use super::schedule::{POWERS, Schedule};
-use super::vector::{Vector, load_up_to, store_up_to};
 use crate::gcm::{GcmState, block_number, counter_block};
+use crate::x86::Run;
+use crate::x86::aes::encipher_vector;
+use crate::x86::vector::{BATCH, Vector, load_up_to, store_up_to};
 use crate::{NONCE_LEN, TAG_LEN};
-
-/// Vectors enciphered together.
-pub(super) const BATCH: usize = 8;
 
 /// How far ahead bytes are fetched: some more than a packet of the usual MTU.
 const AHEAD: usize = 2048;
-
-/// Where bytes come from and go to.
-#[derive(Clone, Copy)]
-pub(super) struct Run {
-    pub(super) source: *const u8,
-    pub(super) destination: *mut u8,
-    pub(super) len: usize,
-}
-
-impl Run {
-    /// What is left after `count` bytes.
-    ///
-    /// # Safety
-    /// There are as many.
-    #[inline(always)]
-    unsafe fn skip(self, count: usize) -> Run {
-        debug_assert!(count <= self.len);
-        // SAFETY: both pointers stay within what they are good for, or come to its end.
-        unsafe {
-            Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
-        }
-    }
-}
 
 /// Moves over a piece: head within a block, whole batches, whole blocks, tail within a block.
 #[inline(always)]
@@ -84,7 +60,7 @@ pub(super) unsafe fn crypt<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
-            let keystream = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+            let keystream = encipher_vector::<__m128i, ROUNDS>(&schedule.round_keys, __m128i::load(block.as_ptr()));
             keystream.store(state.keystream.as_mut_ptr());
             let ciphertext = crypt_bytes::<V, ENCRYPT>(keystream, run, 0, run.len);
             accumulator = accumulator.xor(ciphertext.reverse());
@@ -113,14 +89,14 @@ pub(super) unsafe fn apply_keystream<V: Vector, const ROUNDS: usize>(
         let mut left = run.len / 16;
         while left != 0 {
             let now = left.min(V::BLOCKS);
-            let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
+            let keystream = encipher_vector::<V, ROUNDS>(&schedule.round_keys, counters.take());
             store_up_to(load_up_to::<V>(run.source, now).xor(keystream), run.destination, now);
             run = run.skip(16 * now);
             left -= now;
         }
         if run.len != 0 {
             let block = counter_block(nonce, counter.wrapping_add(blocks as u32));
-            let keystream = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+            let keystream = encipher_vector::<__m128i, ROUNDS>(&schedule.round_keys, __m128i::load(block.as_ptr()));
             crypt_bytes::<V, true>(keystream, run, 0, run.len);
         }
     }
@@ -139,7 +115,7 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
     let block = counter_block(nonce, 1);
     // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes, powers within the table.
     unsafe {
-        let mask = encipher_vector::<__m128i, ROUNDS>(schedule, __m128i::load(block.as_ptr()));
+        let mask = encipher_vector::<__m128i, ROUNDS>(&schedule.round_keys, __m128i::load(block.as_ptr()));
         let accumulator = __m128i::load(state.accumulator.as_ptr()).reverse();
         // SP 800-38D 7.1 step 5: an unfinished block, padded with zeros; both lengths in bits.
         let lengths = _mm_set_epi64x((aad_len << 3) as i64, (len << 3) as i64);
@@ -153,18 +129,6 @@ pub(super) unsafe fn finish<const ROUNDS: usize>(
         sums.reduce().reverse().xor(mask).store(tag.as_mut_ptr());
     }
     tag
-}
-
-/// One block through AES.
-#[inline(always)]
-pub(super) unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
-    let mut result = [0; 16];
-    // SAFETY: the caller keeps the module's contract; loads and stores are of 16 bytes.
-    unsafe {
-        let block = __m128i::load(block.as_ptr());
-        encipher_vector::<__m128i, ROUNDS>(schedule, block).store(result.as_mut_ptr());
-    }
-    result
 }
 
 /// All whole batches of a piece, with authentication, and what comes after them if it is most of another.
@@ -245,7 +209,7 @@ unsafe fn crypt_blocks<V: Vector, const ROUNDS: usize, const ENCRYPT: bool>(
         }
         while left != 0 {
             let now = left.min(V::BLOCKS);
-            let keystream = encipher_vector::<V, ROUNDS>(schedule, counters.take());
+            let keystream = encipher_vector::<V, ROUNDS>(&schedule.round_keys, counters.take());
             let data = load_up_to::<V>(run.source, now);
             let result = data.xor(keystream);
             store_up_to(result, run.destination, now);
@@ -287,7 +251,7 @@ unsafe fn first_rounds<V: Vector, const ROUNDS: usize>(schedule: &Schedule, coun
     // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
     unsafe {
         let mut states = first_round(schedule, counters);
-        for key in &schedule.round_keys[1..ROUNDS] {
+        for key in &schedule.round_keys.0[1..ROUNDS] {
             let key = V::broadcast(key.as_ptr());
             for state in &mut states {
                 *state = state.round(key);
@@ -313,7 +277,7 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
         hash.make_room();
         let mut states = first_round(schedule, counters);
         for step in 0..BATCH {
-            let key = V::broadcast(schedule.round_keys[1 + step].as_ptr());
+            let key = V::broadcast(schedule.round_keys.0[1 + step].as_ptr());
             for state in &mut states {
                 *state = state.round(key);
             }
@@ -328,7 +292,7 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
             V::pin(&mut states, [&mut hash.sums.low, &mut hash.sums.crossed, &mut hash.sums.high]);
         }
         hash.advance(blocks);
-        for key in &schedule.round_keys[1 + BATCH..ROUNDS] {
+        for key in &schedule.round_keys.0[1 + BATCH..ROUNDS] {
             let key = V::broadcast(key.as_ptr());
             for state in &mut states {
                 *state = state.round(key);
@@ -343,7 +307,7 @@ unsafe fn encipher_and_hash<V: Vector, const ROUNDS: usize>(
 unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>) -> [V; BATCH] {
     // SAFETY: the caller keeps the module's contract; a round key is 16 bytes.
     unsafe {
-        let key = V::broadcast(schedule.round_keys[0].as_ptr());
+        let key = V::broadcast(schedule.round_keys.0[0].as_ptr());
         let mut states = [key; BATCH];
         // Mostly the last byte of the counter takes the whole batch, and one turning around of bytes will do.
         if (counters.next as u8) as usize + BATCH * V::BLOCKS <= 256 {
@@ -366,7 +330,7 @@ unsafe fn first_round<V: Vector>(schedule: &Schedule, counters: &mut Counters<V>
 unsafe fn last_round<V: Vector, const ROUNDS: usize>(schedule: &Schedule, states: [V; BATCH], run: Run) {
     // SAFETY: the caller keeps the module's contract and has a batch in the run.
     unsafe {
-        let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
+        let key = V::broadcast(schedule.round_keys.0[ROUNDS].as_ptr());
         for (index, state) in states.into_iter().enumerate() {
             let at = 16 * V::BLOCKS * index;
             let data = V::load(run.source.add(at));
@@ -390,7 +354,7 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
         if ENCRYPT && run.len >= 16 {
             hash.make_room();
         }
-        let key = V::broadcast(schedule.round_keys[ROUNDS].as_ptr());
+        let key = V::broadcast(schedule.round_keys.0[ROUNDS].as_ptr());
         // One after the other in the program text, too: states that a loop counts through would go by memory.
         macro_rules! vectors {
             ($($index:literal)*) => { 'all: { $(
@@ -408,19 +372,6 @@ unsafe fn last_round_of_some<V: Vector, const ROUNDS: usize, const ENCRYPT: bool
             )* } };
         }
         vectors!(0 1 2 3 4 5 6 7);
-    }
-}
-
-/// A vector of blocks through AES.
-#[inline(always)]
-unsafe fn encipher_vector<V: Vector, const ROUNDS: usize>(schedule: &Schedule, blocks: V) -> V {
-    // SAFETY: the caller keeps the module's contract; round keys are 16 bytes.
-    unsafe {
-        let mut blocks = blocks.xor(V::broadcast(schedule.round_keys[0].as_ptr()));
-        for key in &schedule.round_keys[1..ROUNDS] {
-            blocks = blocks.round(V::broadcast(key.as_ptr()));
-        }
-        blocks.last_round(V::broadcast(schedule.round_keys[ROUNDS].as_ptr()))
     }
 }
 

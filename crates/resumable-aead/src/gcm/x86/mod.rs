@@ -1,11 +1,11 @@
 //! AES-GCM with the instructions of x86-64: AES-NI and PCLMULQDQ on 128 bits, VAES and VPCLMULQDQ on 256 and 512.
 //!
-//! `schedule.rs` expands keys, `vector.rs` names the instructions, `ghash.rs` multiplies, `kernel.rs` has the loops;
-//! here they become functions for one width each, and those a back-end.
+//! `schedule.rs` expands keys, `ghash.rs` multiplies, `kernel.rs` has the loops; here they become functions for one width
+//! each, and those a back-end. Instructions and AES are `crate::x86`'s.
 //!
 //! # Safety of this module
 //!
-//! An [`X86Gcm`] exists only where [`is_available`] found the instructions of its width: `new` asserts it, nothing
+//! An [`X86Gcm`] exists only where [`is_available`](crate::x86::is_available) found the instructions of its width: `new` asserts it, nothing
 //! else makes one, and a processor does not lose instructions. That is what every call into an entry point rests on.
 //! Pointers come from slices that live through the call.
 #![allow(unsafe_code)]
@@ -13,38 +13,23 @@
 mod ghash;
 mod kernel;
 mod schedule;
-mod vector;
 
 use std::arch::x86_64::{__m128i, __m256i, __m512i};
 
 use bytes::BytesMut;
-use kernel::Run;
 use schedule::Schedule;
 
 use super::GcmState;
 use crate::piece::Piece;
 use crate::state::Direction;
+use crate::x86::aes;
+use crate::x86::{Run, is_available};
 use crate::{Backend, NONCE_LEN, TAG_LEN};
 
 /// An expanded key and the entry points for its width and number of rounds.
 pub(crate) struct X86Gcm {
     schedule: Box<Schedule>,
     entries: &'static Entries,
-}
-
-/// Whether this processor has the instructions of `backend`.
-pub(crate) fn is_available(backend: Backend) -> bool {
-    macro_rules! has {
-        ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
-    }
-    let aes_ni = has!("aes" "pclmulqdq" "ssse3");
-    let avx2 = aes_ni && has!("avx2" "vaes" "vpclmulqdq");
-    match backend {
-        Backend::AesNi => aes_ni,
-        Backend::Avx2 => avx2,
-        Backend::Avx512 => avx2 && has!("avx512f" "avx512bw" "avx512dq" "avx512vl"),
-        _ => false,
-    }
 }
 
 impl X86Gcm {
@@ -93,7 +78,7 @@ impl X86Gcm {
         piece: Piece<'_>,
     ) {
         // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
-        unsafe { (self.entry(direction))(&self.schedule, state, nonce, position, run(piece)) }
+        unsafe { (self.entry(direction))(&self.schedule, state, nonce, position, Run::of(piece)) }
     }
 
     #[inline]
@@ -128,21 +113,7 @@ impl X86Gcm {
     /// Adds the keystream that begins with the block of `counter`.
     pub(crate) fn apply_keystream(&self, nonce: &[u8; NONCE_LEN], counter: u32, data: &mut [u8]) {
         // SAFETY: as in `crypt`.
-        unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, run(Piece::InPlace(data))) }
-    }
-}
-
-fn run(piece: Piece<'_>) -> Run {
-    match piece {
-        // One pointer for both ends: a shared one would be invalid after the first write.
-        Piece::InPlace(data) => {
-            let destination = data.as_mut_ptr();
-            Run { source: destination, destination, len: data.len() }
-        }
-        Piece::Copy(source, destination) => {
-            assert_eq!(source.len(), destination.len(), "pieces are checked when made");
-            Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
-        }
+        unsafe { (self.entries.apply_keystream)(&self.schedule, nonce, counter, Run::of(Piece::InPlace(data))) }
     }
 }
 
@@ -186,7 +157,7 @@ macro_rules! entries {
             #[target_feature(enable = $features)]
             unsafe fn encrypt_block<const ROUNDS: usize>(schedule: &Schedule, block: &[u8; 16]) -> [u8; 16] {
                 // SAFETY: the enabled instructions are the vector's.
-                unsafe { kernel::encrypt_block::<ROUNDS>(schedule, block) }
+                unsafe { aes::encrypt_block::<ROUNDS>(&schedule.round_keys, block) }
             }
 
             #[target_feature(enable = $features)]

@@ -1,0 +1,70 @@
+//! Data-encryption keys, as many as host memory holds: AES-XTS with a key for each tenant and volume.
+//!
+//! A key's image in host memory is the key; it is expanded when it is fetched. Nothing of it is held beside, so the memory for a
+//! key is that of the image and of its place in the table.
+
+use super::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use core::convert::Infallible;
+use offload_api::{Direction, Job, Outcome};
+use offload_jobs::{DATA_KEYS, DataKey, DataKeySpec, WrappingKey, perform};
+use offload_transforms::{Secret, Tweak};
+use std::collections::BTreeMap;
+
+/// The engine [`DATA_KEYS`](offload_jobs::DATA_KEYS). It is changed by a [`WrappingKey`], and makes contexts from a
+/// [`DataKeySpec`] of the same tenant.
+#[derive(Debug, Default)]
+pub struct DataKeys {
+    tenants: BTreeMap<u32, WrappingKey>,
+}
+
+impl Engine for DataKeys {
+    const NAME: &'static str = DATA_KEYS;
+    type Spec = DataKeySpec;
+    type Command = Infallible;
+    type Change = WrappingKey;
+    /// Behind a pointer, so that it is nowhere else: what is moved leaves a copy behind.
+    type State = Box<DataKey>;
+    type Held = ();
+
+    fn create(&mut self, _: Direction, spec: DataKeySpec) -> Option<(Box<DataKey>, ())> {
+        let key = self.tenants.get(&spec.tenant)?.unwrap(&spec).ok()?;
+        Some((Box::new(key), ()))
+    }
+
+    fn save(key: &Box<DataKey>, image: &mut ImageWriter<'_>) {
+        image.put_u32(key.tenant);
+        image.put_u64(key.volume);
+        image.put_u32(key.unit);
+        image.put_u8(u8::from(key.tweak == Tweak::Sectors512));
+        let bytes = key.key.bytes();
+        image.put_u8(bytes.len() as u8);
+        image.put(bytes);
+    }
+
+    fn load(image: &mut ImageReader<'_>) -> Option<Box<DataKey>> {
+        let (tenant, volume, unit) = (image.take_u32()?, image.take_u64()?, image.take_u32()?);
+        let tweak = if image.take_u8()? == 1 { Tweak::Sectors512 } else { Tweak::Unit };
+        let len = usize::from(image.take_u8()?);
+        let key = Secret::new(image.rest().get(..len)?.to_vec());
+        DataKey::new(tenant, volume, unit, tweak, key).ok().map(Box::new)
+    }
+
+    /// A key of no bytes takes the tenant's away.
+    fn change(&mut self, tenant: WrappingKey) {
+        if tenant.key.bytes().is_empty() {
+            self.tenants.remove(&tenant.tenant);
+        } else {
+            self.tenants.insert(tenant.tenant, tenant);
+        }
+    }
+
+    fn forget(&mut self) {
+        self.tenants.clear();
+    }
+}
+
+impl JobEngine for DataKeys {
+    fn run(&mut self, context: Context<'_, DataKeys>, job: &mut Job) -> Outcome {
+        perform(context.state.session(), job)
+    }
+}

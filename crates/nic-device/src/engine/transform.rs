@@ -1,0 +1,37 @@
+//! Transforms: AEADs, AES-CBC with HMAC, AES-XTS, protection information, compression, and chains of them, by jobs.
+
+use super::{Context, Engine, ImageReader, ImageWriter, JobEngine};
+use core::convert::Infallible;
+use offload_api::{Direction, Job, Outcome};
+use offload_jobs::perform;
+use offload_transforms::{Session, Transform};
+
+/// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). What differs from job to job comes with the job, so a context has no state of
+/// its own; its keys are what it holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Transforms;
+
+impl Engine for Transforms {
+    const NAME: &'static str = offload_jobs::TRANSFORM;
+    type Spec = Transform;
+    type Command = Infallible;
+    type Change = Infallible;
+    type State = ();
+    type Held = Session;
+
+    fn create(&mut self, _: Direction, transform: Transform) -> Option<((), Session)> {
+        Some(((), Session::new(&transform).ok()?))
+    }
+
+    fn save((): &(), _: &mut ImageWriter<'_>) {}
+
+    fn load(_: &mut ImageReader<'_>) -> Option<()> {
+        Some(())
+    }
+}
+
+impl JobEngine for Transforms {
+    fn run(&mut self, context: Context<'_, Transforms>, job: &mut Job) -> Outcome {
+        perform(context.held, job)
+    }
+}

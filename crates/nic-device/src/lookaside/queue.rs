@@ -1,0 +1,356 @@
+//! One job queue in the device: what was fetched, what is under way, what has ended.
+//!
+//! Invariant: a job that was taken off the ring is in `fetched`, `running` or `under_way` until its completion is on the
+//! completion ring, which has room for it, since the driver submits no more than that. Dropping the queue completes them all.
+
+use super::{Sessions, Unit};
+use crate::context::Subject;
+use core::ops::Range;
+use core::task::Waker;
+use nic_rings::Delays;
+use nic_rings::dma::{self, DmaBytes};
+use nic_rings::job::{DeviceJobRings, JobCompletion, JobDescriptor, JobEntry};
+use nic_rings::packet::{ControlCommand, ControlCompletion};
+use offload_api::{Handle, Job, JobStatus, Outcome};
+use offload_base::Instant;
+use offload_base::time::earliest;
+use std::collections::VecDeque;
+
+offload_base::counters! {
+    /// What a job queue counted.
+    pub struct JobCounters {
+        /// Jobs that a unit started.
+        pub started: "jobs_started",
+        /// Jobs that ended with a result.
+        pub done: "jobs_done",
+        /// Jobs that ended without one.
+        pub failed: "jobs_failed",
+        /// Bytes of the sources of those that were started.
+        pub bytes: "jobs_bytes",
+        /// Jobs that named a session that the queue does not have.
+        pub no_session: "jobs_no_session",
+        /// Resets.
+        pub resets: "resets",
+    }
+}
+
+/// A job queue, the device's side.
+#[derive(Debug)]
+pub(super) struct Queue {
+    rings: DeviceJobRings,
+    /// By engine, the places of this queue's sessions.
+    places: Vec<Range<u32>>,
+    delays: Delays,
+    /// When what is on the ring will have been fetched.
+    fetch_at: Option<Instant>,
+    fetched: VecDeque<JobEntry>,
+    /// While an engine works on it, which may panic; and how long its target was.
+    running: Option<(Job, usize)>,
+    under_way: Vec<UnderWay>,
+    interrupt_at: Option<Instant>,
+    share: u32,
+    /// Bytes that it may start in its turn.
+    credit: usize,
+    counters: JobCounters,
+    dma: DmaBytes,
+}
+
+/// A job that a unit has started. Its work is done; nobody sees that before its time.
+#[derive(Debug)]
+struct UnderWay {
+    ends_at: Instant,
+    /// `None`: no unit has it, it only ends.
+    unit: Option<usize>,
+    job: Job,
+    outcome: Outcome,
+}
+
+impl Queue {
+    pub(super) fn new(rings: DeviceJobRings, places: Vec<Range<u32>>, share: u32, delays: Delays) -> Queue {
+        Queue {
+            rings,
+            places,
+            delays,
+            fetch_at: None,
+            fetched: VecDeque::new(),
+            running: None,
+            under_way: Vec::new(),
+            interrupt_at: None,
+            share,
+            credit: 0,
+            counters: JobCounters::default(),
+            dma: DmaBytes::default(),
+        }
+    }
+
+    pub(super) fn counters(&self) -> JobCounters {
+        self.counters
+    }
+
+    pub(super) fn dma(&self) -> DmaBytes {
+        self.dma
+    }
+
+    /// Fetches what was submitted, if it is time.
+    pub(super) fn fetch(&mut self, now: Instant) {
+        if self.rings.submitted.is_empty() {
+            self.fetch_at = None;
+            return;
+        }
+        let due = *self.fetch_at.get_or_insert(now + self.delays.doorbell + self.delays.dma);
+        if due > now {
+            return;
+        }
+        self.fetch_at = None;
+        while let Some(entry) = self.rings.submitted.pop() {
+            self.dma.job_descriptors += match &entry.descriptor {
+                JobDescriptor::Job(job) => dma::job_descriptor_bytes(job.source.len()),
+                JobDescriptor::Control(ControlCommand::Create { .. } | ControlCommand::Destroy { .. }) => {
+                    dma::CONTROL_COMMAND
+                }
+                JobDescriptor::Control(_) => dma::CONTROL_QUERY,
+            };
+            self.fetched.push_back(entry);
+        }
+    }
+
+    pub(super) fn has_fetched(&self) -> bool {
+        !self.fetched.is_empty()
+    }
+
+    pub(super) fn next_event(&self) -> Option<Instant> {
+        let ends = self.under_way.iter().map(|job| job.ends_at).min();
+        earliest(earliest(self.fetch_at, ends), self.interrupt_at)
+    }
+
+    pub(super) fn arm(&mut self, waker: &Waker) -> bool {
+        self.rings.doorbell.arm(waker);
+        self.rings.submitted.is_empty() || self.fetch_at.is_some()
+    }
+
+    /// Bytes of the next job that a unit could start. Commands before it are carried out, and jobs end that no unit is needed for.
+    pub(super) fn next_job(&mut self, sessions: &mut Sessions, now: Instant) -> Option<usize> {
+        loop {
+            match self.fetched.front()? {
+                JobEntry { epoch, descriptor: JobDescriptor::Job(job) } => {
+                    let status = if *epoch != self.counters.resets {
+                        JobStatus::Reset
+                    } else if !self.has(job.session) {
+                        self.counters.no_session += 1;
+                        JobStatus::NoSession
+                    } else {
+                        return Some(job.source_len());
+                    };
+                    if let Some(job) = self.pop_job() {
+                        self.end_at(now, None, job, Outcome::failed(status));
+                    }
+                }
+                JobEntry { descriptor: JobDescriptor::Control(_), .. } => self.run_command(sessions, now),
+            }
+        }
+    }
+
+    pub(super) fn has_credit(&self, bytes: usize) -> bool {
+        self.credit >= bytes
+    }
+
+    pub(super) fn add_credit(&mut self) {
+        self.credit += self.share as usize * QUANTUM;
+    }
+
+    /// A queue without jobs saves nothing up.
+    pub(super) fn lose_credit(&mut self) {
+        self.credit = 0;
+    }
+
+    /// Has a unit start the next job, and says how many bytes that has.
+    pub(super) fn start(&mut self, sessions: &mut Sessions, unit: usize, speed: Unit, now: Instant) -> Option<usize> {
+        let job = self.pop_job()?;
+        let bytes = job.source_len();
+        self.credit = self.credit.saturating_sub(bytes);
+        self.counters.started += 1;
+        self.counters.bytes += bytes as u64;
+        self.dma.job_source += (bytes + job.aad.len()) as u64;
+        let before = job.target.len();
+        let (job, _) = self.running.insert((job, before));
+        let outcome = sessions.store.run(job, &mut self.dma);
+        let outcome = outcome.unwrap_or_else(|| Outcome::failed(JobStatus::NoSession));
+        if outcome.status != JobStatus::Done {
+            take_back(job, before);
+        }
+        if let Some((job, _)) = self.running.take() {
+            self.end_at(now + speed.time_of(bytes) + speed.latency, Some(unit), job, outcome);
+        }
+        Some(bytes)
+    }
+
+    /// Shows the driver what has ended.
+    pub(super) fn end_jobs(&mut self, now: Instant) {
+        // In the order of their ends, so that a queue of one unit completes in order.
+        while let Some(first) = (0..self.under_way.len())
+            .min_by_key(|at| self.under_way[*at].ends_at)
+            .filter(|at| self.under_way[*at].ends_at <= now)
+        {
+            // The order of the others is kept: of those that end together, the first submitted is shown first.
+            let UnderWay { job, outcome, .. } = self.under_way.remove(first);
+            self.dma.job_target += outcome.produced as u64;
+            match outcome.status {
+                JobStatus::Done => self.counters.done += 1,
+                _ => self.counters.failed += 1,
+            }
+            self.report(now, JobCompletion::Done(job.done(outcome)));
+        }
+        if self.interrupt_at.is_some_and(|at| at <= now) {
+            self.interrupt_at = None;
+            self.rings.interrupt.raise();
+        }
+    }
+
+    /// What a unit had started is lost.
+    pub(super) fn lose(&mut self, now: Instant, unit: usize) {
+        for job in self.under_way.iter_mut().filter(|job| job.unit == Some(unit)) {
+            job.fail(now, JobStatus::EngineLost);
+        }
+        self.rings.doorbell.raise();
+    }
+
+    /// No unit is left for what was fetched.
+    pub(super) fn refuse_fetched(&mut self, now: Instant) {
+        if let Some(job) = self.pop_job() {
+            self.end_at(now, None, job, Outcome::failed(JobStatus::EngineLost));
+        }
+    }
+
+    pub(super) fn reset(&mut self, now: Instant) {
+        self.counters.resets += 1;
+        self.under_way.iter_mut().for_each(|job| job.fail(now, JobStatus::Reset));
+        // What is on the ring, or comes before the driver knows, is from before.
+        self.rings.resets.count();
+        self.interrupt_at.get_or_insert(now + self.delays.interrupt);
+        self.rings.doorbell.raise();
+    }
+
+    /// Whether a session is this queue's.
+    fn has(&self, session: Handle) -> bool {
+        self.places.get(usize::from(session.engine())).is_some_and(|places| places.contains(&session.place()))
+    }
+
+    /// The job at the front, if there is one at the front.
+    fn pop_job(&mut self) -> Option<Job> {
+        match self.fetched.pop_front()? {
+            JobEntry { descriptor: JobDescriptor::Job(job), .. } => Some(job),
+            command => {
+                self.fetched.push_front(command);
+                None
+            }
+        }
+    }
+
+    fn end_at(&mut self, at: Instant, unit: Option<usize>, job: Job, outcome: Outcome) {
+        self.under_way.push(UnderWay { ends_at: at + self.delays.dma, unit, job, outcome });
+    }
+
+    /// Carries out the command at the front.
+    fn run_command(&mut self, sessions: &mut Sessions, now: Instant) {
+        let Some(JobEntry { epoch, descriptor: JobDescriptor::Control(command) }) = self.fetched.pop_front() else {
+            return;
+        };
+        let is_old = epoch != self.counters.resets;
+        let Sessions { store, steering, engines } = sessions;
+        let completion = match command {
+            // From before a reset, of which the driver hears: it is only answered, for each entry is.
+            ControlCommand::Create { handle, .. }
+            | ControlCommand::Command { handle, .. }
+            | ControlCommand::Destroy { handle }
+                if is_old =>
+            {
+                ControlCompletion::Answered(handle)
+            }
+            ControlCommand::Change { engine, .. } if is_old => ControlCompletion::Changed(engine),
+            ControlCommand::Create { handle, direction, spec, .. } => {
+                let made = self.has(handle)
+                    && store.create(handle, direction, spec, Subject::default(), steering, &mut self.dma);
+                if made { ControlCompletion::Created(handle) } else { ControlCompletion::Refused(handle) }
+            }
+            ControlCommand::Command { handle, command } => {
+                if self.has(handle) {
+                    store.command(handle, command, &mut self.dma);
+                }
+                ControlCompletion::Answered(handle)
+            }
+            ControlCommand::Change { engine, change } => {
+                if usize::from(engine) < engines.len() {
+                    store.change(engine, change);
+                }
+                ControlCompletion::Changed(engine)
+            }
+            ControlCommand::Destroy { handle } => {
+                if self.has(handle) {
+                    store.remove(handle, steering);
+                }
+                ControlCompletion::Destroyed(handle)
+            }
+            // The driver gives no others.
+            other => {
+                debug_assert!(false, "{other:?} is no command of a job ring");
+                return;
+            }
+        };
+        self.report(now, JobCompletion::Control(completion));
+    }
+
+    fn report(&mut self, now: Instant, completion: JobCompletion) {
+        let pushed = self.rings.completions.push(completion);
+        debug_assert!(pushed.is_ok(), "the driver submits no more than there is room for");
+        self.dma.completions += dma::COMPLETION;
+        let at = now + self.delays.interrupt;
+        self.interrupt_at.get_or_insert(at);
+    }
+
+    /// Ends a job at once, by a device that will do nothing more.
+    fn give_back(&mut self, job: Job) {
+        // There is room; and if there were none, nobody could be told.
+        let _told = self.rings.completions.push(JobCompletion::Done(job.done(Outcome::failed(JobStatus::Gone))));
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut under_way = core::mem::take(&mut self.under_way);
+        under_way.iter_mut().for_each(|job| job.fail(Instant::ZERO, JobStatus::Gone));
+        let fetched = core::mem::take(&mut self.fetched).into_iter().filter_map(|entry| match entry.descriptor {
+            JobDescriptor::Job(job) => Some(job),
+            JobDescriptor::Control(_) => None,
+        });
+        let running = self.running.take().map(|(mut job, before)| {
+            take_back(&mut job, before);
+            job
+        });
+        for job in under_way.into_iter().map(|job| job.job).chain(running).chain(fetched) {
+            self.give_back(job);
+        }
+        self.rings.interrupt.raise();
+    }
+}
+
+impl UnderWay {
+    /// It ends now, without a result.
+    fn fail(&mut self, now: Instant, status: JobStatus) {
+        if self.outcome.status == JobStatus::Done {
+            let before = self.job.target.len().saturating_sub(self.outcome.produced);
+            take_back(&mut self.job, before);
+        }
+        (self.ends_at, self.unit, self.outcome) = (now, None, Outcome::failed(status));
+    }
+}
+
+/// Takes what was written off a target that was `before` bytes long, and wipes it.
+fn take_back(job: &mut Job, before: usize) {
+    if let Some(written) = job.target.get_mut(before..) {
+        written.fill(0);
+    }
+    job.target.truncate(before);
+}
+
+/// Bytes that a share of one is worth in a turn.
+const QUANTUM: usize = 4096;

@@ -1,0 +1,61 @@
+//! A thread for a lookaside accelerator, in real time.
+
+use super::Lookaside;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::task::Waker;
+use core::time::Duration;
+use offload_base::Instant;
+use std::sync::Arc;
+use std::task::Wake;
+use std::thread::{self, Thread};
+
+/// Ends [`run`].
+///
+/// ```
+/// use nic_device::lookaside::Stop;
+///
+/// let stop = Stop::default();
+/// stop.clone().stop();
+/// assert!(stop.is_stopped());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// The thread that runs the device ends, soon.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether that was said.
+    pub fn is_stopped(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Runs a device on this thread until it is told to stop, and then drops it: jobs in it end. `now` says the time, in the clock of
+/// those who submit.
+pub fn run(mut device: Lookaside, now: impl Fn() -> Instant, stop: &Stop) {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    while !stop.is_stopped() {
+        device.process(now());
+        if !device.arm(&waker) {
+            continue;
+        }
+        match device.next_event().map(|at| at.saturating_since(now())) {
+            Some(Duration::ZERO) => {}
+            // Longer than the time to look whether it is told to stop, nobody sleeps.
+            wait => thread::park_timeout(wait.unwrap_or(LONGEST).min(LONGEST)),
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+const LONGEST: Duration = Duration::from_millis(10);

@@ -1,0 +1,275 @@
+//! The driver of a lookaside accelerator: a [`JobQueue`].
+//!
+//! A session is created at once as far as the host is concerned: its command is in front of its jobs on the same ring. It is
+//! given up behind them, and its place is used again, under the next generation, after the device has said that it is gone.
+//!
+//! Invariant: there are never more jobs and commands on their way than the ring has entries; each job that was taken is on its
+//! way until it is handed out by `complete`, once.
+
+use core::task::Waker;
+use nic_rings::job::{DriverJobRings, JobCompletion, JobDescriptor, JobEntry};
+use nic_rings::packet::{ControlCommand, ControlCompletion};
+use offload_api::{
+    ContextNews, Contexts, Done, EngineInfo, Handle, Job, JobQueue, JobStatus, Key, NewContext, Outcome, Piece,
+    Refused, Slots, Spec,
+};
+use offload_base::{Instant, Seq};
+use std::collections::VecDeque;
+
+/// A job queue of a lookaside accelerator, the host's side. Made by `nic_sim::lookaside`, where there is an example.
+#[derive(Debug)]
+pub struct JobDriver {
+    rings: DriverJobRings,
+    depth: usize,
+    engines: Vec<EngineInfo>,
+    /// By engine: sessions that there are, and whether they were given up.
+    sessions: Vec<Slots<Session>>,
+    jobs_under_way: usize,
+    commands_under_way: usize,
+    /// Jobs that ended without the device.
+    ended: VecDeque<Done>,
+    news: VecDeque<ContextNews>,
+    /// Sessions given up, of which the device is to be told when there is room.
+    leaving: VecDeque<Handle>,
+    /// Resets that the driver knows of.
+    epoch: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    leaving: bool,
+}
+
+impl JobDriver {
+    /// For `nic-sim`, which makes the device as well: `engines` are the device's, and `places` by engine those that this queue
+    /// numbers its sessions by; `depth` is that of the rings.
+    pub fn new(
+        rings: DriverJobRings,
+        depth: usize,
+        engines: Vec<EngineInfo>,
+        places: &[core::ops::Range<u32>],
+    ) -> JobDriver {
+        let slots = engines.iter().zip(places).map(|(engine, places)| {
+            let first = Handle::indices(engine.number, 0).start;
+            Slots::new(first + places.start..first + places.end)
+        });
+        JobDriver {
+            sessions: slots.collect(),
+            rings,
+            depth,
+            engines,
+            jobs_under_way: 0,
+            commands_under_way: 0,
+            ended: VecDeque::new(),
+            news: VecDeque::new(),
+            leaving: VecDeque::new(),
+            epoch: 0,
+        }
+    }
+
+    fn session(&self, handle: Handle) -> Option<&Session> {
+        self.sessions.get(usize::from(handle.engine()))?.get(handle)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.rings.completions.is_abandoned()
+    }
+
+    /// Why no command can be given now; `None`: there is room for one.
+    fn refuses(&self) -> Option<Refused> {
+        if self.is_gone() {
+            return Some(Refused::Resetting);
+        }
+        (self.room() == 0).then_some(Refused::Busy)
+    }
+
+    /// Gives a command, at once: others wait for its effect. There is room.
+    fn give(&mut self, command: ControlCommand) {
+        let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Control(command) };
+        let staged = self.rings.submit.stage(entry);
+        debug_assert!(staged.is_ok(), "there are never more on their way than the ring has entries");
+        self.commands_under_way += 1;
+        self.ring();
+    }
+
+    /// Tells the device of sessions that were given up, as far as there is room.
+    fn give_leaving(&mut self) {
+        while self.refuses().is_none()
+            && let Some(handle) = self.leaving.pop_front()
+        {
+            self.give(ControlCommand::Destroy { handle });
+        }
+    }
+
+    fn ring(&mut self) {
+        if self.rings.submit.publish() > 0 {
+            self.rings.doorbell.raise();
+        }
+    }
+
+    /// All sessions are gone.
+    fn note_reset(&mut self, resets: u64) {
+        self.epoch = resets;
+        self.leaving.clear();
+        for slots in &mut self.sessions {
+            let all: Vec<Handle> = slots.handles().collect();
+            for handle in all {
+                slots.remove(handle);
+                self.news.push_back(ContextNews::Removed(handle));
+            }
+        }
+    }
+
+    fn note(&mut self, completion: ControlCompletion) {
+        self.commands_under_way = self.commands_under_way.saturating_sub(1);
+        match completion {
+            ControlCompletion::Created(handle) => self.news.push_back(ContextNews::Ready(handle)),
+            ControlCompletion::Refused(handle) | ControlCompletion::Destroyed(handle) => {
+                let slots = self.sessions.get_mut(usize::from(handle.engine()));
+                if slots.and_then(|slots| slots.remove(handle)).is_some() {
+                    self.news.push_back(ContextNews::Removed(handle));
+                }
+            }
+            ControlCompletion::Event(event) => self.news.push_back(ContextNews::Event(event)),
+            _ => {}
+        }
+    }
+
+    /// The next job that the device has ended, or that it never took and never will.
+    fn next_of_device(&mut self) -> Option<Done> {
+        loop {
+            // Asked first: what it pushed before it was gone, or reset, is found after that.
+            let (is_gone, resets) = (self.is_gone(), self.rings.resets.read());
+            match self.rings.completions.pop() {
+                Some(JobCompletion::Done(done)) => return Some(done),
+                Some(JobCompletion::Control(completion)) => self.note(completion),
+                None if resets != self.epoch => self.note_reset(resets),
+                None if !is_gone => return None,
+                None => {
+                    self.rings.submit.publish();
+                    match self.rings.submitted.pop()?.descriptor {
+                        JobDescriptor::Job(job) => return Some(job.done(Outcome::failed(JobStatus::Gone))),
+                        JobDescriptor::Control(_) => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl JobQueue for JobDriver {
+    fn contexts(&mut self) -> &mut dyn Contexts {
+        self
+    }
+
+    fn room(&self) -> usize {
+        self.depth - self.jobs_under_way - self.commands_under_way
+    }
+
+    fn submit(&mut self, _: Instant, job: Job) -> Result<(), Job> {
+        if self.room() == 0 {
+            return Err(job);
+        }
+        self.jobs_under_way += 1;
+        if self.session(job.session).is_none_or(|session| session.leaving) {
+            self.ended.push_back(job.done(Outcome::failed(JobStatus::NoSession)));
+            return Ok(());
+        }
+        let entry = JobEntry { epoch: self.epoch, descriptor: JobDescriptor::Job(job) };
+        if let Err(JobEntry { descriptor: JobDescriptor::Job(job), .. }) = self.rings.submit.stage(entry) {
+            self.jobs_under_way -= 1;
+            return Err(job);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, _: Instant) {
+        self.ring();
+    }
+
+    fn complete(&mut self, _: Instant) -> Option<Done> {
+        let done = self.ended.pop_front().or_else(|| self.next_of_device())?;
+        self.jobs_under_way -= 1;
+        self.give_leaving();
+        Some(done)
+    }
+
+    fn arm(&mut self, waker: &Waker) -> bool {
+        self.rings.interrupt.arm(waker);
+        let is_reset = self.rings.resets.read() != self.epoch;
+        self.rings.completions.is_empty() && self.ended.is_empty() && !is_reset && !self.is_gone()
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        if self.ended.is_empty() { None } else { Some(Instant::ZERO) }
+    }
+}
+
+impl Contexts for JobDriver {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        self.engines.iter().find(|engine| engine.name == name).cloned()
+    }
+
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let NewContext { engine, direction, flow, keys, spec } = new;
+        if let Some(refused) = self.refuses() {
+            return Err((refused, spec));
+        }
+        let Some(slots) = self.sessions.get_mut(usize::from(engine)) else { return Err((Refused::Unsupported, spec)) };
+        let Ok(handle) = slots.insert(Session { leaving: false }) else { return Err((Refused::NoSpace, spec)) };
+        self.give(ControlCommand::Create { handle, flow, direction, keys, spec });
+        Ok(handle)
+    }
+
+    /// No packets come to a job queue.
+    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+
+    fn command(&mut self, handle: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        if self.session(handle).is_none() {
+            return Ok(());
+        }
+        if let Some(refused) = self.refuses() {
+            return Err((refused, command));
+        }
+        self.give(ControlCommand::Command { handle, command });
+        Ok(())
+    }
+
+    fn change(&mut self, engine: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        if usize::from(engine) >= self.engines.len() {
+            return Err((Refused::Unsupported, change));
+        }
+        if let Some(refused) = self.refuses() {
+            return Err((refused, change));
+        }
+        self.give(ControlCommand::Change { engine, change });
+        Ok(())
+    }
+
+    /// Jobs have their own buffers: these go home at once.
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
+
+    fn release(&mut self, _: Handle, _: u64) {}
+
+    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+
+    fn remove(&mut self, handle: Handle) {
+        let session = self.sessions.get_mut(usize::from(handle.engine())).and_then(|slots| slots.get_mut(handle));
+        let Some(session) = session.filter(|session| !session.leaving) else { return };
+        session.leaving = true;
+        self.leaving.push_back(handle);
+        self.give_leaving();
+    }
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        if self.news.is_empty() && self.ended.is_empty() {
+            // Only news: a job that ended waits for `complete`.
+            if let Some(done) = self.next_of_device() {
+                self.ended.push_back(done);
+            }
+        }
+        self.news.pop_front()
+    }
+}

@@ -1,0 +1,137 @@
+//! The rings of a job queue: what its driver and its device share.
+//!
+//! Jobs and commands about their sessions go on one ring, so a session is there before its jobs and is given up behind them.
+//!
+//! Invariant: what was put on the ring comes back, even from a device that is gone: its driver then takes from the ring what the
+//! device did not.
+
+use crate::packet::{ControlCommand, ControlCompletion};
+use crate::ring::{Consumer, Producer, ring};
+use crate::signal::Signal;
+use core::sync::atomic::{AtomicU64, Ordering};
+use offload_api::{Done, Job};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// An entry of a job ring.
+#[derive(Debug)]
+pub struct JobEntry {
+    /// Resets that the driver knew of.
+    pub epoch: u64,
+    /// What is to be done.
+    pub descriptor: JobDescriptor,
+}
+
+/// What a job ring carries.
+#[derive(Debug)]
+pub enum JobDescriptor {
+    /// A job.
+    Job(Job),
+    /// Something about a session.
+    Control(ControlCommand),
+}
+
+/// What comes back.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are of jobs")]
+pub enum JobCompletion {
+    /// Of a job.
+    Done(Done),
+    /// Of a command.
+    Control(ControlCompletion),
+}
+
+/// What was submitted: the end that entries are taken out at. The device does that, and the driver when there is no device.
+#[derive(Clone, Debug)]
+pub struct Submitted(Arc<Mutex<Consumer<JobEntry>>>);
+
+impl Submitted {
+    /// The oldest entry.
+    pub fn pop(&self) -> Option<JobEntry> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+/// How often the device was reset: a register that the driver reads.
+///
+/// What the device had completed before is on the completion ring when the register says so.
+#[derive(Clone, Debug, Default)]
+pub struct Resets(Arc<AtomicU64>);
+
+impl Resets {
+    /// One more.
+    pub fn count(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    /// So many.
+    pub fn read(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The device's ends.
+#[derive(Debug)]
+pub struct DeviceJobRings {
+    /// Jobs and commands.
+    pub submitted: Submitted,
+    /// What came of them.
+    pub completions: Producer<JobCompletion>,
+    /// Resets so far.
+    pub resets: Resets,
+    /// Driver to device: something was submitted.
+    pub doorbell: Signal,
+    /// Device to driver: something ended.
+    pub interrupt: Signal,
+}
+
+/// The driver's ends.
+#[derive(Debug)]
+pub struct DriverJobRings {
+    /// Jobs and commands.
+    pub submit: Producer<JobEntry>,
+    /// The other end of that, for when there is no device.
+    pub submitted: Submitted,
+    /// What came of them.
+    pub completions: Consumer<JobCompletion>,
+    /// Resets so far.
+    pub resets: Resets,
+    /// Driver to device: something was submitted.
+    pub doorbell: Signal,
+    /// Device to driver: something ended.
+    pub interrupt: Signal,
+}
+
+/// Makes the rings of a job queue with room for `depth` jobs and commands.
+///
+/// ```
+/// use nic_rings::job::{JobDescriptor, JobEntry, job_rings};
+/// use offload_api::{Handle, Job};
+///
+/// let (device, mut driver) = job_rings(2);
+/// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
+/// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(job) }).unwrap();
+/// assert!(device.submitted.pop().is_some() && device.submitted.is_empty());
+/// ```
+///
+/// # Panics
+/// If `depth` is zero.
+pub fn job_rings(depth: usize) -> (DeviceJobRings, DriverJobRings) {
+    let (submit, submitted) = ring(depth);
+    let (device_completions, completions) = ring(depth);
+    let resets = Resets::default();
+    let (doorbell, interrupt) = (Signal::new(), Signal::new());
+    let submitted = Submitted(Arc::new(Mutex::new(submitted)));
+    let device = DeviceJobRings {
+        submitted: submitted.clone(),
+        completions: device_completions,
+        resets: resets.clone(),
+        doorbell: doorbell.clone(),
+        interrupt: interrupt.clone(),
+    };
+    (device, DriverJobRings { submit, submitted, completions, resets, doorbell, interrupt })
+}

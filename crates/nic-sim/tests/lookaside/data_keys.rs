@@ -1,0 +1,166 @@
+//! Data-encryption keys: evicted, refused to others, erased.
+
+use crate::{job, run};
+use nic_sim::lookaside;
+use nic_sim::lookaside::{Lookaside, LookasideConfig};
+use nic_sim::{Delays, JobDriver};
+use offload_api::{Handle, JobQueue, JobStatus, Way};
+use offload_base::Instant;
+use offload_jobs::{DATA_KEYS, Opens, WrappingKey};
+use offload_transforms::{Secret, Transform, Tweak};
+
+const TENANT: u32 = 7;
+
+fn wrapping(tenant: u32) -> WrappingKey {
+    WrappingKey { tenant, key: Secret::new(vec![tenant as u8; 32]) }
+}
+
+/// The key of a volume, byte by byte; nowhere in memory as a whole.
+fn key_byte(volume: u64, at: usize) -> u8 {
+    ((volume ^ 0x5ca1_ab1e).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7) >> 13) as u8 ^ at as u8
+}
+
+fn key(volume: u64) -> Secret {
+    Secret::new((0..64).map(|at| key_byte(volume, at)).collect())
+}
+
+fn import(queue: &mut JobDriver, tenant: u32) {
+    let engine = queue.contexts().engine(DATA_KEYS).unwrap().number;
+    queue.contexts().change(engine, Box::new(wrapping(tenant))).unwrap();
+}
+
+fn open(queue: &mut JobDriver, tenant: u32, volume: u64) -> Handle {
+    wrapping(tenant).wrap(volume, &key(volume), 512, Tweak::Unit).unwrap().open(queue).unwrap()
+}
+
+fn one(
+    device: &mut Lookaside,
+    queue: &mut JobDriver,
+    way: Way,
+    session: Handle,
+    source: Vec<u8>,
+) -> (JobStatus, Vec<u8>) {
+    let mut job = job(session, 0, source.into());
+    (job.way, job.iv) = (way, 77u128.to_le_bytes());
+    queue.submit(Instant::ZERO, job).unwrap();
+    queue.flush(Instant::ZERO);
+    let (_, done) = run(device, queue, &mut { Instant::ZERO }).pop().unwrap();
+    (done.outcome.status, done.target.to_vec())
+}
+
+fn accelerator(cached: usize, shares: Vec<u32>) -> (Lookaside, Vec<JobDriver>) {
+    let delays = Delays::NONE;
+    let config = LookasideConfig { context_cache_bytes: cached * 208, shares, delays, ..LookasideConfig::default() };
+    lookaside(config, |_| ())
+}
+
+/// Whatever lies in host memory meanwhile, each volume has its own key, and it is the one that AES-XTS would have.
+#[test]
+fn keys_that_were_evicted_are_the_same() {
+    let (mut device, mut queues) = accelerator(3, vec![1]);
+    let queue = &mut queues[0];
+    import(queue, TENANT);
+    let volumes: Vec<_> = (0..20).map(|volume| open(queue, TENANT, volume)).collect();
+    let plain = vec![9; 1024];
+    for round in 0..3 {
+        for (volume, session) in (0..).zip(&volumes) {
+            let (status, sealed) = one(&mut device, queue, Way::Apply, *session, plain.clone());
+            assert_eq!(status, JobStatus::Done, "volume {volume}, round {round}");
+            let reference = queue.open(Transform::Xts { key: key(volume), unit: 512, tweak: Tweak::Unit }).unwrap();
+            assert_eq!(one(&mut device, queue, Way::Apply, reference, plain.clone()).1, sealed);
+            assert_eq!(one(&mut device, queue, Way::Undo, *session, sealed).1, plain);
+            queue.contexts().remove(reference);
+        }
+    }
+    assert!(device.dma().context > 3 * 17 * 208);
+}
+
+#[test]
+fn other_tenants_keys_and_handles_are_refused() {
+    let (mut device, mut queues) = accelerator(100, vec![1, 1]);
+    let [mine, theirs] = &mut queues[..] else { panic!("two queues") };
+    import(mine, TENANT);
+    let session = open(mine, TENANT, 1);
+    assert_eq!(one(&mut device, mine, Way::Apply, session, vec![0; 512]).0, JobStatus::Done);
+    // A key that is wrapped under another tenant's, who has none here; and one that was meddled with.
+    let stranger = open(mine, 8, 1);
+    assert_eq!(one(&mut device, mine, Way::Apply, stranger, vec![0; 512]).0, JobStatus::NoSession);
+    let mut forged = wrapping(8).wrap(1, &key(1), 512, Tweak::Unit).unwrap();
+    forged.tenant = TENANT;
+    let forged = forged.open(mine).unwrap();
+    assert_eq!(one(&mut device, mine, Way::Apply, forged, vec![0; 512]).0, JobStatus::NoSession);
+    // The same handle from the other queue: its driver does not know it. Nor does the device, if the driver is no help.
+    assert_eq!(one(&mut device, theirs, Way::Undo, session, vec![0; 512]).0, JobStatus::NoSession);
+    let own = open(theirs, TENANT, 2);
+    assert_ne!(own.index, session.index, "each has its own range");
+    assert_eq!(one(&mut device, mine, Way::Undo, session, vec![0; 512]).0, JobStatus::Done);
+}
+
+/// Where, in all that this process can write to, the key of a volume lies: the test's own copy is none, for it is computed byte
+/// by byte.
+fn copies_of_the_key(volume: u64) -> usize {
+    use std::io::{Read, Seek, SeekFrom};
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut memory = std::fs::File::open("/proc/self/mem").unwrap();
+    let mut found = 0;
+    // 16 bytes of it are enough to know it by; those of an expanded key begin with the key.
+    let expected: [u8; 4] = core::array::from_fn(|at| key_byte(volume, at) ^ 0xff);
+    for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|rights| rights.starts_with("rw"))) {
+        let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let (start, end) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(end, 16).unwrap());
+        let mut bytes = vec![0; (end - start) as usize];
+        if memory.seek(SeekFrom::Start(start)).is_err() || memory.read_exact(&mut bytes).is_err() {
+            continue;
+        }
+        let begins = |window: &[u8]| window.iter().zip(expected).all(|(byte, expected)| byte ^ 0xff == expected);
+        let is_key = |window: &[u8]| window.iter().enumerate().all(|(at, byte)| *byte == key_byte(volume, at));
+        found += bytes.windows(16).filter(|window| begins(&window[..4]) && is_key(window)).count();
+        // What was read may hold the key: it is not to be found by the next look.
+        bytes.fill(0);
+    }
+    found
+}
+
+/// Overwrites what functions that have returned left on the stack.
+#[inline(never)]
+fn scrub_stack() {
+    let mut deep = [0u8; 256 << 10];
+    core::hint::black_box(&mut deep);
+}
+
+/// Crypto-erase: a key that was given up is nowhere any more: not in the store, not in the cache, not in host memory, not on a ring.
+#[test]
+fn an_erased_key_is_nowhere() {
+    let (mut device, mut queues) = accelerator(2, vec![1]);
+    let queue = &mut queues[0];
+    import(queue, TENANT);
+    let volumes: Vec<_> = (100..106).map(|volume| open(queue, TENANT, volume)).collect();
+    for _ in 0..3 {
+        for session in &volumes {
+            assert_eq!(one(&mut device, queue, Way::Apply, *session, vec![1; 512]).0, JobStatus::Done);
+        }
+    }
+    scrub_stack();
+    assert!((100..106).all(|volume| copies_of_the_key(volume) > 0), "the search finds keys that are there");
+    // One that is on the device, one in host memory, and one with jobs in front of the command.
+    for (place, session) in [(0, volumes[0]), (5, volumes[5]), (2, volumes[2])] {
+        if place == 2 {
+            for user in 0..50 {
+                queue.submit(Instant::ZERO, job(session, user, vec![1; 512].into())).unwrap();
+            }
+        }
+        queue.contexts().remove(session);
+        queue.flush(Instant::ZERO);
+        let ended = run(&mut device, queue, &mut { Instant::ZERO });
+        assert!(ended.iter().all(|(_, done)| done.outcome.status == JobStatus::Done));
+        assert_eq!(one(&mut device, queue, Way::Undo, session, vec![1; 512]).0, JobStatus::NoSession);
+    }
+    scrub_stack();
+    let copies: Vec<usize> = (100..106).map(copies_of_the_key).collect();
+    assert_eq!((copies[0], copies[2], copies[5]), (0, 0, 0), "erased ones are nowhere: {copies:?}");
+    assert!(copies[1] > 0 && copies[3] > 0 && copies[4] > 0, "the others are there: {copies:?}");
+    device.reset(Instant::ZERO);
+    assert_eq!(device.sessions(), 0);
+    scrub_stack();
+    assert_eq!((100..106).map(copies_of_the_key).sum::<usize>(), 0, "nor after a reset");
+}

@@ -1,0 +1,220 @@
+//! Whatever happens: each job that was taken comes back once, with its buffers and a status.
+
+use crate::job;
+use bytes::{Bytes, BytesMut};
+use core::time::Duration;
+use nic_sim::lookaside;
+use nic_sim::lookaside::{LookasideConfig, Unit};
+use offload_api::{ContextNews, Handle, Job, JobQueue, JobStatus, Way};
+use offload_base::Instant;
+use offload_jobs::{CpuConfig, CpuQueue, Opens, PoolQueue, perform};
+use offload_transforms::{Aead, Compression, Secret, Session, Transform, Tweak};
+use proptest::prelude::*;
+
+fn transforms() -> [Transform; 3] {
+    [
+        Transform::Aead { aead: Aead::Aes256Gcm, key: Secret::new(vec![3; 32]) },
+        Transform::Xts { key: Secret::new(vec![4; 64]), unit: 512, tweak: Tweak::Unit },
+        Transform::Compression { format: Compression::Lz4, level: 0 },
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Open(usize),
+    Close(usize),
+    /// A session, bytes, room in the target, whether to undo.
+    Submit(usize, usize, usize, bool),
+    Flush,
+    Pass(u64),
+    Complete,
+    Lose(usize),
+    Restore(usize),
+    Reset,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0usize..3).prop_map(Step::Open),
+        2 => (0usize..8).prop_map(Step::Close),
+        20 => (0usize..8, prop_oneof![Just(512), Just(1024), 0usize..2000], 0usize..4000, any::<bool>())
+            .prop_map(|(session, len, room, undo)| Step::Submit(session, len, room, undo)),
+        6 => Just(Step::Flush),
+        8 => (0u64..100_000).prop_map(Step::Pass),
+        5 => Just(Step::Complete),
+        1 => (0usize..2).prop_map(Step::Lose),
+        1 => (0usize..2).prop_map(Step::Restore),
+        1 => Just(Step::Reset),
+    ]
+}
+
+/// What is known of a job that was submitted.
+struct Submitted {
+    transform: usize,
+    source: Bytes,
+    capacity: usize,
+    undo: bool,
+    back: bool,
+}
+
+/// Looks at a job that came back: not before, the same buffers, and what the CPU would say unless something happened.
+fn check(jobs: &mut [Submitted], sessions: &[Session], done: offload_api::Done) {
+    let job = &mut jobs[done.user as usize];
+    assert!(!core::mem::replace(&mut job.back, true), "job {} ended twice", done.user);
+    assert_eq!(done.source[0].as_ptr(), job.source.as_ptr(), "its own source");
+    assert_eq!(done.target.capacity(), job.capacity, "its own target");
+    assert_eq!(&done.target[..2], b"in");
+    match done.outcome.status {
+        JobStatus::NoSession | JobStatus::EngineLost | JobStatus::Reset | JobStatus::Gone => {
+            assert_eq!(done.target.len(), 2, "nothing of a job that failed");
+        }
+        _ => {
+            let mut target = BytesMut::with_capacity(job.capacity);
+            target.extend_from_slice(b"in");
+            let mut expected = Job::new(done.session, job.source.clone(), target);
+            expected.way = if job.undo { Way::Undo } else { Way::Apply };
+            assert_eq!(perform(&sessions[job.transform], &mut expected), done.outcome);
+            assert_eq!(expected.target, done.target);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn each_job_comes_back_once(steps in prop::collection::vec(step(), 0..150), cached in 0usize..4, dies in any::<bool>()) {
+        let units = vec![Unit { latency: Duration::from_micros(20), rate: Some(1_000_000_000) }; 2];
+        let config = LookasideConfig { units, depth: 12, context_cache_bytes: 208 * cached, ..LookasideConfig::default() };
+        let (mut device, mut queues) = lookaside(config, |_| ());
+        let queue = &mut queues[0];
+        let sessions = transforms().map(|transform| Session::new(&transform).unwrap());
+        let mut open: Vec<(Handle, usize)> = Vec::new();
+        let mut jobs: Vec<Submitted> = Vec::new();
+        let mut now = Instant::ZERO;
+        for step in steps {
+            match step {
+                Step::Open(transform) => {
+                    if let Ok(handle) = queue.open(transforms()[transform].clone()) {
+                        open.push((handle, transform));
+                    }
+                }
+                // It stays in the list: jobs of sessions that are gone come as well.
+                Step::Close(at) if !open.is_empty() => queue.contexts().remove(open[at % open.len()].0),
+                Step::Submit(at, len, room, undo) if !open.is_empty() => {
+                    let (handle, transform) = open[at % open.len()];
+                    let mut job = job(handle, jobs.len() as u64, Bytes::from(vec![7; len]));
+                    job.target = BytesMut::with_capacity(room + 2);
+                    job.target.extend_from_slice(b"in");
+                    job.way = if undo { Way::Undo } else { Way::Apply };
+                    let (source, capacity) = (job.source[0].clone(), job.target.capacity());
+                    let room = queue.room();
+                    match queue.submit(now, job) {
+                        Ok(()) => jobs.push(Submitted { transform, source, capacity, undo, back: false }),
+                        Err(job) => {
+                            prop_assert_eq!((room, job.source[0].as_ptr(), &job.target[..]), (0, source.as_ptr(), &b"in"[..]));
+                        }
+                    }
+                }
+                Step::Flush => queue.flush(now),
+                Step::Pass(nanos) => {
+                    now += Duration::from_nanos(nanos);
+                    device.process(now);
+                }
+                Step::Complete => while let Some(done) = queue.complete(now) {
+                    check(&mut jobs, &sessions, done);
+                },
+                Step::Lose(unit) => device.lose_unit(now, unit),
+                Step::Restore(unit) => device.restore_unit(now, unit),
+                Step::Reset => device.reset(now),
+                Step::Close(_) | Step::Submit(..) => {}
+            }
+        }
+        queue.flush(now);
+        if dies {
+            drop(device);
+            while let Some(done) = queue.complete(now) {
+                check(&mut jobs, &sessions, done);
+            }
+        } else {
+            for (_, done) in crate::run(&mut device, queue, &mut now) {
+                check(&mut jobs, &sessions, done);
+            }
+            while let Some(done) = queue.complete(now) {
+                check(&mut jobs, &sessions, done);
+            }
+            // Sessions are given up when there is room for that.
+            prop_assert!(crate::run(&mut device, queue, &mut now).is_empty());
+            prop_assert_eq!(queue.room(), 12, "all room is there again");
+        }
+        prop_assert!(jobs.iter().all(|job| job.back), "some did not come back");
+    }
+}
+
+/// The same program on the device, on the CPU in virtual time, and on threads: the same bytes.
+#[test]
+fn three_queues_give_the_same() {
+    let device = {
+        let (mut device, mut queues) = lookaside(LookasideConfig::default(), |_| ());
+        program(&mut queues[0], |queue, now| {
+            device.process(*now);
+            *now = device.next_event().or(queue.next_event()).unwrap_or(*now).max(*now);
+        })
+    };
+    let cpu = program(&mut CpuQueue::new(CpuConfig::default()), |queue, now| {
+        *now = queue.next_event().unwrap_or(*now).max(*now);
+    });
+    let threads = program(&mut PoolQueue::new(2, 256), |queue, _| queue.wait());
+    assert_eq!(device.len(), 300);
+    assert!(device == cpu && cpu == threads);
+}
+
+/// Seals, encrypts and compresses, and says what came of it, by number.
+fn program<Q: JobQueue>(queue: &mut Q, mut pass: impl FnMut(&mut Q, &mut Instant)) -> Vec<(u64, JobStatus, Vec<u8>)> {
+    let sessions = transforms().map(|transform| queue.open(transform).unwrap());
+    let (mut now, mut next, mut ended) = (Instant::ZERO, 0, Vec::new());
+    while ended.len() < 300 {
+        while next < 300 && queue.room() > 0 {
+            let len = [512, 1024, 1500][next as usize % 3];
+            let mut job = job(sessions[next as usize / 2 % 3], next, Bytes::from(vec![next as u8; len]));
+            job.iv[0] = next as u8;
+            queue.submit(now, job).unwrap();
+            next += 1;
+        }
+        queue.flush(now);
+        pass(queue, &mut now);
+        while let Some(done) = queue.complete(now) {
+            ended.push((done.user, done.outcome.status, done.target.to_vec()));
+        }
+    }
+    ended.sort_by_key(|(user, ..)| *user);
+    ended
+}
+
+#[test]
+fn a_reset_is_told_and_sessions_open_again() {
+    let (mut device, mut queues) = lookaside(LookasideConfig::default(), |_| ());
+    let queue = &mut queues[0];
+    let [session, ..] = transforms().map(|transform| queue.open(transform).unwrap());
+    for user in 0..20 {
+        queue.submit(Instant::ZERO, job(session, user, vec![0; 512].into())).unwrap();
+    }
+    queue.flush(Instant::ZERO);
+    device.process(Instant::ZERO);
+    device.reset(Instant::from_nanos(50_000));
+    let mut now = Instant::from_nanos(50_000);
+    let ended = crate::run(&mut device, queue, &mut now);
+    assert_eq!(ended.len(), 20);
+    assert!(ended.iter().all(|(_, done)| done.outcome.status == JobStatus::Reset && done.target.is_empty()));
+    let removed = core::iter::from_fn(|| queue.contexts().poll_news())
+        .filter(|news| matches!(news, ContextNews::Removed(_)))
+        .count();
+    assert_eq!((removed, device.sessions()), (3, 0));
+    queue.submit(now, job(session, 0, vec![0; 512].into())).unwrap();
+    assert_eq!(queue.complete(now).unwrap().outcome.status, JobStatus::NoSession);
+    let again = queue.open(transforms()[0].clone()).unwrap();
+    assert_ne!(again, session);
+    queue.submit(now, job(again, 0, vec![0; 512].into())).unwrap();
+    queue.flush(now);
+    assert_eq!(crate::run(&mut device, queue, &mut now)[0].1.outcome.status, JobStatus::Done);
+}

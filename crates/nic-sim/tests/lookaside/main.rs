@@ -1,0 +1,32 @@
+//! A lookaside accelerator behind its queues: what it does, how long it takes, and what comes of jobs when something fails.
+
+mod data_keys;
+mod faults;
+mod own_engine;
+mod speed;
+
+use bytes::{Bytes, BytesMut};
+use nic_sim::lookaside::Lookaside;
+use offload_api::{Done, Handle, Job, JobQueue};
+use offload_base::Instant;
+
+/// A job with a target that has room for twice its source and more.
+fn job(session: Handle, user: u64, source: Bytes) -> Job {
+    let target = BytesMut::with_capacity(2 * source.len() + 1000);
+    Job { user, ..Job::new(session, source, target) }
+}
+
+/// Runs the device until nothing is to be done any more, and gives what ended, with when.
+fn run(device: &mut Lookaside, queue: &mut impl JobQueue, now: &mut Instant) -> Vec<(Instant, Done)> {
+    let mut ended = Vec::new();
+    loop {
+        device.process(*now);
+        while let Some(done) = queue.complete(*now) {
+            ended.push((*now, done));
+        }
+        match device.next_event() {
+            Some(at) => *now = at.max(*now),
+            None => return ended,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Ethernet addresses and the ports behind which they are, learned from frames.
+//!
+//! Invariant: no port has more addresses than its share, so that a virtual machine that makes addresses up pushes out its own
+//! and nobody else's; an address of a function is behind that function, and nowhere else.
+
+use crate::matching::Mac;
+use crate::port::Vport;
+use core::time::Duration;
+use offload_base::Instant;
+use std::collections::{HashMap, VecDeque};
+
+/// An address in a VLAN (0: none).
+pub(crate) type Station = (u16, Mac);
+
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    share: usize,
+    aging: Duration,
+    learned: HashMap<Station, Learned>,
+    /// For each port the addresses behind it, the one learned first in front; with those that have moved away since.
+    by_port: HashMap<Vport, VecDeque<(Station, u64)>>,
+    count: HashMap<Vport, usize>,
+    /// How many were learned in all.
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Learned {
+    port: Vport,
+    seen: Instant,
+    number: u64,
+}
+
+impl Addresses {
+    pub(crate) fn new(share: usize, aging: Duration) -> Addresses {
+        let (learned, by_port, count) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Addresses { share, aging, learned, by_port, count, number: 0 }
+    }
+
+    /// A frame from `station` came in by `port`.
+    pub(crate) fn learn(&mut self, now: Instant, port: Vport, station: Station) {
+        if let Some(learned) = self.learned.get_mut(&station) {
+            learned.seen = now;
+            if learned.port == port {
+                return;
+            }
+            self.forget(&station);
+        }
+        if self.share == 0 {
+            return;
+        }
+        while self.count.get(&port).is_some_and(|count| *count >= self.share) {
+            self.forget_oldest(port);
+        }
+        self.number += 1;
+        self.learned.insert(station, Learned { port, seen: now, number: self.number });
+        *self.count.entry(port).or_default() += 1;
+        let queue = self.by_port.entry(port).or_default();
+        queue.push_back((station, self.number));
+        // Those that have moved away are swept out before they are as many as there may be.
+        if queue.len() > 2 * self.share {
+            let learned = &self.learned;
+            queue.retain(|(station, number)| learned.get(station).is_some_and(|learned| learned.number == *number));
+        }
+    }
+
+    /// The port behind which `station` was seen not too long ago.
+    pub(crate) fn find(&self, now: Instant, station: &Station) -> Option<Vport> {
+        self.learned.get(station).filter(|learned| now - learned.seen <= self.aging).map(|learned| learned.port)
+    }
+
+    /// Forgets all that was learned of a port.
+    pub(crate) fn forget_port(&mut self, port: Vport) {
+        self.learned.retain(|_, learned| learned.port != port);
+        self.by_port.remove(&port);
+        self.count.remove(&port);
+    }
+
+    /// Forgets an address, wherever it is.
+    pub(crate) fn forget(&mut self, station: &Station) {
+        if let Some(learned) = self.learned.remove(station)
+            && let Some(count) = self.count.get_mut(&learned.port)
+        {
+            *count -= 1;
+        }
+    }
+
+    fn forget_oldest(&mut self, port: Vport) {
+        let Some((station, number)) = self.by_port.get_mut(&port).and_then(VecDeque::pop_front) else {
+            self.count.remove(&port);
+            return;
+        };
+        if self.learned.get(&station).is_some_and(|learned| learned.number == number) {
+            self.forget(&station);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn station(last: u8) -> Station {
+        (0, Mac([2, 0, 0, 0, 0, last]))
+    }
+
+    #[test]
+    fn who_makes_addresses_up_pushes_out_its_own() {
+        let mut addresses = Addresses::new(3, Duration::from_secs(300));
+        let (mallory, alice) = (Vport::Virtual(0), Vport::Virtual(1));
+        addresses.learn(Instant::ZERO, alice, station(200));
+        (0..100).for_each(|last| addresses.learn(Instant::ZERO, mallory, station(last)));
+        assert_eq!(addresses.find(Instant::ZERO, &station(200)), Some(alice));
+        let kept: Vec<u8> = (0..100).filter(|last| addresses.find(Instant::ZERO, &station(*last)).is_some()).collect();
+        assert_eq!(kept, [97, 98, 99]);
+    }
+
+    #[test]
+    fn addresses_move_age_and_stay_within_their_share() {
+        let mut addresses = Addresses::new(2, Duration::from_secs(1));
+        let later = Instant::ZERO + Duration::from_secs(2);
+        let ports = [Vport::Virtual(0), Vport::Virtual(1)];
+        for round in 0..100 {
+            addresses.learn(Instant::ZERO, ports[round % 2], station(7));
+            assert_eq!(addresses.find(Instant::ZERO, &station(7)), Some(ports[round % 2]));
+        }
+        assert!(addresses.by_port.values().all(|queue| queue.len() <= 5), "stale entries are swept out");
+        assert_eq!(addresses.find(later, &station(7)), None);
+        addresses.learn(later, ports[0], station(7));
+        addresses.forget_port(ports[0]);
+        assert_eq!(addresses.find(later, &station(7)), None);
+    }
+}

@@ -1,0 +1,30 @@
+//! A frame and what is still to be done to it.
+
+use bytes::Bytes;
+use core::num::NonZeroU16;
+
+/// A frame on its way through the switch.
+///
+/// ```
+/// use bytes::Bytes;
+/// use nic_switch::Frame;
+///
+/// let frame = Frame::from(Bytes::from_static(&[0; 60]));
+/// assert_eq!(frame.cut, None);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Ethernet's header and what follows, without its checksum.
+    pub bytes: Bytes,
+    /// Bytes of payload of each segment that the frame is still to be cut into (TSO, USO). Until then its length fields and
+    /// the checksums of TCP and UDP say nothing. `None`: the frame is as it is.
+    pub cut: Option<NonZeroU16>,
+    /// Where the frame begins that is to be cut: behind the headers of a tunnel, or 0.
+    pub inner: u16,
+}
+
+impl From<Bytes> for Frame {
+    fn from(bytes: Bytes) -> Frame {
+        Frame { bytes, cut: None, inner: 0 }
+    }
+}

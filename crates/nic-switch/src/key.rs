@@ -1,0 +1,260 @@
+//! The fields that rules look at, as bytes side by side: of a frame, and of a rule with its mask.
+//!
+//! Invariant: a rule matches a frame if and only if the frame's key, masked, is the rule's key, and the ports lie in the
+//! rule's ranges. A field that the frame does not have is zero.
+
+use crate::action::TunnelSet;
+use crate::matching::{EtherMatch, Match, Ports, SCTP, TCP, UDP, is_vlan};
+use core::net::IpAddr;
+use core::ops::Range;
+use offload_api::Prefix;
+use offload_formats::{Headers, Version};
+
+/// The tunnel that a frame came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) key: Option<u32>,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    /// UDP ports; zero of GRE.
+    pub(crate) source_port: u16,
+    pub(crate) destination_port: u16,
+}
+
+/// What is known about a frame's tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TunnelState {
+    /// Through which it came.
+    pub(crate) received: Option<Received>,
+    /// Through which it is to go.
+    pub(crate) set: Option<TunnelSet>,
+}
+
+/// All fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key([u8; BYTES]);
+
+/// Which bits of a key a rule looks at, and whether it looks for ports in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Mask {
+    bits: Key,
+    ranges: [bool; 2],
+}
+
+/// The ranges that the ports are to lie in.
+pub(crate) type Ranges = [Option<(u16, u16)>; 2];
+
+impl Key {
+    /// Of a frame that has Ethernet's header at least.
+    ///
+    /// # Panics
+    /// If it has not.
+    pub(crate) fn of_frame(frame: &[u8], headers: &Headers, received: Option<&Received>) -> Key {
+        let mut key = Key([0; BYTES]);
+        key.set(DESTINATION_MAC, &frame[..6]);
+        key.set(SOURCE_MAC, &frame[6..12]);
+        key.set(PROTOCOL, &frame[12..14]);
+        let (network, tag) = behind_tags(frame);
+        key.set(NETWORK, &network.to_be_bytes());
+        key.set(TAG, &(tag.unwrap_or(0) & TAG_BITS).to_be_bytes());
+        key.set_network(frame, headers);
+        if let Some(received) = received {
+            key.set(TUNNEL_KEY, &received.key.unwrap_or(0).to_be_bytes());
+            key.set_address(TUNNEL_SOURCE, received.source);
+            key.set_address(TUNNEL_DESTINATION, received.destination);
+            key.0[TUNNEL_VERSION] = version_number(received.source);
+            key.set(TUNNEL_PORTS.start..TUNNEL_PORTS.start + 2, &received.source_port.to_be_bytes());
+            key.set(TUNNEL_PORTS.start + 2..TUNNEL_PORTS.end, &received.destination_port.to_be_bytes());
+        }
+        key
+    }
+
+    fn set_network(&mut self, frame: &[u8], headers: &Headers) {
+        let (Some((version, at)), Some((protocol, upper))) = (headers.network(), headers.upper()) else { return };
+        let (source, destination) = version.addresses(&frame[at..]);
+        self.set_address(SOURCE, source);
+        self.set_address(DESTINATION, destination);
+        self.0[IP_PROTOCOL] = protocol;
+        if headers.is_fragment() {
+            self.0[FLAGS] = FRAGMENT | if is_first(frame, version, at, upper) { FIRST } else { 0 };
+        } else if matches!(protocol, TCP | UDP | SCTP)
+            && let Some(ports) = frame.get(upper..upper + 4)
+        {
+            self.set(PORTS, ports);
+        }
+    }
+
+    /// Of a rule, with its mask and the ranges of its ports.
+    pub(crate) fn of_rule(matching: &Match) -> (Key, Mask, Ranges) {
+        let (mut key, mut mask) = (Key([0; BYTES]), Key([0; BYTES]));
+        let mut field = |at: Range<usize>, value: &[u8], bits: &[u8]| {
+            key.set(at.clone(), value);
+            mask.set(at, bits);
+        };
+        let mut mac = |at: Range<usize>, ether: Option<EtherMatch>| {
+            if let Some(ether) = ether {
+                field(at, &ether.address().0, &ether.mask().0);
+            }
+        };
+        mac(DESTINATION_MAC, matching.destination_mac);
+        mac(SOURCE_MAC, matching.source_mac);
+        let mut word = |at: usize, value: Option<u16>, bits: u16| {
+            if let Some(value) = value {
+                let (old, mask_now) = (key.word(at), mask.word(at));
+                key.set(at..at + 2, &(old | value).to_be_bytes());
+                mask.set(at..at + 2, &(mask_now | bits).to_be_bytes());
+            }
+        };
+        word(PROTOCOL.start, matching.protocol, u16::MAX);
+        word(NETWORK.start, matching.network(), u16::MAX);
+        word(TAG.start, matching.vlan.id, 0x0fff);
+        word(TAG.start, matching.vlan.priority.map(|priority| u16::from(priority) << 13), 0xe000);
+        let mut ranges = [None, None];
+        for (range, ports, at) in
+            [(0, matching.source_port, PORTS.start), (1, matching.destination_port, PORTS.start + 2)]
+        {
+            match ports {
+                Some(Ports::One(port)) => word(at, Some(port), u16::MAX),
+                Some(Ports::Range(first, last)) => ranges[range] = Some((first, last)),
+                None => {}
+            }
+        }
+        word(TUNNEL_PORTS.start, matching.tunnel.source_port, u16::MAX);
+        word(TUNNEL_PORTS.start + 2, matching.tunnel.destination_port, u16::MAX);
+        let mut byte = |at: usize, value: u8, bits: u8| {
+            key.0[at] |= value;
+            mask.0[at] |= bits;
+        };
+        if let Some(protocol) = matching.ip_protocol {
+            byte(IP_PROTOCOL, protocol, u8::MAX);
+        }
+        for (flag, wanted) in [(FRAGMENT, matching.fragments.fragment), (FIRST, matching.fragments.first)] {
+            if let Some(wanted) = wanted {
+                byte(FLAGS, if wanted { flag } else { 0 }, flag);
+            }
+        }
+        let tunnel = &matching.tunnel;
+        if let Some(prefix) = tunnel.source.or(tunnel.destination) {
+            byte(TUNNEL_VERSION, version_number(prefix.address()), u8::MAX);
+        }
+        if let Some(number) = tunnel.key {
+            key.set(TUNNEL_KEY, &number.to_be_bytes());
+            mask.set(TUNNEL_KEY, &[0xff; 4]);
+        }
+        for (at, prefix) in [
+            (SOURCE, matching.source),
+            (DESTINATION, matching.destination),
+            (TUNNEL_SOURCE, tunnel.source),
+            (TUNNEL_DESTINATION, tunnel.destination),
+        ] {
+            if let Some(prefix) = prefix {
+                key.set_address(at.clone(), prefix.address());
+                mask.set_address(at, ones(&prefix));
+            }
+        }
+        (key, Mask { bits: mask, ranges: ranges.map(|range| range.is_some()) }, ranges)
+    }
+
+    /// What is left of it where `mask` has ones.
+    pub(crate) fn masked(&self, mask: &Mask) -> Key {
+        let mut key = *self;
+        key.0.iter_mut().zip(mask.bits.0).for_each(|(byte, bits)| *byte &= bits);
+        key
+    }
+
+    /// Whether its ports lie in the ranges.
+    pub(crate) fn is_within(&self, ranges: &Ranges) -> bool {
+        let ports = [self.word(PORTS.start), self.word(PORTS.start + 2)];
+        ranges.iter().zip(ports).all(|(range, port)| range.is_none_or(|(first, last)| (first..=last).contains(&port)))
+    }
+
+    fn set(&mut self, at: Range<usize>, value: &[u8]) {
+        self.0[at].copy_from_slice(value);
+    }
+
+    fn set_address(&mut self, at: Range<usize>, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.set(at.start..at.start + 4, &address.octets()),
+            IpAddr::V6(address) => self.set(at, &address.octets()),
+        }
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.0[at], self.0[at + 1]])
+    }
+}
+
+/// The EtherType behind all tags, and the outermost tag's control information.
+pub(crate) fn behind_tags(frame: &[u8]) -> (u16, Option<u16>) {
+    let word = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
+    let (mut at, mut outermost) = (12, None);
+    let mut ether_type = word(at).unwrap_or(0);
+    while is_vlan(ether_type)
+        && let (Some(control), Some(next)) = (word(at + 2), word(at + 4))
+    {
+        outermost = outermost.or(Some(control));
+        (ether_type, at) = (next, at + 4);
+    }
+    (ether_type, outermost)
+}
+
+/// Whether a fragment, whose data start at `upper`, is its packet's first.
+pub(crate) fn is_first(frame: &[u8], version: Version, network: usize, upper: usize) -> bool {
+    let (place, bits) = match version {
+        Version::Four => (&frame[network + 6..network + 8], 0x1fff),
+        // RFC 8200 4.5: the fragment header's 8 bytes are in front of the data.
+        Version::Six => (&frame[upper - 6..upper - 4], 0xfff8),
+    };
+    u16::from_be_bytes([place[0], place[1]]) & bits == 0
+}
+
+/// A prefix' bits that are looked at, as an address.
+fn ones(prefix: &Prefix) -> IpAddr {
+    let all: IpAddr = if prefix.address().is_ipv4() { [0xff; 4].into() } else { [0xff; 16].into() };
+    offload_api::ipsec::masked(all, prefix.bits())
+}
+
+fn version_number(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 4 } else { 6 }
+}
+
+const DESTINATION_MAC: Range<usize> = 0..6;
+const SOURCE_MAC: Range<usize> = 6..12;
+const PROTOCOL: Range<usize> = 12..14;
+const NETWORK: Range<usize> = 14..16;
+const TAG: Range<usize> = 16..18;
+const IP_PROTOCOL: usize = 18;
+const FLAGS: usize = 19;
+const TUNNEL_VERSION: usize = 20;
+const PORTS: Range<usize> = 24..28;
+const TUNNEL_PORTS: Range<usize> = 28..32;
+const SOURCE: Range<usize> = 32..48;
+const DESTINATION: Range<usize> = 48..64;
+const TUNNEL_SOURCE: Range<usize> = 64..80;
+const TUNNEL_DESTINATION: Range<usize> = 80..96;
+const TUNNEL_KEY: Range<usize> = 96..100;
+const BYTES: usize = 104;
+/// Priority and VLAN of a tag; the bit between is nobody's to match.
+const TAG_BITS: u16 = 0xefff;
+const FRAGMENT: u8 = 1;
+const FIRST: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matching::IPV4;
+
+    #[test]
+    fn a_fragment_has_no_ports_and_the_first_one_is_known() {
+        let mut frame = vec![2; 12];
+        frame.extend(IPV4.to_be_bytes());
+        frame.extend([0x45, 0, 0, 28, 0, 0, 0x20, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 7, 0, 9, 0, 8, 0, 0]);
+        let key = |frame: &[u8]| Key::of_frame(frame, &Headers::parse(frame), None);
+        let first = key(&frame);
+        assert_eq!((first.0[FLAGS], first.word(PORTS.start)), (FRAGMENT | FIRST, 0));
+        frame[21] = 1;
+        assert_eq!(key(&frame).0[FLAGS], FRAGMENT);
+        frame[20..22].fill(0);
+        assert_eq!((key(&frame).0[FLAGS], key(&frame).word(PORTS.start)), (0, 7));
+    }
+}

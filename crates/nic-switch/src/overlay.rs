@@ -1,0 +1,365 @@
+//! Packets of one network inside packets of another: VXLAN, GRE, Geneve over IPv4 and IPv6.
+//!
+//! Invariant: what [`encapsulate`] wraps, `decapsulate` unwraps to the same frame; each packet on the wire has lengths and
+//! checksums of its own, those that [`cut`] makes of one included.
+
+use crate::action::TunnelSet;
+use crate::edit;
+use crate::frame::Frame;
+use crate::key::Received;
+use crate::matching::{Mac, UDP};
+use crate::port::TunnelKind;
+use bytes::{Bytes, BytesMut};
+use core::net::IpAddr;
+use offload_formats::frame::{ETHERNET_BYTES, GRE};
+use offload_formats::{Geneve, Gre, Headers, Segment, Sum, Version, Vxlan, checksum};
+
+/// Ethernet's addresses for the way to a tunnel's other end. The host resolves them.
+///
+/// ```
+/// use nic_switch::{Mac, NextHop};
+///
+/// let hop = NextHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) };
+/// assert!(!hop.destination.is_multicast());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NextHop {
+    /// The uplink's own.
+    pub source: Mac,
+    /// The next station's.
+    pub destination: Mac,
+}
+
+/// What a frame is wrapped in.
+///
+/// See [`encapsulate`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    /// How.
+    pub kind: TunnelKind,
+    /// From where to where.
+    pub set: TunnelSet,
+    /// Ethernet's addresses.
+    pub hop: NextHop,
+    /// The UDP port that the packet comes from; GRE has none.
+    pub source_port: u16,
+    /// The identification of an IPv4 packet; of several that are cut from one, the first one's.
+    pub identification: u16,
+}
+
+/// Wraps a frame.
+///
+/// ECN goes with the packet as Linux has it (RFC 3168 9.1.1, full functionality: of an inner packet that met congestion, the
+/// outer one says that it may).
+///
+/// ```
+/// use bytes::Bytes;
+/// use nic_switch::overlay::{Outer, cut, encapsulate};
+/// use nic_switch::{Frame, Mac, NextHop, TunnelKind, TunnelSet};
+///
+/// let set = TunnelSet::new("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+/// let outer = Outer {
+///     kind: TunnelKind::Vxlan,
+///     set: TunnelSet { key: Some(77), ..set },
+///     hop: NextHop { source: Mac([2, 0, 0, 0, 0, 1]), destination: Mac([2, 0, 0, 0, 0, 2]) },
+///     source_port: 50_000,
+///     identification: 0,
+/// };
+/// let wrapped = encapsulate(&outer, &Frame::from(Bytes::from_static(&[7; 60])));
+/// assert_eq!(wrapped.bytes.len(), 14 + 20 + 8 + 8 + 60);
+/// assert_eq!(wrapped.bytes[50..], [7; 60]);
+/// ```
+pub fn encapsulate(outer: &Outer, inner: &Frame) -> Frame {
+    let Outer { kind, set, hop, source_port, identification } = outer;
+    let version = Version::of(&set.destination);
+    let tunnel_bytes = match kind {
+        TunnelKind::Vxlan => UDP_BYTES + Vxlan::BYTES,
+        TunnelKind::Geneve => UDP_BYTES + Geneve::BYTES,
+        TunnelKind::Gretap => gre(set).bytes(),
+    };
+    let upper = ETHERNET_BYTES + version.header_bytes();
+    let mut frame = BytesMut::zeroed(upper + tunnel_bytes);
+    frame.extend_from_slice(&inner.bytes);
+    frame[..6].copy_from_slice(&hop.destination.0);
+    frame[6..12].copy_from_slice(&hop.source.0);
+    frame[12..14].copy_from_slice(&version.ether_type().to_be_bytes());
+    let protocol = if *kind == TunnelKind::Gretap { GRE } else { UDP };
+    // Linux' GRE looks at the packet inside only if it is untagged, and has its hops where none are told.
+    let looks_inside = *kind != TunnelKind::Gretap || edit::outermost_tag(&inner.bytes).is_none();
+    let inside = Headers::parse_unfinished(&inner.bytes).network().filter(|_| looks_inside);
+    let class = set.tos & !ECN | inside.map_or(0, |(version, at)| outer_ecn(ecn_of(&inner.bytes, version, at)));
+    let hops = match inside {
+        _ if set.ttl != 0 => set.ttl,
+        Some((version, at)) if *kind == TunnelKind::Gretap => hops_of(&inner.bytes, version, at),
+        _ => USUAL_HOPS,
+    };
+    write_ip(&mut frame[ETHERNET_BYTES..], set, protocol, class, hops, *identification);
+    let header = &mut frame[upper..];
+    match kind {
+        TunnelKind::Gretap => gre(set).write(header),
+        TunnelKind::Vxlan => {
+            header[UDP_BYTES..tunnel_bytes].copy_from_slice(&Vxlan { network: set.key.unwrap_or(0) }.to_bytes());
+        }
+        TunnelKind::Geneve => {
+            let network = set.key.unwrap_or(0);
+            let geneve = Geneve { network, protocol: Geneve::ETHERNET, option_bytes: 0, critical: false };
+            header[UDP_BYTES..tunnel_bytes].copy_from_slice(&geneve.to_bytes());
+        }
+    }
+    if let Some(port) = set.destination_port.or(kind.port()).filter(|_| protocol == UDP) {
+        header[..2].copy_from_slice(&source_port.to_be_bytes());
+        header[2..4].copy_from_slice(&port.to_be_bytes());
+    }
+    finish_outer(&mut frame, version, protocol, set.checksum);
+    Frame { bytes: frame.freeze(), cut: inner.cut, inner: (upper + tunnel_bytes) as u16 }
+}
+
+/// What came out of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unwrapped {
+    pub(crate) kind: TunnelKind,
+    pub(crate) received: Received,
+    pub(crate) inner: Bytes,
+}
+
+/// Why nothing came out of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotUnwrapped {
+    /// It is no packet of a tunnel, or not to be read here: a fragment, another version.
+    NoTunnel,
+    /// A checksum is wrong, or missing where it has to be (RFC 8200 8.1).
+    Checksum,
+    /// An option that has to be understood.
+    Critical,
+    /// The packet met congestion, and the one inside cannot say so (RFC 6040 4.2).
+    Congestion,
+}
+
+/// Unwraps a packet that goes to the UDP port of a tunnel, of which `kind_of` tells the kind, or that is GRE.
+pub(crate) fn decapsulate(
+    frame: &Bytes,
+    headers: &Headers,
+    kind_of: impl FnOnce(u16) -> Option<TunnelKind>,
+) -> Result<Unwrapped, NotUnwrapped> {
+    let (Some((version, network)), Some((protocol, upper))) = (headers.network(), headers.upper()) else {
+        return Err(NotUnwrapped::NoTunnel);
+    };
+    if headers.is_fragment() {
+        return Err(NotUnwrapped::NoTunnel);
+    }
+    let (source, destination) = version.addresses(&frame[network..]);
+    let mut received = Received { key: None, source, destination, source_port: 0, destination_port: 0 };
+    let (kind, at) = match protocol {
+        UDP => {
+            let udp = headers.transport().ok_or(NotUnwrapped::NoTunnel)?;
+            let flow = udp.flow_of_receiver(frame);
+            (received.source_port, received.destination_port) = (flow.remote.port(), flow.local.port());
+            let kind = kind_of(flow.local.port()).ok_or(NotUnwrapped::NoTunnel)?;
+            if !udp.are_checksums_right(frame).unwrap_or(version == Version::Four) {
+                return Err(NotUnwrapped::Checksum);
+            }
+            let payload = &frame[udp.payload..udp.end];
+            let (network, bytes) = match kind {
+                TunnelKind::Vxlan => (Vxlan::parse(payload).map(|vxlan| vxlan.network), Vxlan::BYTES),
+                TunnelKind::Geneve => {
+                    let geneve = Geneve::parse(payload).filter(|geneve| geneve.protocol == Geneve::ETHERNET);
+                    let geneve = geneve.ok_or(NotUnwrapped::NoTunnel)?;
+                    if geneve.critical {
+                        return Err(NotUnwrapped::Critical);
+                    }
+                    (Some(geneve.network), geneve.bytes())
+                }
+                TunnelKind::Gretap => (None, 0),
+            };
+            received.key = Some(network.ok_or(NotUnwrapped::NoTunnel)?);
+            (kind, udp.payload + bytes)
+        }
+        GRE => {
+            let packet = &frame[upper..headers.end()];
+            let gre = Gre::parse(packet).filter(|gre| gre.protocol == Gre::ETHERNET).ok_or(NotUnwrapped::NoTunnel)?;
+            let mut sum = Sum::default();
+            sum.add(packet);
+            if gre.checksum && !sum.is_right() {
+                return Err(NotUnwrapped::Checksum);
+            }
+            received.key = gre.key;
+            (TunnelKind::Gretap, upper + gre.bytes())
+        }
+        _ => return Err(NotUnwrapped::NoTunnel),
+    };
+    if version == Version::Four && !checksum::is_ipv4_header_right(&frame[network..]) {
+        return Err(NotUnwrapped::Checksum);
+    }
+    if headers.end() < at + ETHERNET_BYTES {
+        return Err(NotUnwrapped::NoTunnel);
+    }
+    let inner = frame.slice(at..headers.end());
+    let outer_ecn = ecn_of(frame, version, network);
+    Ok(Unwrapped { kind, received, inner: take_over_ecn(inner, outer_ecn)? })
+}
+
+/// Cuts a frame into segments: of a packet in a tunnel, the inner one is cut, and each segment has outer headers of its own.
+/// Checksums are made. A frame that is not to be cut is given as it is.
+///
+/// ```
+/// use bytes::Bytes;
+/// use core::num::NonZeroU16;
+/// use nic_switch::{Frame, overlay::cut};
+///
+/// let mut large = vec![2; 12];
+/// large.extend([0x08, 0x00, 0x45, 0, 0, 0, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+/// large.extend([0, 9, 0, 9, 0, 0, 0, 100, 0, 0, 0, 0, 0x50, 0x18, 0, 0, 0, 0, 0, 0]);
+/// large.extend([7; 2500]);
+/// let large = Frame { bytes: Bytes::from(large), cut: NonZeroU16::new(1000), inner: 0 };
+/// let segments: Vec<Bytes> = cut(&large);
+/// assert_eq!(segments.iter().map(|segment| segment.len() - 54).collect::<Vec<_>>(), [1000, 1000, 500]);
+/// ```
+pub fn cut(frame: &Frame) -> Vec<Bytes> {
+    let Some(segment_bytes) = frame.cut.map(|bytes| usize::from(bytes.get())) else { return vec![frame.bytes.clone()] };
+    let at = usize::from(frame.inner);
+    let outer = Headers::parse_unfinished(&frame.bytes);
+    let inner = Headers::parse_unfinished(&frame.bytes[at..]);
+    let Some(transport) = inner.transport() else { return vec![frame.bytes.clone()] };
+    let packet = &frame.bytes[at..];
+    let payload = &packet[transport.payload..];
+    let count = payload.len().div_ceil(segment_bytes).max(1);
+    let mut segments = Vec::with_capacity(count);
+    for number in 0..count {
+        let offset = number * segment_bytes;
+        let piece = &payload[offset..payload.len().min(offset + segment_bytes)];
+        let mut segment = BytesMut::with_capacity(at + transport.payload + piece.len());
+        segment.extend_from_slice(&frame.bytes[..at + transport.payload]);
+        let place = Segment { number: number as u32, offset, is_last: number + 1 == count };
+        transport.make_segment(&mut segment[at..], piece.len(), place);
+        segment.extend_from_slice(piece);
+        let whole = Headers::parse(&segment[at..]);
+        if let Some(transport) = whole.transport() {
+            transport.fill_checksums(&mut segment[at..]);
+        }
+        if at > 0 {
+            finish_segment(&mut segment, &outer, number as u16);
+        }
+        segments.push(segment.freeze());
+    }
+    segments
+}
+
+/// Makes the outer headers of a segment its own.
+fn finish_segment(segment: &mut [u8], outer: &Headers, number: u16) {
+    let (Some((version, network)), Some((protocol, upper))) = (outer.network(), outer.upper()) else { return };
+    if version == Version::Four {
+        let at = network + 4;
+        let identification = u16::from_be_bytes([segment[at], segment[at + 1]]).wrapping_add(number);
+        segment[at..at + 2].copy_from_slice(&identification.to_be_bytes());
+    }
+    let has_checksum = match protocol {
+        UDP => segment[upper + 6..upper + 8] != [0, 0],
+        _ => Gre::parse(&segment[upper..]).is_some_and(|gre| gre.checksum),
+    };
+    finish_outer(segment, version, protocol, has_checksum);
+}
+
+/// Lengths and checksums of the outer headers of an untagged frame.
+fn finish_outer(frame: &mut [u8], version: Version, protocol: u8, has_checksum: bool) {
+    let upper = ETHERNET_BYTES + version.header_bytes();
+    let (packet_bytes, upper_bytes) = (frame.len() - ETHERNET_BYTES, frame.len() - upper);
+    version.set_length(&mut frame[ETHERNET_BYTES..], packet_bytes);
+    if version == Version::Four {
+        checksum::fill_ipv4_header(&mut frame[ETHERNET_BYTES..]);
+    }
+    let field = match protocol {
+        UDP => {
+            let told = u16::try_from(upper_bytes).unwrap_or(0);
+            frame[upper + 4..upper + 6].copy_from_slice(&told.to_be_bytes());
+            upper + 6
+        }
+        _ => upper + 4,
+    };
+    if !has_checksum {
+        return;
+    }
+    frame[field..field + 2].fill(0);
+    let mut sum = Sum::default();
+    if protocol == UDP {
+        let (source, destination) = version.addresses(&frame[ETHERNET_BYTES..]);
+        sum = Sum::pseudo_header(UDP, source, destination, upper_bytes);
+    }
+    sum.add(&frame[upper..]);
+    let value = match sum.finish() {
+        0 if protocol == UDP => u16::MAX,
+        value => value,
+    };
+    frame[field..field + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn gre(set: &TunnelSet) -> Gre {
+    Gre { protocol: Gre::ETHERNET, checksum: set.checksum, key: set.key, number: None }
+}
+
+fn write_ip(packet: &mut [u8], set: &TunnelSet, protocol: u8, class: u8, hops: u8, identification: u16) {
+    match (set.source, set.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            (packet[0], packet[1], packet[8], packet[9]) = (0x45, class, hops, protocol);
+            packet[4..6].copy_from_slice(&identification.to_be_bytes());
+            packet[12..16].copy_from_slice(&source.octets());
+            packet[16..20].copy_from_slice(&destination.octets());
+        }
+        (source, destination) => {
+            (packet[0], packet[1], packet[6], packet[7]) = (0x60 | class >> 4, class << 4, protocol, hops);
+            for (at, address) in [(8, source), (24, destination)] {
+                if let IpAddr::V6(address) = address {
+                    packet[at..at + 16].copy_from_slice(&address.octets());
+                }
+            }
+        }
+    }
+}
+
+fn hops_of(frame: &[u8], version: Version, network: usize) -> u8 {
+    frame[network + if version == Version::Four { 8 } else { 7 }]
+}
+
+fn ecn_of(frame: &[u8], version: Version, network: usize) -> u8 {
+    let shift = if version == Version::Four { 0 } else { 4 };
+    frame[network + 1] >> shift & ECN
+}
+
+/// Linux' INET_ECN_encapsulate.
+fn outer_ecn(inner: u8) -> u8 {
+    if inner == CONGESTION { CAPABLE_0 } else { inner }
+}
+
+/// RFC 6040 4.2, with the one departure of Linux that its table allows. Behind a tag, Linux leaves ECN as it is.
+fn take_over_ecn(inner: Bytes, outer: u8) -> Result<Bytes, NotUnwrapped> {
+    if edit::outermost_tag(&inner).is_some() {
+        return Ok(inner);
+    }
+    let headers = Headers::parse(&inner);
+    let Some((version, network)) = headers.network() else { return Ok(inner) };
+    let own = ecn_of(&inner, version, network);
+    let becomes = match (own, outer) {
+        (0, CONGESTION) => return Err(NotUnwrapped::Congestion),
+        (0, _) | (CONGESTION, _) => own,
+        (_, CONGESTION) => CONGESTION,
+        (CAPABLE_0, CAPABLE_1) => CAPABLE_1,
+        _ => own,
+    };
+    if becomes == own {
+        return Ok(inner);
+    }
+    let mut changed = BytesMut::from(&inner[..]);
+    let class = match version {
+        Version::Four => changed[network + 1],
+        Version::Six => changed[network] << 4 | changed[network + 1] >> 4,
+    };
+    edit::edit(&mut changed, &headers, &crate::Edit::TrafficClass(version, class & !ECN | becomes));
+    Ok(changed.freeze())
+}
+
+const UDP_BYTES: usize = 8;
+const USUAL_HOPS: u8 = 64;
+/// ECN's two bits, and their values (RFC 3168 5).
+const ECN: u8 = 0b11;
+const CAPABLE_1: u8 = 0b01;
+const CAPABLE_0: u8 = 0b10;
+const CONGESTION: u8 = 0b11;

@@ -1,0 +1,66 @@
+//! A rate that is kept: a bucket of tokens, a token a bit.
+
+use crate::action::{Action, Police};
+use offload_base::Instant;
+
+/// Invariant: at most a burst's worth of tokens, counted in billionths of a bit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    police: Police,
+    tokens: u128,
+    filled: Option<Instant>,
+}
+
+impl Bucket {
+    /// Full.
+    pub(crate) fn new(police: Police) -> Bucket {
+        Bucket { police, tokens: full(&police), filled: None }
+    }
+
+    /// Of an action that polices.
+    pub(crate) fn of(action: &Action) -> Option<Bucket> {
+        match action {
+            Action::Police(police) => Some(Bucket::new(*police)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn police(&self) -> Police {
+        self.police
+    }
+
+    /// Takes the tokens of `bytes` bytes; `false`: there are not enough, and none was taken.
+    pub(crate) fn take(&mut self, now: Instant, bytes: usize) -> bool {
+        let since = self.filled.map_or(0, |filled| (now - filled).as_nanos());
+        self.filled = Some(now);
+        self.tokens = full(&self.police).min(self.tokens + since * u128::from(self.police.rate));
+        let wanted = bytes as u128 * 8 * BILLION;
+        let is_enough = wanted <= self.tokens;
+        if is_enough {
+            self.tokens -= wanted;
+        }
+        is_enough
+    }
+}
+
+fn full(police: &Police) -> u128 {
+    u128::from(police.burst) * 8 * BILLION
+}
+
+const BILLION: u128 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_kept_behind_a_burst() {
+        let mut bucket = Bucket::new(Police { rate: 8_000, burst: 1_500 });
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        assert!(bucket.take(at(0), 1_000) && !bucket.take(at(0), 501) && bucket.take(at(0), 500));
+        // 8000 bit/s are a byte a millisecond.
+        assert!(!bucket.take(at(99), 100) && bucket.take(at(100), 100));
+        assert!(!bucket.take(at(1_000_000), 1_501), "no more than a burst gathers");
+        assert!(bucket.take(at(1_000_000), 1_500));
+    }
+}

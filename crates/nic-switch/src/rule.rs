@@ -1,0 +1,278 @@
+//! A rule, and what makes one that the switch can have.
+//!
+//! Invariant: a [`Rule`] that passed [`Rule::check`] looks at fields that its frames have, changes no header that it does
+//! not match, ends with one action at most that ends, and only goes on to later chains, so that every frame is done after as
+//! many look-ups as there are chains.
+
+use crate::action::{Action, Edit, TunnelSet};
+use crate::matching::{IPV4, IPV6, Match, Ports, SCTP, TCP, UDP, is_of, is_vlan};
+use crate::port::{Device, TunnelKind};
+use core::net::IpAddr;
+use offload_api::Prefix;
+use offload_formats::Version;
+
+/// What the switch does with frames of one kind from one device.
+///
+/// ```
+/// use nic_switch::{Action, Device, Match, Rule, RuleError, Vport};
+///
+/// let device = Device::Port(Vport::Virtual(0));
+/// let mut rule = Rule { device, chain: 0, priority: 1, handle: None, matching: Match::default(), actions: vec![Action::Drop] };
+/// assert_eq!(rule.check(), Ok(()));
+/// rule.actions.push(Action::Pass);
+/// assert_eq!(rule.check(), Err(RuleError::BehindTheEnd));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Where the frames come from.
+    pub device: Device,
+    /// The chain; frames begin in chain 0.
+    pub chain: u32,
+    /// The place in the chain, from 1 on; smaller ones are asked first. Of one priority, the mask that was there first is.
+    pub priority: u16,
+    /// The rule's name at its chain and priority, from 1 on; `None`: the switch gives one.
+    pub handle: Option<u32>,
+    /// Which frames.
+    pub matching: Match,
+    /// What becomes of them. If none of these ends, they go to the representor as they are then.
+    pub actions: Vec<Action>,
+}
+
+/// Which rules are meant.
+///
+/// See [`Change`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// Of this device.
+    pub device: Device,
+    /// Of this chain.
+    pub chain: u32,
+    /// Of this priority; `None`: of all.
+    pub priority: Option<u16>,
+    /// With this handle; `None`: all.
+    pub handle: Option<u32>,
+}
+
+impl Selection {
+    /// Whether a rule at this place is meant.
+    pub fn includes(&self, device: Device, chain: u32, priority: u16, handle: u32) -> bool {
+        self.device == device
+            && self.chain == chain
+            && self.priority.is_none_or(|one| one == priority)
+            && self.handle.is_none_or(|one| one == handle)
+    }
+}
+
+/// A change of the switch's rules.
+///
+/// ```
+/// use nic_switch::{Change, Device, Selection, Vport};
+///
+/// let of_uplink = Selection { device: Device::Port(Vport::Uplink), chain: 0, priority: None, handle: None };
+/// assert!(of_uplink.includes(of_uplink.device, 0, 1, 1));
+/// let change = Change::Delete(of_uplink);
+/// # let _ = change;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A rule more. There is none with this match, or this handle, at its place.
+    Add(Rule),
+    /// A rule in place of the one with its handle, or without a handle its match; or a rule more. What was counted stays.
+    Replace(Rule),
+    /// Fewer rules.
+    Delete(Selection),
+}
+
+/// Why there can be no such rule.
+///
+/// See [`Rule`] for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// Without actions.
+    #[error("the rule does nothing: give it an action, such as `action drop`")]
+    NoAction,
+    /// An action behind one that ends.
+    #[error("an action behind one that ends is never taken: remove it, or let the one before it `pipe`")]
+    BehindTheEnd,
+    /// Priority 0.
+    #[error("priority 0 is none: count from 1")]
+    Priority,
+    /// Handle 0.
+    #[error("handle 0 is none: count from 1")]
+    Handle,
+    /// To the same chain or an earlier one.
+    #[error("`goto chain` leads to later chains only: choose one beyond {0}")]
+    Backwards(u32),
+    /// A VLAN without a tag.
+    #[error("the rule wants a VLAN of frames without a tag: let its protocol be 802.1q or 802.1ad")]
+    NoTag,
+    /// A VLAN that no tag can name, or a priority.
+    #[error("a VLAN has 12 bits, its priority 3, and its tag is 802.1q or 802.1ad")]
+    Vlan,
+    /// More than one tag.
+    #[error("a tag behind the first one cannot be matched: name the EtherType behind all tags")]
+    SecondTag,
+    /// Something of IP where another protocol may be.
+    #[error("the rule looks at IP: let its protocol, or vlan_ethtype, be ip or ipv6")]
+    NotIp,
+    /// An address of the other version.
+    #[error("an address is not of the version of IP that the protocol names")]
+    Version,
+    /// Ports of a protocol that may have none.
+    #[error("the rule looks at ports: let its ip_proto be tcp, udp or sctp")]
+    NoPorts,
+    /// Port 0, as which a missing port reads.
+    #[error("port 0 is none, and tc has no word for it: count from 1")]
+    PortZero,
+    /// A range backwards.
+    #[error("a range of ports ends before it begins: turn it round")]
+    Range,
+    /// Something of a tunnel at a port.
+    #[error("frames of a port have come through no tunnel: give the rule to a tunnel device, such as vxlan0")]
+    NoTunnel,
+    /// A change of a header that frames may not have.
+    #[error("pedit changes a header that the rule does not match: name its protocol (ip, ipv6; ip_proto tcp, udp)")]
+    Unmatched,
+    /// Nothing to change.
+    #[error("pedit changes nothing: name a field with munge")]
+    NoEdit,
+    /// No checksum.
+    #[error("csum computes nothing: name ip4h, tcp or udp")]
+    NoChecksum,
+    /// To a tunnel, of unknown ends.
+    #[error("the tunnel's ends are not known there: `action tunnel_key set` goes before")]
+    NoEnds,
+    /// A tunnel from one version of IP to the other.
+    #[error("src_ip and dst_ip of a tunnel are of different versions of IP")]
+    Ends,
+    /// More key than a header has room for.
+    #[error("VXLAN and Geneve need an id, and have 24 bits for it")]
+    Key,
+    /// No rate, or no burst.
+    #[error("a rate or a burst of zero lets nothing through: use `action drop`")]
+    Police,
+}
+
+impl Rule {
+    /// Whether the switch can have this rule.
+    ///
+    /// # Errors
+    /// Says why not, and what can be done.
+    pub fn check(&self) -> Result<(), RuleError> {
+        if self.priority == 0 {
+            return Err(RuleError::Priority);
+        }
+        if self.handle == Some(0) {
+            return Err(RuleError::Handle);
+        }
+        self.check_link()?;
+        self.check_network()?;
+        self.check_tunnel()?;
+        self.check_actions()
+    }
+
+    fn check_link(&self) -> Result<(), RuleError> {
+        let Match { protocol, vlan, .. } = &self.matching;
+        if *vlan != Default::default() && !protocol.is_some_and(is_vlan) {
+            return Err(RuleError::NoTag);
+        }
+        if vlan.ether_type.is_some_and(is_vlan) {
+            return Err(RuleError::SecondTag);
+        }
+        let fits = vlan.id.is_none_or(|id| id < 1 << 12) && vlan.priority.is_none_or(|priority| priority < 8);
+        if fits { Ok(()) } else { Err(RuleError::Vlan) }
+    }
+
+    fn check_network(&self) -> Result<(), RuleError> {
+        let matching = &self.matching;
+        let ip = matching.network().filter(|network| matches!(*network, IPV4 | IPV6));
+        let ports = [matching.source_port, matching.destination_port];
+        if !matching.needs_ip() {
+            return if ports == [None, None] { Ok(()) } else { Err(RuleError::NoPorts) };
+        }
+        let network = ip.ok_or(RuleError::NotIp)?;
+        let of_another = |prefix: &Prefix| !is_of(prefix.address(), network);
+        if [matching.source, matching.destination].iter().flatten().any(of_another) {
+            return Err(RuleError::Version);
+        }
+        if ports != [None, None] && !matches!(matching.ip_protocol, Some(TCP | UDP | SCTP)) {
+            return Err(RuleError::NoPorts);
+        }
+        if ports.iter().flatten().any(|ports| ports.contains(0)) {
+            return Err(RuleError::PortZero);
+        }
+        let backwards = |ports: &Ports| matches!(*ports, Ports::Range(first, last) if first >= last);
+        if ports.iter().flatten().any(backwards) { Err(RuleError::Range) } else { Ok(()) }
+    }
+
+    fn check_tunnel(&self) -> Result<(), RuleError> {
+        let tunnel = &self.matching.tunnel;
+        if *tunnel != Default::default() && matches!(self.device, Device::Port(_)) {
+            return Err(RuleError::NoTunnel);
+        }
+        match (tunnel.source, tunnel.destination) {
+            (Some(one), Some(other)) if one.address().is_ipv4() != other.address().is_ipv4() => Err(RuleError::Ends),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_actions(&self) -> Result<(), RuleError> {
+        let (last, before) = self.actions.split_last().ok_or(RuleError::NoAction)?;
+        if before.iter().any(Action::ends) {
+            return Err(RuleError::BehindTheEnd);
+        }
+        let mut ends: Option<&TunnelSet> = None;
+        for action in before.iter().chain([last]) {
+            match action {
+                Action::Goto(chain) if *chain <= self.chain => return Err(RuleError::Backwards(self.chain)),
+                Action::TunnelSet(set) => {
+                    if same_version(set.source, set.destination) {
+                        ends = Some(set)
+                    } else {
+                        return Err(RuleError::Ends);
+                    }
+                }
+                Action::TunnelUnset => ends = None,
+                Action::Redirect(Device::Tunnel(tunnel)) | Action::Mirror(Device::Tunnel(tunnel)) => {
+                    let set = ends.ok_or(RuleError::NoEnds)?;
+                    let fits = set.key.map_or(tunnel.kind == TunnelKind::Gretap, |key| {
+                        tunnel.kind == TunnelKind::Gretap || key < 1 << 24
+                    });
+                    if !fits {
+                        return Err(RuleError::Key);
+                    }
+                }
+                Action::VlanPush(tag) | Action::VlanModify(tag) => {
+                    let fits = tag.id < 1 << 12 && tag.priority.is_none_or(|priority| priority < 8);
+                    if !fits || !is_vlan(tag.ether_type) {
+                        return Err(RuleError::Vlan);
+                    }
+                }
+                Action::Pedit(edits) => self.check_edits(edits)?,
+                Action::Checksum(checksums) if *checksums == Default::default() => return Err(RuleError::NoChecksum),
+                Action::Police(police) if police.rate == 0 || police.burst == 0 => return Err(RuleError::Police),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check_edits(&self, edits: &[Edit]) -> Result<(), RuleError> {
+        if edits.is_empty() {
+            return Err(RuleError::NoEdit);
+        }
+        let network = self.matching.network();
+        let is_there = |edit: &Edit| {
+            let of_version = |version: Version| network == Some(version.ether_type());
+            let is_ip = matches!(network, Some(IPV4 | IPV6));
+            edit.version().is_none_or(of_version)
+                && edit.protocol().is_none_or(|protocol| is_ip && self.matching.ip_protocol == Some(protocol))
+        };
+        if edits.iter().all(is_there) { Ok(()) } else { Err(RuleError::Unmatched) }
+    }
+}
+
+fn same_version(one: IpAddr, other: IpAddr) -> bool {
+    one.is_ipv4() == other.is_ipv4()
+}

@@ -1,0 +1,691 @@
+//! The switch: a frame in by a port, frames out.
+//!
+//! ```text
+//! function ─ rate, spoof check, its VLAN ─┐                     ┌─ its VLAN, MTU ─ function
+//! uplink ── rules of p0 ── unwrap ────────┼─ rules, or legacy ──┼─ uplink
+//!                                         │  (learned addresses)├─ wrap ─ uplink
+//! host, by a representor ─────────────────┼─────────────────────┘
+//!                                         └─ no rule: representor, to the host
+//! ```
+//!
+//! Invariant: a frame meets the rules as they are when it comes, to its end: changes come between frames. What a function
+//! sends under a foreign address, or with a tag that it may not have, reaches no rule and no port.
+
+use crate::action::{Action, Police, TunnelSet};
+use crate::addresses::{Addresses, Station};
+use crate::edit;
+use crate::frame::Frame;
+use crate::function::FunctionConfig;
+use crate::key::{Key, TunnelState};
+use crate::matching::{Mac, VLAN};
+use crate::overlay::{self, NextHop, NotUnwrapped, Outer, Unwrapped};
+use crate::police::Bucket;
+use crate::port::{Device, Egress, TunnelDevice, TunnelKind, Vport};
+use crate::rule::{Change, Rule};
+use crate::table::{ChangeError, RuleCounters, Table};
+use bytes::{Bytes, BytesMut};
+use core::hash::BuildHasher;
+use core::net::IpAddr;
+use core::time::Duration;
+use offload_base::{Instant, QuickHash};
+use offload_formats::Headers;
+use offload_formats::frame::ETHERNET_BYTES;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Who decides where frames go; `devlink dev eswitch set ... mode` has these words.
+///
+/// See [`Switch`] for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Addresses, learned from frames; what goes to an unknown one is flooded. There are no rules.
+    #[default]
+    Legacy,
+    /// Rules; what no rule takes goes to the representor.
+    Switchdev,
+}
+
+/// A tunnel over the uplink.
+///
+/// See [`Switch::add_tunnel`] for an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Its device.
+    pub device: TunnelDevice,
+    /// The uplink's addresses: packets to others are not unwrapped.
+    pub local: Vec<IpAddr>,
+    /// The UDP port that packets come to; that of the kind by default. GRE has none.
+    pub port: Option<u16>,
+    /// The UDP ports that packets are sent from, the first and the last: which of them, a hash of the inner flow decides.
+    pub source_ports: (u16, u16),
+}
+
+impl Tunnel {
+    /// A tunnel at these addresses, at its usual port, that sends from the ports that RFC 7348 5 recommends.
+    pub fn new(device: TunnelDevice, local: Vec<IpAddr>) -> Tunnel {
+        Tunnel { device, local, port: device.kind.port(), source_ports: (49_152, 65_535) }
+    }
+}
+
+/// Sizes of a switch.
+///
+/// ```
+/// assert_eq!(nic_switch::SwitchConfig::default().rules, 65_536);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// How many rules there is room for.
+    pub rules: usize,
+    /// How many addresses are learned of one port.
+    pub addresses: usize,
+    /// For how long an address is known that no frame comes from.
+    pub aging: Duration,
+    /// What a port may have flooded: frames to all, to groups and to unknown addresses.
+    pub storm: Police,
+    /// The longest packet on the uplink, Ethernet's header not counted.
+    pub mtu: u16,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> SwitchConfig {
+        SwitchConfig {
+            rules: 65_536,
+            addresses: 1024,
+            aging: Duration::from_secs(300),
+            storm: Police { rate: 10_000_000, burst: 65_536 },
+            mtu: 1500,
+        }
+    }
+}
+
+offload_base::counters! {
+    /// What a switch counts beside its rules.
+    pub struct SwitchCounters {
+        /// Frames that came in by ports.
+        pub frames_in: "eswitch_rx_packets",
+        /// Frames that left by ports, copies included.
+        pub frames_out: "eswitch_tx_packets",
+        /// Frames that went to representors.
+        pub to_representors: "eswitch_rx_steer_missed_packets",
+        /// Frames that no rule took.
+        pub misses: "eswitch_miss",
+        /// Frames shorter than Ethernet's header, or from a group address.
+        pub malformed: "eswitch_drop_malformed",
+        /// Frames from a function under a foreign address.
+        pub spoofed: "eswitch_drop_spoofed",
+        /// Frames with a tag that the function may not send or get.
+        pub wrong_vlan: "eswitch_drop_vlan",
+        /// Frames to a port without a function.
+        pub no_port: "eswitch_drop_no_port",
+        /// Frames longer than their way allows.
+        pub too_long: "eswitch_drop_too_long",
+        /// Frames beyond a function's rate.
+        pub rate: "eswitch_drop_rate",
+        /// Frames that are not flooded, for the port floods too much.
+        pub storm: "eswitch_drop_storm",
+        /// Frames to addresses behind the port that they came from.
+        pub same_port: "eswitch_drop_same_port",
+        /// Frames that rules dropped.
+        pub by_rule: "eswitch_drop_rule",
+        /// Frames beyond a rule's rate.
+        pub policed: "eswitch_drop_police",
+        /// Frames unwrapped.
+        pub unwrapped: "eswitch_decap_packets",
+        /// Frames wrapped.
+        pub wrapped: "eswitch_encap_packets",
+        /// Packets of tunnels with a wrong checksum.
+        pub tunnel_checksum: "eswitch_drop_decap_csum",
+        /// Packets of tunnels with an option that has to be understood.
+        pub tunnel_critical: "eswitch_drop_decap_critical",
+        /// Packets of tunnels that met congestion, which the inner packet cannot say.
+        pub tunnel_ecn: "eswitch_drop_decap_ecn",
+        /// Frames for a tunnel to which the host knows no next hop, or that is not there.
+        pub unresolved: "eswitch_encap_unresolved",
+    }
+}
+
+/// What is known of a rule that is there.
+///
+/// See [`Switch::rules`] for an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleReport {
+    /// The rule.
+    pub rule: Arc<Rule>,
+    /// Its handle, given by the rule or the switch.
+    pub handle: u32,
+    /// What it has seen.
+    pub counters: RuleCounters,
+}
+
+/// The switch.
+///
+/// ```
+/// use bytes::Bytes;
+/// use nic_switch::{Egress, Frame, FunctionConfig, Mac, Mode, RuleFile, Switch, SwitchConfig, Vport};
+/// use offload_base::Instant;
+///
+/// let mut switch = Switch::new(SwitchConfig::default());
+/// let (one, other) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+/// switch.set_function(Vport::Virtual(0), FunctionConfig::new(one));
+/// switch.set_function(Vport::Virtual(1), FunctionConfig::new(other));
+/// switch.set_mode(Mode::Switchdev);
+/// let rules = "tc filter add dev pf0vf0 ingress prio 1 flower action mirred egress redirect dev pf0vf1";
+/// switch.change(&RuleFile::parse("rules", rules)?.changes)?;
+///
+/// let mut bytes = vec![0; 60];
+/// bytes[..6].copy_from_slice(&other.0);
+/// bytes[6..12].copy_from_slice(&one.0);
+/// let frame = Frame::from(Bytes::from(bytes));
+/// let mut out = Vec::new();
+/// switch.receive(Instant::ZERO, Vport::Virtual(0), frame.clone(), &mut out);
+/// assert_eq!(out, [(Egress::Port(Vport::Virtual(1)), frame)]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Switch {
+    config: SwitchConfig,
+    mode: Mode,
+    functions: BTreeMap<Vport, Function>,
+    table: Table,
+    tunnels: Vec<Tunnel>,
+    hops: HashMap<IpAddr, NextHop>,
+    addresses: Addresses,
+    storms: HashMap<Vport, Bucket>,
+    /// Of the next IPv4 packet that wraps a frame.
+    identification: u16,
+    counters: SwitchCounters,
+}
+
+#[derive(Debug)]
+struct Function {
+    config: FunctionConfig,
+    rate: Option<Bucket>,
+}
+
+/// A frame between its way in and its ways out.
+struct Passing {
+    frame: Frame,
+    headers: Headers,
+    tunnel: TunnelState,
+}
+
+/// What became of a frame.
+enum Outcome {
+    /// It has left, or was dropped.
+    Done,
+    /// No rule took it; it is as the rules have left it.
+    Missed(Frame),
+}
+
+type Out = Vec<(Egress, Frame)>;
+
+impl Switch {
+    /// A switch in legacy mode with an uplink and no function.
+    pub fn new(config: SwitchConfig) -> Switch {
+        Switch {
+            config,
+            mode: Mode::Legacy,
+            functions: BTreeMap::new(),
+            table: Table::new(config.rules),
+            tunnels: Vec::new(),
+            hops: HashMap::new(),
+            addresses: Addresses::new(config.addresses, config.aging),
+            storms: HashMap::new(),
+            identification: 0,
+            counters: SwitchCounters::default(),
+        }
+    }
+
+    /// Creates a function, or sets it up anew. The uplink is no function: of it, this says nothing.
+    pub fn set_function(&mut self, port: Vport, config: FunctionConfig) {
+        if port != Vport::Uplink {
+            self.addresses.forget_port(port);
+            self.addresses.forget(&(config.vlan.unwrap_or(0), config.mac));
+            self.functions.insert(port, Function { config, rate: config.rate.map(Bucket::new) });
+        }
+    }
+
+    /// Removes a function. Rules that name it stay; frames to it are dropped and counted.
+    pub fn remove_function(&mut self, port: Vport) {
+        self.addresses.forget_port(port);
+        self.functions.remove(&port);
+    }
+
+    /// Sets who decides where frames go. In legacy mode there are no rules: all are deleted.
+    pub fn set_mode(&mut self, mode: Mode) {
+        if mode == Mode::Legacy {
+            self.table = Table::new(self.config.rules);
+        }
+        self.mode = mode;
+    }
+
+    /// Adds a tunnel, or sets it up anew.
+    ///
+    /// ```
+    /// use nic_switch::{Switch, SwitchConfig, Tunnel, TunnelDevice, TunnelKind};
+    ///
+    /// let mut switch = Switch::new(SwitchConfig::default());
+    /// let vxlan0 = TunnelDevice { kind: TunnelKind::Vxlan, number: 0 };
+    /// switch.add_tunnel(Tunnel::new(vxlan0, vec!["192.0.2.1".parse().unwrap()]));
+    /// ```
+    pub fn add_tunnel(&mut self, tunnel: Tunnel) {
+        self.tunnels.retain(|other| other.device != tunnel.device);
+        self.tunnels.push(tunnel);
+    }
+
+    /// Tells the way to a tunnel's other end, or that there is none any more.
+    pub fn set_next_hop(&mut self, destination: IpAddr, hop: Option<NextHop>) {
+        match hop {
+            Some(hop) => self.hops.insert(destination, hop),
+            None => self.hops.remove(&destination),
+        };
+    }
+
+    /// Makes all of these changes, between two frames. Counters of rules that stay, or are replaced, go on.
+    ///
+    /// Several changes at once cost as much as there are rules.
+    ///
+    /// # Errors
+    /// If one cannot be made: then none is.
+    ///
+    /// ```
+    /// use nic_switch::{ChangeError, Mode, RuleFile, Switch, SwitchConfig};
+    ///
+    /// let mut switch = Switch::new(SwitchConfig { rules: 1, ..SwitchConfig::default() });
+    /// let two = "tc filter add dev p0 ingress prio 1 flower action drop\ntc filter add dev p0 ingress prio 2 flower action pass";
+    /// let two = RuleFile::parse("two", two)?.changes;
+    /// assert_eq!(switch.change(&two), Err(ChangeError::Legacy));
+    /// switch.set_mode(Mode::Switchdev);
+    /// assert_eq!(switch.change(&two), Err(ChangeError::Full));
+    /// assert_eq!(switch.rules().count(), 0);
+    /// # Ok::<(), nic_switch::ParseError>(())
+    /// ```
+    pub fn change(&mut self, changes: &[Change]) -> Result<(), ChangeError> {
+        if self.mode == Mode::Legacy {
+            return Err(ChangeError::Legacy);
+        }
+        match changes {
+            [one] => self.table.change(one),
+            _ => {
+                let mut table = self.table.clone();
+                changes.iter().try_for_each(|change| table.change(change))?;
+                self.table = table;
+                Ok(())
+            }
+        }
+    }
+
+    /// Puts these rules in place of all that there are, between two frames. What was counted of rules with the same place and
+    /// match goes on.
+    ///
+    /// # Errors
+    /// If one of them cannot be: then the old ones stay.
+    ///
+    /// ```
+    /// use nic_switch::{Change, Mode, RuleFile, Switch, SwitchConfig};
+    ///
+    /// let mut switch = Switch::new(SwitchConfig::default());
+    /// switch.set_mode(Mode::Switchdev);
+    /// let file = RuleFile::parse("one", "tc filter add dev p0 ingress prio 1 flower action drop")?;
+    /// let rules = file.changes.into_iter().filter_map(|change| match change { Change::Add(rule) => Some(rule), _ => None });
+    /// switch.replace_rules(rules)?;
+    /// assert_eq!(switch.rules().count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn replace_rules(&mut self, rules: impl IntoIterator<Item = Rule>) -> Result<(), ChangeError> {
+        if self.mode == Mode::Legacy {
+            return Err(ChangeError::Legacy);
+        }
+        let mut table = Table::new(self.config.rules);
+        rules.into_iter().try_for_each(|rule| table.change(&Change::Add(rule)))?;
+        table.inherit(&self.table);
+        self.table = table;
+        Ok(())
+    }
+
+    /// The rules, by device, chain, priority and handle.
+    ///
+    /// See [`change`](Self::change) for an example.
+    pub fn rules(&self) -> impl Iterator<Item = RuleReport> + '_ {
+        self.table.iter().map(|one| RuleReport { rule: one.rule.clone(), handle: one.handle, counters: one.counters })
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &SwitchCounters {
+        &self.counters
+    }
+
+    /// A frame comes in by a port; where it goes is added to `out`.
+    pub fn receive(&mut self, now: Instant, from: Vport, frame: Frame, out: &mut Vec<(Egress, Frame)>) {
+        self.counters.frames_in += 1;
+        let Some(frame) = self.admit(now, from, frame) else { return };
+        match self.mode {
+            Mode::Legacy => self.forward(now, from, &frame, out),
+            Mode::Switchdev => {
+                let passing = Passing::new(frame.clone(), TunnelState::default());
+                match self.run(now, from, Device::Port(from), passing, out) {
+                    Outcome::Done => {}
+                    Outcome::Missed(left) => {
+                        if from != Vport::Uplink || !self.unwrap(now, &left, out) {
+                            self.miss(from, left, out);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The host sends a frame by the representor of a port: it leaves by that port.
+    pub fn inject(&mut self, representor: Vport, frame: Frame, out: &mut Vec<(Egress, Frame)>) {
+        if frame.bytes.len() < ETHERNET_BYTES {
+            self.counters.malformed += 1;
+        } else {
+            self.deliver(representor, frame, out);
+        }
+    }
+
+    /// What is held against a frame from a function; with the tag of the function's VLAN.
+    fn admit(&mut self, now: Instant, from: Vport, mut frame: Frame) -> Option<Frame> {
+        if frame.bytes.len() < ETHERNET_BYTES || frame.bytes[6] & 1 == 1 {
+            self.counters.malformed += 1;
+            return None;
+        }
+        if from == Vport::Uplink {
+            return Some(frame);
+        }
+        let Some(function) = self.functions.get_mut(&from) else {
+            self.counters.no_port += 1;
+            return None;
+        };
+        let config = &function.config;
+        if config.spoof_check && frame.bytes[6..12] != config.mac.0 {
+            self.counters.spoofed += 1;
+            return None;
+        }
+        if let Some(id) = config.vlan {
+            if edit::outermost_tag(&frame.bytes).is_some() {
+                self.counters.wrong_vlan += 1;
+                return None;
+            }
+            frame.change(|bytes| edit::push_vlan(bytes, VLAN, edit::control_of(id, 0)));
+        }
+        if let Some(bucket) = &mut function.rate
+            && !bucket.take(now, frame.bytes.len())
+        {
+            self.counters.rate += 1;
+            return None;
+        }
+        Some(frame)
+    }
+
+    /// Takes a frame through the rules of a device.
+    fn run(&mut self, now: Instant, from: Vport, device: Device, mut passing: Passing, out: &mut Out) -> Outcome {
+        let mut chain = 0;
+        loop {
+            let key = Key::of_frame(&passing.frame.bytes, &passing.headers, passing.tunnel.received.as_ref());
+            let Some(slot) = self.table.find(device, chain, &key) else { return Outcome::Missed(passing.frame) };
+            let Some(installed) = self.table.installed_mut(slot) else { return Outcome::Missed(passing.frame) };
+            installed.counters.packets += 1;
+            installed.counters.bytes += passing.frame.bytes.len() as u64;
+            installed.counters.last_used = Some(now);
+            let rule = installed.rule.clone();
+            let mut bucket = 0;
+            let mut next = None;
+            for action in &rule.actions {
+                match action {
+                    Action::Redirect(to) => {
+                        self.leave(from, *to, passing, out);
+                        return Outcome::Done;
+                    }
+                    Action::Mirror(to) => self.leave(from, *to, passing.copy(), out),
+                    Action::Drop => {
+                        self.counters.by_rule += 1;
+                        return Outcome::Done;
+                    }
+                    Action::Pass => {
+                        self.represent(from, passing.frame, out);
+                        return Outcome::Done;
+                    }
+                    Action::Goto(chain) => next = Some(*chain),
+                    Action::Police(_) => {
+                        let installed = self.table.installed_mut(slot);
+                        let conforms = installed
+                            .and_then(|installed| installed.buckets.get_mut(bucket))
+                            .is_none_or(|bucket| bucket.take(now, passing.frame.bytes.len()));
+                        bucket += 1;
+                        if !conforms {
+                            self.counters.policed += 1;
+                            return Outcome::Done;
+                        }
+                    }
+                    other => passing.change(other),
+                }
+            }
+            match next {
+                Some(later) => chain = later,
+                None => {
+                    self.represent(from, passing.frame, out);
+                    return Outcome::Done;
+                }
+            }
+        }
+    }
+
+    /// Unwraps a frame from the uplink and takes it through its tunnel's rules. `false`: it is no packet of a tunnel here, or no
+    /// rule took it.
+    fn unwrap(&mut self, now: Instant, frame: &Frame, out: &mut Out) -> bool {
+        let headers = Headers::parse(&frame.bytes);
+        let Some((version, network)) = headers.network() else { return false };
+        let (_, local) = version.addresses(&frame.bytes[network..]);
+        let of_port =
+            |port: u16| self.tunnels.iter().find(|tunnel| tunnel.port == Some(port)).map(|tunnel| tunnel.device.kind);
+        if !self.tunnels.iter().any(|tunnel| tunnel.local.contains(&local)) {
+            return false;
+        }
+        let unwrapped = match overlay::decapsulate(&frame.bytes, &headers, of_port) {
+            Ok(unwrapped) => unwrapped,
+            Err(NotUnwrapped::NoTunnel) => return false,
+            Err(reason) => {
+                match reason {
+                    NotUnwrapped::Critical => self.counters.tunnel_critical += 1,
+                    NotUnwrapped::Congestion => self.counters.tunnel_ecn += 1,
+                    _ => self.counters.tunnel_checksum += 1,
+                }
+                return true;
+            }
+        };
+        let Unwrapped { kind, received, inner } = unwrapped;
+        let is_it = |tunnel: &&Tunnel| {
+            let by_port = kind == TunnelKind::Gretap || tunnel.port == Some(received.destination_port);
+            tunnel.device.kind == kind && by_port && tunnel.local.contains(&local)
+        };
+        let Some(device) = self.tunnels.iter().find(is_it).map(|tunnel| tunnel.device) else { return false };
+        self.counters.unwrapped += 1;
+        let passing = Passing::new(Frame::from(inner), TunnelState { received: Some(received), set: None });
+        matches!(self.run(now, Vport::Uplink, Device::Tunnel(device), passing, out), Outcome::Done)
+    }
+
+    fn leave(&mut self, from: Vport, to: Device, passing: Passing, out: &mut Out) {
+        match to {
+            Device::Port(port) => self.deliver(port, passing.frame, out),
+            Device::Tunnel(device) => self.wrap(from, device, passing, out),
+        }
+    }
+
+    fn wrap(&mut self, from: Vport, device: TunnelDevice, passing: Passing, out: &mut Out) {
+        let tunnel = self.tunnels.iter().find(|tunnel| tunnel.device == device);
+        let known = passing.tunnel.set.and_then(|set| Some((tunnel?, set, *self.hops.get(&set.destination)?)));
+        let Some((tunnel, set, hop)) = known.filter(|_| passing.frame.inner == 0) else {
+            self.counters.unresolved += 1;
+            self.represent(from, passing.frame, out);
+            return;
+        };
+        let (first, last) = tunnel.source_ports;
+        let key = Key::of_frame(&passing.frame.bytes, &passing.headers, None);
+        let source_port = port_of(QuickHash.hash_one(key), first, last);
+        let set = TunnelSet { destination_port: set.destination_port.or(device.kind.port()), ..set };
+        let outer = Outer { kind: device.kind, set, hop, source_port, identification: self.identification };
+        let packets = passing.frame.cut.map_or(1, |cut| passing.frame.bytes.len().div_ceil(cut.get().into()));
+        self.identification = self.identification.wrapping_add(packets as u16);
+        self.counters.wrapped += 1;
+        self.deliver(Vport::Uplink, overlay::encapsulate(&outer, &passing.frame), out);
+    }
+
+    /// Out of a port, if its function takes the frame.
+    fn deliver(&mut self, port: Vport, mut frame: Frame, out: &mut Out) {
+        let mut mtu = self.config.mtu;
+        if port != Vport::Uplink {
+            let Some(function) = self.functions.get(&port) else {
+                self.counters.no_port += 1;
+                return;
+            };
+            mtu = function.config.mtu;
+            if let Some(id) = function.config.vlan {
+                if edit::outermost_tag(&frame.bytes).is_none_or(|(_, control)| control & ID != id) {
+                    self.counters.wrong_vlan += 1;
+                    return;
+                }
+                frame.change(|bytes| {
+                    let _ = edit::pop_vlan(bytes);
+                });
+            }
+        }
+        // A tag is not counted, as Linux does not.
+        let tag = if edit::outermost_tag(&frame.bytes).is_some() { TAG } else { 0 };
+        if frame.cut.is_none() && frame.bytes.len() > usize::from(mtu) + ETHERNET_BYTES + tag {
+            self.counters.too_long += 1;
+            return;
+        }
+        self.counters.frames_out += 1;
+        out.push((Egress::Port(port), frame));
+    }
+
+    fn miss(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+        self.counters.misses += 1;
+        self.represent(from, frame, out);
+    }
+
+    fn represent(&mut self, from: Vport, frame: Frame, out: &mut Out) {
+        self.counters.to_representors += 1;
+        out.push((Egress::Representor(from), frame));
+    }
+
+    /// Legacy mode: by address.
+    fn forward(&mut self, now: Instant, from: Vport, frame: &Frame, out: &mut Out) {
+        let vlan = edit::outermost_tag(&frame.bytes).map_or(0, |(_, control)| control & ID);
+        let sender = self.functions.get(&from).map(|function| function.config);
+        if sender.is_some_and(|config| config.vlan.is_none() && !config.trust && vlan != 0) {
+            self.counters.wrong_vlan += 1;
+            return;
+        }
+        let (destination, source) = (mac_at(&frame.bytes, 0), mac_at(&frame.bytes, 6));
+        match self.function_at(&(vlan, source)) {
+            Some(port) if port != from => {
+                // The address of a function comes from that function only.
+                self.counters.spoofed += 1;
+                return;
+            }
+            Some(_) => {}
+            None => self.addresses.learn(now, from, (vlan, source)),
+        }
+        let station = (vlan, destination);
+        match self.function_at(&station).or_else(|| self.addresses.find(now, &station)) {
+            Some(port) if destination.is_multicast() || port == from => self.counters.same_port += 1,
+            Some(port) => self.deliver(port, frame.clone(), out),
+            None => self.flood(now, from, &station, frame, out),
+        }
+    }
+
+    fn flood(&mut self, now: Instant, from: Vport, (vlan, destination): &Station, frame: &Frame, out: &mut Out) {
+        let storm = self.storms.entry(from).or_insert_with(|| Bucket::new(self.config.storm));
+        if !storm.take(now, frame.bytes.len()) {
+            self.counters.storm += 1;
+            return;
+        }
+        let takes = |config: &FunctionConfig| {
+            let is_in = config.vlan.map_or(*vlan == 0 || config.trust, |id| id == *vlan);
+            is_in && (destination.is_multicast() || config.trust)
+        };
+        let functions = self.functions.iter().filter(|(_, function)| takes(&function.config)).map(|(port, _)| *port);
+        let ports: Vec<Vport> = [Vport::Uplink].into_iter().chain(functions).filter(|port| *port != from).collect();
+        ports.into_iter().for_each(|port| self.deliver(port, frame.clone(), out));
+    }
+
+    /// The function that has this address in this VLAN.
+    fn function_at(&self, (vlan, mac): &Station) -> Option<Vport> {
+        let has = |config: &FunctionConfig| config.mac == *mac && config.vlan.unwrap_or(0) == *vlan;
+        self.functions.iter().find(|(_, function)| has(&function.config)).map(|(port, _)| *port)
+    }
+}
+
+impl Passing {
+    fn new(frame: Frame, tunnel: TunnelState) -> Passing {
+        let headers = headers_of(&frame);
+        Passing { frame, headers, tunnel }
+    }
+
+    fn copy(&self) -> Passing {
+        Passing { frame: self.frame.clone(), headers: self.headers, tunnel: self.tunnel }
+    }
+
+    /// An action that changes the frame, or what is known about it.
+    fn change(&mut self, action: &Action) {
+        let headers = self.headers;
+        match action {
+            Action::TunnelSet(set) => self.tunnel.set = Some(*set),
+            Action::TunnelUnset => self.tunnel = TunnelState::default(),
+            Action::Pedit(edits) => {
+                self.frame.change(|bytes| edits.iter().for_each(|one| edit::edit(bytes, &headers, one)));
+            }
+            Action::Checksum(checksums) => {
+                // Of a frame that is still to be cut, they are made then.
+                if self.frame.cut.is_none() {
+                    self.frame.change(|bytes| edit::compute(bytes, &headers, checksums));
+                }
+            }
+            Action::VlanPush(tag) => {
+                let control = edit::control_of(tag.id, tag.priority.unwrap_or(0));
+                self.frame.change(|bytes| edit::push_vlan(bytes, tag.ether_type, control));
+            }
+            Action::VlanPop => self.frame.change(|bytes| {
+                let _ = edit::pop_vlan(bytes);
+            }),
+            Action::VlanModify(tag) => self.frame.change(|bytes| edit::modify_vlan(bytes, tag)),
+            _ => return,
+        }
+        self.headers = headers_of(&self.frame);
+    }
+}
+
+impl Frame {
+    /// Changes the bytes, in place if nobody else has them.
+    fn change(&mut self, change: impl FnOnce(&mut BytesMut)) {
+        let mut bytes = BytesMut::from(core::mem::take::<Bytes>(&mut self.bytes));
+        change(&mut bytes);
+        self.bytes = bytes.freeze();
+    }
+}
+
+fn headers_of(frame: &Frame) -> Headers {
+    if frame.cut.is_some() { Headers::parse_unfinished(&frame.bytes) } else { Headers::parse(&frame.bytes) }
+}
+
+fn mac_at(frame: &[u8], at: usize) -> Mac {
+    let mut mac = Mac::default();
+    mac.0.copy_from_slice(&frame[at..at + 6]);
+    mac
+}
+
+/// One of the ports from `first` to `last`.
+fn port_of(hash: u64, first: u16, last: u16) -> u16 {
+    let count = u64::from(last.saturating_sub(first)) + 1;
+    first + (((hash >> 32) * count) >> 32) as u16
+}
+
+/// The VLAN in a tag's control information.
+const ID: u16 = 0x0fff;
+/// Bytes of a tag.
+const TAG: usize = 4;
+
+#[cfg(test)]
+mod tests;

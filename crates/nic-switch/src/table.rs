@@ -1,0 +1,457 @@
+//! The rules, found by what a frame says: tuple space search. Rules of one mask share a hash table; tables are asked in the
+//! order of the best priority that they hold, until no better rule can come.
+//!
+//! Invariant: every rule is in the table of its device, chain and mask, under its place, and once; [`Table::find`] gives
+//! what asking all rules one by one gives ([`Table::find_by_asking_all`]).
+//!
+//! Of rules of one priority, the one whose mask was there first counts; of those of one mask, whose ranges of ports may
+//! overlap, the one that was there first.
+
+use crate::key::{Key, Mask, Ranges};
+use crate::police::Bucket;
+use crate::port::Device;
+use crate::rule::{Change, Rule, RuleError, Selection};
+use core::time::Duration;
+use offload_base::{Instant, QuickHash};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Why the rules are as they were before.
+///
+/// See [`Switch::change`](crate::Switch::change) for an example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// There can be no such rule.
+    #[error(transparent)]
+    Rule(#[from] RuleError),
+    /// There is one with this match at this place, or with this handle.
+    #[error("there is such a rule at this chain and priority: replace it, or delete it first")]
+    Exists,
+    /// There is none to be deleted.
+    #[error("there is no such rule: nothing was deleted")]
+    Missing,
+    /// There is no room.
+    #[error("the table is full: its frames go by the representor; delete rules, or configure more room")]
+    Full,
+    /// The switch learns addresses and has no rules.
+    #[error("the switch is in legacy mode, which has no rules: set switchdev mode first")]
+    Legacy,
+}
+
+/// What a rule has seen.
+///
+/// See [`Switch::rules`](crate::Switch::rules) for an example.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleCounters {
+    /// Frames that it matched.
+    pub packets: u64,
+    /// Their bytes, Ethernet headers included.
+    pub bytes: u64,
+    /// When it matched last.
+    pub last_used: Option<Instant>,
+}
+
+impl RuleCounters {
+    /// For how long it has matched nothing; `None` if it never has.
+    ///
+    /// ```
+    /// use offload_base::Instant;
+    ///
+    /// let counters = nic_switch::RuleCounters { last_used: Some(Instant::from_nanos(10)), ..Default::default() };
+    /// assert_eq!(counters.age(Instant::from_nanos(15)).map(|age| age.as_nanos()), Some(5));
+    /// ```
+    pub fn age(&self, now: Instant) -> Option<Duration> {
+        self.last_used.map(|last| now - last)
+    }
+}
+
+/// A rule that is there.
+#[derive(Clone, Debug)]
+pub(crate) struct Installed {
+    pub(crate) rule: Arc<Rule>,
+    pub(crate) handle: u32,
+    pub(crate) counters: RuleCounters,
+    /// One for each of its actions that polices, in their order.
+    pub(crate) buckets: Vec<Bucket>,
+    key: Key,
+    mask: Mask,
+    ranges: Ranges,
+    /// When it came, among all rules.
+    came: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    capacity: usize,
+    rules: Vec<Option<Installed>>,
+    free: Vec<usize>,
+    by_place: BTreeMap<(Device, u32, u16, u32), usize>,
+    chains: HashMap<(Device, u32), Chain, QuickHash>,
+    /// How many rules have come.
+    came: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Chain {
+    /// By the best priority that each holds.
+    tables: Vec<MaskTable>,
+    /// For each mask at a priority: when its first rule came, and how many there are.
+    ranks: HashMap<(u16, Mask), (u64, usize), QuickHash>,
+}
+
+#[derive(Clone, Debug)]
+struct MaskTable {
+    mask: Mask,
+    entries: HashMap<Key, Vec<Entry>, QuickHash>,
+    /// How many rules it has of each priority.
+    priorities: BTreeMap<u16, usize>,
+}
+
+/// A rule, and its place among those that match the same frame. They are sorted so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    priority: u16,
+    rank: u64,
+    came: u64,
+    slot: usize,
+}
+
+impl MaskTable {
+    fn best(&self) -> u16 {
+        self.priorities.first_key_value().map_or(u16::MAX, |(priority, _)| *priority)
+    }
+}
+
+impl Table {
+    pub(crate) fn new(capacity: usize) -> Table {
+        Table {
+            capacity,
+            rules: Vec::new(),
+            free: Vec::new(),
+            by_place: BTreeMap::new(),
+            chains: HashMap::default(),
+            came: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_place.len()
+    }
+
+    /// All rules, by device, chain, priority and handle.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Installed> {
+        self.by_place.values().filter_map(|slot| self.rules[*slot].as_ref())
+    }
+
+    /// Makes one change, or none.
+    pub(crate) fn change(&mut self, change: &Change) -> Result<(), ChangeError> {
+        match change {
+            Change::Add(rule) => self.add(rule, false),
+            Change::Replace(rule) => self.add(rule, true),
+            Change::Delete(selection) => self.delete(selection),
+        }
+    }
+
+    /// The rule that decides about a frame with this key.
+    pub(crate) fn find(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
+        let mut best: Option<Entry> = None;
+        for table in &self.chains.get(&(device, chain))?.tables {
+            if best.is_some_and(|best| best.priority < table.best()) {
+                break;
+            }
+            let Some(entries) = table.entries.get(&key.masked(&table.mask)) else { continue };
+            let found =
+                entries.iter().find(|entry| self.installed(entry.slot).is_some_and(|rule| key.is_within(&rule.ranges)));
+            best = match (best, found) {
+                (Some(best), Some(found)) => Some(best.min(*found)),
+                (best, found) => best.or(found.copied()),
+            };
+        }
+        best.map(|entry| entry.slot)
+    }
+
+    /// The same by the plainest means: an oracle for tests.
+    #[cfg(test)]
+    pub(crate) fn find_by_asking_all(&self, device: Device, chain: u32, key: &Key) -> Option<usize> {
+        let of_chain = |rule: &Installed| rule.rule.device == device && rule.rule.chain == chain;
+        let mut there: Vec<&Installed> = self.iter().filter(|rule| of_chain(rule)).collect();
+        let ranks = &self.chains.get(&(device, chain))?.ranks;
+        there.sort_by_key(|rule| {
+            let rank = ranks.get(&(rule.rule.priority, rule.mask)).map(|(rank, _)| *rank);
+            (rule.rule.priority, rank, rule.came)
+        });
+        let rule = there.into_iter().find(|rule| key.masked(&rule.mask) == rule.key && key.is_within(&rule.ranges))?;
+        self.by_place.get(&(device, chain, rule.rule.priority, rule.handle)).copied()
+    }
+
+    pub(crate) fn installed(&self, slot: usize) -> Option<&Installed> {
+        self.rules.get(slot)?.as_ref()
+    }
+
+    pub(crate) fn installed_mut(&mut self, slot: usize) -> Option<&mut Installed> {
+        self.rules.get_mut(slot)?.as_mut()
+    }
+
+    /// Takes over what `before` has counted of the rules that both have: of the same place and match.
+    pub(crate) fn inherit(&mut self, before: &Table) {
+        for old in before.iter() {
+            let same = self.twin(&old.rule, &old.key, &old.mask, &old.ranges);
+            if let Some(new) = same.and_then(|slot| self.rules[slot].as_mut()) {
+                new.inherit(old);
+            }
+        }
+    }
+
+    fn add(&mut self, rule: &Rule, replaces: bool) -> Result<(), ChangeError> {
+        rule.check()?;
+        let (key, mask, ranges) = Key::of_rule(&rule.matching);
+        let (device, chain, priority) = (rule.device, rule.chain, rule.priority);
+        let named = rule.handle.and_then(|handle| self.by_place.get(&(device, chain, priority, handle)).copied());
+        let twin = self.twin(rule, &key, &mask, &ranges);
+        let replaced = match (replaces, rule.handle, named, twin) {
+            (false, _, None, None) => None,
+            (false, ..) => return Err(ChangeError::Exists),
+            // A rule of this match under another handle would be doubled.
+            (true, Some(_), named, twin) if twin.is_some() && twin != named => return Err(ChangeError::Exists),
+            (true, Some(_), named, _) => named,
+            (true, None, _, twin) => twin,
+        };
+        if replaced.is_none() && self.len() == self.capacity {
+            return Err(ChangeError::Full);
+        }
+        let old = replaced.and_then(|slot| self.installed(slot)).cloned();
+        let handle = old.as_ref().map(|old| old.handle).or(rule.handle);
+        let handle = handle.unwrap_or_else(|| self.free_handle(device, chain, priority));
+        // What replaces a rule stands where that stood.
+        let came = old.as_ref().map_or(self.came, |old| old.came);
+        let now = self.came;
+        self.came += 1;
+        let buckets = rule.actions.iter().filter_map(Bucket::of).collect();
+        let counters = RuleCounters::default();
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.rules.push(None);
+            self.rules.len() - 1
+        });
+        // First in, then out: the mask keeps its rank if both have it.
+        let chains = self.chains.entry((device, chain)).or_default();
+        chains.insert(now, Entry { priority, rank: now, came, slot }, mask, key);
+        let mut new = Installed { rule: Arc::new(rule.clone()), handle, counters, buckets, key, mask, ranges, came };
+        if let Some(old) = &old {
+            new.inherit(old);
+        }
+        if let (Some(old), Some(at)) = (old, replaced) {
+            self.unlink(at, &old);
+        }
+        self.rules[slot] = Some(new);
+        self.by_place.insert((device, chain, priority, handle), slot);
+        Ok(())
+    }
+
+    /// The rule at the place of `rule` that matches the same.
+    fn twin(&self, rule: &Rule, key: &Key, mask: &Mask, ranges: &Ranges) -> Option<usize> {
+        let tables = &self.chains.get(&(rule.device, rule.chain))?.tables;
+        let entries = tables.iter().find(|table| table.mask == *mask)?.entries.get(key)?;
+        let is_twin = |entry: &&Entry| {
+            entry.priority == rule.priority && self.installed(entry.slot).is_some_and(|other| other.ranges == *ranges)
+        };
+        entries.iter().find(is_twin).map(|entry| entry.slot)
+    }
+
+    fn delete(&mut self, selection: &Selection) -> Result<(), ChangeError> {
+        let first = (selection.device, 0, 0, 0);
+        let of_device = self.by_place.range(first..).take_while(|((device, ..), _)| *device == selection.device);
+        let is_meant = |place: &(Device, u32, u16, u32)| selection.includes(place.0, place.1, place.2, place.3);
+        let meant: Vec<_> =
+            of_device.filter(|(place, _)| is_meant(place)).map(|(place, slot)| (*place, *slot)).collect();
+        // As with tc, an empty chain may be emptied; a rule that is named has to be there.
+        if meant.is_empty() && (selection.priority.is_some() || selection.handle.is_some()) {
+            return Err(ChangeError::Missing);
+        }
+        for (place, slot) in meant {
+            self.by_place.remove(&place);
+            if let Some(old) = self.rules[slot].take() {
+                self.unlink(slot, &old);
+            }
+        }
+        Ok(())
+    }
+
+    fn unlink(&mut self, slot: usize, old: &Installed) {
+        let place = (old.rule.device, old.rule.chain);
+        if let Some(chain) = self.chains.get_mut(&place) {
+            chain.remove(old.rule.priority, &old.mask, &old.key, slot);
+            if chain.tables.is_empty() {
+                self.chains.remove(&place);
+            }
+        }
+        self.rules[slot] = None;
+        self.free.push(slot);
+    }
+
+    /// The smallest number that no rule of this chain and priority has.
+    fn free_handle(&self, device: Device, chain: u32, priority: u16) -> u32 {
+        let first = (device, chain, priority, 0);
+        let last = (device, chain, priority, u32::MAX);
+        // Handles that the switch gave follow each other: the one behind the last is free, unless a rule named the greatest.
+        let greatest = self.by_place.range(first..=last).next_back().map_or(0, |((.., handle), _)| *handle);
+        greatest.checked_add(1).unwrap_or_else(|| {
+            let taken = self.by_place.range(first..=last).map(|((.., handle), _)| *handle);
+            (1..).zip(taken).find(|(free, taken)| free != taken).map_or(1, |(free, _)| free)
+        })
+    }
+}
+
+impl Installed {
+    fn inherit(&mut self, old: &Installed) {
+        self.counters = old.counters;
+        if self.buckets.iter().map(Bucket::police).eq(old.buckets.iter().map(Bucket::police)) {
+            self.buckets.clone_from(&old.buckets);
+        }
+    }
+}
+
+impl Chain {
+    /// The rank of the mask is `now` if it is new.
+    fn insert(&mut self, now: u64, entry: Entry, mask: Mask, key: Key) {
+        let rank = self.ranks.entry((entry.priority, mask)).or_insert((now, 0));
+        rank.1 += 1;
+        let entry = Entry { rank: rank.0, ..entry };
+        let at = self.tables.iter().position(|table| table.mask == mask).unwrap_or_else(|| {
+            self.tables.push(MaskTable { mask, entries: HashMap::default(), priorities: BTreeMap::new() });
+            self.tables.len() - 1
+        });
+        let table = &mut self.tables[at];
+        *table.priorities.entry(entry.priority).or_default() += 1;
+        let entries = table.entries.entry(key).or_default();
+        entries.insert(entries.partition_point(|other| *other < entry), entry);
+        self.tables.sort_by_key(MaskTable::best);
+    }
+
+    fn remove(&mut self, priority: u16, mask: &Mask, key: &Key, slot: usize) {
+        if let Some(rank) = self.ranks.get_mut(&(priority, *mask)) {
+            rank.1 -= 1;
+            if rank.1 == 0 {
+                self.ranks.remove(&(priority, *mask));
+            }
+        }
+        let Some(at) = self.tables.iter().position(|table| table.mask == *mask) else { return };
+        let table = &mut self.tables[at];
+        if let Some(entries) = table.entries.get_mut(key) {
+            entries.retain(|entry| entry.slot != slot);
+            if entries.is_empty() {
+                table.entries.remove(key);
+            }
+        }
+        if let Some(count) = table.priorities.get_mut(&priority) {
+            *count -= 1;
+            if *count == 0 {
+                table.priorities.remove(&priority);
+            }
+        }
+        if table.priorities.is_empty() {
+            self.tables.remove(at);
+        }
+        self.tables.sort_by_key(MaskTable::best);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arbitrary;
+    use crate::words::RuleFile;
+    use offload_formats::Headers;
+    use proptest::prelude::*;
+
+    fn table(text: &str) -> Table {
+        let mut table = Table::new(100);
+        for change in RuleFile::parse("test", text).unwrap().changes {
+            table.change(&change).unwrap();
+        }
+        table
+    }
+
+    fn handle(table: &Table, frame: &[u8]) -> Option<u32> {
+        let key = Key::of_frame(frame, &Headers::parse(frame), None);
+        let device = "p0".parse().unwrap();
+        assert_eq!(table.find(device, 0, &key), table.find_by_asking_all(device, 0, &key));
+        table.find(device, 0, &key).and_then(|slot| table.installed(slot)).map(|rule| rule.handle)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_is_what_asking_all_gives(
+            changes in prop::collection::vec(arbitrary::change(), 0..60),
+            frames in prop::collection::vec(arbitrary::frame(), 1..12),
+        ) {
+            let mut table = Table::new(40);
+            for change in &changes {
+                let before = table.len();
+                let made = table.change(change);
+                match (change, made) {
+                    (_, Err(_)) => prop_assert_eq!(table.len(), before),
+                    (Change::Add(_), Ok(())) => prop_assert_eq!(table.len(), before + 1),
+                    (Change::Replace(_), Ok(())) => prop_assert!((before..=before + 1).contains(&table.len())),
+                    (Change::Delete(_), Ok(())) => prop_assert!(table.len() <= before),
+                }
+            }
+            prop_assert_eq!(table.iter().count(), table.rules.iter().flatten().count());
+            let places: std::collections::HashSet<(Device, u32)> =
+                table.iter().map(|rule| (rule.rule.device, rule.rule.chain)).collect();
+            prop_assert_eq!(places.len(), table.chains.len());
+            for frame in &frames {
+                let key = Key::of_frame(frame, &Headers::parse(frame), None);
+                for (device, chain) in &places {
+                    prop_assert_eq!(table.find(*device, *chain, &key), table.find_by_asking_all(*device, *chain, &key));
+                }
+            }
+            for place in table.by_place.keys().copied().collect::<Vec<_>>() {
+                let one = Selection { device: place.0, chain: place.1, priority: Some(place.2), handle: Some(place.3) };
+                prop_assert_eq!(table.change(&Change::Delete(one)), Ok(()));
+            }
+            prop_assert!(table.chains.is_empty() && table.free.len() == table.rules.len());
+        }
+    }
+
+    /// Two rules of one mask, and one of another that came between them.
+    const THREE: &str =
+        "tc filter add dev p0 ingress protocol all prio 5 handle 1 flower dst_mac 2:0:0:0:0:1 action drop
+        tc filter add dev p0 ingress protocol all prio 5 handle 2 flower src_mac 2:0:0:0:0:9 action drop
+        tc filter add dev p0 ingress protocol all prio 5 handle 3 flower dst_mac 2:0:0:0:0:3 action drop";
+    const FRAME: [u8; 14] = [2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 9, 8, 0];
+
+    #[test]
+    fn of_one_priority_the_mask_that_was_there_first_counts() {
+        let mut table = table(THREE);
+        assert_eq!(handle(&table, &FRAME), Some(3), "its mask came with rule 1");
+        let delete = |handle| {
+            let text = format!("tc filter del dev p0 ingress prio 5 handle {handle}");
+            RuleFile::parse("test", &text).unwrap().changes.remove(0)
+        };
+        table.change(&delete(1)).unwrap();
+        assert_eq!(handle(&table, &FRAME), Some(3), "the mask is still there");
+        table.change(&delete(3)).unwrap();
+        let add = "tc filter add dev p0 ingress protocol all prio 5 handle 3 flower dst_mac 2:0:0:0:0:3 action drop";
+        table.change(&RuleFile::parse("test", add).unwrap().changes[0]).unwrap();
+        assert_eq!(handle(&table, &FRAME), Some(2), "the mask is new");
+        assert_eq!(table.change(&delete(9)), Err(ChangeError::Missing));
+    }
+
+    #[test]
+    fn a_rule_is_there_once_and_a_full_table_refuses() {
+        let mut table = table(THREE);
+        let change = |text: &str| RuleFile::parse("test", text).unwrap().changes.remove(0);
+        let twin = "dev p0 ingress protocol all prio 5 flower src_mac 2:0:0:0:0:9 action pass";
+        assert_eq!(table.change(&change(&format!("tc filter add {twin}"))), Err(ChangeError::Exists));
+        assert_eq!(table.change(&change(&format!("tc filter replace {twin}"))), Ok(()));
+        assert_eq!(table.len(), 3);
+        let other =
+            "tc filter replace dev p0 ingress protocol all prio 5 handle 1 flower src_mac 2:0:0:0:0:9 action pass";
+        assert_eq!(table.change(&change(other)), Err(ChangeError::Exists), "rule 2 has this match");
+        table.capacity = 3;
+        let fourth = "tc filter add dev p0 ingress protocol all prio 6 flower action pass";
+        assert_eq!(table.change(&change(fourth)), Err(ChangeError::Full));
+        assert_eq!(table.change(&change(&format!("tc filter replace {twin}"))), Ok(()), "no rule more");
+    }
+}

@@ -1,0 +1,211 @@
+//! The actions of a rule: what follows each `action`.
+//!
+//! After an action stands what to do next: `pipe` is to take the next one. Where tc does otherwise if nothing is said, so
+//! does this: behind `pedit` and `csum` the packet passes, behind the others the next action is taken.
+
+use super::line::{ParseError, Problem, Words};
+use super::{read, value};
+use crate::action::{Action, Checksums, Edit, Police, TunnelSet, VlanTag};
+use crate::matching::VLAN;
+use core::net::IpAddr;
+use offload_formats::{Protocol, Version};
+
+/// What follows the first `action`, which was taken.
+pub(super) fn actions(words: &mut Words<'_>) -> Result<Vec<Action>, ParseError> {
+    let mut actions = Vec::new();
+    loop {
+        action(words, &mut actions)?;
+        match words.take() {
+            None => return Ok(actions),
+            Some("action") => {}
+            Some(_) => return Err(words.wrong(Problem::Expected("an option of this action, nor `action`"))),
+        }
+    }
+}
+
+fn action(words: &mut Words<'_>, actions: &mut Vec<Action>) -> Result<(), ParseError> {
+    let word = words.expect("an action")?;
+    actions.push(match word {
+        "mirred" => mirred(words)?,
+        "drop" | "shot" => Action::Drop,
+        "pass" | "ok" => Action::Pass,
+        "goto" => {
+            words.expect_word("chain")?;
+            Action::Goto(words.value("the number of a chain", value::number)?)
+        }
+        "tunnel_key" => tunnel(words)?,
+        "vlan" => vlan(words)?,
+        "pedit" => pedit(words)?,
+        "csum" => Action::Checksum(checksums(words)?),
+        "police" => Action::Police(police(words)?),
+        "ct" => return Err(words.wrong(Problem::ConnectionState)),
+        _ => return Err(words.wrong(Problem::Expected("an action that the switch has: see its chapter"))),
+    });
+    let is_over = actions.last().is_some_and(Action::ends);
+    if is_over || words.take_if("pipe") {
+        return Ok(());
+    }
+    let passes = words.take_if("pass") || words.take_if("ok");
+    if words.take_if("drop") {
+        actions.push(Action::Drop);
+    } else if passes || matches!(word, "pedit" | "csum") {
+        actions.push(Action::Pass);
+    }
+    Ok(())
+}
+
+fn mirred(words: &mut Words<'_>) -> Result<Action, ParseError> {
+    words.expect_word("egress")?;
+    let redirects = words.value("redirect or mirror", |word| match word {
+        "redirect" => Some(true),
+        "mirror" => Some(false),
+        _ => None,
+    })?;
+    words.expect_word("dev")?;
+    let device = read::device(words)?;
+    Ok(if redirects { Action::Redirect(device) } else { Action::Mirror(device) })
+}
+
+fn tunnel(words: &mut Words<'_>) -> Result<Action, ParseError> {
+    let sets = words.value("set or unset", |word| match word {
+        "set" => Some(true),
+        "unset" => Some(false),
+        _ => None,
+    })?;
+    if !sets {
+        return Ok(Action::TunnelUnset);
+    }
+    let (mut source, mut destination) = (None, None);
+    let (mut key, mut port, mut tos, mut ttl, mut checksum) = (None, None, None, None, None);
+    while let Some(word) = words.peek() {
+        if matches!(word, "pipe" | "action") {
+            break;
+        }
+        words.take();
+        match word {
+            "src_ip" => words.once(&mut source, "an IP address", value::address)?,
+            "dst_ip" => words.once(&mut destination, "an IP address", value::address)?,
+            "id" => words.once(&mut key, "the key of a tunnel", value::number)?,
+            "dst_port" => words.once(&mut port, "a UDP port", value::number)?,
+            "tos" => words.once(&mut tos, "a type of service", value::number)?,
+            "ttl" => words.once(&mut ttl, "a hop limit", value::number)?,
+            "csum" | "nocsum" if checksum.is_none() => checksum = Some(word == "csum"),
+            "csum" | "nocsum" => return Err(words.wrong(Problem::Twice)),
+            _ => return Err(words.wrong(Problem::Expected("an option of tunnel_key that the switch has"))),
+        }
+    }
+    let ends: (Option<IpAddr>, Option<IpAddr>) = (source, destination);
+    let (Some(source), Some(destination)) = ends else {
+        return Err(words.wrong(Problem::Expected("all: a tunnel has src_ip and dst_ip")));
+    };
+    Ok(Action::TunnelSet(TunnelSet {
+        key,
+        destination_port: port,
+        tos: tos.unwrap_or(0),
+        ttl: ttl.unwrap_or(0),
+        checksum: checksum.unwrap_or(true),
+        ..TunnelSet::new(source, destination)
+    }))
+}
+
+fn vlan(words: &mut Words<'_>) -> Result<Action, ParseError> {
+    let what = words.expect("push, pop or modify")?;
+    let (mut id, mut priority, mut tag) = (None, None, None);
+    match what {
+        "pop" => return Ok(Action::VlanPop),
+        "push" | "modify" => {}
+        _ => return Err(words.wrong(Problem::Expected("push, pop or modify"))),
+    }
+    while let Some(word) = words.peek() {
+        match word {
+            "id" => {
+                words.take();
+                words.once(&mut id, "a VLAN", value::number)?;
+            }
+            "priority" => {
+                words.take();
+                words.once(&mut priority, "a priority of a VLAN", value::number)?;
+            }
+            "protocol" => {
+                words.take();
+                words.once(&mut tag, "802.1q or 802.1ad", value::tag)?;
+            }
+            _ => break,
+        }
+    }
+    let id = id.ok_or_else(|| words.wrong(Problem::Expected("all: `id N` names the VLAN")))?;
+    let tag = VlanTag { id, priority, ether_type: tag.unwrap_or(VLAN) };
+    Ok(if what == "push" { Action::VlanPush(tag) } else { Action::VlanModify(tag) })
+}
+
+fn pedit(words: &mut Words<'_>) -> Result<Action, ParseError> {
+    words.expect_word("ex")?;
+    let mut edits = Vec::new();
+    while words.take_if("munge") {
+        edits.push(edit(words)?);
+    }
+    Ok(Action::Pedit(edits))
+}
+
+fn edit(words: &mut Words<'_>) -> Result<Edit, ParseError> {
+    const IP: &str = "an address of this version of IP";
+    let header = words.expect("eth, ip, ip6, tcp or udp")?;
+    let field = words.expect("a field")?;
+    let adds = field_adds(words)?;
+    let version = if header == "ip6" { Version::Six } else { Version::Four };
+    let transport = if header == "udp" { Protocol::Udp } else { Protocol::Tcp };
+    let of_version = |word: &str| value::address(word).filter(|address| Version::of(address) == version);
+    let edit = match (header, field) {
+        ("ip", "ttl") | ("ip6", "hoplimit") => {
+            let hops = words.value("a number of hops", value::number)?;
+            return Ok(if adds { Edit::AddToHopLimit(version, hops) } else { Edit::HopLimit(version, hops) });
+        }
+        ("eth", "src") => Edit::SourceMac(words.value("an Ethernet address", |word| word.parse().ok())?),
+        ("eth", "dst") => Edit::DestinationMac(words.value("an Ethernet address", |word| word.parse().ok())?),
+        ("ip" | "ip6", "src") => Edit::Source(words.value(IP, of_version)?),
+        ("ip" | "ip6", "dst") => Edit::Destination(words.value(IP, of_version)?),
+        ("ip", "tos" | "dsfield") | ("ip6", "traffic_class") => {
+            Edit::TrafficClass(version, words.value("a traffic class", value::number)?)
+        }
+        ("tcp" | "udp", "sport") => Edit::SourcePort(transport, words.value("a port", value::number)?),
+        ("tcp" | "udp", "dport") => Edit::DestinationPort(transport, words.value("a port", value::number)?),
+        _ => return Err(words.wrong(Problem::Expected("behind a field that the switch can change"))),
+    };
+    if adds { Err(words.wrong(Problem::Expected("added to: only hops are"))) } else { Ok(edit) }
+}
+
+fn field_adds(words: &mut Words<'_>) -> Result<bool, ParseError> {
+    words.value("set or add", |word| match word {
+        "set" => Some(false),
+        "add" => Some(true),
+        _ => None,
+    })
+}
+
+fn checksums(words: &mut Words<'_>) -> Result<Checksums, ParseError> {
+    let mut checksums = Checksums::default();
+    while let Some(word) = words.peek() {
+        match word {
+            "ip4h" | "iph" => checksums.ipv4 = true,
+            "tcp" => checksums.tcp = true,
+            "udp" => checksums.udp = true,
+            "and" | "or" | "+" => {}
+            _ => break,
+        }
+        words.take();
+    }
+    if checksums == Checksums::default() {
+        return Err(words.wrong(Problem::Expected("all: csum names ip4h, tcp or udp")));
+    }
+    Ok(checksums)
+}
+
+fn police(words: &mut Words<'_>) -> Result<Police, ParseError> {
+    words.expect_word("rate")?;
+    let rate = words.value("a rate, such as 8mbit", value::rate)?;
+    words.expect_word("burst")?;
+    let burst = words.value("a size, such as 64k", value::size)?;
+    words.expect_word("conform-exceed")?;
+    words.expect_word("drop/pipe")?;
+    Ok(Police { rate, burst })
+}

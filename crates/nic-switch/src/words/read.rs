@@ -1,0 +1,177 @@
+//! One command: `tc filter add`, `replace`, `del`.
+
+use super::line::{ParseError, Problem, Words};
+use super::{actions, value};
+use crate::matching::{FragmentMatch, Match};
+use crate::port::Device;
+use crate::rule::{Change, Rule, Selection};
+
+/// What a line says; `None`: nothing that changes rules.
+pub(super) fn line(words: &mut Words<'_>) -> Result<Option<Change>, ParseError> {
+    if words.peek().is_none() {
+        return Ok(None);
+    }
+    words.expect_word("tc")?;
+    match words.expect("filter")? {
+        "filter" => filter(words).map(Some),
+        "qdisc" => queueing(words).map(|()| None),
+        _ => Err(words.wrong(Problem::Expected("filter (or qdisc)"))),
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verb {
+    Add,
+    Replace,
+    Delete,
+}
+
+fn filter(words: &mut Words<'_>) -> Result<Change, ParseError> {
+    let verb = words.value("add, replace or del", |word| match word {
+        "add" => Some(Verb::Add),
+        "replace" => Some(Verb::Replace),
+        "del" | "delete" => Some(Verb::Delete),
+        _ => None,
+    })?;
+    words.expect_word("dev")?;
+    let device = device(words)?;
+    words.expect_word("ingress")?;
+    let place = place(words)?;
+    if verb == Verb::Delete {
+        return delete(words, device, &place);
+    }
+    if !words.take_if("flower") {
+        let _ = words.expect("flower")?;
+        return Err(words.wrong(Problem::Expected("protocol, prio, chain, handle or flower")));
+    }
+    let priority = place.priority.ok_or_else(|| words.wrong(Problem::Expected("all: `prio N` goes before")))?;
+    let matching = matching(words, place.protocol.flatten())?;
+    let actions = actions::actions(words)?;
+    let rule = Rule { device, chain: place.chain.unwrap_or(0), priority, handle: place.handle, matching, actions };
+    rule.check().map_err(|error| words.wrong_at(0, Problem::Rule(error)))?;
+    Ok(if verb == Verb::Add { Change::Add(rule) } else { Change::Replace(rule) })
+}
+
+/// Where in the tables a rule is.
+#[derive(Default)]
+struct Place {
+    protocol: Option<Option<u16>>,
+    priority: Option<u16>,
+    chain: Option<u32>,
+    handle: Option<u32>,
+}
+
+fn place(words: &mut Words<'_>) -> Result<Place, ParseError> {
+    let mut place = Place::default();
+    while let Some(word) = words.peek() {
+        match word {
+            "protocol" | "proto" => {
+                words.take();
+                words.once(
+                    &mut place.protocol,
+                    "an EtherType: ip, ipv6, arp, 802.1q, 802.1ad, all or a number",
+                    value::filter_protocol,
+                )?;
+            }
+            "prio" | "pref" | "priority" | "preference" => {
+                words.take();
+                words.once(&mut place.priority, "a priority from 1 to 65535", value::number)?;
+            }
+            "chain" => {
+                words.take();
+                words.once(&mut place.chain, "the number of a chain", value::number)?;
+            }
+            "handle" => {
+                words.take();
+                words.once(&mut place.handle, "the number of a rule", value::number)?;
+            }
+            _ => break,
+        }
+    }
+    Ok(place)
+}
+
+fn delete(words: &mut Words<'_>, device: Device, place: &Place) -> Result<Change, ParseError> {
+    words.take_if("flower");
+    if words.take().is_some() {
+        return Err(words.wrong(Problem::Expected("protocol, prio, chain or handle: rules are deleted by their place")));
+    }
+    if place.handle == Some(0) {
+        return Err(words.wrong(Problem::Rule(crate::RuleError::Handle)));
+    }
+    // As with tc: without a chain, those of chain 0; without a priority, all of the chain.
+    let chain = place.chain.unwrap_or(0);
+    Ok(Change::Delete(Selection { device, chain, priority: place.priority, handle: place.handle }))
+}
+
+fn matching(words: &mut Words<'_>, protocol: Option<u16>) -> Result<Match, ParseError> {
+    const MAC: &str = "an Ethernet address, with /MASK or /BITS perhaps";
+    const PREFIX: &str = "an IP address, with /BITS perhaps";
+    const PORTS: &str = "a port, or FIRST-LAST";
+    let mut matching = Match { protocol, ..Match::default() };
+    let (vlan, tunnel) = (&mut matching.vlan, &mut matching.tunnel);
+    let mut flags = None;
+    while let Some(word) = words.take().filter(|word| *word != "action") {
+        match word {
+            "dst_mac" => words.once(&mut matching.destination_mac, MAC, value::ether)?,
+            "src_mac" => words.once(&mut matching.source_mac, MAC, value::ether)?,
+            "vlan_id" => words.once(&mut vlan.id, "a VLAN", value::number)?,
+            "vlan_prio" => words.once(&mut vlan.priority, "a priority of a VLAN", value::number)?,
+            "vlan_ethtype" => words.once(&mut vlan.ether_type, "an EtherType", value::ether_type)?,
+            "ip_proto" => words.once(&mut matching.ip_protocol, "a protocol over IP", value::ip_protocol)?,
+            "src_ip" => words.once(&mut matching.source, PREFIX, value::prefix)?,
+            "dst_ip" => words.once(&mut matching.destination, PREFIX, value::prefix)?,
+            "src_port" => words.once(&mut matching.source_port, PORTS, value::ports)?,
+            "dst_port" => words.once(&mut matching.destination_port, PORTS, value::ports)?,
+            "ip_flags" => {
+                words.once(&mut flags, "frag, nofrag, firstfrag or nofirstfrag, with / between", fragments)?
+            }
+            "enc_key_id" => words.once(&mut tunnel.key, "the key of a tunnel", value::number)?,
+            "enc_src_ip" => words.once(&mut tunnel.source, PREFIX, value::prefix)?,
+            "enc_dst_ip" => words.once(&mut tunnel.destination, PREFIX, value::prefix)?,
+            "enc_src_port" => words.once(&mut tunnel.source_port, "a UDP port", value::number)?,
+            "enc_dst_port" => words.once(&mut tunnel.destination_port, "a UDP port", value::number)?,
+            "skip_sw" => {}
+            "skip_hw" => return Err(words.wrong(Problem::SoftwareOnly)),
+            word if word.starts_with("ct_") => return Err(words.wrong(Problem::ConnectionState)),
+            _ => return Err(words.wrong(Problem::Expected("a word of flower that the switch has: see its chapter"))),
+        }
+    }
+    matching.fragments = flags.unwrap_or_default();
+    Ok(matching)
+}
+
+fn fragments(word: &str) -> Option<FragmentMatch> {
+    let mut flags = FragmentMatch::default();
+    for flag in word.split('/') {
+        let (place, value) = match flag {
+            "frag" => (&mut flags.fragment, true),
+            "nofrag" => (&mut flags.fragment, false),
+            "firstfrag" => (&mut flags.first, true),
+            "nofirstfrag" => (&mut flags.first, false),
+            _ => return None,
+        };
+        if place.replace(value).is_some() {
+            return None;
+        }
+    }
+    Some(flags)
+}
+
+/// `tc qdisc add dev X clsact`, or `ingress`.
+fn queueing(words: &mut Words<'_>) -> Result<(), ParseError> {
+    words.value("add or replace", |word| matches!(word, "add" | "replace").then_some(()))?;
+    words.expect_word("dev")?;
+    device(words)?;
+    words.value("clsact or ingress", |word| matches!(word, "clsact" | "ingress").then_some(()))?;
+    match words.take() {
+        None => Ok(()),
+        Some(_) => Err(words.wrong(Problem::Expected("the line's end"))),
+    }
+}
+
+pub(super) fn device(words: &mut Words<'_>) -> Result<Device, ParseError> {
+    words.value("a device of the switch: name p0, pf0hpf, pf0vfN, card0, vxlanN, gretapN or geneveN", |word| {
+        word.parse().ok()
+    })
+}

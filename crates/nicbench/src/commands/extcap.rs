@@ -1,0 +1,158 @@
+//! `nicbench extcap`: a run that Wireshark captures while it goes on.
+//!
+//! Wireshark asks a program of its extcap folder for interfaces, link types and options, and has it write packets into a
+//! fifo; its developers' guide has the contract ("Extcap: Developer Guide", in `doc/extcap.adoc`). Each interface here is
+//! a transfer over two emulated NICs; the secrets of TLS and QUIC are in the capture.
+
+use crate::options::{self, WireOptions, name};
+use crate::program;
+use clap::{Args, ValueEnum};
+use core::fmt::Write;
+use nic_sim::NicConfig;
+use offload_bench::bulk::{Bulk, BulkError, Mode};
+use offload_bench::payload::Payload;
+use offload_bench::quic::{self, QuicBulk};
+use offload_testbed::Capture;
+use offload_testbed::bed::ClockKind;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Lets Wireshark capture a run live, with its secrets: what Wireshark asks of a program in its extcap folder
+///
+/// Put a script into that folder (Wireshark: Help, About, Folders) that runs `nicbench extcap "$@"`; then its interfaces
+/// are in Wireshark's list. Without Wireshark's list: mkfifo wire; nicbench extcap --capture --extcap-interface
+/// nicbench-tls-nic --fifo wire & tshark -r - < wire
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct ExtcapOptions {
+    /// List the interfaces
+    #[arg(long)]
+    extcap_interfaces: bool,
+    /// The version of who asks; it makes no difference
+    #[arg(long, value_name = "VERSION")]
+    extcap_version: Option<String>,
+    /// The interface that is meant
+    #[arg(long, value_enum, value_name = "NAME")]
+    extcap_interface: Option<Interface>,
+    /// List the interface's link types
+    #[arg(long)]
+    extcap_dlts: bool,
+    /// List the interface's options
+    #[arg(long)]
+    extcap_config: bool,
+    /// Run, and write what the server's NIC sends and receives into the fifo
+    #[arg(long, requires = "fifo")]
+    capture: bool,
+    /// Where packets and secrets are written to (pcapng)
+    #[arg(long, value_name = "FIFO")]
+    fifo: Option<PathBuf>,
+    /// A capture filter: there are none, so it must be empty
+    #[arg(long, value_name = "FILTER")]
+    extcap_capture_filter: Option<String>,
+    /// How much is sent
+    #[arg(long, value_parser = options::bytes, default_value = "1MiB")]
+    size: u64,
+    #[command(flatten)]
+    wire: WireOptions,
+}
+
+/// What can be captured.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Interface {
+    #[value(name = "nicbench-tcp")]
+    Tcp,
+    #[value(name = "nicbench-tls-cpu")]
+    TlsCpu,
+    #[value(name = "nicbench-tls-nic")]
+    TlsNic,
+    #[value(name = "nicbench-quic-nic")]
+    QuicNic,
+}
+
+impl Interface {
+    fn shown(self) -> &'static str {
+        match self {
+            Interface::Tcp => "nicbench: plain TCP",
+            Interface::TlsCpu => "nicbench: TLS by the hosts",
+            Interface::TlsNic => "nicbench: TLS by emulated NICs",
+            Interface::QuicNic => "nicbench: QUIC by emulated NICs",
+        }
+    }
+}
+
+pub(crate) fn run(options: &ExtcapOptions) -> ExitCode {
+    match answer(options) {
+        Ok(text) => program::write_out(NAME, &text),
+        Err((message, status)) => program::fail(NAME, &message, status),
+    }
+}
+
+fn answer(options: &ExtcapOptions) -> Result<String, (String, u8)> {
+    let unusable = |message: &str| (message.to_owned(), program::UNUSABLE);
+    if options.extcap_interfaces {
+        return Ok(interfaces());
+    }
+    if options.extcap_capture_filter.as_ref().is_some_and(|filter| !filter.is_empty()) {
+        return Err(unusable("there are no capture filters: use a display filter"));
+    }
+    let interface = options.extcap_interface.ok_or_else(|| unusable("--extcap-interface is missing: name one"))?;
+    match &options.fifo {
+        Some(fifo) if options.capture => capture(options, interface, fifo).map(|()| String::new()),
+        _ if options.extcap_dlts => Ok("dlt {number=1}{name=EN10MB}{display=Ethernet}\n".into()),
+        _ if options.extcap_config => Ok(CONFIG.into()),
+        _ => Ok(String::new()),
+    }
+}
+
+fn interfaces() -> String {
+    let mut text = format!("extcap {{version={}}}{{display=nicbench}}\n", env!("CARGO_PKG_VERSION"));
+    for interface in Interface::value_variants() {
+        // To a `String`, which takes everything.
+        let _ = writeln!(text, "interface {{value={}}}{{display={}}}", name(*interface), interface.shown());
+    }
+    text
+}
+
+fn capture(options: &ExtcapOptions, interface: Interface, fifo: &Path) -> Result<(), (String, u8)> {
+    let about = |error: io::Error| (format!("{}: {error}", fifo.display()), program::UNUSABLE);
+    // Each piece is written at once: who looks on sees a frame when it passes.
+    let capture = Capture::new(File::options().write(true).open(fifo).map_err(about)?).map_err(about)?;
+    let (seed, wire) = (options.wire.seed(), &options.wire);
+    let payload = Payload::seeded(seed, options.size);
+    let clock = if wire.real { ClockKind::Real } else { ClockKind::Virtual };
+    let nic = |usual: NicConfig| NicConfig { mtu: wire.mtu, ..usual };
+    let bulk = |mode| {
+        let usual = Bulk::new(mode, payload.clone());
+        let capture = Some(capture.clone());
+        match (Bulk { clock, seed, link: wire.link(), capture, nic: nic(usual.nic.clone()), ..usual }).run() {
+            // Whoever looked on has seen enough.
+            Err(BulkError::Capture(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            run => run.map(drop).map_err(|error| error.to_string()),
+        }
+    };
+    let ran = match interface {
+        Interface::Tcp => bulk(Mode::Tcp),
+        Interface::TlsCpu => bulk(Mode::TlsCpu),
+        Interface::TlsNic => bulk(Mode::TlsNic),
+        Interface::QuicNic => {
+            let usual = QuicBulk::new(quic::Mode::QuicNic, payload.clone());
+            let capture = Some(capture.clone());
+            let run = QuicBulk { clock, seed, link: wire.link(), capture, nic: nic(usual.nic.clone()), ..usual }.run();
+            run.map(drop).map_err(|error| error.to_string())
+        }
+    };
+    ran.map_err(|message| (message, program::FAILED))
+}
+
+/// What Wireshark asks its user.
+const CONFIG: &str = "\
+arg {number=0}{call=--size}{display=Bytes to send}{type=string}{default=1MiB}{tooltip=1MiB, 64KiB, 1000}
+arg {number=1}{call=--loss}{display=Share of packets lost}{type=double}{range=0,1}{default=0}
+arg {number=2}{call=--reorder}{display=Share of packets that others overtake}{type=double}{range=0,1}{default=0}
+arg {number=3}{call=--seed}{display=Seed of everything random}{type=unsigned}{default=1}
+arg {number=4}{call=--real}{display=Real time}{type=boolflag}{default=false}
+";
+
+const NAME: &str = "nicbench";

@@ -1,0 +1,139 @@
+//! `nicbench fio`.
+
+use super::runs::{Made, facts, value};
+use crate::options::{self, WireOptions};
+use clap::Args;
+use nic_sim::NicConfig;
+use offload_bench::bulk::Mode;
+use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
+use offload_bench::table;
+use offload_testbed::bed::ClockKind;
+
+/// Commands to an NVMe/TCP target with a disk in memory, so many under way at a time: commands per second, latency
+/// percentiles, host cost per command
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct FioOptions {
+    /// Who does the TLS under NVMe/TCP, comma-separated: tcp (nobody), tls-cpu, tls-nic
+    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
+    pub mode: Vec<Mode>,
+    /// Which commands, and where: read, write, randread, randwrite
+    #[arg(long, value_parser = options::choice::<Pattern>(), default_value_t = Pattern::RandomRead)]
+    pattern: Pattern,
+    /// Bytes of a command, a multiple of 512: 4KiB, 256KiB
+    #[arg(long, value_name = "SIZE", value_parser = block, default_value = "4KiB")]
+    block_size: u32,
+    /// Commands under way at a time, in each job
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// I/O queues, a job for each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+    /// Commands in all
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+    operations: u64,
+    /// Bytes of the disk, in memory
+    #[arg(long, value_name = "SIZE", value_parser = disk, default_value = "64MiB")]
+    disk_size: u64,
+    /// CRC32C over the headers of PDUs
+    #[arg(long)]
+    hdgst: bool,
+    /// CRC32C over their data
+    #[arg(long)]
+    ddgst: bool,
+    /// What the NICs do for NVMe/TCP: none, place, place-check (under TLS, where they do that too); emulate: nothing, and
+    /// reads skip copies and digests as if they did
+    #[arg(long, value_parser = options::choice::<NvmeOffload>(), default_value_t = NvmeOffload::None)]
+    offload: NvmeOffload,
+    /// Commands that move fewer bytes are not placed
+    #[arg(long, value_name = "SIZE", value_parser = options::bytes, default_value = "32KiB")]
+    place_from: u64,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub wire: WireOptions,
+}
+
+impl FioOptions {
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        let mut runs = Vec::new();
+        for mode in &self.mode {
+            runs.push(self.fio(*mode).run().map_err(|error| format!("{mode}: {error}"))?);
+        }
+        let own = [
+            ("pattern", self.pattern.to_string()),
+            ("block_size", self.block_size.to_string()),
+            ("depth", self.depth.to_string()),
+            ("jobs", self.jobs.to_string()),
+            ("operations", self.operations.to_string()),
+            ("disk_size", self.disk_size.to_string()),
+            ("hdgst", self.hdgst.to_string()),
+            ("ddgst", self.ddgst.to_string()),
+            ("offload", self.offload.to_string()),
+            ("place_from", self.place_from.to_string()),
+        ];
+        Ok(Made {
+            facts: facts("fio", &self.wire, &own, runs.iter().map(value).collect()),
+            text: text(&runs),
+            whole: runs.iter().all(|run| run.run.sha256_ok),
+        })
+    }
+
+    fn fio(&self, mode: Mode) -> Fio {
+        Fio {
+            block_size: self.block_size,
+            depth: self.depth,
+            jobs: self.jobs,
+            operations: self.operations,
+            disk_size: self.disk_size,
+            header_digest: self.hdgst,
+            data_digest: self.ddgst,
+            offload: self.offload,
+            clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+            seed: self.wire.seed(),
+            nic: NicConfig {
+                mtu: self.wire.mtu,
+                nvme_io_threshold: usize::try_from(self.place_from).unwrap_or(usize::MAX),
+                ..NicConfig::default()
+            },
+            link: self.wire.link(),
+            ..Fio::new(mode, self.pattern)
+        }
+    }
+}
+
+fn text(runs: &[FioRun]) -> String {
+    let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
+    let heading =
+        ["mode", "offload", "placed", "IOPS", "p50 us", "p99 us", "max us", "target us/op", "host us/op", "copy+crc"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    rows.extend(runs.iter().map(|run| {
+        vec![
+            run.run.mode.clone(),
+            run.offload.clone(),
+            format!("{:.1}%", run.placed_share * 100.0),
+            format!("{:.0}", run.iops),
+            format!("{:.1}", run.latency_us.p50),
+            format!("{:.1}", run.latency_us.p99),
+            format!("{:.1}", run.latency_us.max),
+            format!("{:.3}", run.target_us_per_operation),
+            format!("{:.3}", run.host_us_per_operation),
+            format!("{:.1}%", run.copy_crc_share),
+        ]
+    }));
+    let (costs, commands) = (table::runs(&common), table::align(&rows));
+    format!("{costs}\n{commands}\n{}{}", table::saved(&common), table::noise(&common))
+}
+
+fn block(text: &str) -> Result<u32, String> {
+    let bytes = options::bytes(text)?;
+    let fits = (512..=1 << 20).contains(&bytes) && bytes.is_multiple_of(512);
+    if fits { Ok(bytes as u32) } else { Err("a command moves 512 bytes to 1MiB, in steps of 512".into()) }
+}
+
+/// The disk is in memory, and what it is to hold is too.
+fn disk(text: &str) -> Result<u64, String> {
+    let bytes = options::bytes(text)?;
+    if (1 << 20..=4 << 30).contains(&bytes) { Ok(bytes) } else { Err("the disk has 1MiB to 4GiB".into()) }
+}

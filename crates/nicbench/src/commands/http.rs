@@ -1,0 +1,104 @@
+//! `nicbench http`.
+
+use super::runs::{Made, facts, value};
+use crate::options::{self, WireOptions};
+use clap::Args;
+use nic_sim::NicConfig;
+use offload_bench::bulk::Mode;
+use offload_bench::http::{Files, Http, HttpRun};
+use offload_bench::table;
+use offload_testbed::bed::ClockKind;
+
+/// A web server and clients that ask for one file over connections that stay open: requests per second, latency
+/// percentiles, host cost per request
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct HttpOptions {
+    /// Who does the TLS, comma-separated: tcp (plain HTTP), tls-cpu, tls-nic
+    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
+    pub mode: Vec<Mode>,
+    /// Connections at once, each with one request under way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=32_768))]
+    connections: u16,
+    /// Requests in all
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+    requests: u64,
+    /// Where the file is: memory, or a disk at the clients' end of the wire that each request reads anew by NVMe/TCP, with
+    /// data digests, copied and checked by the server's CPU (nvme-cpu) or NIC (nvme-nic)
+    #[arg(long, value_parser = options::choice::<Files>(), default_value_t = Files::Memory)]
+    files: Files,
+    /// Bytes of the file: 4KiB, 1MiB
+    #[arg(long, value_name = "SIZE", value_parser = file, default_value = "64KiB")]
+    file_size: usize,
+    /// Content bytes of a full TLS record
+    #[arg(long, value_name = "SIZE", default_value = "16KiB", value_parser = options::size::<u16>(1..=16384))]
+    record_size: u16,
+    /// Queues of each NIC, and shards of each host, over which RSS spreads connections
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub wire: WireOptions,
+}
+
+impl HttpOptions {
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        let mut runs = Vec::new();
+        for mode in &self.mode {
+            let http = Http {
+                connections: self.connections,
+                requests: self.requests,
+                files: self.files,
+                file_size: self.file_size,
+                record_size: usize::from(self.record_size),
+                clock: if self.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+                seed: self.wire.seed(),
+                nic: NicConfig { mtu: self.wire.mtu, queues: self.queues, ..NicConfig::default() },
+                link: self.wire.link(),
+                ..Http::new(*mode)
+            };
+            runs.push(http.run().map_err(|error| format!("{mode}: {error}"))?);
+        }
+        let own = [
+            ("connections", self.connections.to_string()),
+            ("requests", self.requests.to_string()),
+            ("files", self.files.to_string()),
+            ("file_size", self.file_size.to_string()),
+            ("record_size", self.record_size.to_string()),
+            ("queues", self.queues.to_string()),
+        ];
+        Ok(Made {
+            facts: facts("http", &self.wire, &own, runs.iter().map(value).collect()),
+            text: text(&runs),
+            whole: runs.iter().all(|run| run.run.sha256_ok),
+        })
+    }
+}
+
+fn text(runs: &[HttpRun]) -> String {
+    let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
+    let heading =
+        ["mode", "requests /s", "Gb/s", "p50 us", "p90 us", "p99 us", "p99.9 us", "max us", "server us/request"];
+    let mut rows = vec![heading.iter().chain(&["client us/request"]).map(|cell| cell.to_string()).collect::<Vec<_>>()];
+    rows.extend(runs.iter().map(|run| {
+        let latency = run.latency_us;
+        let mut row = vec![
+            run.run.mode.clone(),
+            format!("{:.0}", run.requests_per_second),
+            format!("{:.2}", run.run.goodput_gbps),
+        ];
+        row.extend([latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(|us| format!("{us:.1}")));
+        row.extend([run.server_us_per_request, run.client_us_per_request].map(|us| format!("{us:.2}")));
+        row
+    }));
+    let units = "us/request: CPU time of a host for a request, in microseconds\n";
+    table::align(&rows) + units + table::noise(&common)
+}
+
+/// A file is kept in memory, the server's or the disk's.
+fn file(text: &str) -> Result<usize, String> {
+    let bytes = options::bytes(text)?;
+    if bytes <= 1 << 30 { Ok(bytes as usize) } else { Err("a file has at most 1GiB".into()) }
+}

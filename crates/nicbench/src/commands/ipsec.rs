@@ -1,0 +1,85 @@
+//! `nicbench ipsec`.
+
+use super::runs::{Made, value};
+use crate::options;
+use clap::Args;
+use offload_base::Seed;
+use offload_bench::facts::Facts;
+use offload_bench::ipsec::{EspMode, Ipsec, IpsecRun};
+use offload_bench::table;
+use std::collections::BTreeMap;
+
+/// Datagrams of one size, plain and under ESP, over so many SAs: CPU time per packet at both ends; virtual time
+#[derive(Args, Debug)]
+#[command(allow_negative_numbers = true)]
+pub(crate) struct IpsecOptions {
+    /// Who does the ESP, comma-separated: plain (nobody), esp-cpu (the hosts), esp-crypto (the NICs, but for
+    /// headers), esp-packet (the NICs)
+    #[arg(long, value_parser = options::choice::<EspMode>(), value_delimiter = ',', default_values_t = EspMode::ALL)]
+    pub mode: Vec<EspMode>,
+    /// Bytes of an IP packet before ESP
+    #[arg(long, value_name = "SIZE", default_value = "1400", value_parser = options::size::<u16>(64..=9000))]
+    packet_size: u16,
+    /// SAs, each with a flow and a policy of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    sas: u16,
+    /// Packets in all
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    packets: u64,
+    /// Queues of each NIC, and shards of each host, among which the flows are
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl IpsecOptions {
+    pub(crate) fn run(&self) -> Result<Made, String> {
+        let mut runs = Vec::new();
+        for mode in &self.mode {
+            let plan = Ipsec {
+                mode: *mode,
+                packet_size: self.packet_size,
+                sas: self.sas,
+                packets: self.packets,
+                queues: self.queues,
+                seed: Seed(self.seed),
+            };
+            runs.push(plan.run().map_err(|error| format!("{mode}: {error}"))?);
+        }
+        let options = [
+            ("packet_size", self.packet_size.to_string()),
+            ("sas", self.sas.to_string()),
+            ("packets", self.packets.to_string()),
+            ("queues", self.queues.to_string()),
+        ];
+        let facts = Facts {
+            command: "ipsec".into(),
+            seed: self.seed,
+            options: BTreeMap::from(options.map(|(name, value)| (name.to_string(), value))),
+            runs: runs.iter().map(value).collect(),
+            ..Facts::default()
+        };
+        Ok(Made { facts, text: text(&runs), whole: runs.iter().all(|run| run.run.sha256_ok) })
+    }
+}
+
+fn text(runs: &[IpsecRun]) -> String {
+    let heading = ["mode", "tx ns/packet", "rx ns/packet", "tx packets/CPU s", "rx packets/CPU s"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    rows.extend(runs.iter().map(|run| {
+        vec![
+            run.run.mode.clone(),
+            format!("{:.0}", run.tx_ns_per_packet),
+            format!("{:.0}", run.rx_ns_per_packet),
+            format!("{:.0}", run.tx_packets_per_cpu_second),
+            format!("{:.0}", run.rx_packets_per_cpu_second),
+        ]
+    }));
+    let common: Vec<_> = runs.iter().map(|run| run.run.clone()).collect();
+    format!("{}\n{}", table::runs(&common), table::align(&rows))
+}

@@ -1,0 +1,76 @@
+//! What `nicbench` can be told to do.
+//!
+//! - `runs`: what can be run, by name and options;
+//! - `watch`: how a run goes, while it goes;
+//! - `iperf`, `http`, `fio`, `ipsec`, `quic`, `recovery`: their options and tables;
+//! - `sweep`: any of them over a grid, into a results file;
+//! - `report`: a results file as one page;
+//! - `extcap`: a run that Wireshark captures;
+//! - [`loopback`](crate::loopback): one file several ways.
+
+mod extcap;
+mod fio;
+mod http;
+mod iperf;
+mod ipsec;
+mod quic;
+mod recovery;
+mod report;
+mod runs;
+mod sweep;
+mod watch;
+
+use crate::loopback::LoopbackCommand;
+use crate::program;
+use clap::{Parser, Subcommand};
+use runs::Runnable;
+use std::process::ExitCode;
+
+/// Performance studies of offload over emulated NICs, in virtual time (the same run every time) or in real time.
+///
+/// Goodput is user data in 10^9 bits per second of the run's clock; host cost is CPU time of this machine, whatever
+/// the clock, in nanoseconds per byte of user data. Sizes are bytes: 4KiB is 4096, 4kB 4000; times have a unit: 5us, 10ms;
+/// rates are bits per second: 10G; shares go from 0 to 1: 0.01 is 1 %. Latencies are in microseconds of the run's clock.
+///
+/// Exit status: 0; 1 if a run failed or data did not arrive whole; 2 if an option is bad or a file cannot be used.
+#[derive(Debug, Parser)]
+#[command(name = "nicbench", version, allow_negative_numbers = true)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Run(Runnable),
+    #[command(subcommand)]
+    Loopback(LoopbackCommand),
+    Sweep(sweep::SweepOptions),
+    Report(report::ReportOptions),
+    Extcap(extcap::ExtcapOptions),
+}
+
+/// The tool: reads its options, does what they say, and tells what to exit with.
+pub fn main() -> ExitCode {
+    program::main(NAME, |options: &Options| match &options.command {
+        Command::Run(run) => made(run),
+        Command::Loopback(loopback) => loopback.run(NAME),
+        Command::Sweep(options) => sweep::run(options),
+        Command::Report(options) => report::run(options),
+        Command::Extcap(options) => extcap::run(options),
+    })
+}
+
+fn made(run: &Runnable) -> ExitCode {
+    match run.run() {
+        Ok(made) => {
+            let text = if run.json() { made.facts.to_json() + "\n" } else { made.text };
+            let written = program::write_out(NAME, &text);
+            if made.whole { written } else { program::fail(NAME, "data did not arrive whole", program::FAILED) }
+        }
+        Err(message) => program::fail(NAME, &message, program::FAILED),
+    }
+}
+
+const NAME: &str = "nicbench";

@@ -1,0 +1,87 @@
+//! `nicbench report`.
+
+use crate::program::{self, UNUSABLE};
+use crate::report::page;
+use crate::results;
+use crate::sweep::Sweep;
+use clap::Args;
+use offload_bench::published::{self, Figure};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Results as one HTML page with everything inside: plots and tables, published figures beside ours
+#[derive(Args, Debug)]
+pub(crate) struct ReportOptions {
+    /// Results of sweeps
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// The grid they are of: has titles and plots from there, as they are now, rather than from the results
+    #[arg(long, value_name = "FILE")]
+    grid: Option<PathBuf>,
+    /// More published figures, as TOML like crates/bench/published/*.toml; may be given several times
+    #[arg(long, value_name = "FILE")]
+    published: Vec<PathBuf>,
+    /// Where the page goes
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    html: PathBuf,
+    /// Puts each plot into this directory too, as SVG
+    #[arg(long, value_name = "DIR")]
+    svg: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &ReportOptions) -> ExitCode {
+    match report(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => program::fail("nicbench", &message, UNUSABLE),
+    }
+}
+
+fn report(options: &ReportOptions) -> Result<(), String> {
+    let figures = figures(&options.published)?;
+    let grid = options.grid.as_ref().map(|grid| grid_of(grid, &figures)).transpose()?;
+    let mut rows = Vec::new();
+    for path in &options.results {
+        let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
+        rows.extend(results::read_rows(&text).map_err(|error| about(path, &error))?.0);
+    }
+    if let Some(grid) = grid {
+        for row in &mut rows {
+            if let Some(study) = grid.studies.iter().find(|study| study.name == row.study) {
+                (row.title, row.plot) = (study.title.clone(), study.plot.clone());
+            }
+        }
+    }
+    let (page, pictures) = page::page(&rows, &figures);
+    std::fs::write(&options.html, page).map_err(|error| about(&options.html, &error))?;
+    if let Some(directory) = &options.svg {
+        std::fs::create_dir_all(directory).map_err(|error| about(directory, &error))?;
+        for picture in pictures {
+            let path = directory.join(picture.name + ".svg");
+            std::fs::write(&path, picture.svg).map_err(|error| about(&path, &error))?;
+        }
+    }
+    Ok(())
+}
+
+/// The grid in a file, if it names no published figure but these.
+pub(crate) fn grid_of(path: &Path, figures: &[Figure]) -> Result<Sweep, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
+    let sweep = Sweep::parse(&text).map_err(|error| about(path, &error))?;
+    sweep.check_published(figures).map_err(|error| about(path, &error))?;
+    Ok(sweep)
+}
+
+/// The published figures that come with this program, and those of these files; of two with one name the later.
+pub(crate) fn figures(files: &[PathBuf]) -> Result<Vec<Figure>, String> {
+    let mut figures = published::figures();
+    for path in files {
+        let text = std::fs::read_to_string(path).map_err(|error| about(path, &error))?;
+        figures.splice(0..0, published::read(&text).map_err(|error| about(path, &error))?);
+    }
+    Ok(figures)
+}
+
+/// What is wrong, with what.
+pub(crate) fn about(path: &Path, error: &dyn core::fmt::Display) -> String {
+    format!("{}: {error}", path.display())
+}

@@ -1,0 +1,154 @@
+//! Sends a file over TCP through two emulated NICs, plain and under ESP, and shows what ESP costs.
+
+use super::{self as loopback, Failure, Loopback, Outputs};
+use crate::options::{self, WireOptions};
+use crate::trace_options::TraceOptions;
+use ::ipsec::KeyFile;
+use clap::Parser;
+use nic_sim::NicConfig;
+use offload_bench::bulk::{self, Bulk, BulkError, Mode as Stream};
+use offload_bench::facts::Facts;
+use offload_bench::ipsec::{self, EspMode as Mode, addresses};
+use offload_bench::{keys, table};
+use offload_testbed::bed::ClockKind;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Sends a file over TCP through two emulated NICs: plain, and under ESP: by the hosts, by the NICs under headers of
+/// the hosts (crypto offload), and by the NICs alone (packet offload).
+/// Prints what each mode costs the hosts.
+///
+/// An SA that a NIC refuses is named on standard error; software does its work.
+///
+/// Exit status: 0; 1 if what was sent did not arrive whole; 2 if an option is bad, a file cannot be used, or no key in it
+/// protects what is sent.
+#[derive(Debug, Parser)]
+#[command(name = "ipsec_loopback", version, allow_negative_numbers = true)]
+pub struct IpsecLoopback {
+    /// The file to send. Without it: seeded data
+    file: Option<PathBuf>,
+    /// How many bytes to send without a file: 256MiB, 1GB, 4096
+    #[arg(long, value_parser = options::bytes, default_value = "256MiB", conflicts_with = "file")]
+    size: u64,
+    /// Only these modes, comma-separated: plain, esp-cpu, esp-crypto, esp-packet
+    #[arg(long, value_parser = options::choice::<Mode>(), value_delimiter = ',', default_values_t = Mode::ALL)]
+    mode: Vec<Mode>,
+    /// Use IPv6 in place of IPv4
+    #[arg(long)]
+    ipv6: bool,
+    /// SAs and policies of the server, 10.0.0.1 and fd00::1, in words of `ip xfrm`; the client, 10.0.0.2 and fd00::2, gets
+    /// the same mirrored.
+    /// Without it: AES-128-GCM in transport mode, extended sequence numbers, keys from the seed
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// Capture what the server's NIC sends and receives (pcapng). With several modes, one file each: its name gets the
+    /// mode's before the extension
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Write what arrived into this file (of the last mode)
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Show all columns (copy, crypto, the devices, DMA), what a packet costs, and the counters that moved
+    #[arg(long, conflicts_with = "json")]
+    wide: bool,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
+    wire: WireOptions,
+}
+
+impl Loopback for IpsecLoopback {
+    fn run(&self, program: &str) -> ExitCode {
+        loopback::finish(program, run(self), |facts| report(self, facts))
+    }
+}
+
+fn run(options: &IpsecLoopback) -> Result<Facts, Failure> {
+    loopback::check_family(options.ipv6, options.wire.mtu)?;
+    let seed = options.wire.seed();
+    let payload = loopback::payload(options.file.as_deref(), seed, options.size)?;
+    let keys = match &options.keys {
+        Some(path) => {
+            let hosts = [&addresses(0)[..], &addresses(1)];
+            keys::read_for_both(path, hosts, options.ipv6, bulk::PORT).map_err(Failure::Unusable)?
+        }
+        None => ipsec::usual_keys(seed),
+    };
+    let modes = loopback::each_once(&options.mode);
+    let outputs =
+        Outputs { out: options.out.as_deref(), pcap: options.pcap.as_deref(), trace: &options.trace, modes: &modes };
+    outputs.check(&[&options.file, &options.keys])?;
+    let unreadable = |error| Failure::Unusable(format!("what is to be sent cannot be read: {error}"));
+    let checksum = payload.checksum().map_err(unreadable)?;
+    let own = [
+        ("file", loopback::named(options.file.as_ref())),
+        ("keys", loopback::named(options.keys.as_ref())),
+        ("ipv6", options.ipv6.to_string()),
+    ];
+    let mut facts = loopback::facts(NAME, &options.wire, own);
+    for mode in &modes {
+        say_what_is_refused(*mode, &keys)?;
+        let progress = loopback::progress_bar(&mode.to_string(), payload.len(), options.json);
+        let bar = progress.clone();
+        let trace = outputs.trace(mode)?;
+        let bulk = Bulk {
+            checksum: Some(checksum),
+            clock: if options.wire.real { ClockKind::Real } else { ClockKind::Virtual },
+            seed,
+            nic: NicConfig { mtu: options.wire.mtu, ..NicConfig::default() },
+            link: options.wire.link(),
+            ipv6: options.ipv6,
+            layer: mode.offload().map(|kind| ipsec::layer(keys.clone().offloaded(kind))),
+            capture: outputs.capture(mode)?,
+            tracer: trace.as_ref().map(|trace| trace.tracer().clone()),
+            out: if Some(mode) == modes.last() { options.out.clone() } else { None },
+            progress: Some(Arc::new(move |bytes| bar.set_position(bytes))),
+            ..Bulk::new(Stream::Tcp, payload.clone())
+        };
+        let run = bulk.run();
+        progress.finish_and_clear();
+        loopback::end_trace(NAME, trace)?;
+        let mut run = run.map_err(|error| Failure::Transfer(format!("{mode}: {}", broken_off(&error))))?;
+        run.mode = mode.to_string();
+        facts.runs.push(run);
+    }
+    Ok(facts)
+}
+
+/// A line for each SA that this way is to have done by a NIC, which will not: the figures are software's then.
+fn say_what_is_refused(mode: Mode, keys: &KeyFile) -> Result<(), Failure> {
+    let Some(kind) = mode.offload() else { return Ok(()) };
+    let keys = keys.clone().offloaded(kind);
+    for (host, keys) in [("server", &keys), ("client", &keys.mirrored())] {
+        let number = usize::from(host == "client");
+        for refused in keys::refused(keys, &addresses(number)).map_err(Failure::Unusable)? {
+            eprintln!("{NAME}: {mode}: {host}: {refused}");
+        }
+    }
+    Ok(())
+}
+
+/// What went wrong, and what IPsec counted until then.
+fn broken_off(error: &BulkError) -> String {
+    let mut text = error.to_string();
+    if let BulkError::BrokenOff { counters, .. } = error {
+        let about_ipsec = |name: &str| name.starts_with("Xfrm") || name.starts_with("ipsec");
+        let moved = counters.iter().filter(|(name, _)| about_ipsec(name));
+        text.extend(moved.map(|(name, value)| format!(", {name} {value}")));
+    }
+    text
+}
+
+fn report(options: &IpsecLoopback, facts: &Facts) -> String {
+    if options.json {
+        return facts.to_json() + "\n";
+    }
+    let runs = &facts.runs;
+    loopback::text(facts, options.wide, &format!("\n{}", table::per_packet(runs)), &table::timeouts(runs))
+}
+
+const NAME: &str = "ipsec_loopback";

@@ -1,0 +1,416 @@
+//! Reads a disk over NVMe/TCP through two emulated NICs, several ways, and shows what the offloads save the host.
+
+use super::Loopback;
+use crate::options::{self, WireOptions};
+use crate::program;
+use crate::trace_options::{TraceFile, TraceOptions};
+use bytes::{Bytes, BytesMut};
+use clap::{Parser, ValueEnum};
+use core::fmt;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use ktls_offload::Offload as TlsOffload;
+use nic_sim::NicConfig;
+use nvme_tcp::{
+    Buffer, Connecting, Connector, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Offload, Server, Storage,
+    Target, TargetConfig, Threads,
+};
+use offload_api::SegmentStream;
+use offload_base::Seed;
+use offload_base::cost::{self, Domain, Meter, Report, WORKS, Work};
+use offload_base::counters::CounterSet;
+use offload_bench::facts::{Clock, Facts};
+use offload_host_stack::{TcpConfig, TcpListener};
+use offload_testbed::bed::ClockKind;
+use offload_testbed::identity::{self, Randomness};
+use offload_testbed::{BedHost, Testbed};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads a disk over NVMe/TCP through two emulated NICs, with data digests: with everything done by the host's CPU, with
+/// its NIC placing data, and the NICs making and checking digests too; with both estimated, by skipping what the NIC would do; and over TLS,
+/// by the CPU, by the NICs, and by the NICs with data placed and checked, and digests made. Prints a table of what a byte costs; costs are nanoseconds of CPU time.
+///
+/// Exit status: 0; 1 if what was read is not what the disk holds; 2 if an option is bad.
+#[derive(Debug, Parser)]
+#[command(name = "nvme_loopback", version, allow_negative_numbers = true)]
+pub struct NvmeLoopback {
+    /// How much to read: 256MiB, 1GB
+    #[arg(long, value_parser = options::bytes, default_value = "256MiB")]
+    size: u64,
+    /// Bytes of a read
+    #[arg(long, value_parser = options::bytes, default_value = "256KiB")]
+    io: u64,
+    /// Reads under way at a time
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    depth: u16,
+    /// I/O queues
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// Only these modes, comma-separated
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = Mode::ALL)]
+    mode: Vec<Mode>,
+    /// Print the facts as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    trace: TraceOptions,
+    #[command(flatten)]
+    wire: WireOptions,
+}
+
+/// Who does what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// The CPU copies and checks.
+    Cpu,
+    /// The NIC places, the CPU checks.
+    Place,
+    /// The NIC places and checks; the target's NIC fills digests in.
+    PlaceCheck,
+    /// Nobody does either: an estimate of the last.
+    Emulate,
+    /// As `cpu`, over TLS by the CPUs.
+    TlsCpu,
+    /// As `cpu`, over TLS by the NICs.
+    TlsNic,
+    /// Over TLS by the NICs: that of the target fills digests in, then encrypts; that of the host opens, places and checks.
+    TlsPlaceCheck,
+}
+
+impl Mode {
+    const ALL: [Mode; 7] =
+        [Mode::Cpu, Mode::Place, Mode::PlaceCheck, Mode::Emulate, Mode::TlsCpu, Mode::TlsNic, Mode::TlsPlaceCheck];
+
+    fn is_tls(self) -> bool {
+        matches!(self, Mode::TlsCpu | Mode::TlsNic | Mode::TlsPlaceCheck)
+    }
+
+    fn offload(self) -> Offload {
+        match self {
+            Mode::Cpu | Mode::TlsCpu | Mode::TlsNic => Offload::None,
+            Mode::Place => Offload::Place,
+            Mode::PlaceCheck | Mode::TlsPlaceCheck => Offload::PlaceAndCheck,
+            Mode::Emulate => Offload::Emulate,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.pad(value.get_name()))
+    }
+}
+
+/// What a way came to.
+#[derive(Clone, Debug, Serialize)]
+struct Run {
+    mode: String,
+    bytes: u64,
+    data_ok: bool,
+    goodput_gbps: f64,
+    host_ns_per_byte: Cost,
+    target_ns_per_byte: Cost,
+    device_ns_per_byte: f64,
+    placed_share: f64,
+    counters: BTreeMap<String, u64>,
+}
+
+/// CPU time of a host per byte read, in nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cost {
+    stack: f64,
+    copy: f64,
+    crc: f64,
+    crypto: f64,
+    framing: f64,
+    total: f64,
+}
+
+impl Cost {
+    fn of(report: &Report, host: Domain, bytes: u64) -> Cost {
+        let cost = |work| report.cpu(host, work).as_nanos() as f64 / bytes.max(1) as f64;
+        Cost {
+            stack: cost(Work::Stack),
+            copy: cost(Work::Copy),
+            crc: cost(Work::Digest),
+            crypto: cost(Work::Crypto),
+            framing: cost(Work::Framing),
+            total: WORKS.iter().filter(|work| **work != Work::Application).map(|work| cost(*work)).sum(),
+        }
+    }
+}
+
+impl Loopback for NvmeLoopback {
+    fn run(&self, program: &str) -> ExitCode {
+        if self.size == 0 {
+            return program::fail(program, "--size 0: there is nothing to read", program::UNUSABLE);
+        }
+        if !self.io.is_multiple_of(u64::from(BLOCK)) || self.io == 0 || self.io > 1 << 20 {
+            return program::fail(program, "a read has whole blocks of 4096 bytes, 1 MiB at most", program::UNUSABLE);
+        }
+        let mut runs = Vec::new();
+        for &mode in &self.mode {
+            match run(self, mode) {
+                Ok(run) => runs.push(run),
+                Err(error) => return program::fail(program, &format!("{mode}: {error}"), program::FAILED),
+            }
+        }
+        let all_right = runs.iter().all(|run| run.data_ok);
+        let clock = if self.wire.real { Clock::Real } else { Clock::Virtual };
+        let own = [
+            ("size", self.size.to_string()),
+            ("io", self.io.to_string()),
+            ("depth", self.depth.to_string()),
+            ("queues", self.queues.to_string()),
+        ];
+        let facts = Facts {
+            command: NAME.into(),
+            seed: self.wire.seed().0,
+            clock,
+            options: own.into_iter().chain(self.wire.facts()).map(|(name, value)| (name.to_string(), value)).collect(),
+            runs,
+        };
+        let text = if self.json { facts.to_json() + "\n" } else { table(&facts.runs) };
+        let written = program::write_out(program, &text);
+        if all_right {
+            written
+        } else {
+            program::fail(program, "what was read is not what the disk holds", program::FAILED)
+        }
+    }
+}
+
+fn run(options: &NvmeLoopback, mode: Mode) -> Result<Run, Box<dyn Error>> {
+    let seed = options.wire.seed();
+    let (meter, clock) = (Meter::new(), if options.wire.real { ClockKind::Real } else { ClockKind::Virtual });
+    let mut nic = NicConfig { mtu: options.wire.mtu, ..NicConfig::default() };
+    if options.wire.real {
+        (nic.delays, nic.line_rate) = (nic_sim::Delays::NONE, None);
+    }
+    let trace = options.trace.begin_for(mode, options.mode.len() > 1)?;
+    let mut bed = Testbed::builder(seed)
+        .clock(clock)
+        .meter(&meter)
+        .host("target", nic.clone(), TcpConfig::default())
+        .host("host", nic, TcpConfig::default())
+        .wire(0, 1, options.wire.link())
+        .traced(trace.as_ref().map(TraceFile::tracer))
+        .build()?;
+    let attached = meter.attach();
+    let pattern = pattern(seed, mode);
+    let (there, here) = (bed.host(0).clone(), bed.host(1).clone());
+    let listener = there.stack().listen(PORT, 64)?;
+    let mut server = Server::new(target(options.size, &pattern)?, there.runtime(), Arc::new(Threads::new(1)?));
+    if mode.offload() == Offload::PlaceAndCheck {
+        server = server.with_digests_by_device();
+    }
+    let _runs_on = there.spawn("target", serve(there.clone(), listener, server, mode, seed));
+    let config = HostConfig {
+        queues: options.queues,
+        depth: options.depth,
+        data_digest: true,
+        offload: mode.offload(),
+        ..HostConfig::new(NQN, HostIdentity::drawn_from(&mut seed.stream("nvme host")))
+    };
+    let connects =
+        Connects { near: here.clone(), far: (there.address(), PORT).into(), mode, seed, count: AtomicU64::new(0) };
+    let (host, tasks) = Host::new(connects, here.runtime(), config);
+    for task in tasks {
+        let _runs_on = here.spawn("host", task);
+    }
+    let job = Job { bytes: options.size, io: options.io, depth: options.depth, pattern, mode };
+    let reading = here.spawn("application", read_all(job, host, here.clone(), meter.clone()));
+    let (data_ok, took) = bed.run(reading)?;
+    drop(attached);
+    let counters = bed.counters();
+    let mut of_host = CounterSet::default();
+    bed.host(1).count(&mut of_host);
+    // Threads report what they spent when they end.
+    drop(bed);
+    let report = meter.take();
+    if let Some(trace) = trace {
+        eprintln!("{NAME}: {}", trace.end()?);
+    }
+    let devices = report.total(Domain::Device(0)) + report.total(Domain::Device(1));
+    let bytes = options.size;
+    Ok(Run {
+        mode: mode.to_string(),
+        bytes,
+        data_ok,
+        goodput_gbps: bytes as f64 * 8.0 / took.as_nanos().max(1) as f64,
+        host_ns_per_byte: Cost::of(&report, here.domain(), bytes),
+        target_ns_per_byte: Cost::of(&report, there.domain(), bytes),
+        device_ns_per_byte: devices.as_nanos() as f64 / bytes.max(1) as f64,
+        placed_share: of_host.value("rx_nvmeotcp_bytes") as f64 / bytes.max(1) as f64,
+        counters: counters.moved().map(|(name, value)| (name.to_string(), value)).collect(),
+    })
+}
+
+/// A disk of `bytes` bytes that holds the pattern over and over.
+fn target(bytes: u64, pattern: &Bytes) -> Result<Target, Box<dyn Error>> {
+    let bytes = bytes.next_multiple_of(PATTERN as u64);
+    let storage = MemoryStorage::new(bytes);
+    for at in (0..bytes).step_by(PATTERN) {
+        storage.write(at, core::slice::from_ref(pattern))?;
+    }
+    let mut target = Target::new(TargetConfig::default())?;
+    target.add_subsystem(NQN, None)?;
+    target.add_namespace(NQN, Namespace::new(1, BLOCK, Arc::new(storage))?)?;
+    Ok(target)
+}
+
+/// What the disk holds.
+fn pattern(seed: Seed, mode: Mode) -> Bytes {
+    let mut pattern = BytesMut::zeroed(PATTERN);
+    match mode {
+        Mode::Emulate => pattern.fill(0xcc),
+        _ => seed.stream("disk").fill(&mut pattern),
+    }
+    pattern.freeze()
+}
+
+async fn serve(host: BedHost, mut listener: TcpListener, server: Server, mode: Mode, seed: Seed) {
+    for number in 0u64.. {
+        let Ok(stream) = listener.accept().await else { continue };
+        stream.set_nodelay(true);
+        let server = server.clone();
+        let randomness = Randomness::Seeded(seed.derive(&format!("target {number}")));
+        let _runs_on = host.spawn("serve", async move {
+            if !mode.is_tls() {
+                return drop(server.serve(stream).await);
+            }
+            let config = Arc::new(identity::server_config(randomness, None));
+            let Ok(mut stream) = ktls_offload::accept(stream, config).await else { return };
+            if mode != Mode::TlsCpu {
+                stream.offload(TlsOffload::BOTH);
+            }
+            drop(server.serve(stream).await);
+        });
+    }
+}
+
+/// Opens streams over the emulated NIC.
+struct Connects {
+    near: BedHost,
+    far: std::net::SocketAddr,
+    mode: Mode,
+    seed: Seed,
+    count: AtomicU64,
+}
+
+impl Connector for Connects {
+    fn connect(&self) -> Connecting {
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        let randomness = Randomness::Seeded(self.seed.derive(&format!("host {number}")));
+        let (near, far, mode) = (self.near.clone(), self.far, self.mode);
+        Box::pin(async move {
+            let stream = near.stack().connect(None, far).await?;
+            stream.set_nodelay(true);
+            if !mode.is_tls() {
+                return Ok(Box::new(stream) as Box<dyn SegmentStream>);
+            }
+            let config = Arc::new(identity::client_config(randomness, None));
+            let mut stream = ktls_offload::connect(stream, config, identity::server_name()).await?;
+            if mode != Mode::TlsCpu {
+                stream.offload(TlsOffload::BOTH);
+                stream.ready().await?;
+            }
+            Ok(Box::new(stream))
+        })
+    }
+}
+
+/// What is to be read.
+struct Job {
+    bytes: u64,
+    io: u64,
+    depth: u16,
+    pattern: Bytes,
+    mode: Mode,
+}
+
+/// Reads everything in order; whether it was right, and how long it took.
+async fn read_all(job: Job, host: Host, bed_host: BedHost, meter: Meter) -> io::Result<(bool, core::time::Duration)> {
+    host.ready().await.map_err(io::Error::other)?;
+    let disk = host.disk(1).await.map_err(io::Error::other)?;
+    let mut buffers: Vec<Buffer> = (0..job.depth).map(|_| disk.buffer((job.io / u64::from(BLOCK)) as u32)).collect();
+    meter.restart();
+    let started = bed_host.now();
+    let (mut next, mut done, mut all_right) = (0, 0, true);
+    let mut under_way = FuturesUnordered::new();
+    while done < job.bytes {
+        while next < job.bytes
+            && let Some(buffer) = buffers.pop()
+        {
+            // The last read may go beyond what is wanted; the disk is as long as that.
+            let first = next / u64::from(BLOCK);
+            let reading = disk.read(first.min(disk.blocks() - job.io / u64::from(BLOCK)), buffer);
+            under_way.push(async move { (first, reading.await) });
+            next += job.io;
+        }
+        let Some((first, read)) = under_way.next().await else { break };
+        let buffer = read.map_err(io::Error::other)?;
+        let _application = cost::work(Work::Application);
+        let first = first.min(disk.blocks() - job.io / u64::from(BLOCK));
+        all_right &= job.mode == Mode::Emulate || holds(&buffer, &job.pattern, first * u64::from(BLOCK));
+        buffers.push(buffer);
+        done += job.io;
+    }
+    let took = bed_host.now() - started;
+    host.close().await;
+    Ok((all_right, took))
+}
+
+/// Whether a buffer holds what the disk does from `at` on.
+fn holds(buffer: &Buffer, pattern: &Bytes, at: u64) -> bool {
+    let mut at = (at % PATTERN as u64) as usize;
+    buffer.parts().iter().all(|part| {
+        let mut rest = &part[..];
+        while !rest.is_empty() {
+            let expected = &pattern[at..at + rest.len().min(PATTERN - at)];
+            if rest[..expected.len()] != *expected {
+                return false;
+            }
+            rest = &rest[expected.len()..];
+            at = (at + expected.len()) % PATTERN;
+        }
+        true
+    })
+}
+
+fn table(runs: &[Run]) -> String {
+    let mut text = format!(
+        "{:<15} {:>7} {:>7} | {:>6} {:>6} {:>6} {:>6} {:>7} {:>6} | {:>7} {:>7}\n",
+        "mode", "Gb/s", "placed", "copy", "crc", "crypto", "stack", "framing", "total", "target", "devices"
+    );
+    for run in runs {
+        let host = &run.host_ns_per_byte;
+        text += &format!(
+            "{:<15} {:>7.2} {:>6.1}% | {:>6.3} {:>6.3} {:>6.3} {:>6.3} {:>7.3} {:>6.3} | {:>7.3} {:>7.3}\n",
+            run.mode,
+            run.goodput_gbps,
+            run.placed_share * 100.0,
+            host.copy,
+            host.crc,
+            host.crypto,
+            host.stack,
+            host.framing,
+            host.total,
+            run.target_ns_per_byte.total,
+            run.device_ns_per_byte,
+        );
+    }
+    text + "copy to total: CPU time of the host that reads, nanoseconds per byte; target, devices: theirs, in all\n"
+}
+
+const NAME: &str = "nvme_loopback";
+const NQN: &str = "nqn.2026-01.example:disk";
+const PORT: u16 = 4420;
+const BLOCK: u32 = 4096;
+const PATTERN: usize = 1 << 20;

@@ -1,0 +1,267 @@
+//! Results as one self-contained page: a plot and a table for each field of each study, ours beside the published one.
+//!
+//! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`page`] puts all into HTML, with
+//! a first screen by [`summary`].
+
+pub mod label;
+pub mod page;
+pub mod plot;
+pub mod summary;
+
+use crate::results::Row;
+use crate::sweep::{Plot, Setting};
+use offload_bench::published::Figure;
+use std::collections::BTreeMap;
+
+/// The rows of one study.
+#[derive(Clone, Debug)]
+pub struct StudyRows<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it is called.
+    pub title: &'a str,
+    /// What is drawn.
+    pub plot: &'a Plot,
+    /// Its rows, in the order of the grid, of one place in that of the file.
+    pub rows: Vec<&'a Row>,
+}
+
+/// Rows by study, studies in the order in which they first appear. What is drawn of them does not depend on which run ended
+/// first.
+pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
+    let mut studies: Vec<StudyRows<'_>> = Vec::new();
+    for row in rows {
+        match studies.iter_mut().find(|study| study.name == row.study) {
+            Some(study) => study.rows.push(row),
+            None => studies.push(StudyRows {
+                name: &row.study,
+                title: if row.title.is_empty() { &row.study } else { &row.title },
+                plot: &row.plot,
+                rows: vec![row],
+            }),
+        }
+    }
+    studies.iter_mut().for_each(|study| study.rows.sort_by_key(|row| row.point));
+    studies
+}
+
+/// One field of a study, as lines over the horizontal axis.
+///
+/// ```
+/// use nicbench::report::{Curves, studies};
+/// use nicbench::results::read_rows;
+///
+/// let row = |seed: u64, loss: f64, gbps: f64| format!(
+///     r#"{{"study":"a","title":"","plot":{{"x":"loss","series":"mode","y":["goodput_gbps"]}},
+///     "settings":{{"loss":{loss},"mode":"tcp","seed":{seed}}},"arguments":[],"seed":{seed},"clock":"virtual","version":"0",
+///     "machine":{{"processor":"","cores":1,"system":""}},"run":{{"goodput_gbps":{gbps}}}}}"#).replace('\n', "") + "\n";
+/// let text = row(1, 0.0, 9.0) + &row(2, 0.0, 10.0) + &row(3, 0.0, 90.0) + &row(1, 0.5, 1.0);
+/// let (rows, _) = read_rows(&text).unwrap();
+///
+/// let curves = Curves::of(&studies(&rows)[0], "goodput_gbps");
+/// assert_eq!(curves.x, ["0", "0.5"]);
+/// assert_eq!(curves.lines[0].values[0].unwrap().median, 10.0);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curves {
+    /// The field.
+    pub field: String,
+    /// The option along the horizontal axis.
+    pub x_name: String,
+    /// Its values.
+    pub x: Vec<String>,
+    /// What numbers they are, those that are any.
+    pub places: Vec<Option<f64>>,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// One line: a value, or none, for each place on the axis.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// What tells it apart.
+    pub name: String,
+    /// Its values.
+    pub values: Vec<Option<Value>>,
+}
+
+/// What repeated runs of a point gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    /// The median.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+    /// How many runs.
+    pub runs: usize,
+}
+
+impl Curves {
+    /// The lines of a field, or of what one line's values are of the others' (see [`Relation`]).
+    pub fn of(study: &StudyRows<'_>, field: &str) -> Curves {
+        let plain = Relation::parse(field).map_or(field, |relation| relation.field);
+        let mut curves = Curves::of_runs(study, plain);
+        if let Some(relation) = Relation::parse(field) {
+            curves.field = field.to_string();
+            curves.relate(&relation);
+        }
+        curves
+    }
+
+    /// Leaves how many times a line's values are those of the others, in place of the others.
+    fn relate(&mut self, relation: &Relation<'_>) {
+        let base = self.lines.iter().position(|line| line.name == relation.line).map(|at| self.lines.remove(at));
+        for line in &mut self.lines {
+            for (at, value) in line.values.iter_mut().enumerate() {
+                let base = base.as_ref().and_then(|base| base.values[at]);
+                let ratio = value.zip(base).map(|(value, base)| relation.ratio(value.median, base.median));
+                *value = ratio.filter(|ratio| ratio.is_finite()).map(|ratio| Value::of(&[ratio]));
+            }
+        }
+    }
+
+    fn of_runs(study: &StudyRows<'_>, field: &str) -> Curves {
+        let plot = study.plot;
+        let mut x: Vec<&Setting> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        let mut points: BTreeMap<(usize, usize), Vec<f64>> = BTreeMap::new();
+        for row in &study.rows {
+            let (Some(at), Some(series)) = (row.settings.get(&plot.x), row.settings.get(&plot.series)) else {
+                continue;
+            };
+            let Some(value) = row.number(field) else { continue };
+            let column = place(&mut x, at);
+            let line = place(&mut names, series.text());
+            points.entry((line, column)).or_default().push(value);
+        }
+        let mut order: Vec<usize> = (0..x.len()).collect();
+        order.sort_by(|one, other| match (x[*one].number(), x[*other].number()) {
+            (Some(one), Some(other)) => one.total_cmp(&other),
+            _ => one.cmp(other),
+        });
+        let line =
+            |line: usize| order.iter().map(|column| points.get(&(line, *column)).map(|all| Value::of(all))).collect();
+        Curves {
+            field: field.to_string(),
+            x_name: plot.x.clone(),
+            x: order.iter().map(|column| x[*column].text()).collect(),
+            places: order.iter().map(|column| x[*column].number()).collect(),
+            lines: names.iter().enumerate().map(|(at, name)| Line { name: name.clone(), values: line(at) }).collect(),
+        }
+    }
+
+    /// The lines of a published figure that have a name of ours, over our axis.
+    pub fn beside(&self, figure: &Figure) -> Vec<Line> {
+        let values = |name: &str| {
+            let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
+            self.places.iter().map(|place| at(place).map(|value| Value::of(&[value]))).collect()
+        };
+        let ours = self.lines.iter().filter(|line| figure.series.contains_key(&line.name));
+        ours.map(|line| Line { name: line.name.clone(), values: values(&line.name) }).collect()
+    }
+}
+
+/// A field that stands for how many times a line's values are another's: `F, times less than L` for costs, `F, times more
+/// than L` for speeds, where F is a field of runs and L the name of a line.
+///
+/// ```
+/// use nicbench::report::Relation;
+///
+/// let gain = Relation::parse("server_us_per_request, times less than tls-cpu").unwrap();
+/// assert_eq!((gain.field, gain.line), ("server_us_per_request", "tls-cpu"));
+/// assert_eq!(gain.ratio(2.0, 6.0), 3.0);
+/// assert!(Relation::parse("goodput_gbps").is_none());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relation<'a> {
+    /// The field of runs.
+    pub field: &'a str,
+    /// The line that the others are held against.
+    pub line: &'a str,
+    less: bool,
+}
+
+impl<'a> Relation<'a> {
+    /// What a field stands for; `None`: for itself.
+    pub fn parse(field: &'a str) -> Option<Relation<'a>> {
+        let of = |word: &str, less| field.split_once(word).map(|(field, line)| Relation { field, line, less });
+        of(", times less than ", true).or_else(|| of(", times more than ", false))
+    }
+
+    /// Whether it tells how many times less, rather than more.
+    pub fn less(&self) -> bool {
+        self.less
+    }
+
+    /// How many times `value` is less, or more, than `base`.
+    pub fn ratio(&self, value: f64, base: f64) -> f64 {
+        if self.less { base / value } else { value / base }
+    }
+}
+
+impl Value {
+    /// Of at least one number.
+    fn of(numbers: &[f64]) -> Value {
+        let mut sorted = numbers.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+        let median = (low + high) / 2.0;
+        Value { median, least: sorted[0], most: sorted[sorted.len() - 1], runs: sorted.len() }
+    }
+}
+
+/// Where `item` stands among those known; it becomes the last if it is new.
+fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
+    known.iter().position(|other| *other == item).unwrap_or_else(|| {
+        known.push(item);
+        known.len() - 1
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::read_rows;
+
+    #[test]
+    fn lines_are_in_the_order_of_the_grid_whichever_run_ended_first() {
+        let row = |point: usize, mode: &str| {
+            serde_json::json!({
+                "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": ["us"] }, "point": point,
+                "settings": { "size": "4KiB", "mode": mode }, "arguments": [], "seed": 1, "clock": "virtual", "version": "0",
+                "machine": { "processor": "", "cores": 1, "system": "" }, "run": { "us": 1.0 }
+            })
+            .to_string()
+                + "\n"
+        };
+        let (rows, _) = read_rows(&(row(1, "nic") + &row(0, "tcp"))).unwrap();
+        let curves = Curves::of(&studies(&rows)[0], "us");
+        assert_eq!(curves.lines.iter().map(|line| &line.name[..]).collect::<Vec<_>>(), ["tcp", "nic"]);
+        assert_eq!(curves.places, [Some(4096.0)]);
+    }
+
+    #[test]
+    fn a_relation_leaves_the_other_lines_and_what_they_are_of_the_one() {
+        let field = "us, times less than cpu";
+        let row = |mode: &str, size: u64, us: f64| {
+            serde_json::json!({
+                "study": "a", "title": "", "plot": { "x": "size", "series": "mode", "y": [field] },
+                "settings": { "size": size, "mode": mode }, "arguments": [], "seed": 1, "clock": "virtual", "version": "0",
+                "machine": { "processor": "", "cores": 1, "system": "" }, "run": { "us": us }
+            })
+            .to_string()
+                + "\n"
+        };
+        let text = row("tcp", 1, 2.0) + &row("cpu", 1, 9.0) + &row("nic", 1, 3.0) + &row("nic", 2, 4.0);
+        let (rows, _) = read_rows(&text).unwrap();
+        let curves = Curves::of(&studies(&rows)[0], field);
+        let shown: Vec<_> = curves
+            .lines
+            .iter()
+            .map(|line| (&line.name[..], line.values.iter().map(|value| value.map(|v| v.median)).collect::<Vec<_>>()))
+            .collect();
+        assert_eq!(shown, [("tcp", vec![Some(4.5), None]), ("nic", vec![Some(3.0), None])]);
+    }
+}

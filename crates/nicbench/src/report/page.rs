@@ -1,0 +1,223 @@
+//! The page: HTML with everything inside, readable on a phone.
+
+use super::{Curves, Line, StudyRows, Value, label, plot, studies, summary};
+use crate::results::Row;
+use core::fmt::Write;
+use offload_bench::published::Figure;
+use std::collections::BTreeSet;
+
+/// A picture for people who write papers: its name, and the SVG.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// Study and field, fit for a file's name.
+    pub name: String,
+    /// The picture.
+    pub svg: String,
+}
+
+/// The page about `rows`, and its pictures.
+///
+/// ```
+/// let (page, pictures) = nicbench::report::page::page(&[], &[]);
+/// assert!(page.contains("No runs") && pictures.is_empty());
+/// ```
+pub fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
+    let mut pictures = Vec::new();
+    let mut body = String::from("<h1>What offload saves</h1>\n");
+    if rows.is_empty() {
+        body += "<p>No runs.</p>\n";
+    }
+    body += &summary::first_screen(&studies(rows));
+    for study in studies(rows) {
+        let _infallible = writeln!(body, "<h2 id=\"{0}\">{1}</h2>", escape(study.name), escape(study.title));
+        body += &how(&study);
+        for field in &study.plot.y {
+            let curves = Curves::of(&study, field);
+            let figure = study.plot.published.get(field).and_then(|id| figures.iter().find(|figure| figure.id == *id));
+            let published = figure.map(|figure| curves.beside(figure)).unwrap_or_default();
+            let (what, name) = (label::field(field), file_name(&format!("{}-{field}", study.name)));
+            let _infallible =
+                writeln!(body, "<h3>{} <small><code>{}</code></small></h3>", escape(&what), escape(field));
+            // In the page the heading says what it is; a picture by itself says so in a caption.
+            let drawn = plot::svg(&curves, &published, None);
+            match drawn.and_then(|inside| Ok((inside, plot::svg(&curves, &published, Some(&what))?))) {
+                Ok((inside, svg)) => {
+                    let _infallible = writeln!(body, "<figure>{inside}</figure>");
+                    pictures.push(Picture { name, svg });
+                }
+                Err(error) => {
+                    let _infallible = writeln!(body, "<p>Not drawn: {}.</p>", escape(&error.to_string()));
+                }
+            }
+            body += &table(&curves, &published);
+            if let Some(figure) = figure {
+                let _infallible = writeln!(
+                    body,
+                    "<p class=\"source\">Published: {}, in {}. {}. {}. What differs: {}.</p>",
+                    escape(&figure.title),
+                    escape(&figure.unit),
+                    escape(&figure.source),
+                    escape(&figure.setup),
+                    escape(&figure.differs)
+                );
+            }
+        }
+    }
+    (format!("{HEAD}{body}{FOOT}"), pictures)
+}
+
+/// With what the runs of a study were made.
+fn how(study: &StudyRows<'_>) -> String {
+    let gather = |of: fn(&Row) -> String| study.rows.iter().map(|row| of(row)).collect::<BTreeSet<_>>();
+    let seeds = gather(|row| row.seed.to_string()).into_iter().collect::<Vec<_>>().join(", ");
+    let clocks = gather(|row| row.clock.clone()).into_iter().collect::<Vec<_>>().join(" and ");
+    let versions = gather(|row| row.version.clone()).into_iter().collect::<Vec<_>>().join(", ");
+    let machine = |row: &Row| format!("{}, {} cores, {}", row.machine.processor, row.machine.cores, row.machine.system);
+    let machines = gather(machine).into_iter().collect::<Vec<_>>().join("; ");
+    let example = study.rows.first().map(|row| row.arguments.join(" ")).unwrap_or_default();
+    format!(
+        "<p>{} runs, {clocks} time, seeds {seeds}, version {versions}, on {}. Of repeated ones medians, with the least and \
+         the most. The first: <code>nicbench {}</code></p>\n",
+        study.rows.len(),
+        escape(&machines),
+        escape(&example)
+    )
+}
+
+/// Medians; where runs were repeated and differ, with the least and the most. Published ones and the ratio ours / theirs beside.
+fn table(curves: &Curves, published: &[Line]) -> String {
+    let mut text = format!("<div class=\"wide\"><table>\n<tr><th>{}</th>", escape(&label::option(&curves.x_name)));
+    for line in &curves.lines {
+        let _infallible = write!(text, "<th>{}</th>", escape(&line.name));
+        if published.iter().any(|theirs| theirs.name == line.name) {
+            text += "<th>published</th><th>ratio</th>";
+        }
+    }
+    text += "</tr>\n";
+    for (at, x) in curves.x.iter().enumerate() {
+        let _infallible = write!(text, "<tr><td>{}</td>", escape(x));
+        for line in &curves.lines {
+            let ours = line.values[at];
+            let _infallible = write!(text, "<td>{}</td>", ours.map_or("-".into(), cell));
+            if let Some(theirs) = published.iter().find(|theirs| theirs.name == line.name) {
+                let value = theirs.values[at];
+                let ratio = ours.zip(value).filter(|(_, theirs)| theirs.median != 0.0);
+                let ratio = ratio.map_or("-".into(), |(ours, theirs)| short(ours.median / theirs.median));
+                let value = value.map_or("-".into(), |value| short(value.median));
+                let _infallible = write!(text, "<td class=\"theirs\">{value}</td><td>{ratio}</td>");
+            }
+        }
+        text += "</tr>\n";
+    }
+    text + "</table></div>\n"
+}
+
+fn cell(value: Value) -> String {
+    if value.least == value.most {
+        return short(value.median);
+    }
+    format!("{}<small>{}..{}</small>", short(value.median), short(value.least), short(value.most))
+}
+
+/// Four digits that say something.
+///
+/// ```
+/// use nicbench::report::page::short;
+///
+/// assert_eq!([0.0, 0.012344, 93.7251, 1234567.0].map(short), ["0", "0.01234", "93.73", "1,234,567"]);
+/// ```
+pub fn short(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    let text = format!("{value:.digits$}");
+    if text.contains('.') {
+        return text.trim_end_matches('0').trim_end_matches('.').to_string();
+    }
+    let (sign, digits) = text.strip_prefix('-').map_or(("", &text[..]), |digits| ("-", digits));
+    let groups = digits.as_bytes().rchunks(3).rev().map(|group| String::from_utf8_lossy(group));
+    let grouped = if digits.len() > 4 { groups.collect::<Vec<_>>().join(",") } else { digits.to_string() };
+    sign.to_string() + &grouped
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn file_name(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_ascii_alphanumeric() || letter == '-' { letter } else { '_' }).collect()
+}
+
+const HEAD: &str = "<!DOCTYPE html>
+<html lang=\"en\">
+<head>
+<meta charset=\"utf-8\">
+<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
+<title>nicbench</title>
+<style>
+:root { color-scheme: light dark; --text: #222; --back: #fff; --faint: #555; --line: #ccc; }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --back: #1b1b1b; --faint: #aaa; --line: #444; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 54rem; margin: 0 auto; padding: 1rem; }
+h1, h2, h3 { line-height: 1.25; }
+h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
+h3 small { font-weight: normal; }
+.lead { font-size: 1.1rem; }
+.first { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
+figure { margin: 0; }
+figure svg { display: block; width: 100%; height: auto; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
+th, td { padding: .2rem .5rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: var(--back); }
+th { vertical-align: bottom; }
+th:first-child { white-space: normal; min-width: 5rem; }
+h3::first-letter { text-transform: uppercase; }
+td small { display: block; font-size: .75rem; }
+.theirs, .source, small { color: var(--faint); }
+.source, small { font-size: .85rem; }
+code { overflow-wrap: anywhere; }
+</style>
+</head>
+<body>
+";
+const FOOT: &str = "</body>\n</html>\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Machine;
+    use crate::sweep::{Plot, Setting};
+    use offload_bench::published;
+    use std::collections::BTreeMap;
+
+    fn row(x: f64, gbps: f64) -> Row {
+        let published = BTreeMap::from([("goodput_gbps".into(), "asplos21-tx-loss".into())]);
+        Row {
+            study: "a<b".into(),
+            title: String::new(),
+            plot: Plot { x: "loss".into(), series: "mode".into(), y: vec!["goodput_gbps".into()], published },
+            point: 0,
+            settings: BTreeMap::from([
+                ("loss".into(), Setting::Float(x)),
+                ("mode".into(), Setting::Text("tls-nic".into())),
+            ]),
+            arguments: vec!["iperf".into()],
+            seed: 1,
+            clock: "virtual".into(),
+            version: "0".into(),
+            machine: Machine::this(),
+            run: serde_json::json!({ "goodput_gbps": gbps }),
+        }
+    }
+
+    #[test]
+    fn ours_stand_beside_the_published_ones() {
+        let (page, pictures) = page(&[row(0.01, 26.2), row(0.0, 39.8), row(0.7, 1.0)], &published::figures());
+        assert!(page.contains("<tr><td>0</td><td>39.8</td><td class=\"theirs\">39.8</td><td>1</td></tr>"), "{page}");
+        assert!(page.contains("<tr><td>0.01</td><td>26.2</td><td class=\"theirs\">13.1</td><td>2</td></tr>"), "{page}");
+        assert!(page.contains("<tr><td>0.7</td><td>1</td><td class=\"theirs\">-</td><td>-</td></tr>"), "{page}");
+        assert!(page.contains("a&lt;b") && !page.contains("a<b"));
+        assert_eq!(pictures[0].name, "a_b-goodput_gbps");
+    }
+}

@@ -1,0 +1,367 @@
+//! Runs over a grid: a TOML file of studies, each a command with options that stay and options that vary.
+//!
+//! ```toml
+//! [[study]]
+//! name = "records"
+//! title = "Record size"
+//! command = "iperf"
+//! fixed = { bytes = "16MiB" }
+//! grid = { mode = ["tcp", "tls-cpu", "tls-nic"], record-size = [2048, 16384], seed = [1, 2, 3] }
+//! plot = { x = "record-size", series = "mode", y = ["tx_host_ns_per_byte.total"] }
+//! ```
+//!
+//! Options that vary together are one option of the grid, whose values are tables with a name, which is no option:
+//! `who = [{ name = "CPU", mode = "tls-cpu", files = "nvme-cpu" }, { name = "NIC", mode = "tls-nic", files = "nvme-nic" }]`.
+//!
+//! Every combination is a point: the arguments of one command. What is neither `x` nor `series` of the plot, seeds for
+//! one, is repetition, of which reports take the median.
+
+use crate::options;
+use crate::report::Relation;
+use offload_bench::published::{Figure, toml_error};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A file of studies.
+///
+/// ```
+/// use nicbench::sweep::Sweep;
+///
+/// let sweep = Sweep::parse(r#"
+///     [[study]]
+///     name = "loss"
+///     command = "iperf"
+///     grid = { loss = [0, 0.01], mode = ["tcp"] }
+///     plot = { x = "loss", series = "mode", y = ["goodput_gbps"] }
+/// "#)?;
+/// let points = sweep.studies[0].points();
+/// assert_eq!(points[1].arguments(), ["iperf", "--loss", "0.01", "--mode", "tcp"]);
+/// # Ok::<(), nicbench::sweep::InvalidSweep>(())
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    /// The studies, in order.
+    #[serde(rename = "study")]
+    pub studies: Vec<Study>,
+}
+
+/// One command over a grid.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Study {
+    /// Its name, unique in the file.
+    pub name: String,
+    /// What a report calls it; its name if there is none.
+    #[serde(default)]
+    pub title: String,
+    /// The command.
+    pub command: String,
+    /// Options that stay.
+    #[serde(default)]
+    pub fixed: BTreeMap<String, Setting>,
+    /// Options that vary, each with its values.
+    pub grid: BTreeMap<String, Vec<Setting>>,
+    /// What a report draws.
+    pub plot: Plot,
+}
+
+/// The value of an option.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Setting {
+    /// `true` gives the bare option, `false` none.
+    Flag(bool),
+    /// A whole number.
+    Integer(i64),
+    /// A number.
+    Float(f64),
+    /// Anything else.
+    Text(String),
+    /// Several options at once, and what they are called together, as `name`.
+    Together(BTreeMap<String, Setting>),
+}
+
+impl Setting {
+    /// As it stands on a command line; of several, what they are called.
+    pub fn text(&self) -> String {
+        match self {
+            Setting::Flag(flag) => flag.to_string(),
+            Setting::Integer(number) => number.to_string(),
+            Setting::Float(number) => number.to_string(),
+            Setting::Text(text) => text.clone(),
+            Setting::Together(all) => all.get(NAME).map_or_else(String::new, Setting::text),
+        }
+    }
+
+    /// What stands on the command line for this option.
+    fn arguments(&self, option: &str) -> Vec<String> {
+        match self {
+            Setting::Flag(false) => Vec::new(),
+            Setting::Flag(true) => vec![format!("--{option}")],
+            Setting::Together(all) => {
+                let options = all.iter().filter(|(option, _)| *option != NAME);
+                options.flat_map(|(option, value)| value.arguments(option)).collect()
+            }
+            value => vec![format!("--{option}"), value.text()],
+        }
+    }
+
+    /// Its place on an axis: the number it is; bytes, if it is a size; seconds, if it is a time.
+    ///
+    /// ```
+    /// use nicbench::sweep::Setting;
+    ///
+    /// let place = |text: &str| Setting::Text(text.into()).number();
+    /// assert_eq!([place("4KiB"), place("20ms"), place("tls-nic")], [Some(4096.0), Some(0.02), None]);
+    /// assert_eq!(Setting::Float(0.5).number(), Some(0.5));
+    /// ```
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Setting::Flag(_) => None,
+            Setting::Together(all) => all.get(NAME)?.number(),
+            Setting::Integer(number) => Some(*number as f64),
+            Setting::Float(number) => Some(*number),
+            Setting::Text(text) => {
+                let size = options::bytes(text).ok().map(|bytes| bytes as f64);
+                size.or_else(|| options::time(text).ok().map(|time| time.as_secs_f64()))
+            }
+        }
+    }
+}
+
+/// What a report draws of a study.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plot {
+    /// The option along the horizontal axis.
+    pub x: String,
+    /// The option that tells lines apart.
+    pub series: String,
+    /// Fields of a run, a plot each; inner fields with a dot. `F, times less than L`: of what the line L has of the field
+    /// F, how many times less the others have; `times more`, likewise.
+    pub y: Vec<String>,
+    /// Published figures to set beside a field: field, then the figure's identifier.
+    #[serde(default)]
+    pub published: BTreeMap<String, String>,
+}
+
+/// One combination of a study's options.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// The command.
+    pub command: String,
+    /// Options, by name.
+    pub settings: BTreeMap<String, Setting>,
+}
+
+impl Sweep {
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// [`InvalidSweep`], when it is no sweep, a name is there twice, or a plot names what is not in the grid.
+    pub fn parse(text: &str) -> Result<Sweep, InvalidSweep> {
+        let sweep: Sweep = toml::from_str(text).map_err(|error| InvalidSweep::Toml(toml_error(text, &error)))?;
+        for (number, study) in sweep.studies.iter().enumerate() {
+            if sweep.studies[..number].iter().any(|other| other.name == study.name) {
+                return Err(InvalidSweep::Twice(study.name.clone()));
+            }
+            let lacks = |option: &String| study.grid.get(option).is_none_or(Vec::is_empty);
+            for option in study.grid.keys().chain([&study.plot.x, &study.plot.series]) {
+                if lacks(option) {
+                    return Err(InvalidSweep::NoValues { study: study.name.clone(), option: option.clone() });
+                }
+            }
+            if let Some(field) = study.plot.published.keys().find(|field| !study.plot.y.contains(field)) {
+                return Err(InvalidSweep::NotDrawn { study: study.name.clone(), field: field.clone() });
+            }
+            let lines = &study.grid[&study.plot.series];
+            for relation in study.plot.y.iter().filter_map(|field| Relation::parse(field)) {
+                if lines.iter().all(|line| line.text() != relation.line) {
+                    return Err(InvalidSweep::NoSuchLine { study: study.name.clone(), line: relation.line.into() });
+                }
+            }
+            if let Some(option) = study.fixed.keys().find(|option| study.grid.contains_key(*option)) {
+                return Err(InvalidSweep::StaysAndVaries { study: study.name.clone(), option: option.clone() });
+            }
+            let points = study.grid.values().try_fold(1_usize, |all, values| all.checked_mul(values.len()));
+            if points.is_none_or(|points| points > MOST_POINTS) {
+                return Err(InvalidSweep::TooMany(study.name.clone()));
+            }
+        }
+        Ok(sweep)
+    }
+
+    /// Whether all the published figures that it names are among these.
+    ///
+    /// # Errors
+    /// [`InvalidSweep::NoSuchFigure`], if not.
+    pub fn check_published(&self, figures: &[Figure]) -> Result<(), InvalidSweep> {
+        for study in &self.studies {
+            let known = |id: &String| figures.iter().any(|figure| figure.id == *id);
+            if let Some(figure) = study.plot.published.values().find(|id| !known(id)) {
+                return Err(InvalidSweep::NoSuchFigure { study: study.name.clone(), figure: figure.clone() });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Study {
+    /// Every combination, the last option of the grid varying fastest.
+    pub fn points(&self) -> Vec<Point> {
+        let mut all = vec![self.fixed.clone()];
+        for (option, values) in &self.grid {
+            let with = |settings: &BTreeMap<String, Setting>, value: &Setting| {
+                let mut settings = settings.clone();
+                settings.insert(option.clone(), value.clone());
+                settings
+            };
+            all = all.iter().flat_map(|settings| values.iter().map(move |value| with(settings, value))).collect();
+        }
+        all.into_iter().map(|settings| Point { command: self.command.clone(), settings }).collect()
+    }
+}
+
+impl Point {
+    /// What stands on the command line.
+    pub fn arguments(&self) -> Vec<String> {
+        let options = self.settings.iter().flat_map(|(option, value)| value.arguments(option));
+        core::iter::once(self.command.clone()).chain(options).collect()
+    }
+}
+
+/// A file that is no sweep.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidSweep {
+    /// It is not what a sweep looks like.
+    #[error("{0}")]
+    Toml(String),
+    /// Two studies have one name.
+    #[error("two studies are called `{0}`: rename one")]
+    Twice(String),
+    /// An option of the grid has no values, or a plot needs one that the grid has not.
+    #[error("study `{study}`: its grid has no values of `{option}`")]
+    NoValues {
+        /// The study.
+        study: String,
+        /// The option.
+        option: String,
+    },
+    /// A published figure is to be set beside a field that is not drawn.
+    #[error("study `{study}`: a published figure goes with `{field}`, which is not among `y`")]
+    NotDrawn {
+        /// The study.
+        study: String,
+        /// The field.
+        field: String,
+    },
+    /// A published figure that nobody knows.
+    #[error("study `{study}`: no published figure is called `{figure}`")]
+    NoSuchFigure {
+        /// The study.
+        study: String,
+        /// The name.
+        figure: String,
+    },
+    /// A plot relates its lines to one that there is not.
+    #[error("study `{study}`: no line of the plot is called `{line}`")]
+    NoSuchLine {
+        /// The study.
+        study: String,
+        /// The line.
+        line: String,
+    },
+    /// An option is in both tables.
+    #[error("study `{study}`: `{option}` is both fixed and in the grid")]
+    StaysAndVaries {
+        /// The study.
+        study: String,
+        /// The option.
+        option: String,
+    },
+    /// More combinations than anybody means.
+    #[error("study `{0}` has more than 100000 points")]
+    TooMany(String),
+}
+
+/// The key that names options that vary together: no option itself.
+const NAME: &str = "name";
+const MOST_POINTS: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STUDY: &str = r#"
+        [[study]]
+        name = "a"
+        command = "iperf"
+        fixed = { real = true, ipv6 = false, bytes = "1MiB" }
+        grid = { mode = ["tcp", "tls-nic"], loss = [0, 0.5], seed = [1, 2, 3] }
+        plot = { x = "loss", series = "mode", y = ["goodput_gbps"] }
+    "#;
+
+    #[test]
+    fn a_grid_is_every_combination_once() {
+        let points = Sweep::parse(STUDY).unwrap().studies[0].points();
+        assert_eq!(points.len(), 12);
+        for (number, point) in points.iter().enumerate() {
+            assert!(!points[..number].contains(point));
+        }
+        let first = ["iperf", "--bytes", "1MiB", "--loss", "0", "--mode", "tcp", "--real", "--seed", "1"];
+        assert_eq!(points[0].arguments(), first);
+    }
+
+    #[test]
+    fn options_that_vary_together_are_one() {
+        let together = r#"path = [{ name = "274ms", delay = "137ms", sack = true }, { name = "10ms", delay = "5ms" }]"#;
+        let sweep =
+            Sweep::parse(&STUDY.replace("loss = [0, 0.5]", together).replace("x = \"loss\"", "x = \"path\"")).unwrap();
+        let points = sweep.studies[0].points();
+        assert_eq!(points.len(), 12);
+        let first =
+            ["iperf", "--bytes", "1MiB", "--mode", "tcp", "--delay", "137ms", "--sack", "--real", "--seed", "1"];
+        assert_eq!(points[0].arguments(), first);
+        let path = &points[0].settings["path"];
+        assert_eq!((path.text(), path.number()), ("274ms".into(), Some(0.274)));
+    }
+
+    #[test]
+    fn what_is_no_sweep_is_told() {
+        let wrong = |from: &str, to: &str| Sweep::parse(&STUDY.replace(from, to)).unwrap_err().to_string();
+        assert!(wrong("x = \"loss\"", "x = \"delay\"").contains("no values of `delay`"));
+        assert!(wrong("seed = [1, 2, 3]", "seed = []").contains("no values of `seed`"));
+        assert!(wrong("bytes = \"1MiB\"", "loss = 0").contains("both fixed and in the grid"));
+        assert!(wrong("y = [\"goodput_gbps", "y = [\"goodput_gbps, times more than tcpp").contains("`tcpp`"));
+        assert!(wrong("goodput_gbps\"]", "goodput_gbps\"], published = { fairness = \"x\" }").contains("`fairness`"));
+        let unknown = wrong("name", "nome");
+        assert!(unknown.starts_with("line 3: ") && unknown.contains("`nome`") && unknown.lines().count() == 1);
+        assert!(Sweep::parse(&(STUDY.to_string() + STUDY)).unwrap_err().to_string().contains("two studies"));
+        let beside = STUDY.replace("goodput_gbps\"]", "goodput_gbps\"], published = { goodput_gbps = \"nobodys\" }");
+        let sweep = Sweep::parse(&beside).unwrap();
+        let error = sweep.check_published(&offload_bench::published::figures()).unwrap_err().to_string();
+        assert!(error.contains("`nobodys`"), "{error}");
+    }
+
+    #[test]
+    fn our_own_sweeps_draw_what_they_set_published_figures_beside() {
+        let figures = offload_bench::published::figures();
+        for text in [include_str!("../sweeps/quick.toml"), include_str!("../sweeps/published.toml")] {
+            let sweep = Sweep::parse(text).unwrap();
+            sweep.check_published(&figures).unwrap();
+            for study in sweep.studies {
+                for (field, id) in &study.plot.published {
+                    let figure = figures.iter().find(|figure| figure.id == *id).expect(field);
+                    // Neither axis nor lines may miss each other by a name.
+                    let lines = &study.grid[&study.plot.series];
+                    assert!(lines.iter().any(|line| figure.series.contains_key(&line.text())), "{}: {id}", study.name);
+                    let places = &study.grid[&study.plot.x];
+                    let common = |x: &f64| places.iter().any(|place| place.number() == Some(*x));
+                    assert!(figure.x.iter().any(common), "{}: {id}", study.name);
+                }
+            }
+        }
+    }
+}

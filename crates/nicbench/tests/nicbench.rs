@@ -1,0 +1,208 @@
+//! `nicbench` as a user runs it.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const GRID: &str = r#"
+    [[study]]
+    name = "small"
+    command = "iperf"
+    fixed = { bytes = "64KiB" }
+    grid = { mode = ["tcp", "tls-nic"], streams = [1, 2] }
+    plot = { x = "streams", series = "mode", y = ["goodput_gbps"] }
+"#;
+
+#[test]
+fn a_run_tells_the_same_facts_every_time() {
+    let facts = || {
+        let arguments =
+            ["iperf", "--json", "--streams", "3", "--bytes", "100000", "--mode", "tls-nic", "--loss", "0.02"];
+        let output = nicbench(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let (one, other) = (facts(), facts());
+    assert_eq!((&one["command"], &one["seed"], &one["clock"]), (&"iperf".into(), &1.into(), &"virtual".into()));
+    let run = &one["runs"][0];
+    assert_eq!((&run["mode"], &run["bytes"], &run["sha256_ok"]), (&"tls-nic".into(), &300_000.into(), &true.into()));
+    for field in ["goodput_gbps", "packets", "counters", "dma_bytes", "fairness", "seconds"] {
+        assert_eq!(run[field], other["runs"][0][field], "{field}");
+    }
+}
+
+#[test]
+fn every_command_reports_its_runs_in_the_same_fields() {
+    let commands: [&[&str]; 5] = [
+        &["iperf", "--bytes", "64KiB", "--mode", "tcp"],
+        &["http", "--connections", "2", "--requests", "4", "--mode", "tcp"],
+        &["fio", "--operations", "4", "--mode", "tcp"],
+        &["ipsec", "--packets", "10", "--mode", "plain"],
+        &["recovery", "--streams", "2", "--records", "2"],
+    ];
+    for command in commands {
+        let output = nicbench(&[command, &["--json", "--seed", "3"]].concat());
+        let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&facts["command"], &facts["seed"]), (&command[0].into(), &3.into()));
+        let run = &facts["runs"][0];
+        assert_eq!(run["sha256_ok"], true, "{command:?}");
+        for field in ["mode", "bytes", "goodput_gbps", "device_ns_per_byte", "packets", "counters", "dma_bytes"] {
+            assert!(!run[field].is_null(), "{command:?}: {field}");
+        }
+        for field in ["tx_host_ns_per_byte", "rx_host_ns_per_byte"] {
+            assert!(run[field]["total"].is_number(), "{command:?}: {field}");
+        }
+    }
+}
+
+#[test]
+fn a_sweep_that_was_killed_makes_only_what_is_missing() {
+    let directory = scratch("sweep");
+    let (grid, results) = (directory.join("grid.toml"), directory.join("grid.jsonl"));
+    fs::write(&grid, GRID).unwrap();
+    assert_eq!(nicbench(&["sweep", text(&grid)]).status.code(), Some(0));
+    let whole = fs::read_to_string(&results).unwrap();
+    assert_eq!(whole.lines().count(), 4);
+    // In the middle of the third row.
+    let third = whole.lines().take(2).map(|line| line.len() + 1).sum::<usize>();
+    fs::write(&results, &whole[..third + 40]).unwrap();
+    let output = nicbench(&["sweep", text(&grid), "--jobs", "1"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("2 runs were there, 2 made"), "{output:?}");
+    let after = fs::read_to_string(&results).unwrap();
+    assert_eq!(after[..third], whole[..third]);
+    let commands = |text: &str| {
+        let rows = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["arguments"].to_string());
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(commands(&after), commands(&whole));
+
+    let (page, pictures) = (directory.join("page.html"), directory.join("pictures"));
+    let output = nicbench(&["report", text(&results), "--html", text(&page), "--svg", text(&pictures)]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let html = fs::read_to_string(&page).unwrap();
+    assert!(html.contains("4 runs, virtual time") && html.contains("<svg"), "{html}");
+    assert!(!html.contains("href=") && !html.contains("src="), "nothing comes from elsewhere");
+    assert!(fs::read_to_string(pictures.join("small-goodput_gbps.svg")).unwrap().starts_with("<svg"));
+
+    // Another grid of the same name: what is drawn is as it says, and what is not of it is told.
+    fs::write(&grid, GRID.replace("goodput_gbps", "fairness").replace("[1, 2]", "[2, 3]")).unwrap();
+    let output = nicbench(&["sweep", text(&grid)]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("4 runs were there, 2 made") && said.contains("2 of them are not of this grid"), "{said}");
+    let output =
+        nicbench(&["report", text(&results), "--html", text(&page), "--grid", text(&grid), "--svg", text(&pictures)]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(pictures.join("small-fairness.svg").exists());
+}
+
+#[test]
+fn what_is_wrong_is_told_in_a_line_and_with_status_2() {
+    let directory = scratch("wrong");
+    let wrong_option = directory.join("wrong.toml");
+    fs::write(&wrong_option, GRID.replace("bytes", "bites")).unwrap();
+    let (all_modes, wrong_key) = (directory.join("all.toml"), directory.join("key.toml"));
+    fs::write(
+        &all_modes,
+        GRID.replace("mode =", "queues =").replace("[\"tcp\", \"tls-nic\"]", "[1]").replace("\"mode\"", "\"queues\""),
+    )
+    .unwrap();
+    fs::write(&wrong_key, GRID.replace("command", "comand")).unwrap();
+    let unknown_figure = directory.join("figure.toml");
+    fs::write(&unknown_figure, GRID.replace("gbps\"] }", "gbps\"], published = { goodput_gbps = \"x21\" } }")).unwrap();
+    let rubbish = directory.join("rubbish.jsonl");
+    fs::write(&rubbish, "rubbish\n{}\n").unwrap();
+    let cases: [(&[&str], &str); 16] = [
+        (&[], "--help"),
+        (&["iperf", "--loss", "-1"], "--loss"),
+        (&["iperf", "--time", "0"], "--time"),
+        (&["iperf", "--bytes", "0"], "--bytes"),
+        (&["iperf", "--stream", "8"], "'--streams'"),
+        (&["sweep", text(&all_modes)], "makes 3 runs"),
+        (&["sweep", text(&wrong_key)], "line 4: unknown field `comand`"),
+        (&["sweep", text(&unknown_figure)], "`x21`"),
+        (&["report", text(&rubbish), "--published", text(&wrong_key)], "unknown field `study`"),
+        (&["report", text(&rubbish), "--published", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["report", text(&rubbish), "--grid", text(&unknown_figure)], "`x21`"),
+        (&["iperf", "--loss", "2"], "--loss"),
+        (&["sweep", "/nonexistent.toml"], "/nonexistent.toml"),
+        (&["sweep", text(&wrong_option)], "bites"),
+        (&["report", text(&rubbish)], "line 1"),
+        (&["report"], "RESULTS"),
+    ];
+    for (arguments, about) in cases {
+        let output = nicbench(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        assert!(said.contains(about) && said.lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn wireshark_captures_a_run_with_its_secrets() {
+    let list = nicbench(&["extcap", "--extcap-interfaces", "--extcap-version=4.4"]);
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(
+        list.starts_with("extcap {version=") && list.contains("\ninterface {value=nicbench-tls-nic}{display="),
+        "{list}"
+    );
+    let of_tls = ["extcap", "--extcap-interface", "nicbench-tls-nic"];
+    let dlts = nicbench(&[&of_tls[..], &["--extcap-dlts"]].concat());
+    assert_eq!(String::from_utf8_lossy(&dlts.stdout), "dlt {number=1}{name=EN10MB}{display=Ethernet}\n");
+    let config = nicbench(&[&of_tls[..], &["--extcap-config"]].concat());
+    for (number, line) in String::from_utf8(config.stdout).unwrap().lines().enumerate() {
+        assert!(line.starts_with(&format!("arg {{number={number}}}{{call=--")), "{line}");
+    }
+    let filtered = nicbench(&[&of_tls[..], &["--extcap-capture-filter", "port 1"]].concat());
+    assert_eq!(filtered.status.code(), Some(2), "{filtered:?}");
+
+    if Command::new("tshark").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: tshark is not here (apt-get install tshark); nobody reads the fifo");
+        return;
+    }
+    let fifo = scratch("extcap").join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut writer = Command::new(env!("CARGO_BIN_EXE_nicbench"))
+        .args([&of_tls[..], &["--capture", "--size", "100000", "--fifo", text(&fifo)]].concat())
+        .spawn()
+        .unwrap();
+    let reader = Command::new("tshark")
+        .args(["-r", "-", "-Y", "tls.app_data", "-T", "fields", "-e", "tls.app_data"])
+        .stdin(fs::File::open(&fifo).unwrap())
+        .output()
+        .unwrap();
+    assert!(writer.wait().unwrap().success());
+    // What tshark shows as application data it has decrypted: `ready`, `go`, and all that was sent.
+    let shown = reader.stdout.len();
+    assert!(shown > 100_000, "{reader:?}");
+}
+
+#[test]
+fn grids_and_published_figures_that_come_with_it_fit_together() {
+    let ids: Vec<String> = offload_bench::published::figures().into_iter().map(|figure| figure.id).collect();
+    for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("sweeps")).unwrap() {
+        let sweep = nicbench::sweep::Sweep::parse(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();
+        for study in &sweep.studies {
+            for (field, id) in &study.plot.published {
+                assert!(study.plot.y.contains(field) && ids.contains(id), "{}: {field}, {id}", study.name);
+            }
+        }
+    }
+}
+
+fn nicbench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nicbench")).args(arguments).output().unwrap()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _there_was_none = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}

@@ -1,0 +1,68 @@
+//! Commands of `nicbench` that pages show take the options that are shown; and sizes are written as people write them.
+
+#[path = "../../../examples/tests/front_door/shown.rs"]
+mod shown;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+#[test]
+fn nicbench_takes_the_options_that_pages_show() {
+    let mut checked = 0;
+    for path in ["README.md", "docs/studies.md", "docs/results.md", "docs/start.md", "CONTRIBUTING.md"] {
+        let Ok(text) = std::fs::read_to_string(root().join(path)) else { continue };
+        for command in shown::commands(&text).filter(|command| command.contains("-p nicbench -- ")) {
+            let (_, arguments) = command.split_once(" -- ").unwrap_or_else(|| panic!("{path}: {command}"));
+            let words = arguments.split_whitespace();
+            let deep = if arguments.starts_with("loopback ") { 2 } else { 1 };
+            let subcommand: Vec<&str> = words.clone().take(deep).collect();
+            let help = nicbench(&[&subcommand[..], &["--help"]].concat());
+            assert!(help.status.success(), "{path}: {command}");
+            let options = shown::options_in(&String::from_utf8(help.stdout).unwrap());
+            for option in words.filter(|word| word.starts_with("--")) {
+                assert!(options.contains(option), "{path}: {command}: there is no option {option}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked >= 8, "only {checked} commands were found");
+}
+
+#[test]
+fn a_loopback_reports_the_same_facts_as_the_program_of_its_name() {
+    for (kind, command, mode) in [
+        ("tls", "ktls_loopback", "tls-nic"),
+        ("nvme", "nvme_loopback", "place-check"),
+        ("ipsec", "ipsec_loopback", "esp-packet"),
+        ("quic", "quic_loopback", "quic-nic"),
+    ] {
+        let output = nicbench(&["loopback", kind, "--size", "1MiB", "--mode", mode, "--json"]);
+        assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
+        let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&facts["command"], &facts["runs"][0]["mode"]), (&command.into(), &mode.into()), "{facts}");
+    }
+    let refused = nicbench(&["loopback", "tls", "none"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.starts_with("nicbench: none: "), "{said}");
+}
+
+#[test]
+fn sizes_are_written_as_people_write_them() {
+    for size in ["16KiB", "16384"] {
+        let output = nicbench(&["iperf", "--streams", "1", "--bytes", "1MiB", "--record-size", size, "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let facts = String::from_utf8(output.stdout).unwrap();
+        assert!(facts.contains(r#""record_size":"16384""#), "{facts}");
+    }
+    let refused = nicbench(&["iperf", "--record-size", "17KiB"]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains("from 1 to 16384 bytes"), "{said}");
+}
+
+fn nicbench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nicbench")).args(arguments).output().unwrap()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}

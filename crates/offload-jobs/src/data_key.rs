@@ -1,0 +1,206 @@
+//! Data-encryption keys: one for each tenant and volume, imported wrapped, so that no queue carries a key.
+//!
+//! A tenant's keys are wrapped under a key of the tenant's (AES-KW, RFC 3394), which the device was given once. To erase a volume,
+//! its key is given up: the data stay where they are, and nobody can read them.
+
+use crate::perform::open;
+use aes_kw::cipher::KeyInit;
+use aes_kw::{KwAes128, KwAes256};
+use core::fmt;
+use offload_api::{Handle, JobQueue, Refused};
+use offload_transforms::{Secret, Session, SpecError, Transform, Tweak};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// The name of the engine that has data-encryption keys.
+pub const DATA_KEYS: &str = "data keys";
+
+/// What a data-encryption key is made from. Opened on a device, it is a session that encrypts and decrypts by AES-XTS; the IV
+/// of a job is the LBA.
+///
+/// ```
+/// use offload_jobs::{DataKey, WrappingKey};
+/// use offload_transforms::{Secret, Tweak};
+///
+/// let tenant = WrappingKey { tenant: 7, key: Secret::new(vec![1; 32]) };
+/// let wrapped = tenant.wrap(1, &Secret::new((0..64).collect()), 512, Tweak::Unit)?;
+/// let key: DataKey = tenant.unwrap(&wrapped)?;
+/// assert_eq!((key.tenant, key.volume), (7, 1));
+/// // Another tenant's key does not open it.
+/// let other = WrappingKey { tenant: 8, key: Secret::new(vec![2; 32]) };
+/// assert!(other.unwrap(&wrapped).is_err());
+/// # Ok::<(), offload_jobs::ImportError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataKeySpec {
+    /// Whose it is.
+    pub tenant: u32,
+    /// The volume that it is for.
+    pub volume: u64,
+    /// The key, wrapped under the tenant's.
+    pub wrapped: Vec<u8>,
+    /// Bytes of a unit of AES-XTS.
+    pub unit: u32,
+    /// How tweaks count.
+    pub tweak: Tweak,
+}
+
+impl DataKeySpec {
+    /// Opens it on a queue.
+    ///
+    /// # Errors
+    /// As [`Opens::open`](crate::Opens::open).
+    pub fn open<Q: JobQueue + ?Sized>(self, queue: &mut Q) -> Result<Handle, (Refused, Option<DataKeySpec>)> {
+        open(queue, DATA_KEYS, self)
+    }
+}
+
+/// A data-encryption key. See [`DataKeySpec`].
+pub struct DataKey {
+    /// Whose it is.
+    pub tenant: u32,
+    /// The volume that it is for.
+    pub volume: u64,
+    /// Bytes of a unit of AES-XTS.
+    pub unit: u32,
+    /// How tweaks count.
+    pub tweak: Tweak,
+    /// The key itself.
+    pub key: Secret,
+    /// It, expanded.
+    session: Session,
+}
+
+impl DataKey {
+    /// Expands a key that was unwrapped before.
+    ///
+    /// # Errors
+    /// If it is no key of AES-XTS, or there are no units of this size.
+    pub fn new(tenant: u32, volume: u64, unit: u32, tweak: Tweak, key: Secret) -> Result<DataKey, SpecError> {
+        let session = Session::new(&Transform::Xts { key: key.clone(), unit, tweak })?;
+        Ok(DataKey { tenant, volume, unit, tweak, key, session })
+    }
+
+    /// What runs its jobs.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DataKey(tenant {}, volume {})", self.tenant, self.volume)
+    }
+}
+
+/// A tenant's key, that its data-encryption keys are wrapped under: what the engine [`DATA_KEYS`] is
+/// [changed](offload_api::Contexts::change) by. See [`DataKeySpec`] for an example.
+#[derive(Clone, Debug)]
+pub struct WrappingKey {
+    /// Whose it is.
+    pub tenant: u32,
+    /// 16 or 32 bytes; none: the tenant has no key any more.
+    pub key: Secret,
+}
+
+/// Why a key could not be wrapped or unwrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The wrapping key has another length than AES keys.
+    #[error("a wrapping key has 16 or 32 bytes, not {0}")]
+    WrappingKey(usize),
+    /// It belongs to another tenant.
+    #[error("the key is tenant {found}'s, and was to be unwrapped with tenant {tenant}'s")]
+    Tenant {
+        /// Whose wrapping key it was.
+        tenant: u32,
+        /// Whose key it is.
+        found: u32,
+    },
+    /// It was wrapped under another key, or changed.
+    #[error("the key was wrapped under another key, or was changed")]
+    NotAuthentic,
+    /// It is no key.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+}
+
+impl WrappingKey {
+    /// Wraps a key for a volume.
+    ///
+    /// # Errors
+    /// If the wrapping key is not an AES key, or the length of the key not a multiple of eight bytes.
+    pub fn wrap(&self, volume: u64, key: &Secret, unit: u32, tweak: Tweak) -> Result<DataKeySpec, ImportError> {
+        let mut wrapped = vec![0; key.bytes().len() + 8];
+        let done = match self.key.bytes() {
+            short if short.len() == 16 => {
+                KwAes128::new_from_slice(short).map(|wrap| wrap.wrap_key(key.bytes(), &mut wrapped).is_ok())
+            }
+            long => KwAes256::new_from_slice(long).map(|wrap| wrap.wrap_key(key.bytes(), &mut wrapped).is_ok()),
+        };
+        match done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))? {
+            true => Ok(DataKeySpec { tenant: self.tenant, volume, wrapped, unit, tweak }),
+            false => Err(ImportError::NotAuthentic),
+        }
+    }
+
+    /// Unwraps and expands a key.
+    ///
+    /// # Errors
+    /// If it is another tenant's, was wrapped under another key, or is no key.
+    pub fn unwrap(&self, spec: &DataKeySpec) -> Result<DataKey, ImportError> {
+        if spec.tenant != self.tenant {
+            return Err(ImportError::Tenant { tenant: self.tenant, found: spec.tenant });
+        }
+        let mut key = Zeroizing::new(vec![0; spec.wrapped.len().saturating_sub(8)]);
+        let done = match self.key.bytes() {
+            short if short.len() == 16 => {
+                KwAes128::new_from_slice(short).map(|wrap| wrap.unwrap_key(&spec.wrapped, &mut key).is_ok())
+            }
+            long => KwAes256::new_from_slice(long).map(|wrap| wrap.unwrap_key(&spec.wrapped, &mut key).is_ok()),
+        };
+        if !done.map_err(|_| ImportError::WrappingKey(self.key.bytes().len()))? {
+            return Err(ImportError::NotAuthentic);
+        }
+        let key = Secret::new(core::mem::take(&mut *key));
+        Ok(DataKey::new(spec.tenant, spec.volume, spec.unit, spec.tweak, key)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 3394 4.6: 256 bits under 256 bits.
+    #[test]
+    fn the_rfcs_vector() {
+        let tenant = WrappingKey { tenant: 1, key: Secret::new((0..32).collect()) };
+        let key: Vec<u8> = (0..16).map(|byte| byte * 0x11).chain(0..16).collect();
+        let spec = tenant.wrap(9, &Secret::new(key.clone()), 512, Tweak::Unit).unwrap();
+        assert_eq!(spec.wrapped[..8], [0x28, 0xc9, 0xf4, 0x04, 0xc4, 0xb8, 0x10, 0xf4]);
+        assert_eq!(spec.wrapped[36..], [0x7a, 0x02, 0xdd, 0x21]);
+        assert_eq!(tenant.unwrap(&spec).unwrap().key.bytes(), key);
+    }
+
+    #[test]
+    fn what_is_no_wrapped_key_is_refused() {
+        let tenant = WrappingKey { tenant: 1, key: Secret::new(vec![3; 16]) };
+        let spec = tenant.wrap(9, &Secret::new(vec![5; 64]), 512, Tweak::Unit).unwrap();
+        for bit in 0..8 * spec.wrapped.len() {
+            let mut wrong = spec.clone();
+            wrong.wrapped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(tenant.unwrap(&wrong).unwrap_err(), ImportError::NotAuthentic);
+        }
+        for len in 0..spec.wrapped.len() {
+            let wrong = DataKeySpec { wrapped: spec.wrapped[..len].to_vec(), ..spec.clone() };
+            assert!(tenant.unwrap(&wrong).is_err(), "{len}");
+        }
+        let stranger = WrappingKey { tenant: 2, ..tenant.clone() };
+        assert_eq!(stranger.unwrap(&spec).unwrap_err(), ImportError::Tenant { tenant: 2, found: 1 });
+        let none = WrappingKey { tenant: 1, key: Secret::new(vec![]) };
+        assert_eq!(none.unwrap(&spec).unwrap_err(), ImportError::WrappingKey(0));
+        let short = tenant.wrap(9, &Secret::new(vec![5; 24]), 512, Tweak::Unit).unwrap();
+        assert!(matches!(tenant.unwrap(&short), Err(ImportError::Spec(_))));
+    }
+}

@@ -1,0 +1,26 @@
+//! Jobs from memory to memory on the CPU, and what they have in common with those of a device.
+//!
+//! - [`perform`]: runs a job by a [`Session`](offload_transforms::Session) of `offload-transforms`; the device's engine does just
+//!   that; [`Opens`] opens such a session on any queue;
+//! - [`CpuQueue`]: a [`JobQueue`](offload_api::JobQueue) in virtual time, whose work is charged to a host's cores by stated
+//!   figures;
+//! - [`PoolQueue`]: one in real time, with a thread for each core;
+//! - [`DataKey`], [`WrappingKey`]: data-encryption keys, named by tenant and volume, imported wrapped.
+
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod data_key;
+mod perform;
+mod pool;
+mod sessions;
+
+pub use cpu::{CpuConfig, CpuQueue};
+pub use data_key::{DATA_KEYS, DataKey, DataKeySpec, ImportError, WrappingKey};
+pub use perform::{Opens, TRANSFORM, perform};
+pub use pool::PoolQueue;
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

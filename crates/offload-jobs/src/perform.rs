@@ -1,0 +1,86 @@
+//! Jobs by the sessions of `offload-transforms`.
+
+use offload_api::{Direction, Handle, Integrity, Job, JobQueue, JobStatus, NewContext, Outcome, Refused, Spec, Way};
+use offload_transforms::protection::{Mismatch, Tag};
+use offload_transforms::{Fault, Parameters, Session, Transform};
+
+/// The name of the engine that runs transforms, on a device and on the CPU.
+pub const TRANSFORM: &str = "transform";
+
+/// Runs a job: appends the result to its target, or leaves that as it was.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{Handle, Job, JobStatus};
+/// use offload_jobs::perform;
+/// use offload_transforms::{Session, Transform};
+///
+/// let copy = Session::new(&Transform::Copy)?;
+/// let mut job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), BytesMut::with_capacity(4));
+/// assert_eq!(perform(&copy, &mut job).status, JobStatus::OutOfSpace);
+/// # Ok::<(), offload_transforms::SpecError>(())
+/// ```
+pub fn perform(session: &Session, job: &mut Job) -> Outcome {
+    let way = match job.way {
+        Way::Apply => offload_transforms::Way::Apply,
+        Way::Undo => offload_transforms::Way::Undo,
+    };
+    let with = Parameters { iv: job.iv, aad: &job.aad };
+    match session.run(way, with, &job.source, &mut job.target) {
+        Ok(report) => Outcome {
+            status: JobStatus::Done,
+            consumed: report.consumed,
+            produced: report.produced,
+            checksums: report.checksums.map(|sums| (sums.source, sums.target)),
+        },
+        Err(fault) => Outcome::failed(status_of(fault)),
+    }
+}
+
+fn status_of(fault: Fault) -> JobStatus {
+    match fault {
+        Fault::OutOfSpace { .. } => JobStatus::OutOfSpace,
+        Fault::SourceLength { .. } => JobStatus::Length,
+        Fault::NotAuthentic => JobStatus::NotAuthentic,
+        Fault::Integrity(Mismatch { tag, lba, offset, expected, actual }) => {
+            let tag = match tag {
+                Tag::Guard => "guard",
+                Tag::Application => "application tag",
+                Tag::Storage => "storage tag",
+                _ => "reference tag",
+            };
+            JobStatus::Integrity(Integrity { tag, lba, offset, expected, actual })
+        }
+        _ => JobStatus::Corrupt,
+    }
+}
+
+/// Sessions of transforms, on any queue.
+///
+/// See the crate's README for an example.
+pub trait Opens: JobQueue {
+    /// Opens a session of the engine [`TRANSFORM`]. One that the engine cannot make is told of as
+    /// [`Removed`](offload_api::ContextNews::Removed), and its jobs end with [`JobStatus::NoSession`].
+    ///
+    /// # Errors
+    /// If the queue has no such engine, no room for sessions, or none on its ring just now. The transform comes back, but from
+    /// a device that is gone.
+    fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
+        open(self, TRANSFORM, transform)
+    }
+}
+
+impl<Q: JobQueue + ?Sized> Opens for Q {}
+
+/// Opens a session of the engine `name`.
+pub(crate) fn open<Q: JobQueue + ?Sized, S: core::any::Any + Send>(
+    queue: &mut Q,
+    name: &str,
+    spec: S,
+) -> Result<Handle, (Refused, Option<S>)> {
+    let contexts = queue.contexts();
+    let Some(engine) = contexts.engine(name) else { return Err((Refused::Unsupported, Some(spec))) };
+    let spec: Spec = Box::new(spec);
+    let new = NewContext { engine: engine.number, direction: Direction::Transmit, flow: None, keys: Vec::new(), spec };
+    contexts.create(new).map_err(|(refused, spec)| (refused, spec.downcast().ok().map(|spec| *spec)))
+}

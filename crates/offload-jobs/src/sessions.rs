@@ -1,0 +1,83 @@
+//! Sessions on the CPU: the engine that a device would have, and its contexts.
+
+use crate::TRANSFORM;
+use offload_api::{
+    Capabilities, ContextNews, Contexts, EngineInfo, Handle, Key, NewContext, Piece, Refused, ResyncMode, Slots, Spec,
+};
+use offload_base::Seq;
+use offload_transforms::{Session, Transform};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// All sessions of a queue.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    slots: Slots<Arc<Session>>,
+    most: u32,
+    news: VecDeque<ContextNews>,
+}
+
+impl Sessions {
+    pub(crate) fn new(most: u32) -> Sessions {
+        Sessions { slots: Slots::new(Handle::indices(0, most)), most, news: VecDeque::new() }
+    }
+
+    /// A session that there is.
+    pub(crate) fn get(&self, handle: Handle) -> Option<&Arc<Session>> {
+        self.slots.get(handle)
+    }
+}
+
+impl Contexts for Sessions {
+    fn engine(&mut self, name: &str) -> Option<EngineInfo> {
+        (name == TRANSFORM).then_some(EngineInfo {
+            number: 0,
+            name: TRANSFORM,
+            contexts: self.most,
+            counts_units: false,
+            resync: ResyncMode::default(),
+            pool: 0,
+            capabilities: Capabilities::default(),
+        })
+    }
+
+    /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.
+    fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
+        let session = match new.spec.downcast_ref::<Transform>() {
+            Some(transform) if new.engine == 0 => Session::new(transform),
+            _ => return Err((Refused::Unsupported, new.spec)),
+        };
+        let Ok(session) = session else { return Err((Refused::Unsupported, new.spec)) };
+        let Ok(handle) = self.slots.insert(Arc::new(session)) else { return Err((Refused::NoSpace, new.spec)) };
+        self.news.push_back(ContextNews::Ready(handle));
+        Ok(handle)
+    }
+
+    fn steer(&mut self, _: Handle, _: Key, _: bool) -> Result<(), Refused> {
+        Err(Refused::Unsupported)
+    }
+
+    fn command(&mut self, _: Handle, command: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, command))
+    }
+
+    fn change(&mut self, _: u8, change: Spec) -> Result<(), (Refused, Spec)> {
+        Err((Refused::Unsupported, change))
+    }
+
+    fn place(&mut self, _: Handle, _: u64, _: Vec<Piece>) {}
+
+    fn release(&mut self, _: Handle, _: u64) {}
+
+    fn answer(&mut self, _: Handle, _: Seq, _: Option<u64>) {}
+
+    fn remove(&mut self, context: Handle) {
+        if self.slots.remove(context).is_some() {
+            self.news.push_back(ContextNews::Removed(context));
+        }
+    }
+
+    fn poll_news(&mut self) -> Option<ContextNews> {
+        self.news.pop_front()
+    }
+}

@@ -1,0 +1,180 @@
+//! Which arrow a packet is on: from a host's segment over the frames of both NICs to the other host's segment.
+//!
+//! An arrow is a flow of Perfetto's: a number that the slices on its way have in common. A TCP segment is known by its
+//! flow and sequence number, a frame on the wire by its bytes. What is encrypted as a whole (ESP) is no segment to those
+//! who look at a wire: its frames have arrows of their own, from one NIC to the other.
+//!
+//! Invariant: no slice names an arrow after the slice where it ended. All tables are bounded: what is lost is forgotten.
+
+use core::hash::BuildHasher;
+use offload_base::Seq;
+use offload_base::quick_hash::QuickHash;
+use offload_formats::{FlowKey, Headers, Protocol, Transport};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// Where a TCP packet belongs in its flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// As its receiver sees it.
+    pub(super) flow: FlowKey,
+    pub(super) seq: Seq,
+    pub(super) ack: u32,
+    pub(super) syn: bool,
+    /// Bytes of payload.
+    pub(super) len: u32,
+}
+
+impl Place {
+    /// Of the TCP packet in `frame`, which has `len` bytes of payload; `None`: it is no TCP.
+    pub(super) fn of(transport: &Transport, frame: &[u8], len: usize) -> Option<Place> {
+        if transport.protocol != Protocol::Tcp {
+            return None;
+        }
+        let header = &frame[transport.header..];
+        let ack = header.get(8..)?.first_chunk::<4>()?;
+        Some(Place {
+            flow: transport.flow_of_receiver(frame),
+            seq: transport.seq(frame),
+            ack: u32::from_be_bytes(*ack),
+            syn: header.get(13)? & SYN != 0,
+            len: len as u32,
+        })
+    }
+
+    /// Of a frame that is all there.
+    pub(super) fn of_frame(frame: &[u8]) -> Option<Place> {
+        let transport = Headers::parse(frame).transport()?;
+        Place::of(&transport, frame, transport.payload_len())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Arrows {
+    last: u64,
+    /// Those that have begun and did not end.
+    alive: HashSet<u64>,
+    /// Arrows of segments with payload that a host sent and the other has not seen, by the sequence numbers they start at.
+    segments: HashMap<FlowKey, BTreeMap<u32, u64>>,
+    /// Those of segments without payload, by sequence and acknowledgement number.
+    empty: HashMap<(FlowKey, u32, u32), u64>,
+    /// Frames between two NICs, by a hash of their bytes.
+    frames: HashMap<u64, u64>,
+    hasher: QuickHash,
+}
+
+impl Arrows {
+    /// A host sends a packet, which its NIC cuts into segments of `mss` bytes: an arrow begins for each.
+    pub(super) fn sent(&mut self, place: &Place, mss: Option<u16>) -> Vec<u64> {
+        if place.len == 0 {
+            let arrow = self.begin();
+            self.empty.insert((place.flow, place.seq.0, place.ack), arrow);
+            return vec![arrow];
+        }
+        let step = mss.map_or(u32::MAX, u32::from).max(1);
+        let starts = (0..place.len).step_by(step as usize).map(|at| place.seq.0.wrapping_add(at));
+        let arrows = starts.map(|seq| (seq, self.begin())).collect::<Vec<_>>();
+        let segments = self.segments.entry(place.flow).or_default();
+        segments.extend(arrows.iter().copied());
+        arrows.into_iter().map(|(_, arrow)| arrow).collect()
+    }
+
+    /// A NIC sends a frame: the arrow that passes through, or one that begins here.
+    pub(super) fn frame_sent(&mut self, frame: &[u8]) -> u64 {
+        let of_segment = Place::of_frame(frame).and_then(|place| match place.len {
+            0 => self.empty.get(&(place.flow, place.seq.0, place.ack)).copied(),
+            _ => self.segments.get(&place.flow)?.get(&place.seq.0).copied(),
+        });
+        let arrow = of_segment.unwrap_or_else(|| self.begin());
+        self.frames.insert(self.hasher.hash_one(frame), arrow);
+        arrow
+    }
+
+    /// A NIC takes a frame: the arrow that it came on, and whether that ends here. `None` for a copy, and for what was
+    /// changed on the way.
+    pub(super) fn frame_taken(&mut self, frame: &[u8]) -> Option<(u64, bool)> {
+        let arrow = self.frames.remove(&self.hasher.hash_one(frame)).filter(|arrow| self.alive.contains(arrow))?;
+        let goes_on = Place::of_frame(frame).is_some();
+        if !goes_on {
+            self.alive.remove(&arrow);
+        }
+        Some((arrow, !goes_on))
+    }
+
+    /// A host has received a packet: the arrows that end here.
+    pub(super) fn received(&mut self, place: &Place) -> Vec<u64> {
+        let mut ends = Vec::new();
+        if place.len == 0 {
+            ends.extend(self.empty.remove(&(place.flow, place.seq.0, place.ack)));
+        } else if let Some(segments) = self.segments.get_mut(&place.flow) {
+            let (from, to) = (place.seq.0, place.seq.0.wrapping_add(place.len));
+            let within: Vec<u32> = if from < to {
+                segments.range(from..to).map(|(seq, _)| *seq).collect()
+            } else {
+                segments.range(from..).chain(segments.range(..to)).map(|(seq, _)| *seq).collect()
+            };
+            ends.extend(within.iter().filter_map(|seq| segments.remove(seq)));
+        }
+        ends.retain(|arrow| self.alive.remove(arrow));
+        ends
+    }
+
+    fn begin(&mut self) -> u64 {
+        if self.alive.len() >= MOST_ARROWS {
+            // The lost ones are most of these: the others lose the rest of their way.
+            let (last, hasher) = (self.last, core::mem::take(&mut self.hasher));
+            *self = Arrows { last, hasher, ..Arrows::default() };
+        }
+        if self.frames.len() >= MOST_ARROWS {
+            self.frames.clear();
+        }
+        self.last += 1;
+        self.alive.insert(self.last);
+        self.last
+    }
+}
+
+const SYN: u8 = 1 << 1;
+const MOST_ARROWS: usize = 1 << 17;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(seq: u32, len: u32) -> Place {
+        let flow = FlowKey::tcp("10.0.0.1:443".parse().unwrap(), "10.0.0.2:5000".parse().unwrap());
+        Place { flow, seq: Seq(seq), ack: 1, syn: false, len }
+    }
+
+    #[test]
+    fn an_arrow_for_each_segment_ends_once_where_the_bytes_arrive() {
+        let mut arrows = Arrows::default();
+        // Across the end of the sequence space.
+        assert_eq!(arrows.sent(&place(u32::MAX - 149, 300), Some(100)), [1, 2, 3]);
+        assert_eq!(arrows.sent(&place(150, 0), None), [4]);
+        assert_eq!(arrows.received(&place(u32::MAX - 149, 100)), [1]);
+        assert_eq!(arrows.received(&place(u32::MAX - 49, 200)), [2, 3], "joined by the NIC");
+        assert!(arrows.received(&place(u32::MAX - 149, 300)).is_empty(), "a copy ends nothing");
+        assert_eq!(arrows.received(&place(150, 0)), [4]);
+    }
+
+    #[test]
+    fn what_was_sent_again_is_on_the_new_arrow_and_an_ended_one_is_not_named_again() {
+        let mut arrows = Arrows::default();
+        arrows.sent(&place(0, 100), None);
+        assert_eq!(arrows.sent(&place(0, 100), None), [2]);
+        assert_eq!(arrows.received(&place(0, 100)), [2]);
+        let frame = [7; 60];
+        assert_eq!(arrows.frame_sent(&frame), 3, "no TCP: an arrow of its own");
+        assert_eq!(arrows.frame_taken(&frame), Some((3, true)));
+        assert_eq!(arrows.frame_taken(&frame), None, "the wire doubled it");
+    }
+
+    #[test]
+    fn lost_segments_are_forgotten() {
+        let mut arrows = Arrows::default();
+        for seq in 0..3 * MOST_ARROWS as u32 {
+            arrows.sent(&place(seq, 1), None);
+        }
+        assert!(arrows.alive.len() <= MOST_ARROWS && arrows.segments[&place(0, 1).flow].len() <= MOST_ARROWS);
+    }
+}

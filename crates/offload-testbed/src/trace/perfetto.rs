@@ -1,0 +1,261 @@
+//! Perfetto's trace format: the few messages that a timeline needs, written by hand.
+//!
+//! Source: `protos/perfetto/trace` of the Perfetto project: `trace.proto`, `trace_packet.proto`,
+//! `track_event/track_event.proto`, `track_event/track_descriptor.proto`, `track_event/debug_annotation.proto`; and the
+//! encoding of Protocol Buffers: a key (field number and wire type) before each value, numbers as varints.
+//!
+//! Each function returns one `Trace.packet`, ready to be appended to a file.
+
+use offload_base::Instant;
+
+/// Something that a slice says about itself, beside its name.
+pub(super) type Note<'a> = (&'a str, u64);
+
+/// What happened on a track, from `from` to `to`.
+pub(super) struct Slice<'a> {
+    pub(super) track: u64,
+    pub(super) name: &'a str,
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+    pub(super) notes: &'a [Note<'a>],
+    /// Arrows that begin here or pass through.
+    pub(super) flows: &'a [u64],
+    /// Arrows that end here.
+    pub(super) ends: &'a [u64],
+}
+
+impl Slice<'_> {
+    /// The packets of its beginning and of its end.
+    pub(super) fn packets(&self) -> Vec<u8> {
+        let mut begin = Message::default();
+        begin.number(track_event::TYPE, SLICE_BEGIN);
+        begin.number(track_event::TRACK_UUID, self.track);
+        begin.text(track_event::NAME, self.name);
+        for (name, value) in self.notes {
+            let mut note = Message::default();
+            note.text(debug_annotation::NAME, name);
+            note.number(debug_annotation::UINT_VALUE, *value);
+            begin.message(track_event::DEBUG_ANNOTATIONS, &note);
+        }
+        self.flows.iter().for_each(|id| begin.fixed(track_event::FLOW_IDS, *id));
+        self.ends.iter().for_each(|id| begin.fixed(track_event::TERMINATING_FLOW_IDS, *id));
+        let mut end = Message::default();
+        end.number(track_event::TYPE, SLICE_END);
+        end.number(track_event::TRACK_UUID, self.track);
+        let mut packets = event_packet(self.from, &begin);
+        packets.extend(event_packet(self.to, &end));
+        packets
+    }
+}
+
+/// The packet of a counter's new value.
+pub(super) fn counter(track: u64, at: Instant, value: u64) -> Vec<u8> {
+    let mut event = Message::default();
+    event.number(track_event::TYPE, COUNTER);
+    event.number(track_event::TRACK_UUID, track);
+    event.number(track_event::COUNTER_VALUE, value);
+    event_packet(at, &event)
+}
+
+/// The packet that names a track, as a child of `parent` if there is one.
+pub(super) fn track(uuid: u64, parent: Option<u64>, name: &str, is_counter: bool) -> Vec<u8> {
+    // Numbers are given away in order, so they order the children too: from the application down to the wire.
+    let mut descriptor = Message::default();
+    descriptor.number(track_descriptor::UUID, uuid);
+    descriptor.text(track_descriptor::NAME, name);
+    if let Some(parent) = parent {
+        descriptor.number(track_descriptor::PARENT_UUID, parent);
+    }
+    descriptor.number(track_descriptor::CHILD_ORDERING, EXPLICIT);
+    descriptor.number(track_descriptor::SIBLING_ORDER_RANK, uuid);
+    if is_counter {
+        descriptor.message(track_descriptor::COUNTER, &Message::default());
+    }
+    let mut packet = Message::default();
+    packet.message(trace_packet::TRACK_DESCRIPTOR, &descriptor);
+    packet.in_trace()
+}
+
+/// The packet that a sequence starts with.
+pub(super) fn beginning() -> Vec<u8> {
+    let mut packet = Message::default();
+    packet.number(trace_packet::SEQUENCE_FLAGS, INCREMENTAL_STATE_CLEARED);
+    packet.in_trace()
+}
+
+fn event_packet(at: Instant, event: &Message) -> Vec<u8> {
+    let mut packet = Message::default();
+    packet.number(trace_packet::TIMESTAMP, at.as_nanos());
+    packet.message(trace_packet::TRACK_EVENT, event);
+    packet.in_trace()
+}
+
+/// A protobuf message that is being written.
+#[derive(Default)]
+struct Message(Vec<u8>);
+
+impl Message {
+    fn number(&mut self, field: u64, value: u64) {
+        self.varint(field << 3 | VARINT);
+        self.varint(value);
+    }
+
+    fn fixed(&mut self, field: u64, value: u64) {
+        self.varint(field << 3 | FIXED_64);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn text(&mut self, field: u64, text: &str) {
+        self.bytes(field, text.as_bytes());
+    }
+
+    fn message(&mut self, field: u64, message: &Message) {
+        self.bytes(field, &message.0);
+    }
+
+    fn bytes(&mut self, field: u64, bytes: &[u8]) {
+        self.varint(field << 3 | LENGTH_DELIMITED);
+        self.varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.0.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value as u8);
+    }
+
+    /// As a packet of the one sequence that a trace of ours has.
+    fn in_trace(mut self) -> Vec<u8> {
+        self.number(trace_packet::TRUSTED_PACKET_SEQUENCE_ID, 1);
+        let mut trace = Message::default();
+        trace.message(TRACE_PACKET, &self);
+        trace.0
+    }
+}
+
+const VARINT: u64 = 0;
+const FIXED_64: u64 = 1;
+const LENGTH_DELIMITED: u64 = 2;
+
+/// `Trace.packet`.
+const TRACE_PACKET: u64 = 1;
+mod trace_packet {
+    pub(super) const TIMESTAMP: u64 = 8;
+    pub(super) const TRUSTED_PACKET_SEQUENCE_ID: u64 = 10;
+    pub(super) const TRACK_EVENT: u64 = 11;
+    pub(super) const SEQUENCE_FLAGS: u64 = 13;
+    pub(super) const TRACK_DESCRIPTOR: u64 = 60;
+}
+mod track_descriptor {
+    pub(super) const UUID: u64 = 1;
+    pub(super) const NAME: u64 = 2;
+    pub(super) const PARENT_UUID: u64 = 5;
+    pub(super) const COUNTER: u64 = 8;
+    pub(super) const CHILD_ORDERING: u64 = 11;
+    pub(super) const SIBLING_ORDER_RANK: u64 = 12;
+}
+mod track_event {
+    pub(super) const DEBUG_ANNOTATIONS: u64 = 4;
+    pub(super) const TYPE: u64 = 9;
+    pub(super) const TRACK_UUID: u64 = 11;
+    pub(super) const NAME: u64 = 23;
+    pub(super) const COUNTER_VALUE: u64 = 30;
+    pub(super) const FLOW_IDS: u64 = 47;
+    pub(super) const TERMINATING_FLOW_IDS: u64 = 48;
+}
+mod debug_annotation {
+    pub(super) const UINT_VALUE: u64 = 3;
+    pub(super) const NAME: u64 = 10;
+}
+const SLICE_BEGIN: u64 = 1;
+const SLICE_END: u64 = 2;
+const COUNTER: u64 = 4;
+/// `ChildTracksOrdering.EXPLICIT`: by rank.
+const EXPLICIT: u64 = 3;
+/// `SequenceFlags.SEQ_INCREMENTAL_STATE_CLEARED`.
+const INCREMENTAL_STATE_CLEARED: u64 = 1;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A value of a decoded message.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(in super::super) enum Value {
+        Number(u64),
+        Bytes(Vec<u8>),
+    }
+
+    /// The fields of a message, in order: a reader of its own, that shares nothing with the writer.
+    pub(in super::super) fn decode(mut bytes: &[u8]) -> Vec<(u64, Value)> {
+        fn varint(bytes: &mut &[u8]) -> u64 {
+            let end = bytes.iter().position(|byte| byte & 0x80 == 0).expect("a varint ends");
+            let (number, rest) = bytes.split_at(end + 1);
+            *bytes = rest;
+            number.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+        }
+        let mut fields = Vec::new();
+        while !bytes.is_empty() {
+            let key = varint(&mut bytes);
+            let value = match key & 7 {
+                0 => Value::Number(varint(&mut bytes)),
+                1 => {
+                    let (fixed, rest) = bytes.split_first_chunk::<8>().expect("eight bytes");
+                    bytes = rest;
+                    Value::Number(u64::from_le_bytes(*fixed))
+                }
+                2 => {
+                    let len = varint(&mut bytes) as usize;
+                    let (value, rest) = bytes.split_at(len);
+                    bytes = rest;
+                    Value::Bytes(value.to_vec())
+                }
+                other => panic!("no wire type of ours: {other}"),
+            };
+            fields.push((key >> 3, value));
+        }
+        fields
+    }
+
+    /// The first value of a field.
+    pub(in super::super) fn field(message: &[(u64, Value)], number: u64) -> Option<Value> {
+        message.iter().find(|(field, _)| *field == number).map(|(_, value)| value.clone())
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let slice = Slice {
+            track: 300,
+            name: "send",
+            from: Instant::from_nanos(1),
+            to: Instant::from_nanos(u64::MAX),
+            notes: &[("bytes", 1 << 40)],
+            flows: &[7],
+            ends: &[u64::MAX, 0],
+        };
+        let trace = decode(&slice.packets());
+        assert_eq!(trace.len(), 2, "a beginning and an end");
+        let [begin, end] = [0, 1].map(|index| match &trace[index] {
+            (1, Value::Bytes(packet)) => decode(packet),
+            other => panic!("no packet: {other:?}"),
+        });
+        assert_eq!(field(&begin, 8), Some(Value::Number(1)));
+        assert_eq!(field(&end, 8), Some(Value::Number(u64::MAX)));
+        let Some(Value::Bytes(event)) = field(&begin, 11) else { panic!("no event") };
+        let note = vec![0x52, 5, b'b', b'y', b't', b'e', b's', 0x18, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20];
+        let expected = [
+            (9, Value::Number(1)),
+            (11, Value::Number(300)),
+            (23, Value::Bytes(b"send".to_vec())),
+            (4, Value::Bytes(note)),
+            (47, Value::Number(7)),
+            (48, Value::Number(u64::MAX)),
+            (48, Value::Number(0)),
+        ];
+        assert_eq!(decode(&event), expected);
+    }
+}

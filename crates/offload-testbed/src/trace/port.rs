@@ -1,0 +1,169 @@
+//! A port around a NIC, which tells a [`Tracer`] of frames, of what the engines did, and of what crossed PCIe.
+
+use super::perfetto::{Note, Slice};
+use super::{Kind, Tracer};
+use crate::runtime::lock;
+use core::task::Waker;
+use core::time::Duration;
+use nic_sim::Device;
+use nic_sim::dma::DmaBytes;
+use nic_sim::frame::Frame;
+use nic_sim::stats::DeviceCounters;
+use nic_sim::wire::Port;
+use offload_base::Instant;
+use offload_base::counters::Counters;
+use std::sync::{Arc, Mutex};
+
+/// A port around a port: it changes nothing.
+pub(crate) struct TracedPort {
+    device: Arc<Mutex<Device>>,
+    tracer: Tracer,
+    nic: u64,
+    engines: u64,
+    rings: u64,
+    /// What leaves on the wire.
+    wire: u64,
+    /// Bits per second; `None`: frames take no time on the line.
+    rate: Option<u64>,
+    line_free_at: Instant,
+    counted: DeviceCounters,
+    dma: DmaBytes,
+}
+
+impl TracedPort {
+    /// Around the NIC of `host`, with a wire of `rate` bits per second to `peer`.
+    pub(crate) fn new(
+        device: Arc<Mutex<Device>>,
+        tracer: &Tracer,
+        host: &str,
+        peer: &str,
+        rate: Option<u64>,
+    ) -> TracedPort {
+        let mut state = tracer.lock();
+        let mut track = |group: &str, name: &str| state.track(group, name, Kind::Slices);
+        let (rings, engines, nic) = (track(host, "rings"), track(host, "engines"), track(host, "NIC"));
+        let wire = track("wire", &format!("{host} to {peer}"));
+        TracedPort {
+            device,
+            tracer: tracer.clone(),
+            nic,
+            engines,
+            rings,
+            wire,
+            rate,
+            line_free_at: Instant::ZERO,
+            counted: DeviceCounters::default(),
+            dma: DmaBytes::default(),
+        }
+    }
+
+    /// Tells what the NIC counted since the last time.
+    fn tell(&mut self, now: Instant) {
+        let (counted, dma) = {
+            let device = lock(&self.device);
+            (device.counters(), device.dma())
+        };
+        let work = moved(&counted, &self.counted);
+        for (engine, belongs) in ENGINES {
+            let notes: Vec<Note<'_>> = work.iter().copied().filter(|(name, _)| belongs(name)).collect();
+            self.slice(self.engines, engine, now, &notes);
+        }
+        self.slice(self.rings, "DMA, in bytes", now, &moved(&dma, &self.dma));
+        (self.counted, self.dma) = (counted, dma);
+    }
+
+    fn slice(&self, track: u64, name: &str, now: Instant, notes: &[Note<'_>]) {
+        if !notes.is_empty() {
+            self.tracer.lock().slice(&Slice { track, name, from: now, to: now, notes, flows: &[], ends: &[] });
+        }
+    }
+
+    fn taken(&self, now: Instant, frame: &Frame) {
+        let mut state = self.tracer.lock();
+        let (flows, ends) = match state.arrows.frame_taken(&frame.data) {
+            Some((arrow, true)) => (None, Some(arrow)),
+            Some((arrow, false)) => (Some(arrow), None),
+            None => (None, None),
+        };
+        let notes = [("bytes", frame.len() as u64)];
+        let (flows, ends) = (flows.as_slice(), ends.as_slice());
+        state.slice(&Slice { track: self.nic, name: "take frame", from: now, to: now, notes: &notes, flows, ends });
+    }
+
+    fn sent(&mut self, now: Instant, frame: &Frame) {
+        let from = now.max(self.line_free_at);
+        let nanos = self.rate.map_or(0, |rate| frame.wire_len() as u128 * 8_000_000_000 / u128::from(rate));
+        self.line_free_at = from + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let mut state = self.tracer.lock();
+        let arrow = [state.arrows.frame_sent(&frame.data)];
+        let notes = [("bytes", frame.len() as u64)];
+        let left =
+            Slice { track: self.nic, name: "send frame", from: now, to: now, notes: &notes, flows: &arrow, ends: &[] };
+        state.slice(&left);
+        state.slice(&Slice { track: self.wire, name: "frame", from, to: self.line_free_at, ..left });
+    }
+}
+
+/// Those that moved, and by how much.
+fn moved(now: &dyn Counters, before: &dyn Counters) -> Vec<Note<'static>> {
+    let mut values = Vec::new();
+    before.visit(&mut |_, value| values.push(value));
+    let (mut values, mut moved) = (values.into_iter(), Vec::new());
+    now.visit(&mut |name, value| {
+        let by = value.saturating_sub(values.next().unwrap_or(0));
+        if by > 0 {
+            moved.push((name, by));
+        }
+    });
+    moved
+}
+
+impl Port for TracedPort {
+    fn receive_frame(&mut self, now: Instant, frame: Frame) {
+        self.taken(now, &frame);
+        self.device.receive_frame(now, frame);
+        self.tell(now);
+    }
+
+    fn receive_frames(&mut self, now: Instant, frames: &mut Vec<Frame>) {
+        if frames.is_empty() {
+            return self.device.receive_frames(now, frames);
+        }
+        frames.iter().for_each(|frame| self.taken(now, frame));
+        self.device.receive_frames(now, frames);
+        self.tell(now);
+    }
+
+    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
+        let frame = self.device.poll_frame(now);
+        if let Some(frame) = &frame {
+            self.sent(now, frame);
+            self.tell(now);
+        }
+        frame
+    }
+
+    fn process(&mut self, now: Instant) {
+        self.device.process(now);
+        self.tell(now);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        self.device.next_event()
+    }
+
+    fn register_doorbell(&mut self, waker: &Waker) {
+        self.device.register_doorbell(waker);
+    }
+}
+
+/// Whose work a counter tells of.
+type Belongs = fn(&str) -> bool;
+
+const ENGINES: [(&str, Belongs); 5] = [
+    ("TLS", |name| name.contains("_tls_")),
+    ("ESP", |name| name.starts_with("ipsec_")),
+    ("NVMe/TCP", |name| name.contains("nvmeotcp")),
+    ("QUIC", |name| name.starts_with("quic_")),
+    ("contexts", |name| name.starts_with("ctx_")),
+];

@@ -1,0 +1,36 @@
+//! AES with a key of 16 or of 32 bytes.
+
+use crate::{Secret, SpecError};
+use aes::cipher::KeyInit;
+use aes::{Aes128, Aes256};
+
+/// An expanded key. It is wiped when dropped.
+pub(crate) enum AesKey {
+    Aes128(Box<Aes128>),
+    Aes256(Box<Aes256>),
+}
+
+impl AesKey {
+    pub(crate) fn new(name: &'static str, key: &Secret) -> Result<AesKey, SpecError> {
+        AesKey::of(key.bytes()).ok_or(SpecError::KeyLength { name, found: key.bytes().len(), takes: "16 or 32" })
+    }
+
+    pub(crate) fn of(key: &[u8]) -> Option<AesKey> {
+        match key.len() {
+            16 => Some(AesKey::Aes128(Box::new(Aes128::new_from_slice(key).ok()?))),
+            32 => Some(AesKey::Aes256(Box::new(Aes256::new_from_slice(key).ok()?))),
+            _ => None,
+        }
+    }
+}
+
+/// Evaluates an expression with the cipher of either key length under one name.
+macro_rules! with_aes {
+    ($key:expr, $aes:ident => $body:expr) => {
+        match $key {
+            $crate::aes_key::AesKey::Aes128($aes) => $body,
+            $crate::aes_key::AesKey::Aes256($aes) => $body,
+        }
+    };
+}
+pub(crate) use with_aes;

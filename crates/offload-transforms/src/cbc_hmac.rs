@@ -1,0 +1,153 @@
+//! AES-CBC with HMAC, in both orders, with the padding of TLS.
+
+use crate::aes_key::{AesKey, with_aes};
+use crate::constant_time::{self, AAD, HEADER};
+use crate::hash::{HmacKey, Tag};
+use crate::pieces::Room;
+use crate::{Fault, Hash, Parameters, Secret, SpecError, Way};
+use aes::cipher::{BlockModeDecrypt, BlockModeEncrypt, InnerIvInit};
+use bytes::Bytes;
+use subtle::ConstantTimeEq;
+
+/// Which comes first.
+///
+/// The source, when opening, and the result, when sealing, begin behind the IV: that is a parameter.
+///
+/// ```
+/// use bytes::{Bytes, BytesMut};
+/// use offload_transforms::{Hash, Order, Parameters, Secret, Session, Transform, Way};
+///
+/// let session = Session::new(&Transform::CbcHmac {
+///     order: Order::MacThenEncrypt, // TLS 1.2
+///     hash: Hash::Sha1,
+///     cipher_key: Secret::new(vec![1; 16]),
+///     mac_key: Secret::new(vec![2; 20]),
+/// })?;
+/// let record_0 = Parameters { iv: [9; 16], aad: &[0, 0, 0, 0, 0, 0, 0, 0, 23, 3, 3] };
+/// let mut sealed = BytesMut::with_capacity(48);
+/// session.run(Way::Apply, record_0, &[Bytes::from_static(b"twelve bytes")], &mut sealed)?;
+/// assert_eq!(sealed.len(), 48, "12, a MAC of 20, padding");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Order {
+    /// The MAC is of the additional data, the IV and the ciphertext, behind which it is (RFC 7366: the additional data are
+    /// number, type, version and length).
+    EncryptThenMac,
+    /// The MAC is of the additional data, the length of the plaintext in two bytes, and the plaintext, behind which it is
+    /// encrypted (RFC 5246 6.2.3: the additional data are number, type and version, 11 bytes). It is opened in a time that
+    /// does not tell how long padding and plaintext are.
+    MacThenEncrypt,
+}
+
+/// The keys, expanded.
+pub(crate) struct CbcHmac {
+    order: Order,
+    cipher: AesKey,
+    mac: HmacKey,
+}
+
+impl CbcHmac {
+    pub(crate) fn new(order: Order, hash: Hash, cipher: &Secret, mac: &Secret) -> Result<CbcHmac, SpecError> {
+        Ok(CbcHmac { order, cipher: AesKey::new("AES-CBC", cipher)?, mac: HmacKey::new(hash, mac)? })
+    }
+
+    pub(crate) fn run(
+        &self,
+        way: Way,
+        with: Parameters<'_>,
+        source: &[Bytes],
+        room: &mut Room<'_>,
+    ) -> Result<(), Fault> {
+        room.append_all(source)?;
+        match (way, self.order) {
+            (Way::Apply, Order::EncryptThenMac) => {
+                self.pad_and_encrypt(&with.iv, room)?;
+                let tag = self.mac_of_ciphertext(with, room.result());
+                room.append(&tag[..self.mac.hash.len()])
+            }
+            (Way::Apply, Order::MacThenEncrypt) => {
+                let header = self.header(with, room.written())?;
+                let tag = self.mac.mac(&[&header, room.result()]);
+                room.append(&tag[..self.mac.hash.len()])?;
+                self.pad_and_encrypt(&with.iv, room)
+            }
+            (Way::Undo, Order::EncryptThenMac) => {
+                let mac_len = self.mac.hash.len();
+                let data = room.written().checked_sub(mac_len).filter(|data| *data >= BLOCK && data % BLOCK == 0);
+                let data = data.ok_or(self.wrong_length(room.written()))?;
+                let (data, tag) = room.result().split_at(data);
+                let expected = self.mac_of_ciphertext(with, data);
+                if !bool::from(expected[..mac_len].ct_eq(tag)) {
+                    return Err(Fault::NotAuthentic);
+                }
+                room.shorten(mac_len);
+                self.decrypt(&with.iv, room.result());
+                // The MAC is of the padding too: it is whoever has the key who made it.
+                let padding = usize::from(*room.result().last().unwrap_or(&0)) + 1;
+                let is_padding = |byte: &u8| usize::from(*byte) + 1 == padding;
+                if padding > room.written() || !room.result().iter().rev().take(padding).all(is_padding) {
+                    return Err(Fault::NotAuthentic);
+                }
+                room.shorten(padding);
+                Ok(())
+            }
+            (Way::Undo, Order::MacThenEncrypt) => {
+                let found = room.written();
+                if !found.is_multiple_of(BLOCK) || found <= self.mac.hash.len() || found > LONGEST_RECORD {
+                    return Err(self.wrong_length(found));
+                }
+                let aad = with.aad.try_into().map_err(|_| self.wrong_aad(with.aad.len()))?;
+                self.decrypt(&with.iv, room.result());
+                let plain = constant_time::check(&self.mac, aad, room.result()).ok_or(Fault::NotAuthentic)?;
+                room.shorten(found - plain);
+                Ok(())
+            }
+        }
+    }
+
+    fn header(&self, with: Parameters<'_>, plain: usize) -> Result<[u8; HEADER], Fault> {
+        let too_long = Fault::SourceLength { name: "AES-CBC with HMAC", found: plain, takes: "up to 16,640 bytes" };
+        let aad: &[u8; AAD] = with.aad.try_into().map_err(|_| self.wrong_aad(with.aad.len()))?;
+        if plain + self.mac.hash.len() + 256 > LONGEST_RECORD {
+            return Err(too_long);
+        }
+        let mut header = [0; HEADER];
+        header[..AAD].copy_from_slice(aad);
+        header[AAD..].copy_from_slice(&(plain as u16).to_be_bytes());
+        Ok(header)
+    }
+
+    fn mac_of_ciphertext(&self, with: Parameters<'_>, data: &[u8]) -> Tag {
+        self.mac.mac(&[with.aad, &with.iv, data])
+    }
+
+    fn pad_and_encrypt(&self, iv: &[u8; BLOCK], room: &mut Room<'_>) -> Result<(), Fault> {
+        // RFC 5246 6.2.3.2: one byte at least, each says how many follow the first.
+        let padding = BLOCK - room.written() % BLOCK;
+        room.append(&[padding as u8 - 1; BLOCK][..padding])?;
+        let (blocks, _) = aes::Block::slice_as_chunks_mut(room.result());
+        with_aes!(&self.cipher, aes => cbc::Encryptor::inner_iv_init((**aes).clone(), iv.into()).encrypt_blocks(blocks));
+        Ok(())
+    }
+
+    fn decrypt(&self, iv: &[u8; BLOCK], data: &mut [u8]) {
+        let (blocks, _) = aes::Block::slice_as_chunks_mut(data);
+        with_aes!(&self.cipher, aes => cbc::Decryptor::inner_iv_init((**aes).clone(), iv.into()).decrypt_blocks(blocks));
+    }
+
+    fn wrong_length(&self, found: usize) -> Fault {
+        Fault::SourceLength { name: "AES-CBC with HMAC", found, takes: "whole blocks, with a MAC, of a record" }
+    }
+
+    fn wrong_aad(&self, found: usize) -> Fault {
+        Fault::SourceLength { name: "AES-CBC with HMAC", found, takes: "11 bytes of additional data" }
+    }
+}
+
+/// Bytes of a block, and of the IV.
+const BLOCK: usize = 16;
+
+/// Bytes of a record's content, encrypted (RFC 5246 6.2.3: 2^14 + 2048).
+const LONGEST_RECORD: usize = (1 << 14) + 2048;

@@ -1,0 +1,205 @@
+//! DEFLATE, zlib and gzip by zlib-rs, LZ4 frames by lz4_flex; with the CRC-32 of both sides.
+
+use crate::pieces::{Reader, Room};
+use crate::{Checksums, Fault, SpecError, Way};
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
+use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
+use lz4_flex::frame::{FrameDecoder, FrameEncoder, FrameInfo};
+use std::io::{Read, Write};
+
+/// A format of compressed data.
+///
+/// ```
+/// use offload_transforms::Compression;
+///
+/// assert_eq!(Compression::ALL.map(Compression::name), ["deflate", "zlib", "gzip", "lz4"]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Compression {
+    /// DEFLATE alone (RFC 1951).
+    Deflate,
+    /// DEFLATE in zlib's frame (RFC 1950).
+    Zlib,
+    /// DEFLATE in gzip's frame (RFC 1952).
+    Gzip,
+    /// LZ4 frames, with a checksum of the content. There is one level.
+    Lz4,
+}
+
+impl Compression {
+    /// All of them.
+    pub const ALL: [Compression; 4] = [Compression::Deflate, Compression::Zlib, Compression::Gzip, Compression::Lz4];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Compression::Deflate => "deflate",
+            Compression::Zlib => "zlib",
+            Compression::Gzip => "gzip",
+            Compression::Lz4 => "lz4",
+        }
+    }
+}
+
+/// A format and a level that there is.
+pub(crate) struct Compressor {
+    format: Compression,
+    level: flate2::Compression,
+}
+
+/// What a run has to tell: bytes that it took of the source, and the checksums.
+pub(crate) type Taken = (usize, Checksums);
+
+impl Compressor {
+    pub(crate) fn new(format: Compression, level: u8) -> Result<Compressor, SpecError> {
+        if level > 9 {
+            return Err(SpecError::Level(level));
+        }
+        Ok(Compressor { format, level: flate2::Compression::new(level.into()) })
+    }
+
+    pub(crate) fn run(&self, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+        match (self.format, way) {
+            (Compression::Lz4, Way::Apply) => compress_lz4(source, room),
+            (Compression::Lz4, Way::Undo) => decompress_lz4(source, room),
+            (_, Way::Apply) => self.deflate(source, room),
+            (_, Way::Undo) => self.inflate(source, room),
+        }
+    }
+
+    fn deflate(&self, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+        let mut deflate = match self.format {
+            Compression::Gzip => Compress::new_gzip(self.level, WINDOW),
+            format => Compress::new(self.level, format == Compression::Zlib),
+        };
+        let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
+        loop {
+            let mut part = reader.next(usize::MAX).unwrap_or_default();
+            let flush = if part.is_empty() { FlushCompress::Finish } else { FlushCompress::None };
+            sums.source.update(part);
+            loop {
+                let (before, so_far) = (deflate.total_in(), deflate.total_out());
+                let status = deflate.compress(part, &mut buffer, flush).map_err(|_| Fault::Corrupt)?;
+                part = &part[(deflate.total_in() - before) as usize..];
+                let new = &buffer[..(deflate.total_out() - so_far) as usize];
+                sums.target.update(new);
+                room.append(new)?;
+                if status == Status::StreamEnd {
+                    return Ok((deflate.total_in() as usize, sums.finish()));
+                }
+                if part.is_empty() && new.len() < BUFFER {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn inflate(&self, source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+        let mut inflate = match self.format {
+            Compression::Gzip => Decompress::new_gzip(WINDOW),
+            format => Decompress::new(format == Compression::Zlib),
+        };
+        let (mut reader, mut sums, mut buffer) = (Reader::new(source), Sums::new(), [0; BUFFER]);
+        loop {
+            // No data left, and the stream is not at its end: what is still inside comes out, or nothing more.
+            let (mut part, is_last) = reader.next(usize::MAX).map_or((&[][..], true), |part| (part, false));
+            loop {
+                let (before, so_far) = (inflate.total_in(), inflate.total_out());
+                let status =
+                    inflate.decompress(part, &mut buffer, FlushDecompress::None).map_err(|_| Fault::Corrupt)?;
+                let (taken, rest) = part.split_at((inflate.total_in() - before) as usize);
+                part = rest;
+                let new = &buffer[..(inflate.total_out() - so_far) as usize];
+                sums.source.update(taken);
+                sums.target.update(new);
+                room.append(new)?;
+                if status == Status::StreamEnd {
+                    return Ok((inflate.total_in() as usize, sums.finish()));
+                }
+                if taken.is_empty() && new.is_empty() {
+                    break;
+                }
+            }
+            if is_last || !part.is_empty() {
+                return Err(Fault::Corrupt);
+            }
+        }
+    }
+}
+
+fn compress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+    let (mut reader, mut sums) = (Reader::new(source), Sums::new());
+    let (full, mut taken) = (room.full(), 0);
+    let mut frame = FrameEncoder::with_frame_info(FrameInfo::new().content_checksum(true), &mut *room);
+    while let Some(part) = reader.next(usize::MAX) {
+        sums.source.update(part);
+        taken += part.len();
+        frame.write_all(part).map_err(|_| full)?;
+    }
+    frame.finish().map_err(|_| full)?;
+    sums.target.update(room.result());
+    Ok((taken, sums.finish()))
+}
+
+fn decompress_lz4(source: &[Bytes], room: &mut Room<'_>) -> Result<Taken, Fault> {
+    let crc = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
+    let mut counted = Counted { reader: Reader::new(source), taken: 0, crc, ended: false };
+    let mut frame = FrameDecoder::new(&mut counted);
+    let mut buffer = [0; BUFFER];
+    loop {
+        let new = frame.read(&mut buffer).map_err(|_| Fault::Corrupt)?;
+        if new == 0 {
+            break;
+        }
+        room.append(&buffer[..new])?;
+    }
+    // A frame says itself where it ends: nobody looked for more.
+    if counted.ended {
+        return Err(Fault::Corrupt);
+    }
+    let target = crc_fast::crc32_iso_hdlc(room.result());
+    Ok((counted.taken, Checksums { source: counted.crc.finalize() as u32, target }))
+}
+
+/// A reader that keeps count.
+struct Counted<'a> {
+    reader: Reader<'a>,
+    taken: usize,
+    crc: Digest,
+    /// More was asked for than there is.
+    ended: bool,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let len = self.reader.read(bytes)?;
+        self.crc.update(&bytes[..len]);
+        self.taken += len;
+        self.ended |= len == 0 && !bytes.is_empty();
+        Ok(len)
+    }
+}
+
+/// The checksums of both sides, under way.
+struct Sums {
+    source: Digest,
+    target: Digest,
+}
+
+impl Sums {
+    fn new() -> Sums {
+        Sums { source: Digest::new(CrcAlgorithm::Crc32IsoHdlc), target: Digest::new(CrcAlgorithm::Crc32IsoHdlc) }
+    }
+
+    fn finish(&self) -> Checksums {
+        Checksums { source: self.source.finalize() as u32, target: self.target.finalize() as u32 }
+    }
+}
+
+/// Bytes that come out of a stream at once.
+const BUFFER: usize = 8192;
+
+/// The largest window there is: 32 KiB.
+const WINDOW: u8 = 15;

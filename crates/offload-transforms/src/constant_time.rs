@@ -1,0 +1,95 @@
+//! Opening what was MACed, padded and then encrypted, as in TLS 1.2, without telling by time where the padding begins.
+//!
+//! After decryption the last byte says how long the padding is, and so where the MAC is and how much was MACed. None of that
+//! is known to be true before the MAC is checked, so nothing that takes time may depend on it (Lucky Thirteen, AlFardan and
+//! Paterson 2013). All loops here run as often as the length of the ciphertext says, each byte and each block of the hash is
+//! touched whatever the padding is, and values are chosen by masks.
+
+use crate::hash::{BLOCK, HmacKey, LONGEST, Tag};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq, ConstantTimeGreater};
+
+/// Bytes in front of what is MACed: the record's number, type, version; and its length.
+pub(crate) const HEADER: usize = 13;
+
+/// The bytes in front of the length.
+pub(crate) const AAD: usize = HEADER - 2;
+
+/// Checks decrypted bytes, which are plaintext, MAC and padding: how long the plaintext is, if all is as it should be.
+/// `None`: it is not, or `data` is too short, which everybody can see.
+pub(crate) fn check(key: &HmacKey, aad: &[u8; AAD], data: &[u8]) -> Option<usize> {
+    let mac_len = key.hash.len();
+    // The longest plaintext: with padding of one byte.
+    let most = data.len().checked_sub(mac_len + 1)?;
+    let last = *data.last()?;
+    let padding = u32::from(last);
+    let fits = !padding.ct_gt(&(most as u32));
+    let padding = u32::conditional_select(&0, &padding, fits);
+    let plain = most as u32 - padding;
+
+    let mut good = fits;
+    // RFC 5246 6.2.3.2: each byte of the padding is its length. Only the last 256 can be padding.
+    for (from_end, byte) in (0u32..).zip(data.iter().rev().take(256)) {
+        let is_padding = !from_end.ct_gt(&padding);
+        good &= !is_padding | byte.ct_eq(&last);
+    }
+    let expected = mac(key, aad, &data[..most], plain);
+    let found = slice_at(data, plain, mac_len, most);
+    good &= found[..mac_len].ct_eq(&expected[..mac_len]);
+    // From here on it is known: whoever sent it sees whether it was taken.
+    bool::from(good).then_some(plain as usize)
+}
+
+/// The MAC of the header and the first `plain` bytes of `data`; what is behind them has no effect, and `plain` none on the time.
+fn mac(key: &HmacKey, aad: &[u8; AAD], data: &[u8], plain: u32) -> Tag {
+    let mut header = [0; HEADER];
+    header[..AAD].copy_from_slice(aad);
+    header[AAD..].copy_from_slice(&(plain as u16).to_be_bytes());
+    let message = HEADER as u32 + plain;
+    let bits = (8 * (BLOCK as u64 + u64::from(message))).to_be_bytes();
+    // Behind the message come a byte 0x80 and, at the end of a block, its length.
+    let last_block = (message + 8) / BLOCK as u32;
+    let blocks = (HEADER + data.len() + 8) / BLOCK + 1;
+    // Blocks that are of the message whatever the padding: it has 255 bytes at most beside the one that tells.
+    let certain = (HEADER + data.len()).saturating_sub(255) / BLOCK;
+
+    let mut chain = key.begin_inner();
+    let mut digest = Tag::default();
+    for number in 0..blocks {
+        let start = number * BLOCK;
+        let mut block = [0; BLOCK];
+        for (at, byte) in (start..).zip(&mut block) {
+            *byte = match at.checked_sub(HEADER) {
+                None => header[at],
+                Some(at) => data.get(at).copied().unwrap_or(0),
+            };
+        }
+        if number >= certain {
+            let is_last = (number as u32).ct_eq(&last_block);
+            for (at, byte) in (start as u32..).zip(&mut block) {
+                let end = u8::conditional_select(&0, &0x80, at.ct_eq(&message));
+                *byte = u8::conditional_select(&end, byte, message.ct_gt(&at));
+            }
+            for (byte, bits) in block[BLOCK - 8..].iter_mut().zip(bits) {
+                *byte = u8::conditional_select(byte, &bits, is_last);
+            }
+            chain.compress(&block);
+            let value = chain.value();
+            digest.iter_mut().zip(value).for_each(|(digest, byte)| digest.conditional_assign(&byte, is_last));
+        } else {
+            chain.compress(&block);
+        }
+    }
+    key.finish(&digest)
+}
+
+/// The `len` bytes of `data` from `at` on, which is `most` at most and `most - 255` at least.
+fn slice_at(data: &[u8], at: u32, len: usize, most: usize) -> Tag {
+    let mut slice = [0u8; LONGEST];
+    let first = most.saturating_sub(255);
+    for (place, byte) in (first as u32..).zip(&data[first..most + len]) {
+        for (offset, found) in (0u32..).zip(&mut slice[..len]) {
+            *found |= u8::conditional_select(&0, byte, Choice::from(place.ct_eq(&(at + offset)).unwrap_u8()));
+        }
+    }
+    slice
+}

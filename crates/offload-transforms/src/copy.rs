@@ -1,0 +1,46 @@
+//! Copies, and padding to whole units.
+
+use crate::pieces::{self, Reader, Room};
+use crate::{Checksums, Fault, SpecError, Way};
+use bytes::Bytes;
+use crc_fast::{CrcAlgorithm, Digest};
+
+/// Copies, and computes the CRC on the way.
+pub(crate) fn copy(source: &[Bytes], room: &mut Room<'_>) -> Result<Checksums, Fault> {
+    room.needs(pieces::len(source))?;
+    let (mut reader, mut crc) = (Reader::new(source), Digest::new(CrcAlgorithm::Crc32IsoHdlc));
+    while let Some(part) = reader.next(IN_CACHE) {
+        room.append(part)?;
+        crc.update(part);
+    }
+    let crc = crc.finalize() as u32;
+    Ok(Checksums { source: crc, target: crc })
+}
+
+/// Pads to whole units with a byte 0x80 and zeros (ISO/IEC 7816-4), or takes that off.
+pub(crate) fn pad(unit: u32, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
+    room.append_all(source)?;
+    let (written, unit) = (room.written(), unit as usize);
+    match way {
+        Way::Apply => {
+            let padding = unit - written % unit;
+            room.needs(padding)?;
+            room.append(&[0x80])?;
+            (1..padding).try_for_each(|_| room.append(&[0]))
+        }
+        Way::Undo => {
+            let zeros = room.result().iter().rev().take_while(|byte| **byte == 0).count();
+            let end = written.checked_sub(zeros + 1).filter(|end| room.result()[*end] == 0x80);
+            room.shorten(written - end.ok_or(Fault::Corrupt)?);
+            Ok(())
+        }
+    }
+}
+
+/// Refuses units without bytes.
+pub(crate) fn check_unit(unit: u32) -> Result<u32, SpecError> {
+    if unit == 0 { Err(SpecError::Unit { name: "padding", found: 0, takes: "one or more" }) } else { Ok(unit) }
+}
+
+/// Bytes that are still in the first cache when they are read again.
+const IN_CACHE: usize = 4096;

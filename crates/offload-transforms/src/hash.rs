@@ -1,0 +1,173 @@
+//! SHA-1 and SHA-256: HMAC as usual, and block by block for a MAC in constant time.
+
+use crate::{Secret, SpecError};
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+use sha2::Sha256;
+use zeroize::{Zeroize, ZeroizeOnDrop};
+
+/// A hash that HMAC is made with.
+///
+/// ```
+/// use offload_transforms::Hash;
+///
+/// assert_eq!((Hash::Sha1.len(), Hash::Sha256.len()), (20, 32));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Hash {
+    /// SHA-1: HMAC-SHA1 is what most suites of TLS 1.2 with CBC have.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+}
+
+impl Hash {
+    /// Bytes of the hash, and of a MAC.
+    #[expect(clippy::len_without_is_empty, reason = "no hash is empty")]
+    pub const fn len(self) -> usize {
+        match self {
+            Hash::Sha1 => 20,
+            Hash::Sha256 => 32,
+        }
+    }
+}
+
+/// Bytes of the longest hash.
+pub(crate) const LONGEST: usize = 32;
+
+/// Bytes that the hashes take at a time.
+pub(crate) const BLOCK: usize = 64;
+
+/// A MAC; those of SHA-1 fill its first 20 bytes.
+pub(crate) type Tag = [u8; LONGEST];
+
+/// An HMAC key.
+pub(crate) struct HmacKey {
+    pub(crate) hash: Hash,
+    keyed: Keyed,
+    /// What the hashes start from that HMAC is made of: after the block of the key and its pad.
+    inner: Chain,
+    outer: Chain,
+}
+
+enum Keyed {
+    Sha1(Box<Hmac<Sha1>>),
+    Sha256(Box<Hmac<Sha256>>),
+}
+
+impl HmacKey {
+    pub(crate) fn new(hash: Hash, key: &Secret) -> Result<HmacKey, SpecError> {
+        let bytes = key.bytes();
+        if bytes.is_empty() || bytes.len() > BLOCK {
+            return Err(SpecError::KeyLength { name: "HMAC", found: bytes.len(), takes: "1 to 64" });
+        }
+        let wrong = |_| SpecError::KeyLength { name: "HMAC", found: bytes.len(), takes: "1 to 64" };
+        let keyed = match hash {
+            Hash::Sha1 => Keyed::Sha1(Box::new(Hmac::new_from_slice(bytes).map_err(wrong)?)),
+            Hash::Sha256 => Keyed::Sha256(Box::new(Hmac::new_from_slice(bytes).map_err(wrong)?)),
+        };
+        let padded = |pad: u8| {
+            let mut block = [pad; BLOCK];
+            block.iter_mut().zip(bytes).for_each(|(byte, key)| *byte ^= key);
+            let mut chain = Chain::new(hash);
+            chain.compress(&block);
+            block.zeroize();
+            chain
+        };
+        // RFC 2104 2.
+        Ok(HmacKey { hash, keyed, inner: padded(0x36), outer: padded(0x5c) })
+    }
+
+    /// The MAC of `parts`, one behind the other.
+    pub(crate) fn mac(&self, parts: &[&[u8]]) -> Tag {
+        let mut tag = Tag::default();
+        match &self.keyed {
+            Keyed::Sha1(key) => {
+                let mut mac = (**key).clone();
+                parts.iter().for_each(|part| mac.update(part));
+                tag[..20].copy_from_slice(&mac.finalize().into_bytes());
+            }
+            Keyed::Sha256(key) => {
+                let mut mac = (**key).clone();
+                parts.iter().for_each(|part| mac.update(part));
+                tag.copy_from_slice(&mac.finalize().into_bytes());
+            }
+        }
+        tag
+    }
+
+    /// The inner hash, behind the block of the key.
+    pub(crate) fn begin_inner(&self) -> Chain {
+        self.inner.clone()
+    }
+
+    /// The MAC, of what the inner hash ended with.
+    pub(crate) fn finish(&self, inner: &Tag) -> Tag {
+        let mut block = [0; BLOCK];
+        let len = self.hash.len();
+        block[..len].copy_from_slice(&inner[..len]);
+        block[len] = 0x80;
+        block[BLOCK - 8..].copy_from_slice(&(8 * (BLOCK + len) as u64).to_be_bytes());
+        let mut outer = self.outer.clone();
+        outer.compress(&block);
+        outer.value()
+    }
+}
+
+/// The chaining value of a hash, between two blocks.
+#[derive(Clone, Zeroize, ZeroizeOnDrop)]
+pub(crate) struct Chain {
+    words: [u32; 8],
+    #[zeroize(skip)]
+    hash: Hash,
+}
+
+impl Chain {
+    fn new(hash: Hash) -> Chain {
+        // FIPS 180-4 5.3.
+        let words = match hash {
+            Hash::Sha1 => [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476, 0xc3d2_e1f0, 0, 0, 0],
+            Hash::Sha256 => {
+                [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19]
+            }
+        };
+        Chain { words, hash }
+    }
+
+    pub(crate) fn compress(&mut self, block: &[u8; BLOCK]) {
+        match self.hash {
+            Hash::Sha1 => {
+                if let Some(words) = self.words.first_chunk_mut() {
+                    sha1::block_api::compress(words, core::slice::from_ref(block));
+                }
+            }
+            Hash::Sha256 => sha2::block_api::compress256(&mut self.words, core::slice::from_ref(block)),
+        }
+    }
+
+    /// As bytes.
+    pub(crate) fn value(&self) -> Tag {
+        let mut tag = Tag::default();
+        tag.chunks_exact_mut(4).zip(self.words).for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_be_bytes()));
+        tag
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 2202 3 and RFC 4231 4.3, test case 2 of both.
+    #[test]
+    fn hmac_of_the_rfcs() {
+        let of = |hash| HmacKey::new(hash, &Secret::new(b"Jefe".to_vec())).unwrap();
+        let parts: [&[u8]; 2] = [b"what do ya want ", b"for nothing?"];
+        let sha1 = of(Hash::Sha1).mac(&parts);
+        let sha256 = of(Hash::Sha256).mac(&parts);
+        assert_eq!(sha1[..4], [0xef, 0xfc, 0xdf, 0x6a]);
+        assert_eq!(sha1[16..20], [0x25, 0x9a, 0x7c, 0x79]);
+        assert_eq!(sha256[..4], [0x5b, 0xdc, 0xc1, 0x46]);
+        assert_eq!(sha256[28..], [0x64, 0xec, 0x38, 0x43]);
+    }
+}

@@ -1,0 +1,72 @@
+//! What an accelerator does to bytes in memory: pure functions, without a device, a queue or a clock.
+//!
+//! A [`Transform`] says what is to be done, with which keys. A [`Session`] is a transform with its keys expanded. It runs both
+//! ways: [`Way::Apply`] seals, encrypts, compresses or adds protection information, [`Way::Undo`] takes that back. The source
+//! comes in any number of pieces. The result is appended to a target, which never grows: a result that does not fit is
+//! [`Fault::OutOfSpace`], so a few bytes of compressed data cannot fill the memory.
+//!
+//! - `session.rs`: [`Transform`], [`Session`], and chains;
+//! - `aead.rs`, `cbc_hmac.rs` (with `constant_time.rs` and `hash.rs`), `stream.rs` (AES-CTR and AES-CMAC), `xts.rs`: ciphers;
+//! - [`protection`]: T10-DIF and NVMe protection information;
+//! - `compression.rs`, `copy.rs`: DEFLATE, zlib, gzip, LZ4; copies with a CRC, and padding;
+//! - `pieces.rs`, `fault.rs`, `secret.rs`: sources and targets, what can go wrong, keys.
+//!
+//! # Example
+//!
+//! Compress a block, encrypt it and protect it, in one go:
+//!
+//! ```
+//! use bytes::{Bytes, BytesMut};
+//! use offload_transforms::protection::{Check, Format, Guard, Kind, Protection};
+//! use offload_transforms::{Compression, Parameters, Secret, Session, Transform, Tweak, Way};
+//!
+//! let wire = Format { kind: Kind::Type1, guard: Guard::Crc16, ..Format::default() };
+//! let session = Session::new(&Transform::Chain(vec![
+//!     Transform::Compression { format: Compression::Deflate, level: 1 },
+//!     Transform::Pad { unit: 512 },
+//!     Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit },
+//!     Transform::Protection(Protection { memory: None, wire: Some(wire), check: Check::ALL }),
+//! ]))?;
+//! let at_lba_1000 = Parameters { iv: 1000u128.to_le_bytes(), aad: &[] };
+//! let text = Bytes::from(vec![b'a'; 4096]);
+//!
+//! let mut stored = BytesMut::with_capacity(8192);
+//! session.run(Way::Apply, at_lba_1000, &[text.clone()], &mut stored)?;
+//! assert_eq!(stored.len(), 520, "one block, with its protection information");
+//!
+//! let mut read = BytesMut::with_capacity(4096);
+//! session.run(Way::Undo, at_lba_1000, &[stored.freeze()], &mut read)?;
+//! assert_eq!(read, text);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod aead;
+mod aes_key;
+mod cbc_hmac;
+mod compression;
+mod constant_time;
+mod copy;
+mod fault;
+mod hash;
+mod pieces;
+pub mod protection;
+mod secret;
+mod session;
+mod stream;
+mod xts;
+
+pub use aead::Aead;
+pub use cbc_hmac::Order;
+pub use compression::Compression;
+pub use fault::{Fault, SpecError};
+pub use hash::Hash;
+pub use secret::Secret;
+pub use session::{Checksums, Parameters, Report, Session, Transform, Way};
+pub use xts::Tweak;
+
+/// The README's example runs with the others.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

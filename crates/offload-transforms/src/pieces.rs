@@ -1,0 +1,164 @@
+//! Sources in pieces, and targets that do not grow.
+
+use crate::Fault;
+use bytes::{Buf, Bytes, BytesMut};
+use std::io::{self, Read, Write};
+
+/// Bytes of all pieces.
+pub(crate) fn len(source: &[Bytes]) -> usize {
+    source.iter().map(Bytes::len).sum()
+}
+
+/// A place to append a result to.
+///
+/// Invariant: it never grows beyond the capacity that the target came with; without [`keep`](Self::keep), the target has its
+/// old length again, and nothing of the result is left in it.
+pub(crate) struct Room<'a> {
+    target: &'a mut BytesMut,
+    start: usize,
+    kept: bool,
+}
+
+impl<'a> Room<'a> {
+    pub(crate) fn new(target: &'a mut BytesMut) -> Room<'a> {
+        Room { start: target.len(), target, kept: false }
+    }
+
+    /// Bytes of the result so far.
+    pub(crate) fn written(&self) -> usize {
+        self.target.len() - self.start
+    }
+
+    pub(crate) fn left(&self) -> usize {
+        self.target.capacity() - self.target.len()
+    }
+
+    pub(crate) fn needs(&self, more: usize) -> Result<(), Fault> {
+        if more > self.left() { Err(self.full()) } else { Ok(()) }
+    }
+
+    pub(crate) fn full(&self) -> Fault {
+        Fault::OutOfSpace { room: self.target.capacity() - self.start }
+    }
+
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.needs(bytes.len())?;
+        self.target.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Appends all pieces.
+    pub(crate) fn append_all(&mut self, source: &[Bytes]) -> Result<(), Fault> {
+        self.needs(len(source))?;
+        source.iter().for_each(|piece| self.target.extend_from_slice(piece));
+        Ok(())
+    }
+
+    /// The result so far.
+    pub(crate) fn result(&mut self) -> &mut [u8] {
+        &mut self.target[self.start..]
+    }
+
+    /// Takes bytes off the end of the result, and wipes them.
+    pub(crate) fn shorten(&mut self, by: usize) {
+        let left = self.target.len() - by;
+        self.target[left..].fill(0);
+        self.target.truncate(left);
+    }
+
+    /// The result stays in the target. Says how long it is.
+    pub(crate) fn keep(mut self) -> usize {
+        self.kept = true;
+        self.written()
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.shorten(self.written());
+        }
+    }
+}
+
+/// An error means that there is no room.
+impl Write for Room<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.append(bytes) {
+            Ok(()) => Ok(bytes.len()),
+            Err(_) => Err(io::ErrorKind::StorageFull.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads pieces one behind the other.
+pub(crate) struct Reader<'a> {
+    piece: &'a [u8],
+    rest: core::slice::Iter<'a, Bytes>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(source: &'a [Bytes]) -> Reader<'a> {
+        Reader { piece: &[], rest: source.iter() }
+    }
+
+    /// The next bytes, `most` at most and one at least; `None`: there are no more.
+    pub(crate) fn next(&mut self, most: usize) -> Option<&'a [u8]> {
+        while self.piece.is_empty() {
+            self.piece = self.rest.next()?;
+        }
+        let (next, rest) = self.piece.split_at(most.min(self.piece.len()));
+        self.piece = rest;
+        Some(next)
+    }
+
+    /// Fills `bytes`. False: there are too few left.
+    pub(crate) fn fill(&mut self, bytes: &mut [u8]) -> bool {
+        self.read_exact(bytes).is_ok()
+    }
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let Some(mut next) = self.next(bytes.len()) else { return Ok(0) };
+        let len = next.len();
+        next.copy_to_slice(&mut bytes[..len]);
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_is_not_kept_leaves_no_trace() {
+        let mut target = BytesMut::with_capacity(16);
+        target.extend_from_slice(b"old");
+        let mut room = Room::new(&mut target);
+        room.append(b"secret").unwrap();
+        assert_eq!(room.append(&[0; 11]), Err(Fault::OutOfSpace { room: 13 }));
+        drop(room);
+        assert_eq!(target, "old");
+        target.resize(9, 1);
+        let mut room = Room::new(&mut target);
+        room.append(b"x").unwrap();
+        room.append_all(&[]).unwrap();
+        assert_eq!(room.keep(), 1);
+        assert_eq!(target.len(), 10);
+    }
+
+    #[test]
+    fn a_reader_joins_pieces_and_steps_over_empty_ones() {
+        let pieces = [Bytes::new(), "ab".into(), Bytes::new(), "cde".into()];
+        let mut reader = Reader::new(&pieces);
+        let mut three = [0; 3];
+        assert!(reader.fill(&mut three));
+        assert_eq!((&three, reader.next(9), reader.next(9)), (b"abc", Some(&b"de"[..]), None));
+        assert!(!reader.fill(&mut three));
+    }
+}

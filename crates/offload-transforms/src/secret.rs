@@ -1,0 +1,34 @@
+//! Keys as bytes.
+
+use core::fmt;
+use zeroize::Zeroizing;
+
+/// A key. It is wiped when dropped, and never printed.
+///
+/// ```
+/// use offload_transforms::Secret;
+///
+/// let key = Secret::new(vec![7; 32]);
+/// assert_eq!(format!("{key:?}"), "Secret(32 bytes)");
+/// assert_eq!(key.bytes(), [7; 32]);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// These bytes. They are moved, not copied.
+    pub fn new(bytes: Vec<u8>) -> Secret {
+        Secret(Zeroizing::new(bytes))
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Secret({} bytes)", self.0.len())
+    }
+}

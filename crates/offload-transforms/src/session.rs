@@ -1,0 +1,320 @@
+//! Transforms, and sessions made of them.
+
+use crate::aead::{Aead, AeadKey};
+use crate::aes_key::AesKey;
+use crate::cbc_hmac::{CbcHmac, Order};
+use crate::compression::{Compression, Compressor};
+use crate::copy;
+use crate::pieces::{self, Room};
+use crate::protection::Protection;
+use crate::stream;
+use crate::xts::{Tweak, Xts};
+use crate::{Fault, Hash, Secret, SpecError};
+use bytes::{Bytes, BytesMut};
+use core::fmt;
+
+/// What is to be done to bytes.
+///
+/// ```
+/// use offload_transforms::{Aead, Secret, Session, Transform};
+///
+/// let transform = Transform::Aead { aead: Aead::Aes128Gcm, key: Secret::new(vec![7; 16]) };
+/// assert_eq!(transform.name(), "AES-128-GCM");
+/// assert!(Session::new(&transform).is_ok());
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Transform {
+    /// Seals or opens; the tag follows the ciphertext. The nonce is the first 12 bytes of the IV.
+    Aead {
+        /// Which one.
+        aead: Aead,
+        /// Its key.
+        key: Secret,
+    },
+    /// AES-CBC with HMAC.
+    CbcHmac {
+        /// Which comes first.
+        order: Order,
+        /// The hash.
+        hash: Hash,
+        /// The key of AES: 16 or 32 bytes.
+        cipher_key: Secret,
+        /// The key of HMAC: 1 to 64 bytes.
+        mac_key: Secret,
+    },
+    /// AES in counter mode, the same both ways. The IV is the first counter block.
+    Ctr {
+        /// 16 or 32 bytes.
+        key: Secret,
+    },
+    /// AES-CMAC (NIST SP 800-38B, RFC 4493) behind the message, checked and taken off the other way.
+    Cmac {
+        /// 16 or 32 bytes.
+        key: Secret,
+    },
+    /// AES-XTS. The IV is the tweak of the first unit, a little-endian number: an LBA.
+    Xts {
+        /// The key for data and the one for tweaks, together 32 or 64 bytes.
+        key: Secret,
+        /// Bytes of a unit.
+        unit: u32,
+        /// How tweaks count.
+        tweak: Tweak,
+    },
+    /// Protection information. The IV begins with the LBA of the first block.
+    Protection(Protection),
+    /// Compresses or decompresses.
+    Compression {
+        /// The format.
+        format: Compression,
+        /// 0 to 9, from none at all to the best.
+        level: u8,
+    },
+    /// Copies, with a CRC-32.
+    Copy,
+    /// Pads to whole units, or takes the padding off: for a chain, between compression and AES-XTS.
+    Pad {
+        /// Bytes of a unit.
+        unit: u32,
+    },
+    /// One after the other; the last one first when undone. All of them get the same IV and additional data.
+    Chain(Vec<Transform>),
+}
+
+impl Transform {
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Transform::Aead { aead, .. } => aead.name(),
+            Transform::CbcHmac { hash: Hash::Sha1, .. } => "AES-CBC-HMAC-SHA1",
+            Transform::CbcHmac { hash: Hash::Sha256, .. } => "AES-CBC-HMAC-SHA256",
+            Transform::Ctr { .. } => "AES-CTR",
+            Transform::Cmac { .. } => "AES-CMAC",
+            Transform::Xts { .. } => "AES-XTS",
+            Transform::Protection(_) => "protection information",
+            Transform::Compression { format, .. } => format.name(),
+            Transform::Copy => "copy",
+            Transform::Pad { .. } => "padding",
+            Transform::Chain(_) => "chain",
+        }
+    }
+}
+
+/// Forwards or back.
+///
+/// ```
+/// use offload_transforms::Way;
+///
+/// assert_ne!(Way::Apply, Way::Undo);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// Seal, encrypt, compress, add: from memory to the wire.
+    #[default]
+    Apply,
+    /// Open, decrypt, decompress, verify: from the wire to memory.
+    Undo,
+}
+
+/// What differs from run to run.
+///
+/// ```
+/// use offload_transforms::Parameters;
+///
+/// let lba_9 = Parameters { iv: 9u128.to_le_bytes(), ..Parameters::default() };
+/// assert!(lba_9.aad.is_empty());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parameters<'a> {
+    /// Nonce, IV, tweak or place, as the transform says.
+    pub iv: [u8; 16],
+    /// Data that are authenticated and not in the source.
+    pub aad: &'a [u8],
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes of the source that were used: fewer than there are if other data follow compressed ones.
+    pub consumed: usize,
+    /// Bytes appended to the target.
+    pub produced: usize,
+    /// Of a copy, and of (de)compression; in a chain, of the last one.
+    pub checksums: Option<Checksums>,
+}
+
+/// CRC-32s (of Ethernet and gzip) of what was read and of what was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checksums {
+    /// Of the bytes consumed.
+    pub source: u32,
+    /// Of the bytes produced.
+    pub target: u32,
+}
+
+/// A transform with its keys expanded. It can be shared: a run changes nothing in it.
+///
+/// ```
+/// use bytes::{Bytes, BytesMut};
+/// use offload_transforms::{Compression, Fault, Parameters, Session, Transform, Way};
+///
+/// let gzip = Session::new(&Transform::Compression { format: Compression::Gzip, level: 6 })?;
+/// let mut small = BytesMut::with_capacity(2000);
+/// let megabyte = Bytes::from(vec![0; 1 << 20]);
+/// let report = gzip.run(Way::Apply, Parameters::default(), &[megabyte], &mut small)?;
+/// assert_eq!(report.produced, small.len());
+/// // Nobody is made to hold a megabyte for it.
+/// let fault = gzip.run(Way::Undo, Parameters::default(), &[small.freeze()], &mut BytesMut::with_capacity(4096));
+/// assert_eq!(fault, Err(Fault::OutOfSpace { room: 4096 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Session {
+    name: &'static str,
+    steps: Vec<Step>,
+}
+
+enum Step {
+    Aead(AeadKey),
+    CbcHmac(CbcHmac),
+    Ctr(AesKey),
+    Cmac(AesKey),
+    Xts(Xts),
+    Protection(Protection),
+    Compression(Compressor),
+    Copy,
+    Pad(u32),
+}
+
+impl Session {
+    /// Expands the keys of a transform.
+    ///
+    /// # Errors
+    /// If a key, a size or a level cannot be.
+    pub fn new(transform: &Transform) -> Result<Session, SpecError> {
+        let steps = match transform {
+            Transform::Chain(steps) if steps.is_empty() => return Err(SpecError::Chain),
+            Transform::Chain(steps) => steps.iter().map(Step::new).collect::<Result<_, _>>()?,
+            single => vec![Step::new(single)?],
+        };
+        Ok(Session { name: transform.name(), steps })
+    }
+
+    /// What its transform is called.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Runs the transform over `source`, pieces in order, and appends the result to `target`, which does not grow beyond its
+    /// capacity.
+    ///
+    /// # Errors
+    /// See [`Fault`]. The target is as it was before; of data that turned out not to be authentic, nothing is left in it.
+    pub fn run(
+        &self,
+        way: Way,
+        with: Parameters<'_>,
+        source: &[Bytes],
+        target: &mut BytesMut,
+    ) -> Result<Report, Fault> {
+        let mut room = Room::new(target);
+        let mut report = Report { consumed: pieces::len(source), ..Report::default() };
+        let mut taken = None;
+        let last = self.steps.len() - 1;
+        let mut between: Option<Bytes> = None;
+        for turn in 0..=last {
+            let step = &self.steps[if way == Way::Apply { turn } else { last - turn }];
+            let source = between.as_ref().map_or(source, core::slice::from_ref);
+            let mut buffer = BytesMut::new();
+            let used = if turn == last {
+                step.run(way, with, source, &mut room)?
+            } else {
+                // Between two steps a result may be as long as the last one's, or longer by what is taken off then.
+                let most = pieces::len(source).max(room.left()).saturating_mul(2).saturating_add(SLACK);
+                buffer.reserve(step.most(way, pieces::len(source)).unwrap_or(most));
+                let mut room = Room::new(&mut buffer);
+                let used = step.run(way, with, source, &mut room)?;
+                room.keep();
+                used
+            };
+            if turn == 0 {
+                taken = used.map(|(taken, _)| taken);
+            }
+            report.checksums = used.map(|(_, sums)| sums).or(report.checksums);
+            between = Some(buffer.freeze());
+        }
+        report.consumed = taken.unwrap_or(report.consumed);
+        report.produced = room.keep();
+        Ok(report)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.name)
+    }
+}
+
+impl Step {
+    fn new(transform: &Transform) -> Result<Step, SpecError> {
+        Ok(match transform {
+            Transform::Aead { aead, key } => Step::Aead(AeadKey::new(*aead, key)?),
+            Transform::CbcHmac { order, hash, cipher_key, mac_key } => {
+                Step::CbcHmac(CbcHmac::new(*order, *hash, cipher_key, mac_key)?)
+            }
+            Transform::Ctr { key } => Step::Ctr(AesKey::new("AES-CTR", key)?),
+            Transform::Cmac { key } => Step::Cmac(AesKey::new("AES-CMAC", key)?),
+            Transform::Xts { key, unit, tweak } => Step::Xts(Xts::new(key, *unit, *tweak)?),
+            Transform::Protection(protection) => {
+                protection.check()?;
+                Step::Protection(*protection)
+            }
+            Transform::Compression { format, level } => Step::Compression(Compressor::new(*format, *level)?),
+            Transform::Copy => Step::Copy,
+            Transform::Pad { unit } => Step::Pad(copy::check_unit(*unit)?),
+            Transform::Chain(_) => return Err(SpecError::Chain),
+        })
+    }
+
+    fn run(
+        &self,
+        way: Way,
+        with: Parameters<'_>,
+        source: &[Bytes],
+        room: &mut Room<'_>,
+    ) -> Result<Option<(usize, Checksums)>, Fault> {
+        match self {
+            Step::Aead(key) => key.run(way, with, source, room)?,
+            Step::CbcHmac(key) => key.run(way, with, source, room)?,
+            Step::Ctr(key) => stream::counter_mode(key, &with.iv, source, room)?,
+            Step::Cmac(key) => stream::cmac(key, way, source, room)?,
+            Step::Xts(key) => key.run(way, with, source, room)?,
+            Step::Protection(protection) => {
+                let (memory, wire) = (protection.memory.as_ref(), protection.wire.as_ref());
+                let (from, to) = if way == Way::Apply { (memory, wire) } else { (wire, memory) };
+                protection.run(from, to, with, source, room)?;
+            }
+            Step::Compression(compressor) => return compressor.run(way, source, room).map(Some),
+            Step::Copy => return copy::copy(source, room).map(|sums| Some((pieces::len(source), sums))),
+            Step::Pad(unit) => copy::pad(*unit, way, source, room)?,
+        }
+        Ok(None)
+    }
+
+    /// Bytes of the longest result; `None`: of data decompressed, which nobody can say.
+    fn most(&self, way: Way, source: usize) -> Option<usize> {
+        match (self, way) {
+            (Step::Compression(_), Way::Undo) => None,
+            (Step::Compression(_), Way::Apply) => Some(source + source / 128 + SLACK),
+            (Step::Protection(protection), _) => {
+                let interval = protection.memory.or(protection.wire).map_or(1, |format| format.interval as usize);
+                Some(source + (source / interval + 1) * 16)
+            }
+            (Step::Pad(unit), _) => Some(source + *unit as usize),
+            _ => Some(source + SLACK),
+        }
+    }
+}
+
+/// More than tags, MACs, padding and the frame of compressed data take.
+const SLACK: usize = 1024;

@@ -1,0 +1,46 @@
+//! AES in counter mode, and AES-CMAC.
+
+use crate::aes_key::{AesKey, with_aes};
+use crate::pieces::Room;
+use crate::{Fault, Way};
+use aes::cipher::{InnerIvInit, StreamCipher};
+use bytes::Bytes;
+use cmac::digest::common::InnerInit;
+use cmac::{Cmac, Mac};
+use ctr::{Ctr128BE, CtrCore};
+use subtle::ConstantTimeEq;
+
+/// Encrypts or decrypts, which is the same: the IV is the first counter block, counted up as a big-endian number.
+pub(crate) fn counter_mode(key: &AesKey, iv: &[u8; 16], source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
+    room.append_all(source)?;
+    with_aes!(key, aes => {
+        let counter = CtrCore::inner_iv_init((**aes).clone(), iv.into());
+        Ctr128BE::from_core(counter).apply_keystream(room.result());
+    });
+    Ok(())
+}
+
+/// Adds the MAC behind the message, or checks and takes it off.
+pub(crate) fn cmac(key: &AesKey, way: Way, source: &[Bytes], room: &mut Room<'_>) -> Result<(), Fault> {
+    room.append_all(source)?;
+    match way {
+        Way::Apply => {
+            let tag = tag(key, room.result());
+            room.append(&tag)
+        }
+        Way::Undo => {
+            let found = room.written();
+            let too_short = Fault::SourceLength { name: "AES-CMAC", found, takes: "a message and 16 bytes of MAC" };
+            let (message, found) = room.result().split_last_chunk::<16>().ok_or(too_short)?;
+            if !bool::from(tag(key, message).ct_eq(found)) {
+                return Err(Fault::NotAuthentic);
+            }
+            room.shorten(16);
+            Ok(())
+        }
+    }
+}
+
+fn tag(key: &AesKey, message: &[u8]) -> [u8; 16] {
+    with_aes!(key, aes => Cmac::inner_init((**aes).clone()).chain_update(message).finalize().into_bytes().into())
+}

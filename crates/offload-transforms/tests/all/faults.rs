@@ -1,0 +1,208 @@
+//! What must be refused, and how.
+
+use crate::{hex, run};
+use bytes::{Bytes, BytesMut};
+use offload_transforms::protection::{Check, Format, Guard, Kind, Mismatch, Protection, Tag};
+use offload_transforms::{
+    Aead, Compression, Fault, Hash, Order, Parameters, Secret, Session, SpecError, Transform, Tweak, Way,
+};
+
+fn all() -> Vec<Transform> {
+    let key = |len| Secret::new(vec![5; len]);
+    let protection = Protection { memory: None, wire: Some(Format::default()), check: Check::ALL };
+    let cbc = |order| Transform::CbcHmac { order, hash: Hash::Sha1, cipher_key: key(16), mac_key: key(20) };
+    let mut all: Vec<_> =
+        Aead::ALL.iter().map(|aead| Transform::Aead { aead: *aead, key: key(aead.key_len()) }).collect();
+    all.extend(Compression::ALL.map(|format| Transform::Compression { format, level: 3 }));
+    all.extend([
+        cbc(Order::EncryptThenMac),
+        cbc(Order::MacThenEncrypt),
+        Transform::Ctr { key: key(16) },
+        Transform::Cmac { key: key(16) },
+        Transform::Xts { key: key(32), unit: 512, tweak: Tweak::Unit },
+        Transform::Protection(protection),
+        Transform::Copy,
+        Transform::Pad { unit: 512 },
+        Transform::Chain(vec![
+            Transform::Compression { format: Compression::Deflate, level: 1 },
+            Transform::Pad { unit: 512 },
+            Transform::Xts { key: key(64), unit: 512, tweak: Tweak::Unit },
+            Transform::Protection(protection),
+        ]),
+    ]);
+    all
+}
+
+const WITH: Parameters<'static> = Parameters { iv: [1; 16], aad: b"eleven byte" };
+
+/// With one byte too little a target is left alone, whichever way; with just enough the run goes through.
+#[test]
+fn a_target_that_is_too_short_stays_as_it_was() {
+    for transform in all() {
+        let session = Session::new(&transform).unwrap();
+        let plain = Bytes::from(vec![b'a'; 1024]);
+        let (applied, _) = run(&session, Way::Apply, WITH, core::slice::from_ref(&plain)).unwrap();
+        for (way, source, len) in
+            [(Way::Apply, plain.clone(), applied.len()), (Way::Undo, applied.clone().into(), 1024)]
+        {
+            let mut target = BytesMut::with_capacity(len - 1);
+            let fault = session.run(way, WITH, core::slice::from_ref(&source), &mut target).unwrap_err();
+            assert_eq!(fault, Fault::OutOfSpace { room: len - 1 }, "{} {way:?}", transform.name());
+            assert!(target.is_empty() && target.capacity() == len - 1, "{}", transform.name());
+        }
+    }
+}
+
+/// A bit that was flipped is found by all that vouch for their data; nobody panics.
+#[test]
+fn flipped_bits_are_found() {
+    for transform in all() {
+        let vouches = !matches!(
+            transform,
+            Transform::Ctr { .. }
+                | Transform::Xts { .. }
+                | Transform::Copy
+                | Transform::Pad { .. }
+                // Raw DEFLATE has no checksum.
+                | Transform::Compression { format: Compression::Deflate, .. }
+        );
+        let session = Session::new(&transform).unwrap();
+        let plain: Vec<u8> = (0..1024).map(|at| (at % 7) as u8).collect();
+        let (applied, _) = run(&session, Way::Apply, WITH, &[plain.clone().into()]).unwrap();
+        for bit in 0..8 * applied.len() {
+            let mut wrong = applied.clone();
+            wrong[bit / 8] ^= 1 << (bit % 8);
+            let undone = run(&session, Way::Undo, WITH, &[wrong.into()]);
+            // Padding and parts of the heads say nothing about the data.
+            let same = |undone: &(Vec<u8>, _)| matches!(transform, Transform::Compression { .. }) && undone.0 == plain;
+            assert!(
+                !vouches || undone.as_ref().map_or(true, same),
+                "{}: bit {bit} of {}",
+                transform.name(),
+                8 * applied.len()
+            );
+        }
+    }
+}
+
+/// Cut short anywhere, compressed data are damaged, and never plain data that end earlier.
+#[test]
+fn compressed_data_cut_short_are_damaged() {
+    for format in Compression::ALL {
+        let session = Session::new(&Transform::Compression { format, level: 6 }).unwrap();
+        let plain: Vec<u8> = (0..3000u32).map(|at| (at * at % 251) as u8).collect();
+        let (packed, _) = run(&session, Way::Apply, WITH, &[plain.into()]).unwrap();
+        for len in 0..packed.len() {
+            let cut = Bytes::copy_from_slice(&packed[..len]);
+            assert_eq!(run(&session, Way::Undo, WITH, &[cut]), Err(Fault::Corrupt), "{format:?} {len}");
+        }
+    }
+}
+
+#[test]
+fn the_report_names_tag_block_and_values() {
+    let kinds = [Kind::Type1, Kind::Type2, Kind::Type3];
+    for (kind, guard) in
+        kinds.into_iter().flat_map(|kind| [Guard::Crc16, Guard::Crc32, Guard::Crc64].map(|guard| (kind, guard)))
+    {
+        let wire = Format { kind, guard, application: 0x1234, storage_bits: 16, storage: 0xabc, ..Format::default() };
+        let of =
+            |check| Session::new(&Transform::Protection(Protection { memory: None, wire: Some(wire), check })).unwrap();
+        let with = Parameters { iv: (500u128 << 64 | 1000).to_le_bytes(), aad: b"" };
+        let (protected, _) = run(&of(Check::ALL), Way::Apply, with, &[vec![3; 2048].into()]).unwrap();
+        let block = wire.block();
+        let fault = |check: Check, at: usize| {
+            let mut wrong = protected.clone();
+            wrong[2 * block + at] ^= 0x40;
+            run(&of(check), Way::Undo, with, &[wrong.into()]).map(|_| ())
+        };
+        let mismatch = |at| match fault(Check::ALL, at).unwrap_err() {
+            Fault::Integrity(mismatch) => mismatch,
+            fault => panic!("{fault}"),
+        };
+        let guard_bytes = block
+            - 512
+            - 2
+            - match guard {
+                Guard::Crc16 => 4,
+                Guard::Crc32 => 10,
+                _ => 6,
+            };
+        let found = mismatch(512);
+        assert_eq!((found.tag, found.lba, found.offset), (Tag::Guard, 1002, 2 * block as u64));
+        assert_eq!(found.expected ^ found.actual, 0x40 << (8 * (guard_bytes - 1)));
+        assert_eq!(fault(Check { guard: false, ..Check::ALL }, 512), Ok(()));
+        assert_eq!(
+            mismatch(512 + guard_bytes),
+            Mismatch { tag: Tag::Application, expected: 0x1234, actual: 0x5234, ..found }
+        );
+        assert_eq!(fault(Check { application: 0xff, ..Check::ALL }, 512 + guard_bytes), Ok(()));
+        assert_eq!(mismatch(512 + guard_bytes + 2).tag, Tag::Storage);
+        assert_eq!(fault(Check { storage: false, ..Check::ALL }, 512 + guard_bytes + 2), Ok(()));
+        let expected = if kind == Kind::Type1 { 1002 } else { 502 };
+        match kind {
+            // Of a type 3 nobody looks at it.
+            Kind::Type3 => assert_eq!(fault(Check::ALL, block - 1), Ok(())),
+            _ => assert_eq!(
+                mismatch(block - 1),
+                Mismatch { tag: Tag::Reference, expected, actual: expected ^ 0x40, ..found }
+            ),
+        }
+        assert_eq!(fault(Check { reference: false, ..Check::ALL }, block - 1), Ok(()));
+    }
+}
+
+#[test]
+fn what_asks_not_to_be_checked_is_not() {
+    let escaped = |kind, reference: &str| {
+        let wire = Format { kind, ..Format::default() };
+        let protection = Protection { memory: None, wire: Some(wire), check: Check::ALL };
+        let block: Vec<u8> = vec![1; 512].into_iter().chain(hex("0000 ffff")).chain(hex(reference)).collect();
+        run(&Session::new(&Transform::Protection(protection)).unwrap(), Way::Undo, WITH, &[block.into()]).is_ok()
+    };
+    assert!(escaped(Kind::Type1, "00000000") && escaped(Kind::Type2, "00000000"));
+    assert!(escaped(Kind::Type3, "ffffffff") && !escaped(Kind::Type3, "ffffff00"));
+}
+
+#[test]
+fn specs_that_cannot_be_are_refused() {
+    let key = |len| Secret::new(vec![5; len]);
+    let refused = |transform: Transform| Session::new(&transform).unwrap_err();
+    for aead in Aead::ALL {
+        assert!(matches!(refused(Transform::Aead { aead, key: key(24) }), SpecError::KeyLength { found: 24, .. }));
+    }
+    for (len, unit) in [(0, 512), (33, 512), (48, 512), (64, 15), (64, 2 << 20)] {
+        refused(Transform::Xts { key: key(len), unit, tweak: Tweak::Unit });
+    }
+    refused(Transform::Xts { key: key(64), unit: 520, tweak: Tweak::Sectors512 });
+    assert_eq!(refused(Transform::Compression { format: Compression::Gzip, level: 10 }), SpecError::Level(10));
+    assert_eq!(refused(Transform::Chain(vec![])), SpecError::Chain);
+    assert_eq!(refused(Transform::Chain(vec![Transform::Chain(vec![Transform::Copy])])), SpecError::Chain);
+    refused(Transform::Pad { unit: 0 });
+    let none = Protection { memory: None, wire: None, check: Check::ALL };
+    assert_eq!(refused(Transform::Protection(none)), SpecError::Domains);
+    for wire in [
+        Format { interval: 0, ..Format::default() },
+        Format { storage_bits: 33, ..Format::default() },
+        Format { storage_bits: 4, storage: 16, ..Format::default() },
+    ] {
+        refused(Transform::Protection(Protection { wire: Some(wire), ..none }));
+    }
+    assert!(!format!("{:?}", Transform::Ctr { key: key(16) }).contains('5'), "keys are not printed");
+}
+
+/// Lengths that no run can have come about.
+#[test]
+fn sources_of_no_length_that_there_can_be() {
+    for transform in all() {
+        let session = Session::new(&transform).unwrap();
+        for len in 0..600 {
+            let source = Bytes::from(vec![0x80; len]);
+            for way in [Way::Apply, Way::Undo] {
+                // Whatever comes of it, the target says nothing else (`run` looks).
+                let _outcome = run(&session, way, WITH, core::slice::from_ref(&source));
+                let _outcome = run(&session, way, Parameters::default(), core::slice::from_ref(&source));
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A wire that is cut, and perhaps mended.
+
+use super::{Crossing, Impairment};
+use core::ops::Range;
+use offload_base::Instant;
+use offload_base::counters::Counters;
+
+offload_base::counters! {
+    /// What a cut wire counts.
+    pub struct CutCounters {
+        /// Frames that did not arrive.
+        pub lost: "wire_cut",
+    }
+}
+
+/// Loses every frame that would arrive within a span of time.
+///
+/// ```
+/// use offload_wire::impairment::{Crossing, Cut, Impairment};
+/// use offload_base::Instant;
+///
+/// let mut cut = Cut::new(Instant::from_nanos(20)..Instant::MAX);
+/// let mut arrived = 0;
+/// for at in [19, 20, 21] {
+///     let crossing = Crossing { frame: vec![0; 60].into(), arrives: Instant::from_nanos(at) };
+///     cut.pass(crossing, &mut |_| arrived += 1);
+/// }
+/// assert_eq!(arrived, 1);
+/// ```
+#[derive(Debug)]
+pub struct Cut {
+    span: Range<Instant>,
+    counters: CutCounters,
+}
+
+impl Cut {
+    /// Nothing arrives within `span`.
+    pub fn new(span: Range<Instant>) -> Cut {
+        Cut { span, counters: CutCounters::default() }
+    }
+}
+
+impl Impairment for Cut {
+    fn pass(&mut self, crossing: Crossing, onward: &mut dyn FnMut(Crossing)) {
+        if self.span.contains(&crossing.arrives) {
+            self.counters.lost += 1;
+        } else {
+            onward(crossing);
+        }
+    }
+
+    fn counters(&self) -> &dyn Counters {
+        &self.counters
+    }
+}

@@ -1,0 +1,247 @@
+//! The other end is picoquic, in a process of its own that is fed datagrams and the virtual time: another make of multipath.
+//!
+//! `tests/linux/picoquic.sh` fetches it and runs these tests, which are ignored otherwise.
+
+use crate::rig::{self, World, nic};
+use bytes::{Bytes, BytesMut};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use offload_host_stack::UdpSocket;
+use offload_testbed::BedHost;
+use offload_testbed::identity::{self, Randomness};
+use offload_wire::LinkConfig;
+use offload_wire::impairment::{Impairments, Share};
+use quic_offload::{ClientTls, Config, Connection, Offload, ServerTls};
+use std::io::{BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Their client opens a second path, changes the keys twice and its connection ID once, and gives the first path up.
+#[test]
+#[ignore = "needs picoquic: tests/linux/picoquic.sh"]
+fn a_client_of_picoquic_is_served_by_devices() {
+    for (link, offload) in all() {
+        let mut world = World::new(21, [nic(), nic()], link.clone());
+        let (near, far) = (addresses(&world.near, 5000), addresses(&world.far, rig::PORT));
+        let actions = "path@100000,rotate@200000,renew@400000,rotate@600000,abandon@800000";
+        let size = SIZE.to_string();
+        let args = ["client", &far[0], &near[0], &far[1], &near[1], &file("ca.pem"), &size, &size, actions];
+        let theirs = Picoquic::start(&world.near, 5000, &args);
+        let mut tls = identity::server_config(Randomness::Seeded(world.seed.derive("server")), None);
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let config = Config { offload, paths: 3, ..world.config("far") };
+        let (server, _driver) = rig::start(&world.far, rig::PORT, config, Some(ServerTls::new(tls).unwrap()));
+        let (asking, counted) = (world.near.spawn("picoquic", theirs.run()), server.clone());
+        let host = world.far.clone();
+        let far = world.far.spawn("server", async move {
+            let connection = server.accept().await.unwrap();
+            let (mut send, mut receive) = connection.accept_bi().await.unwrap();
+            assert_eq!(rig::read_all(&mut receive).await, SIZE);
+            assert_eq!(connection.statistics().unwrap().key_updates, 2, "as they asked");
+            send.send(rig::body(0, SIZE as usize)).await.unwrap();
+            send.finish().unwrap();
+            send.acknowledged().await.unwrap();
+            left_with(&host, &connection, 1).await;
+            connection.close(0, "");
+        });
+        let theirs = world.bed.run(async move {
+            far.await;
+            asking.await
+        });
+        theirs.found(&[r#""done": ["path", "rotate", "renew", "rotate", "abandon"]"#, r#""paths": 1"#]);
+        let counters = counted.counters();
+        let by_device = [counters.sealed_by_device, counters.opened_by_device].map(|count| count > 500);
+        assert_eq!(by_device, [offload == Offload::Both; 2], "{offload:?} {counters:?}");
+        assert!(!world.wire.contains(rig::MARKER));
+    }
+}
+
+/// Our client does: with the device doing each part or none.
+#[test]
+#[ignore = "needs picoquic: tests/linux/picoquic.sh"]
+fn a_server_of_picoquic_understands_what_devices_seal() {
+    for (link, offload) in all() {
+        let mut world = World::new(22, [nic(), nic()], link.clone());
+        let (size, actions) = (SIZE.to_string(), "rotate@300000,renew@600000");
+        let args = ["server", &file("server.pem"), &file("server.key"), &size, &size, actions];
+        let serving = world.far.spawn("picoquic", Picoquic::start(&world.far, rig::PORT, &args).run());
+        let mut tls = identity::client_config(Randomness::Seeded(world.seed.derive("client")), None);
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let tls = ClientTls::new(tls).unwrap();
+        let config = Config { offload, paths: 3, ..world.config("near") };
+        let (client, _driver) = rig::start(&world.near, 5000, config, None);
+        let (first, second) = (world.to(false), world.to(true));
+        let (from, host, counted) = (world.near.ipv6_address().into(), world.near.clone(), client.clone());
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&client, &tls, first).await.unwrap();
+            assert_eq!(connection.open_path(second, Some(from)).await.unwrap(), 1);
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            let half = SIZE as usize / 2;
+            send.send(rig::body(0, half)).await.unwrap();
+            connection.update_keys();
+            connection.close_path(0).unwrap();
+            send.send(rig::body(half as u64, half)).await.unwrap();
+            send.finish().unwrap();
+            assert_eq!(rig::read_all(&mut receive).await, SIZE);
+            left_with(&host, &connection, 1).await;
+            assert!(connection.statistics().unwrap().key_updates >= 2, "one of ours, one of theirs");
+            connection.close(0, "");
+        });
+        let theirs = world.bed.run(async move {
+            near.await;
+            serving.await
+        });
+        theirs.found(&[r#""done": ["rotate", "renew"]"#]);
+        let counters = counted.counters();
+        let by_device = [counters.sealed_by_device, counters.opened_by_device].map(|count| count > 500);
+        assert_eq!(by_device, [offload == Offload::Both; 2], "{offload:?} {counters:?}");
+        assert!(!world.wire.contains(rig::MARKER));
+    }
+}
+
+fn all() -> impl Iterator<Item = (LinkConfig, Offload)> {
+    let delay = Duration::from_micros(100);
+    let impairments = Impairments { loss: Share::new(0.01).unwrap(), ..Impairments::default() };
+    let links =
+        [LinkConfig { delay, ..LinkConfig::default() }, LinkConfig { delay, impairments, ..LinkConfig::default() }];
+    links.into_iter().flat_map(|link| [Offload::Both, Offload::None].map(|offload| (link.clone(), offload)))
+}
+
+/// Waits until a connection has so many paths.
+async fn left_with(host: &BedHost, connection: &Connection, paths: usize) {
+    for _ in 0..1000 {
+        if connection.statistics().unwrap().paths == paths {
+            return;
+        }
+        host.runtime().sleep(Duration::from_millis(1)).await;
+    }
+    panic!("there are {} paths", connection.statistics().unwrap().paths);
+}
+
+/// The process, and the socket of a host that it has instead of its own.
+struct Picoquic {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    host: BedHost,
+    socket: UdpSocket,
+    /// How it stands, as it says.
+    standing: String,
+}
+
+type Sent = (SocketAddr, Bytes);
+
+impl Picoquic {
+    fn start(host: &BedHost, port: u16, args: &[&str]) -> Picoquic {
+        let command = std::env::var("PICOQUIC").expect("PICOQUIC is the command that runs picoquic_peer.py");
+        let mut words = command.split(' ');
+        let mut process = Command::new(words.next().unwrap());
+        process.args(words).args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = process.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let socket = host.stack().bind_udp(Some(port)).unwrap();
+        Picoquic { child, input, output, host: host.clone(), socket, standing: String::new() }
+    }
+
+    /// Until the connection is closed.
+    async fn run(mut self) -> Picoquic {
+        let mut came = None;
+        loop {
+            let (wake, sent) = self.step(came.take());
+            for (to, data) in sent {
+                // It tries how long datagrams may be, and a socket of its own would not let them be cut.
+                if data.len() <= if to.is_ipv6() { 1452 } else { 1472 } {
+                    let _lost = self.socket.send_to(data, to).await;
+                }
+            }
+            if !self.standing.contains(r#""closed": null"#) {
+                return self;
+            }
+            let now = self.host.now();
+            // Its clock counts microseconds: what is due in less is due now for ever.
+            let wait = Duration::from_nanos(wake.saturating_sub(now.as_nanos()).clamp(1000, 60_000_000_000));
+            let sleep = self.host.runtime().sleep(wait);
+            came = tokio::select! {
+                biased;
+                got = self.socket.recv_from() => Some(got.unwrap()),
+                () = sleep => None,
+            };
+        }
+    }
+
+    /// Gives it a datagram and the time, for what it wants to send and when it wants to be asked again.
+    fn step(&mut self, came: Option<(BytesMut, SocketAddr)>) -> (u64, Vec<Sent>) {
+        let mut said = self.host.now().as_nanos().to_be_bytes().to_vec();
+        said.extend(u32::from(came.is_some()).to_be_bytes());
+        if let Some((data, from)) = came {
+            let here: IpAddr = match from {
+                SocketAddr::V4(_) => self.host.address().into(),
+                SocketAddr::V6(_) => self.host.ipv6_address().into(),
+            };
+            for address in [from, (here, self.socket.local_addr().port()).into()] {
+                said.extend(mapped(address.ip()).octets());
+                said.extend(address.port().to_be_bytes());
+            }
+            said.extend((data.len() as u16).to_be_bytes());
+            said.extend(data);
+        }
+        self.input.write_all(&said).unwrap();
+        self.input.flush().unwrap();
+        let (wake, count) = (u64::from_be_bytes(self.read()), u32::from_be_bytes(self.read()));
+        let mut sent = Vec::new();
+        for _ in 0..count {
+            let _from: [u8; 18] = self.read();
+            let (to, port) = (Ipv6Addr::from(self.read::<16>()), u16::from_be_bytes(self.read()));
+            let data = self.text();
+            sent.push(((to.to_canonical(), port).into(), data.into()));
+        }
+        self.standing = String::from_utf8(self.text()).unwrap();
+        (wake, sent)
+    }
+
+    fn read<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.output.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn text(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::from(u16::from_be_bytes(self.read()))];
+        self.output.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// It has everything, and nothing went wrong there.
+    fn found(&self, more: &[&str]) {
+        let whole = [r#""fault": null"#, r#""finished": true"#, r#""failed": []"#, &format!(r#""received": {SIZE}"#)];
+        for part in whole.iter().chain(more) {
+            assert!(self.standing.contains(part), "{part}: {}", self.standing);
+        }
+    }
+}
+
+impl Drop for Picoquic {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+/// A host's addresses, as the process is told.
+fn addresses(host: &BedHost, port: u16) -> [String; 2] {
+    [format!("{}@{port}", host.address()), format!("{}@{port}", host.ipv6_address())]
+}
+
+fn file(name: &str) -> String {
+    format!("{}/../offload-testbed/identity/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+const ALPN: &[u8] = b"nic-offload";
+/// What goes each way.
+const SIZE: u64 = 1 << 20;

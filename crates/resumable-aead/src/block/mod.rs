@@ -1,0 +1,72 @@
+//! AES as a block cipher, for the modes that go block after block: CCM, and masks of headers.
+//!
+//! `portable.rs` is RustCrypto's AES, `x86.rs` AES-NI's. CBC-MAC is one long chain, a block after the other, so that wider
+//! vectors bring nothing: there is one back-end with instructions.
+
+pub(crate) mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use portable::Aes;
+#[cfg(target_arch = "x86_64")]
+use x86::X86Aes;
+
+use crate::Backend;
+use crate::piece::Piece;
+use crate::state::Direction;
+
+/// An expanded AES key.
+pub(crate) enum BlockCipher {
+    Portable(Box<Aes>),
+    #[cfg(target_arch = "x86_64")]
+    X86(X86Aes),
+}
+
+/// Whether this processor has the instructions, of those back-ends that there are.
+pub(crate) fn is_available(backend: Backend) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if backend == Backend::AesNi {
+        return crate::x86::is_available(backend);
+    }
+    backend == Backend::Portable
+}
+
+impl BlockCipher {
+    /// Expands a key of 16 or 32 bytes for a back-end that is available.
+    pub(crate) fn new(key: &[u8], backend: Backend) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if backend != Backend::Portable {
+            return BlockCipher::X86(X86Aes::new(key));
+        }
+        debug_assert_eq!(backend, Backend::Portable);
+        BlockCipher::Portable(Box::new(Aes::new(key)))
+    }
+
+    pub(crate) fn encrypt_block(&self, block: &[u8; 16]) -> [u8; 16] {
+        match self {
+            BlockCipher::Portable(aes) => aes.encrypt_block(block),
+            #[cfg(target_arch = "x86_64")]
+            BlockCipher::X86(aes) => aes.encrypt_block(block),
+        }
+    }
+
+    /// CBC-MAC over whole blocks.
+    pub(crate) fn cbc_mac(&self, mac: &mut [u8; 16], blocks: &[u8]) {
+        match self {
+            BlockCipher::Portable(aes) => aes.cbc_mac(mac, blocks),
+            #[cfg(target_arch = "x86_64")]
+            BlockCipher::X86(aes) => aes.cbc_mac(mac, blocks),
+        }
+    }
+
+    /// Whole blocks in counter mode, from the block `counter` on, with CBC-MAC over the plaintext. The last 32 bits of
+    /// `counter` do not wrap.
+    pub(crate) fn ccm(&self, mac: &mut [u8; 16], counter: &[u8; 16], direction: Direction, piece: Piece<'_>) {
+        debug_assert!(piece.len().is_multiple_of(16));
+        match self {
+            BlockCipher::Portable(aes) => aes.ccm(mac, counter, direction, piece),
+            #[cfg(target_arch = "x86_64")]
+            BlockCipher::X86(aes) => aes.ccm(mac, counter, direction, piece),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! ChaCha20 and Poly1305 with the instructions of x86-64: AVX2 on 256 bits, AVX-512 with IFMA on 512.
+//!
+//! `rows.rs` makes keystream; `poly_avx2.rs` and `poly_ifma.rs` multiply, in limbs as wide as their instruction takes;
+//! `limbs.rs` is what they do before they begin. Here these become functions for one back-end each.
+//!
+//! # Safety of this module
+//!
+//! [`X86ChaCha::new`] gives one only where it found the instructions of its width; nothing else makes one, and a processor
+//! does not lose instructions. That is what every call into an entry point rests on. Pointers come from pieces that live
+//! through the call.
+#![allow(unsafe_code)]
+
+mod limbs;
+mod poly_avx2;
+mod poly_ifma;
+mod rows;
+
+use std::arch::x86_64::{__m256i, __m512i};
+
+use crate::piece::Piece;
+use crate::x86::Run;
+use crate::{Backend, NONCE_LEN};
+
+/// The entry points of a back-end whose instructions are there.
+#[derive(Clone, Copy)]
+pub(super) struct X86ChaCha(&'static Entries);
+
+struct Entries {
+    apply: unsafe fn(&[u8; 32], &[u8; NONCE_LEN], u32, usize, Run),
+    absorb: unsafe fn(&mut [u64; 3], [u64; 2], &[u8]),
+    /// From how many bytes on powers of the multiplier are worth making.
+    absorb_from: usize,
+}
+
+impl X86ChaCha {
+    /// None where this processor lacks the instructions of `backend`.
+    pub(super) fn new(backend: Backend) -> Option<Self> {
+        macro_rules! has {
+            ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
+        }
+        match backend {
+            Backend::Avx512 if has!("avx512f" "avx512bw" "avx512vl" "avx512ifma") => Some(X86ChaCha(&AVX512)),
+            Backend::Avx2 if has!("avx2") => Some(X86ChaCha(&AVX2)),
+            _ => None,
+        }
+    }
+
+    /// Adds the keystream of block `counter` and on, from its byte `skip` (less than 64) on.
+    pub(super) fn apply(self, key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, piece: Piece<'_>) {
+        // SAFETY: the instructions are there; the run is that of a piece that lives through the call.
+        unsafe { (self.0.apply)(key, nonce, counter, skip, Run::of(piece)) }
+    }
+
+    /// Absorbs whole blocks into an accumulator of Poly1305 if they are enough to be worth it.
+    pub(super) fn absorb(self, accumulator: &mut [u64; 3], multiplier: [u64; 2], blocks: &[u8]) -> bool {
+        let is_worth_it = blocks.len() >= self.0.absorb_from;
+        if is_worth_it {
+            // SAFETY: the instructions are there.
+            unsafe { (self.0.absorb)(accumulator, multiplier, blocks) }
+        }
+        is_worth_it
+    }
+}
+
+static AVX2: Entries = Entries { apply: apply_avx2, absorb: poly_avx2::absorb, absorb_from: 256 };
+
+static AVX512: Entries = Entries { apply: apply_avx512, absorb: poly_ifma::absorb, absorb_from: 256 };
+
+#[target_feature(enable = "avx2")]
+unsafe fn apply_avx2(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
+    // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
+    unsafe { rows::apply::<__m256i>(key, nonce, counter, skip, run) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn apply_avx512(key: &[u8; 32], nonce: &[u8; NONCE_LEN], counter: u32, skip: usize, run: Run) {
+    // SAFETY: the enabled instructions are the vector's; the caller vouches for the run.
+    unsafe { rows::apply::<__m512i>(key, nonce, counter, skip, run) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Mostly limbs that are all ones or all zeros.
+    fn extreme_bytes(len: usize) -> impl Strategy<Value = Vec<u8>> {
+        let word = prop_oneof![Just(u64::MAX), Just(0), Just(1), Just(u64::MAX << 20), any::<u64>()];
+        prop::collection::vec(word, len / 8).prop_map(|words| words.into_iter().flat_map(u64::to_le_bytes).collect())
+    }
+
+    proptest! {
+        /// Against one block after the other, from any accumulator, for any number of blocks.
+        #[test]
+        fn vectors_absorb_as_one_block_after_the_other(
+            low: u64, high: u64, top in 0u64..=4,
+            key in extreme_bytes(32),
+            blocks in extreme_bytes(16 * 45),
+        ) {
+            use crate::chacha::poly1305::Poly1305;
+            let accumulator = [low, high, top];
+            let start = Poly1305::at(&key[..].try_into().unwrap(), accumulator);
+            for backend in [Backend::Avx2, Backend::Avx512] {
+                let Some(X86ChaCha(entries)) = X86ChaCha::new(backend) else { continue };
+                for len in (16..=blocks.len()).step_by(16) {
+                    let mut expected = start;
+                    expected.absorb(None, &blocks[..len]);
+                    let mut vectors = accumulator;
+                    // SAFETY: `new` found the instructions.
+                    unsafe { (entries.absorb)(&mut vectors, start.multiplier(), &blocks[..len]) };
+                    prop_assert!(vectors[2] <= 4, "{:?}", vectors);
+                    let vectors = Poly1305::at(&key[..].try_into().unwrap(), vectors);
+                    prop_assert_eq!(vectors.tag(), expected.tag(), "{:?} {}", backend, len);
+                }
+            }
+        }
+    }
+}

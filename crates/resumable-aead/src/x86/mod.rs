@@ -1,0 +1,66 @@
+//! What the back-ends of x86-64 share: instructions by width (`vector.rs`), AES (`aes.rs`), and the bytes that a kernel
+//! works on. GCM, CCM and XTS have their kernels in folders of their own and take the rest from here, so that unsafe AES
+//! is written once.
+//!
+//! # Safety of this module
+//!
+//! A [`Run`] holds pointers that its maker vouches for; here they only move forward within its length.
+#![allow(unsafe_code)]
+
+pub(crate) mod aes;
+pub(crate) mod vector;
+
+use crate::Backend;
+use crate::piece::Piece;
+
+/// Whether this processor has the instructions that `backend` takes for AES and GHASH.
+pub(crate) fn is_available(backend: Backend) -> bool {
+    macro_rules! has {
+        ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
+    }
+    let aes_ni = has!("aes" "pclmulqdq" "ssse3");
+    let avx2 = aes_ni && has!("avx2" "vaes" "vpclmulqdq");
+    match backend {
+        Backend::AesNi => aes_ni,
+        Backend::Avx2 => avx2,
+        Backend::Avx512 => avx2 && has!("avx512f" "avx512bw" "avx512dq" "avx512vl"),
+        _ => false,
+    }
+}
+
+/// Where bytes come from and go to.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) source: *const u8,
+    pub(crate) destination: *mut u8,
+    pub(crate) len: usize,
+}
+
+impl Run {
+    pub(crate) fn of(piece: Piece<'_>) -> Run {
+        match piece {
+            // One pointer for both ends: a shared one would be invalid after the first write.
+            Piece::InPlace(data) => {
+                let destination = data.as_mut_ptr();
+                Run { source: destination, destination, len: data.len() }
+            }
+            Piece::Copy(source, destination) => {
+                assert_eq!(source.len(), destination.len(), "pieces are checked when made");
+                Run { source: source.as_ptr(), destination: destination.as_mut_ptr(), len: source.len() }
+            }
+        }
+    }
+
+    /// What is left after `count` bytes.
+    ///
+    /// # Safety
+    /// There are as many.
+    #[inline(always)]
+    pub(crate) unsafe fn skip(self, count: usize) -> Run {
+        debug_assert!(count <= self.len);
+        // SAFETY: both pointers stay within what they are good for, or come to its end.
+        unsafe {
+            Run { source: self.source.add(count), destination: self.destination.add(count), len: self.len - count }
+        }
+    }
+}

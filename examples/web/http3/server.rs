@@ -1,0 +1,277 @@
+//! Serves a [`Site`] over HTTP/3 from an emulated host, within [`Limits`].
+//!
+//! Each request has its own deadlines, for a connection has many at a time. Memory is charged a send window a connection.
+
+use super::super::limits::{Charge, Limits};
+use super::super::patience::{Late, Step};
+use super::super::server::HttpCounters;
+use super::super::site::Site;
+use super::super::{Failure, told};
+use super::body::RequestBody;
+use super::streams::Streams;
+use super::{ALPN, Mode};
+use bytes::{Buf, Bytes};
+use core::future::Future;
+use core::time::Duration;
+use h3::error::{Code, StreamError};
+use h3::server::RequestResolver;
+use http_body_util::BodyExt;
+use hyper::{Method, Response, StatusCode};
+use offload_base::counters::{CounterSet, Counters};
+use offload_testbed::{BedHost, JoinHandle};
+use quic_offload::{Closed, Config, Connection, Endpoint, Offload, ServerTls};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+
+/// Serves a site in one mode. Cloned, it is the same one, with one set of counters.
+#[derive(Clone)]
+pub struct Server {
+    site: Site,
+    mode: Mode,
+    tls: ServerTls,
+    config: Config,
+    limits: Limits,
+    key_update_every: Option<u64>,
+    counted: Arc<Mutex<CounterSet>>,
+    endpoint: Arc<Mutex<Option<Endpoint>>>,
+    /// Connections that have not ended.
+    open: watch::Sender<usize>,
+    /// Whether no more requests are wanted.
+    closing: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Serves `site` with connections like `config`, as far as `mode` and limits leave a choice.
+    ///
+    /// # Errors
+    /// If `tls` is not fit for QUIC.
+    pub fn new(site: Site, mode: Mode, mut tls: rustls::ServerConfig, config: Config) -> io::Result<Server> {
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let offload = if mode == Mode::Nic { Offload::Both } else { Offload::None };
+        let (open, closing) = (watch::Sender::new(0), watch::Sender::new(false));
+        Ok(Server {
+            site,
+            mode,
+            tls: ServerTls::new(tls).map_err(io::Error::other)?,
+            config: Config { offload, send_window: SEND_WINDOW, ..config },
+            limits: Limits::default(),
+            key_update_every: None,
+            counted: Arc::default(),
+            endpoint: Arc::default(),
+            open,
+            closing,
+        })
+    }
+
+    /// Has clients take no more than this, over all servers that were given clones of it. A handshake has as much time as a
+    /// connection without packets.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Server {
+        self.config.idle = limits.idle;
+        self.limits = limits;
+        self
+    }
+
+    /// Asks for other keys each time that a connection has sent so many packets.
+    #[must_use]
+    pub fn with_key_update_every(mut self, packets: Option<u64>) -> Server {
+        self.key_update_every = packets;
+        self
+    }
+
+    /// What was counted on connections that have ended, and by QUIC.
+    pub fn counters(&self) -> CounterSet {
+        let mut set = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(endpoint) = &*self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) {
+            set.add(&endpoint.counters());
+        }
+        set
+    }
+
+    /// Lets nobody in any more; connections end after the answers under way. Ready when all have.
+    pub async fn close(&self) {
+        self.closing.send_replace(true);
+        none_left(&self.open).await;
+        let endpoint = self.endpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(endpoint) = endpoint {
+            endpoint.close(Code::H3_NO_ERROR.value(), "");
+            endpoint.drained().await;
+        }
+    }
+
+    /// Listens at `port` of `host`, and gives what serves its clients until the server is closed.
+    ///
+    /// # Errors
+    /// If the port is taken.
+    pub fn listen(&self, host: &BedHost, port: u16) -> io::Result<JoinHandle<io::Result<()>>> {
+        let socket = host.stack().bind_udp(Some(port))?;
+        let (endpoint, driver) = Endpoint::new(socket, host.runtime(), self.config.clone(), Some(self.tls.clone()))?;
+        *self.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = Some(endpoint.clone());
+        let (server, acceptor) = (self.clone(), host.clone());
+        let _ends_with_the_endpoint = host.spawn("listener", async move {
+            loop {
+                let connection = tokio::select! {
+                    biased;
+                    () = server.closed() => return,
+                    accepted = endpoint.accept() => accepted,
+                };
+                let Some(connection) = connection else { return };
+                let Some(place) = server.limits.capacity.enter() else {
+                    server.count(&HttpCounters { refused: 1, ..HttpCounters::default() });
+                    connection.close(Code::H3_EXCESSIVE_LOAD.value(), "");
+                    continue;
+                };
+                let (server, host) = (server.clone(), acceptor.clone());
+                server.open.send_modify(|open| *open += 1);
+                // A connection ends when it ends: nobody waits for it.
+                let _ends_by_itself = acceptor.spawn("connection", async move {
+                    let _charge = Charge::new(server.limits.capacity.clone(), SEND_WINDOW as usize);
+                    let peer = connection.remote_addr();
+                    let ended = server.converse(&host, connection.clone()).await;
+                    let ended = if has_left(&connection) { Ok(()) } else { ended };
+                    server.note(ended, &peer.map_or_else(|_| "a client".into(), |peer| peer.to_string()));
+                    drop(place);
+                    server.open.send_modify(|open| *open -= 1);
+                });
+            }
+        });
+        Ok(host.spawn("quic", driver))
+    }
+
+    /// Answers a connection's requests until there are no more.
+    async fn converse(&self, host: &BedHost, connection: Connection) -> Result<(), Failure> {
+        let mut builder = h3::server::builder();
+        builder.send_grease(false).max_field_section_size(MOST_OF_A_HEADER);
+        let mut http = builder.build::<_, Bytes>(Streams(connection.clone())).await?;
+        let (under_way, closed) = (watch::Sender::new(0_usize), self.closed());
+        tokio::pin!(closed);
+        loop {
+            let idle = async {
+                none_left(&under_way).await;
+                host.runtime().sleep(self.limits.idle).await;
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = &mut closed => {
+                    http.shutdown(0).await?;
+                    break;
+                }
+                accepted = http.accept() => accepted,
+                () = idle => return Err(Late(Step::Idle).into()),
+            };
+            let resolver = match accepted {
+                Ok(Some(resolver)) => resolver,
+                Ok(None) => break,
+                Err(error) => return Err(error.into()),
+            };
+            under_way.send_modify(|count| *count += 1);
+            let (server, host, count) = (self.clone(), host.clone(), under_way.clone());
+            let connection = connection.clone();
+            let _ends_by_itself = host.clone().spawn("request", async move {
+                let ended = server.answer(&host, resolver, &connection).await;
+                if ended.is_err() && has_left(&connection) {
+                    server.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
+                } else {
+                    server.note(ended, "a request");
+                }
+                count.send_modify(|count| *count -= 1);
+            });
+        }
+        none_left(&under_way).await;
+        Ok(())
+    }
+
+    async fn answer(
+        &self,
+        host: &BedHost,
+        resolver: RequestResolver<Streams, Bytes>,
+        connection: &Connection,
+    ) -> Result<(), Failure> {
+        let Limits { header, body, stall, .. } = self.limits;
+        let (request, stream) = within(host, header, Step::Header, resolver.resolve_request()).await?;
+        let (mut send, receive) = stream.split();
+        let is_head = *request.method() == Method::HEAD;
+        let mut body = RequestBody::new(receive, host.runtime(), body);
+        let request = request.map(|()| &mut body);
+        let (head, mut content) = self.site.answer(request, None, &self.limits.capacity).await.into_parts();
+        let parts = u64::from(head.status == StatusCode::PARTIAL_CONTENT);
+        self.count(&HttpCounters { requests: 1, parts, ..HttpCounters::default() });
+        within(host, stall, Step::Answer, send.send_response(Response::from_parts(head, ()))).await?;
+        while !is_head && let Some(frame) = content.frame().await {
+            let Ok(mut data) = frame?.into_data() else { continue };
+            while data.has_remaining() {
+                let piece = data.split_to(data.len().min(PIECE));
+                within(host, stall, Step::Answer, send.send_data(piece)).await?;
+                self.update_keys(connection);
+            }
+        }
+        let ended = within(host, stall, Step::AnswerEnd, send.finish()).await;
+        if ended.is_err() && has_left(connection) {
+            // Who has everything need not acknowledge it.
+            return Ok(());
+        }
+        // The request's end may still be on its way. A body that nobody wanted is stopped.
+        let _end_or_body = body.frame().await;
+        ended
+    }
+
+    fn update_keys(&self, connection: &Connection) {
+        let (Some(every), Ok(now)) = (self.key_update_every, connection.statistics()) else { return };
+        if now.sent / every.max(1) > now.key_updates {
+            connection.update_keys();
+        }
+    }
+
+    fn note(&self, ended: Result<(), Failure>, who: &str) {
+        let Err(error) = ended else { return };
+        if error.is::<Late>() {
+            return self.count(&HttpCounters { timed_out: 1, ..HttpCounters::default() });
+        }
+        self.count(&HttpCounters { cut_off: 1, ..HttpCounters::default() });
+        eprintln!("{} {who}: {}", self.mode, told(&*error));
+    }
+
+    /// Ready when the server is closed.
+    async fn closed(&self) {
+        let mut closing = self.closing.subscribe();
+        // The sender is here: it cannot have gone.
+        let _never_fails = closing.wait_for(|closing| *closing).await.is_ok();
+    }
+
+    fn count(&self, counters: &dyn Counters) {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner).add(counters);
+    }
+}
+
+/// Ready when `count` is zero.
+async fn none_left(count: &watch::Sender<usize>) {
+    // The sender is here: it cannot have gone.
+    let _never_fails = count.subscribe().wait_for(|count| *count == 0).await.is_ok();
+}
+
+/// Whether the client ended the connection, and found nothing wrong.
+fn has_left(connection: &Connection) -> bool {
+    let no_error = |code| code == 0 || code == Code::H3_NO_ERROR.value();
+    matches!(connection.remote_addr(), Err(Closed::ByPeer { code, .. }) if no_error(code))
+}
+
+/// What `future` comes to, unless the client takes too long.
+async fn within<T>(
+    host: &BedHost,
+    span: Duration,
+    step: Step,
+    future: impl Future<Output = Result<T, StreamError>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        done = future => Ok(done?),
+        () = host.runtime().sleep(span) => Err(Late(step).into()),
+    }
+}
+
+/// What a connection may have sent that is not acknowledged.
+const SEND_WINDOW: u32 = 1 << 20;
+/// What is handed to the connection at a time.
+const PIECE: usize = 64 << 10;
+const MOST_OF_A_HEADER: u64 = 64 << 10;
