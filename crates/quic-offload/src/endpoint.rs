@@ -191,8 +191,8 @@ impl Future for Driver {
                 return Poll::Ready(Ok(()));
             }
             turns += 1;
-            // What is received goes on, though nothing can be sent.
-            if received || worked && sent {
+            // What is received goes on, though nothing can be sent. Once all is sent, there is room for those who had none.
+            if received || sent && (worked || core.has_ready()) {
                 if turns == MOST_TURNS {
                     // Others have their turn.
                     cx.waker().wake_by_ref();

@@ -344,6 +344,11 @@ impl Core {
         any
     }
 
+    /// Whether a connection waits for its turn.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     fn after_work(&mut self, at: usize, now: Instant, more: bool) {
         let Some(conn) = self.connections.get_mut(at) else { return };
         if conn.noq.is_drained() {

@@ -1,11 +1,15 @@
 //! Two endpoints without sockets: what one has to send, the other is handed.
 
 use super::*;
+use crate::endpoint::Endpoint;
 use bytes::BytesMut;
+use core::future::Future;
+use core::task::{Context, Poll};
 use offload_api::{DatagramSocket, EcnCodepoint, RxMeta, SendLimits, SendRefused, SocketEvent, TxDatagram};
-use offload_base::Seed;
+use offload_base::{Alarm, Clock, Seed, Timers};
 use offload_testbed::identity::{Randomness, client_config, server_config, server_name};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const NOW: Instant = Instant::ZERO;
 
@@ -57,10 +61,14 @@ fn sent(core: &mut Core) -> Vec<BytesMut> {
     all
 }
 
-/// A socket into which nothing fits.
-struct Full;
+/// A socket into which nothing fits, or everything: it counts it.
+#[derive(Clone, Default)]
+struct Socket {
+    open: bool,
+    sent: Arc<AtomicUsize>,
+}
 
-impl DatagramSocket for Full {
+impl DatagramSocket for Socket {
     fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(address(443))
     }
@@ -69,30 +77,63 @@ impl DatagramSocket for Full {
         SendLimits { bytes: 1472, segments: 1, segments_bytes: 1472 }
     }
 
-    fn poll_send(
-        &mut self,
-        _: &mut core::task::Context<'_>,
-        _: &mut VecDeque<TxDatagram>,
-    ) -> core::task::Poll<Result<usize, SendRefused>> {
-        core::task::Poll::Pending
+    fn poll_send(&mut self, _: &mut Context<'_>, batch: &mut VecDeque<TxDatagram>) -> Poll<Result<usize, SendRefused>> {
+        if !self.open {
+            return Poll::Pending;
+        }
+        self.sent.fetch_add(batch.len(), Ordering::Relaxed);
+        Poll::Ready(Ok(batch.drain(..).count()))
     }
 
-    fn poll_receive(
-        &mut self,
-        _: &mut core::task::Context<'_>,
-        _: &mut Vec<Datagram>,
-        _: usize,
-    ) -> core::task::Poll<io::Result<usize>> {
-        core::task::Poll::Pending
+    fn poll_receive(&mut self, _: &mut Context<'_>, _: &mut Vec<Datagram>, _: usize) -> Poll<io::Result<usize>> {
+        Poll::Pending
     }
 
     fn control(&mut self, _: &mut dyn FnMut(&mut dyn offload_api::NetDevice)) -> bool {
         false
     }
 
-    fn poll_device_event(&mut self, _: &mut core::task::Context<'_>) -> core::task::Poll<SocketEvent> {
-        core::task::Poll::Pending
+    fn poll_device_event(&mut self, _: &mut Context<'_>) -> Poll<SocketEvent> {
+        Poll::Pending
     }
+}
+
+/// A clock that stands still.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Instant {
+        NOW
+    }
+}
+
+impl Timers for Still {
+    fn alarm(&self) -> Box<dyn Alarm> {
+        Box::new(Still)
+    }
+}
+
+impl Alarm for Still {
+    fn poll(&mut self, _: &mut Context<'_>, _: Option<Instant>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+/// There was no room for what a connection has to send, and then the socket takes all that waits: the connection's turn comes
+/// at once, not with the next datagram or deadline.
+#[test]
+fn a_connection_that_waited_for_room_is_looked_at_when_there_is_room() {
+    let socket = Socket { open: true, ..Socket::default() };
+    let (endpoint, driver) = Endpoint::new(socket.clone(), Arc::new(Still), config(3), None).unwrap();
+    let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
+    let _connecting = endpoint.connect(&tls, address(443), &server_name().to_str()).unwrap();
+    for _ in 0..MOST_WAITING {
+        endpoint.shared.lock().outgoing.batch.push_back(TxDatagram::new(address(443), Default::default()));
+    }
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(core::pin::pin!(driver).poll(&mut cx).is_pending());
+    let sent = socket.sent.load(Ordering::Relaxed);
+    assert!(sent > MOST_WAITING, "its first datagram is not among the {sent} that were sent");
 }
 
 /// A client that closes while the news that it is connected waits: it was counted as one that shakes hands once.
@@ -125,7 +166,7 @@ fn a_connection_closed_before_its_handshake_is_heard_of_stays_closed() {
 #[test]
 fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
     let mut server = server();
-    let mut cx = core::task::Context::from_waker(Waker::noop());
+    let mut cx = Context::from_waker(Waker::noop());
     for number in 0..1000u32 {
         // A long header of a version that nobody has: version negotiation is the answer.
         let mut packet = BytesMut::from(&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..]);
@@ -134,7 +175,7 @@ fn answers_to_strangers_do_not_pile_up_while_nothing_can_be_sent() {
         packet.extend_from_slice(&[8, 9, 9, 9, 9, 9, 9, 9, 9]);
         packet.resize(1200, 0);
         server.receive(NOW, datagram(5000, 443, packet));
-        assert!(!server.poll_send(&mut cx, &mut Full) || number == 0);
+        assert!(!server.poll_send(&mut cx, &mut Socket::default()) || number == 0);
     }
     assert_eq!(server.outgoing.batch.len(), MOST_WAITING);
     assert_eq!(server.counters.dropped, 1000 - MOST_WAITING as u64);
