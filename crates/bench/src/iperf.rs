@@ -55,9 +55,10 @@ pub enum Ends {
 ///
 /// ```
 /// use offload_bench::bulk::Mode;
-/// use offload_bench::iperf::{Iperf, Until};
+/// use offload_bench::iperf::{Ends, Iperf, Until};
 ///
-/// let run = Iperf { streams: 3, until: Until::Bytes(100_000), ..Iperf::new(Mode::TlsNic) }.run()?;
+/// let (until, ends) = (Until::Bytes(100_000), Ends::Sender);
+/// let run = Iperf { streams: 3, until, ends, ..Iperf::new(Mode::TlsNic) }.run()?;
 /// assert_eq!(run.run.bytes, 300_000);
 /// assert!(run.run.sha256_ok && run.fairness > 0.99);
 /// # Ok::<(), std::io::Error>(())

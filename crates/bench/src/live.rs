@@ -17,13 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// ```
 /// use offload_bench::bulk::Mode;
 /// use offload_bench::iperf::{Iperf, Until};
-/// use offload_bench::live::{Live, Sample};
+/// use offload_bench::live::{HostSample, Live, Sample};
 /// use std::sync::{Arc, Mutex};
 /// use std::time::Duration;
 ///
 /// let seen = Arc::new(Mutex::new(Vec::new()));
 /// let (every, noted) = (Duration::from_micros(20), seen.clone());
-/// let live = Live::new(every, move |sample: &Sample| noted.lock().unwrap().push(sample.received));
+/// let live = Live::new(every, move |sample: &Sample| {
+///     let receiver: &HostSample = &sample.receiver;
+///     assert!(receiver.contexts <= 2, "one a direction");
+///     noted.lock().unwrap().push(sample.received);
+/// });
 /// Iperf { until: Until::Bytes(1 << 20), live: Some(live), ..Iperf::new(Mode::TlsNic) }.run()?;
 /// let seen = seen.lock().unwrap();
 /// assert!(seen.is_sorted() && seen.last() == Some(&(1 << 20)), "the last look is at the end");

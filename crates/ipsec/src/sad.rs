@@ -24,28 +24,42 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 /// A security association and what has become of it.
+///
+/// ```
+/// use ipsec::sad::{Sa, Sad};
+/// use offload_api::{Direction, EspKey, EspSuite, SaParams};
+/// use offload_base::Instant;
+///
+/// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
+/// let (here, there) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+/// let mut sad = Sad::default();
+/// let id = sad.add(Instant::ZERO, SaParams::new(Direction::Transmit, 0x1001, here, there, key))?;
+/// let sa: &Sa = sad.find(id).unwrap();
+/// assert_eq!((sa.params.spi, sa.number()), (0x1001, 0), "nothing was sent yet");
+/// # Ok::<(), offload_api::KeyingError>(())
+/// ```
 #[derive(Debug)]
 pub struct Sa {
     /// As it was added.
     pub params: SaParams,
     /// Its key.
-    pub cipher: Cipher,
+    pub(crate) cipher: Cipher,
     /// Its lifetime.
-    pub meter: Meter,
+    pub(crate) meter: Meter,
     /// Its sequence numbers.
-    pub sequence: Sequence,
+    pub(crate) sequence: Sequence,
     /// The largest packet that routers on its way let pass, if one of them said so.
-    pub path_mtu: Option<PathMtu>,
+    pub(crate) path_mtu: Option<PathMtu>,
     /// Since when nothing left by it; `None`: nothing ever did, or nobody needs to know.
-    pub quiet: Option<Quiet>,
+    pub(crate) quiet: Option<Quiet>,
     /// The queue of the device that its packets leave by, and where the device has it.
     pub queue: usize,
     /// Its place in a device.
-    pub offload: Option<InDevice>,
+    pub(crate) offload: Option<InDevice>,
     /// Its place in the line of those that the device has no room for.
-    pub waits_for_room: Option<u64>,
+    pub(crate) waits_for_room: Option<u64>,
     /// It is used up: a hard limit was reached, or there are no more numbers.
-    pub retired: bool,
+    pub(crate) retired: bool,
     /// How far its numbers are written down.
     pub(crate) marks: Marks,
     /// When it is in the database's deadlines.
@@ -54,7 +68,7 @@ pub struct Sa {
 
 /// The sequence numbers of an SA, by direction.
 #[derive(Debug)]
-pub enum Sequence {
+pub(crate) enum Sequence {
     /// Counted up.
     Send(SendNumber),
     /// Held to a window.
@@ -63,38 +77,38 @@ pub enum Sequence {
 
 /// What a router said about the way of an SA's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathMtu {
+pub(crate) struct PathMtu {
     /// The largest packet it lets pass.
-    pub bytes: u16,
+    pub(crate) bytes: u16,
     /// When it said so.
-    pub learned: Instant,
+    pub(crate) learned: Instant,
 }
 
 impl PathMtu {
     /// When a larger packet is tried again.
-    pub fn ends(&self) -> Instant {
+    pub(crate) fn ends(&self) -> Instant {
         self.learned + PATH_MTU_AGE
     }
 }
 
 /// The last packet that left by an SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quiet {
+pub(crate) struct Quiet {
     /// When it left.
-    pub since: Instant,
+    pub(crate) since: Instant,
     /// To and from whom on this link.
-    pub ethernet: [u8; offload_esp::ETHERNET - 2],
+    pub(crate) ethernet: [u8; offload_esp::ETHERNET - 2],
 }
 
 /// An SA's place in a device.
 #[derive(Debug)]
-pub struct InDevice {
+pub(crate) struct InDevice {
     /// The device's name for it.
-    pub handle: Handle,
+    pub(crate) handle: Handle,
     /// What the device does.
-    pub kind: OffloadKind,
+    pub(crate) kind: OffloadKind,
     /// For which packets the device was told to use it, and at what rank.
-    pub selectors: SmallVec<[(Selector, u64); 1]>,
+    pub(crate) selectors: SmallVec<[(Selector, u64); 1]>,
 }
 
 impl Sa {

@@ -17,6 +17,22 @@ use offload_base::{Instant, Seq};
 use std::collections::VecDeque;
 
 /// A job queue of a lookaside accelerator, the host's side. Made by `nic_sim::lookaside`, where there is an example.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use nic_driver::JobDriver;
+/// use nic_rings::job::job_rings;
+/// use offload_api::{Handle, Job, JobQueue, JobStatus};
+/// use offload_base::Instant;
+///
+/// // The device has no engine, so there is no session: a job comes back without having been there.
+/// let (_device, rings) = job_rings(4);
+/// let mut queue = JobDriver::new(rings, 4, Vec::new(), &[]);
+/// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), BytesMut::new());
+/// queue.submit(Instant::ZERO, job).expect("there is room");
+/// let done = queue.complete(Instant::ZERO).expect("it is back");
+/// assert_eq!((done.outcome.status, &done.source[0][..]), (JobStatus::NoSession, &b"bytes"[..]));
+/// ```
 #[derive(Debug)]
 pub struct JobDriver {
     rings: DriverJobRings,

@@ -109,13 +109,22 @@ pub struct DriverJobRings {
 /// Makes the rings of a job queue with room for `depth` jobs and commands.
 ///
 /// ```
-/// use nic_rings::job::{JobDescriptor, JobEntry, job_rings};
-/// use offload_api::{Handle, Job};
+/// use nic_rings::job::{DeviceJobRings, DriverJobRings, JobCompletion, JobDescriptor, JobEntry, Resets, Submitted, job_rings};
+/// use offload_api::{Handle, Job, JobStatus, Outcome};
 ///
-/// let (device, mut driver) = job_rings(2);
+/// let (mut device, mut driver): (DeviceJobRings, DriverJobRings) = job_rings(2);
 /// let job = Job::new(Handle { index: 0, generation: 0 }, "bytes".into(), bytes::BytesMut::new());
 /// driver.submit.push(JobEntry { epoch: 0, descriptor: JobDescriptor::Job(job) }).unwrap();
-/// assert!(device.submitted.pop().is_some() && device.submitted.is_empty());
+///
+/// let (submitted, resets): (&Submitted, &Resets) = (&device.submitted, &device.resets);
+/// let JobDescriptor::Job(job) = submitted.pop().unwrap().descriptor else { panic!("a job was submitted") };
+/// assert!(submitted.is_empty());
+/// resets.count();
+/// device.completions.push(JobCompletion::Done(job.done(Outcome::failed(JobStatus::Reset)))).unwrap();
+///
+/// assert_eq!(driver.resets.read(), 1);
+/// let Some(JobCompletion::Done(done)) = driver.completions.pop() else { panic!("it came back") };
+/// assert_eq!(done.source[0], "bytes");
 /// ```
 ///
 /// # Panics

@@ -322,14 +322,15 @@ impl Switch {
     /// If one of them cannot be: then the old ones stay.
     ///
     /// ```
-    /// use nic_switch::{Change, Mode, RuleFile, Switch, SwitchConfig};
+    /// use nic_switch::{Change, Mode, RuleFile, RuleReport, Switch, SwitchConfig};
     ///
     /// let mut switch = Switch::new(SwitchConfig::default());
     /// switch.set_mode(Mode::Switchdev);
     /// let file = RuleFile::parse("one", "tc filter add dev p0 ingress prio 1 flower action drop")?;
     /// let rules = file.changes.into_iter().filter_map(|change| match change { Change::Add(rule) => Some(rule), _ => None });
     /// switch.replace_rules(rules)?;
-    /// assert_eq!(switch.rules().count(), 1);
+    /// let reports: Vec<RuleReport> = switch.rules().collect();
+    /// assert_eq!((reports.len(), reports[0].counters.packets), (1, 0), "no packet came yet");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn replace_rules(&mut self, rules: impl IntoIterator<Item = Rule>) -> Result<(), ChangeError> {

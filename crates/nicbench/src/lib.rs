@@ -6,7 +6,7 @@
 //! - [`loopback`]: programs that send one file, or read one disk, several ways;
 //! - [`openmetrics`]: what a run counts, for Prometheus;
 //! - [`commands`]: what `nicbench` can be told to do;
-//! - [`sweep`]: any of its runs over a grid; [`results`]: what came of it; [`report`]: results and published figures as one page.
+//! - [`sweep`]: any of its runs over a grid; `results`: what came of it; `report`: results and published figures as one page.
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +17,8 @@ pub mod openmetrics;
 pub mod options;
 pub mod own_wires;
 pub mod program;
-pub mod report;
-pub mod results;
+mod report;
+mod results;
 pub mod sweep;
 pub mod tls_options;
 pub mod trace_options;

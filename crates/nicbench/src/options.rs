@@ -136,11 +136,11 @@ const SHORTEST_HOLD: Duration = Duration::from_micros(20);
 /// Bits per second; `None`: no limit.
 ///
 /// ```
-/// use nicbench::options::Rate;
+/// use nicbench::options::{InvalidRate, Rate};
 ///
 /// assert_eq!("2.5G".parse(), Ok(Rate(Some(2_500_000_000))));
 /// assert_eq!("unlimited".parse(), Ok(Rate(None)));
-/// assert!("fast".parse::<Rate>().is_err());
+/// assert_eq!("fast".parse::<Rate>(), Err(InvalidRate));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(pub Option<u64>);

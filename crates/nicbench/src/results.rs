@@ -7,35 +7,35 @@ use std::collections::BTreeMap;
 
 /// One line of a results file: a run, and all it takes to make it again.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// The study it is of.
-    pub study: String,
+    pub(crate) study: String,
     /// What a report calls the study.
-    pub title: String,
+    pub(crate) title: String,
     /// What a report draws of it.
-    pub plot: Plot,
+    pub(crate) plot: Plot,
     /// Which point of the study it is, in the order of the grid: rows come as runs end.
     #[serde(default)]
-    pub point: usize,
+    pub(crate) point: usize,
     /// The options of the point.
-    pub settings: BTreeMap<String, Setting>,
+    pub(crate) settings: BTreeMap<String, Setting>,
     /// The command line.
-    pub arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// The seed.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// `virtual` or `real`.
-    pub clock: String,
+    pub(crate) clock: String,
     /// The version of this crate.
-    pub version: String,
+    pub(crate) version: String,
     /// The machine.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// What the run reported.
-    pub run: serde_json::Value,
+    pub(crate) run: serde_json::Value,
 }
 
 impl Row {
     /// A field of the run, an inner one with a dot, if it is a number.
-    pub fn number(&self, field: &str) -> Option<f64> {
+    pub(crate) fn number(&self, field: &str) -> Option<f64> {
         let value = field.split('.').try_fold(&self.run, |value, name| value.get(name))?;
         value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag))))
     }
@@ -43,18 +43,18 @@ impl Row {
 
 /// Where a run was made.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// The processor, as the system names it.
-    pub processor: String,
+    pub(crate) processor: String,
     /// How many cores may be used.
-    pub cores: usize,
+    pub(crate) cores: usize,
     /// The system and its architecture.
-    pub system: String,
+    pub(crate) system: String,
 }
 
 impl Machine {
     /// This one.
-    pub fn this() -> Machine {
+    pub(crate) fn this() -> Machine {
         let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = about.lines().find(|line| line.starts_with("model name"));
         let processor = model.and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown").trim().to_string();
@@ -65,17 +65,9 @@ impl Machine {
 
 /// The rows of a results file, and how many bytes of it hold whole rows.
 ///
-/// ```
-/// use nicbench::results::read_rows;
-///
-/// let (rows, whole) = read_rows("{\"study\":\"a\",")?;
-/// assert!(rows.is_empty() && whole == 0);
-/// # Ok::<(), nicbench::results::NoRow>(())
-/// ```
-///
 /// # Errors
 /// [`NoRow`], for a line that is not a row although a line follows it.
-pub fn read_rows(text: &str) -> Result<(Vec<Row>, usize), NoRow> {
+pub(crate) fn read_rows(text: &str) -> Result<(Vec<Row>, usize), NoRow> {
     let (mut rows, mut whole) = (Vec::new(), 0);
     for (number, line) in text.split_inclusive('\n').enumerate() {
         if !line.ends_with('\n') {
@@ -93,11 +85,11 @@ pub fn read_rows(text: &str) -> Result<(Vec<Row>, usize), NoRow> {
 /// A line of a results file that is no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not a result: {what}")]
-pub struct NoRow {
+pub(crate) struct NoRow {
     /// Which, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// What is wrong with it.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 #[cfg(test)]

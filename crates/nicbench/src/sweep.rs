@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// A file of studies.
 ///
 /// ```
-/// use nicbench::sweep::Sweep;
+/// use nicbench::sweep::{Plot, Point, Study, Sweep};
 ///
 /// let sweep = Sweep::parse(r#"
 ///     [[study]]
@@ -34,7 +34,9 @@ use std::collections::BTreeMap;
 ///     grid = { loss = [0, 0.01], mode = ["tcp"] }
 ///     plot = { x = "loss", series = "mode", y = ["goodput_gbps"] }
 /// "#)?;
-/// let points = sweep.studies[0].points();
+/// let study: &Study = &sweep.studies[0];
+/// let (plot, points): (&Plot, Vec<Point>) = (&study.plot, study.points());
+/// assert_eq!((plot.x.as_str(), points.len()), ("loss", 2));
 /// assert_eq!(points[1].arguments(), ["iperf", "--loss", "0.01", "--mode", "tcp"]);
 /// # Ok::<(), nicbench::sweep::InvalidSweep>(())
 /// ```

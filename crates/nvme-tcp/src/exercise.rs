@@ -19,12 +19,12 @@ use offload_base::{Rng, Seed};
 ///
 /// ```
 /// use nvme_tcp::host::Disk;
-/// use nvme_tcp::exercise::{Exercise, ExerciseError};
+/// use nvme_tcp::exercise::{Exercise, ExerciseError, ExerciseReport};
 /// use offload_base::Seed;
 ///
 /// async fn test(disk: &Disk) -> Result<(), ExerciseError> {
 ///     let exercise = Exercise { bytes: 1 << 20, ..Exercise::new(Seed(7)) };
-///     let report = exercise.run(disk, |done| println!("{done} bytes")).await?;
+///     let report: ExerciseReport = exercise.run(disk, |done| println!("{done} bytes")).await?;
 ///     assert!(report.read_bytes + report.written_bytes >= 1 << 20);
 ///     Ok(())
 /// }

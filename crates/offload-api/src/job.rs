@@ -183,6 +183,13 @@ impl fmt::Display for JobStatus {
 }
 
 /// Which part of protection information is wrong, and where.
+///
+/// ```
+/// use offload_api::{Integrity, JobStatus};
+///
+/// let wrong = Integrity { tag: "guard", lba: 9, offset: 4096, expected: 0x1234, actual: 0x1235 };
+/// assert_eq!(JobStatus::Integrity(wrong).to_string(), "the guard of LBA 9 is 0x1235, not 0x1234");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integrity {
     /// The tag, by name.
@@ -207,6 +214,20 @@ impl fmt::Display for Integrity {
 /// A queue of jobs. Nothing here blocks, and nothing has a default, so that no wrapper forgets a method.
 ///
 /// `offload-jobs` has queues that work on the CPU, and an example; `nic-sim` has a device behind such a queue.
+///
+/// ```
+/// use offload_api::{Done, Job, JobQueue};
+/// use offload_base::Instant;
+///
+/// /// Submits what there is room for, and takes what has ended.
+/// fn turn(queue: &mut dyn JobQueue, now: Instant, waiting: &mut Vec<Job>) -> Vec<Done> {
+///     while queue.room() > 0 && let Some(job) = waiting.pop() {
+///         queue.submit(now, job).expect("there is room");
+///     }
+///     queue.flush(now);
+///     std::iter::from_fn(|| queue.complete(now)).collect()
+/// }
+/// ```
 pub trait JobQueue: Send {
     /// Sessions.
     fn contexts(&mut self) -> &mut dyn Contexts;

@@ -145,6 +145,18 @@ pub struct Report {
 }
 
 /// CRC-32s (of Ethernet and gzip) of what was read and of what was written.
+///
+/// ```
+/// use bytes::{Bytes, BytesMut};
+/// use offload_transforms::{Checksums, Parameters, Report, Session, Transform, Way};
+///
+/// let source = [Bytes::from("12345"), Bytes::from("6789")];
+/// let mut target = BytesMut::with_capacity(9);
+/// let report: Report = Session::new(&Transform::Copy)?.run(Way::Apply, Parameters::default(), &source, &mut target)?;
+/// let checksums = Checksums { source: 0xcbf4_3926, target: 0xcbf4_3926 };
+/// assert_eq!(report, Report { consumed: 9, produced: 9, checksums: Some(checksums) });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksums {
     /// Of the bytes consumed.

@@ -75,6 +75,16 @@ impl From<Closed> for io::Error {
 }
 
 /// Why a stream does not go on.
+///
+/// ```
+/// use quic_offload::{Closed, StreamError};
+///
+/// /// Whether the same is worth asking for once more, on another connection.
+/// fn is_passing(error: &StreamError) -> bool {
+///     matches!(error, StreamError::Closed(Closed::TimedOut | Closed::Reset))
+/// }
+/// assert!(is_passing(&Closed::TimedOut.into()) && !is_passing(&StreamError::Reset(7)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -105,6 +115,13 @@ impl From<StreamError> for io::Error {
 }
 
 /// Why a connection cannot even begin.
+///
+/// ```
+/// use quic_offload::ConnectError;
+///
+/// let error = ConnectError::TooMany(2);
+/// assert_eq!(error.to_string(), "there are 2 connections: raise max_connections, or close one");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -120,6 +137,22 @@ pub enum ConnectError {
 }
 
 /// Why a datagram is not sent.
+///
+/// ```
+/// use quic_offload::{Connection, DatagramError};
+///
+/// /// Sends a datagram, or on a stream what is too long for one.
+/// async fn send(connection: &Connection, data: bytes::Bytes) -> Result<(), Box<dyn std::error::Error>> {
+///     match connection.send_datagram(data.clone()).await {
+///         Err(DatagramError::TooLong | DatagramError::Unsupported) => {
+///             let mut stream = connection.open_uni().await?;
+///             stream.send(data).await?;
+///             Ok(stream.finish()?)
+///         }
+///         sent => Ok(sent?),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramError {
@@ -138,6 +171,19 @@ pub enum DatagramError {
 }
 
 /// Why there is no path more, or none less.
+///
+/// ```
+/// use quic_offload::{Closed, Connection, PathError};
+///
+/// /// Opens a second path, if the peer has any.
+/// async fn second(connection: &Connection, to: core::net::SocketAddr) -> Result<Option<u32>, Closed> {
+///     match connection.open_path(to, None).await {
+///         Ok(path) => Ok(Some(path)),
+///         Err(PathError::Closed(closed)) => Err(closed),
+///         Err(_) => Ok(None),
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {

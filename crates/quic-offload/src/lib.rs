@@ -13,6 +13,57 @@
 //! - `crypto/`: handshakes by rustls, and the keys that state machine and device share;
 //! - [`Config`], [`Offload`]: how it is set up; [`Closed`], [`StreamError`]: what goes wrong.
 //!
+//! Two hosts in virtual time, whose NICs seal and open; the second sends back what it gets:
+//!
+//! ```
+//! use nic_sim::NicConfig;
+//! use offload_base::Seed;
+//! use offload_host_stack::TcpConfig;
+//! use offload_testbed::Testbed;
+//! use offload_testbed::identity::{self, Randomness, server_name};
+//! use offload_wire::LinkConfig;
+//! use quic_offload::{ClientTls, Config, Connecting, Connection, Driver, Endpoint, Offload, ServerTls};
+//! use quic_offload::{PathStatistics, ReceiveStream, SendStream, Statistics};
+//!
+//! let host = || (NicConfig::default(), TcpConfig::default());
+//! let bed = Testbed::builder(Seed(7)).host("near", host().0, host().1).host("far", host().0, host().1);
+//! let mut bed = bed.wires(0, 1, [LinkConfig::default()]).build()?;
+//! let (near, far) = (bed.host(0).clone(), bed.host(1).clone());
+//!
+//! let tls = ServerTls::new(identity::server_config(Randomness::Seeded(Seed(1)), None))?;
+//! let socket = far.stack().bind_udp(Some(4433))?;
+//! let (server, driver): (Endpoint, Driver) = Endpoint::new(socket, far.runtime(), Config::default(), Some(tls))?;
+//! let _runs = far.spawn("driver", driver);
+//! let _serves = far.spawn("server", async move {
+//!     let connection: Connection = server.accept().await.expect("the endpoint is open");
+//!     let (mut send, mut receive): (SendStream, ReceiveStream) = connection.accept_bi().await?;
+//!     while let Some(data) = receive.receive(1 << 16).await? {
+//!         send.send(data).await?;
+//!     }
+//!     send.finish()?;
+//!     Ok::<_, quic_offload::StreamError>(connection.closed().await)
+//! });
+//!
+//! let tls = ClientTls::new(identity::client_config(Randomness::Seeded(Seed(2)), None))?;
+//! let config = Config { offload: Offload::Both, ..Config::default() };
+//! let (client, driver) = Endpoint::new(near.stack().bind_udp(None)?, near.runtime(), config, None)?;
+//! let _runs = near.spawn("driver", driver);
+//! let connecting: Connecting = client.connect(&tls, (far.address(), 4433).into(), &server_name().to_str())?;
+//! let asked = near.spawn("client", async move {
+//!     let connection = connecting.await?;
+//!     let (mut send, mut receive) = connection.open_bi().await?;
+//!     send.send("hello".into()).await?;
+//!     send.finish()?;
+//!     let answer = receive.receive(100).await?;
+//!     let path: Option<PathStatistics> = connection.path_statistics(0);
+//!     Ok::<_, quic_offload::StreamError>((answer, connection.statistics()?, path))
+//! });
+//! let (answer, statistics, path): (_, Statistics, _) = bed.run(asked)?;
+//! assert_eq!(answer.as_deref(), Some(&b"hello"[..]));
+//! assert!(statistics.lost == 0 && path.is_some_and(|path| path.sent == statistics.sent));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Whatever the device refuses, loses or does not know, software does: the wire shows the same packets. 0-RTT and version 2
 //! are left out.
 

@@ -153,6 +153,23 @@ pub enum Problem {
 }
 
 /// What could not be set up.
+///
+/// ```
+/// use ipsec::keyfile::ApplyError;
+/// use ipsec::{KeyFile, SecureDevice};
+/// use offload_api::NetDevice;
+/// use offload_base::Instant;
+///
+/// let (_device, driver) = nic_sim::nic(nic_sim::NicConfig::default());
+/// let mut secure = SecureDevice::new(Box::new(driver));
+/// let file: KeyFile = "
+///     state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 0x1001 reqid 1 mode transport
+///         aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0faabbccdd 128
+/// ".parse()?;
+/// let applied = file.apply(Instant::ZERO, secure.keying().unwrap(), &["10.0.0.3".parse()?]);
+/// assert_eq!(applied.unwrap_err(), ApplyError::Elsewhere { line: 2 });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {

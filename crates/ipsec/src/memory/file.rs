@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 /// The numbers of keys, in a file. Nobody else has it open as long as this is there.
 ///
 /// ```
-/// use ipsec::{KeyMemory, Mark, NumberFile, NumberStore};
+/// use ipsec::{KeyMemory, Mark, NumberFile, NumberFileError, NumberStore};
 /// use offload_api::{Direction, EspKey, EspSuite};
 ///
 /// let folder = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
@@ -31,7 +31,8 @@ use zeroize::Zeroizing;
 /// let key = EspKey::new(EspSuite::Aes128Gcm, &[7; 20]).unwrap();
 ///
 /// let mut numbers = NumberFile::beside(&folder.join("keys"))?;
-/// assert!(NumberFile::beside(&folder.join("keys")).is_err(), "somebody has it");
+/// let again = NumberFile::beside(&folder.join("keys"));
+/// assert!(matches!(again, Err(NumberFileError::InUse { .. })), "somebody has it");
 /// numbers.write(&[Mark { direction: Direction::Transmit, key: &key, spi: 0x1001, number: 1 << 20 }])?;
 /// drop(numbers);
 ///

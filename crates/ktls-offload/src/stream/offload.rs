@@ -33,6 +33,13 @@ impl Offload {
 }
 
 /// What became of a request to offload.
+///
+/// ```
+/// use ktls_offload::{NotOffloaded, Offloaded, Outcome};
+///
+/// let offloaded = Offloaded { tx: Outcome::NotAsked, rx: Outcome::Refused(NotOffloaded::NoDevice) };
+/// assert!(matches!(offloaded.rx, Outcome::Refused(why) if !why.passes()), "software receives, to the end");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloaded {
     /// What this end sends.

@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use core::convert::Infallible;
-//! use nic_sim::engine::{Context, Engine, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
+//! use nic_sim::engine::{Context, Engine, Engines, ImageReader, ImageWriter, OutOfStep, Payload, StreamEngine};
 //! use nic_sim::stats::DeviceCounters;
 //! use nic_sim::wire::Port;
 //! use nic_sim::{Delays, NicConfig, nic_with};
@@ -65,7 +65,7 @@
 //! }
 //!
 //! let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
-//! let (mut device, mut driver) = nic_with(config, |engines| engines.add_stream(Unmask, 100));
+//! let (mut device, mut driver) = nic_with(config, |engines: &mut Engines| engines.add_stream(Unmask, 100));
 //! // A protocol finds it by name, and has it follow a flow.
 //! let flow = FlowKey::tcp("10.0.0.2:5000".parse()?, "10.0.0.1:443".parse()?);
 //! let contexts = driver.contexts().expect("there is one from outside");
@@ -232,6 +232,74 @@ pub trait StreamEngine: Engine {
 }
 
 /// An engine that makes packets of others, and opens those.
+///
+/// ```
+/// use core::convert::Infallible;
+/// use nic_sim::engine::{Context, Engine, Headers, ImageReader, ImageWriter, Opened, PacketEngine, Shown};
+/// use nic_sim::stats::DeviceCounters;
+/// use nic_sim::wire::Port;
+/// use nic_sim::{Delays, NicConfig, nic_with};
+/// use offload_api::{Direction, Key, KeyBytes, NetDevice, NewContext};
+/// # use bytes::BytesMut;
+/// # use offload_api::{PacketAsk, TxPacket};
+/// # use offload_base::Instant;
+///
+/// /// Drops what comes from Ethernet addresses that it was told.
+/// #[derive(Debug)]
+/// struct Ban;
+///
+/// impl Engine for Ban {
+///     const NAME: &'static str = "ban";
+///     type Spec = ();
+/// #   type Command = Infallible;
+/// #   type Change = Infallible;
+/// #   type State = ();
+/// #   type Held = ();
+///     // A context has no state here.
+/// #   fn create(&mut self, _: Direction, (): ()) -> Option<((), ())> { Some(((), ())) }
+/// #   fn save((): &(), _: &mut ImageWriter<'_>) {}
+/// #   fn load(_: &mut ImageReader<'_>) -> Option<()> { Some(()) }
+/// }
+///
+/// impl PacketEngine for Ban {
+///     type Seen = ();
+///     type Wrapping = ();
+///
+///     fn look(&self, frame: &[u8], _: &Headers) -> Shown<()> {
+///         frame.get(6..12).map_or(Shown::Nothing, |address| Shown::Key(KeyBytes::of(&[address]), ()))
+///     }
+///
+///     fn open(&mut self, _: Context<'_, Ban>, _: &[u8], (): &(), _: &mut DeviceCounters) -> Opened {
+///         Opened::Dropped
+///     }
+///     // It wraps nothing.
+/// #   fn begin(&mut self, _: Context<'_, Ban>, _: PacketAsk, _: &mut TxPacket, _: &mut DeviceCounters) -> Option<()> { None }
+/// #   fn wrap(
+/// #       &mut self, _: Context<'_, Ban>, (): &mut (), _: &[u8], _: usize, _: &mut DeviceCounters,
+/// #   ) -> Option<BytesMut> { None }
+/// #   fn note_missing(_: &mut DeviceCounters) {}
+/// }
+///
+/// let config = NicConfig { delays: Delays::NONE, ..NicConfig::default() };
+/// let (mut device, mut driver) = nic_with(config, |engines| engines.add_packet(Ban, 100));
+/// let contexts = driver.contexts().expect("there is an engine from outside");
+/// let engine = contexts.engine("ban").expect("this one").number;
+/// let keys = vec![Key::Engine(engine, KeyBytes::of(&[&[2, 0, 0, 0, 0, 9]]))];
+/// let new = NewContext { engine, direction: Direction::Receive, flow: None, keys, spec: Box::new(()) };
+/// contexts.create(new).map_err(|(refused, _)| refused)?;
+/// # let now = Instant::ZERO;
+/// device.process(now);
+///
+/// for from in [8, 9] {
+///     let mut frame = vec![0xff; 60];
+///     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
+///     device.receive_frame(now, frame.into());
+/// }
+/// device.process(now);
+/// let packet = driver.receive(now).expect("the one from 8");
+/// assert_eq!((packet.frame[11], driver.receive(now).is_none()), (8, true));
+/// # Ok::<(), offload_api::Refused>(())
+/// ```
 pub trait PacketEngine: Engine {
     /// What it found out about a received packet before it has the context.
     type Seen: fmt::Debug + Send;
@@ -283,6 +351,8 @@ pub trait PacketEngine: Engine {
 }
 
 /// What a received frame shows of a context.
+///
+/// See [`PacketEngine`] for an example.
 #[derive(Debug)]
 pub enum Shown<S> {
     /// Nothing: the frame is not the engine's.
@@ -296,6 +366,8 @@ pub enum Shown<S> {
 }
 
 /// What became of a received frame.
+///
+/// See [`PacketEngine`] for an example.
 #[derive(Debug)]
 pub enum Opened {
     /// Nothing: it is as it was.
@@ -326,6 +398,14 @@ pub enum Opened {
 }
 
 /// Where an engine that opened a packet leaves it in the frame that it came in.
+///
+/// ```
+/// use nic_device::engine::Within;
+///
+/// // ESP in transport mode: Ethernet's and IPv4's headers, then 16 bytes of SPI, number and IV in front of what was opened.
+/// let within = Within { headers: 34, opened: 50, in_front: 34 };
+/// assert_eq!(within.opened - within.headers, 16);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Within {
     /// Where the headers around it end that packets have in common, but for what IP's say of one packet.

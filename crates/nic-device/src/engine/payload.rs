@@ -13,6 +13,15 @@ use smallvec::SmallVec;
 pub type Parts = SmallVec<[(usize, usize); 2]>;
 
 /// What an engine saw of its units' content in a packet, for the engine above.
+///
+/// ```
+/// use nic_device::engine::{Content, Parts};
+/// use offload_base::Seq;
+///
+/// // Behind 5 bytes of a unit's header there are 100 bytes of content.
+/// let content = Content { last: Seq(1000), skipped: 0, parts: Parts::from_iter([(5, 100)]) };
+/// assert_eq!(content.parts.iter().map(|(_, bytes)| bytes).sum::<usize>(), 100);
+/// ```
 #[derive(Debug)]
 pub struct Content {
     /// Where in the stream the engine stood before.

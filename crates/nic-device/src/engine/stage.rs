@@ -8,7 +8,7 @@
 //! Bytes pass the stages in the order in which they were named on their way out, and in the opposite order on their way in.
 //!
 //! ```
-//! use nic_sim::engine::{Run, Stage, StageMakers, StageState, StageStates};
+//! use nic_sim::engine::{Run, Stage, StageMakers, StageState, StageStates, Stages};
 //! use offload_api::{Direction, StageSpec};
 //!
 //! /// Adds a number to each byte.
@@ -35,7 +35,7 @@
 //! }
 //!
 //! let makers = StageMakers::default().with::<Add>();
-//! let stages = makers.make(vec![StageSpec::new("add", 7u8)]).expect("there is one of this name");
+//! let stages: Stages = makers.make(vec![StageSpec::new("add", 7u8)]).expect("there is one of this name");
 //! let (mut states, mut bytes) = (StageStates::default(), *b"data");
 //! assert!(stages.pass(Run { direction: Direction::Transmit, unit: 0, at: 0 }, &mut states, &mut bytes));
 //! assert_ne!(&bytes, b"data");

@@ -8,6 +8,16 @@ use offload_transforms::{Session, Transform};
 
 /// The engine [`TRANSFORM`](offload_jobs::TRANSFORM). What differs from job to job comes with the job, so a context has no state of
 /// its own; its keys are what it holds.
+///
+/// ```
+/// use nic_device::engine::{DataKeys, Engines, Transforms};
+///
+/// let mut engines = Engines::none();
+/// engines.add_job(Transforms, 100);
+/// engines.add_job(DataKeys::default(), 16);
+/// let contexts: Vec<_> = engines.infos().iter().map(|info| info.contexts).collect();
+/// assert_eq!(contexts, [100, 16], "sessions that there is room for");
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transforms;
 

@@ -26,10 +26,15 @@ use std::process::ExitCode;
 
 /// A program of its own, and a subcommand of `nicbench loopback`.
 ///
-/// ```no_run
-/// use nicbench::loopback::{self, tls::TlsLoopback};
+/// ```
+/// use nicbench::loopback::{Loopback, ipsec::IpsecLoopback, nvme::NvmeLoopback, quic::QuicLoopback, tls::TlsLoopback};
 ///
-/// loopback::main::<TlsLoopback>("ktls_loopback");
+/// /// Whether a program knows an option.
+/// fn knows<L: Loopback>(option: &str) -> bool {
+///     L::command().get_arguments().any(|argument| argument.get_long() == Some(option))
+/// }
+/// assert!(knows::<TlsLoopback>("resync") && knows::<NvmeLoopback>("depth"));
+/// assert!(knows::<IpsecLoopback>("ipv6") && knows::<QuicLoopback>("paths") && !knows::<QuicLoopback>("depth"));
 /// ```
 pub trait Loopback: Parser {
     /// Makes the runs, reports them, and tells what to exit with. `program` is who speaks where something is wrong.
@@ -43,7 +48,7 @@ pub fn main<L: Loopback>(program: &str) -> ExitCode {
 
 /// A file over two emulated NICs several ways, or a disk read over them: what the offload saves
 #[derive(Debug, Subcommand)]
-pub enum LoopbackCommand {
+pub(crate) enum LoopbackCommand {
     /// TLS: as plain TCP, with TLS on the CPU, with TLS on the NICs
     Tls(tls::TlsLoopback),
     /// NVMe/TCP: a disk read with data placed and checked by the CPU or by the NIC
@@ -56,7 +61,7 @@ pub enum LoopbackCommand {
 
 impl LoopbackCommand {
     /// Runs the one that was chosen.
-    pub fn run(&self, program: &str) -> ExitCode {
+    pub(crate) fn run(&self, program: &str) -> ExitCode {
         match self {
             LoopbackCommand::Tls(options) => options.run(program),
             LoopbackCommand::Nvme(options) => options.run(program),
@@ -68,7 +73,7 @@ impl LoopbackCommand {
 
 /// Why there is nothing to report.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// An option or a file is of no use.
     Unusable(String),
     /// The transfer came to nothing.
@@ -77,13 +82,13 @@ pub enum Failure {
 
 impl Failure {
     /// A file is of no use.
-    pub fn about(path: &Path, error: &dyn fmt::Display) -> Failure {
+    pub(crate) fn about(path: &Path, error: &dyn fmt::Display) -> Failure {
         Failure::Unusable(format!("{}: {error}", path.display()))
     }
 }
 
 /// Prints what came of it and tells what to exit with.
-pub fn finish(program: &str, made: Result<Facts, Failure>, report: impl FnOnce(&Facts) -> String) -> ExitCode {
+pub(crate) fn finish(program: &str, made: Result<Facts, Failure>, report: impl FnOnce(&Facts) -> String) -> ExitCode {
     match made {
         Ok(facts) => {
             let written = program::write_out(program, &report(&facts));
@@ -96,7 +101,7 @@ pub fn finish(program: &str, made: Result<Facts, Failure>, report: impl FnOnce(&
 }
 
 /// Facts for a person: four columns and `remarks`; with `wide`, all columns, `details` and the counters too.
-pub fn text(facts: &Facts, wide: bool, details: &str, remarks: &str) -> String {
+pub(crate) fn text(facts: &Facts, wide: bool, details: &str, remarks: &str) -> String {
     let runs = &facts.runs;
     let spoilt = spoilt(facts);
     if wide {
@@ -118,7 +123,7 @@ fn spoilt(facts: &Facts) -> String {
 ///
 /// # Errors
 /// If it cannot be read.
-pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Failure> {
+pub(crate) fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Failure> {
     match file {
         Some(file) => Payload::file(file).map_err(|error| Failure::about(file, &error)),
         None => Ok(Payload::seeded(seed, size)),
@@ -129,7 +134,7 @@ pub fn payload(file: Option<&Path>, seed: Seed, size: u64) -> Result<Payload, Fa
 ///
 /// # Errors
 /// If they are not.
-pub fn check_family(ipv6: bool, mtu: u16) -> Result<(), Failure> {
+pub(crate) fn check_family(ipv6: bool, mtu: u16) -> Result<(), Failure> {
     if ipv6 && mtu < LEAST_MTU_OF_IPV6 {
         return Err(Failure::Unusable(format!("IPv6 needs an MTU of {LEAST_MTU_OF_IPV6} bytes at least")));
     }
@@ -137,7 +142,7 @@ pub fn check_family(ipv6: bool, mtu: u16) -> Result<(), Failure> {
 }
 
 /// Facts without runs. `own` are the options of this program that another run needs to be the same.
-pub fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts {
+pub(crate) fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&'static str, String)>) -> Facts {
     let all = own.into_iter().chain(wire.facts());
     let options: BTreeMap<String, String> = all.map(|(name, value)| (name.to_string(), value)).collect();
     let clock = if wire.real { Clock::Real } else { Clock::Virtual };
@@ -145,12 +150,12 @@ pub fn facts(command: &str, wire: &WireOptions, own: impl IntoIterator<Item = (&
 }
 
 /// A path as an option of a run.
-pub fn named(path: Option<&PathBuf>) -> String {
+pub(crate) fn named(path: Option<&PathBuf>) -> String {
     path.map_or(String::new(), |path| path.display().to_string())
 }
 
 /// What the ways are, each once.
-pub fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
+pub(crate) fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
     let mut once = Vec::new();
     for mode in modes {
         if !once.contains(mode) {
@@ -162,15 +167,15 @@ pub fn each_once<M: Copy + PartialEq>(modes: &[M]) -> Vec<M> {
 
 /// Files that a program writes of several ways: the last one's result, a capture and a timeline of each.
 #[derive(Clone, Copy, Debug)]
-pub struct Outputs<'a, M> {
+pub(crate) struct Outputs<'a, M> {
     /// What arrived.
-    pub out: Option<&'a Path>,
+    pub(crate) out: Option<&'a Path>,
     /// Captures, each in a file of its own where there are several.
-    pub pcap: Option<&'a Path>,
+    pub(crate) pcap: Option<&'a Path>,
     /// Timelines, likewise.
-    pub trace: &'a TraceOptions,
+    pub(crate) trace: &'a TraceOptions,
     /// The ways.
-    pub modes: &'a [M],
+    pub(crate) modes: &'a [M],
 }
 
 impl<M: fmt::Display> Outputs<'_, M> {
@@ -178,7 +183,7 @@ impl<M: fmt::Display> Outputs<'_, M> {
     ///
     /// # Errors
     /// If one of them is of no use.
-    pub fn check(&self, read: &[&Option<PathBuf>]) -> Result<(), Failure> {
+    pub(crate) fn check(&self, read: &[&Option<PathBuf>]) -> Result<(), Failure> {
         let traces = self.modes.iter().filter_map(|mode| self.path_of(self.trace.trace.as_deref(), mode));
         let captures = self.modes.iter().filter_map(|mode| self.path_of(self.pcap, mode));
         let each: Vec<PathBuf> = captures.chain(traces).collect();
@@ -191,7 +196,7 @@ impl<M: fmt::Display> Outputs<'_, M> {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
+    pub(crate) fn capture(&self, mode: &M) -> Result<Option<Capture>, Failure> {
         let Some(path) = self.path_of(self.pcap, mode) else { return Ok(None) };
         let begun = File::create(&path).and_then(|file| Capture::new(BufWriter::new(file)));
         begun.map(Some).map_err(|error| Failure::about(&path, &error))
@@ -201,7 +206,7 @@ impl<M: fmt::Display> Outputs<'_, M> {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn trace(&self, mode: &M) -> Result<Option<TraceFile>, Failure> {
+    pub(crate) fn trace(&self, mode: &M) -> Result<Option<TraceFile>, Failure> {
         self.trace.begin_for(mode, self.modes.len() > 1).map_err(Failure::Unusable)
     }
 
@@ -214,7 +219,7 @@ impl<M: fmt::Display> Outputs<'_, M> {
 ///
 /// # Errors
 /// If it could not be written.
-pub fn end_trace(program: &str, trace: Option<TraceFile>) -> Result<(), Failure> {
+pub(crate) fn end_trace(program: &str, trace: Option<TraceFile>) -> Result<(), Failure> {
     if let Some(trace) = trace {
         eprintln!("{program}: {}", trace.end().map_err(Failure::Unusable)?);
     }
@@ -222,7 +227,7 @@ pub fn end_trace(program: &str, trace: Option<TraceFile>) -> Result<(), Failure>
 }
 
 /// Shows how far one way has come, unless nobody wants to see it.
-pub fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
+pub(crate) fn progress_bar(mode: &str, bytes: u64, quiet: bool) -> ProgressBar {
     if quiet {
         return ProgressBar::hidden();
     }

@@ -3,14 +3,7 @@
 use super::Relation;
 
 /// A field of runs, in words and with its unit; one that is not known by its own name.
-///
-/// ```
-/// use nicbench::report::label;
-///
-/// assert_eq!(label::field("tx_host_ns_per_byte.total"), "CPU time of the sending host, ns a byte");
-/// assert_eq!(label::field("counters.tx_tls_ooo"), "tx_tls_ooo");
-/// ```
-pub fn field(field: &str) -> String {
+pub(crate) fn field(field: &str) -> String {
     if let Some(relation) = Relation::parse(field) {
         let (words, _) = words_and_unit(relation.field);
         let (line, more) = (relation.line, if relation.less() { "less" } else { "more" });
@@ -44,13 +37,7 @@ fn words_and_unit(field: &str) -> (String, &'static str) {
 }
 
 /// An option along the horizontal axis, in words and with its unit; one that is not known by its own name.
-///
-/// ```
-/// use nicbench::report::label;
-///
-/// assert_eq!(label::option("loss"), "share of packets lost");
-/// ```
-pub fn option(option: &str) -> String {
+pub(crate) fn option(option: &str) -> String {
     let known = OPTIONS.iter().find(|(known, _)| *known == option);
     known.map_or_else(|| option.replace('-', " "), |(_, words)| (*words).into())
 }
@@ -133,5 +120,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn fields_and_options_have_words() {
+        assert_eq!(field("tx_host_ns_per_byte.total"), "CPU time of the sending host, ns a byte");
+        assert_eq!(field("counters.tx_tls_ooo"), "tx_tls_ooo");
+        assert_eq!(option("loss"), "share of packets lost");
     }
 }

@@ -3,10 +3,10 @@
 //! [`Curves`] sorts rows into lines; [`label`] says what they are; [`plot`] draws them; [`page`] puts all into HTML, with
 //! a first screen by [`summary`].
 
-pub mod label;
-pub mod page;
-pub mod plot;
-pub mod summary;
+pub(crate) mod label;
+pub(crate) mod page;
+pub(crate) mod plot;
+pub(crate) mod summary;
 
 use crate::results::Row;
 use crate::sweep::{Plot, Setting};
@@ -15,20 +15,20 @@ use std::collections::BTreeMap;
 
 /// The rows of one study.
 #[derive(Clone, Debug)]
-pub struct StudyRows<'a> {
+pub(crate) struct StudyRows<'a> {
     /// Its name.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// What it is called.
-    pub title: &'a str,
+    pub(crate) title: &'a str,
     /// What is drawn.
-    pub plot: &'a Plot,
+    pub(crate) plot: &'a Plot,
     /// Its rows, in the order of the grid, of one place in that of the file.
-    pub rows: Vec<&'a Row>,
+    pub(crate) rows: Vec<&'a Row>,
 }
 
 /// Rows by study, studies in the order in which they first appear. What is drawn of them does not depend on which run ended
 /// first.
-pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
+pub(crate) fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
     let mut studies: Vec<StudyRows<'_>> = Vec::new();
     for row in rows {
         match studies.iter_mut().find(|study| study.name == row.study) {
@@ -46,61 +46,45 @@ pub fn studies(rows: &[Row]) -> Vec<StudyRows<'_>> {
 }
 
 /// One field of a study, as lines over the horizontal axis.
-///
-/// ```
-/// use nicbench::report::{Curves, studies};
-/// use nicbench::results::read_rows;
-///
-/// let row = |seed: u64, loss: f64, gbps: f64| format!(
-///     r#"{{"study":"a","title":"","plot":{{"x":"loss","series":"mode","y":["goodput_gbps"]}},
-///     "settings":{{"loss":{loss},"mode":"tcp","seed":{seed}}},"arguments":[],"seed":{seed},"clock":"virtual","version":"0",
-///     "machine":{{"processor":"","cores":1,"system":""}},"run":{{"goodput_gbps":{gbps}}}}}"#).replace('\n', "") + "\n";
-/// let text = row(1, 0.0, 9.0) + &row(2, 0.0, 10.0) + &row(3, 0.0, 90.0) + &row(1, 0.5, 1.0);
-/// let (rows, _) = read_rows(&text).unwrap();
-///
-/// let curves = Curves::of(&studies(&rows)[0], "goodput_gbps");
-/// assert_eq!(curves.x, ["0", "0.5"]);
-/// assert_eq!(curves.lines[0].values[0].unwrap().median, 10.0);
-/// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Curves {
+pub(crate) struct Curves {
     /// The field.
-    pub field: String,
+    pub(crate) field: String,
     /// The option along the horizontal axis.
-    pub x_name: String,
+    pub(crate) x_name: String,
     /// Its values.
-    pub x: Vec<String>,
+    pub(crate) x: Vec<String>,
     /// What numbers they are, those that are any.
-    pub places: Vec<Option<f64>>,
+    pub(crate) places: Vec<Option<f64>>,
     /// The lines.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 /// One line: a value, or none, for each place on the axis.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub(crate) struct Line {
     /// What tells it apart.
-    pub name: String,
+    pub(crate) name: String,
     /// Its values.
-    pub values: Vec<Option<Value>>,
+    pub(crate) values: Vec<Option<Value>>,
 }
 
 /// What repeated runs of a point gave.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Value {
+pub(crate) struct Value {
     /// The median.
-    pub median: f64,
+    pub(crate) median: f64,
     /// The least.
-    pub least: f64,
+    pub(crate) least: f64,
     /// The most.
-    pub most: f64,
+    pub(crate) most: f64,
     /// How many runs.
-    pub runs: usize,
+    pub(crate) runs: usize,
 }
 
 impl Curves {
     /// The lines of a field, or of what one line's values are of the others' (see [`Relation`]).
-    pub fn of(study: &StudyRows<'_>, field: &str) -> Curves {
+    pub(crate) fn of(study: &StudyRows<'_>, field: &str) -> Curves {
         let plain = Relation::parse(field).map_or(field, |relation| relation.field);
         let mut curves = Curves::of_runs(study, plain);
         if let Some(relation) = Relation::parse(field) {
@@ -153,7 +137,7 @@ impl Curves {
     }
 
     /// The lines of a published figure that have a name of ours, over our axis.
-    pub fn beside(&self, figure: &Figure) -> Vec<Line> {
+    pub(crate) fn beside(&self, figure: &Figure) -> Vec<Line> {
         let values = |name: &str| {
             let at = |place: &Option<f64>| place.and_then(|x| figure.value(name, x));
             self.places.iter().map(|place| at(place).map(|value| Value::of(&[value]))).collect()
@@ -165,38 +149,29 @@ impl Curves {
 
 /// A field that stands for how many times a line's values are another's: `F, times less than L` for costs, `F, times more
 /// than L` for speeds, where F is a field of runs and L the name of a line.
-///
-/// ```
-/// use nicbench::report::Relation;
-///
-/// let gain = Relation::parse("server_us_per_request, times less than tls-cpu").unwrap();
-/// assert_eq!((gain.field, gain.line), ("server_us_per_request", "tls-cpu"));
-/// assert_eq!(gain.ratio(2.0, 6.0), 3.0);
-/// assert!(Relation::parse("goodput_gbps").is_none());
-/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relation<'a> {
+pub(crate) struct Relation<'a> {
     /// The field of runs.
-    pub field: &'a str,
+    pub(crate) field: &'a str,
     /// The line that the others are held against.
-    pub line: &'a str,
+    pub(crate) line: &'a str,
     less: bool,
 }
 
 impl<'a> Relation<'a> {
     /// What a field stands for; `None`: for itself.
-    pub fn parse(field: &'a str) -> Option<Relation<'a>> {
+    pub(crate) fn parse(field: &'a str) -> Option<Relation<'a>> {
         let of = |word: &str, less| field.split_once(word).map(|(field, line)| Relation { field, line, less });
         of(", times less than ", true).or_else(|| of(", times more than ", false))
     }
 
     /// Whether it tells how many times less, rather than more.
-    pub fn less(&self) -> bool {
+    pub(crate) fn less(&self) -> bool {
         self.less
     }
 
     /// How many times `value` is less, or more, than `base`.
-    pub fn ratio(&self, value: f64, base: f64) -> f64 {
+    pub(crate) fn ratio(&self, value: f64, base: f64) -> f64 {
         if self.less { base / value } else { value / base }
     }
 }
@@ -223,6 +198,7 @@ fn place<T: PartialEq>(known: &mut Vec<T>, item: T) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Machine;
     use crate::results::read_rows;
 
     #[test]
@@ -263,5 +239,47 @@ mod tests {
             .map(|line| (&line.name[..], line.values.iter().map(|value| value.map(|v| v.median)).collect::<Vec<_>>()))
             .collect();
         assert_eq!(shown, [("tcp", vec![Some(4.5), None]), ("nic", vec![Some(3.0), None])]);
+    }
+
+    #[test]
+    fn of_repetitions_the_median_is_drawn() {
+        let row = |seed: u64, loss: f64, gbps: f64| {
+            let plot = Plot {
+                x: "loss".into(),
+                series: "mode".into(),
+                y: vec!["goodput_gbps".into()],
+                published: BTreeMap::new(),
+            };
+            let settings = BTreeMap::from([
+                ("loss".into(), Setting::Float(loss)),
+                ("mode".into(), Setting::Text("tcp".into())),
+                ("seed".into(), Setting::Integer(seed as i64)),
+            ]);
+            Row {
+                study: "a".into(),
+                title: String::new(),
+                plot,
+                point: 0,
+                settings,
+                arguments: Vec::new(),
+                seed,
+                clock: "virtual".into(),
+                version: "0".into(),
+                machine: Machine::this(),
+                run: serde_json::json!({ "goodput_gbps": gbps }),
+            }
+        };
+        let rows = [row(1, 0.0, 9.0), row(2, 0.0, 10.0), row(3, 0.0, 90.0), row(1, 0.5, 1.0)];
+        let curves = Curves::of(&studies(&rows)[0], "goodput_gbps");
+        assert_eq!(curves.x, ["0", "0.5"]);
+        assert_eq!(curves.lines[0].values[0].unwrap().median, 10.0);
+    }
+
+    #[test]
+    fn a_relation_is_to_one_line() {
+        let gain = Relation::parse("server_us_per_request, times less than tls-cpu").unwrap();
+        assert_eq!((gain.field, gain.line), ("server_us_per_request", "tls-cpu"));
+        assert_eq!(gain.ratio(2.0, 6.0), 3.0);
+        assert!(Relation::parse("goodput_gbps").is_none());
     }
 }

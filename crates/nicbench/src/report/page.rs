@@ -8,20 +8,15 @@ use std::collections::BTreeSet;
 
 /// A picture for people who write papers: its name, and the SVG.
 #[derive(Clone, Debug)]
-pub struct Picture {
+pub(crate) struct Picture {
     /// Study and field, fit for a file's name.
-    pub name: String,
+    pub(crate) name: String,
     /// The picture.
-    pub svg: String,
+    pub(crate) svg: String,
 }
 
 /// The page about `rows`, and its pictures.
-///
-/// ```
-/// let (page, pictures) = nicbench::report::page::page(&[], &[]);
-/// assert!(page.contains("No runs") && pictures.is_empty());
-/// ```
-pub fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
+pub(crate) fn page(rows: &[Row], figures: &[Figure]) -> (String, Vec<Picture>) {
     let mut pictures = Vec::new();
     let mut body = String::from("<h1>What offload saves</h1>\n");
     if rows.is_empty() {
@@ -120,13 +115,7 @@ fn cell(value: Value) -> String {
 }
 
 /// Four digits that say something.
-///
-/// ```
-/// use nicbench::report::page::short;
-///
-/// assert_eq!([0.0, 0.012344, 93.7251, 1234567.0].map(short), ["0", "0.01234", "93.73", "1,234,567"]);
-/// ```
-pub fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();
     }
@@ -219,5 +208,16 @@ mod tests {
         assert!(page.contains("<tr><td>0.7</td><td>1</td><td class=\"theirs\">-</td><td>-</td></tr>"), "{page}");
         assert!(page.contains("a&lt;b") && !page.contains("a<b"));
         assert_eq!(pictures[0].name, "a_b-goodput_gbps");
+    }
+
+    #[test]
+    fn a_page_without_runs_says_so() {
+        let (page, pictures) = page(&[], &[]);
+        assert!(page.contains("No runs") && pictures.is_empty());
+    }
+
+    #[test]
+    fn numbers_have_four_digits() {
+        assert_eq!([0.0, 0.012344, 93.7251, 1234567.0].map(short), ["0", "0.01234", "93.73", "1,234,567"]);
     }
 }

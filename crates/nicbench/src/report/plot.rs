@@ -8,21 +8,9 @@ use plotters::prelude::*;
 /// Draws ours as lines, published ones as dotted lines with open marks; what they are stands above them, where it hides
 /// nothing. Places on the horizontal axis stand evenly, whatever lies between them. A caption says what is drawn.
 ///
-/// ```
-/// use nicbench::report::{Curves, Line, Value, plot};
-///
-/// let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
-/// let line = Line { name: "tcp".into(), values: vec![value(1.0), value(2.0)] };
-/// let curves = Curves { field: "goodput_gbps".into(), x_name: "loss".into(), x: vec!["0".into(), "1".into()],
-///     places: vec![Some(0.0), Some(1.0)], lines: vec![line] };
-/// let picture = plot::svg(&curves, &[], Some("goodput, Gb/s"))?;
-/// assert!(picture.starts_with("<svg") && picture.contains("share of packets lost"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
 /// # Errors
 /// If there is nothing to draw.
-pub fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) -> Result<String, Box<dyn Error>> {
+pub(crate) fn svg(curves: &Curves, published: &[Line], caption: Option<&str>) -> Result<String, Box<dyn Error>> {
     let all = || curves.lines.iter().chain(published).flat_map(|line| line.values.iter().flatten());
     if all().next().is_none() {
         return Err("no run has this field".into());
@@ -183,6 +171,7 @@ const COLORS: [RGBColor; 6] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Value;
 
     #[test]
     fn an_axis_has_few_letters() {
@@ -202,5 +191,20 @@ mod tests {
         assert_eq!(Legend::of(&curves(1), &[], None).rows.len(), 1);
         let legend = Legend::of(&curves(4), &[line(0), line(1)], Some("what"));
         assert_eq!((legend.rows.len(), legend.height()), (6, 7 * ROW + 6));
+    }
+
+    #[test]
+    fn a_picture_says_what_its_axis_is() {
+        let value = |median| Some(Value { median, least: median, most: median, runs: 1 });
+        let line = Line { name: "tcp".into(), values: vec![value(1.0), value(2.0)] };
+        let curves = Curves {
+            field: "goodput_gbps".into(),
+            x_name: "loss".into(),
+            x: vec!["0".into(), "1".into()],
+            places: vec![Some(0.0), Some(1.0)],
+            lines: vec![line],
+        };
+        let picture = svg(&curves, &[], Some("goodput, Gb/s")).unwrap();
+        assert!(picture.starts_with("<svg") && picture.contains("share of packets lost"));
     }
 }

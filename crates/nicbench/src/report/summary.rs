@@ -7,11 +7,7 @@ use super::page::short;
 use super::{Curves, StudyRows, label, plot};
 
 /// Three sentences and two plots, as HTML; nothing if no study compares TLS in software with TLS by the NIC.
-///
-/// ```
-/// assert_eq!(nicbench::report::summary::first_screen(&[]), "");
-/// ```
-pub fn first_screen(studies: &[StudyRows<'_>]) -> String {
+pub(crate) fn first_screen(studies: &[StudyRows<'_>]) -> String {
     let compared = |study: &&StudyRows<'_>| {
         let fields = study.plot.y.iter().take(2);
         fields.filter(|field| Saving::of(&Curves::of(study, field)).is_some()).count() == 2
@@ -100,5 +96,10 @@ mod tests {
     #[test]
     fn without_a_comparison_there_is_no_first_screen() {
         assert_eq!(first_screen(&studies(&rows(&[("tcp", 0.05), ("tls-nic", 0.06)]))), "");
+    }
+
+    #[test]
+    fn without_studies_there_is_no_first_screen() {
+        assert_eq!(first_screen(&[]), "");
     }
 }

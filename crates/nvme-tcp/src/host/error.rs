@@ -40,6 +40,13 @@ pub enum HostError {
 }
 
 /// Why a host cannot use a controller.
+///
+/// ```
+/// use nvme_tcp::host::{HostError, Unsuitable};
+///
+/// let error = HostError::Unsuitable(Unsuitable::NoKeepAlive);
+/// assert!(error.to_string().ends_with("set `HostConfig::keep_alive` to zero"));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsuitable {
@@ -143,6 +150,21 @@ pub enum CommandError {
 }
 
 /// A command that was to fill a buffer failed.
+///
+/// ```
+/// use nvme_tcp::Disk;
+/// use nvme_tcp::host::{Buffer, CommandError, Failed};
+///
+/// /// Reads the first block, and once more if the controller says that it may be read again.
+/// async fn first_block(disk: &Disk) -> Result<Buffer, CommandError> {
+///     match disk.read(0, disk.buffer(1)).await {
+///         Err(Failed { error: CommandError::Status(status), buffer }) if !status.do_not_retry() => {
+///             disk.read(0, buffer).await.map_err(|failed| failed.error)
+///         }
+///         read => read.map_err(|failed| failed.error),
+///     }
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Failed {

@@ -24,6 +24,18 @@ use std::sync::{Arc, Mutex};
 /// changes something, as a write does, it may still be carried out; but not after what comes later: a command submitted
 /// after the drop that is about some of the same blocks, on whichever queue, is sent when the dropped one can no longer
 /// be carried out. There is one exception: see [`cancel`](Done::cancel).
+///
+/// ```
+/// use nvme_tcp::host::{CommandError, Disk, Done};
+///
+/// /// Two writes under way at once, and then both on the medium.
+/// async fn twice(disk: &Disk, data: [bytes::Bytes; 2]) -> Result<(), CommandError> {
+///     let [first, second]: [Done; 2] = [disk.write(0, [data[0].clone()]), disk.write(8, [data[1].clone()])];
+///     first.await?;
+///     second.await?;
+///     disk.flush().await.map(|_| ())
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "a command is given up when its future is dropped"]
 pub struct Done(pub(super) Pending);

@@ -177,6 +177,17 @@ pub struct Host {
 }
 
 /// How often what has happened.
+///
+/// ```
+/// use nvme_tcp::Host;
+/// use nvme_tcp::host::HostStats;
+///
+/// /// Whether a host has lost connections since it came up.
+/// fn was_lost(host: &Host) -> bool {
+///     host.stats().connects > 1
+/// }
+/// assert_eq!(HostStats::default().replays, 0);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostStats {
     /// Connections to the controller, all queues at once.

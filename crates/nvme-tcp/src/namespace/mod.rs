@@ -111,12 +111,14 @@ pub trait Storage: Send + Sync {
 /// One namespace of a subsystem.
 ///
 /// ```
-/// use nvme_tcp::namespace::{MemoryStorage, Namespace, Operation};
+/// use nvme_tcp::namespace::{MemoryStorage, Namespace, NamespaceError, Operation, Outcome};
 /// use std::sync::Arc;
 ///
+/// let odd = Namespace::new(1, 520, Arc::new(MemoryStorage::new(1 << 20)));
+/// assert_eq!(odd.err(), Some(NamespaceError::BlockSize(520)));
 /// let namespace = Namespace::new(1, 512, Arc::new(MemoryStorage::new(1 << 20))).unwrap();
 /// assert_eq!(namespace.blocks(), 2048);
-/// let read = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
+/// let read: Outcome = namespace.execute(&Operation::Read { first: 2047, blocks: 1 });
 /// assert!(read.status.is_success() && read.data.concat() == [0; 512]);
 /// ```
 pub struct Namespace {

@@ -63,6 +63,14 @@ struct Mail {
 }
 
 /// A connection ended otherwise than by its host.
+///
+/// ```
+/// use nvme_tcp::target::ServeError;
+/// use std::io;
+///
+/// let error = ServeError::from(io::Error::from(io::ErrorKind::ConnectionReset));
+/// assert_eq!(error.to_string(), "the stream was lost: connection reset");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {

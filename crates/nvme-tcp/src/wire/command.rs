@@ -8,12 +8,13 @@ use core::fmt;
 /// A command: 64 bytes, read and written in place.
 ///
 /// ```
-/// use nvme_tcp::wire::{Command, IoOpcode, Sgl};
+/// use nvme_tcp::wire::{Command, IoOpcode, Sgl, Transfer};
 ///
 /// let read = Command::new(IoOpcode::Read as u8, 5).with_namespace(1).with_u64(10, 0x1000).with_u32(12, 7)
 ///     .with_sgl(Sgl::transport(4096));
 /// assert_eq!((read.opcode(), read.identifier(), read.namespace()), (2, 5, 1));
 /// assert_eq!((read.u64(10), read.sgl().length), (0x1000, 4096));
+/// assert_eq!(read.transfer(), Transfer::ToHost);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Command([u8; Command::LEN]);

@@ -7,9 +7,10 @@ use super::{put, u16_at, u32_at, u64_at};
 /// What a controller says of itself (CNS 01h).
 ///
 /// ```
-/// use nvme_tcp::wire::ControllerData;
+/// use nvme_tcp::wire::{ControllerData, ControllerKind};
 ///
-/// let data = ControllerData { controller: 7, model: "Emulated".into(), namespaces: 4, ..ControllerData::default() };
+/// let (model, kind) = ("Emulated".into(), ControllerKind::Io);
+/// let data = ControllerData { controller: 7, model, kind, namespaces: 4, ..ControllerData::default() };
 /// assert_eq!(ControllerData::parse(&data.to_bytes()), Some(data));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

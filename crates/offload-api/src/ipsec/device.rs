@@ -222,6 +222,15 @@ impl DeviceSaEvent {
 }
 
 /// What an ESP engine can be told about an SA.
+///
+/// ```
+/// use offload_api::ipsec::SaCommand;
+/// use offload_api::{Lifetime, Limits};
+///
+/// let hour = Limits { packets: Some(1 << 30), ..Limits::default() };
+/// let renewed = SaCommand::Renew(Lifetime { hard: hour, ..Lifetime::default() });
+/// assert_ne!(renewed, SaCommand::GoOnAfter(1 << 30));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaCommand {
     /// It has another lifetime, counted from now on.
@@ -231,6 +240,15 @@ pub enum SaCommand {
 }
 
 /// What an ESP engine can be told about its policies.
+///
+/// ```
+/// use offload_api::ipsec::PolicyChange;
+/// use offload_api::{Handle, Selector};
+///
+/// let (selector, sa) = (Selector { protocol: Some(17), ..Selector::ANY }, Handle { index: 1 << 24, generation: 3 });
+/// let PolicyChange::Set { rank, .. } = (PolicyChange::Set { selector, rank: 7, sa }) else { panic!("it was set") };
+/// assert_ne!(PolicyChange::Remove { selector, rank }, PolicyChange::Set { selector, rank, sa });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyChange {
     /// Protect the packets of a selector by an SA.

@@ -11,6 +11,15 @@ use offload_base::Instant;
 pub struct SaId(pub Handle);
 
 /// What came of adding an SA.
+///
+/// ```
+/// use offload_api::ipsec::SaAdded;
+/// use offload_api::{Handle, SaId, SaRefused};
+///
+/// let sa = SaId(Handle { index: 3, generation: 0 });
+/// let added = SaAdded { sa, spi: 0x1001, refused: Some(SaRefused::NoSpace) };
+/// assert_eq!(added.refused.unwrap().to_string(), "the device has no room for one more SA or policy");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaAdded {
     /// Its name.
@@ -152,6 +161,17 @@ pub struct SaUse {
 }
 
 /// Where SAs and policies come from: what a keying daemon talks to.
+///
+/// ```
+/// use core::net::IpAddr;
+/// use offload_api::{Direction, Keying, KeyingError};
+///
+/// /// Deletes the SA that receives under `spi`.
+/// fn retire(keying: &mut dyn Keying, spi: u32, peer: IpAddr, here: IpAddr) -> Result<(), KeyingError> {
+///     let sa = keying.find_sa(Direction::Receive, spi, peer, here).ok_or(KeyingError::NotFound)?;
+///     keying.delete_sa(sa)
+/// }
+/// ```
 pub trait Keying {
     /// Adds an SA. A transmitting one takes over at once from older ones that fit the same policies; those stay until
     /// they are deleted.

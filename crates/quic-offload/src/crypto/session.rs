@@ -17,6 +17,20 @@ use std::io::Cursor;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a TLS configuration lacks to be QUIC's.
+///
+/// ```
+/// use quic_offload::{ClientTls, NoInitialSuite};
+/// use rustls::crypto::{CryptoProvider, ring};
+/// use rustls::{ClientConfig, RootCertStore};
+/// use std::sync::Arc;
+///
+/// let suites = vec![ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256];
+/// let provider = CryptoProvider { cipher_suites: suites, ..ring::default_provider() };
+/// let tls = ClientConfig::builder_with_provider(Arc::new(provider)).with_protocol_versions(&[&rustls::version::TLS13])?;
+/// let tls = tls.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+/// assert_eq!(ClientTls::new(tls).err(), Some(NoInitialSuite));
+/// # Ok::<(), rustls::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("QUIC's first packets are protected by TLS13_AES_128_GCM_SHA256: leave it among the provider's cipher suites")]
 pub struct NoInitialSuite;

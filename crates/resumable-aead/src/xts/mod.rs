@@ -45,10 +45,10 @@ enum Cipher {
 /// How an area is cut into data units, and how these are numbered.
 ///
 /// ```
-/// use resumable_aead::DataUnits;
+/// use resumable_aead::{DataUnits, UnitLengthError};
 ///
 /// assert!(DataUnits::new(4096).is_ok());
-/// assert!(DataUnits::new(520).is_err(), "not whole blocks");
+/// assert_eq!(DataUnits::new(520), Err(UnitLengthError { len: 520 }), "not whole blocks");
 /// assert!(DataUnits::counting_512(4096).is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +228,13 @@ fn times_x(mut tweak: u128, times: u32) -> u128 {
 }
 
 /// No key of XTS could be made: the caller's mistake.
+///
+/// ```
+/// use resumable_aead::{XtsKey, XtsKeyError};
+///
+/// assert_eq!(XtsKey::new(&[7; 48]).err(), Some(XtsKeyError::Length(48)));
+/// assert_eq!(XtsKey::new(&[7; 32]).err(), Some(XtsKeyError::EqualHalves));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XtsKeyError {
@@ -251,6 +258,16 @@ pub struct UnitLengthError {
 }
 
 /// The data is not whole units, or numbers or blocks end before it does: the caller's mistake.
+///
+/// ```
+/// use resumable_aead::{DataUnits, NotWholeUnits, XtsKey};
+///
+/// let key: Vec<u8> = (0..64).collect();
+/// let mut data = [7; 1000];
+/// let refused = XtsKey::new(&key)?.encrypt(DataUnits::new(512)?, 0, &mut data);
+/// assert_eq!((refused, data), (Err(NotWholeUnits { unit: 512, len: 1000 }), [7; 1000]), "nothing was changed");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes are not whole units of {unit} bytes, or the last of them has no number")]
 pub struct NotWholeUnits {

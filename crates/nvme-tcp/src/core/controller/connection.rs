@@ -39,18 +39,31 @@ pub struct ConnectionId(pub(super) u64);
 /// The state machine of one connection.
 ///
 /// ```
+/// use nvme_tcp::core::controller::{Connection, ConnectionId, Done, Job};
 /// use nvme_tcp::target::{Target, TargetConfig};
 /// use nvme_tcp::wire::{Framing, InitializeRequest, Pdu};
 /// use offload_api::{RxMeta, RxSegment};
 /// use offload_base::{Instant, Seq};
 ///
+/// /// Carries out what hosts have asked for.
+/// fn work(now: Instant, connection: &mut Connection, target: &mut Target) {
+///     while let Some(job) = connection.poll_job() {
+///         let job: Job = job; // it may go to another thread
+///         let done: Done = job.run();
+///         connection.complete(now, done, target);
+///     }
+/// }
+///
 /// let mut target = Target::new(TargetConfig::default()).unwrap();
 /// let mut connection = target.accept(Instant::ZERO);
+/// let (first, second): (ConnectionId, ConnectionId) = (connection.id(), target.accept(Instant::ZERO).id());
+/// assert_ne!(first, second);
 /// let request = Pdu::InitializeRequest(InitializeRequest::default());
 /// for piece in Framing::default().frame(&request, []).into_pieces() {
 ///     let segment = RxSegment { seq: Seq(0), data: piece.try_into_mut().unwrap().into(), meta: RxMeta::default() };
 ///     connection.handle_segment(Instant::ZERO, segment, &mut target);
 /// }
+/// work(Instant::ZERO, &mut connection, &mut target);
 /// let answer = connection.poll_transmit().unwrap();
 /// assert_eq!((answer.head[0], answer.len()), (0x01, 128));
 /// ```

@@ -39,7 +39,7 @@ use std::sync::Arc;
 /// The state machine of one connection.
 ///
 /// ```
-/// use nvme_tcp::core::queue::{Payload, Queue, QueueConfig, Submission};
+/// use nvme_tcp::core::queue::{Abandoned, Finished, Order, Payload, Queue, QueueConfig, QueueError, Submission};
 /// use nvme_tcp::wire::commands;
 /// use offload_base::Instant;
 ///
@@ -49,6 +49,11 @@ use std::sync::Arc;
 /// assert_eq!(queue.room(), 0);
 /// let submission = Submission { command: commands::keep_alive(), payload: Payload::None };
 /// assert!(queue.submit(Instant::ZERO, submission).is_err());
+/// assert!(matches!(queue.abandon(7), Abandoned::Finished), "no command has this identifier");
+/// let (orders, finished): (Option<Order>, Option<Finished>) = (queue.poll_order(), queue.poll_finished());
+/// assert!(orders.is_none() && finished.is_none());
+/// queue.handle_end();
+/// assert_eq!(queue.error(), Some(&QueueError::Closed));
 /// ```
 #[derive(Debug)]
 pub struct Queue {

@@ -48,6 +48,15 @@ impl FatalError {
 }
 
 /// What H2CTermReq and C2HTermReq say.
+///
+/// ```
+/// use nvme_tcp::wire::{FatalError, FatalStatus, Pdu, Side, Termination};
+///
+/// let found = FatalError::new(FatalStatus::SequenceError, 2, &[0x07]);
+/// let Pdu::HostTermination(told) = found.pdu(Side::Host) else { panic!("the host found it") };
+/// assert_eq!(told, Termination { status: 2, information: [2, 0, 0, 0] });
+/// assert_eq!(told.fatal_status(), Some(FatalStatus::SequenceError));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Termination {
     /// FES, as it came.

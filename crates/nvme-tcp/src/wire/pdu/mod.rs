@@ -66,6 +66,14 @@ pub struct InitializeRequest {
 }
 
 /// ICResp.
+///
+/// ```
+/// use nvme_tcp::wire::{InitializeResponse, Pdu, PduType};
+///
+/// let agreed = InitializeResponse { data_digest: true, max_data: 1 << 20, ..InitializeResponse::default() };
+/// let pdu = Pdu::InitializeResponse(agreed);
+/// assert_eq!((pdu.kind(), Pdu::parse(&pdu.header())), (PduType::InitializeResponse, Some(pdu)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InitializeResponse {
     /// PDU format version: 0.
@@ -81,6 +89,14 @@ pub struct InitializeResponse {
 }
 
 /// H2CData and C2HData.
+///
+/// ```
+/// use nvme_tcp::wire::{DataHeader, Pdu};
+///
+/// let last = DataHeader { command: 3, tag: 0, offset: 4096, length: 4096, last: true, success: true };
+/// let pdu = Pdu::ControllerData(last);
+/// assert_eq!(Pdu::parse(&pdu.header()), Some(pdu));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
     /// CCCID: the command they belong to.
