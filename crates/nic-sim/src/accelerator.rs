@@ -20,7 +20,7 @@ use offload_api::Handle;
 ///
 /// let (mut device, mut queues) = lookaside(LookasideConfig::default(), |_| ());
 /// let queue = &mut queues[0];
-/// let volume = Transform::Xts { key: Secret::new(vec![7; 64]), unit: 512, tweak: Tweak::Unit };
+/// let volume = Transform::Xts { key: Secret::new((0..64).collect()), unit: 512, tweak: Tweak::Unit };
 /// let session = queue.open(volume).map_err(|(refused, _)| refused)?;
 /// let mut now = Instant::ZERO;
 /// queue.submit(now, Job::new(session, vec![0; 4096].into(), BytesMut::with_capacity(4096))).expect("there is room");

@@ -12,15 +12,12 @@ pub(crate) enum AesKey {
 
 impl AesKey {
     pub(crate) fn new(name: &'static str, key: &Secret) -> Result<AesKey, SpecError> {
-        AesKey::of(key.bytes()).ok_or(SpecError::KeyLength { name, found: key.bytes().len(), takes: "16 or 32" })
-    }
-
-    pub(crate) fn of(key: &[u8]) -> Option<AesKey> {
-        match key.len() {
-            16 => Some(AesKey::Aes128(Box::new(Aes128::new_from_slice(key).ok()?))),
-            32 => Some(AesKey::Aes256(Box::new(Aes256::new_from_slice(key).ok()?))),
-            _ => None,
-        }
+        let key = key.bytes();
+        let wrong = |_| SpecError::KeyLength { name, found: key.len(), takes: "16 or 32" };
+        Ok(match key.len() {
+            16 => AesKey::Aes128(Box::new(Aes128::new_from_slice(key).map_err(wrong)?)),
+            _ => AesKey::Aes256(Box::new(Aes256::new_from_slice(key).map_err(wrong)?)),
+        })
     }
 }
 

@@ -24,6 +24,9 @@ pub enum SpecError {
         /// Lengths that it takes.
         takes: &'static str,
     },
+    /// Both halves of a key of AES-XTS are the same, which makes it weak (FIPS 140-3, implementation guidance C.I).
+    #[error("the halves of the key are equal: AES-XTS takes two different keys")]
+    EqualHalves,
     /// Units of this size cannot be.
     #[error("{name} takes units of {takes} bytes, not of {found}")]
     Unit {

@@ -19,6 +19,7 @@ use crate::{Fault, Parameters, SpecError};
 use bytes::Bytes;
 use core::fmt;
 use crc_fast::{CrcAlgorithm, Digest};
+use offload_formats::Sum as InternetSum;
 use thiserror::Error;
 
 /// What the guard is computed with, which also says how long protection information is.
@@ -57,6 +58,16 @@ impl Guard {
             Guard::Crc16 | Guard::InternetChecksum => 2,
             Guard::Crc32 => 4,
             Guard::Crc64 => 8,
+        }
+    }
+
+    /// The CRC, unless it is the Internet checksum.
+    const fn algorithm(self) -> Option<CrcAlgorithm> {
+        match self {
+            Guard::Crc16 => Some(CrcAlgorithm::Crc16T10Dif),
+            Guard::Crc32 => Some(CrcAlgorithm::Crc32Iscsi),
+            Guard::Crc64 => Some(CrcAlgorithm::Crc64Nvme),
+            Guard::InternetChecksum => None,
         }
     }
 
@@ -296,21 +307,11 @@ impl Protection {
         let half = u128::from_le_bytes(with.iv);
         let place = Place { lba: half as u64, reference: (half >> 64) as u64 };
         let mut reader = Reader::new(source);
+        let first = from.or(to).map_or(Guard::default(), |format| format.guard);
+        // Of another kind on the other side.
+        let second = from.and(to).map(|format| format.guard).filter(|guard| *guard != first);
         for index in 0..blocks as u64 {
-            let mut sum = from.or(to).map(|format| Sum::new(format.guard));
-            // Of another kind on the other side.
-            let mut second = match (from, to) {
-                (Some(from), Some(to)) if from.guard != to.guard => Some(Sum::new(to.guard)),
-                _ => None,
-            };
-            let mut left = interval;
-            while left > 0 {
-                let Some(part) = reader.next(left) else { return Err(Fault::Corrupt) };
-                room.append(part)?;
-                sum.iter_mut().chain(&mut second).for_each(|sum| sum.update(part));
-                left -= part.len();
-            }
-            let guard = sum.map_or(0, Sum::finish);
+            let (guard, second) = guards(&mut reader, room, interval, first, second)?;
             let mut arrived = None;
             if let Some(from) = from {
                 let mut bytes = [0; 16];
@@ -327,12 +328,12 @@ impl Protection {
                     Some((from, tags)) if from == to => tags,
                     // What is not to be checked remains so.
                     Some((from, tags)) if tags.escaped(from) => Tags {
-                        guard: second.map_or(guard, Sum::finish),
+                        guard: second.unwrap_or(guard),
                         application: u16::MAX,
                         reference: ones(to.guard.reference_bits()),
                     },
                     _ => Tags {
-                        guard: second.map_or(guard, Sum::finish),
+                        guard: second.unwrap_or(guard),
                         application: to.application,
                         reference: to.reference(place, index),
                     },
@@ -410,48 +411,70 @@ impl Tags {
     }
 }
 
-/// A guard under way.
+/// Copies the bytes of one block, and gives its guard, and a second one of another kind if there is to be one.
+fn guards(
+    reader: &mut Reader<'_>,
+    room: &mut Room<'_>,
+    interval: usize,
+    first: Guard,
+    second: Option<Guard>,
+) -> Result<(u64, Option<u64>), Fault> {
+    let Some(part) = reader.next(interval) else { return Err(Fault::Corrupt) };
+    room.append(part)?;
+    if part.len() == interval {
+        return Ok((Sum::of(first, part), second.map(|guard| Sum::of(guard, part))));
+    }
+    let (mut sum, mut second) = (Sum::new(first), second.map(Sum::new));
+    let (mut part, mut left) = (part, interval);
+    loop {
+        sum.update(part);
+        second.iter_mut().for_each(|sum| sum.update(part));
+        left -= part.len();
+        if left == 0 {
+            return Ok((sum.finish(), second.map(Sum::finish)));
+        }
+        part = reader.next(left).ok_or(Fault::Corrupt)?;
+        room.append(part)?;
+    }
+}
+
+/// A guard under way, of a block that comes in pieces.
 enum Sum {
     Crc(Box<Digest>),
-    Internet { sum: u64, odd: Option<u8> },
+    Internet(InternetSum),
 }
 
 impl Sum {
-    fn new(guard: Guard) -> Sum {
-        let algorithm = match guard {
-            Guard::Crc16 => CrcAlgorithm::Crc16T10Dif,
-            Guard::Crc32 => CrcAlgorithm::Crc32Iscsi,
-            Guard::Crc64 => CrcAlgorithm::Crc64Nvme,
-            Guard::InternetChecksum => return Sum::Internet { sum: 0, odd: None },
-        };
-        Sum::Crc(Box::new(Digest::new(algorithm)))
+    /// The guard of a block in one piece.
+    fn of(guard: Guard, block: &[u8]) -> u64 {
+        match guard.algorithm() {
+            Some(algorithm) => crc_fast::checksum(algorithm, block),
+            None => {
+                let mut sum = InternetSum::default();
+                sum.add(block);
+                sum.finish().into()
+            }
+        }
     }
 
-    fn update(&mut self, mut bytes: &[u8]) {
+    fn new(guard: Guard) -> Sum {
+        match guard.algorithm() {
+            Some(algorithm) => Sum::Crc(Box::new(Digest::new(algorithm))),
+            None => Sum::Internet(InternetSum::default()),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
         match self {
             Sum::Crc(digest) => digest.update(bytes),
-            Sum::Internet { sum, odd } => {
-                if let (Some(high), Some((low, rest))) = (*odd, bytes.split_first()) {
-                    *sum += u64::from(u16::from_be_bytes([high, *low]));
-                    (*odd, bytes) = (None, rest);
-                }
-                let (words, rest) = bytes.as_chunks::<2>();
-                *sum += words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum::<u64>();
-                *odd = odd.or(rest.first().copied());
-            }
+            Sum::Internet(sum) => sum.add(bytes),
         }
     }
 
     fn finish(self) -> u64 {
         match self {
             Sum::Crc(digest) => digest.finalize(),
-            Sum::Internet { sum, odd } => {
-                let mut sum = sum + odd.map_or(0, |high| u64::from(high) << 8);
-                while sum >> 16 != 0 {
-                    sum = (sum & 0xffff) + (sum >> 16);
-                }
-                !sum & 0xffff
-            }
+            Sum::Internet(sum) => sum.finish().into(),
         }
     }
 }

@@ -1,0 +1,66 @@
+//! How fast protection information and AES-XTS are, beside a copy of the same bytes: `cargo run --release -p
+//! offload-transforms --example transform_throughput`.
+//!
+//! Prints GB/s (1e9 bytes) of the fastest of many short runs in blocks of 512 and 4096 bytes, over 64 KiB, which stay in the
+//! processor's caches, and over 64 MiB, which do not. All that stand in one row take turns, so that what else the machine
+//! does falls on all alike.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use offload_transforms::protection::{Check, Format, Guard, Protection};
+use offload_transforms::{Fault, Parameters, Secret, Session, SpecError, Transform, Tweak, Way};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let names = ["CRC-16", "checksum", "CRC-32C", "CRC-64", "AES-256-XTS"];
+    println!("GB/s; in brackets: time beside the copy's\n\n| bytes | in a block | copy | {} |", names.join(" | "));
+    println!("|---|---|---|{}", "---|".repeat(names.len()));
+    for area in [64 << 10, 64 << 20] {
+        for block in [512, 4096] {
+            row(area, block)?;
+        }
+    }
+    Ok(())
+}
+
+fn row(area: usize, block: u32) -> Result<(), Box<dyn std::error::Error>> {
+    let guards = [Guard::Crc16, Guard::InternetChecksum, Guard::Crc32, Guard::Crc64];
+    let sessions = guards.map(|guard| added(guard, block)).into_iter().chain([encrypted(block)]);
+    let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+    let source = [Bytes::from((0..area).map(|at| at as u8).collect::<Vec<_>>())];
+    let mut target = BytesMut::with_capacity(2 * area);
+    let mut fastest = vec![Duration::MAX; sessions.len() + 1];
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(150) * fastest.len() as u32 {
+        for (index, fastest) in fastest.iter_mut().enumerate() {
+            target.clear();
+            let start = Instant::now();
+            match index.checked_sub(1).map(|index| &sessions[index]) {
+                None => target.extend_from_slice(black_box(&source[0])),
+                Some(session) => run(session, black_box(&source), &mut target)?,
+            }
+            black_box(&mut target);
+            *fastest = start.elapsed().min(*fastest);
+        }
+    }
+    let cell = |time: &Duration| {
+        let rate = area as f64 / time.as_nanos() as f64;
+        format!("{rate:.1} ({:.2})", time.as_secs_f64() / fastest[0].as_secs_f64())
+    };
+    println!("| {area} | {block} | {} |", fastest.iter().map(cell).collect::<Vec<_>>().join(" | "));
+    Ok(())
+}
+
+fn run(session: &Session, source: &[Bytes], target: &mut BytesMut) -> Result<(), Fault> {
+    session.run(Way::Apply, Parameters::default(), source, target).map(drop)
+}
+
+fn added(guard: Guard, interval: u32) -> Result<Session, SpecError> {
+    let wire = Some(Format { guard, interval, ..Format::default() });
+    Session::new(&Transform::Protection(Protection { memory: None, wire, check: Check::ALL }))
+}
+
+fn encrypted(unit: u32) -> Result<Session, SpecError> {
+    Session::new(&Transform::Xts { key: Secret::new((0..64).collect()), unit, tweak: Tweak::Unit })
+}
