@@ -121,7 +121,7 @@ fn prepare(options: &Options) -> Result<Target, String> {
     }
     for path in &options.file {
         let file = FileStorage::open(path, options.direct);
-        storages.push(Arc::new(file.map_err(|error| format!("{}: {error}", path.display()))?));
+        storages.push(Arc::new(file.map_err(|error| error.to_string())?));
     }
     if storages.is_empty() {
         return Err("nothing to serve: give --memory SIZE or --file PATH".into());

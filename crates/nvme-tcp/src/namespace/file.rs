@@ -4,6 +4,7 @@
 //! write is one call of the system, and nothing is read or written beside it where it writes: a block is the old one or
 //! the new one, also after the process was killed.
 
+use super::open_error::OpenError;
 use super::ranges::Ranges;
 use super::side_file::SideFile;
 use super::system::{Medium, Real, RealFile, System};
@@ -68,19 +69,20 @@ impl FileStorage {
     /// # Errors
     /// If it cannot be opened for reading and writing, or is served already; if what is beside it is not what was kept, or
     /// nothing can be kept there.
-    pub fn open(path: &Path, direct: bool) -> io::Result<FileStorage> {
+    pub fn open(path: &Path, direct: bool) -> Result<FileStorage, OpenError> {
         let (file, capacity) = open_file(path, direct)?;
-        let metadata = file.metadata()?;
+        let metadata = file.metadata().map_err(OpenError::about(path))?;
         if metadata.file_type().is_block_device() {
             let (device, ranges) = (metadata.rdev(), Ranges::default());
-            let uuid = identity::of_device(major(device), minor(device))?;
+            let uuid = identity::of_device(major(device), minor(device)).map_err(OpenError::about(path))?;
             let file = Box::new(RealFile { file, device_bytes: Some(capacity) });
             let unreadable = Mutex::default();
             let (side, room) = (None, None);
             return Ok(FileStorage { file, uuid, capacity, direct, ranges, side, unreadable, may_block: true, room });
         }
         let file = Box::new(RealFile { file, device_bytes: None });
-        FileStorage::of(file, &fs::canonicalize(path)?, direct, &(Arc::new(Real) as Arc<dyn System>))
+        let path = fs::canonicalize(path).map_err(OpenError::about(path))?;
+        FileStorage::of(file, &path, direct, &(Arc::new(Real) as Arc<dyn System>))
     }
 
     /// The file that is open as `file`, and is at `path`, an absolute path without links.
@@ -89,8 +91,8 @@ impl FileStorage {
         path: &Path,
         direct: bool,
         system: &Arc<dyn System>,
-    ) -> io::Result<FileStorage> {
-        let capacity = file.end()?;
+    ) -> Result<FileStorage, OpenError> {
+        let capacity = file.end().map_err(OpenError::about(path))?;
         let side = SideFile::of(path, system);
         let unreadable = Mutex::new(side.read(capacity)?);
         let uuid = identity::of_file(&**system, path)?;
@@ -266,15 +268,16 @@ impl Storage for FileStorage {
 }
 
 /// The file at `path`, locked, and where it ends.
-fn open_file(path: &Path, direct: bool) -> io::Result<(File, u64)> {
+fn open_file(path: &Path, direct: bool) -> Result<(File, u64), OpenError> {
     let flags = if direct { OFlags::DIRECT.bits() as i32 } else { 0 };
-    let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let mut file = opened.map_err(OpenError::about(path))?;
     // Two that serve the same bytes would not know of each other's writes. Some file systems know no locks.
-    if let Err(error @ rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        return Err(io::Error::new(io::Error::from(error).kind(), "it is in use already"));
+    if let Err(rustix::io::Errno::WOULDBLOCK) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        return Err(OpenError::InUse { path: path.to_owned() });
     }
     // A block device has no length in its metadata, but it has an end.
-    let end = file.seek(SeekFrom::End(0))?;
+    let end = file.seek(SeekFrom::End(0)).map_err(OpenError::about(path))?;
     Ok((file, end))
 }
 
@@ -451,7 +454,8 @@ mod tests {
         let path = path("twice");
         std::fs::write(&path, vec![0; 4096]).unwrap();
         let storage = FileStorage::open(&path, false).unwrap();
-        assert!(FileStorage::open(&path, false).is_err());
+        let refused = FileStorage::open(&path, false).err();
+        assert!(matches!(refused, Some(OpenError::InUse { path: served }) if served == path));
         drop(storage);
         assert!(FileStorage::open(&path, false).is_ok());
         remove(&path);
@@ -512,8 +516,8 @@ mod tests {
         std::fs::write(&old, vec![0; 4096]).unwrap();
         assert_ne!(uuid(&old).unwrap(), first);
         std::fs::write(with_suffix(&old, ".identity"), "what is this").unwrap();
-        let refused = uuid(&old).unwrap_err().to_string();
-        assert!(refused.contains("moved.identity: "), "{refused}");
+        let kept = with_suffix(&old, ".identity");
+        assert!(matches!(uuid(&old), Err(OpenError::Identity { path }) if path == kept));
         [old, new].iter().for_each(|path| remove(path));
     }
 

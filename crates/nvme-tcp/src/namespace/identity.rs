@@ -9,6 +9,7 @@
 //!   end
 //! ```
 
+use super::open_error::OpenError;
 use super::system::{self, System};
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -27,24 +28,21 @@ use std::path::{Path, PathBuf};
 /// If the system has no generator.
 pub fn random_uuid() -> io::Result<[u8; 16]> {
     let mut uuid = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut uuid)?;
+    File::open(GENERATOR)?.read_exact(&mut uuid)?;
     Ok(with_version(uuid, 4))
 }
 
 /// The UUID of the file at `path`, wherever links lead: what is kept beside it, or one that is from now on.
-pub(super) fn of_file(system: &dyn System, path: &Path) -> io::Result<[u8; 16]> {
+pub(super) fn of_file(system: &dyn System, path: &Path) -> Result<[u8; 16], OpenError> {
     let path = system::with_suffix(path, ".identity");
-    let about = |kind, reason: &str| io::Error::new(kind, format!("{}: {reason}", path.display()));
-    let told = |error: io::Error| about(error.kind(), &error.to_string());
-    if let Some(content) = system.read(&path, MAX_BYTES).map_err(told)? {
-        let wrong = "it does not hold a UUID as it was kept: bring it back, or remove it for hosts to see another disk";
-        return parse(&content).ok_or_else(|| about(io::ErrorKind::InvalidData, wrong));
+    if let Some(content) = system.read(&path, MAX_BYTES).map_err(OpenError::about(&path))? {
+        return parse(&content).ok_or(OpenError::Identity { path });
     }
-    let uuid = random_uuid()?;
+    let uuid = random_uuid().map_err(OpenError::about(Path::new(GENERATOR)))?;
     // Hosts are not to be told what may be gone when the machine ends.
     system::replace(system, &path, text(&uuid).as_bytes())
         .and_then(|()| system::sync_name(system, &path))
-        .map_err(told)?;
+        .map_err(OpenError::about(&path))?;
     Ok(uuid)
 }
 
@@ -109,6 +107,8 @@ fn parse(content: &[u8]) -> Option<[u8; 16]> {
 }
 
 const FIRST_LINE: &str = "nvme-tcp: by what hosts recognise the blocks, version 1";
+/// Of random bytes: random(4).
+const GENERATOR: &str = "/dev/urandom";
 const MAX_BYTES: u64 = 1024;
 
 #[cfg(test)]

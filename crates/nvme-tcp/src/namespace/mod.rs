@@ -13,6 +13,7 @@ mod file;
 mod identity;
 mod marks;
 mod memory;
+mod open_error;
 mod ranges;
 mod side_file;
 mod system;
@@ -22,6 +23,7 @@ pub use file::FileStorage;
 pub(crate) use identity::fnv1a;
 pub use identity::random_uuid;
 pub use memory::MemoryStorage;
+pub use open_error::{MarksFault, OpenError};
 
 use crate::wire::Status;
 use bytes::Bytes;

@@ -9,6 +9,7 @@
 //! Invariant: the file holds one list whole, the old one or the new one, whenever the process or the machine ends: a new
 //! one is written beside it, made durable, and takes its place. There is none as long as nothing is marked.
 
+use super::open_error::{MarksFault, OpenError};
 use super::system::{self, System};
 use core::ops::Range;
 use std::fmt::Write as _;
@@ -29,15 +30,11 @@ impl SideFile {
         SideFile { system: system.clone(), path: system::with_suffix(path, ".uncorrectable") }
     }
 
-    /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error that says where.
-    pub(super) fn read(&self, capacity: u64) -> io::Result<Vec<Range<u64>>> {
-        let content = self.system.read(&self.path, MAX_BYTES + 1);
-        let Some(content) = content.map_err(|error| self.about(error.kind(), &error.to_string()))? else {
-            return Ok(Vec::new());
-        };
-        let text =
-            String::from_utf8(content).map_err(|error| self.about(io::ErrorKind::InvalidData, &error.to_string()))?;
-        parse(&text, capacity).map_err(|reason| self.about(io::ErrorKind::InvalidData, &reason))
+    /// What it holds about a file of `capacity` bytes. What no [`replace`](Self::replace) wrote is an error.
+    pub(super) fn read(&self, capacity: u64) -> Result<Vec<Range<u64>>, OpenError> {
+        let content = self.system.read(&self.path, MAX_BYTES + 1).map_err(OpenError::about(&self.path))?;
+        let read = |content: Vec<u8>| parse(str::from_utf8(&content).map_err(|_| MarksFault::NotText)?, capacity);
+        content.map_or(Ok(Vec::new()), read).map_err(|fault| OpenError::Marks { path: self.path.clone(), fault })
     }
 
     /// Holds `ranges` from now on; [`sync`](Self::sync) makes it last. After an error it holds what it held before.
@@ -52,10 +49,6 @@ impl SideFile {
     pub(super) fn sync(&self) -> io::Result<()> {
         system::sync_name(&*self.system, &self.path)
     }
-
-    fn about(&self, kind: io::ErrorKind, reason: &str) -> io::Error {
-        io::Error::new(kind, format!("{}: {reason}", self.path.display()))
-    }
 }
 
 fn text(ranges: &[Range<u64>]) -> String {
@@ -69,34 +62,34 @@ fn text(ranges: &[Range<u64>]) -> String {
     text
 }
 
-fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, String> {
+fn parse(text: &str, capacity: u64) -> Result<Vec<Range<u64>>, MarksFault> {
     if text.len() as u64 > MAX_BYTES {
-        return Err(format!("more than {MAX_BYTES} bytes"));
+        return Err(MarksFault::TooLong { most: MAX_BYTES });
     }
     let mut lines = (1..).zip(text.lines());
     if lines.next() != Some((1, FIRST_LINE)) {
-        return Err(format!("line 1: not \"{FIRST_LINE}\""));
+        return Err(MarksFault::FirstLine { wanted: FIRST_LINE });
     }
     let mut ranges = Vec::new();
     let mut from = 0;
-    for (number, line) in lines.by_ref() {
-        if line == LAST_LINE {
+    for (line, content) in lines.by_ref() {
+        if content == LAST_LINE {
             return match lines.next() {
-                Some((number, _)) => Err(format!("line {number}: something behind the end")),
-                None if !text.ends_with('\n') => Err(format!("line {number}: cut short")),
+                Some((line, _)) => Err(MarksFault::BehindEnd { line }),
+                None if !text.ends_with('\n') => Err(MarksFault::CutShort { line }),
                 None => Ok(ranges),
             };
         }
-        let range = line.split_once(' ').and_then(|(start, end)| Some(number_in(start)?..number_in(end)?));
+        let range = content.split_once(' ').and_then(|(start, end)| Some(number_in(start)?..number_in(end)?));
         let range = range.filter(|range| range.start >= from && range.start < range.end);
-        let range = range.ok_or_else(|| format!("line {number}: no range of bytes behind those before"))?;
+        let range = range.ok_or(MarksFault::Range { line })?;
         if range.end > capacity {
-            return Err(format!("line {number}: beyond the end of the file of blocks, of {capacity} bytes"));
+            return Err(MarksFault::Beyond { line, capacity });
         }
         from = range.end + 1;
         ranges.push(range);
     }
-    Err("it has no end".into())
+    Err(MarksFault::NoEnd)
 }
 
 /// Digits and nothing else.
@@ -153,30 +146,44 @@ mod tests {
         let path = blocks("refused");
         let side = side_of(&path);
         let list = |lines: &str| format!("{FIRST_LINE}\n{lines}");
-        for (text, reason) in [
-            (String::new(), "line 1: not"),
-            ("1 2\nend\n".into(), "line 1: not"),
-            (list(""), "no end"),
-            (list("1 2\n"), "no end"),
-            (list("end"), "line 2: cut short"),
-            (list("1 2\nend\n3 4\n"), "line 4: something behind the end"),
-            (list("2 1\nend\n"), "line 2: no range"),
-            (list("1 1\nend\n"), "line 2: no range"),
-            (list("1 2\n2 3\nend\n"), "line 3: no range"),
-            (list("5 6\n1 2\nend\n"), "line 3: no range"),
-            (list("+1 2\nend\n"), "line 2: no range"),
-            (list("1  2\nend\n"), "line 2: no range"),
-            (list("1 99999999999999999999\nend\n"), "line 2: no range"),
-            (list("1 2\n90 101\nend\n"), "line 3: beyond the end"),
+        // What was kept fills a list of 1 MiB at most; one byte more is no list.
+        let lines = list("1 2\nend\n");
+        let long = |bytes: usize| [lines.as_str(), &" ".repeat(bytes - lines.len())].concat();
+        let first_line = MarksFault::FirstLine { wanted: FIRST_LINE };
+        for (text, wanted) in [
+            (String::new(), first_line),
+            ("1 2\nend\n".into(), first_line),
+            (list(""), MarksFault::NoEnd),
+            (list("1 2\n"), MarksFault::NoEnd),
+            (list("end"), MarksFault::CutShort { line: 2 }),
+            (list("1 2\nend\n3 4\n"), MarksFault::BehindEnd { line: 4 }),
+            (long(1 << 20), MarksFault::BehindEnd { line: 4 }),
+            (long((1 << 20) + 1), MarksFault::TooLong { most: 1 << 20 }),
+            (list("2 1\nend\n"), MarksFault::Range { line: 2 }),
+            (list("1 1\nend\n"), MarksFault::Range { line: 2 }),
+            (list("1 2\n2 3\nend\n"), MarksFault::Range { line: 3 }),
+            (list("5 6\n1 2\nend\n"), MarksFault::Range { line: 3 }),
+            (list("+1 2\nend\n"), MarksFault::Range { line: 2 }),
+            (list("1  2\nend\n"), MarksFault::Range { line: 2 }),
+            (list("1 99999999999999999999\nend\n"), MarksFault::Range { line: 2 }),
+            (list("1 2\n90 101\nend\n"), MarksFault::Beyond { line: 3, capacity: 100 }),
         ] {
             fs::write(&side.path, &text).unwrap();
             let error = side.read(100).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{text:?}");
             let said = error.to_string();
-            assert!(said.contains(reason) && said.contains("refused.uncorrectable: "), "{text:?}: {said}");
+            let OpenError::Marks { path, fault } = &error else { panic!("{text:?}: {said}") };
+            assert_eq!((path, *fault), (&side.path, wanted), "{text:?}");
+            assert!(said.contains("refused.uncorrectable: ") && said.contains("or remove it"), "{said}");
+            assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidData);
         }
         fs::write(&side.path, [0xff, 0xfe]).unwrap();
-        assert_eq!(side.read(100).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(matches!(side.read(100), Err(OpenError::Marks { fault: MarksFault::NotText, .. })));
+        // A folder is there, and cannot be read: that is no list of nothing.
+        fs::remove_file(&side.path).unwrap();
+        fs::create_dir(&side.path).unwrap();
+        assert!(matches!(side.read(100), Err(OpenError::System { path, .. }) if path == side.path));
+        fs::remove_dir(&side.path).unwrap();
+        fs::write(&side.path, "").unwrap();
         fs::remove_file(&side.path).unwrap();
         fs::remove_file(&path).unwrap();
     }
