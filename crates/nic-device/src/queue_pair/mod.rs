@@ -6,7 +6,7 @@
 //!   `pacing`: lanes in which packets wait for their time;
 //! - `control`: contexts created and given up, reset.
 //!
-//! Sans-IO: towards the wire it is a [`Port`]; the host it sees through rings and signals only.
+//! Sans-IO: the device above it is the port, and asks it for frames; the host it sees through rings and signals only.
 
 mod coalesce;
 mod control;
@@ -29,10 +29,7 @@ use offload_api::KeyBytes;
 use offload_api::rss::INDIRECTION_ENTRIES;
 use offload_base::time::earliest;
 use offload_base::{BufferPool, Instant};
-use offload_formats::Headers;
 use offload_formats::frame::ETHERNET_BYTES;
-use offload_wire::Port;
-use offload_wire::frame::Frame;
 use receive::ReceiveSide;
 use transmit::TransmitSide;
 
@@ -140,28 +137,8 @@ impl QueuePair {
         earliest(earliest(self.receive.next_due(), self.control_due), interrupts)
     }
 
-    /// Starts an interrupt if the host waits for one and none is under way.
-    fn interrupt(&mut self, now: Instant) {
-        let delay = self.config.delays.interrupt;
-        self.counters.interrupts += u64::from(self.interrupt.start(now, delay, &self.rings.interrupt));
-    }
-
-    fn send_interrupt(&mut self, now: Instant) {
-        let delay = self.config.delays.interrupt;
-        self.counters.interrupts += u64::from(self.send_interrupt.start(now, delay, &self.rings.send_interrupt));
-    }
-}
-
-impl Port for QueuePair {
-    fn receive_frame(&mut self, now: Instant, frame: Frame) {
-        self.take_frame(now, &frame.data, &Headers::parse(&frame.data));
-    }
-
-    fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
-        self.next_frame(now)
-    }
-
-    fn process(&mut self, now: Instant) {
+    /// Does what is due, but for frames.
+    pub(crate) fn process(&mut self, now: Instant) {
         self.notice_doorbell(now);
         self.run_control_when_due(now);
         self.show_received(now);
@@ -174,12 +151,20 @@ impl Port for QueuePair {
         self.counters.interrupts += raised.into_iter().map(u64::from).sum::<u64>();
     }
 
-    fn next_event(&self) -> Option<Instant> {
-        earliest(self.next_transmit(), self.next_other())
+    /// Has `waker` woken at the next doorbell.
+    pub(crate) fn register_doorbell(&mut self, waker: &Waker) {
+        self.rings.doorbell.arm(waker);
     }
 
-    fn register_doorbell(&mut self, waker: &Waker) {
-        self.rings.doorbell.arm(waker);
+    /// Starts an interrupt if the host waits for one and none is under way.
+    fn interrupt(&mut self, now: Instant) {
+        let delay = self.config.delays.interrupt;
+        self.counters.interrupts += u64::from(self.interrupt.start(now, delay, &self.rings.interrupt));
+    }
+
+    fn send_interrupt(&mut self, now: Instant) {
+        let delay = self.config.delays.interrupt;
+        self.counters.interrupts += u64::from(self.send_interrupt.start(now, delay, &self.rings.send_interrupt));
     }
 }
 

@@ -144,7 +144,7 @@ impl From<OutOfStep> for GivenUp {
 
 impl QueuePair {
     /// The next frame to leave at `now`, if the port is free and there is one. Its line time is taken up.
-    pub(super) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
+    pub(crate) fn poll_frame(&mut self, now: Instant) -> Option<Frame> {
         if let Activity::Fetching { until } = self.transmit.activity
             && until <= now
         {
