@@ -1,28 +1,39 @@
-//! Keeps one direction of a wire going.
+//! Keeps one direction of a wire going, or of several between the same two ports.
+//!
+//! Invariant: what arrives leaves the wires in the order of its arrival, and that of one instant in the order of the wires.
 
+use super::lanes::{MOST_LANES, lane_of};
 use super::queue::{FrameReceiver, FrameSender};
 use crate::runtime::{Runtime, lock};
 use core::future::poll_fn;
 use core::task::Poll;
 use nic_sim::wire::Link;
+use offload_base::Instant;
 use offload_base::time::earliest;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Never ends.
+///
+/// A frame whose wire holds its sender back holds back those behind it, as they come out of one port.
 pub(super) async fn run(
     runtime: Arc<dyn Runtime>,
-    link: Arc<Mutex<Link>>,
+    lanes: Vec<Arc<Mutex<Link>>>,
     mut from: FrameReceiver,
     mut to: FrameSender,
 ) {
     let mut alarm = runtime.alarm();
     poll_fn(|cx| {
         let now = runtime.now();
-        let mut link = lock(&link);
+        let mut links: Links<'_> = core::array::from_fn(|lane| lanes.get(lane).map(|link| lock(link)));
         let held_until = loop {
             if from.is_empty() && from.wait(cx.waker()) {
                 break None;
             }
+            let lane = match lanes.len() {
+                1 => 0,
+                several => from.front().map_or(0, |frame| lane_of(frame, several)),
+            };
+            let Some(link) = &mut links[lane] else { break None };
             let ready_at = link.ready_at();
             if ready_at > now {
                 break Some(ready_at);
@@ -33,7 +44,7 @@ pub(super) async fn run(
         };
         from.notify();
         let mut next_arrival = None;
-        while let Some(arrival) = link.next_event() {
+        while let Some((arrival, link)) = next_of(&mut links) {
             if arrival > now {
                 next_arrival = Some(arrival);
                 break;
@@ -57,4 +68,14 @@ pub(super) async fn run(
         Poll::Pending
     })
     .await
+}
+
+/// The wires, locked, from the first on.
+type Links<'a> = [Option<MutexGuard<'a, Link>>; MOST_LANES];
+
+/// When the next frame of any wire arrives, and of which.
+fn next_of<'a>(links: &'a mut Links<'_>) -> Option<(Instant, &'a mut Link)> {
+    let arrivals = links.iter_mut().flatten().filter_map(|link| Some((link.next_event()?, &mut **link)));
+    // The first of those that are alike.
+    arrivals.min_by_key(|(arrival, _)| *arrival)
 }

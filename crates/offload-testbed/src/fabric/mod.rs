@@ -183,16 +183,9 @@ fn join(
     let (out_of_back, to_left) = frame_queue(QUEUE_FRAMES);
     run_port(left_runs, left, to_left, from_left);
     run_port(right_runs, right, to_right, from_right);
-    if let [cable] = cables {
-        run_link(right_runs, there, cable.left_to_right.clone(), into_there, out_of_there);
-        run_link(left_runs, back, cable.right_to_left.clone(), into_back, out_of_back);
-        return;
-    }
     let links = |of: fn(&Cable) -> &Arc<Mutex<Link>>| cables.iter().map(|cable| of(cable).clone()).collect();
-    let forth = lanes::run(right_runs.clone(), links(|cable| &cable.left_to_right), into_there, out_of_there);
-    right_runs.spawn_task(there.into(), Box::pin(in_domain(Domain::Wire, forth)));
-    let home = lanes::run(left_runs.clone(), links(|cable| &cable.right_to_left), into_back, out_of_back);
-    left_runs.spawn_task(back.into(), Box::pin(in_domain(Domain::Wire, home)));
+    run_links(right_runs, there, links(|cable| &cable.left_to_right), into_there, out_of_there);
+    run_links(left_runs, back, links(|cable| &cable.right_to_left), into_back, out_of_back);
 }
 
 /// Keeps a port going between the frames that arrive for it and those that leave it: one end of a fabric that
@@ -211,7 +204,18 @@ pub fn run_link(
     from: FrameReceiver,
     to: FrameSender,
 ) {
-    let task = link_task::run(runtime.clone(), link, from, to);
+    run_links(runtime, name, vec![link], from, to);
+}
+
+/// The same for several wires between the same ports.
+fn run_links(
+    runtime: &Arc<dyn Runtime>,
+    name: String,
+    links: Vec<Arc<Mutex<Link>>>,
+    from: FrameReceiver,
+    to: FrameSender,
+) {
+    let task = link_task::run(runtime.clone(), links, from, to);
     runtime.spawn_task(name.into(), Box::pin(in_domain(Domain::Wire, task)));
 }
 

@@ -240,6 +240,13 @@ struct Unloader {
     out: usize,
 }
 
+impl Unloader {
+    fn front(&self) -> Option<&[u8]> {
+        let length = *self.lengths.get(self.out)? as usize;
+        Some(&self.bytes[..length])
+    }
+}
+
 impl Iterator for Unloader {
     type Item = Frame;
 
@@ -276,20 +283,34 @@ impl FrameReceiver {
 
     /// The next frame. The sender hears of the room at the next [`notify`](Self::notify).
     pub fn pop(&mut self) -> Option<Frame> {
+        self.fill();
         match &mut self.receiving {
             Receiving::Frames(consumer) => {
                 let frame = consumer.pop().ok()?;
                 self.untold = true;
                 Some(frame)
             }
-            Receiving::Loads { consumer, current } => {
-                if let Some(frame) = current.next() {
-                    return Some(frame);
-                }
-                *current = consumer.pop().ok()?.into();
-                self.untold = true;
-                current.next()
-            }
+            Receiving::Loads { current, .. } => current.next(),
+        }
+    }
+
+    /// The bytes of the frame that [`pop`](Self::pop) takes next.
+    pub(super) fn front(&mut self) -> Option<&[u8]> {
+        self.fill();
+        match &self.receiving {
+            Receiving::Frames(consumer) => consumer.peek().ok().map(|frame| &frame.data[..]),
+            Receiving::Loads { current, .. } => current.front(),
+        }
+    }
+
+    /// Takes the next load, if there is nothing left of the last one.
+    fn fill(&mut self) {
+        if let Receiving::Loads { consumer, current } = &mut self.receiving
+            && current.front().is_none()
+            && let Ok(load) = consumer.pop()
+        {
+            *current = load.into();
+            self.untold = true;
         }
     }
 

@@ -1,0 +1,317 @@
+//! Hosts, each with a NIC, joined by wires, and run in virtual or in real time.
+//!
+//! Virtual time: everything is a task of one executor on the thread that calls [`Testbed::run`]. Real time: devices,
+//! each with the wire that leads to it, and hosts, each with its applications, are dealt out to threads, as many as this
+//! machine has cores, on the same clock; tokio is there for applications that want its sockets or timers.
+
+mod builder;
+
+pub use builder::Builder;
+
+use crate::domain::in_domain;
+use crate::executor::{RealClock, VirtualTime};
+use crate::fabric::Cable;
+use crate::real_threads::RealThreads;
+use crate::runtime::{JoinHandle, Runtime, lock};
+use crate::tokio_runtime;
+use core::fmt;
+use core::future::Future;
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use nic_sim::Device;
+use nic_sim::dma::DmaBytes;
+use nic_sim::stats::DeviceCounters;
+use offload_base::Instant;
+use offload_base::Seed;
+use offload_base::cost::{Domain, Meter};
+use offload_base::counters::CounterSet;
+use offload_host_stack::Host;
+use std::borrow::Cow;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Which clock a testbed runs on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockKind {
+    /// From event to event: the same run every time.
+    #[default]
+    Virtual,
+    /// The machine's.
+    Real,
+}
+
+/// Hosts with NICs, joined by wires, and what runs them.
+///
+/// ```
+/// use offload_host_stack::TcpConfig;
+/// use nic_sim::NicConfig;
+/// use nic_sim::wire::LinkConfig;
+/// use offload_base::Seed;
+/// use offload_testbed::Testbed;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// let mut bed = Testbed::builder(Seed(1))
+///     .host("server", NicConfig::default(), TcpConfig::default())
+///     .host("client", NicConfig::default(), TcpConfig::default())
+///     .wire(0, 1, LinkConfig::default())
+///     .build()?;
+/// let (server, client) = (bed.host(0).clone(), bed.host(1).clone());
+///
+/// let mut listener = server.stack().listen(7, 8)?;
+/// let echo = server.spawn("echo", async move {
+///     let mut stream = listener.accept().await?;
+///     let mut word = [0; 5];
+///     stream.read_exact(&mut word).await?;
+///     stream.write_all(&word).await
+/// });
+/// let to = (server.address(), 7).into();
+/// let heard = client.clone().spawn("client", async move {
+///     let mut stream = client.stack().connect(None, to).await?;
+///     stream.write_all(b"hello").await?;
+///     let mut word = [0; 5];
+///     stream.read_exact(&mut word).await?;
+///     std::io::Result::Ok(word)
+/// });
+/// assert_eq!(&bed.run(heard)?, b"hello");
+/// bed.run(echo)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Testbed {
+    hosts: Vec<BedHost>,
+    cables: Vec<Cable>,
+    engine: Engine,
+}
+
+impl Testbed {
+    /// Starts on a testbed whose randomness comes from `seed`: all of it, but for the secrets of a host that is attached to
+    /// something [outside](Builder::attach) in real time.
+    pub fn builder(seed: Seed) -> Builder {
+        Builder::new(seed)
+    }
+
+    /// A host, by the order they were added.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn host(&self, number: usize) -> &BedHost {
+        &self.hosts[number]
+    }
+
+    /// A wire, by the order they were added, several between two hosts one by one: to change what it does to frames, in one direction or both.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn cable(&self, number: usize) -> &Cable {
+        &self.cables[number]
+    }
+
+    /// Runs `future` to its end, and everything else meanwhile. In virtual time nothing happens between two calls.
+    pub fn run<T>(&mut self, future: impl Future<Output = T>) -> T {
+        match &mut self.engine {
+            Engine::Virtual(run) => run.block_on(future),
+            Engine::Real { tokio, .. } => tokio.block_on(future),
+        }
+    }
+
+    /// The same, for what is to end within `span` of virtual time: a task that waits for ever may have timers that never end,
+    /// and so does time then. In real time `span` means nothing.
+    ///
+    /// # Panics
+    /// If it has not ended by then, naming the tasks.
+    pub fn run_within<T>(&mut self, span: Duration, future: impl Future<Output = T>) -> T {
+        match &mut self.engine {
+            Engine::Virtual(run) => run.block_within(span, future),
+            Engine::Real { tokio, .. } => tokio.block_on(future),
+        }
+    }
+
+    /// What the first host and its applications are run by; the others' is [`BedHost::runtime`].
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.engine.host_runtime(0)
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Instant {
+        self.engine.host_runtime(0).now()
+    }
+
+    /// What all hosts, drivers, devices and wires counted, added up by name.
+    pub fn counters(&self) -> CounterSet {
+        let mut set = CounterSet::default();
+        for host in &self.hosts {
+            host.count(&mut set);
+        }
+        for cable in &self.cables {
+            cable.count(&mut set);
+        }
+        set
+    }
+
+    /// What all devices moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        let mut all = DmaBytes::default();
+        for host in &self.hosts {
+            all += host.dma();
+        }
+        all
+    }
+}
+
+/// A host of a testbed. Cloned, it is the same one.
+///
+/// See [`Testbed`] for an example.
+#[derive(Clone)]
+pub struct BedHost {
+    number: usize,
+    name: String,
+    address: Ipv4Addr,
+    ipv6: Ipv6Addr,
+    link_local: Ipv6Addr,
+    shards: Arc<[Host]>,
+    device: Arc<Mutex<Device>>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl BedHost {
+    /// Its TCP/IP stack; of several shards, the first.
+    pub fn stack(&self) -> &Host {
+        &self.shards[0]
+    }
+
+    /// Its TCP/IP stack, a shard for each queue of its NIC ([`NicConfig::queues`]).
+    ///
+    /// ```
+    /// use offload_host_stack::TcpConfig;
+    /// use nic_sim::NicConfig;
+    /// use offload_base::Seed;
+    /// use offload_testbed::Testbed;
+    ///
+    /// let nic = NicConfig { queues: 4, ..NicConfig::default() };
+    /// let bed = Testbed::builder(Seed(1)).host("server", nic, TcpConfig::default()).build()?;
+    /// let listeners: std::io::Result<Vec<_>> = bed.host(0).shards().iter().map(|shard| shard.listen(443, 128)).collect();
+    /// assert_eq!(listeners?.len(), 4);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn shards(&self) -> &[Host] {
+        &self.shards
+    }
+
+    /// Its IPv4 address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Its IPv6 address.
+    pub fn ipv6_address(&self) -> Ipv6Addr {
+        self.ipv6
+    }
+
+    /// Its link-local IPv6 address (RFC 4291 2.5.6).
+    pub fn link_local_address(&self) -> Ipv6Addr {
+        self.link_local
+    }
+
+    /// Whose time its tasks take.
+    pub fn domain(&self) -> Domain {
+        Domain::Host(self.number as u8)
+    }
+
+    /// Runs a task on this host, and charges it its time.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        let name: Cow<'static, str> = format!("{}: {}", self.name, name.into()).into();
+        self.runtime.spawn(name, in_domain(self.domain(), future))
+    }
+
+    /// What runs it.
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        self.runtime.clone()
+    }
+
+    /// The present instant.
+    pub fn now(&self) -> Instant {
+        self.runtime.now()
+    }
+
+    /// Resets its NIC: every context is gone.
+    pub fn reset_device(&self) {
+        let now = self.runtime.now();
+        lock(&self.device).reset(now);
+    }
+
+    /// How many contexts its NIC has.
+    pub fn device_contexts(&self) -> usize {
+        lock(&self.device).contexts()
+    }
+
+    /// What each queue of its NIC counted.
+    pub fn queue_counters(&self) -> Vec<DeviceCounters> {
+        lock(&self.device).function().queue_pairs().iter().map(|pair| pair.counters()).collect()
+    }
+
+    /// What its NIC moved over PCIe.
+    pub fn dma(&self) -> DmaBytes {
+        lock(&self.device).dma()
+    }
+
+    /// Adds what stack, driver and device counted to `set`.
+    pub fn count(&self, set: &mut CounterSet) {
+        for shard in &*self.shards {
+            set.add(&shard.counters());
+            shard.with_device(|driver| driver.count(set));
+        }
+        lock(&self.device).count(set);
+    }
+}
+
+impl fmt::Debug for BedHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BedHost").field("name", &self.name).field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What runs a testbed.
+#[derive(Debug)]
+enum Engine {
+    Virtual(VirtualTime),
+    Real { threads: RealThreads, tokio: tokio::runtime::Runtime },
+}
+
+impl Engine {
+    fn start(clock: ClockKind, meter: Option<&Meter>, hosts: usize) -> io::Result<Engine> {
+        match clock {
+            ClockKind::Virtual => Ok(Engine::Virtual(VirtualTime::new())),
+            ClockKind::Real => {
+                let tokio = tokio_runtime::start(1, meter.cloned())?;
+                let threads = RealThreads::start(tokio.handle(), RealClock::new(), meter, hosts)?;
+                Ok(Engine::Real { threads, tokio })
+            }
+        }
+    }
+
+    fn host_runtime(&self, number: usize) -> Arc<dyn Runtime> {
+        match self {
+            Engine::Virtual(run) => Arc::new(run.handle()),
+            Engine::Real { threads, .. } => Arc::new(threads.host(number)),
+        }
+    }
+
+    fn device_runtime(&self, number: usize) -> Arc<dyn Runtime> {
+        match self {
+            Engine::Virtual(run) => Arc::new(run.handle()),
+            Engine::Real { threads, .. } => Arc::new(threads.device(number)),
+        }
+    }
+
+    /// Whether two devices are on threads of their own.
+    fn parts(&self, one: usize, other: usize) -> bool {
+        match self {
+            Engine::Virtual(_) => false,
+            Engine::Real { threads, .. } => threads.parts_devices(one, other),
+        }
+    }
+}
