@@ -255,6 +255,39 @@ fn segments_wait_as_long_as_they_are_told_to() {
     assert_eq!(seen.iter().map(|(now, ..)| *now).collect::<Vec<_>>(), [at(0) + wait, at(149), at(150) + wait]);
 }
 
+/// What nothing can follow waits for nothing: PSH, a segment shorter than the first, an acknowledgment without data.
+#[test]
+fn what_nothing_can_follow_does_not_wait() {
+    let first = Says::data(0, &[1; 1000]);
+    let pushed = Says { flags: ACK | PSH, ..Says::data(1000, &[1; 1000]) };
+    let short = Says::data(1000, &[1; 999]);
+    let alone = Says::data(0, &[]);
+    for (segments, shown) in [
+        (vec![first.clone()], vec![]),
+        (vec![first.clone(), pushed], vec![2000]),
+        (vec![first, short], vec![1999]),
+        (vec![alone], vec![0]),
+    ] {
+        let config = NicConfig { lro_wait: Duration::from_micros(16), ..NicConfig::default() };
+        let (mut device, mut driver) = at_once(config);
+        let packets = receive(&mut device, &mut driver, segments.iter().map(|says| says.frame(false)));
+        let bytes: Vec<_> = packets.iter().map(|packet| Says::of(&packet.frame).payload.len()).collect();
+        assert_eq!(bytes, shown, "{} segments", segments.len());
+    }
+}
+
+/// Of four segments of 1,000 bytes with their headers, to the byte.
+#[test]
+fn a_packet_is_as_long_as_it_may_be_and_no_longer() {
+    for (most, expected) in [(4040, [4000, 1000]), (4039, [3000, 2000])] {
+        let (mut device, mut driver) = at_once(NicConfig { lro_max_bytes: most, ..NicConfig::default() });
+        let segments = (0..5).map(|number| Says::data(number * 1000, &[1; 1000]).frame(false));
+        let packets = receive(&mut device, &mut driver, segments);
+        let bytes: Vec<_> = packets.iter().map(|packet| Says::of(&packet.frame).payload.len()).collect();
+        assert_eq!(bytes, expected, "{most}");
+    }
+}
+
 #[test]
 fn without_it_frames_stay_what_they_are() {
     let (mut device, mut driver) = at_once(NicConfig { lro: false, receive_ring: 4, ..NicConfig::default() });

@@ -5,8 +5,8 @@ use crate::engine::tls::{Tls, TlsState};
 use bytes::Bytes;
 use nic_rings::DriverRings;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendDescriptor, SendEntry};
-use nic_rings::rings;
 use nic_rings::{Delays, NicConfig};
+use nic_rings::{dma, rings};
 use offload_api::Key;
 use offload_api::{
     Direction, EspAsk, EspKey, EspSuite, Handle, Layer, OffloadKind, SaParams, StreamAsk, TlsContext, TlsKey, TlsSuite,
@@ -190,7 +190,75 @@ fn an_old_generation_names_no_sa() {
         rig.send(control(ControlCommand::Destroy { handle }));
     }
     assert_eq!(rig.device.counters.ipsec_tx_drop_no_state, 2);
+    assert_eq!(rig.device.dma().tx_parameters, 3 * dma::COMMAND_DESCRIPTOR, "each command on the send ring");
     assert_eq!(rig.send(ask(NEW_SA)).len(), 1, "it is still there");
+}
+
+/// Whatever was on the NIC first, contexts in use come to stay there.
+#[test]
+fn contexts_in_use_take_the_place_of_others() {
+    let config = NicConfig { context_cache_bytes: 4 * 208, delays: Delays::NONE, ..NicConfig::default() };
+    let (device, host) = rings(&config);
+    let mut rig = Rig { device: QueuePair::new(config.clone(), device, Engines::of(&config)), host };
+    let handles: Vec<_> = (0..8).map(|index| Handle { index, generation: 7 }).collect();
+    for handle in &handles {
+        rig.create(*handle, Direction::Transmit);
+    }
+    for used in [&handles[..4], &handles[4..]] {
+        let mut fetched = Vec::new();
+        for _ in 0..4 {
+            for handle in used {
+                rig.command(ControlCommand::Query { handle: *handle });
+            }
+            fetched.push(rig.device.counters().ctx_fetched);
+        }
+        assert_eq!(fetched[2], fetched[3], "{fetched:?}");
+    }
+}
+
+#[test]
+fn nothing_is_steered_to_a_context_from_before_a_reset() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Receive);
+    assert!(rig.device.follows(&flow()) && !rig.device.follows_nothing());
+    rig.device.reset(Instant::ZERO);
+    assert!(!rig.device.follows(&flow()) && rig.device.follows_nothing());
+}
+
+/// A jumbo frame of a neighbour's, for example.
+#[test]
+fn a_frame_longer_than_the_mtu_is_not_received() {
+    let mut rig = Rig::new();
+    for bytes in [1514, 1515, 9014] {
+        let frame = vec![0xff; bytes];
+        rig.device.take_frame(Instant::ZERO, &frame, &offload_formats::Headers::parse(&frame));
+    }
+    let counters = rig.device.counters();
+    assert_eq!((counters.rx_oversize_pkts_phy, counters.rx_drop_address), (2, 0));
+}
+
+#[test]
+fn commands_weigh_what_they_carry() {
+    let mut rig = Rig::new();
+    let mut weight = |command| {
+        let before = rig.device.dma().control;
+        rig.command(command);
+        rig.device.dma().control - before
+    };
+    assert_eq!(weight(ControlCommand::Query { handle: NEW }), dma::CONTROL_QUERY);
+    let home = std::sync::Arc::new(Nowhere);
+    let pieces = (0..3).map(|at| offload_api::Piece::new(at, bytes::BytesMut::new(), home.clone())).collect();
+    let place = ControlCommand::Place { handle: NEW, buffer: 1, pieces };
+    assert_eq!(weight(place), dma::CONTROL_QUERY + 3 * dma::RECEIVE_DESCRIPTOR);
+    let table = ControlCommand::SetIndirection { table: Box::new([0; INDIRECTION_ENTRIES]) };
+    assert_eq!(weight(table), dma::CONTROL_QUERY + 2 * INDIRECTION_ENTRIES as u64);
+}
+
+/// Pieces that come home here are not missed.
+struct Nowhere;
+
+impl offload_api::rx::PieceHome for Nowhere {
+    fn take_back(&self, _: u64, _: bytes::BytesMut) {}
 }
 
 /// What has the place, and what had it or will.

@@ -243,6 +243,85 @@ fn a_context_is_not_led_over_a_unit_that_software_sealed() {
     assert_eq!((unit.layer, unit.number), (Layer::SECOND, 0));
 }
 
+/// What it costs to send again is counted for the engine whose context it is.
+#[test]
+fn recoveries_are_counted_by_engine() {
+    let mut rig = Rig::new(TransmitResync::Dump);
+    let (tls, nvme) = (rig.tls(), rig.driver.nvme().unwrap().add_transmit(&flow()).unwrap());
+    // Begun, again from byte 1000 on, and from byte 1501 of another record.
+    for seq in [0, 1000, 1000, 2 * RECORD + 1501] {
+        rig.post(tls, seq);
+    }
+    // Begun at the packet with the digest, and that again.
+    for _ in 0..2 {
+        rig.post(nvme, RECORD - 1000);
+    }
+    for lookup in [Lookup::Released, Lookup::Released, Lookup::BeforeStart] {
+        for context in [tls, nvme] {
+            assert_eq!(rig.send(9, 5, [Some(context), None], &Lost(lookup)), Sent::Dropped(DropReason::NoSyncData));
+        }
+    }
+    for context in [tls, nvme] {
+        assert!(
+            matches!(rig.send(RECORD - 5, 5, [Some(context), None], &Torn), Sent::NeedsSoftware(_)),
+            "not all is there"
+        );
+    }
+    let counters = rig.driver.counters();
+    assert_eq!((counters.tx_tls_ooo, counters.tx_tls_resync_bytes), (2, 2000));
+    assert_eq!((counters.tx_tls_dump_packets, counters.tx_tls_dump_bytes), (3, 2501));
+    assert_eq!((counters.tx_tls_drop_no_sync_data, counters.tx_tls_drop_bypass_req), (2, 1));
+    assert_eq!((counters.tx_tls_needs_software, counters.tx_nvmeotcp_needs_software), (1, 1));
+    assert_eq!((counters.tx_nvmeotcp_ooo, counters.tx_nvmeotcp_bypass), (1, 0));
+    assert_eq!((counters.tx_nvmeotcp_dump_packets, counters.tx_nvmeotcp_dump_bytes), (4, 6000));
+    assert_eq!(counters.tx_nvmeotcp_drop_no_sync_data, 3, "for whatever reason");
+
+    let mut rig = Rig::new(TransmitResync::NextRecord);
+    let tls = rig.tls();
+    for seq in [0, 3 * RECORD, 5 * RECORD] {
+        rig.post(tls, seq);
+    }
+    assert_eq!(rig.driver.counters().tx_tls_next_record, 2);
+}
+
+/// Handles come from protocols: one of an engine that there is not is refused like any that is gone.
+#[test]
+fn a_context_of_no_engine_is_gone() {
+    let mut rig = Rig::new(TransmitResync::Dump);
+    let none = Handle { index: Handle::indices(200, 1).start, generation: 0 };
+    assert!(matches!(rig.send(0, 5, [Some(none), None], &Records(0)), Sent::NeedsSoftware(_)));
+    let lost = rig.send(0, 5, [Some(none), None], &Lost(Lookup::Released));
+    assert_eq!(lost, Sent::Dropped(DropReason::DeviceGone));
+}
+
+/// 3 for the context, 12 MTUs of the longest record, 16 pieces, the packet.
+#[test]
+fn a_packet_takes_no_more_of_the_ring_than_it_may_need() {
+    assert_eq!(descriptors_at_most(&NicConfig::default()), 32);
+}
+
+/// A transport that knows no units.
+struct Lost(Lookup);
+
+impl RecordSource for Lost {
+    fn unit_at(&self, _: Layer, _: u64) -> Lookup {
+        self.0
+    }
+
+    fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
+}
+
+/// A transport that knows units, and has none of their bytes.
+struct Torn;
+
+impl RecordSource for Torn {
+    fn unit_at(&self, layer: Layer, offset: u64) -> Lookup {
+        Records(0).unit_at(layer, offset)
+    }
+
+    fn pieces(&self, _: Layer, _: u64, _: u64, _: &mut dyn FnMut(QueuedBytes)) {}
+}
+
 const RECORD: u32 = 4000;
 const PDU: u32 = 9000;
 const LONG: u32 = 32;
