@@ -363,7 +363,8 @@ impl<C: Connection> Handshake<C> {
             return Err(unsupported);
         };
         let keys = TrafficKeys { transmit: (secrets.tx.0, transmit), receive: (secrets.rx.0, receive) };
-        Established::new(keys, schedule, Some(C::ROLE), self.inbox, self.next, negotiated)
+        Established::new(keys, schedule, Some(C::ROLE), self.inbox, self.next)
+            .map(|established| established.with_negotiated(negotiated))
             .map_err(|UnsupportedKey { .. }| unsupported)
     }
 }

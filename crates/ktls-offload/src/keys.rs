@@ -3,11 +3,11 @@
 //! Invariant: a nonce of ours is the static IV combined with a record number (in all formats: see
 //! [`RecordFormat`]), so a key never meets the same nonce twice as long as no number is used for two different records.
 
+use crate::aead::{Chosen, WholeRecords};
 use crate::record::HEADER_LEN;
 use offload_api::record::RecordAad;
 use offload_api::{RecordFormat, TlsKey, TlsSuite, TlsVersion};
 use resumable_aead::State;
-use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey};
 use smallvec::SmallVec;
 use zeroize::Zeroize;
 
@@ -131,7 +131,7 @@ pub(crate) type Prefix = SmallVec<[u8; 16]>;
 
 /// A key ready for whole records on the CPU. ring keeps the key schedule to itself and does not wipe it.
 pub(crate) struct RecordKey {
-    key: LessSafeKey,
+    key: Chosen,
     format: RecordFormat,
     iv: [u8; NONCE_LEN],
 }
@@ -142,14 +142,8 @@ impl RecordKey {
         if !matches!(key.version(), TlsVersion::Tls12 | TlsVersion::Tls13) {
             return Err(unsupported);
         }
-        let algorithm = match key.suite() {
-            TlsSuite::Aes128Gcm => &aead::AES_128_GCM,
-            TlsSuite::Aes256Gcm => &aead::AES_256_GCM,
-            TlsSuite::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
-            _ => return Err(unsupported),
-        };
-        let unbound = UnboundKey::new(algorithm, key.key()).map_err(|_| unsupported)?;
-        Ok(RecordKey { key: LessSafeKey::new(unbound), format: key.format(), iv: *key.iv() })
+        let expanded = Chosen::expand(key.suite(), key.key()).ok_or(unsupported)?;
+        Ok(RecordKey { key: expanded, format: key.format(), iv: *key.iv() })
     }
 
     pub(crate) fn format(&self) -> RecordFormat {
@@ -166,32 +160,15 @@ impl RecordKey {
 
     /// Encrypts `body` in place and gives the tag.
     pub(crate) fn seal(&self, number: u64, prefix: &[u8], body: &mut [u8]) -> [u8; TAG_LEN] {
-        let (nonce, aad) = self.nonce_and_aad(number, prefix);
-        let tag = self.key.seal_in_place_separate_tag(nonce, aad, body);
-        let mut bytes = [0; TAG_LEN];
-        bytes.copy_from_slice(tag.expect("a record is far shorter than the algorithm's limit").as_ref());
-        bytes
+        let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
+        self.key.seal(nonce, &aad, body)
     }
 
     /// Decrypts a body with its tag in place; false if they do not belong together.
     #[must_use]
     pub(crate) fn open(&self, number: u64, prefix: &[u8], body_and_tag: &mut [u8]) -> bool {
-        let (nonce, aad) = self.nonce_and_aad(number, prefix);
-        self.key.open_in_place(nonce, aad, body_and_tag).is_ok()
-    }
-
-    fn nonce_and_aad(&self, number: u64, prefix: &[u8]) -> (Nonce, Aad<RecordAadBytes>) {
         let (nonce, aad) = protection(self.format, &self.iv, number, prefix);
-        (Nonce::assume_unique_for_key(nonce), Aad::from(RecordAadBytes(aad)))
-    }
-}
-
-/// Additional data, as ring wants it.
-struct RecordAadBytes(RecordAad);
-
-impl AsRef<[u8]> for RecordAadBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
+        self.key.open(nonce, &aad, body_and_tag)
     }
 }
 
@@ -219,13 +196,7 @@ pub(crate) struct PieceKey {
 impl PieceKey {
     pub(crate) fn new(key: &TlsKey) -> Result<PieceKey, UnsupportedKey> {
         let unsupported = UnsupportedKey { version: key.version(), suite: key.suite() };
-        let algorithm = match key.suite() {
-            TlsSuite::Aes128Gcm => resumable_aead::Algorithm::Aes128Gcm,
-            TlsSuite::Aes256Gcm => resumable_aead::Algorithm::Aes256Gcm,
-            TlsSuite::ChaCha20Poly1305 => resumable_aead::Algorithm::ChaCha20Poly1305,
-            _ => return Err(unsupported),
-        };
-        let expanded = resumable_aead::Key::new(algorithm, key.key()).map_err(|_| unsupported)?;
+        let expanded = piecewise(key.suite(), key.key()).ok_or(unsupported)?;
         Ok(PieceKey { key: expanded, format: key.format(), iv: *key.iv() })
     }
 
@@ -258,6 +229,17 @@ impl Drop for PieceKey {
     }
 }
 
+/// A key that works on records piece by piece; `None`: the suite is unknown, or the key has another length.
+pub(crate) fn piecewise(suite: TlsSuite, key: &[u8]) -> Option<resumable_aead::Key> {
+    let algorithm = match suite {
+        TlsSuite::Aes128Gcm => resumable_aead::Algorithm::Aes128Gcm,
+        TlsSuite::Aes256Gcm => resumable_aead::Algorithm::Aes256Gcm,
+        TlsSuite::ChaCha20Poly1305 => resumable_aead::Algorithm::ChaCha20Poly1305,
+        _ => return None,
+    };
+    resumable_aead::Key::new(algorithm, key).ok()
+}
+
 /// How many records a key may protect: RFC 8446 section 5.5 gives 2^24.5 full ones for AES-GCM (RFC 9325 section 4.4 has
 /// TLS 1.2 keep to that as well), and ChaCha20 runs out of numbers first.
 pub(crate) fn record_limit(suite: TlsSuite) -> u64 {
@@ -269,7 +251,7 @@ pub(crate) fn record_limit(suite: TlsSuite) -> u64 {
 
 /// Bytes of an authentication tag, the same for all suites.
 pub(crate) const TAG_LEN: usize = 16;
-const NONCE_LEN: usize = 12;
+pub(crate) const NONCE_LEN: usize = 12;
 
 #[cfg(test)]
 mod tests {

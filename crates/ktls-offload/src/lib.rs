@@ -27,14 +27,20 @@
 //! - `tokio` (on by default): a [`KtlsStream`] reads and writes as tokio's streams do, and [`TokioSegments`] carry it over one. Without it
 //!   there are chunks ([`KtlsStream::next_chunk`], [`KtlsStream::send_chunk`]) over any [`SegmentStream`].
 //! - `file`: `send_file` and `SharedWrites`.
+//! - `rustls` (on by default): `connect` and `accept`, which shake hands. Without it keys come from elsewhere ([`KtlsStream::new`]).
+//! - `ring` (on by default), `aws-lc-rs`: who seals and opens whole records, and what rustls has of cryptography. With both, ring seals, and
+//!   rustls wants to be told (`CryptoProvider::install_default`). With neither, the crate works with its own AEADs alone, and a
+//!   configuration of rustls needs a provider of yours.
 
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]
 mod adapter;
+mod aead;
 mod alert;
 mod counters;
 mod error;
+#[cfg(feature = "rustls")]
 mod handshake;
 mod keys;
 mod messages;
@@ -50,6 +56,7 @@ pub use adapter::{ByteStream, TokioSegments};
 pub use alert::AlertDescription;
 pub use counters::{TlsCounters, tls_stat};
 pub use error::TlsError;
+#[cfg(feature = "rustls")]
 pub use handshake::{HandshakeError, Negotiated, accept, connect};
 pub use keys::{FixedKeys, KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 #[cfg(feature = "file")]
@@ -59,8 +66,10 @@ pub use stream::offload::{NotOffloaded, Offload, Offloaded, Outcome};
 
 pub use offload_api::{Handle, Refused, RxSegment, SegmentStream, TlsKey, TlsSuite, TlsVersion};
 pub use offload_base::counters::{CounterSet, Counters};
+#[cfg(feature = "rustls")]
+pub use rustls;
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
-pub use {bytes, offload_api as api, offload_base as base, rustls};
+pub use {bytes, offload_api as api, offload_base as base};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

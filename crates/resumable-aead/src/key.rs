@@ -5,6 +5,7 @@ use std::fmt;
 use crate::ccm::CcmKey;
 use crate::chacha::ChaChaKey;
 use crate::gcm::GcmKey;
+#[cfg(feature = "ring")]
 use crate::whole::WholeMessages;
 use crate::{Algorithm, Backend, KeyError, KeyLengthError, MessageTooLong, NONCE_LEN, State, TAG_LEN, TagMismatch};
 
@@ -37,6 +38,7 @@ pub struct Key {
     check: u32,
     cipher: Cipher,
     /// Where something beats `cipher` for whole messages.
+    #[cfg(feature = "ring")]
     whole: Option<WholeMessages>,
 }
 
@@ -89,6 +91,7 @@ impl Key {
         data: &mut [u8],
     ) -> Result<[u8; TAG_LEN], MessageTooLong> {
         self.check_range(0, data.len())?;
+        #[cfg(feature = "ring")]
         if let Some(whole) = &self.whole {
             return whole.seal(nonce, aad, data).ok_or(MessageTooLong);
         }
@@ -113,6 +116,7 @@ impl Key {
             data.fill(0);
             return Err(TagMismatch);
         }
+        #[cfg(feature = "ring")]
         if let Some(whole) = &self.whole {
             return whole.open(nonce, aad, data, tag).inspect_err(|_| data.fill(0));
         }
@@ -159,10 +163,13 @@ impl Key {
         if key.len() != algorithm.key_len() {
             return Err(error);
         }
-        // With 256 bits our ChaCha20-Poly1305 is behind ring's assembly wherever ring has the whole message.
-        let ring_is_faster =
-            backend == Backend::Portable || (backend == Backend::Avx2 && algorithm == Algorithm::ChaCha20Poly1305);
-        let whole = if ring_is_faster { WholeMessages::new(algorithm, key) } else { None };
+        #[cfg(feature = "ring")]
+        let whole = {
+            // With 256 bits our ChaCha20-Poly1305 is behind ring's assembly wherever ring has the whole message.
+            let is_faster =
+                backend == Backend::Portable || (backend == Backend::Avx2 && algorithm == Algorithm::ChaCha20Poly1305);
+            if is_faster { WholeMessages::new(algorithm, key) } else { None }
+        };
         let (cipher, check) = match algorithm {
             Algorithm::Aes128Gcm | Algorithm::Aes256Gcm => {
                 let expanded = GcmKey::new(key, backend);
@@ -180,7 +187,14 @@ impl Key {
                 (Cipher::Ccm(expanded), check)
             }
         };
-        Ok(Key { algorithm, backend, check, cipher, whole })
+        Ok(Key {
+            algorithm,
+            backend,
+            check,
+            cipher,
+            #[cfg(feature = "ring")]
+            whole,
+        })
     }
 }
 

@@ -15,7 +15,7 @@
 //! - `x86/`: instructions by width and AES over them, which `gcm/`, `block/` and `xts/` share: unsafe AES is
 //!   written once, and this crate is its home;
 //! - `xts/`: AES-XTS, one file for the portable back-end, one for x86-64;
-//! - `whole.rs`: whole messages by ring, where it is the fastest;
+//! - `whole.rs`: whole messages by ring, where it is the fastest (feature `ring`, on by default);
 //! - `piece.rs`: what an update works on, in place or from source to destination.
 //!
 //! A piece flows from `State` (order, length limits, direction) to the key's back-end (bytes), which hands back the
@@ -67,6 +67,7 @@ mod mask;
 mod piece;
 mod state;
 mod state_bytes;
+#[cfg(feature = "ring")]
 mod whole;
 #[cfg(target_arch = "x86_64")]
 mod x86;

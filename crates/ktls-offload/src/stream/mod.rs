@@ -32,6 +32,7 @@ mod transmit_place;
 use crate::alert::AlertDescription;
 use crate::counters::TlsCounters;
 use crate::error::TlsError;
+#[cfg(feature = "rustls")]
 use crate::handshake::Negotiated;
 use crate::keys::{KeySchedule, ScheduleError, TrafficKeys, UnsupportedKey};
 use crate::messages::{self, Alert, Message, Messages, Role};
@@ -88,6 +89,7 @@ use transmit_place::TransmitPlace;
 /// ```
 pub struct KtlsStream<S: SegmentStream> {
     stream: S,
+    #[cfg(feature = "rustls")]
     negotiated: Negotiated,
     schedule: Box<dyn KeySchedule>,
     messages: Messages,
@@ -137,6 +139,7 @@ pub(crate) struct Established {
     schedule: Box<dyn KeySchedule>,
     role: Option<Role>,
     next: Option<(Seq, u64)>,
+    #[cfg(feature = "rustls")]
     negotiated: Negotiated,
 }
 
@@ -149,11 +152,24 @@ impl Established {
         role: Option<Role>,
         inbox: Inbox,
         next: Option<(Seq, u64)>,
-        negotiated: Negotiated,
     ) -> Result<Established, UnsupportedKey> {
         let sender = Sender::new(keys.transmit.0, keys.transmit.1)?;
         let receiver = Receiver::new(keys.receive.0, keys.receive.1, inbox)?;
-        Ok(Established { sender, receiver, schedule, role, next, negotiated })
+        Ok(Established {
+            sender,
+            receiver,
+            schedule,
+            role,
+            next,
+            #[cfg(feature = "rustls")]
+            negotiated: Negotiated::default(),
+        })
+    }
+
+    /// The same, and what the handshake agreed on.
+    #[cfg(feature = "rustls")]
+    pub(crate) fn with_negotiated(self, negotiated: Negotiated) -> Established {
+        Established { negotiated, ..self }
     }
 }
 
@@ -163,15 +179,16 @@ impl<S: SegmentStream> KtlsStream<S> {
     /// # Errors
     /// [`UnsupportedKey`].
     pub fn new(stream: S, keys: TrafficKeys, schedule: Box<dyn KeySchedule>) -> Result<KtlsStream<S>, UnsupportedKey> {
-        let established = Established::new(keys, schedule, None, Inbox::default(), None, Negotiated::default())?;
+        let established = Established::new(keys, schedule, None, Inbox::default(), None)?;
         Ok(KtlsStream::established(stream, established))
     }
 
     pub(crate) fn established(stream: S, handshake: Established) -> KtlsStream<S> {
-        let Established { sender, receiver, schedule, role, next, negotiated } = handshake;
+        let Established { sender, receiver, schedule, role, next, .. } = handshake;
         KtlsStream {
             stream,
-            negotiated,
+            #[cfg(feature = "rustls")]
+            negotiated: handshake.negotiated,
             schedule,
             messages: Messages::new(receiver.key().version(), role),
             counters: TlsCounters { curr_tx_sw: 1, curr_rx_sw: 1, tx_sw: 1, rx_sw: 1, ..TlsCounters::default() },
@@ -286,6 +303,7 @@ impl<S: SegmentStream> KtlsStream<S> {
     }
 
     /// What the handshake agreed on.
+    #[cfg(feature = "rustls")]
     pub fn negotiated(&self) -> &Negotiated {
         &self.negotiated
     }
