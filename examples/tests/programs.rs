@@ -241,7 +241,8 @@ fn disks_are_found_used_and_kept() {
     let verified = said(&["--queues", "4", "verify", "--size", "4MiB", "--span", "256KiB", "--command", "2KiB"]);
     assert!(verified.starts_with("verified: "), "{verified}");
     assert!(
-        refused(&folder, "nvme_target", &["--listen", "127.0.0.1:0", "--file", "disk"]).contains("disk: it is in use")
+        refused(&folder, "nvme_target", &["--listen", "127.0.0.1:0", "--file", "disk"])
+            .contains("disk: it is served already")
     );
     drop(target);
 }
