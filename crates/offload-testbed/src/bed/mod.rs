@@ -179,7 +179,7 @@ impl BedHost {
         &self.shards[0]
     }
 
-    /// Its TCP/IP stack, a shard for each queue of its NIC ([`NicConfig::queues`]).
+    /// Its TCP/IP stack, a shard for each queue of its NIC ([`NicConfig::queues`](nic_sim::NicConfig::queues)).
     ///
     /// ```
     /// use offload_host_stack::TcpConfig;
