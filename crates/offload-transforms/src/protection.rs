@@ -296,7 +296,9 @@ impl Protection {
         source: &[Bytes],
         room: &mut Room<'_>,
     ) -> Result<(), Fault> {
-        let Some(interval) = from.or(to).map(|format| format.interval as usize) else { return Ok(()) };
+        // Both sides have the same interval.
+        let Some(&Format { guard: first, interval, .. }) = from.or(to) else { return Ok(()) };
+        let interval = interval as usize;
         let (block_in, block_out) = (from.map_or(interval, Format::block), to.map_or(interval, Format::block));
         let found = pieces::len(source);
         if !found.is_multiple_of(block_in) {
@@ -307,7 +309,6 @@ impl Protection {
         let half = u128::from_le_bytes(with.iv);
         let place = Place { lba: half as u64, reference: (half >> 64) as u64 };
         let mut reader = Reader::new(source);
-        let first = from.or(to).map_or(Guard::default(), |format| format.guard);
         // Of another kind on the other side.
         let second = from.and(to).map(|format| format.guard).filter(|guard| *guard != first);
         for index in 0..blocks as u64 {
