@@ -7,9 +7,9 @@
 //! device forgets its key and keeps its place, and the next flow's key goes there, in the order of the control ring,
 //! with nothing to wait for.
 //!
-//! (SAs are created and given up on the send ring, in order with packets: `ipsec` has them.)
+//! (Those of an engine whose commands go on the send ring are in `ordered`.)
 
-use crate::ipsec;
+use crate::ordered::is_ordered;
 use crate::recovery::Sending;
 use offload_api::{Direction, EngineInfo, FlowKey, Handle, Slots};
 use offload_base::Seq;
@@ -56,7 +56,7 @@ impl Shadow {
 impl Contexts {
     pub(super) fn new(infos: &[EngineInfo]) -> Contexts {
         let of_engine = |info: &EngineInfo| {
-            let places = if ipsec::has(info.number) { 0 } else { info.contexts };
+            let places = if is_ordered(info) { 0 } else { info.contexts };
             OfEngine { slots: Slots::new(Handle::indices(info.number, places)), pool: Vec::new() }
         };
         Contexts { of_engines: infos.iter().map(of_engine).collect(), leaving: 0 }
@@ -173,5 +173,65 @@ impl Contexts {
 
     fn of_engine(&mut self, engine: u8) -> Option<&mut OfEngine> {
         self.of_engines.get_mut(usize::from(engine))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENGINE: u8 = 0;
+
+    fn contexts() -> Contexts {
+        Contexts::new(&[EngineInfo::new(ENGINE, "of this test", 2)])
+    }
+
+    fn occupy(contexts: &mut Contexts, from_pool: bool) -> Option<(Handle, bool)> {
+        contexts.occupy(ENGINE, Shadow::new(None, Direction::Transmit), from_pool)
+    }
+
+    #[test]
+    fn a_parked_place_is_taken_if_that_is_wanted_or_there_is_no_other() {
+        let mut contexts = contexts();
+        let (first, from_pool) = occupy(&mut contexts, true).unwrap();
+        assert!(!from_pool, "nothing is parked yet");
+        contexts.park(first).unwrap();
+        assert_eq!(contexts.pooled(ENGINE), 1);
+        let (second, from_pool) = occupy(&mut contexts, false).unwrap();
+        assert!(!from_pool && second.index != first.index);
+        let (third, from_pool) = occupy(&mut contexts, false).unwrap();
+        assert!(from_pool && third == Handle { generation: first.generation + 1, ..first });
+        assert!(occupy(&mut contexts, true).is_none(), "there are two places");
+        contexts.vacate(second).unwrap();
+        contexts.park(third).unwrap();
+        let (fourth, from_pool) = occupy(&mut contexts, true).unwrap();
+        assert!(from_pool && fourth.index == first.index, "though the other is free");
+    }
+
+    #[test]
+    fn the_last_descriptor_of_what_leaves_is_waited_for() {
+        for way in ["done", "vacated", "parked", "reset"] {
+            let mut contexts = contexts();
+            let (handle, _) = occupy(&mut contexts, false).unwrap();
+            contexts.note_posted(handle);
+            contexts.note_posted(handle);
+            assert!(!contexts.note_done(handle) && !contexts.waits_for_sends());
+            assert_eq!(contexts.leave(handle), Some(false));
+            assert_eq!(contexts.leave(handle), None, "that was said");
+            assert!(contexts.waits_for_sends());
+            match way {
+                "done" => assert!(contexts.note_done(handle)),
+                "vacated" => assert!(contexts.vacate(handle).is_some()),
+                "parked" => assert!(contexts.park(handle).is_some()),
+                _ => contexts.vacate_all(),
+            }
+            assert!(!contexts.waits_for_sends(), "{way}");
+            contexts.vacate(handle);
+            let (next, _) = occupy(&mut contexts, false).unwrap();
+            assert_eq!(contexts.leave(next), Some(true), "nothing of it is under way");
+            assert!(!contexts.waits_for_sends(), "{way}");
+            if way == "parked" { contexts.park(next) } else { contexts.vacate(next) }.unwrap();
+            assert!(!contexts.waits_for_sends(), "{way}");
+        }
     }
 }

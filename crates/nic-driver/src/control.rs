@@ -4,7 +4,6 @@
 
 use crate::Driver;
 use crate::contexts::Shadow;
-use crate::ipsec;
 use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry};
 use offload_api::{ContextNews, DeviceEvent, Direction, Handle, Refused, ResyncMode};
 use offload_base::Seq;
@@ -62,12 +61,12 @@ impl Driver {
                         self.note_removed(&shadow, handle);
                     }
                 }
-                ControlCompletion::Event(event) if ipsec::has(event.context.engine()) => self.sas.note(event),
+                ControlCompletion::Event(event) if self.is_ordered(event.context) => self.ordered.note(event),
                 ControlCompletion::Event(event) => self.news.push_back(ContextNews::Event(event)),
                 ControlCompletion::Reset { resets } => {
                     self.contexts.vacate_all();
                     self.control.clear();
-                    self.sas.vacate_all();
+                    self.ordered.vacate_all();
                     self.epoch = resets;
                     self.events.push_back(DeviceEvent::Reset);
                 }

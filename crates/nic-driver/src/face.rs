@@ -3,7 +3,7 @@
 use crate::Driver;
 use crate::contexts::Shadow;
 use crate::control::Waiting;
-use crate::ipsec;
+use crate::ordered::is_ordered;
 use nic_rings::packet::{ControlCommand, MAX_PIECES};
 use offload_api::{ContextNews, Contexts, Direction, EngineInfo, Handle, Key, NewContext, Piece, Refused, Spec};
 use offload_base::Seq;
@@ -144,7 +144,7 @@ fn is_foreign(key: &Key, engine: u8) -> bool {
     matches!(key, Key::Engine(of, _) if *of != engine)
 }
 
-/// SAs have a face of their own.
+/// Contexts on the send ring have a face of their own.
 fn has_contexts_here(engine: &EngineInfo) -> bool {
-    !ipsec::has(engine.number) && engine.contexts > 0
+    !is_ordered(engine) && engine.contexts > 0
 }

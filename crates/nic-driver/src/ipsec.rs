@@ -1,138 +1,39 @@
-//! Security associations as the driver knows them.
-//!
-//! Commands go on the send ring, between the packets they were given between: an SA can be used at once, and is given up
-//! after all that was posted before. A place is used again, under the next generation, after the device has given it up.
-//!
-//! Invariant: the driver names no SA to the device that it has not told it of.
+//! Security associations: the face of the ESP engine's contexts, which come and go on the send ring.
 
 use crate::Driver;
-use nic_rings::packet::{ControlCommand, SendDescriptor};
+use crate::ordered::{Ordered, OrderedContexts, OrderedNews};
+use nic_rings::packet::ControlCommand;
 use offload_api::engines;
 use offload_api::ipsec::{DeviceSaEvent, PolicyChange, SaCommand};
 use offload_api::{
-    ContextEvent, Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, SaParams, SaRefused,
-    Selector, Slots, TxPacket,
+    Direction, EspAsk, EspMode, Handle, IpsecDevice, Lifetime, Limits, OffloadKind, PacketAsk, SaParams, SaRefused,
+    Selector, TxPacket,
 };
 use offload_api::{Key, KeyBytes};
 use offload_esp::trailer_len;
 use offload_formats::frame::ETHERNET_BYTES;
-use std::collections::VecDeque;
 
-/// All SAs in the device, by place.
-#[derive(Debug)]
-pub(super) struct DeviceSas {
-    slots: Slots<Shadow>,
-    policies: u32,
-    /// Commands on the ring whose end somebody waits for.
-    under_way: usize,
-    /// What there was no room for; each SA and policy is given up only once.
-    waiting: VecDeque<ControlCommand>,
-    events: VecDeque<DeviceSaEvent>,
-}
+/// All SAs in the device, and which work it takes for each.
+pub(super) type DeviceSas = OrderedContexts<OffloadKind>;
 
-/// What the driver remembers of an SA.
-#[derive(Clone, Copy, Debug)]
-struct Shadow {
-    direction: Direction,
-    kind: OffloadKind,
-    leaving: bool,
-}
-
-/// What a command does to an SA's being there.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum SaChange {
-    Added(Handle),
-    Removed(Handle),
-}
-
-impl SaChange {
-    pub(super) fn by(command: &ControlCommand) -> Option<SaChange> {
-        match command {
-            ControlCommand::Create { handle, .. } => Some(SaChange::Added(*handle)),
-            ControlCommand::Destroy { handle } => Some(SaChange::Removed(*handle)),
-            _ => None,
-        }
-    }
-}
-
-/// Whether the contexts of an engine are SAs: they come and go on the send ring, and have a face of their own.
-pub(super) fn has(engine: u8) -> bool {
-    engine == engines::ESP
-}
-
-impl DeviceSas {
-    pub(super) fn new(limit: u32) -> DeviceSas {
-        DeviceSas {
-            slots: Slots::new(Handle::indices(engines::ESP, limit)),
-            policies: 0,
-            under_way: 0,
-            waiting: VecDeque::new(),
-            events: VecDeque::new(),
-        }
-    }
-
-    pub(super) fn waits_for_sends(&self) -> bool {
-        self.under_way > 0 || !self.waiting.is_empty()
-    }
-
-    pub(super) fn has_events(&self) -> bool {
-        !self.events.is_empty()
-    }
-
-    /// The device has done it.
-    pub(super) fn note_done(&mut self, change: SaChange) {
-        self.under_way = self.under_way.saturating_sub(1);
-        match change {
-            SaChange::Added(handle) => {
-                if self.shadow(handle).is_some_and(|sa| sa.direction == Direction::Receive && !sa.leaving) {
-                    self.events.push_back(DeviceSaEvent::Ready(handle));
-                }
-            }
-            SaChange::Removed(handle) => {
-                if self.slots.remove(handle).is_some() {
-                    self.events.push_back(DeviceSaEvent::Removed(handle));
-                }
-            }
-        }
-    }
-
-    /// The device has told of something.
-    pub(super) fn note(&mut self, event: ContextEvent) {
-        self.events.extend(DeviceSaEvent::of_context_event(event));
-    }
-
-    /// The device has none any more.
-    pub(super) fn vacate_all(&mut self) {
-        let all: Vec<Handle> = self.slots.handles().collect();
-        for handle in all {
-            self.slots.remove(handle);
-            self.events.push_back(DeviceSaEvent::Lost(handle));
-        }
-        self.policies = 0;
-        self.under_way = 0;
-        self.waiting.clear();
-    }
-
-    fn shadow(&self, handle: Handle) -> Option<&Shadow> {
-        self.slots.get(handle)
-    }
+/// At most so many.
+pub(super) fn device_sas(limit: u32) -> DeviceSas {
+    OrderedContexts::new(engines::ESP, limit)
 }
 
 impl Driver {
-    /// Whether the device can make of a packet what it is to be.
-    pub(super) fn can_protect(&self, packet: &TxPacket, ask: EspAsk) -> bool {
-        if packet.ask.has_context() || packet.ask.rate.is_some() {
-            return false;
-        }
+    /// Whether the device can make of a packet what its SA is to make of it. What it cannot is counted.
+    pub(super) fn can_protect(&mut self, packet: &TxPacket, ask: PacketAsk) -> bool {
+        let can = !packet.ask.has_context() && packet.ask.rate.is_none() && self.takes(packet, ask.into());
+        self.counters.tx_ipsec_refused += u64::from(!can);
+        can
+    }
+
+    fn takes(&self, packet: &TxPacket, ask: EspAsk) -> bool {
         match ask {
-            EspAsk::Protect { sa } => self
-                .sas
-                .shadow(sa)
-                .is_some_and(|sa| sa.direction == Direction::Transmit && sa.kind == OffloadKind::Packet && !sa.leaving),
+            EspAsk::Protect { sa } => self.ordered.sending(sa) == Some(&OffloadKind::Packet),
             EspAsk::Finish { sa, at, .. } => {
-                let known = self.sas.shadow(sa).is_some_and(|sa| {
-                    sa.direction == Direction::Transmit && sa.kind == OffloadKind::Crypto && !sa.leaving
-                });
+                let known = self.ordered.sending(sa) == Some(&OffloadKind::Crypto);
                 let payload = packet.ask.mss.map_or(packet.payload_len(), usize::from);
                 let encrypted = (packet.header.len() + payload).checked_sub(usize::from(at) + offload_esp::ESP_AND_IV);
                 let longest = usize::from(self.config.mtu) + ETHERNET_BYTES;
@@ -143,37 +44,9 @@ impl Driver {
         }
     }
 
-    /// Posts what waited for room.
-    pub(super) fn post_waiting_commands(&mut self) {
-        while self.send.has_room()
-            && let Some(command) = self.sas.waiting.pop_front()
-        {
-            self.post_command(command);
-        }
-        self.ring_doorbell();
-    }
-
-    fn post_command(&mut self, command: ControlCommand) {
-        if SaChange::by(&command).is_some() {
-            self.sas.under_way += 1;
-            self.wake_when_sent();
-        }
-        self.post(SendDescriptor::Control { epoch: self.epoch, command: Box::new(command) });
-    }
-
-    /// Posts a command, now or when there is room: it takes something away, or changes it.
-    fn post_or_wait(&mut self, command: ControlCommand) {
-        self.sas.waiting.push_back(command);
-        self.post_waiting_commands();
-        if !self.sas.waiting.is_empty() {
-            self.wake_when_sent();
-        }
-    }
-
-    fn has_room_for_command(&mut self) -> bool {
-        self.reap_sent();
-        self.post_waiting_commands();
-        self.send.has_room()
+    /// A sending SA whose packets the device makes as a whole.
+    fn has_packet_sa(&self, sa: Handle) -> Result<(), SaRefused> {
+        self.ordered.sending(sa).filter(|kind| **kind == OffloadKind::Packet).map(|_| ()).ok_or(SaRefused::UnknownSa)
     }
 }
 
@@ -183,8 +56,8 @@ impl IpsecDevice for Driver {
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
-        let shadow = Shadow { direction: sa.direction, kind: sa.offload, leaving: false };
-        let handle = self.sas.slots.insert(shadow).map_err(|_| SaRefused::NoSpace)?;
+        let context = Ordered { direction: sa.direction, leaving: false, of_engine: sa.offload };
+        let handle = self.ordered.slots.insert(context).map_err(|_| SaRefused::NoSpace)?;
         let keys = match sa.direction {
             Direction::Transmit => Vec::new(),
             Direction::Receive => {
@@ -198,14 +71,13 @@ impl IpsecDevice for Driver {
     }
 
     fn update_sa(&mut self, sa: Handle, lifetime: Lifetime) {
-        if self.sas.shadow(sa).is_some() {
+        if self.ordered.slots.get(sa).is_some() {
             self.post_or_wait(to_sa(sa, SaCommand::Renew(lifetime)));
         }
     }
 
     fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
-        let known = self.sas.shadow(sa).filter(|sa| sa.direction == Direction::Transmit && !sa.leaving);
-        known.filter(|sa| sa.kind == OffloadKind::Packet).ok_or(SaRefused::UnknownSa)?;
+        self.has_packet_sa(sa)?;
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
@@ -215,15 +87,14 @@ impl IpsecDevice for Driver {
     }
 
     fn remove_sa(&mut self, sa: Handle) {
-        let Some(shadow) = self.sas.slots.get_mut(sa) else { return };
-        if !core::mem::replace(&mut shadow.leaving, true) {
+        let Some(context) = self.ordered.slots.get_mut(sa) else { return };
+        if !core::mem::replace(&mut context.leaving, true) {
             self.post_or_wait(ControlCommand::Destroy { handle: sa });
         }
     }
 
     fn set_policy(&mut self, selector: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
-        let known = self.sas.shadow(sa).filter(|sa| sa.direction == Direction::Transmit && !sa.leaving);
-        known.filter(|sa| sa.kind == OffloadKind::Packet).ok_or(SaRefused::UnknownSa)?;
+        self.has_packet_sa(sa)?;
         if !self.has_room_for_command() {
             return Err(SaRefused::Busy);
         }
@@ -239,7 +110,18 @@ impl IpsecDevice for Driver {
     fn poll_sa_event(&mut self) -> Option<DeviceSaEvent> {
         self.reap_sent();
         self.reap_control();
-        self.sas.events.pop_front()
+        while let Some(news) = self.ordered.pop_news() {
+            let event = match news {
+                OrderedNews::Ready(sa) => Some(DeviceSaEvent::Ready(sa)),
+                OrderedNews::Removed(sa) => Some(DeviceSaEvent::Removed(sa)),
+                OrderedNews::Lost(sa) => Some(DeviceSaEvent::Lost(sa)),
+                OrderedNews::Event(event) => DeviceSaEvent::of_context_event(event),
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+        None
     }
 }
 

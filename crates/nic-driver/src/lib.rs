@@ -2,7 +2,8 @@
 //!
 //! - `contexts`: contexts as the driver shadows them, whichever engines they are of; `face`: what protocols may ask of them;
 //!   `control`: commands on the control ring, and what the device reports there; `counts`: what is counted of them;
-//! - `ipsec`: SAs and policies, given and taken back on the send ring;
+//! - `ordered`: contexts that come and go on the send ring;
+//! - `ipsec`: SAs and policies, the face of such an engine;
 //! - `rss`: which packets come to this queue;
 //! - `jobs`: [`JobDriver`], the driver of a lookaside accelerator, which is apart from the rest;
 //! - `transmit`: packets to descriptors; `recovery`: what comes before a packet that is not what the device expects next, on
@@ -19,6 +20,7 @@ mod counts;
 mod face;
 mod ipsec;
 mod jobs;
+mod ordered;
 mod recovery;
 mod rss;
 pub mod stats;
@@ -29,7 +31,7 @@ use contexts::Contexts;
 use control::ControlQueue;
 use core::task::Waker;
 use counts::Counts;
-use ipsec::DeviceSas;
+use ipsec::{DeviceSas, device_sas};
 pub use jobs::JobDriver;
 use nic_rings::packet::ReceiveCompletion;
 use nic_rings::{DriverRings, NicConfig};
@@ -63,7 +65,7 @@ pub struct Driver {
     buffers: BufferPool,
     send: SendQueue,
     contexts: Contexts,
-    sas: DeviceSas,
+    ordered: DeviceSas,
     control: ControlQueue,
     rss: RssQueue,
     /// What the NIC's engines are.
@@ -88,7 +90,7 @@ impl Driver {
             buffers: BufferPool::new(buffer_bytes, (SLAB_BYTES / buffer_bytes).max(1)),
             send: SendQueue::new(config.send_ring),
             contexts: Contexts::new(&engines),
-            sas: DeviceSas::new(config.ipsec_sas),
+            ordered: device_sas(config.ipsec_sas),
             control: ControlQueue::default(),
             rss: RssQueue::new(&config, queue),
             recoveries: Recoveries::new(engines.len()),
@@ -207,7 +209,8 @@ impl NetDevice for Driver {
     fn arm(&mut self, waker: &Waker) -> bool {
         self.rings.interrupt.arm(waker);
         self.reap_sent();
-        let waits_for_sends = self.send.is_starved() || self.contexts.waits_for_sends() || self.sas.waits_for_sends();
+        let waits_for_sends =
+            self.send.is_starved() || self.contexts.waits_for_sends() || self.ordered.waits_for_sends();
         self.rings.send_interrupt.register(waker);
         if waits_for_sends {
             self.rings.send_interrupt.rearm();
@@ -218,7 +221,7 @@ impl NetDevice for Driver {
             && !room_again
             && self.events.is_empty()
             && self.news.is_empty()
-            && !self.sas.has_events()
+            && !self.ordered.has_news()
             && self.rings.receive_completions.is_empty()
             && self.rings.control_completions.is_empty();
         if !nothing_there {

@@ -5,7 +5,7 @@
 
 use crate::Driver;
 use crate::control::Waiting;
-use crate::ipsec::{self, SaChange};
+use crate::ordered::Change;
 use crate::recovery::descriptors_at_most;
 use core::cell::Cell;
 use core::num::NonZeroU64;
@@ -40,8 +40,8 @@ struct Posted {
     /// Of stream engines, and of the engine that wraps it.
     contexts: [Option<Handle>; LAYERS + 1],
     paced: Option<FlowKey>,
-    /// It changed the SA's being there.
-    sa: Option<SaChange>,
+    /// It changed the being there of a context on this ring.
+    change: Option<Change>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -161,10 +161,6 @@ impl Driver {
         if let Some(ask) = packet.ask.packet
             && !self.can_wrap(&packet, ask)
         {
-            match ipsec::has(ask.context.engine()) {
-                true => self.counters.tx_ipsec_refused += 1,
-                false => self.counters.tx_drop_unsupported += 1,
-            }
             return Sent::Dropped(DropReason::Unsupported);
         }
         let has_context = packet.ask.has_context();
@@ -194,14 +190,14 @@ impl Driver {
         let mut any = false;
         while let Some(completion) = self.rings.send_completions.pop() {
             for slot in completion.slots {
-                let Some(Posted { contexts, sa, .. }) = self.send.note_done(slot) else { continue };
+                let Some(Posted { contexts, change, .. }) = self.send.note_done(slot) else { continue };
                 for handle in contexts.into_iter().flatten() {
                     if self.contexts.note_done(handle) {
                         self.give_or_wait(Waiting::GiveUp(handle));
                     }
                 }
-                if let Some(change) = sa {
-                    self.sas.note_done(change);
+                if let Some(change) = change {
+                    self.ordered.note_done(change);
                 }
             }
             any = true;
@@ -212,12 +208,14 @@ impl Driver {
         }
     }
 
-    /// Whether the device can make of a packet what it is to be.
-    fn can_wrap(&self, packet: &TxPacket, ask: PacketAsk) -> bool {
-        match ipsec::has(ask.context.engine()) {
-            true => self.can_protect(packet, ask.into()),
-            false => !packet.ask.has_context() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context),
+    /// Whether the device can make of a packet what it is to be. What it cannot is counted.
+    fn can_wrap(&mut self, packet: &TxPacket, ask: PacketAsk) -> bool {
+        if self.is_ordered(ask.context) {
+            return self.can_protect(packet, ask);
         }
+        let can = !packet.ask.has_context() && packet.ask.rate.is_none() && self.contexts.can_transmit(ask.context);
+        self.counters.tx_drop_unsupported += u64::from(!can);
+        can
     }
 
     /// What the device could not do is refused here, where it can still be told.
@@ -248,9 +246,9 @@ impl Driver {
                 for (context, ask) in contexts.iter_mut().zip(packet.ask.streams) {
                     *context = ask.map(|ask| ask.context);
                 }
-                // SAs are given up on this ring, in order.
+                // A context on this ring is given up in order.
                 let wraps = packet.ask.packet.map(|ask| ask.context);
-                contexts[LAYERS] = wraps.filter(|context| !ipsec::has(context.engine()));
+                contexts[LAYERS] = wraps.filter(|context| !self.is_ordered(*context));
                 packet.payload_len() as u32
             }
             SendDescriptor::Dump { contexts: through, bytes, .. } => {
@@ -263,9 +261,9 @@ impl Driver {
             }
             SendDescriptor::Fence | SendDescriptor::Control { .. } => 0,
         };
-        let sa = if let SendDescriptor::Control { command, .. } = &descriptor { SaChange::by(command) } else { None };
+        let change = if let SendDescriptor::Control { command, .. } = &descriptor { Change::by(command) } else { None };
         let rate = if let SendDescriptor::Packet(packet) = &descriptor { packet.ask.rate } else { None };
-        let slot = self.send.note_posted(Posted { bytes, contexts, paced, sa }, rate);
+        let slot = self.send.note_posted(Posted { bytes, contexts, paced, change }, rate);
         let staged = slot.map(|slot| self.rings.send.stage(SendEntry { slot, descriptor }).is_ok());
         debug_assert_eq!(staged, Some(true), "room for the worst case was made sure of");
         for handle in contexts.into_iter().flatten() {
@@ -283,3 +281,61 @@ fn sender(packet: &TxPacket) -> Option<FlowKey> {
 /// less than a millisecond's worth, as Linux's TCP small queues have it.
 const PACED_PACKETS: usize = 2;
 const PACED_SHARE_OF_A_SECOND: u64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::driver;
+    use bytes::Bytes;
+    use offload_api::{NetDevice, NoRecords, TxAsk};
+
+    /// Headers of TCP or UDP, whose lengths and checksums the device fills in, and so many bytes behind them.
+    fn packet(protocol: u8, payload: usize, ask: TxAsk) -> TxPacket {
+        let mut header = vec![2; 12];
+        header.extend_from_slice(&[8, 0, 0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let ports = [1, 0xbb, 0x13, 0x88];
+        header.extend_from_slice(&ports);
+        let tcp = [0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
+        header.extend_from_slice(if protocol == TCP { &tcp } else { &[0; 4] });
+        TxPacket { header: header.into(), fragments: [Bytes::from(vec![1; payload])].into_iter().collect(), ask }
+    }
+
+    #[test]
+    fn what_its_device_cannot_send_a_driver_refuses() {
+        let able = NicConfig::default;
+        let cut = |mss| TxAsk { mss: Some(mss), ..TxAsk::default() };
+        let checked = TxAsk { checksum: true, ..TxAsk::default() };
+        let paced = TxAsk { rate: NonZeroU64::new(1_000_000), ..TxAsk::default() };
+        let cuts_no_datagrams = || NicConfig { udp_segmentation: false, ..able() };
+        for (config, protocol, payload, ask, is_sent) in [
+            // An MTU of 1,500 bytes, of which TCP's headers are 40.
+            (able(), TCP, 1460, TxAsk::default(), true),
+            (able(), TCP, 1461, TxAsk::default(), false),
+            (able(), TCP, 5000, cut(1460), true),
+            (able(), TCP, 5000, cut(1461), false),
+            (able(), TCP, 5000, cut(0), false),
+            (able(), TCP, 64 << 10, cut(1000), true),
+            (able(), TCP, (64 << 10) + 1, cut(1000), false),
+            (able(), UDP, 5000, cut(1000), true),
+            (cuts_no_datagrams(), UDP, 5000, cut(1000), false),
+            (cuts_no_datagrams(), TCP, 5000, cut(1000), true),
+            (cuts_no_datagrams(), ICMP, 5000, cut(1000), true),
+            (able(), TCP, 100, paced, true),
+            (able(), ICMP, 100, paced, false),
+            (NicConfig { pacing: false, ..able() }, TCP, 100, paced, false),
+            (able(), TCP, 100, checked, true),
+            (NicConfig { checksum_offload: false, ..able() }, TCP, 100, checked, false),
+            (NicConfig { checksum_offload: false, ..able() }, TCP, 100, TxAsk::default(), true),
+        ] {
+            let (_device, mut driver) = driver(config);
+            let sent = driver.transmit(Instant::ZERO, packet(protocol, payload, ask), &NoRecords);
+            let expected = if is_sent { Sent::Posted } else { Sent::Dropped(DropReason::Unsupported) };
+            assert_eq!(sent, expected, "protocol {protocol}, {payload} bytes, {ask:?}");
+            assert_eq!(driver.counters().tx_drop_unsupported, u64::from(!is_sent));
+        }
+    }
+
+    const ICMP: u8 = 1;
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+}

@@ -384,8 +384,12 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
     near.driver.contexts().unwrap().command(sender, Box::new(99u32)).unwrap();
     let frames = near.send(&packet(100), sender).unwrap();
     assert_eq!(frames[0][ADDRESSES + 6..ADDRESSES + SHIM], 100u32.to_be_bytes());
-    // Too long with what is around it.
+    // Too long with what is around it, or just not: 1,514 bytes.
     assert_eq!(near.send(&packet(1000), sender).unwrap().len(), 1);
+    for (payload, frames) in [(1448, 1), (1449, 0)] {
+        let ask = TxAsk { mss: None, ..packet(payload).ask };
+        assert_eq!(near.send(&TxPacket { ask, ..packet(payload) }, sender).unwrap().len(), frames, "{payload}");
+    }
     assert!(near.driver.contexts().unwrap().command(receiver, Box::new(1u8)).is_ok(), "it is nobody's there");
 
     assert_eq!(near.create(Direction::Transmit, ShimSpec { key: 0, ..SPEC }).map(|_| ()), Ok(()), "who knows");
@@ -402,4 +406,49 @@ fn what_is_wrong_is_seen_as_it_was_and_what_is_gone_wraps_nothing() {
     assert_eq!(near.device.counters().tx_drop_unknown_context, 1);
     near.news();
     assert_eq!(near.send(&packet(1), sender), Err(Sent::Dropped(DropReason::Unsupported)));
+    assert_eq!(near.driver.counters().tx_drop_unsupported, 2, "as often as that was said");
+}
+
+/// An engine that saw a packet may take a copy of it for a replay.
+#[test]
+fn what_there_is_no_room_for_is_not_opened_and_may_come_again() {
+    let (mut near, mut far) = (Nic::new(4 << 20), Nic::new(4 << 20));
+    // Four buffers, each for 14 of the longest frames, and two places more for packets.
+    let config =
+        NicConfig { mtu: 9000, receive_ring: 58, delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    assert_eq!((config.receive_buffers(), config.receive_buffer_bytes() / 9024), (4, 14));
+    (far.device, far.driver) = nic_with(config, |engines| engines.add_packet(Shim::default(), 4));
+    let sender = near.create(Direction::Transmit, SPEC).unwrap();
+    let receiver = far.create(Direction::Receive, SPEC).unwrap();
+    assert_eq!(far.news(), [ContextNews::Ready(receiver)]);
+    // The engine tells of the eighth.
+    let frame = near.send(&packet(8000), sender).unwrap().pop().unwrap();
+    for _ in 0..56 {
+        far.device.receive_frame(Instant::ZERO, vec![0xff; 9014].into());
+    }
+    far.device.receive_frame(Instant::ZERO, frame.clone().into());
+    assert_eq!(far.device.counters().rx_out_of_buffer, 1);
+    assert_eq!(far.news(), [], "it was not shown to the engine");
+    assert_eq!(far.receive(&[]).len(), 56);
+    let [packet] = &far.receive(&[frame])[..] else { panic!("one") };
+    assert_eq!(packet.meta.marks.packet(), PacketMark::Opened { context: receiver, number: 8, packets: 1, code: 0 });
+    assert_eq!(far.news().len(), 1);
+}
+
+/// A context that is given up is there until the packets are gone that were posted with it.
+#[test]
+fn what_was_posted_is_wrapped_though_its_context_is_given_up() {
+    let mut near = Nic::new(4 << 20);
+    let sender = near.create(Direction::Transmit, SPEC).unwrap();
+    let ask = TxAsk { packet: Some(PacketAsk { context: sender, number: 0, args: 0 }), ..packet(1).ask };
+    assert_eq!(near.driver.transmit(Instant::ZERO, TxPacket { ask, ..packet(1) }, &NoRecords), Sent::Posted);
+    near.driver.contexts().unwrap().remove(sender);
+    near.driver.flush(Instant::ZERO);
+    near.device.process(Instant::ZERO);
+    let frame = near.device.poll_frame(Instant::ZERO).expect("it is wrapped");
+    assert!(frame.data[ADDRESSES..].starts_with(&TYPE));
+    assert!(near.device.poll_frame(Instant::ZERO).is_none());
+    near.driver.poll_event();
+    assert!(near.device.poll_frame(Instant::ZERO).is_none());
+    assert_eq!(near.news(), [ContextNews::Removed(sender)]);
 }

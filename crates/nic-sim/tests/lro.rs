@@ -1,11 +1,12 @@
 //! Large receive offload: what may be one packet is, nothing else is, and nobody waits longer for it.
 
 use core::time::Duration;
+use nic_sim::dma;
 use nic_sim::frame::Frame;
 use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, nic};
 use offload_api::rx::{Checksums, TlsVerdict};
-use offload_api::{Direction, FlowKey, NetDevice, RxPacket, TlsKey, TlsSuite, TlsVersion, TypedContexts};
+use offload_api::{Direction, FlowKey, NetDevice, RxMeta, RxPacket, TlsKey, TlsSuite, TlsVersion, TypedContexts};
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
 
@@ -332,6 +333,32 @@ fn what_was_decrypted_is_never_joined_with_what_was_not() {
     let plain = Says::of(&packets[1].frame);
     assert_eq!(plain.seq, 4010);
     assert!(plain.payload[5..1989].iter().all(|byte| *byte == b'P'));
+    // Each packet has headers, and those of its segments but the first cross no bus.
+    assert_eq!(device.dma().rx_payload, 20 * 401 + 2 * 54);
+    // No engine has anything to say of a segment without data.
+    let packets = receive(&mut device, &mut driver, [Says::data(20 * 401, &[]).frame(false)]);
+    assert_eq!(packets[0].meta, RxMeta { checksums: Checksums::Good, ..RxMeta::default() });
+}
+
+/// A buffer is used as long as the longest frame has room in its rest, and no longer: one that had to grow would be another.
+#[test]
+fn a_buffer_takes_frames_as_long_as_the_longest_has_room() {
+    const BUFFER: usize = 128 << 10;
+    for (mtu, rest_is_used) in [(1522, true), (1530, false)] {
+        let config = NicConfig { mtu, receive_ring: 400, ..NicConfig::default() };
+        assert_eq!(config.receive_buffer_bytes(), BUFFER);
+        let (mut device, mut driver) = at_once(config);
+        // What is left behind these is 1,536 bytes.
+        let lengths = core::iter::repeat_n(1536, 84).chain([BUFFER - 85 * 1536]);
+        let frames = lengths.map(|bytes| Frame::from(vec![0xff; bytes]));
+        assert_eq!(receive(&mut device, &mut driver, frames).len(), 85);
+        let buffers = |device: &Device| device.dma().rx_descriptors / dma::RECEIVE_DESCRIPTOR;
+        assert_eq!(buffers(&device), 1, "MTU {mtu}");
+        receive(&mut device, &mut driver, [vec![0xff; 1536].into()]);
+        assert_eq!(buffers(&device), if rest_is_used { 1 } else { 2 }, "MTU {mtu}");
+        receive(&mut device, &mut driver, [vec![0xff; 1536].into()]);
+        assert_eq!(buffers(&device), 2, "MTU {mtu}");
+    }
 }
 
 /// With an interrupt to wait for, segments are joined until it comes, and each of them is there when it would have

@@ -174,6 +174,26 @@ fn a_flow_that_waits_holds_nobody_up_and_has_no_more_in_the_device_than_it_needs
     assert_eq!(driver.room_paced(&slow.flow), 2);
 }
 
+/// What a flow has in the device is two packets, or a millisecond's worth if that is more; and all that ask for a rate have three
+/// quarters of the ring.
+#[test]
+fn there_is_room_for_what_flows_go_on_with_and_for_others() {
+    let config = NicConfig { delays: Delays::NONE, line_rate: None, ..NicConfig::default() };
+    const TWO: u32 = (2 * MSS) as u32;
+    for (rate, bytes) in [(1_000, TWO), (u64::from(TWO) * 1000, TWO), (u64::from(TWO + 1) * 1000, TWO + MSS as u32)] {
+        let (_device, mut driver) = nic(config.clone());
+        let mut sender = Sender::new(1, Some(rate), 1);
+        sender.fill(Instant::ZERO, &mut driver);
+        assert_eq!(sender.next, Seq(bytes), "at {rate} bytes a second");
+    }
+    let (_device, mut driver) = nic(config.clone());
+    let mut senders: Vec<Sender> = (0..1000).map(|number| Sender::new(number, Some(1000), 1)).collect();
+    senders.iter_mut().for_each(|sender| sender.fill(Instant::ZERO, &mut driver));
+    let packets: u32 = senders.iter().map(|sender| sender.next.0 / MSS as u32).sum();
+    assert_eq!(packets as usize, config.send_ring / 4 * 3);
+    assert!(driver.room(&Sender::new(1000, None, 1).flow) > 0);
+}
+
 #[test]
 fn what_waits_is_done_with_when_the_device_is_reset() {
     let (mut device, mut driver) = nic(NicConfig { delays: Delays::NONE, ..NicConfig::default() });

@@ -57,11 +57,53 @@ pub struct EngineInfo {
     pub counts_units: bool,
     /// How its receive contexts find their places again.
     pub resync: ResyncMode,
+    /// Where a driver gives the commands that make its contexts and end them.
+    pub ring: CommandRing,
     /// Transmit contexts given up that a driver keeps for others, at most: the next one there needs a new key only. 0: each is
     /// created and destroyed.
     pub pool: usize,
     /// What else it has to say of itself, to those who know it.
     pub capabilities: Capabilities,
+}
+
+impl EngineInfo {
+    /// An engine that can have so many contexts, and is usual in all else: it counts no units, keeps no pool, and takes its
+    /// commands on the control ring.
+    pub fn new(number: u8, name: &'static str, contexts: u32) -> EngineInfo {
+        EngineInfo {
+            number,
+            name,
+            contexts,
+            counts_units: false,
+            resync: ResyncMode::default(),
+            ring: CommandRing::default(),
+            pool: 0,
+            capabilities: Capabilities::default(),
+        }
+    }
+}
+
+/// The ring of a driver that takes the commands for an engine's contexts.
+///
+/// ```
+/// use nic_sim::{NicConfig, nic};
+/// use offload_api::{CommandRing, NetDevice, engines};
+///
+/// let (_device, mut driver) = nic(NicConfig::default());
+/// let tls = driver.contexts().unwrap().engine("tls").unwrap();
+/// assert_eq!(tls.ring, CommandRing::Control);
+/// // SAs are on the send ring: they have a face of their own, which is not this one.
+/// assert!(driver.contexts().unwrap().engine("esp").is_none());
+/// assert!(driver.ipsec().is_some());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommandRing {
+    /// One of its own, beside the packets.
+    #[default]
+    Control,
+    /// The one that the packets take, in order with them: packets posted behind the command that makes a context may use it,
+    /// and those posted before the command that ends it still do. Its driver has a face of its own for it.
+    Send,
 }
 
 /// What an engine says of itself, of a type of its own.

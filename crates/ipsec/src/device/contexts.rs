@@ -27,7 +27,7 @@ impl SecureDevice {
 
     fn create_at(&mut self, queue: usize, new: NewContext) -> Result<Handle, (Refused, Spec)> {
         if !new.flow.is_some_and(|flow| self.passes(&flow)) {
-            return Err((Refused::Unsupported, new.spec));
+            return Err((Refused::Path, new.spec));
         }
         match self.contexts_at(queue) {
             Some(contexts) => contexts.create(new),

@@ -75,6 +75,49 @@ fn what_the_device_opened_is_joined() {
     }
 }
 
+/// Congestion that a router met, or a path of another length, is in the outer header of one packet.
+#[test]
+fn what_a_router_changed_keeps_packets_apart() {
+    for (mode, ipv6) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        // The ECN bits, the lifetime; of IPv4 the sum over the header, too.
+        for (at, bits) in if ipv6 { [(15, 0x10), (21, 1)] } else { [(15, 1), (22, 1)] } {
+            let [mut from, mut to] = ends(OffloadKind::Crypto, mode, ipv6);
+            let data = stream(10 * usize::from(MSS));
+            let mut packet = tcp(ipv6, &data, Some(MSS));
+            // Its sender knows what the mark means.
+            packet.header[15] |= if ipv6 { 0x20 } else { 2 };
+            let mut frames = from.send(packet);
+            let mut changed = frames[4].data.to_vec();
+            changed[at] ^= bits;
+            if !ipv6 {
+                offload_formats::checksum::fill_ipv4_header(&mut changed[14..]);
+            }
+            assert_ne!(changed, frames[4].data, "{mode:?}, IPv6: {ipv6}");
+            frames[4] = changed.into();
+            let packets = receive(&mut to, frames);
+            let bytes: Vec<_> = packets.iter().map(|packet| payload(&packet.frame).len()).collect();
+            assert_eq!(bytes, [4000, 1000, 5000], "{mode:?}, IPv6: {ipv6}, byte {at}");
+            assert!(packets.iter().flat_map(|packet| payload(&packet.frame).to_vec()).eq(data));
+        }
+    }
+}
+
+/// What is around a packet counts, to the byte: behind 20 bytes of IPv4 there are 16 of ESP, 20 of TCP, and at the end 20.
+#[test]
+fn a_packet_is_as_long_as_it_may_be_with_what_is_around_it() {
+    for (most, expected) in [(4076, [4000, 1000]), (4075, [3000, 2000])] {
+        let mut from = End::new(1);
+        from.key(&[sa(Direction::Transmit, OffloadKind::None, EspMode::Transport, false)]);
+        let mut to = End::with(2, NicConfig { lro_max_bytes: most, ..NicConfig::default() });
+        to.key(&[sa(Direction::Receive, OffloadKind::Crypto, EspMode::Transport, false)]);
+        let frames = from.send(tcp(false, &stream(5000), Some(MSS)));
+        assert_eq!(frames[0].data.len(), 14 + 76 + 1000);
+        let packets = receive(&mut to, frames);
+        let bytes: Vec<_> = packets.iter().map(|packet| payload(&packet.frame).len()).collect();
+        assert_eq!(bytes, expected, "{most} bytes at most");
+    }
+}
+
 /// Datagrams, too, by a NIC that joins those: lifetimes count the headers of each.
 #[test]
 fn datagrams_that_the_device_opened_are_joined() {

@@ -149,12 +149,12 @@ fn lifetimes_are_counted_by_the_device() {
 }
 
 #[test]
-fn tls_below_esp_is_masked() {
+fn tls_of_a_protected_flow_stays_in_software() {
     let [mut from, _] = pair(OffloadKind::Packet, OffloadKind::Packet, EspMode::Transport);
     let flow = FlowKey::tcp("10.0.0.1:5000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
     let key = TlsKey::new(TlsVersion::Tls13, TlsSuite::Aes128Gcm, &[1; 16], [2; 12]).unwrap();
     let mut tls = from.secure.tls().expect("for flows that pass as they are");
-    assert_eq!(tls.add(&flow, Direction::Transmit, Seq(7), 0, &key), Err(Refused::Unsupported));
+    assert_eq!(tls.add(&flow, Direction::Transmit, Seq(7), 0, &key), Err(Refused::Path));
 }
 
 #[test]

@@ -10,10 +10,7 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use core::any::Any;
 use core::fmt;
-use offload_api::{
-    Capabilities, ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, ResyncMode, TxPacket,
-    Verdict,
-};
+use offload_api::{ContextEvent, Direction, EngineInfo, Handle, PacketAsk, PacketMark, Piece, TxPacket, Verdict};
 use offload_api::{KeyBytes, Spec};
 use offload_base::Seq;
 use offload_formats::{Headers, IpHeaders};
@@ -161,15 +158,8 @@ pub(crate) trait AnyEngine: fmt::Debug + Send {
 
 impl<E: Engine> AnyEngine for Hosted<E> {
     fn info(&self, number: u8) -> EngineInfo {
-        let mut info = EngineInfo {
-            number,
-            name: E::NAME,
-            contexts: self.places,
-            counts_units: self.counts_units,
-            resync: ResyncMode::default(),
-            pool: 0,
-            capabilities: Capabilities::default(),
-        };
+        let mut info = EngineInfo::new(number, E::NAME, self.places);
+        info.counts_units = self.counts_units;
         self.engine.describe(&mut info);
         info
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::tls::{Tls, TlsState};
 use bytes::Bytes;
 use nic_rings::DriverRings;
-use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendDescriptor, SendEntry};
+use nic_rings::packet::{ControlCommand, ControlCompletion, ControlEntry, SendCompletion, SendDescriptor, SendEntry};
 use nic_rings::{Delays, NicConfig};
 use nic_rings::{dma, rings};
 use offload_api::Key;
@@ -235,6 +235,114 @@ fn a_frame_longer_than_the_mtu_is_not_received() {
     }
     let counters = rig.device.counters();
     assert_eq!((counters.rx_oversize_pkts_phy, counters.rx_drop_address), (2, 0));
+}
+
+#[test]
+fn frames_are_counted_by_their_address_and_checksums() {
+    let mut rig = Rig::new();
+    let SendDescriptor::Packet(packet) = packet(NEW) else { panic!("it is one") };
+    let ask = TxAsk { streams: [None; 2], mss: Some(1000), ..packet.ask };
+    let [right] = &rig.send(SendDescriptor::Packet(TxPacket { ask, ..packet }))[..] else { panic!("one frame") };
+    let changed = |at: usize| {
+        let mut frame = right.data.to_vec();
+        frame[at] ^= 1;
+        frame
+    };
+    rig.host.receive.push(bytes::BytesMut::with_capacity(128 << 10)).unwrap();
+    // A byte of the payload; the EtherType; the address, of which the lowest bit says that it is for all.
+    for frame in [right.data.to_vec(), changed(60), changed(60), changed(12), changed(12), changed(0), changed(0)] {
+        rig.device.take_frame(Instant::ZERO, &frame, &offload_formats::Headers::parse(&frame));
+    }
+    let counters = rig.device.counters();
+    let checksums = (counters.rx_csum_unnecessary, counters.rx_csum_bad, counters.rx_csum_none);
+    assert_eq!((checksums, counters.rx_drop_address), ((1, 2, 2), 2));
+    assert_eq!((counters.rx_packets, counters.rx_bytes), (5, 5 * right.data.len() as u64));
+}
+
+/// If its context cannot work on a packet, no segment of it leaves.
+#[test]
+fn a_packet_leaves_as_a_whole_or_not_at_all() {
+    let mut rig = Rig::new();
+    rig.create(NEW, Direction::Transmit);
+    rig.send(SendDescriptor::ProgressParameters { handle: NEW, start: Seq(0) });
+    let mut cut = |context, seq| {
+        let SendDescriptor::Packet(packet) = packet(context) else { panic!("it is one") };
+        let streams = [Some(StreamAsk { fragments: 0b10, ..StreamAsk::whole(context, 0, RECORD.len() as u32) }), None];
+        let ask = TxAsk { seq: Seq(seq), streams, mss: Some(4), ..packet.ask };
+        let fragments = [Bytes::from_static(&[1; 12]), Bytes::from_static(RECORD)].into_iter().collect();
+        let frames = rig.send(SendDescriptor::Packet(TxPacket { ask, fragments, ..packet }));
+        let counters = rig.device.counters();
+        (frames.len(), counters.tx_drop_unknown_context, counters.tx_drop_out_of_sync)
+    };
+    assert_eq!(cut(OTHERS[0], 0), (0, 1, 0), "there is no such context");
+    assert_eq!(cut(NEW, 99), (0, 1, 1), "it stands elsewhere");
+}
+
+#[test]
+fn what_is_sent_is_counted() {
+    let mut rig = Rig::new();
+    let SendDescriptor::Packet(plain) = packet(NEW) else { panic!("it is one") };
+    let ask = TxAsk { streams: [None; 2], ..plain.ask };
+    let header = plain.header.len();
+    let mut send = |ask, header: &[u8]| {
+        let frames = rig.send(SendDescriptor::Packet(TxPacket { ask, header: header.into(), ..plain.clone() }));
+        frames.iter().map(|frame| frame.data.len() as u64).collect::<Vec<_>>()
+    };
+    let mut left = send(TxAsk { mss: Some(10), ..ask }, &plain.header);
+    assert_eq!(left.len(), 2);
+    // One whose checksum is nobody's to fill in, and one that has none.
+    left.extend(send(TxAsk { checksum: false, ..ask }, &plain.header));
+    left.extend(send(ask, &[0xff; 54]));
+    let counters = rig.device.counters();
+    assert_eq!((counters.tx_packets, counters.tx_bytes), (4, left.iter().sum()));
+    assert_eq!((counters.tx_tso_packets, counters.tx_tso_bytes), (1, RECORD.len() as u64));
+    assert_eq!(counters.tx_csum_partial, 2);
+    let dma = rig.device.dma();
+    assert_eq!(dma.tx_descriptors, 3 * dma::packet_descriptor_bytes(header, 1));
+    assert_eq!(dma.tx_payload, 3 * RECORD.len() as u64);
+    // No engine has this number, and one has no contexts for whole packets.
+    for index in [Handle::indices(200, 1).start, NEW.index] {
+        let context = Handle { index, generation: 0 };
+        let packet = Some(offload_api::PacketAsk { context, number: 0, args: 0 });
+        assert!(
+            rig.send(SendDescriptor::Packet(TxPacket { ask: TxAsk { packet, ..ask }, ..plain.clone() })).is_empty()
+        );
+    }
+    assert_eq!(rig.device.counters().tx_drop_unknown_context, 2);
+}
+
+#[test]
+fn a_doorbell_wakes_who_waits_for_it() {
+    #[derive(Default)]
+    struct Woken(std::sync::atomic::AtomicU32);
+    impl std::task::Wake for Woken {
+        fn wake(self: std::sync::Arc<Woken>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let config = NicConfig { mtu: 9000, ..NicConfig::default() };
+    let (device, host) = rings(&config);
+    let mut pair = QueuePair::new(config.clone(), device, Engines::of(&config));
+    assert_eq!(pair.config().mtu, 9000);
+    let woken = std::sync::Arc::new(Woken::default());
+    pair.register_doorbell(&woken.clone().into());
+    host.doorbell.raise();
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[test]
+fn descriptors_are_reported_together() {
+    let mut rig = Rig::new();
+    let SendDescriptor::Packet(mut packet) = packet(NEW) else { panic!("it is one") };
+    packet.ask.streams = [None; 2];
+    for slot in 0..2 * SendCompletion::BATCH as u32 {
+        rig.host.send.push(SendEntry { slot, descriptor: SendDescriptor::Packet(packet.clone()) }).unwrap();
+    }
+    rig.device.process(Instant::ZERO);
+    while rig.device.poll_frame(Instant::ZERO).is_some() {}
+    let reported = std::iter::from_fn(|| rig.host.send_completions.pop()).map(|completion| completion.slots.len());
+    assert_eq!(reported.collect::<Vec<_>>(), [SendCompletion::BATCH; 2]);
+    assert_eq!(rig.device.dma().completions, 2 * dma::COMPLETION);
 }
 
 #[test]

@@ -9,8 +9,9 @@ use nic_sim::wire::Port;
 use nic_sim::{Delays, Device, Driver, NicConfig, TransmitResync, nic};
 use offload_api::rx::{NvmeVerdict, TlsVerdict};
 use offload_api::{
-    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NvmeTcpConfig, Piece, PieceHome, QueuedBytes,
-    RecordSource, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts, Unit,
+    DeviceEvent, Direction, FlowKey, Handle, Layer, Lookup, NetDevice, NoRecords, NvmeTcpConfig, Piece, PieceHome,
+    QueuedBytes, RecordSource, Sent, StreamAsk, TlsKey, TlsSuite, TlsVersion, TxAsk, TxPacket, TxTag, TypedContexts,
+    Unit,
 };
 use offload_base::{Instant, Seq};
 use proptest::prelude::*;
@@ -555,4 +556,51 @@ fn over_tls_a_gap_in_a_record_costs_that_record_and_not_the_place_in_the_pdu() {
     assert!(placed > 70_000 - 5_000, "{placed}");
     assert!((9..30).contains(&vouched), "the first packets, and those of the second PDU: {vouched}");
     assert_eq!((device.counters().rx_nvmeotcp_drop, device.counters().rx_nvmeotcp_resync), (0, 0));
+}
+
+/// Segments are joined, and what is placed of each of them is told where it is in the packet that they became. A command's data
+/// may come in several PDUs: parts of its buffer that are neighbours there are none in the packet.
+#[test]
+fn what_is_placed_of_joined_segments_is_told_in_one_packet() {
+    const PARTS: [(u32, usize); 4] = [(0, 1500), (1500, 1000), (2500, 2700), (5200, 800)];
+    let data: Vec<u8> = (0..6000).map(|at| (at * 31) as u8).collect();
+    let (mut content, mut starts) = (Vec::new(), Vec::new());
+    for (offset, length) in PARTS {
+        content.extend([7, 0, 24, 24]);
+        content.extend((24 + length as u32).to_le_bytes());
+        content.extend([0; 4]);
+        content.extend(offset.to_le_bytes());
+        content.extend((length as u32).to_le_bytes());
+        content.extend([0; 4]);
+        starts.push(content.len());
+        content.extend(&data[offset as usize..][..length]);
+    }
+    let (mut near, mut sender) = pair(NicConfig::default());
+    let ask = TxAsk { seq: Seq(7), checksum: true, mss: Some(1000), ..TxAsk::default() };
+    let fragments = [Bytes::from(content.clone())].into_iter().collect();
+    let packet = TxPacket { header: headers(Seq(7)).into(), fragments, ask };
+    assert_eq!(sender.transmit(Instant::ZERO, packet, &NoRecords), Sent::Posted);
+    sender.flush(Instant::ZERO);
+    near.process(Instant::ZERO);
+
+    let (mut far, mut receiver) = pair(NicConfig { mac: [0xff; 6], nvme_io_threshold: 0, ..NicConfig::default() });
+    let mut contexts = receiver.nvme().unwrap();
+    let context = contexts.add(&flow().reversed(), Seq(7), &NvmeTcpConfig::default()).unwrap();
+    // Two buffers, of 2,500 and 3,500 bytes.
+    let piece = |offset, bytes| Piece::new(offset, BytesMut::zeroed(bytes), Arc::new(Nowhere));
+    contexts.place(context, 0, vec![piece(0, 2500), piece(2500, 3500)]);
+    run(&mut far);
+    while let Some(frame) = near.poll_frame(Instant::ZERO) {
+        far.receive_frame(Instant::ZERO, frame);
+    }
+    run(&mut far);
+    let mut packet = receiver.receive(Instant::ZERO).unwrap();
+    assert_eq!(packet.frame.len(), HEADERS + content.len(), "one packet");
+    assert_eq!(packet.joined.map(|bytes| bytes.get()), Some(1000));
+    let told: Vec<_> = packet.placed.iter().map(|(at, piece)| (*at, piece.offset() as u32, piece.len())).collect();
+    let expected: Vec<_> = starts.iter().zip(PARTS).map(|(at, (offset, length))| (*at, offset, length)).collect();
+    assert_eq!(told, expected);
+    for (at, piece) in &mut packet.placed {
+        assert_eq!(content[*at..][..piece.len()], *piece.bytes_mut());
+    }
 }

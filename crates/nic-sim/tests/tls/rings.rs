@@ -51,4 +51,14 @@ fn room_that_returns_wakes_a_sleeper_who_did_not_ask_for_it() {
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 0);
     assert!(!frames(&mut device).is_empty());
     assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert!(!driver.arm(&woken.clone().into()), "there is something to do");
+    assert!(driver.arm(&woken.clone().into()), "it was said");
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    // With room for all, what is sent wakes nobody.
+    assert!(driver.room(&sender()) > 0);
+    assert_eq!(driver.transmit(Instant::ZERO, stream.packet(8000, 8000, 1448, context), &stream), Sent::Posted);
+    driver.flush(Instant::ZERO);
+    assert!(driver.arm(&woken.clone().into()));
+    assert!(!frames(&mut device).is_empty());
+    assert_eq!(woken.0.load(std::sync::atomic::Ordering::SeqCst), 1);
 }

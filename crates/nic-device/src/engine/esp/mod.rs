@@ -17,7 +17,9 @@ use crate::stats::DeviceCounters;
 use bytes::BytesMut;
 use offload_api::KeyBytes;
 use offload_api::ipsec::{DeviceSaEvent, Packet, PolicyChange, SaCommand};
-use offload_api::{ContextEvent, Direction, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket};
+use offload_api::{
+    CommandRing, ContextEvent, Direction, EngineInfo, Handle, Lifetime, OffloadKind, PacketAsk, SaParams, TxPacket,
+};
 use offload_base::Instant;
 use offload_esp::{Cipher, EspAt, Meter, Reached, ReplayWindow, SelectorTable, SendNumber};
 use offload_formats::{Headers, IpHeaders};
@@ -78,6 +80,10 @@ impl Engine for Esp {
         };
         let (cipher, meter) = (Cipher::new(&params), Meter::new(Instant::ZERO, untimed(params.lifetime)));
         Some((SaState { numbers, meter, exhaustion_told: false }, SaHeld { params, cipher }))
+    }
+
+    fn describe(&self, info: &mut EngineInfo) {
+        info.ring = CommandRing::Send;
     }
 
     fn save(state: &SaState, image: &mut ImageWriter<'_>) {
