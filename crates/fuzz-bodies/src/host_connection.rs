@@ -12,9 +12,9 @@
 //! Input: a byte of configuration, then operations: an opcode, and the bytes it wants. What is missing is zero.
 
 use crate::input::Input;
-use crate::nic::Nic;
 use bytes::BytesMut;
 use core::time::Duration;
+use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
 use offload_api::{RxMeta, RxPacket, TxPacket};
 use offload_base::{Instant, Seed};
@@ -39,7 +39,7 @@ pub fn run(input: &[u8]) {
 struct Rig {
     now: Instant,
     stack: Stack,
-    nic: Nic,
+    nic: MockDevice,
     /// Until the application has dropped it.
     id: Option<ConnectionId>,
     peer: Peer,
@@ -80,7 +80,7 @@ impl Rig {
         config.tcp.keep_alive = bit(6).then(KeepAlive::default);
         (config.tcp.receive_buffer, config.tcp.send_buffer) = (RECEIVE_BUFFER, SEND_BUFFER);
         let peer = Peer { edge: 0, ..Peer::default() };
-        let (now, nic) = (Instant::ZERO, Nic::with_room(ROOM));
+        let (now, nic) = (Instant::ZERO, crate::device(ROOM));
         let mut rig = Rig { now, stack: Stack::new(config), nic, id: None, peer, written: 0, read: 0 };
         if bit(7) {
             rig.stack.listen(OUR_PORT, 4).ok()?;
@@ -123,7 +123,7 @@ impl Rig {
             8 | 9 => self.now += Duration::from_micros(1 << (input.byte() % 37)),
             // Until something happens.
             10 => self.now = self.stack.next_event().unwrap_or(self.now).max(self.now),
-            11 => self.nic.room = if input.byte().is_multiple_of(4) { 0 } else { ROOM },
+            11 => self.nic.set_room(if input.byte().is_multiple_of(4) { 0 } else { ROOM }),
             12 => self.read(usize::from(input.word())),
             13 => self.write(usize::from(input.word())),
             _ => self.close(input.byte()),
@@ -251,7 +251,7 @@ impl Rig {
             assert!(rounds < 1000, "it does not come to rest");
         }
         while self.stack.next_ready().is_some() {}
-        for packet in core::mem::take(&mut self.nic.sent) {
+        for packet in self.nic.take_sent() {
             self.peer.hear(&packet, self.id.map(|_| self.read), self.written);
         }
         assert!(self.stack.connections() <= 2);

@@ -3,7 +3,6 @@
 //! Input: records of one control byte, two bytes of length and time, and a body. The body is a frame, or what
 //! follows the Ethernet header, or a TCP segment of an open connection, as the control byte says.
 
-use crate::nic::Nic;
 use bytes::BytesMut;
 use core::time::Duration;
 use offload_api::rx::Checksums;
@@ -39,7 +38,7 @@ pub fn run(input: &[u8]) {
         .with_neighbour([10, 0, 0, 2].into(), [2, 0, 0, 0, 0, 2]);
     config.tcp.initial_sequence = Some(1000);
     config.max_connections = 64;
-    let (mut stack, mut device, mut now) = (Stack::new(config), Nic::with_room(usize::MAX), Instant::ZERO);
+    let (mut stack, mut device, mut now) = (Stack::new(config), crate::device(usize::MAX), Instant::ZERO);
     stack.listen(443, 8).unwrap();
     let id = stack.connect(now, Some(5000), "10.0.0.2:80".parse().unwrap()).unwrap();
     stack.send_copy(id, &[1; 20_000]);
@@ -72,7 +71,7 @@ pub fn run(input: &[u8]) {
             assert!(rounds < 1000, "it does not come to rest");
         }
         now += Duration::from_millis(u64::from(*wait) * u64::from(*control >> 4));
-        device.sent.clear();
+        device.take_sent();
         assert!(stack.connections() <= 64);
     }
 }

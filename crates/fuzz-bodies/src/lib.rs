@@ -14,7 +14,6 @@ pub mod host_stack;
 pub mod inflaters;
 mod input;
 pub mod key_file;
-mod nic;
 pub mod nvme_pdus;
 pub mod nvme_structures;
 pub mod protection;
@@ -25,6 +24,18 @@ pub mod switch_rules;
 mod tcp_frame;
 pub mod tls_handshake;
 pub mod tls_records;
+
+use offload_api::PathCaps;
+use offload_api::mock::MockDevice;
+
+/// A device without a wire, which takes packets of up to 64 KiB and every context.
+fn device(room: usize) -> MockDevice {
+    let path =
+        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 65_535, udp_segmentation: true, pacing: false };
+    let device = MockDevice::plain(path);
+    device.set_room(room);
+    device
+}
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));

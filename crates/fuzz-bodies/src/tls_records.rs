@@ -4,13 +4,13 @@
 //! nothing of or behind what was spoilt, and never gives back more window than it got.
 
 use crate::input::Input;
-use crate::nic::Nic;
 use bytes::{Bytes, BytesMut};
 use ktls_offload::{KeySchedule, KtlsStream, Offload, ScheduleError, TrafficKeys};
+use offload_api::mock::MockDevice;
 use offload_api::rx::TlsVerdict;
 use offload_api::{
-    Contexts, DeviceEvent, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer, SegmentStream,
-    SendTurn, SentBytes, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
+    Contexts, DeviceEvent, Direction, FlowKey, Handle, Layer, NetDevice, NextPiece, RxMeta, RxSegment, Sealer,
+    SegmentStream, SendTurn, SentBytes, TlsContext, TlsKey, TlsSuite, TlsVersion, TxTag, Verdict, stream,
 };
 use offload_base::Seq;
 use resumable_aead::{Algorithm, Key};
@@ -25,7 +25,9 @@ pub fn run(input: &[u8]) {
     let mut peer = Peer { suite, key: 0, number: 0, records: 0 };
     let keys = TrafficKeys { transmit: (0, key(suite, 100)), receive: (0, key(suite, 0)) };
     let schedule = Counting { suite, transmit: 100, receive: 0 };
-    let mut stream = KtlsStream::new(Transport::default(), keys, Box::new(schedule)).expect("a known suite");
+    let mut stream =
+        KtlsStream::new(Transport { device: crate::device(0), ..Transport::default() }, keys, Box::new(schedule))
+            .expect("a known suite");
     let mut cx = Context::from_waker(Waker::noop());
     let mut sealed = Vec::new();
     let mut spoilt = false;
@@ -155,7 +157,10 @@ fn key(suite: TlsSuite, number: u8) -> TlsKey {
 struct Transport {
     arrived: Shared<VecDeque<RxSegment>>,
     events: Shared<Vec<DeviceEvent>>,
-    device: Nic,
+    device: MockDevice,
+    /// Contexts that it gave out, and those of them that receive: the number of the first record, and the key.
+    contexts: Shared<u32>,
+    receiving: Shared<Vec<(Handle, u64, TlsKey)>>,
     /// How many records the peer had made when each receive context was.
     began: Shared<Vec<u64>>,
     received: Shared<u64>,
@@ -182,7 +187,20 @@ impl Shared<u64> {
 impl Transport {
     /// The receive contexts made since the last call begin behind all `records` that arrived.
     fn note_contexts(&self, records: u64) {
-        self.began.borrow().resize(self.device.receiving.len(), records);
+        self.note_made();
+        let made = self.receiving.borrow().len();
+        self.began.borrow().resize(made, records);
+    }
+
+    /// Takes note of the contexts made since the last call.
+    fn note_made(&self) {
+        for (handle, new) in self.device.take_created() {
+            *self.contexts.borrow() += 1;
+            let Ok(made) = new.spec.downcast::<TlsContext>() else { continue };
+            if new.direction == Direction::Receive {
+                self.receiving.borrow().push((handle, made.number, made.key));
+            }
+        }
     }
 
     /// The peer's last record, in up to five pieces, each as it was on the wire or as some context decrypts it, maybe with
@@ -192,7 +210,8 @@ impl Transport {
         let mut places: Vec<usize> = input.array::<4>().iter().map(|at| usize::from(*at) * length / 256).collect();
         places.extend([0, length]);
         places.sort_unstable();
-        let contexts = self.device.receiving.iter().zip(self.began.borrow().clone());
+        let receiving = self.receiving.borrow();
+        let contexts = receiving.iter().zip(self.began.borrow().clone());
         // Which record a context that counts on takes this one for.
         let contexts: Vec<(Handle, u64, &TlsKey)> =
             contexts.map(|((handle, first, key), began)| (*handle, first + (peer.records - 1 - began), key)).collect();
@@ -247,6 +266,7 @@ impl Transport {
 
     /// Segments of `cut` bytes; `verdicts` says which the device claims to know something about.
     fn arrive(&self, bytes: &[u8], cut: usize, verdicts: u8) {
+        self.note_made();
         for (index, segment) in bytes.chunks(cut).enumerate() {
             let claims = verdicts >> (index % 8) & 1 != 0;
             // A device only ever calls decrypted what it decrypted. Whatever it was, these are the bytes now.
@@ -254,7 +274,7 @@ impl Transport {
             let tls = [TlsVerdict::NotDecrypted, TlsVerdict::Error, TlsVerdict::ResyncRequested, TlsVerdict::Decrypted];
             let tls = if claims { tls[usize::from(verdicts >> 6)] } else { TlsVerdict::NotDecrypted };
             // The word of a context that exists is the device's responsibility: only strangers' may be wrong.
-            let known = handle.index < self.device.contexts;
+            let known = handle.index < *self.contexts.borrow();
             let tls = if known && tls == TlsVerdict::Decrypted { TlsVerdict::Error } else { tls };
             self.push(segment, RxMeta::default().marked(handle, tls.into()));
         }

@@ -3,7 +3,7 @@
 //! A device around a device is to pass on what is not its own. [`drive`] calls all there is to call; what a wrapped
 //! [`MockDevice`] then remembers is to be what a plain one does, but for what the wrapper is there to change.
 
-use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec};
+use crate::contexts::{Capabilities, ContextNews, Contexts, EngineInfo, NewContext, Spec};
 use crate::device::{DeviceEvent, NetDevice, PathCaps};
 use crate::ipsec::{DeviceSaEvent, IpsecDevice, Keying, Lifetime, SaParams, SaRefused, Selector};
 use crate::key::{Key, KeyBytes};
@@ -11,7 +11,7 @@ use crate::nvme::NvmeTcpContexts;
 use crate::rss::{INDIRECTION_ENTRIES, RssDevice};
 use crate::rx::{Piece, RxPacket};
 use crate::source::{NoRecords, RecordSource};
-use crate::tls::{Direction, Refused, TlsContexts};
+use crate::tls::{Direction, Refused, TlsCapabilities, TlsContexts, TlsSuite, TlsVersion};
 use crate::tx::{Sent, TxPacket};
 use crate::unit::{Handle, Layer, engines};
 use core::net::SocketAddr;
@@ -19,10 +19,11 @@ use core::task::Waker;
 use offload_base::counters::CounterSet;
 use offload_base::{Instant, Seq};
 use offload_formats::FlowKey;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A device with engines and no wire. Cloned, it is the same one.
+/// A device with engines and no wire. Cloned, it is the same one. It panics if it is given a packet to cut that is longer than
+/// it said it takes.
 ///
 /// ```
 /// use offload_api::mock::{MockDevice, drive};
@@ -40,14 +41,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct MockDevice(Arc<Mutex<Inner>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
+    path: PathCaps,
+    room: usize,
+    is_plain: bool,
     sent: Vec<TxPacket>,
     received: VecDeque<RxPacket>,
     events: VecDeque<DeviceEvent>,
     news: VecDeque<ContextNews>,
-    created: u32,
+    /// How many contexts there are of each engine.
+    contexts: BTreeMap<u8, u32>,
+    created: Vec<(Handle, NewContext)>,
     calls: Vec<String>,
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        let path =
+            PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false };
+        Inner {
+            path,
+            room: 64,
+            is_plain: false,
+            sent: Vec::new(),
+            received: VecDeque::new(),
+            events: VecDeque::new(),
+            news: VecDeque::new(),
+            contexts: BTreeMap::new(),
+            created: Vec::new(),
+            calls: Vec::new(),
+        }
+    }
 }
 
 impl MockDevice {
@@ -76,8 +101,30 @@ impl MockDevice {
         self.inner().news.push_back(news);
     }
 
-    fn note(&self, call: String) {
-        self.inner().calls.push(call);
+    /// A device that does nothing but carry packets and have contexts of engines: it remembers no calls, has no face but that
+    /// one, and nothing is ever due.
+    pub fn plain(path: PathCaps) -> MockDevice {
+        let device = MockDevice::default();
+        device.inner().path = path;
+        device.inner().is_plain = true;
+        device
+    }
+
+    /// Has it say that it has room for so many packets, whatever it was given.
+    pub fn set_room(&self, packets: usize) {
+        self.inner().room = packets;
+    }
+
+    /// Contexts made since this was asked last, and what they were made from.
+    pub fn take_created(&self) -> Vec<(Handle, NewContext)> {
+        core::mem::take(&mut self.inner().created)
+    }
+
+    fn note(&self, call: impl FnOnce() -> String) {
+        let mut inner = self.inner();
+        if !inner.is_plain {
+            inner.calls.push(call());
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -150,74 +197,79 @@ fn drive_ipsec(ipsec: &mut dyn IpsecDevice) {
 
 impl NetDevice for MockDevice {
     fn path(&self, flow: &FlowKey) -> PathCaps {
-        self.note(format!("path({flow:?})"));
-        PathCaps { epoch: 0, mtu: 1500, checksum: true, tso_max_bytes: 0, udp_segmentation: false, pacing: false }
+        self.note(|| format!("path({flow:?})"));
+        self.inner().path
     }
 
     fn room(&self, flow: &FlowKey) -> usize {
-        self.note(format!("room({flow:?})"));
-        64
+        self.note(|| format!("room({flow:?})"));
+        self.inner().room
     }
 
     fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.note(format!("room_paced({flow:?})"));
-        64
+        self.note(|| format!("room_paced({flow:?})"));
+        self.inner().room
     }
 
     fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
-        self.note(format!("transmit({} bytes)", packet.header.len() + packet.payload_len()));
-        self.inner().sent.push(packet);
+        self.note(|| format!("transmit({} bytes)", packet.header.len() + packet.payload_len()));
+        let mut inner = self.inner();
+        assert!(
+            packet.ask.mss.is_none() || packet.payload_len() <= inner.path.tso_max_bytes as usize,
+            "too long to be cut"
+        );
+        inner.sent.push(packet);
         Sent::Posted
     }
 
     fn flush(&mut self, _: Instant) {
-        self.note("flush()".into());
+        self.note(|| "flush()".into());
     }
 
     fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        self.note("receive()".into());
+        self.note(|| "receive()".into());
         self.inner().received.pop_front()
     }
 
     fn poll_event(&mut self) -> Option<DeviceEvent> {
-        self.note("poll_event()".into());
+        self.note(|| "poll_event()".into());
         self.inner().events.pop_front()
     }
 
     fn serves(&self, flow: &FlowKey) -> bool {
-        self.note(format!("serves({flow:?})"));
+        self.note(|| format!("serves({flow:?})"));
         true
     }
 
     fn arm(&mut self, _: &Waker) -> bool {
-        self.note("arm()".into());
+        self.note(|| "arm()".into());
         true
     }
 
     fn next_event(&self) -> Option<Instant> {
         // Something is due.
-        self.note("next_event()".into());
-        Some(Instant::ZERO)
+        self.note(|| "next_event()".into());
+        (!self.inner().is_plain).then_some(Instant::ZERO)
     }
 
     fn handle_timeout(&mut self, _: Instant) {
-        self.note("handle_timeout()".into());
+        self.note(|| "handle_timeout()".into());
     }
 
     fn count(&self, _: &mut CounterSet) {
-        self.note("count()".into());
+        self.note(|| "count()".into());
     }
 
     fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        Some(self)
+        if self.inner().is_plain { None } else { Some(self) }
     }
 
     fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        Some(self)
+        if self.inner().is_plain { None } else { Some(self) }
     }
 
     fn keying(&mut self) -> Option<&mut dyn Keying> {
-        self.note("keying()".into());
+        self.note(|| "keying()".into());
         None
     }
 
@@ -228,113 +280,115 @@ impl NetDevice for MockDevice {
 
 impl Contexts for MockDevice {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        self.note(format!("engine({name:?})"));
+        self.note(|| format!("engine({name:?})"));
         let known = [(TlsContexts::ENGINE, engines::TLS), (NvmeTcpContexts::ENGINE, engines::NVME_TCP)];
         let (name, number) = known.into_iter().find(|(known, _)| *known == name)?;
-        Some(EngineInfo {
-            number,
-            name,
-            contexts: 8,
-            counts_units: true,
-            resync: ResyncMode::default(),
-            pool: 0,
-            capabilities: Capabilities::default(),
-        })
+        let capabilities = match number {
+            engines::TLS => Capabilities::new(TlsCapabilities {
+                versions: &[TlsVersion::Tls12, TlsVersion::Tls13],
+                suites: &[TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305],
+            }),
+            _ => Capabilities::default(),
+        };
+        Some(EngineInfo { counts_units: true, capabilities, ..EngineInfo::new(number, name, Handle::PLACES) })
     }
 
     fn create(&mut self, new: NewContext) -> Result<Handle, (Refused, Spec)> {
-        let NewContext { engine, direction, flow, keys, .. } = new;
-        self.note(format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
+        let NewContext { engine, direction, flow, keys, .. } = &new;
+        self.note(|| format!("create({engine}, {direction:?}, {flow:?}, {keys:?})"));
         let mut inner = self.inner();
-        let index = Handle::indices(engine, 1).start;
-        inner.created += 1;
-        Ok(Handle { index, generation: inner.created })
+        let place = inner.contexts.entry(*engine).or_default();
+        // Its first generation is 1: a handle of generation 0 is an old one.
+        let handle = Handle { index: Handle::indices(*engine, 1).start + *place, generation: 1 };
+        *place += 1;
+        inner.created.push((handle, new));
+        Ok(handle)
     }
 
     fn steer(&mut self, context: Handle, key: Key, to_it: bool) -> Result<(), Refused> {
-        self.note(format!("steer({context:?}, {key:?}, {to_it})"));
+        self.note(|| format!("steer({context:?}, {key:?}, {to_it})"));
         Ok(())
     }
 
     fn command(&mut self, context: Handle, _: Spec) -> Result<(), (Refused, Spec)> {
-        self.note(format!("command({context:?})"));
+        self.note(|| format!("command({context:?})"));
         Ok(())
     }
 
     fn change(&mut self, engine: u8, _: Spec) -> Result<(), (Refused, Spec)> {
-        self.note(format!("change({engine})"));
+        self.note(|| format!("change({engine})"));
         Ok(())
     }
 
     fn place(&mut self, context: Handle, buffer: u64, pieces: Vec<Piece>) {
-        self.note(format!("place({context:?}, {buffer}, {} pieces)", pieces.len()));
+        self.note(|| format!("place({context:?}, {buffer}, {} pieces)", pieces.len()));
     }
 
     fn release(&mut self, context: Handle, buffer: u64) {
-        self.note(format!("release({context:?}, {buffer})"));
+        self.note(|| format!("release({context:?}, {buffer})"));
     }
 
     fn answer(&mut self, context: Handle, header: Seq, number: Option<u64>) {
-        self.note(format!("answer({context:?}, {header:?}, {number:?})"));
+        self.note(|| format!("answer({context:?}, {header:?}, {number:?})"));
     }
 
     fn remove(&mut self, context: Handle) {
-        self.note(format!("remove({context:?})"));
+        self.note(|| format!("remove({context:?})"));
     }
 
     fn poll_news(&mut self) -> Option<ContextNews> {
-        self.note("poll_news()".into());
+        self.note(|| "poll_news()".into());
         self.inner().news.pop_front()
     }
 }
 
 impl IpsecDevice for MockDevice {
     fn add_sa(&mut self, sa: &SaParams) -> Result<Handle, SaRefused> {
-        self.note(format!("add_sa({:#x})", sa.spi));
+        self.note(|| format!("add_sa({:#x})", sa.spi));
         Err(SaRefused::NoDevice)
     }
 
     fn update_sa(&mut self, sa: Handle, _: Lifetime) {
-        self.note(format!("update_sa({sa:?})"));
+        self.note(|| format!("update_sa({sa:?})"));
     }
 
     fn advance_sa(&mut self, sa: Handle, last: u64) -> Result<(), SaRefused> {
-        self.note(format!("advance_sa({sa:?}, {last})"));
+        self.note(|| format!("advance_sa({sa:?}, {last})"));
         Ok(())
     }
 
     fn remove_sa(&mut self, sa: Handle) {
-        self.note(format!("remove_sa({sa:?})"));
+        self.note(|| format!("remove_sa({sa:?})"));
     }
 
     fn set_policy(&mut self, _: &Selector, rank: u64, sa: Handle) -> Result<(), SaRefused> {
-        self.note(format!("set_policy({rank}, {sa:?})"));
+        self.note(|| format!("set_policy({rank}, {sa:?})"));
         Ok(())
     }
 
     fn remove_policy(&mut self, _: &Selector, rank: u64) {
-        self.note(format!("remove_policy({rank})"));
+        self.note(|| format!("remove_policy({rank})"));
     }
 
     fn poll_sa_event(&mut self) -> Option<DeviceSaEvent> {
-        self.note("poll_sa_event()".into());
+        self.note(|| "poll_sa_event()".into());
         None
     }
 }
 
 impl RssDevice for MockDevice {
     fn queue(&self) -> u16 {
-        self.note("queue()".into());
+        self.note(|| "queue()".into());
         0
     }
 
     fn queues(&self) -> u16 {
-        self.note("queues()".into());
+        self.note(|| "queues()".into());
         1
     }
 
     fn set_indirection(&mut self, _: &[u16; INDIRECTION_ENTRIES]) -> Result<(), Refused> {
-        self.note("set_indirection()".into());
+        self.note(|| "set_indirection()".into());
         Ok(())
     }
 }

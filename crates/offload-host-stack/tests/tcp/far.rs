@@ -3,112 +3,50 @@
 use crate::pair::{ADDRESS, PORT, config};
 use bytes::{Bytes, BytesMut};
 use core::num::NonZeroU16;
-use core::task::Waker;
 use core::time::Duration;
+use offload_api::mock::MockDevice;
 use offload_api::rx::Checksums;
-use offload_api::{
-    Contexts, DeviceEvent, FlowKey, IpsecDevice, Keying, NetDevice, PathCaps, RecordSource, RssDevice, RxMeta,
-    RxPacket, Sent, TxPacket, TxTag,
-};
-use offload_base::counters::CounterSet;
+use offload_api::{PathCaps, RxMeta, RxPacket, TxPacket, TxTag};
 use offload_base::{Instant, Rng, Seed};
 use offload_host_stack::{Stack, State, TcpConfig};
-use std::collections::VecDeque;
 
-/// Hands what it is given to its other end as it is, however long: as a device that cuts and one that joins would.
-#[derive(Default)]
-struct Short {
-    out: VecDeque<RxPacket>,
-    received: VecDeque<RxPacket>,
+/// A device that is given long packets.
+fn device() -> MockDevice {
+    MockDevice::plain(PathCaps {
+        epoch: 0,
+        mtu: 1500,
+        checksum: true,
+        tso_max_bytes: 512 << 10,
+        udp_segmentation: false,
+        pacing: false,
+    })
 }
 
-impl NetDevice for Short {
-    fn path(&self, _: &FlowKey) -> PathCaps {
-        PathCaps {
-            epoch: 0,
-            mtu: 1500,
-            checksum: true,
-            tso_max_bytes: 512 << 10,
-            udp_segmentation: false,
-            pacing: false,
-        }
-    }
-
-    fn room(&self, _: &FlowKey) -> usize {
-        64
-    }
-
-    fn transmit(&mut self, _: Instant, packet: TxPacket, _: &dyn RecordSource) -> Sent {
-        let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
-        frame.extend_from_slice(&packet.header);
-        packet.fragments.iter().for_each(|fragment| frame.extend_from_slice(fragment));
-        let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
-        let joined = packet.ask.mss.and_then(NonZeroU16::new);
-        self.out.push_back(RxPacket { joined, ..RxPacket::new(frame, meta) });
-        Sent::Posted
-    }
-
-    fn flush(&mut self, _: Instant) {}
-
-    fn receive(&mut self, _: Instant) -> Option<RxPacket> {
-        self.received.pop_front()
-    }
-
-    fn poll_event(&mut self) -> Option<DeviceEvent> {
-        None
-    }
-
-    fn arm(&mut self, _: &Waker) -> bool {
-        false
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        None
-    }
-
-    fn handle_timeout(&mut self, _: Instant) {}
-
-    fn room_paced(&self, flow: &FlowKey) -> usize {
-        self.room(flow)
-    }
-
-    fn serves(&self, _: &FlowKey) -> bool {
-        true
-    }
-
-    fn count(&self, _: &mut CounterSet) {}
-
-    fn ipsec(&mut self) -> Option<&mut dyn IpsecDevice> {
-        None
-    }
-
-    fn rss(&mut self) -> Option<&mut dyn RssDevice> {
-        None
-    }
-
-    fn keying(&mut self) -> Option<&mut dyn Keying> {
-        None
-    }
-
-    fn contexts(&mut self) -> Option<&mut dyn Contexts> {
-        None
-    }
+/// A packet as the other end gets it, however long: as if one device cut it and the other joined it again.
+fn joined(packet: &TxPacket) -> RxPacket {
+    let mut frame = BytesMut::with_capacity(packet.header.len() + packet.payload_len());
+    frame.extend_from_slice(&packet.header);
+    packet.fragments.iter().for_each(|fragment| frame.extend_from_slice(fragment));
+    let meta = RxMeta { checksums: Checksums::Good, ..RxMeta::default() };
+    let joined = packet.ask.mss.and_then(NonZeroU16::new);
+    RxPacket { joined, ..RxPacket::new(frame, meta) }
 }
 
 /// What goes wrong on the way: near an edge, packets are lost and overtake each other.
-fn carry(from: &mut Short, to: &mut Short, near_edge: bool, rng: &mut Rng) -> bool {
-    let mut moved = false;
-    for packet in from.out.drain(..) {
-        moved = true;
+fn carry(from: &MockDevice, to: &MockDevice, near_edge: bool, rng: &mut Rng) -> bool {
+    let sent = from.take_sent();
+    let mut arriving: Vec<RxPacket> = Vec::new();
+    for packet in sent.iter().map(joined) {
         if near_edge && rng.chance(0.1) {
             continue;
         }
-        match to.received.pop_back() {
-            Some(before) if near_edge && rng.chance(0.2) => to.received.extend([packet, before]),
-            before => to.received.extend(before.into_iter().chain([packet])),
+        match arriving.pop() {
+            Some(before) if near_edge && rng.chance(0.2) => arriving.extend([packet, before]),
+            before => arriving.extend(before.into_iter().chain([packet])),
         }
     }
-    moved
+    arriving.into_iter().for_each(|packet| to.receives(packet));
+    !sent.is_empty()
 }
 
 #[test]
@@ -127,7 +65,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
         ..TcpConfig::default()
     };
     let mut stacks = [0, 1].map(|side| Stack::new(config(side, Seed(1), tcp.clone())));
-    let mut devices = [Short::default(), Short::default()];
+    let mut devices = [device(), device()];
     let (mut rng, mut now) = (Seed(7).stream("wire"), Instant::ZERO);
     stacks[1].listen(PORT, 1).unwrap();
     let client = stacks[0].connect(now, None, (ADDRESS[1], PORT).into()).unwrap();
@@ -144,7 +82,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
         for (stack, device) in stacks.iter_mut().zip(&mut devices) {
             busy |= stack.poll(now, device);
         }
-        let [left, right] = &mut devices;
+        let [left, right] = &devices;
         busy |= carry(left, right, near_edge, &mut rng) | carry(right, left, near_edge, &mut rng);
         server = server.or_else(|| stacks[1].accept(PORT));
         while let Some(segment) = server.and_then(|id| stacks[1].take(id)) {
@@ -182,7 +120,7 @@ fn a_stream_goes_on_past_2_and_4_gib() {
         for (stack, device) in stacks.iter_mut().zip(&mut devices) {
             stack.poll(now, device);
         }
-        let [left, right] = &mut devices;
+        let [left, right] = &devices;
         carry(left, right, false, &mut rng);
         carry(right, left, false, &mut rng);
         now += Duration::from_millis(50);

@@ -242,16 +242,13 @@ impl NetDevice for MockDevice {
 impl Contexts for MockDevice {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
         (name == TlsContexts::ENGINE).then(|| EngineInfo {
-            number: engines::TLS,
-            name: TlsContexts::ENGINE,
-            contexts: Handle::PLACES,
             counts_units: true,
             resync: self.resync,
-            pool: 0,
             capabilities: Capabilities::new(TlsCapabilities {
                 versions: &[TlsVersion::Tls12, TlsVersion::Tls13],
                 suites: &[TlsSuite::Aes128Gcm, TlsSuite::Aes256Gcm, TlsSuite::ChaCha20Poly1305],
             }),
+            ..EngineInfo::new(engines::TLS, TlsContexts::ENGINE, Handle::PLACES)
         })
     }
 
