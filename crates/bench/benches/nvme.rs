@@ -27,15 +27,14 @@ use nic_sim::NicConfig;
 use nvme_tcp::wire::{DataHeader, Digest, Framing, Limits, Pdu, Received, Receiver, Side};
 use nvme_tcp::{
     Disk, FileStorage, Host, HostConfig, HostIdentity, MemoryStorage, Namespace, Server, Storage, Target, TargetConfig,
-    Threads,
+    Threads, TokioTimers,
 };
 use offload_api::{RxMeta, RxSegment};
-use offload_base::{Seed, Seq};
+use offload_base::{RealClock, Seed, Seq};
 use offload_bench::bulk::Mode;
 use offload_bench::fio::{Fio, FioRun, NvmeOffload, Pattern};
 use offload_bench::published;
 use offload_testbed::bed::ClockKind;
-use offload_testbed::{RealClock, TokioRuntime};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -228,7 +227,7 @@ fn over_the_kernel<F: Future<Output = io::Result<()>>>(
             Ok::<_, io::Error>(TokioSegments::new(stream))
         };
         let runtime = tokio::runtime::Handle::current();
-        let timers = Arc::new(TokioRuntime::new(runtime.clone(), RealClock::new()));
+        let timers = Arc::new(TokioTimers::new(runtime.clone(), RealClock::new()));
         let identity = HostIdentity::drawn_from(&mut Seed(1).stream("nvme host"));
         let config = HostConfig { depth: depth.max(2), data_digest: true, ..HostConfig::new(SUBSYSTEM, identity) };
         let (host, tasks) = Host::new(connector, timers, config);
@@ -257,7 +256,7 @@ async fn serve(listener: std::net::TcpListener, storage: Arc<dyn Storage>) -> io
     let namespace = Namespace::new(1, 512, storage).map_err(io::Error::other)?;
     target.add_namespace(SUBSYSTEM, namespace).map_err(io::Error::other)?;
     target.advertise(listener.local_addr()?);
-    let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::new()));
+    let timers = Arc::new(TokioTimers::current());
     let server = Server::new(target, timers, Arc::new(Threads::new(1)?));
     loop {
         let (stream, _) = listener.accept().await?;

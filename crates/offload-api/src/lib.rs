@@ -19,8 +19,9 @@
 //!   UDP.
 //!
 //! Nothing here does any work, and nothing here knows a particular device or transport. The exception is behind feature
-//! `tokio`: `TokioDatagrams` makes a kernel's UDP socket a [`DatagramSocket`]. It is here because every protocol over UDP
-//! needs it to run without a device, and none of them is to know another, or a stack, for that.
+//! `tokio`: `TokioTimers` are a tokio runtime's timers, and `TokioDatagrams` makes a kernel's UDP socket a [`DatagramSocket`].
+//! They are here because protocols need them to run without a device, and none of them is to know another, or a stack, for
+//! that.
 
 #![forbid(unsafe_code)]
 
@@ -46,12 +47,15 @@ pub mod stream;
 pub mod tls;
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 mod tokio_datagrams;
+#[cfg(feature = "tokio")]
+mod tokio_timers;
 pub mod tx;
 pub mod unit;
 
 pub use again::AskAgain;
 pub use contexts::{
-    Capabilities, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec, StageSpec, TypedContexts,
+    Capabilities, CommandRing, ContextNews, Contexts, EngineInfo, NewContext, ResyncMode, Spec, StageSpec,
+    TypedContexts,
 };
 pub use datagram::{Datagram, EcnCodepoint, TxDatagram};
 pub use device::{DeviceEvent, NetDevice, PathCaps};
@@ -76,6 +80,8 @@ pub use stream::{NextPiece, SegmentStream, SendTurn, SentBytes};
 pub use tls::{Direction, Refused, TlsCapabilities, TlsContext, TlsContexts, TlsKey, TlsSuite, TlsVersion};
 #[cfg(all(feature = "tokio", target_os = "linux"))]
 pub use tokio_datagrams::TokioDatagrams;
+#[cfg(feature = "tokio")]
+pub use tokio_timers::TokioTimers;
 pub use tx::{DropReason, Header, PacketAsk, Sent, StreamAsk, TxAsk, TxPacket};
 pub use unit::{Handle, LAYERS, Layer, TxTag, Unit, UnitTag, engines};
 

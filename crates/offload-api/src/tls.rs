@@ -165,6 +165,9 @@ pub enum Refused {
     /// The version or suite is not one of the device's.
     #[error("the device does not know this version or suite")]
     Unsupported,
+    /// A layer between the protocol and the device protects the flow's packets: the device does not see its stream.
+    #[error("the device does not see the flow's stream: its packets are protected by a layer below")]
+    Path,
     /// No context is free, or no key slot where those are apart. (The emulated NIC has a key slot in each context.)
     #[error("the device has no free context or key slot")]
     NoSpace,
@@ -187,7 +190,7 @@ impl Refused {
     pub fn passes(self) -> bool {
         match self {
             Refused::NoSpace | Refused::Busy | Refused::Resetting => true,
-            Refused::Unsupported => false,
+            Refused::Unsupported | Refused::Path => false,
         }
     }
 }

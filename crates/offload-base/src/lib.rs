@@ -24,7 +24,7 @@ pub use pool::BufferPool;
 pub use quick_hash::QuickHash;
 pub use random::{RandomSource, Rng, Seed};
 pub use seq::Seq;
-pub use time::{Alarm, Clock, Instant, Timers};
+pub use time::{Alarm, Clock, Instant, RealClock, Timers};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

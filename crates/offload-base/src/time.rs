@@ -88,6 +88,45 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Instant;
 }
 
+/// The machine's monotonic clock, counted from the moment this was made. Copies agree: give all parts of a
+/// real-time run copies of one.
+///
+/// ```
+/// use offload_base::{Clock, RealClock};
+///
+/// let clock = RealClock::new();
+/// let copy = clock;
+/// assert!(clock.now() <= copy.now());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct RealClock {
+    start: std::time::Instant,
+}
+
+impl RealClock {
+    /// A clock that shows zero now.
+    pub fn new() -> RealClock {
+        RealClock { start: std::time::Instant::now() }
+    }
+
+    /// When the machine's clock shows what is `instant` here; `None` if it never will.
+    pub fn to_std(self, instant: Instant) -> Option<std::time::Instant> {
+        self.start.checked_add(instant - Instant::ZERO)
+    }
+}
+
+impl Default for RealClock {
+    fn default() -> RealClock {
+        RealClock::new()
+    }
+}
+
+impl Clock for RealClock {
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+}
+
 /// Makes alarms on a clock: what a runtime, virtual or real, gives to the shells that wait.
 ///
 /// ```

@@ -33,7 +33,7 @@ pub mod trace;
 pub use bed::{BedHost, Builder, ClockKind, Testbed};
 pub use capture::Capture;
 pub use domain::in_domain;
-pub use executor::{Handle, RealClock, RealTime, RealTimeConfig, VirtualTime};
+pub use executor::{Handle, RealTime, RealTimeConfig, VirtualTime};
 pub use fabric::{Cable, Station, connect};
 pub use runtime::{JoinHandle, Runtime, Sleep};
 pub use tokio_runtime::TokioRuntime;

@@ -11,13 +11,13 @@
 //! keeps everything waiting that shares its thread. A task of a host that panics ends alone; a task that waits for it panics
 //! as well.
 
-use crate::executor::{Handle, RealClock, RealTime, RealTimeConfig};
+use crate::executor::{Handle, RealTime, RealTimeConfig};
 use crate::runtime::{Runtime, TaskFuture};
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use futures_util::FutureExt;
 use offload_base::cost::Meter;
-use offload_base::{Alarm, Clock, Instant, Timers};
+use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use std::borrow::Cow;
 use std::io;
 use std::num::NonZero;

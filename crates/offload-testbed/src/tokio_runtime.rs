@@ -3,14 +3,10 @@
 //! What counts microseconds stays on a [`RealTime`](crate::RealTime) executor, as hosts, devices and wires of a
 //! [`Testbed`](crate::Testbed) do: tokio's timers count in milliseconds, and its threads sleep at once.
 
-use crate::executor::RealClock;
 use crate::runtime::{Runtime, TaskFuture};
-use core::fmt;
-use core::future::Future;
-use core::pin::Pin;
-use core::task::{Context, Poll};
+use offload_api::TokioTimers;
 use offload_base::cost::{self, Attached, Meter};
-use offload_base::{Alarm, Clock, Instant, Timers};
+use offload_base::{Alarm, Clock, Instant, RealClock, Timers};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
@@ -21,7 +17,8 @@ use std::io;
 /// use core::time::Duration;
 /// use std::sync::Arc;
 /// use offload_testbed::tokio_runtime::start;
-/// use offload_testbed::{RealClock, Runtime, TokioRuntime};
+/// use offload_base::RealClock;
+/// use offload_testbed::{Runtime, TokioRuntime};
 ///
 /// let tokio = start(1, None)?;
 /// let runtime: Arc<dyn Runtime> = Arc::new(TokioRuntime::new(tokio.handle().clone(), RealClock::new()));
@@ -36,13 +33,13 @@ use std::io;
 #[derive(Clone, Debug)]
 pub struct TokioRuntime {
     tokio: tokio::runtime::Handle,
-    clock: RealClock,
+    timers: TokioTimers,
 }
 
 impl TokioRuntime {
     /// Tasks on `tokio`, whose timers must be enabled, and time by `clock`.
     pub fn new(tokio: tokio::runtime::Handle, clock: RealClock) -> TokioRuntime {
-        TokioRuntime { tokio, clock }
+        TokioRuntime { timers: TokioTimers::new(tokio.clone(), clock), tokio }
     }
 }
 
@@ -73,13 +70,13 @@ pub fn start(threads: usize, meter: Option<Meter>) -> io::Result<tokio::runtime:
 
 impl Clock for TokioRuntime {
     fn now(&self) -> Instant {
-        self.clock.now()
+        self.timers.now()
     }
 }
 
 impl Timers for TokioRuntime {
     fn alarm(&self) -> Box<dyn Alarm> {
-        Box::new(TokioAlarm { runtime: self.clone(), pending: None })
+        self.timers.alarm()
     }
 }
 
@@ -87,50 +84,6 @@ impl Runtime for TokioRuntime {
     fn spawn_task(&self, _name: Cow<'static, str>, task: TaskFuture) {
         // tokio has no names for tasks; whoever waits for one knows it by its handle.
         drop(self.tokio.spawn(task));
-    }
-}
-
-struct TokioAlarm {
-    runtime: TokioRuntime,
-    /// What tokio will wake the task for.
-    pending: Option<(Instant, Pin<Box<tokio::time::Sleep>>)>,
-}
-
-impl Alarm for TokioAlarm {
-    fn poll(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
-        let Some((deadline, at)) = deadline.and_then(|at| Some((at, self.runtime.clock.to_std(at)?))) else {
-            self.pending = None;
-            return Poll::Pending;
-        };
-        if deadline <= self.runtime.clock.now() {
-            self.pending = None;
-            return Poll::Ready(());
-        }
-        let sleep = match &mut self.pending {
-            Some((present, sleep)) => {
-                if *present != deadline {
-                    *present = deadline;
-                    sleep.as_mut().reset(at.into());
-                }
-                sleep
-            }
-            None => {
-                let _context = self.runtime.tokio.enter();
-                let sleep = Box::pin(tokio::time::sleep_until(at.into()));
-                &mut self.pending.insert((deadline, sleep)).1
-            }
-        };
-        let poll = sleep.as_mut().poll(cx);
-        if poll.is_ready() {
-            self.pending = None;
-        }
-        poll
-    }
-}
-
-impl fmt::Debug for TokioAlarm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokioAlarm").field("deadline", &self.pending.as_ref().map(|(at, _)| at)).finish()
     }
 }
 
@@ -145,7 +98,6 @@ const BLOCKING_THREADS: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::future::poll_fn;
     use core::time::Duration;
     use offload_base::cost::Domain;
     use std::sync::Arc;
@@ -154,30 +106,6 @@ mod tests {
         let tokio = start(1, None).expect("a thread");
         let runtime = Arc::new(TokioRuntime::new(tokio.handle().clone(), RealClock::new()));
         (tokio, runtime)
-    }
-
-    #[test]
-    fn alarms_are_never_early_and_follow_their_deadline() {
-        let (tokio, runtime) = runtime();
-        let timers = runtime.clone();
-        tokio.block_on(runtime.spawn("alarms", async move {
-            let mut alarm = timers.alarm();
-            let far = timers.now() + Duration::from_secs(3600);
-            let deadline = timers.now() + Duration::from_millis(3);
-            let mut first = true;
-            poll_fn(|cx| {
-                if core::mem::take(&mut first) {
-                    assert!(alarm.poll(cx, Some(far)).is_pending());
-                    assert!(alarm.poll(cx, None).is_pending());
-                    assert!(alarm.poll(cx, Some(Instant::MAX)).is_pending());
-                    assert!(alarm.poll(cx, Some(far)).is_pending());
-                }
-                alarm.poll(cx, Some(deadline))
-            })
-            .await;
-            assert!(timers.now() >= deadline);
-            poll_fn(|cx| alarm.poll(cx, Some(deadline))).await; // past already
-        }));
     }
 
     #[test]

@@ -14,7 +14,6 @@ mod task;
 mod timers;
 mod virtual_time;
 
-pub use clock::RealClock;
 pub use real_time::{RealTime, RealTimeConfig};
 pub use virtual_time::VirtualTime;
 

@@ -3,14 +3,14 @@
 //! The thread runs what is ready; with nothing ready it spins for a while, for what comes next usually comes
 //! soon, and then parks until a task is woken, from whichever thread, or the next alarm is due.
 
-use super::clock::{ClockKind, RealClock};
+use super::clock::ClockKind;
 use super::shared::Shared;
 use super::{Handle, JoinHandle};
 use core::future::Future;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use offload_base::cost::{self, Domain, Meter};
-use offload_base::{Clock, Instant};
+use offload_base::{Clock, Instant, RealClock};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io;

@@ -96,7 +96,7 @@ impl TracedDevice {
     }
 }
 
-/// Shows a unit from its first byte to its last.
+/// Shows a unit from its first byte to its last. Units of several flows may overlap: each has a track to itself meanwhile.
 fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: bool, by_nic: bool) {
     let track = match (unit.layer, is_sent) {
         (Protocol::Tls, true) => "TLS written",
@@ -104,7 +104,7 @@ fn unit_slice(state: &mut State, host: &str, now: Instant, unit: Unit, is_sent: 
         (Protocol::Nvme, true) => "NVMe/TCP written",
         (Protocol::Nvme, false) => "NVMe/TCP read",
     };
-    let track = state.track(host, track, Kind::Slices);
+    let track = state.lane(host, track, unit.from, now);
     let notes = [("number", unit.number), ("bytes", unit.len), ("by the NIC", by_nic.into())];
     state.slice(&Slice { track, name: unit.name, from: unit.from, to: now, notes: &notes, flows: &[], ends: &[] });
 }

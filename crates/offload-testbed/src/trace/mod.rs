@@ -143,6 +143,7 @@ impl Tracer {
             summary: TraceSummary::default(),
             full: false,
             tracks: HashMap::new(),
+            lanes: HashMap::new(),
             arrows: Arrows::default(),
         };
         state.write(&perfetto::beginning());
@@ -201,6 +202,8 @@ struct State {
     full: bool,
     /// By host, which is `""` for hosts themselves, and name.
     tracks: HashMap<(String, String), u64>,
+    /// Where slices may overlap: the end of the last slice on each of the tracks side by side.
+    lanes: HashMap<(String, String), Vec<Instant>>,
     arrows: Arrows,
 }
 
@@ -217,6 +220,20 @@ impl State {
         self.tracks.insert(key, track);
         self.write(&perfetto::track(track, parent, name, kind == Kind::Counter));
         track
+    }
+
+    /// A track `name` that has been free since `from` and is taken until `to`; where it is not, one beside it: `name, 2`.
+    fn lane(&mut self, group: &str, name: &str, from: Instant, to: Instant) -> u64 {
+        let lanes = self.lanes.entry((group.to_owned(), name.to_owned())).or_default();
+        let free = lanes.iter().position(|until| *until <= from).unwrap_or(lanes.len());
+        match lanes.get_mut(free) {
+            Some(until) => *until = to,
+            None => lanes.push(to),
+        }
+        match free {
+            0 => self.track(group, name, Kind::Slices),
+            beside => self.track(group, &format!("{name}, {}", beside + 1), Kind::Slices),
+        }
     }
 
     fn slice(&mut self, slice: &Slice<'_>) {
@@ -371,6 +388,18 @@ mod tests {
             Some(Value::Number(number)) => number,
             other => panic!("field {wanted} is {other:?}"),
         }
+    }
+
+    #[test]
+    fn slices_that_overlap_are_on_tracks_side_by_side() {
+        let tracer = Tracer::new(io::sink(), 1 << 20).expect("room");
+        let mut state = tracer.lock();
+        let mut lane = |from, to| state.lane("host", "TLS read", Instant::from_nanos(from), Instant::from_nanos(to));
+        let (first, second) = (lane(0, 10), lane(5, 12));
+        assert_ne!(first, second);
+        assert_eq!([lane(10, 15), lane(12, 13), lane(15, 15), lane(15, 20)], [first, second, first, first]);
+        let names: HashMap<u64, &str> = state.tracks.iter().map(|((_, name), track)| (*track, &name[..])).collect();
+        assert_eq!((names[&first], names[&second]), ("TLS read", "TLS read, 2"));
     }
 
     #[test]

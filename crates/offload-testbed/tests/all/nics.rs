@@ -8,11 +8,10 @@ use nic_sim::{Driver, NicConfig, nic};
 use offload_api::{FlowKey, NetDevice, NoRecords, Sent, TxPacket};
 use offload_base::cost::Domain;
 use offload_base::counters::CounterSet;
-use offload_base::{Instant, Seed};
+use offload_base::{Instant, RealClock, Seed};
 use offload_testbed::tokio_runtime;
 use offload_testbed::{
-    Cable, Capture, RealClock, RealTime, RealTimeConfig, Runtime, Station, TokioRuntime, VirtualTime, connect,
-    in_domain,
+    Cable, Capture, RealTime, RealTimeConfig, Runtime, Station, TokioRuntime, VirtualTime, connect, in_domain,
 };
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
-//! The cost meter: which domain the CPU time went to, and for what kind of work.
+//! What keeps the time: a table of each metered thread, and the report that they add up to.
 //!
-//! Code opens a scope where the kind of work changes; the driver of hosts, devices and wires opens a scope for
-//! the domain. A thread keeps a table of cycle-counter ticks by domain and work, and only if it is metered: on
-//! any other thread a scope is one load and a branch. Totals come from the thread's CPU time, which a
+//! A thread keeps ticks of the cycle counter by domain and work. Totals come from the thread's CPU time, which a
 //! preempted or parked thread does not spend; the ticks only say how to share it out. The counter does not stop for a
 //! thread that waits for its turn, so behind every span long enough to hide that, the thread's CPU time says how much
 //! was spent: a thread that was preempted is not charged for those that ran meanwhile.
@@ -12,47 +10,12 @@
 //!
 //! Invariant: at every moment exactly one (domain, work) slot of a metered thread is running.
 
+use super::{Domain, WORKS, Work, work};
 use core::cell::RefCell;
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-
-/// Whose time it is. Domains are charged, not crates: a driver's time is its host's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Domain {
-    /// Nobody's: the executor, the harness, an application's own sums.
-    Outside,
-    /// A host, by its number in the testbed.
-    Host(u8),
-    /// A device, by its number in the testbed.
-    Device(u8),
-    /// The wires and whatever is attached to them.
-    Wire,
-    /// A real thread waiting for something to do. Not charged.
-    Parked,
-}
-
-/// What kind of work it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Work {
-    /// TCP/IP, the driver and everything not named below.
-    Stack,
-    /// Moving payload from one place to another.
-    Copy,
-    /// Making and taking apart records and PDUs.
-    Framing,
-    /// Encrypting, decrypting, authenticating.
-    Crypto,
-    /// Checking or making digests.
-    Digest,
-    /// The application's own: making the data, hashing what arrived.
-    Application,
-}
-
-/// All kinds of work, in the order of their declaration.
-pub const WORKS: [Work; 6] = [Work::Stack, Work::Copy, Work::Framing, Work::Crypto, Work::Digest, Work::Application];
 
 /// Collects the time of every thread attached to it.
 ///
@@ -165,34 +128,27 @@ impl Drop for Attached {
     }
 }
 
-/// From here to the end of the guard's life the time is `domain`'s; its work starts as [`Work::Stack`].
-///
-/// ```
-/// use offload_base::cost::{self, Domain};
-///
-/// let _device = cost::domain(Domain::Device(0)); // on a thread that is not metered: nothing happens
-/// ```
-pub fn domain(domain: Domain) -> Scope {
-    switch(|_| Slot { domain, work: Work::Stack })
+/// Charges what ran on this thread, and starts what `next` makes of its domain; gives what ran, if the thread is metered.
+pub(super) fn open(next: impl FnOnce(Domain) -> (Domain, Work)) -> Option<Slot> {
+    LOCAL.with_borrow_mut(|local| {
+        local.as_mut().map(|local| {
+            let (domain, work) = next(local.running.domain);
+            local.run(Slot { domain, work })
+        })
+    })
 }
 
-/// From here to the end of the guard's life the time is spent on `work`, in the same domain.
-///
-/// See [`Meter`] for an example.
-pub fn work(work: Work) -> Scope {
-    switch(|running| Slot { domain: running.domain, work })
+/// Charges what ran, and goes on with `outer`.
+pub(super) fn close(outer: Slot) {
+    LOCAL.with_borrow_mut(|local| {
+        if let Some(local) = local {
+            local.run(outer);
+        }
+    });
 }
 
-/// From here to [`unpark`] this thread waits for something to do, and nobody is charged. For a runtime's hooks
-/// around its waits, which cannot keep a guard; code that can opens [`Domain::Parked`] as a scope.
-///
-/// ```
-/// use offload_base::cost;
-///
-/// cost::park(); // on a thread that is not metered: nothing happens
-/// cost::unpark();
-/// ```
-pub fn park() {
+/// As [`park`](super::park).
+pub(super) fn park() {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local
             && local.before_park.is_none()
@@ -202,10 +158,8 @@ pub fn park() {
     });
 }
 
-/// Ends what [`park`] began; without it, nothing. Scopes opened in between must be closed by now.
-///
-/// See [`park`] for an example.
-pub fn unpark() {
+/// As [`unpark`](super::unpark).
+pub(super) fn unpark() {
     LOCAL.with_borrow_mut(|local| {
         if let Some(local) = local
             && let Some(before) = local.before_park.take()
@@ -213,33 +167,6 @@ pub fn unpark() {
             local.run(before);
         }
     });
-}
-
-/// An open scope. Scopes close in the reverse order of their opening.
-///
-/// See [`domain`] for an example.
-#[derive(Debug)]
-#[must_use = "a scope ends when it is dropped"]
-pub struct Scope {
-    outer: Option<Slot>,
-    thread_bound: PhantomData<*const ()>,
-}
-
-impl Drop for Scope {
-    fn drop(&mut self) {
-        if let Some(outer) = self.outer {
-            LOCAL.with_borrow_mut(|local| {
-                if let Some(local) = local {
-                    local.run(outer);
-                }
-            });
-        }
-    }
-}
-
-fn switch(next: impl FnOnce(Slot) -> Slot) -> Scope {
-    let outer = LOCAL.with_borrow_mut(|local| local.as_mut().map(|local| local.run(next(local.running))));
-    Scope { outer, thread_bound: PhantomData }
 }
 
 /// CPU time by domain and work.
@@ -262,8 +189,9 @@ impl Report {
     }
 }
 
+/// What runs.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+pub(super) struct Slot {
     domain: Domain,
     work: Work,
 }
@@ -415,7 +343,8 @@ thread_local! {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::{domain, park, unpark};
+    use super::{Domain, Duration, LOCAL, Meter, Slot, Work, thread_cpu_time, work};
 
     fn spin(rounds: u64) {
         for round in 0..rounds {
