@@ -34,7 +34,9 @@ pub struct Config {
     pub max_handshakes: usize,
     /// Most streams in each direction that a peer may have open.
     pub streams: u32,
-    /// Bytes of a stream that a peer may send before they are read.
+    /// Bytes of a stream that a peer may send before they are read. Above 2 MiB, and where datagrams have 4,096 bytes at most,
+    /// a stream may have any number of pieces that wait for one before them, as paths of unlike delay make them, and may use all
+    /// of `receive_window`; up to 2 MiB, 1,024 pieces.
     pub stream_window: u32,
     /// Bytes of a connection that a peer may send before they are read.
     pub receive_window: u32,
@@ -112,7 +114,7 @@ impl Default for Config {
             retry_above: 1 << 10,
             max_handshakes: 1 << 12,
             streams: 100,
-            // The state machine ends a connection of which it keeps too many pieces: a stream's window keeps them few.
+            // Fewer packets than the state machine keeps of a stream.
             stream_window: 2 << 20,
             receive_window: 16 << 20,
             send_window: 8 << 20,

@@ -85,6 +85,14 @@ pub use endpoint::{Connecting, Driver, Endpoint};
 pub use error::{Closed, ConnectError, DatagramError, PathError, StreamError};
 pub use stream::{ReceiveStream, SendStream};
 
+#[cfg(all(feature = "tokio", target_os = "linux"))]
+pub use offload_api::TokioDatagrams;
+#[cfg(feature = "tokio")]
+pub use offload_api::TokioTimers;
+
+/// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
+pub use {bytes, offload_api as api, offload_base as base, rustls};
+
 /// The README's example is run with the others.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -1,14 +1,14 @@
 //! Streams in an application's hands.
 
 use crate::connection::{Held, open};
-use crate::core::Conn;
+use crate::core::{Conn, Next};
 use crate::error::StreamError;
 use bytes::Bytes;
 use core::fmt;
 use core::future::poll_fn;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use noq_proto::{FinishError, ReadError, ReadableError, StreamId, VarInt, WriteError};
+use noq_proto::{FinishError, StreamId, VarInt, WriteError};
 use offload_base::cost::{self, Work};
 use std::io;
 use std::sync::Arc;
@@ -203,26 +203,19 @@ impl ReceiveStream {
         }
         let mut core = self.held.core();
         let conn = self.held.get(&mut core)?;
-        let mut stream = conn.noq.recv_stream(self.id);
-        let mut chunks = match stream.read(true) {
-            Ok(chunks) => chunks,
-            Err(ReadableError::ClosedStream | ReadableError::IllegalOrderedRead) => {
-                return Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed)));
-            }
-        };
-        let next = chunks.next(most);
-        let owes = chunks.finalize().should_transmit();
+        let (next, owes) = conn.read_stream(self.id, most);
         let result = match next {
-            Ok(Some(chunk)) => Poll::Ready(Ok(Some(chunk.bytes))),
-            Ok(None) => {
+            Next::Data(data) => Poll::Ready(Ok(Some(data))),
+            Next::Finished => {
                 self.end = Some(Ok(()));
                 Poll::Ready(Ok(None))
             }
-            Err(ReadError::Reset(code)) => {
-                self.end = Some(Err(StreamError::Reset(code.into_inner())));
-                Poll::Ready(Err(StreamError::Reset(code.into_inner())))
+            Next::Reset(code) => {
+                self.end = Some(Err(StreamError::Reset(code)));
+                Poll::Ready(Err(StreamError::Reset(code)))
             }
-            Err(ReadError::Blocked) => match &conn.closed {
+            Next::Closed => Poll::Ready(Err(conn.closed.clone().map_or(StreamError::Ended, StreamError::Closed))),
+            Next::Nothing => match &conn.closed {
                 Some(closed) => Poll::Ready(Err(closed.clone().into())),
                 None => {
                     conn.waiting.readers.insert(self.id, cx.waker().clone());
@@ -244,6 +237,8 @@ impl ReceiveStream {
         self.end = Some(Err(StreamError::Ended));
         let mut core = self.held.core();
         if let Ok(conn) = self.held.get(&mut core) {
+            conn.reading.forget(self.id);
+            let _room = conn.settle();
             let _done = conn.noq.recv_stream(self.id).stop(code_of(code));
             core.touch(self.held.at);
         }
@@ -270,7 +265,15 @@ impl AsyncRead for ReceiveStream {
 
 impl Drop for ReceiveStream {
     fn drop(&mut self) {
-        self.held.get(&mut self.held.core()).map(|conn| conn.waiting.readers.remove(&self.id)).ok();
+        let mut core = self.held.core();
+        if let Ok(conn) = self.held.get(&mut core) {
+            conn.waiting.readers.remove(&self.id);
+            conn.reading.forget(self.id);
+            if conn.settle() {
+                core.touch(self.held.at);
+            }
+        }
+        drop(core);
         self.stop(0);
     }
 }

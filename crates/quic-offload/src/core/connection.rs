@@ -1,5 +1,6 @@
 //! A connection as its endpoint has it, and those who wait for it.
 
+use super::reading::Reading;
 use super::{Core, offload, silence};
 use crate::config::Config;
 use crate::crypto::keyring::Keyring;
@@ -31,6 +32,7 @@ pub(crate) struct Conn {
     pub(crate) paths: Vec<u32>,
     pub(crate) abandoned: Vec<u32>,
     pub(super) watches: silence::Watches,
+    pub(crate) reading: Reading,
     pub(crate) key_updates: u64,
     /// The generation of the keys that packets are sent under.
     pub(super) transmit_generation: u64,
@@ -112,6 +114,7 @@ impl Conn {
             paths: vec![0],
             abandoned: Vec::new(),
             watches: silence::Watches::default(),
+            reading: Reading::new(config),
             key_updates: 0,
             transmit_generation: 0,
         }
@@ -176,7 +179,6 @@ impl Core {
                 Event::HandshakeDataReady | Event::HandshakeConfirmed | Event::Path(_) | Event::NatTraversal(_) => {}
             }
         }
-        let rtt = conn.noq.rtt(noq_proto::PathId::ZERO).unwrap_or_default();
         let mut keys = conn.keyring.lock();
         let [by_device, by_software] = core::mem::take(&mut keys.opened);
         self.counters.opened_by_device += by_device;
@@ -184,7 +186,9 @@ impl Core {
         let (learned, generation) = (core::mem::take(&mut keys.learned), keys.opened_generation);
         drop(keys);
         conn.key_updates = generation;
-        conn.offload.note_opened(learned, generation, now, rtt);
+        let noq = &conn.noq;
+        let slowest = || noq.paths().into_iter().filter_map(|path| noq.rtt(path)).max().unwrap_or_default();
+        conn.offload.note_opened(learned, generation, || now + silence::probe_timeout(slowest()));
     }
 }
 
@@ -198,7 +202,10 @@ impl Conn {
             StreamEvent::Available { dir } => {
                 return waiting.open[place_of(dir)].drain(..).for_each(Waker::wake);
             }
-            StreamEvent::Readable { id } => waiting.readers.remove(&id),
+            StreamEvent::Readable { id } => {
+                self.reading.note_frame(id);
+                waiting.readers.remove(&id)
+            }
             StreamEvent::Writable { id } => waiting.writers.remove(&id),
             StreamEvent::Finished { id } => waiting.finishers.remove(&id),
             StreamEvent::Stopped { id, .. } => {

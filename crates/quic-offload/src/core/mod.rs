@@ -10,6 +10,8 @@
 
 mod connection;
 mod offload;
+mod pieces;
+mod reading;
 mod silence;
 mod transmit;
 
@@ -27,6 +29,7 @@ use noq_proto::{
 };
 use offload_api::{Datagram, Handle, QuicVerdict};
 use offload_base::{Instant, RandomSource, Rng};
+pub(crate) use reading::Next;
 use slab::Slab;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -237,13 +240,28 @@ impl Core {
                 conn.keyring.lock().verdict = verdict;
                 conn.noq.handle_event(event);
                 conn.keyring.lock().verdict = None;
+                let is_read = conn.reading.is_busy();
                 // That the peer has given connection IDs for a path, no event says.
                 conn.waiting.path.drain(..).for_each(Waker::wake);
                 self.note_ready(handle.0);
+                if is_read {
+                    self.take_events(handle.0, now);
+                    self.read_fresh(handle.0, time);
+                }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.admit(now, incoming, answer),
             Some(DatagramEvent::Response(transmit)) => self.answer(&transmit, answer),
             None => {}
+        }
+    }
+
+    /// Reads what came of streams out of their order.
+    fn read_fresh(&mut self, at: usize, time: std::time::Instant) {
+        let Some(conn) = self.connections.get_mut(at) else { return };
+        let Err(why) = conn.read_fresh() else { return };
+        if conn.closed.is_none() {
+            self.handshakes -= usize::from(conn.end(Closed::Protocol(why.clone())) == Stage::Handshake);
+            conn.noq.close(time, INTERNAL_ERROR.into(), why.into());
         }
     }
 
@@ -459,6 +477,8 @@ impl Core {
 
 /// Why a path is given up: draft-ietf-quic-multipath-21 4.4, PATH_UNSTABLE_OR_POOR.
 const SILENT: u32 = 0x3e76;
+/// RFC 9000 20.1, told as an application's code.
+const INTERNAL_ERROR: u32 = 0x01;
 /// A timer that is due is looked at once, and then not before.
 const LEAST_WAIT: core::time::Duration = core::time::Duration::from_micros(1);
 

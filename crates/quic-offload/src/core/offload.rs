@@ -10,7 +10,6 @@
 use super::Core;
 use crate::config::Config;
 use crate::crypto::keyring::{Keyring, Learned};
-use core::time::Duration;
 use offload_api::quic::QuicContext;
 use offload_api::{AskAgain, ContextNews, DatagramSocket, Direction, Handle, QuicContexts, Refused, SocketEvent};
 use offload_base::Instant;
@@ -140,8 +139,9 @@ impl OfConnection {
         self.told.push_back((cid, path));
     }
 
-    /// Takes note of packets that software opened, and of the highest generation of any.
-    pub(super) fn note_opened(&mut self, learned: Vec<Learned>, generation: u64, now: Instant, rtt: Duration) {
+    /// Takes note of packets that software opened, and of the highest generation of any; and if that is a new one, until when
+    /// packets of the one before may come.
+    pub(super) fn note_opened(&mut self, learned: Vec<Learned>, generation: u64, until: impl FnOnce() -> Instant) {
         for _ in &learned {
             self.receive.again.note_unit();
         }
@@ -154,9 +154,9 @@ impl OfConnection {
         }
         if generation > self.generation {
             self.generation = generation;
-            // What was sent before the update is late by no more than that; the peer begins the next one three PTO
-            // later at the earliest (RFC 9001 6.5).
-            self.refill_at = Some(now + 3 * rtt);
+            // The peer begins the next one three PTO later at the earliest (RFC 9001 6.5): by then, its key is there. A third of
+            // that, on the slowest path, is for packets that were sent before the update.
+            self.refill_at = Some(until());
         }
     }
 

@@ -86,9 +86,12 @@ impl Watches {
 /// How long an answer may take: a probe timeout (RFC 9002 6.2.1) for the packet, which may be lost alone, and what the answer to
 /// the probe takes.
 fn patience(rtt: Duration) -> Duration {
-    // As if the round-trip time varied by an eighth of itself.
-    let probe_timeout = rtt + (rtt / 2).max(GRANULARITY) + MAX_ACK_DELAY;
-    probe_timeout + rtt + MAX_ACK_DELAY + GRANULARITY
+    probe_timeout(rtt) + rtt + MAX_ACK_DELAY + GRANULARITY
+}
+
+/// RFC 9002 6.2.1, as if the round-trip time varied by an eighth of itself.
+pub(super) fn probe_timeout(rtt: Duration) -> Duration {
+    rtt + (rtt / 2).max(GRANULARITY) + MAX_ACK_DELAY
 }
 
 const LOOKS_EVERY: Duration = Duration::from_millis(1);

@@ -11,42 +11,48 @@ use offload_testbed::identity::{Randomness, client_config, server_config, server
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const NOW: Instant = Instant::ZERO;
+pub(super) const NOW: Instant = Instant::ZERO;
 
-fn config(seed: u64) -> Config {
+pub(super) fn config(seed: u64) -> Config {
     Config { random: Some(Seed(seed).into()), offload: crate::Offload::None, ..Config::default() }
 }
 
 fn server() -> Core {
+    server_of(config(2))
+}
+
+pub(super) fn server_of(config: Config) -> Core {
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();
-    let config = config(2);
     let random = config.random.clone().unwrap();
     Core::new(config, Some(tls), &random, 443)
 }
 
-fn client() -> Core {
-    let config = config(3);
+pub(super) fn client() -> Core {
+    client_of(config(3))
+}
+
+pub(super) fn client_of(config: Config) -> Core {
     let random = config.random.clone().unwrap();
     Core::new(config, None, &random, 5000)
 }
 
-fn connect(client: &mut Core) -> usize {
+pub(super) fn connect(client: &mut Core) -> usize {
     let tls = ClientTls::new(client_config(Randomness::Seeded(Seed(4)), None)).unwrap();
     let name = server_name();
     client.connect(NOW, tls, address(443), &name.to_str()).unwrap()
 }
 
-fn address(port: u16) -> SocketAddr {
+pub(super) fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
+pub(super) fn datagram(from: u16, to: u16, data: BytesMut) -> Datagram {
     let meta = RxMeta::default();
     Datagram { from: address(from), to: address(to), ecn: EcnCodepoint::NotCapable, data, meta, joined: None }
 }
 
 /// What an endpoint wants to send, each datagram by itself.
-fn sent(core: &mut Core) -> Vec<BytesMut> {
+pub(super) fn sent(core: &mut Core) -> Vec<BytesMut> {
     core.work(NOW);
     core.outgoing.plain.clear();
     let mut all = Vec::new();
@@ -63,7 +69,7 @@ fn sent(core: &mut Core) -> Vec<BytesMut> {
 
 /// A socket into which nothing fits, or everything: it counts it.
 #[derive(Clone, Default)]
-struct Socket {
+pub(super) struct Socket {
     open: bool,
     sent: Arc<AtomicUsize>,
 }

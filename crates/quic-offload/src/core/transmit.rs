@@ -1,6 +1,6 @@
 //! Packets on their way out: what the state machine left plain is sealed by a device, or in software, or does not leave.
 //!
-//! Invariant: a datagram in the queue is sealed, or has an ask.
+//! Invariants: a datagram in the queue is sealed, or has an ask; datagrams leave in the order in which the state machine gave them.
 
 use super::{Core, Stage};
 use crate::crypto::keyring::{Plain, UsedUp};
@@ -21,11 +21,11 @@ pub(super) struct Outgoing {
     pub(super) batch: VecDeque<TxDatagram>,
     /// Of each that has an ask, what it takes to seal it in software after all.
     pub(super) plain: VecDeque<(usize, Vec<Plain>)>,
-    /// Not yet looked at: whether a device takes them.
+    /// Behind those, not yet looked at: whether a device takes them.
     fresh: VecDeque<Fresh>,
 }
 
-/// Datagrams of a connection, plain.
+/// Datagrams, plain ones of a connection if they have plain packets.
 #[derive(Debug)]
 struct Fresh {
     at: usize,
@@ -41,8 +41,17 @@ impl Outgoing {
     /// Queues a datagram that has nothing to be sealed.
     pub(super) fn put_plain(&mut self, transmit: &Transmit, mut data: Vec<u8>) {
         data.truncate(transmit.size);
-        self.batch.push_back(datagram(transmit, data));
-        self.plain.push_back((usize::MAX, Vec::new()));
+        let datagram = datagram(transmit, data);
+        if self.fresh.is_empty() {
+            return self.put(NOBODY, datagram, Vec::new());
+        }
+        // Not ahead of those that wait for a device: to the peer, these would look lost.
+        self.fresh.push_back(Fresh { at: NOBODY, datagram, plain: Vec::new() });
+    }
+
+    fn put(&mut self, at: usize, datagram: TxDatagram, plain: Vec<Plain>) {
+        self.batch.push_back(datagram);
+        self.plain.push_back((at, plain));
     }
 
     /// What a connection left to be looked at is nobody's.
@@ -97,11 +106,12 @@ impl Core {
                     .all(|(part, plain)| plain.bytes == part.len() && is_of(part, plain))
                 && plain.windows(2).all(|two| {
                     two[0].path == two[1].path
-                        && two[0].key.number == two[1].key.number
+                        && two[0].key.number <= two[1].key.number
                         && two[0].number < two[1].number
                 });
             if whole && conn.offload.may_seal() {
-                outgoing.fresh.push_back(Fresh { at, datagram: datagram(&transmit, data), plain });
+                let parts = by_key(datagram(&transmit, data), plain);
+                outgoing.fresh.extend(parts.map(|(datagram, plain)| Fresh { at, datagram, plain }));
                 continue;
             }
             match seal_all(&mut data, segment, &plain) {
@@ -139,7 +149,10 @@ impl Core {
     /// Makes asks of what a device is to seal, in the order of the numbers.
     fn ask_device(&mut self, socket: &mut dyn DatagramSocket) {
         while let Some(Fresh { at, mut datagram, plain }) = self.outgoing.fresh.pop_front() {
-            let Some(first) = plain.first() else { continue };
+            let Some(first) = plain.first() else {
+                self.outgoing.put(NOBODY, datagram, plain);
+                continue;
+            };
             let generation = first.key.number;
             if self.connections.get(at).is_some_and(|conn| conn.offload.sealer_without(generation)) {
                 self.renew_sealer(at, generation, socket);
@@ -148,8 +161,7 @@ impl Core {
             if let Some(context) = context {
                 let (path, number, cid_bytes) = (first.path, first.number, first.cid_bytes as u8);
                 datagram.ask = Some(QuicAsk { context, path, number, generation, cid_bytes }.into());
-                self.outgoing.batch.push_back(datagram);
-                self.outgoing.plain.push_back((at, plain));
+                self.outgoing.put(at, datagram, plain);
             } else {
                 self.seal_after_all(datagram, &plain, false);
             }
@@ -170,16 +182,12 @@ impl Core {
         }
         self.counters.sealed_by_software += plain.len() as u64;
         datagram.pieces = [Bytes::from(data)].into_iter().collect();
-        let entry = (usize::MAX, Vec::new());
         match next {
             true => {
                 self.outgoing.batch.push_front(datagram);
-                self.outgoing.plain.push_front(entry);
+                self.outgoing.plain.push_front((NOBODY, Vec::new()));
             }
-            false => {
-                self.outgoing.batch.push_back(datagram);
-                self.outgoing.plain.push_back(entry);
-            }
+            false => self.outgoing.put(NOBODY, datagram, Vec::new()),
         }
     }
 
@@ -221,6 +229,23 @@ fn is_of(datagram: &[u8], plain: &Plain) -> bool {
     datagram.len() >= plain.bytes && datagram.last_chunk::<TAG>() == Some(&plain.room())
 }
 
+/// Cuts a burst where the keys change: a device seals what it is asked to at once under one key.
+fn by_key(datagram: TxDatagram, plain: Vec<Plain>) -> impl Iterator<Item = (TxDatagram, Vec<Plain>)> {
+    let mut left = Some((datagram, plain));
+    core::iter::from_fn(move || {
+        let (mut datagram, mut plain) = left.take()?;
+        let generation = plain.first()?.key.number;
+        let same = plain.iter().take_while(|plain| plain.key.number == generation).count();
+        let rest = plain.split_off(same);
+        if rest.is_empty() {
+            return Some((datagram, plain));
+        }
+        let first = datagram.split_to(same);
+        left = Some((datagram, rest));
+        Some((first, plain))
+    })
+}
+
 /// Seals each plain packet in datagrams of `segment` bytes; all of them, or the datagrams are of no use.
 fn seal_all(data: &mut [u8], segment: usize, plain: &[Plain]) -> bool {
     let mut left = plain.iter().peekable();
@@ -249,6 +274,8 @@ fn datagram(transmit: &Transmit, data: Vec<u8>) -> TxDatagram {
     }
 }
 
+/// No connection has to be told.
+const NOBODY: usize = usize::MAX;
 /// Datagrams, or several of one size, that wait for the socket.
 pub(super) const MOST_WAITING: usize = 32;
 /// Of one connection before others have their turn.
@@ -258,3 +285,75 @@ const SEGMENTS: NonZeroUsize = NonZeroUsize::new(44).unwrap();
 const BUFFER: usize = 44 * 1472;
 /// RFC 9000 20.1. The state machine lets nobody else close with a code of QUIC's own: it is told as an application's.
 const AEAD_LIMIT_REACHED: u32 = 0x0f;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AeadLimits;
+    use crate::core::tests::{Socket, address, client};
+    use crate::crypto::keyring::Keyring;
+    use core::task::Waker;
+    use offload_api::QuicCipher;
+    use offload_quic::HeaderKey;
+    use std::sync::Arc;
+
+    /// Bytes of a packet here.
+    const BYTES: usize = 100;
+
+    /// A burst of so many packets under keys of a generation, and then under those of the next.
+    fn burst(counts: [usize; 2]) -> (Transmit, Vec<u8>, Vec<Plain>) {
+        let keyring = Arc::new(Keyring::new(8, false, AeadLimits::default()));
+        let secrets = [1, 2].map(|byte| crate::crypto::session::Secret::from(vec![byte; 32]));
+        keyring.begin(QuicCipher::Aes128Gcm, true, &secrets).unwrap();
+        let _next = keyring.next().unwrap();
+        let keys = keyring.lock();
+        let header_key = Arc::new(HeaderKey::new(&keys.header(true).unwrap()));
+        let generations = [0, 1].map(|generation| keys.generation(true, generation).unwrap());
+        let mut plain = Vec::new();
+        for (key, count) in generations.iter().zip(counts) {
+            for _ in 0..count {
+                let (key, header_key, number) = (key.clone(), header_key.clone(), plain.len() as u64);
+                plain.push(Plain { key, header_key, path: 0, number, bytes: BYTES, cid_bytes: 8 });
+            }
+        }
+        let data: Vec<u8> = plain.iter().flat_map(|plain| [&[0x40; BYTES - TAG][..], &plain.room()].concat()).collect();
+        let segment_size = Some(BYTES);
+        let transmit = Transmit { destination: address(443), ecn: None, size: data.len(), segment_size, src_ip: None };
+        (transmit, data, plain)
+    }
+
+    /// A device seals under one key at a time, and each packet of a burst under its own.
+    #[test]
+    fn a_burst_is_cut_where_the_keys_change() {
+        for counts in [[3, 2], [1, 1], [4, 0], [0, 4], [1, 43]] {
+            let (transmit, data, plain) = burst(counts);
+            let parts: Vec<_> = by_key(datagram(&transmit, data.clone()), plain).collect();
+            let cut: Vec<_> = parts.iter().map(|(datagram, plain)| (datagram.count(), plain.len())).collect();
+            let expected: Vec<_> = counts.into_iter().filter(|count| *count > 0).map(|count| (count, count)).collect();
+            assert_eq!(cut, expected);
+            let bytes: Vec<u8> =
+                parts.iter().flat_map(|(datagram, _)| datagram.pieces.iter().flatten().copied()).collect();
+            assert_eq!(bytes, data);
+            for (_, plain) in parts {
+                assert!(plain.iter().all(|of| of.key.number == plain[0].key.number));
+            }
+        }
+    }
+
+    /// A datagram that has nothing to be sealed does not pass those that wait for a device.
+    #[test]
+    fn what_is_sealed_already_waits_for_its_turn() {
+        let mut core = client();
+        let (transmit, data, plain) = burst([2, 0]);
+        let waiting = Fresh { at: 0, datagram: datagram(&transmit, data), plain };
+        core.outgoing.fresh.push_back(waiting);
+        core.outgoing.put_plain(&transmit, vec![0; 77]);
+        let (sealed_later, sealed) = (2 * BYTES, 77);
+        let lengths = |core: &Core| core.outgoing.batch.iter().map(TxDatagram::payload_len).collect::<Vec<_>>();
+        assert!(!core.poll_send(&mut Context::from_waker(Waker::noop()), &mut Socket::default()));
+        assert_eq!(lengths(&core), [sealed_later, sealed]);
+        core.outgoing.put_plain(&transmit, vec![0; 55]);
+        assert_eq!(lengths(&core), [sealed_later, sealed, 55]);
+        assert_eq!(core.outgoing.plain.len(), 3);
+    }
+}

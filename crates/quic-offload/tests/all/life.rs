@@ -223,12 +223,12 @@ fn a_name_that_the_certificate_lacks_is_found_out() {
 /// The same over the kernel's sockets.
 #[tokio::test]
 async fn over_the_kernels_sockets() {
+    use offload_api::TokioTimers;
     use offload_base::Seed;
     use offload_testbed::identity::{Randomness, client_config, server_config};
-    use offload_testbed::{RealClock, TokioRuntime};
     use quic_offload::{ClientTls, Endpoint, ServerTls};
     use std::sync::Arc;
-    let timers = Arc::new(TokioRuntime::new(tokio::runtime::Handle::current(), RealClock::default()));
+    let timers = Arc::new(TokioTimers::current());
     let socket =
         async || offload_api::TokioDatagrams::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap()).unwrap();
     let tls = ServerTls::new(server_config(Randomness::Seeded(Seed(1)), None)).unwrap();

@@ -7,7 +7,7 @@ use nic_sim::NicConfig;
 use offload_base::Instant;
 use offload_wire::impairment::Cut;
 use offload_wire::{LinkConfig, Overflow};
-use quic_offload::{Config, Offload, PathError};
+use quic_offload::{Closed, Config, Offload, PathError};
 
 /// IPv4 and IPv6 are two ways between the hosts.
 #[test]
@@ -124,6 +124,50 @@ fn a_cut_wire_is_survived() {
         // Seen to be silent after two probe timeouts and a bit; the state machine sends again what was under way when it
         // discards the path, three later.
         assert!(longest < 6 * PROBE_TIMEOUT, "{offload:?}: nothing for {longest:?}");
+    }
+}
+
+/// Paths that take packets of one stream in turn: more of them wait for one before than the state machine keeps.
+#[test]
+fn one_stream_fills_like_and_unlike_paths() {
+    for delays in [[5, 5], [5, 20]] {
+        let links = delays.map(|delay| LinkConfig {
+            rate: Some(1_000_000_000),
+            delay: Duration::from_millis(delay),
+            overflow: Overflow::Drop,
+            queue_limit: 2_500_000,
+            ..LinkConfig::default()
+        });
+        let mut world = World::wired(11, [nic(), nic()], links);
+        let config =
+            |name| Config { paths: 2, stream_window: 40 << 20, receive_window: 40 << 20, ..world.config(name) };
+        let (client, _driver) = world.client(Config { send_window: 40 << 20, ..config("near") });
+        let (server, _server_driver) = world.server(config("far"));
+        let (tls, first, second) = (world.client_tls(), world.to(false), world.to(true));
+        let from: IpAddr = world.near.ipv6_address().into();
+        let far = world.far.spawn("server", async move {
+            let connection = server.accept().await.unwrap();
+            let mut stream = connection.accept_uni().await.unwrap();
+            let bytes = rig::read_all(&mut stream).await;
+            (bytes, connection.closed().await)
+        });
+        let near = world.near.spawn("client", async move {
+            let connection = rig::connect(&client, &tls, first).await.unwrap();
+            connection.open_path(second, Some(from)).await.unwrap();
+            let mut stream = connection.open_uni().await.unwrap();
+            for at in (0..64 << 20).step_by(1 << 18) {
+                stream.send(rig::body(at, 1 << 18)).await.unwrap();
+            }
+            stream.finish().unwrap();
+            stream.acknowledged().await.unwrap();
+            let sent = [0, 1].map(|path| connection.path_statistics(path).unwrap().sent);
+            connection.close(7, "");
+            sent
+        });
+        let (sent, (bytes, closed)) = world.bed.run(async move { (near.await, far.await) });
+        assert_eq!(bytes, 64 << 20, "{delays:?}");
+        assert!(matches!(closed, Closed::ByPeer { code: 7, .. }), "{closed:?}");
+        assert!(sent.iter().all(|sent| *sent > 5000), "{delays:?}: both are used: {sent:?}");
     }
 }
 
