@@ -5,6 +5,7 @@
 //! - [`CpuQueue`]: a [`JobQueue`](offload_api::JobQueue) in virtual time, whose work is charged to a host's cores by stated
 //!   figures;
 //! - [`PoolQueue`]: one in real time, with a thread for each core;
+//! - [`SharedQueue`]: any of them, or a device's, for many tasks, with futures around jobs;
 //! - [`DataKey`], [`WrappingKey`]: data-encryption keys, named by tenant and volume, imported wrapped.
 
 #![forbid(unsafe_code)]
@@ -14,11 +15,13 @@ mod data_key;
 mod perform;
 mod pool;
 mod sessions;
+mod shared;
 
 pub use cpu::{CpuConfig, CpuQueue};
 pub use data_key::{DATA_KEYS, DataKey, DataKeySpec, ImportError, WrappingKey};
 pub use perform::{Opens, TRANSFORM, perform};
 pub use pool::PoolQueue;
+pub use shared::{JobClient, RunQueue, SharedQueue};
 
 /// The README's example runs with the others.
 #[cfg(doctest)]

@@ -1,9 +1,7 @@
 //! Sessions on the CPU: the engine that a device would have, and its contexts.
 
 use crate::TRANSFORM;
-use offload_api::{
-    Capabilities, ContextNews, Contexts, EngineInfo, Handle, Key, NewContext, Piece, Refused, ResyncMode, Slots, Spec,
-};
+use offload_api::{ContextNews, Contexts, EngineInfo, Handle, Key, NewContext, Piece, Refused, Slots, Spec};
 use offload_base::Seq;
 use offload_transforms::{Session, Transform};
 use std::collections::VecDeque;
@@ -30,15 +28,7 @@ impl Sessions {
 
 impl Contexts for Sessions {
     fn engine(&mut self, name: &str) -> Option<EngineInfo> {
-        (name == TRANSFORM).then_some(EngineInfo {
-            number: 0,
-            name: TRANSFORM,
-            contexts: self.most,
-            counts_units: false,
-            resync: ResyncMode::default(),
-            pool: 0,
-            capabilities: Capabilities::default(),
-        })
+        (name == TRANSFORM).then(|| EngineInfo::new(0, TRANSFORM, self.most))
     }
 
     /// A transform that no session can be made of is refused at once: the CPU has no ring on the way.

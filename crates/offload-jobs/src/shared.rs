@@ -1,0 +1,506 @@
+//! One queue for many tasks.
+//!
+//! Invariant: a job under way has a ticket, which says whose it is; what ends without an owner is dropped, and so are its
+//! buffers.
+
+use crate::Opens;
+use core::fmt;
+use core::future::{Future, poll_fn};
+use core::pin::Pin;
+use core::task::{Context, Poll, Waker, ready};
+use offload_api::{Done, Handle, Job, JobQueue, Refused};
+use offload_base::{Alarm, Instant, Timers};
+use offload_transforms::Transform;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A [`JobQueue`] that many tasks use, each as a [`JobClient`] of its own: a client gets its own jobs back, and nobody else's.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use offload_api::{Job, JobStatus, TokioTimers};
+/// use offload_jobs::{JobClient, PoolQueue, RunQueue, SharedQueue};
+/// use offload_transforms::Transform;
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (queue, runs) = SharedQueue::new(PoolQueue::new(2, 64), Arc::new(TokioTimers::current()));
+/// let running = tokio::spawn(runs);
+/// let mut client: JobClient = queue.client();
+/// drop(queue);
+/// let copy = client.open(Transform::Copy).map_err(|(refused, _)| refused)?;
+/// let done = client.run(Job::new(copy, "bytes".into(), BytesMut::with_capacity(5))).await;
+/// assert_eq!((done.outcome.status, &done.target[..]), (JobStatus::Done, &b"bytes"[..]));
+/// drop(client);
+/// running.await?; // nobody can submit any more
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct SharedQueue {
+    shared: Arc<Shared>,
+}
+
+/// One of those who use a [`SharedQueue`].
+///
+/// When it is dropped its sessions are given up, and of jobs that are under way nothing comes back.
+#[derive(Debug)]
+pub struct JobClient {
+    shared: Arc<Shared>,
+    id: usize,
+}
+
+/// Runs a [`SharedQueue`]: hands jobs that have ended to those whose they are. To be polled by a task of its own; without it
+/// nobody is woken. It ends when the queue and all its clients are dropped, and the last job is back.
+pub struct RunQueue {
+    shared: Arc<Shared>,
+    alarm: Box<dyn Alarm>,
+}
+
+struct Shared {
+    timers: Arc<dyn Timers>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    queue: Box<dyn JobQueue>,
+    clients: Slab<Client>,
+    /// Jobs under way, by the number that the queue knows them by.
+    tickets: Slab<Ticket>,
+    /// `SharedQueue`s and clients that there are.
+    users: usize,
+    runner: Option<Waker>,
+    /// Jobs submitted so far.
+    serial: u64,
+}
+
+/// Whose a job is, and the number that it has there.
+struct Ticket {
+    client: Option<usize>,
+    user: u64,
+    serial: u64,
+}
+
+#[derive(Default)]
+struct Client {
+    sessions: Vec<Handle>,
+    under_way: usize,
+    /// By their serial numbers.
+    done: VecDeque<(u64, Done)>,
+    waits_for_done: Option<Waker>,
+    waits_for_room: Option<Waker>,
+}
+
+impl SharedQueue {
+    /// Shares `queue`, whose clock is that of `timers`.
+    pub fn new(queue: impl JobQueue + 'static, timers: Arc<dyn Timers>) -> (SharedQueue, RunQueue) {
+        let inner = Inner {
+            queue: Box::new(queue),
+            clients: Slab::new(),
+            tickets: Slab::new(),
+            users: 1,
+            runner: None,
+            serial: 0,
+        };
+        let alarm = timers.alarm();
+        let shared = Arc::new(Shared { timers, inner: Mutex::new(inner) });
+        (SharedQueue { shared: shared.clone() }, RunQueue { shared, alarm })
+    }
+
+    /// One more who uses it.
+    pub fn client(&self) -> JobClient {
+        let mut inner = self.shared.lock();
+        inner.users += 1;
+        JobClient { id: inner.clients.insert(Client::default()), shared: self.shared.clone() }
+    }
+}
+
+impl Drop for SharedQueue {
+    fn drop(&mut self) {
+        self.shared.leave(|_| {});
+    }
+}
+
+impl JobClient {
+    /// Opens a session of [`TRANSFORM`](crate::TRANSFORM), which is given up with the client at the latest.
+    ///
+    /// # Errors
+    /// As [`Opens::open`].
+    pub fn open(&mut self, transform: Transform) -> Result<Handle, (Refused, Option<Transform>)> {
+        let mut inner = self.shared.lock();
+        let session = inner.queue.open(transform)?;
+        inner.clients[self.id].sessions.push(session);
+        Ok(session)
+    }
+
+    /// Gives a session of this client's up, behind its jobs.
+    pub fn close(&mut self, session: Handle) {
+        let mut inner = self.shared.lock();
+        let sessions = &mut inner.clients[self.id].sessions;
+        if let Some(at) = sessions.iter().position(|known| *known == session) {
+            sessions.swap_remove(at);
+            inner.queue.contexts().remove(session);
+        }
+    }
+
+    /// Puts a job into the queue; the device hears of it at the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// Gives the job back if there is no room: see [`poll_room`](Self::poll_room).
+    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    pub fn submit(&mut self, job: Job) -> Result<(), Job> {
+        self.submit_one(job).map(|_serial| ())
+    }
+
+    #[expect(clippy::result_large_err, reason = "the job comes back whole, as it went")]
+    fn submit_one(&mut self, mut job: Job) -> Result<u64, Job> {
+        let now = self.shared.timers.now();
+        let mut inner = self.shared.lock();
+        if inner.queue.room() == 0 {
+            return Err(job);
+        }
+        inner.serial += 1;
+        let serial = inner.serial;
+        let ticket = inner.tickets.insert(Ticket { client: Some(self.id), user: job.user, serial });
+        let user = core::mem::replace(&mut job.user, ticket as u64);
+        match inner.queue.submit(now, job) {
+            Ok(()) => {
+                inner.clients[self.id].under_way += 1;
+                Ok(serial)
+            }
+            Err(job) => {
+                inner.tickets.remove(ticket);
+                Err(Job { user, ..job })
+            }
+        }
+    }
+
+    /// Tells the device of all jobs submitted so far.
+    pub fn flush(&mut self) {
+        let now = self.shared.timers.now();
+        let mut inner = self.shared.lock();
+        inner.queue.flush(now);
+        // What ends without a device's doing ends by the runner's alarm.
+        let runner = inner.queue.next_event().and_then(|_| inner.runner.take());
+        drop(inner);
+        runner.into_iter().for_each(Waker::wake);
+    }
+
+    /// The client's next job that has ended; `None` if none is under way.
+    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Option<Done>> {
+        self.poll_ended(cx, |done| done.pop_front())
+    }
+
+    /// Ready when there is room for a job. Somebody else may be quicker to [`submit`](Self::submit) one.
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.shared.lock();
+        if inner.queue.room() > 0 {
+            return Poll::Ready(());
+        }
+        inner.clients[self.id].waits_for_room = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Submits a job as soon as there is room, and waits until it has ended.
+    ///
+    /// If the future is dropped while the job is under way, the job comes back from [`poll_done`](Self::poll_done).
+    pub async fn run(&mut self, job: Job) -> Done {
+        let mut job = Some(job);
+        let serial = poll_fn(|cx| {
+            loop {
+                ready!(self.poll_room(cx));
+                match self.submit_one(job.take().expect("it came back")) {
+                    Ok(serial) => return Poll::Ready(serial),
+                    Err(back) => job = Some(back),
+                }
+            }
+        })
+        .await;
+        self.flush();
+        let ended = poll_fn(|cx| {
+            self.poll_ended(cx, |done| {
+                let at = done.iter().position(|(known, _)| *known == serial)?;
+                done.remove(at)
+            })
+        });
+        ended.await.expect("it is under way")
+    }
+
+    /// The one that `pick` takes of those that have ended; `None` if it takes none, and none is under way.
+    fn poll_ended(
+        &mut self,
+        cx: &mut Context<'_>,
+        pick: impl FnOnce(&mut VecDeque<(u64, Done)>) -> Option<(u64, Done)>,
+    ) -> Poll<Option<Done>> {
+        let now = self.shared.timers.now();
+        let mut inner = self.shared.lock();
+        let wakers = inner.hand_out(now);
+        let client = &mut inner.clients[self.id];
+        let poll = match pick(&mut client.done) {
+            Some((_, done)) => Poll::Ready(Some(done)),
+            None if client.under_way == 0 => Poll::Ready(None),
+            None => {
+                client.waits_for_done = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        };
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+        poll
+    }
+}
+
+impl Drop for JobClient {
+    fn drop(&mut self) {
+        self.shared.leave(|inner| {
+            let mut client = inner.clients.remove(self.id);
+            for session in client.sessions.drain(..) {
+                inner.queue.contexts().remove(session);
+            }
+            for (_, ticket) in &mut inner.tickets {
+                if ticket.client == Some(self.id) {
+                    ticket.client = None;
+                }
+            }
+            client
+        });
+    }
+}
+
+impl Future for RunQueue {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let RunQueue { shared, alarm } = &mut *self;
+            let now = shared.timers.now();
+            let mut inner = shared.lock();
+            let wakers = inner.hand_out(now);
+            let ended = inner.users == 0 && inner.tickets.is_empty();
+            let sleeps = inner.queue.arm(cx.waker());
+            let deadline = inner.queue.next_event();
+            inner.runner = Some(cx.waker().clone());
+            drop(inner);
+            wakers.into_iter().for_each(Waker::wake);
+            if ended {
+                return Poll::Ready(());
+            }
+            if sleeps && alarm.poll(cx, deadline).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Nothing here panics half way through a change.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One less uses the queue, which ends when nobody does. What `f` gives is dropped without the lock.
+    fn leave<T>(&self, f: impl FnOnce(&mut Inner) -> T) {
+        let mut inner = self.lock();
+        inner.users -= 1;
+        let dropped = f(&mut inner);
+        let runner = inner.runner.take();
+        drop(inner);
+        drop(dropped);
+        runner.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Inner {
+    /// Gives jobs that have ended to those whose they are; who is to be woken for that.
+    fn hand_out(&mut self, now: Instant) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        let mut any = false;
+        // That a session is there is no news: jobs may be right behind the command that makes it.
+        while self.queue.contexts().poll_news().is_some() {}
+        while let Some(mut done) = self.queue.complete(now) {
+            any = true;
+            let Some(ticket) = self.tickets.try_remove(done.user as usize) else { continue };
+            done.user = ticket.user;
+            if let Some(client) = ticket.client.and_then(|id| self.clients.get_mut(id)) {
+                client.under_way -= 1;
+                client.done.push_back((ticket.serial, done));
+                wakers.extend(client.waits_for_done.take());
+            }
+        }
+        if any {
+            wakers.extend(self.clients.iter_mut().filter_map(|(_, client)| client.waits_for_room.take()));
+        }
+        wakers
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.lock();
+        let mut debug = f.debug_struct("Shared");
+        debug.field("clients", &inner.clients.len()).field("under_way", &inner.tickets.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RunQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunQueue").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CpuConfig, CpuQueue};
+    use bytes::{Bytes, BytesMut};
+    use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    use core::time::Duration;
+    use offload_api::JobStatus;
+    use offload_base::Clock;
+    use std::task::Wake;
+
+    /// Time that the test moves.
+    #[derive(Clone, Default)]
+    struct Hand(Arc<AtomicU64>);
+
+    impl Clock for Hand {
+        fn now(&self) -> Instant {
+            Instant::from_nanos(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    impl Timers for Hand {
+        fn alarm(&self) -> Box<dyn Alarm> {
+            Box::new(self.clone())
+        }
+    }
+
+    impl Alarm for Hand {
+        fn poll(&mut self, _: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
+            if deadline.is_some_and(|deadline| deadline <= self.now()) { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A queue with room for so many jobs, each of which takes a microsecond and what its bytes take.
+    fn shared(depth: usize) -> (SharedQueue, RunQueue, Hand) {
+        let time = Hand::default();
+        let config = CpuConfig { depth, per_job: Duration::from_micros(1), ..CpuConfig::default() };
+        let (queue, runs) = SharedQueue::new(CpuQueue::new(config), Arc::new(time.clone()));
+        (queue, runs, time)
+    }
+
+    fn copy_job(session: Handle, user: u64, text: &'static str) -> Job {
+        Job { user, ..Job::new(session, Bytes::from_static(text.as_bytes()), BytesMut::with_capacity(64)) }
+    }
+
+    fn runs_on(runs: &mut RunQueue, time: &Hand) -> Poll<()> {
+        time.0.fetch_add(1_000_000, Ordering::Relaxed);
+        Pin::new(runs).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn each_client_gets_its_own_jobs_under_its_own_numbers() {
+        let (queue, mut runs, time) = shared(8);
+        let (mut one, mut other) = (queue.client(), queue.client());
+        let session = one.open(Transform::Copy).unwrap();
+        let others = other.open(Transform::Copy).unwrap();
+        for user in [7, 9] {
+            one.submit(copy_job(session, user, "one")).unwrap();
+            other.submit(copy_job(others, user, "other")).unwrap();
+        }
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        let cx = &mut Context::from_waker(&waker);
+        assert!(one.poll_done(cx).is_pending());
+        assert!(runs_on(&mut runs, &time).is_pending());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "who waited is woken, once");
+        for (client, text) in [(&mut one, "one"), (&mut other, "other")] {
+            for user in [7, 9] {
+                let Poll::Ready(Some(done)) = client.poll_done(cx) else { panic!("it has ended") };
+                assert_eq!((done.user, &done.target[..]), (user, text.as_bytes()));
+            }
+            assert!(matches!(client.poll_done(cx), Poll::Ready(None)), "none is under way");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_wakes_all_who_wait_for_room() {
+        let (queue, mut runs, time) = shared(1);
+        let mut clients = [queue.client(), queue.client(), queue.client()];
+        let session = clients[0].open(Transform::Copy).unwrap();
+        clients[0].submit(copy_job(session, 1, "first")).unwrap();
+        let refused = clients[1].submit(copy_job(session, 5, "second")).unwrap_err();
+        assert_eq!(refused.user, 5, "it comes back as it went");
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        for client in &mut clients[1..] {
+            assert!(client.poll_room(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert!(runs_on(&mut runs, &time).is_pending());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+        assert!(clients[2].submit(refused).is_ok());
+    }
+
+    #[test]
+    fn a_future_that_is_dropped_leaves_its_job_to_poll_done() {
+        let (queue, mut runs, time) = shared(8);
+        let mut client = queue.client();
+        let session = client.open(Transform::Copy).unwrap();
+        let cx = &mut Context::from_waker(Waker::noop());
+        {
+            let future = core::pin::pin!(client.run(copy_job(session, 1, "dropped")));
+            assert!(future.poll(cx).is_pending());
+        }
+        let mut future = Box::pin(client.run(copy_job(session, 2, "kept")));
+        assert!(future.as_mut().poll(cx).is_pending());
+        assert!(runs_on(&mut runs, &time).is_pending());
+        let Poll::Ready(done) = future.as_mut().poll(cx) else { panic!("it has ended") };
+        assert_eq!(&done.target[..], b"kept");
+        drop(future);
+        let Poll::Ready(Some(done)) = client.poll_done(cx) else { panic!("its buffers come home") };
+        assert_eq!((done.user, &done.target[..]), (1, &b"dropped"[..]));
+    }
+
+    #[test]
+    fn the_queue_runs_until_nobody_uses_it_and_the_last_job_is_back() {
+        let (queue, mut runs, time) = shared(8);
+        let mut client = queue.client();
+        let session = client.open(Transform::Copy).unwrap();
+        client.submit(copy_job(session, 1, "nobody waits for it")).unwrap();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(wakes.clone());
+        assert!(Pin::new(&mut runs).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(client);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "the runner looks whether it is the last");
+        drop(queue);
+        assert!(Pin::new(&mut runs).poll(&mut Context::from_waker(&waker)).is_pending(), "a job is under way");
+        assert!(runs_on(&mut runs, &time).is_ready());
+    }
+
+    #[test]
+    fn sessions_of_a_client_that_is_dropped_are_given_up() {
+        let (queue, _runs, time) = shared(8);
+        let mut client = queue.client();
+        let session = client.open(Transform::Copy).unwrap();
+        let mut other = queue.client();
+        other.close(session); // not its own
+        drop(client);
+        other.submit(copy_job(session, 1, "too late")).unwrap();
+        time.0.store(1_000_000, Ordering::Relaxed);
+        let Poll::Ready(Some(done)) = other.poll_done(&mut Context::from_waker(Waker::noop())) else {
+            panic!("it ended")
+        };
+        assert_eq!(done.outcome.status, JobStatus::NoSession);
+    }
+}
