@@ -84,6 +84,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[cfg(feature = "tokio")]
+pub use offload_api::TokioTimers;
+
 /// The crates whose types appear here, so that a program needs no other in its Cargo.toml.
 pub use {bytes, offload_api as api, offload_base as base};
 

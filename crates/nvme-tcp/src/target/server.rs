@@ -5,8 +5,9 @@ use crate::asking::{OffloadCounters, SharedCounters};
 use crate::core::controller::{Connection, ConnectionId, Done, Job, Target};
 use crate::lock;
 use crate::sending::Sending;
-use core::future::Future;
+use core::future::{Future, poll_fn};
 use core::pin::Pin;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use offload_api::SegmentStream;
@@ -38,6 +39,8 @@ pub struct Server {
 
 struct Shared {
     target: Mutex<Target>,
+    /// Nothing more is received.
+    closes: AtomicBool,
     mailboxes: Arc<Mailboxes>,
     timers: Arc<dyn Timers>,
     blocking: Arc<dyn Blocking>,
@@ -47,6 +50,8 @@ struct Shared {
 #[derive(Default)]
 struct Mailboxes {
     inner: Mutex<BTreeMap<ConnectionId, Arc<Mailbox>>>,
+    /// Who waits until there are none.
+    closers: Mutex<Vec<Waker>>,
 }
 
 /// What comes to a connection from elsewhere.
@@ -86,7 +91,8 @@ impl Server {
         let called = mailboxes.clone();
         target.listen(move |connections| called.wake(connections));
         let target = Mutex::new(target);
-        let shared = Arc::new(Shared { target, mailboxes, timers, blocking });
+        let closes = AtomicBool::new(false);
+        let shared = Arc::new(Shared { target, closes, mailboxes, timers, blocking });
         Server { shared, digests_by_device: false, offloads: SharedCounters::default() }
     }
 
@@ -107,6 +113,30 @@ impl Server {
         let result = change(&mut target);
         self.shared.wake(&mut target);
         result
+    }
+
+    /// Ends all connections: what they have received is carried out and answered, then their streams are finished. Ready when
+    /// their hosts have closed too, or had two seconds for it. A command whose data are still to come is not waited for; its
+    /// host sends it again, on another connection. A stream served later is finished at once.
+    ///
+    /// ```
+    /// use nvme_tcp::target::{Server, Target, TargetConfig, Threads};
+    /// use offload_base::Timers;
+    /// use std::sync::Arc;
+    ///
+    /// async fn restart(server: Server, timers: Arc<dyn Timers>) -> std::io::Result<Server> {
+    ///     server.close().await;
+    ///     Ok(Server::new(Target::new(TargetConfig::default()).unwrap(), timers, Arc::new(Threads::new(4)?)))
+    /// }
+    /// ```
+    pub fn close(&self) -> impl Future<Output = ()> + Send + use<> {
+        let shared = self.shared.clone();
+        poll_fn(move |cx| {
+            if !shared.closes.swap(true, Ordering::AcqRel) {
+                shared.mailboxes.wake_all();
+            }
+            shared.mailboxes.poll_empty(cx)
+        })
     }
 
     /// Serves one stream, until its host closes it or misbehaves. A host that takes nothing of what is sent to it, or gives
@@ -161,6 +191,35 @@ impl Mailboxes {
         for mailbox in mailboxes {
             mailbox.put(|mail| mail.wakeup = true);
         }
+    }
+}
+
+impl Mailboxes {
+    fn wake_all(&self) {
+        let all: Vec<ConnectionId> = lock(&self.inner).keys().copied().collect();
+        self.wake(&all);
+    }
+
+    /// Ready when there is none.
+    fn poll_empty(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let inner = lock(&self.inner);
+        if inner.is_empty() {
+            return Poll::Ready(());
+        }
+        // The last one is removed under the lock that is held here: it finds this waker.
+        lock(&self.closers).push(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn remove(&self, connection: ConnectionId) -> Option<Arc<Mailbox>> {
+        let (mailbox, closers) = {
+            let mut inner = lock(&self.inner);
+            let mailbox = inner.remove(&connection);
+            let closers = if inner.is_empty() { core::mem::take(&mut *lock(&self.closers)) } else { Vec::new() };
+            (mailbox, closers)
+        };
+        closers.into_iter().for_each(Waker::wake);
+        mailbox
     }
 }
 
@@ -270,18 +329,27 @@ impl<S: SegmentStream> Serve<S> {
 
     /// Does what can be done; false if nothing could.
     fn serve_once(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let closes = self.shared.closes.load(Ordering::Acquire);
         {
             let mut target = lock(&self.shared.target);
             let now = self.shared.timers.now();
             self.connection.handle_timeout(now, &mut target);
-            self.connection.resume(now, &mut target);
+            if !closes {
+                self.connection.resume(now, &mut target);
+            }
             self.shared.wake(&mut target);
         }
         let mut progress = self.take_mail(cx);
         progress |= self.watch_device(cx);
-        progress |= self.receive(cx)?;
+        if !closes {
+            progress |= self.receive(cx)?;
+        }
         progress |= self.work();
         progress |= self.transmit(cx)?;
+        if closes && self.phase == Phase::Serving && self.connection.is_idle() {
+            self.finish();
+            return Ok(true);
+        }
         if self.connection.is_closing() {
             return Ok(progress | self.gives_up(cx)?);
         }
@@ -425,11 +493,16 @@ impl<S: SegmentStream> Serve<S> {
             self.stream.flush();
         }
         if self.connection.is_closing() && self.connection.is_drained() {
-            self.stream.finish();
-            self.phase = Phase::Finishing;
+            self.finish();
             progress = true;
         }
         Ok(progress)
+    }
+
+    /// Nothing more will be sent.
+    fn finish(&mut self) {
+        self.stream.finish();
+        self.phase = Phase::Finishing;
     }
 }
 
@@ -448,10 +521,12 @@ impl<S: SegmentStream> Drop for Serve<S> {
     fn drop(&mut self) {
         self.sending.end(&mut self.stream);
         // Its mail is dropped when the mailboxes are free again: dropping mail may wake others.
-        let _mailbox = lock(&self.shared.mailboxes.inner).remove(&self.connection.id());
+        let mailbox = self.shared.mailboxes.remove(self.connection.id());
         let mut target = lock(&self.shared.target);
         self.connection.handle_end(&mut target);
         self.shared.wake(&mut target);
+        drop(target);
+        drop(mailbox);
     }
 }
 

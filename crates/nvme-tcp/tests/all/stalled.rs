@@ -328,3 +328,64 @@ fn a_host_that_does_not_send_what_it_was_asked_for_loses_its_connection() {
     assert!(served.pass(151) || served.pass(151));
     assert_eq!(served.server.with_target(|target| target.stats().stalled_connections), 1);
 }
+
+/// A server that closes, and whether the task that waits for that was woken since it looked last.
+struct Closing {
+    close: Pin<Box<dyn Future<Output = ()> + Send>>,
+    woken: Arc<Woken>,
+}
+
+impl Closing {
+    fn new(server: &Server) -> Closing {
+        Closing { close: Box::pin(server.close()), woken: Arc::new(Woken(AtomicBool::new(true))) }
+    }
+
+    /// Whether it is closed, as far as its task was told to look.
+    fn is_over(&mut self) -> bool {
+        let waker: Waker = self.woken.clone().into();
+        let is_due = self.woken.0.swap(false, Ordering::SeqCst);
+        is_due && self.close.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+    }
+}
+
+#[test]
+fn a_server_that_closes_answers_what_it_has_received_and_takes_no_more() {
+    let mut served = Served::new(target(None).unwrap());
+    served.disk.hangs.store(true, Ordering::SeqCst);
+    served.read(1, 16);
+    let mut closing = Closing::new(&served.server);
+    assert!(!closing.is_over() && !served.go());
+    served.read(2, 16);
+    assert_eq!(served.take(), 0, "the disk has said nothing");
+    served.disk.hangs.store(false, Ordering::SeqCst);
+    let stuck = core::mem::take(&mut *served.disk.stuck.lock().unwrap());
+    assert_eq!(stuck.len(), 1);
+    stuck.into_iter().for_each(|work| work());
+    let answered = served.take_all(|_| {});
+    assert!((PIECE..PIECE + 2 * HEADER).contains(&answered), "{answered} bytes are not the answer to the first");
+    assert!(served.serve.is_some() && !closing.is_over(), "its host has not closed");
+    served.far = None;
+    assert!(served.go() && closing.is_over());
+}
+
+#[test]
+fn a_server_that_closes_waits_two_seconds_for_hosts_and_not_for_data_that_were_asked_for() {
+    let mut served = Served::new(target(None).unwrap());
+    let write = Command::new(IoOpcode::Write as u8, 1).with_namespace(1).with_u32(12, 15);
+    served.send(&Pdu::Command(write.with_sgl(Sgl::transport(16 * 4096))), &[]);
+    assert_eq!(served.take(), HEADER, "it asks for the data");
+    let mut closing = Closing::new(&served.server);
+    assert!(!closing.is_over() && !served.go());
+    assert!(!served.pass(1) && !closing.is_over());
+    assert!(served.pass(1) && closing.is_over());
+    // Who comes later finds it closed.
+    let (near, mut far) = tokio::io::duplex(1 << 10);
+    served.far = None;
+    served.serve = Some(Box::pin(served.server.serve(TokioSegments::new(near))));
+    served.woken.0.store(true, Ordering::SeqCst);
+    assert!(!served.go());
+    let mut buffer = [0; 8];
+    let mut buffer = ReadBuf::new(&mut buffer);
+    let read = Pin::new(&mut far).poll_read(&mut Context::from_waker(Waker::noop()), &mut buffer);
+    assert!(read.is_ready() && buffer.filled().is_empty(), "the stream is finished");
+}

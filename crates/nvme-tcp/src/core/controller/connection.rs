@@ -364,6 +364,12 @@ impl Connection {
         self.out.is_empty()
     }
 
+    /// Whether all that was received is answered, and every answer was taken by [`poll_transmit`](Self::poll_transmit). A
+    /// command whose data have not come is not waited for.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.jobs_out == 0 && self.out.is_empty()
+    }
+
     /// True while more should be received: a host that sends commands faster than it takes the answers is waited for.
     pub fn wants_input(&self) -> bool {
         let listens = matches!(self.state, State::Opening | State::Open) && self.connecting.is_none();
